@@ -290,7 +290,7 @@ def test_a_host_whose_hooks_cannot_be_removed_is_not_attached() -> None:
     attached = []
     tower = Tower()
     register_host(type("Mine", (Hosted,), {"install": lambda self, a: attached.append(a)}))
-    with pytest.raises(ValueError, match="expected the function that removes the hooks"):
+    with pytest.raises(ValueError, match="expected a function that removes the hooks"):
         vldebias.debias(tower, "gender", method="difference")
     rows = torch.ones(1, 4)
     assert attached[0].apply("joint", rows, ["a"]) is rows
@@ -322,7 +322,7 @@ def judged(answer: Any) -> Any:
         r"judge 'mine': ready returned None .*: end ready with `return Judge\(...\)`",
     ),
     (lambda: judged(["dark"]), "judge mine: predict returned a list; expected a mapping"),
-    (lambda: judged({"shade": [[2.0, 0.0]]}), r"expected probabilities \(1, 2\) .*softmax"),
+    (lambda: judged({"shade": [[2.0, 0.0]]}), r"probabilities of shape \(1, 2\) .*softmax"),
 )
 def test_a_mistake_in_a_judge_is_explained(mistake: Any) -> None:
     mistake()

@@ -43,7 +43,7 @@ INSIDE: ContextVar[bool] = ContextVar("vldebias_inside", default=False)
 
 
 class Attachment(ABC):
-    """Control what `vldebias.debias` attached to a host; `remove()` restores the host completely.
+    """Control what `vldebias.debias` has attached to a host; `remove()` fully restores the host.
 
     An attachment is attached, disabled (inside `with attachment.disabled():`, where the host
     behaves as if nothing were attached), removed or merged. When used as a context manager, it is
@@ -92,7 +92,7 @@ class Attachment(ABC):
             self._state = "removed"  # the hooks remain but do nothing
             raise InvalidInputError(
                 f"{host.name}: {type(host).__name__} installed hooks and returned"
-                f" {self._uninstall!r}; expected the function that removes the hooks. End install"
+                f" {self._uninstall!r}; expected a function that removes the hooks. End install"
                 " with `return remove`"
             )
         self._watch_hooks: list[RemovableHandle] = []
@@ -106,7 +106,7 @@ class Attachment(ABC):
 
     @abstractmethod
     def _install(self) -> Callable[[], None]:
-        """Hook the host; return the function that removes the hooks."""
+        """Hook the host, and return the function that removes the hooks."""
 
     @abstractmethod
     def _merge(self) -> None:
@@ -201,7 +201,7 @@ class Attachment(ABC):
             warn(f"{self.host.name}: {message}")
 
     def _release(self, state: str) -> None:
-        # This is called again at the end of a `with` block that already called remove() or merge().
+        # At the end of a `with` block, remove() or merge() may already have been called.
         if self._state == "attached":
             self._uninstall()
             for hook in self._watch_hooks:

@@ -93,7 +93,7 @@ def _has(embed: object, *names: str) -> bool:
 
 
 def _methods_of(embed: Any) -> tuple[Embed, Embed, bool] | None:
-    """Return functions that embed queries and documents, and whether they take one query at a time.
+    """Return functions that embed queries and documents, and whether queries are embedded singly.
 
     The first matching interface is used: a sentence-transformers model can also be called with
     tensors, and a chroma function has an `embed_query` for lists. Returns None if the object does
@@ -195,7 +195,7 @@ class EmbeddedTexts(Host):
         """Return the width of the vectors."""
         source = self.embedder.source
         if isinstance(source, Mapping) and source:
-            # A mapping may lack the probe text, so use one of its own.
+            # A mapping may lack the probe text, so use one of its own texts.
             return self.embed([next(iter(source))], role).shape[-1]
         return super().dim(role)
 

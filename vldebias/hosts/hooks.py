@@ -77,8 +77,8 @@ def hook_methods(
 
     def restore() -> None:
         for name, hook in hooks.items():
-            # Other code may have replaced the method in the meantime, and restoring the method
-            # would undo that change too.
+            # If other code has replaced the method in the meantime, restoring it would also undo
+            # that change.
             if vars(owner).get(name) is not hook:
                 raise VldebiasError(
                     f"{attachment.host.name}: {name} was replaced again after attaching; undo that"

@@ -50,7 +50,7 @@ SIDES = {"text": (TEXT,), "image": (IMAGE,), "both": (TEXT, IMAGE)}
 BATCH = 64
 
 TOKENIZING = threading.RLock()
-"""Lock for tokenizer calls, since a fast tokenizer sets truncation and padding for all threads."""
+"""Lock for tokenizer calls, because fast tokenizers set truncation and padding for all threads."""
 # A worker forked while a thread holds the lock would wait forever. Windows does not fork.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=TOKENIZING._at_fork_reinit)  # type: ignore[attr-defined]
@@ -213,8 +213,7 @@ class Host(ABC):
             UnsupportedHostError: If the weights cannot express the edits. No weight is changed.
         """
         raise UnsupportedHostError(
-            f"{self.name}: cannot merge, because it is not known which layer produces the"
-            " embeddings"
+            f"{self.name}: cannot merge, because the layer that produces the embeddings is unknown"
         )
 
     def space(self, role: str) -> str:
@@ -362,7 +361,7 @@ class Host(ABC):
 
     def dim(self, role: str) -> int:
         """Return the width of the embeddings of `role`."""
-        # Use any text that was already embedded, since a service or mapping may not know PROBE.
+        # Use any text that was already embedded, because a service or mapping may not know PROBE.
         for (role_of_row, _), row in list(self.memory.rows.items()):
             if role_of_row == role:
                 return row.shape[-1]

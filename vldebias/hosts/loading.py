@@ -1,4 +1,4 @@
-"""Load a model or pipeline by name: from open_clip, transformers, diffusers or this package."""
+"""Load a model or pipeline by name from open_clip, transformers, diffusers or this package."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def _model(name: str, pretrained: str | None) -> Loaded:
     if name == PHOTOGRAPHS and pretrained is None:
         return Loaded(load_encoder(), name)
     folder = Path(name)
-    # transformers' config.json takes precedence, since many repositories support two libraries.
+    # transformers' config.json takes precedence, because many repositories support both libraries.
     is_transformers = (folder / "config.json").is_file()
     is_open_clip = not is_transformers and (folder / "open_clip_config.json").is_file()
     is_miniature = not is_transformers and (folder / "clip.safetensors").is_file()

@@ -28,11 +28,11 @@ Readers = Mapping[str, Callable[[str], int]]
 _GIVEN: ContextVar[Mapping[int, list[object]]] = ContextVar(
     "vldebias_given", default=MappingProxyType({})
 )
-"""Attachment id -> the image values for calls in this thread or task."""
+"""The image values for calls in this thread or task, by attachment id."""
 _ORIGINALS: ContextVar[Mapping[int, list[str]]] = ContextVar(
     "vldebias_originals", default=MappingProxyType({})
 )
-"""Attachment id -> the users' original texts for calls in this thread or task, if rewritten."""
+"""The users' original texts for calls in this thread or task if rewritten, by attachment id."""
 
 
 class SamplingAttachment(Attachment):
@@ -59,7 +59,7 @@ class SamplingAttachment(Attachment):
 
     @property
     def keeps_stated(self) -> bool:
-        """Return True, since a value stated in the prompt is always preserved."""
+        """Return True, because a value stated in the prompt is always preserved."""
         return True
 
     @property

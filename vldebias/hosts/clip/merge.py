@@ -157,8 +157,7 @@ def _layers(pipe: DiffusionPipeline, role: str, dim: int) -> list[tuple[nn.Modul
         )
     readers: dict[str, tuple[nn.Module, nn.Module]] = {}
     for component, model in pipe.components.items():
-        # Text encoders produce embeddings instead of consuming them, but have layers with the same
-        # names.
+        # Skip text encoders, which have layers with the same names but produce the embeddings.
         if isinstance(model, nn.Module) and "text_encoder" not in component:
             for path, layer in _readers_in(model, component, names, refusal):
                 readers[path] = (model, layer)

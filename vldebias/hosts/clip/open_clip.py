@@ -118,7 +118,7 @@ class OpenClipHost(JointHost):
         for name, child in self.model.named_children():
             if name not in ("visual", "text_decoder"):
                 children.append(child)
-        # The logit scale and bias belong to neither tower.
+        # Exclude the logit scale and bias, which belong to neither tower.
         parameters = []
         for name, parameter in self.model.named_parameters(recurse=False):
             if not name.startswith("logit_"):
@@ -183,7 +183,7 @@ class OpenClipHost(JointHost):
             return self.features(tokens)
         model = self.model
         ids = tokens["text"]
-        # CLIP's end token has the highest id; models with other vocabularies specify theirs.
+        # CLIP's end token has the highest id; models with a different vocabulary specify its id.
         if model.text_pool_type == "argmax":
             last = ids.argmax(-1)
         else:
@@ -216,7 +216,7 @@ class OpenClipHost(JointHost):
         return features
 
     def decode(self, ids: tuple[int, ...]) -> str:
-        """Decode up to the end token, since CLIP's tokenizer pads with the id for "!"."""
+        """Decode up to the end token, because CLIP's tokenizer pads with the id of "!"."""
         tokenizer = self.tokenizer
         if hasattr(tokenizer, "tokenizer"):
             return str(tokenizer.tokenizer.decode(list(ids), skip_special_tokens=True))
@@ -236,7 +236,7 @@ class OpenClipHost(JointHost):
             # If one method calls another, only the outermost call is edited.
             if not attachment.acts or getattr(calls, "inside", False):
                 return original(*call.args, **call.kwargs)
-            # The edit precedes normalisation, so the method is called without normalising.
+            # The edit must be applied before normalisation, so do not let the method normalise.
             normalizes = bool(call.arguments.get("normalize", False))
             if normalizes:
                 call.arguments["normalize"] = False

@@ -417,7 +417,7 @@ class StatedRows:
         gate: the words to look for.
         table: function that returns the tokenizer's table. If it returns None, every row is
             decoded.
-        texts: a function from ids (b, length) to the text of each row.
+        texts: function from ids (b, length) to the text of each row.
     """
 
     def __init__(
@@ -447,9 +447,9 @@ class StatedRows:
     def __call__(self, ids: Tensor) -> Tensor:
         """Return, for each row of ids (b, length), whether it states a word.
 
-        On the CPU the decision is the same as for the decoded text. On a GPU and in compiled code
-        nothing is decoded: letters that the tokenizer splits into bytes never match a stated word,
-        and split punctuation counts as a separator.
+        On the CPU, the decision is the same as for the decoded text. On a GPU and in compiled code,
+        nothing is decoded, so letters that the tokenizer splits into bytes never match a stated
+        word, and split punctuation counts as a separator.
         """
         rows = ids.reshape(-1, ids.shape[-1])
         if not self._is_prepared or (self._table and rows.device not in self._by_ids):
@@ -460,7 +460,7 @@ class StatedRows:
         facts = by_ids.table.facts(rows)
         if torch.compiler.is_compiling() or rows.device.type != "cpu":
             return by_ids(facts)
-        # On the CPU nothing blocks, so cut off padding and decode uncertain rows.
+        # On the CPU, nothing blocks, so remove padding and decode uncertain rows.
         used = facts[..., 1].ne(0).any(0).nonzero()
         if not len(used):
             return torch.zeros(len(rows), dtype=torch.bool, device="cpu")
@@ -485,7 +485,7 @@ class StatedRows:
                 decisions[key] = bool(self._gate.find(text))
         stated = [decisions[key] if key in decisions else known[key] for key in keys]
         known.update(decisions)
-        # Replacing the entire cache avoids tracking the order of use.
+        # If the cache is full, replace it, which avoids tracking the order of use.
         if len(known) > _KEPT:
             self._known = decisions
         return torch.tensor(stated, device=rows.device)

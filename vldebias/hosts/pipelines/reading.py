@@ -362,7 +362,7 @@ class PipelineReader(Host):
                 if call.mask is not None:
                     places = call.mask[number].nonzero().flatten().tolist()
                 else:
-                    # Stop at the first end token, since some tokenizers pad with it. If they pad
+                    # Stop at the first end token, because some tokenizers pad with it. If they pad
                     # with a different token, the text may continue after an end token.
                     last = row.index(end) if end in row else len(row) - 1
                     places = list(range(last + 1))
@@ -414,7 +414,7 @@ class PipelineReader(Host):
         device = self.pipe._execution_device  # diffusers searches all modules for it
         size = BATCH if self.reads_batches else 1
         texts = list(prompts)
-        # The fingerprint will need these texts; adding them is free if the last batch has room.
+        # The fingerprint will need these texts, which cost nothing if the last batch has room.
         has_room = -len(texts) % size >= len(TEXTS)
         if has_room and (role, TEXTS[0]) not in self.memory.rows:
             texts += [text for text in TEXTS if text not in texts]

@@ -48,7 +48,7 @@ _CALL: ContextVar[SampledCall | None] = ContextVar("vldebias_denoised", default=
 _PLAN: ContextVar[Plan | None] = ContextVar("vldebias_plan", default=None)
 """The changes that the hooks make in the current pass through the denoiser."""
 _RECORD: ContextVar[dict[str, Tensor] | None] = ContextVar("vldebias_record", default=None)
-"""In a read-only pass: layer -> mean responses (batch, d), filled by the hooks."""
+"""Each layer's mean responses (batch, d) in a read-only pass, which the hooks fill in."""
 
 
 @dataclass

@@ -31,7 +31,7 @@ PORTS = range(7860, 7960)
 SHORTEST = 8  # minimum password length for a public page
 LOGINS = 30  # maximum number of logins per minute from one address, far too few to guess a password
 ADDRESSES = 10_000  # maximum number of addresses whose logins are counted
-MOST_BODY = 1 << 20  # maximum size of a request in bytes; typed text is far shorter
+MOST_BODY = 1 << 20  # maximum size of a request in bytes, far above any typed text
 # The strictest policy that Gradio supports. Its page contains inline scripts and styles, and
 # evaluates the `js` argument of events.
 POLICY = {
@@ -189,7 +189,7 @@ class Guard:
                 _ = address.port  # Gradio parses both headers, and fails if they are invalid
         except ValueError:
             return "Host or Origin is not a valid host name"
-        # X-Forwarded-Host is the page's name behind a proxy; only trust it if the page is public.
+        # X-Forwarded-Host is the page's name behind a proxy. Trust it only if the page is public.
         if origin is not None and site not in ({host, forwarded} if self.public else {host}):
             return "requests from other sites are rejected"
         return ""

@@ -98,7 +98,7 @@ class BalancingNode(io.ComfyNode):
 
 
 class BalancePrompt(BalancingNode):
-    """State attribute values in a prompt; downstream nodes run once per picture."""
+    """State attribute values in a prompt, and run downstream nodes once per picture."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -187,7 +187,7 @@ class SaveBalancedImages(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """Return the inputs; the node has no outputs."""
+        """Return the inputs of the node, which has no outputs."""
         return io.Schema(
             node_id="BalancedPromptsSave",
             display_name="Save Image (Balanced Prompt)",

@@ -18,8 +18,8 @@ from vldebias.errors import InvalidInputError, UnsupportedHostError
 
 Conditioning = list[list[object]]
 
-# Maximum length to which states are repeated (sixteen blocks of 77 tokens); sampling with longer
-# states is slow. Repeating has no effect if a model uses states only in cross-attention.
+# Maximum length to which states are repeated (sixteen blocks of 77 tokens), because sampling with
+# longer states is slow. Repeating has no effect if a model uses states only in cross-attention.
 MOST_TOKENS = 16 * 77
 _INSTEAD = "use Balance Prompt with CLIP Text Encode, which generates the pictures one by one"
 
@@ -112,7 +112,7 @@ def join_rows(conditionings: Sequence[Conditioning], family: Family) -> Conditio
 
 
 def _join_options(options: Sequence[Mapping[str, object]]) -> dict[str, Any]:
-    """Join options that are tensors with one row; all other options must be equal."""
+    """Join options that are tensors with one row, and check that all other options are equal."""
     joined: dict[str, Any] = {}
     for name in dict.fromkeys(name for row in options for name in row):
         values: list[Any] = [row.get(name) for row in options]

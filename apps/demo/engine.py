@@ -77,7 +77,7 @@ class Engine:
         self._loaded: dict[str, Any] = {}
 
     def once(self, name: str, load: Callable[[], Made]) -> Made:
-        """Call `load` once and return its value; concurrent visitors wait for it."""
+        """Call `load` once and return its value, for which concurrent visitors wait."""
         with self.lock:
             if name not in self._loaded:
                 self._loaded[name] = load()
@@ -154,7 +154,7 @@ class Engine:
         inputs = {} if reference is None else {"reference": reference}
 
         def fit() -> dict[str, Any]:
-            # The method is only attached during the fit; its edits are cached.
+            # The method is attached only to fit it, and its edits are cached.
             with vldebias.debias(host, prompts, method=method, **inputs) as attachment:
                 if isinstance(attachment, (EditAttachment, DenoiserAttachment)):
                     return dict(attachment.projections)

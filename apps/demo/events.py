@@ -79,6 +79,6 @@ def with_messages(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def lines(texts: list[tuple[str, str]]) -> str:
-    """Return paragraphs, each with its class: "line", "about" or "warning"; text is escaped."""
+    """Return escaped paragraphs, each with its class: "line", "about" or "warning"."""
     paragraphs = [f'<p class="{kind}">{escape(text)}</p>' for text, kind in texts]
     return f'<div role="status">{"".join(paragraphs)}</div>'

@@ -11,7 +11,7 @@ from PIL import Image
 
 from vldebias.utils.pictures import LARGEST, encoded
 
-# Escape or a click outside closes an enlarged picture; only one is enlarged at a time.
+# Only one picture is enlarged at a time. Escape or a click outside closes it.
 SCRIPT = """
 <script>
 const closeFaces = () => {

@@ -28,7 +28,7 @@ SET_INSIDE = "cross-attention"
 SURE = 0.8  # judge answers with a lower probability count as unknown
 ALPHA, LEAST = 0.05, 12  # significance level, and minimum number of pairs
 LOST = 0.75  # minimum share of subjects that must still be recognised; below it, the line turns red
-# Images per call, with and without the miniature; other pipelines' memory use is unknown.
+# Images per call for the miniature, and for other pipelines, whose memory use is unknown.
 AT_ONCE = {True: 8, False: 1}
 NO_PERSON = ("a photo without a person", "a photo of an object", "an empty scene")
 MINIATURE_NAMES = {"gender": "gender", "age": "age", "skin tone": "tone"}
@@ -61,8 +61,8 @@ class Result:
     `reason` explains why the prompt was left unchanged; it is "" if the prompt was balanced.
     `share` is the completed share of the work. `seconds` is the elapsed time, or None for saved
     results.
-    `generated` is the number of images that the pipeline generated; the others are the same as in
-    the first row.
+    `generated` is the number of images that the pipeline generated. All other images are reused
+    from the first row.
     """
 
     request: Request

@@ -68,7 +68,7 @@ def save_search(answer: Answer) -> None:
 
 
 def sheet_of(rows: Sequence[Sequence[Image.Image]]) -> Image.Image:
-    """Join rows of pictures of the same size into one picture."""
+    """Join rows of equal-sized pictures into one picture."""
     side = rows[0][0].width
     sheet = Image.new("RGB", (side * len(rows[0]), side * len(rows)))
     for row_number, row in enumerate(rows):

@@ -30,7 +30,7 @@ def style() -> str:
 
 
 def build_demo(engine: Engine) -> gr.Blocks:
-    """Build the page without loading a model; it opens with saved examples."""
+    """Build the page, which opens with saved examples, without loading a model."""
     toy = TOY if engine.pipeline_name == MINIATURE else ""
     # Every ten minutes, delete the files that Gradio created for visitors more than an hour ago.
     with gr.Blocks(title="vldebias", analytics_enabled=False, delete_cache=(600, 3600)) as demo:

@@ -15,7 +15,7 @@ _MOST_DIGITS = 4300  # maximum number of digits in an integer that Python parses
 
 
 def read_answer(content: bytes | bytearray) -> Json | None:
-    """Parse a JSON object; return None for anything else.
+    """Parse a JSON object, or return None for anything else.
 
     Numbers that JSON cannot represent (NaN, infinity) become null, so that the images are not lost
     because of an invalid number.

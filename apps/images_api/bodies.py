@@ -10,8 +10,8 @@ from starlette.requests import Request
 
 from .order import Json, RefusedError
 
-# Maximum number of lists, objects and their items; each takes up to a hundred bytes once parsed,
-# but only two or three bytes as JSON.
+# Maximum number of lists, objects and their items. Each takes only two or three bytes as JSON, but
+# up to a hundred bytes once it is parsed.
 _MOST_PARTS = 100_000
 
 

@@ -137,7 +137,7 @@ class IncompleteBodies:
 
 @dataclass(eq=False)
 class HeldAnswers:
-    """Track the memory of one request's responses; created by `AnswerMemory.holding`."""
+    """Track the memory of one request's responses, as created by `AnswerMemory.holding`."""
 
     memory: AnswerMemory
     size: int = 0

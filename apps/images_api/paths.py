@@ -22,7 +22,7 @@ _OVERLONG = {
     b"\xe0\x80\xaf": b"/",
     b"\xf0\x80\x80\xaf": b"/",
 }
-_SHOWN = 200  # maximum number of characters of a path in headers and in the log
+_SHOWN = 200  # maximum length of a path in headers and in the log
 
 
 @dataclass(frozen=True)

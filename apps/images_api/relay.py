@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from .headers import NOTE, Headers, forwarded
 from .memory import HeldAnswers
 
-_PIECE = 65_536  # bytes sent at once; the server buffers them until the client reads them
+_PIECE = 65_536  # bytes sent at once, which the server buffers until the client reads them
 
 
 def _noted(headers: Iterable[tuple[bytes, bytes]], note: str) -> Headers:

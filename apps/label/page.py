@@ -39,7 +39,7 @@ LOST = (
     " again to continue where you left off."
 )
 
-# Keys work regardless of the focus, except in text fields; a key that is held down counts once.
+# Keys work regardless of the focus, except in text fields. A key that is held down counts once.
 HEAD = """
 <script>
 document.addEventListener("keydown", (event) => {

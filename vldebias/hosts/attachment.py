@@ -43,7 +43,7 @@ INSIDE: ContextVar[bool] = ContextVar("vldebias_inside", default=False)
 
 
 class Attachment(ABC):
-    """Control what `vldebias.debias` has attached to a host; `remove()` fully restores the host.
+    """Control what `vldebias.debias` has attached to a host, which `remove()` fully restores.
 
     An attachment is attached, disabled (inside `with attachment.disabled():`, where the host
     behaves as if nothing were attached), removed or merged. When used as a context manager, it is
@@ -127,7 +127,7 @@ class Attachment(ABC):
 
     @property
     def strength(self) -> float:
-        """Return the strength in [0, 1]; 0 leaves outputs bit-identical."""
+        """Return the strength in [0, 1]. At 0, outputs are bit-identical to those without it."""
         return self._strength
 
     @strength.setter
@@ -253,7 +253,7 @@ def mark_merged(models: Iterable[object], note: str) -> None:
         note: a description of the edit.
     """
     for model in models:
-        # diffusers saves registered entries; transformers saves every attribute of its config.
+        # diffusers saves only registered entries; transformers saves all attributes of its config.
         register = getattr(model, "register_to_config", None)
         if register is not None:
             register(**{_MARKER: note})

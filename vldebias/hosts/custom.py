@@ -206,7 +206,7 @@ class CustomHost(Host):
     def _open(self, returned: Any) -> tuple[Tensor, Callable[[Tensor], object]]:
         """Return the embeddings in the method's output, and a function that replaces them."""
         place = self._output
-        # transformers output objects are mappings with keys; others are tuples with indices.
+        # Look up a key in a transformers output object, and an index in a tuple.
         part = returned if place is None else returned[place]
         if not isinstance(part, (Tensor, np.ndarray)):
             raise InvalidInputError(
@@ -288,7 +288,7 @@ def _unit(rows: Tensor) -> Tensor:
 
 
 class TextTable(Host):
-    """Store precomputed text embeddings for fitting and measuring; nothing can be attached.
+    """Store precomputed text embeddings, which can be used for fitting and measuring only.
 
     Args:
         rows: the embedding for each prompt, (d,) or (1, d).

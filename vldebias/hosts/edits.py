@@ -21,7 +21,7 @@ Texts = Callable[[], Sequence[str]] | Sequence[str]
 
 
 class EditAttachment(Attachment):
-    """Apply fitted edits to a host's embeddings; `Host.install` adds the hooks.
+    """Apply fitted edits to a host's embeddings with the hooks from `Host.install`.
 
     Attributes:
         projections: the edit for each role ("joint", "sequence", "pooled", ...).

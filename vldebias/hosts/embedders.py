@@ -144,7 +144,7 @@ def _mapping_embedder(vectors: Mapping[str, object]) -> Embedder:
 
 
 class EmbeddedTexts(Host):
-    """Provide an `Embedder`'s vectors for fitting and measuring; nothing can be attached.
+    """Provide an `Embedder`'s vectors, which can be used for fitting and measuring only.
 
     Each text is requested once, in batches, when a method needs it.
     """

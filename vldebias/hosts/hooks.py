@@ -66,7 +66,7 @@ def hook_methods(
     Returns:
         The function that restores the methods.
     """
-    # Only instance attributes have to be restored; otherwise the class provides the method.
+    # Only instance attributes have to be restored, because other methods belong to the class.
     before = {name: vars(owner).get(name) for name in around}
     hooks: dict[str, _MethodHook] = {}
     for name, change in around.items():

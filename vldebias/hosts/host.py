@@ -200,7 +200,7 @@ class Host(ABC):
         )
 
     def merge(self, edits: Mapping[str, CalibratedProjection], strength: float) -> Sequence[object]:
-        """Fold the edits into the model's weights; if one fails, no weight is changed.
+        """Fold the edits into the model's weights.
 
         Args:
             edits: the projection for each role.
@@ -232,7 +232,7 @@ class Host(ABC):
         if side not in SIDES:
             raise InvalidInputError(f"side: expected one of {', '.join(SIDES)}, got {side!r}")
         if self.image_tower:
-            # Only the host is copied; the model and the cached rows are shared.
+            # Copy only the host, and share the model and the cached rows.
             host = copy(self)
             vars(host)["_memory"] = self.memory
             host.roles = SIDES[side]
@@ -397,7 +397,7 @@ class Host(ABC):
             return mark
         try:
             rows = self.embed(TEXTS, role)
-        except InvalidInputError:  # no tokenizer; fitted edits can be attached without one
+        except InvalidInputError:  # no tokenizer, which fitted edits do not need
             return mark
         return mark.model_copy(update={"texts": numbers_of(rows)})
 
@@ -434,7 +434,7 @@ class Host(ABC):
             )
 
     def edits_by_role(self, edits: Mapping[str, Edit]) -> dict[str, Edit]:
-        """Return a checked edit for every role; roles in the same space share an edit."""
+        """Return a checked edit for every role. Roles in the same space share an edit."""
         edit_of_space = {self.space(role): edit for role, edit in edits.items()}
         missing = [role for role in self.roles if self.space(role) not in edit_of_space]
         if missing:
@@ -477,7 +477,7 @@ TEXTS = (
     "two small dogs are playing in the park",
     "The old town hall, in winter.",
 )
-"""Texts whose embeddings are part of a fingerprint; none of them is about people."""
+"""Texts whose embeddings are part of a fingerprint. None of them mentions people."""
 
 
 def numbers_of(rows: Tensor) -> tuple[tuple[float, ...], ...]:
@@ -498,7 +498,7 @@ _ADAPTER = re.compile(r"lora_|\.to_[kv]_ip\.|image_projection_layers\.")
 _VALUES = 65536
 # Tensors up to this size are read in full, which covers every projection head.
 _WHOLE = 1 << 21
-# A vector with mean square 1 and no pattern that occurs in weights; it is tiled for longer tensors.
+# A vector with mean square 1 and no pattern that occurs in weights, repeated for longer tensors.
 _WAVE = math.sqrt(2) * torch.sin(
     torch.arange(1, _VALUES + 1, dtype=torch.float64, device="cpu").square()
 )

@@ -85,7 +85,7 @@ def load_host(
     """
     _check_options(model, pretrained, pipeline, dtype)
     name = pipeline or model or ""
-    # Name a local folder for the miniature models, which are never looked up on a hub.
+    # For the miniature models, pass a local folder, so that the hub is not checked.
     requested = "."
     if name not in ("miniature", PHOTOGRAPHS):
         requested = pretrained or name.removeprefix("local-dir:")

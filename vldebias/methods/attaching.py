@@ -36,7 +36,7 @@ class AttachSettings:
     follow_seeds: bool = True
 
     def log(self) -> CallLog:
-        """Return a new call log; raise InvalidInputError if `on_call` is not callable."""
+        """Return a new call log, or raise InvalidInputError if `on_call` is not callable."""
         return CallLog(self.on_call, self.follow_seeds)
 
     def refuse_sampling(self, subject: str) -> None:

@@ -147,7 +147,7 @@ def reranking_declaration(edit: Declaration, order: str) -> Declaration:
 def _closed_form(
     name: str, title: str, summary: str, source: str, color: str, *needs: Need, lam: bool = False
 ) -> Declaration:
-    """Return the declaration of a closed form; those that need images only support models."""
+    """Return a closed form's declaration. Closed forms that need images only support models."""
     return Declaration(
         name,
         title,

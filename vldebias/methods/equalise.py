@@ -41,7 +41,7 @@ from vldebias.methods.method import Problem
 from vldebias.methods.reference import Reference, zero_shot
 from vldebias.prompts import PromptSet
 
-_FEWEST = 2  # images per class and value; smaller groups are ignored
+_FEWEST = 2  # minimum number of images per class and value, below which a group is ignored
 # Minimum expected cosine between the mean differences in two halves of the reference images.
 _UNSTABLE = 0.8
 _FOREIGN = 3.0  # minimum of `spread_along`, in standard deviations above 1, for aligned images

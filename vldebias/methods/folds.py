@@ -1,9 +1,9 @@
 """Split prompts or reference images into parts for fitting and for predicting the gap.
 
-    texts   five folds of the prompt groups, or the set's held-out groups; prompts that state a
-            value replace images.
-    images  the two halves of the reference images with their zero-shot values; each half is the
-            test part once.
+    texts   five folds over the prompt groups, or the set's held-out groups. Prompts that state a
+            value are used instead of images.
+    images  two halves of the reference images, with their zero-shot values. Each half is used for
+            testing once.
 
 Seeds are fixed, so decisions based on folds are reproducible.
 """
@@ -23,7 +23,7 @@ from vldebias.methods.reference import stating, zero_shot
 from vldebias.prompts import PromptSet
 
 FOLDS = 5
-FEWEST = 5  # concepts or prompt groups; with fewer, resamples do not represent new ones
+FEWEST = 5  # minimum number of concepts or groups for which resamples represent new ones
 _MOST_ROWS = 20_000  # images used to predict a gap; more would change only the third decimal
 
 

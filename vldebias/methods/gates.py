@@ -33,7 +33,7 @@ from vldebias.projection.edit import Edit
 from vldebias.projection.projection import CalibratedProjection, NothingToRemoveError
 from vldebias.prompts import PromptSet
 
-HALVINGS = 5  # number of random halvings; the result of a single one would depend on chance
+HALVINGS = 5  # number of random halvings, because the result of a single one depends on chance
 # Two normals less than two deviations apart have a single mode (Ashman et al., 1994), so splitting
 # the images by text may split one group.
 SEPARATE = 2.0

@@ -446,7 +446,7 @@ class Problem:
     def _set_reference_and_bound(
         self, reference: Reference | Features | None, max_loss: float | None
     ) -> None:
-        """Wrap features in a `Reference`; reject unusable images and bounds out of range."""
+        """Wrap features in a `Reference`, and reject unusable images and out-of-range bounds."""
         if reference is not None and self.host.generative:
             raise InvalidInputError(
                 f"{self.host.name}: reference= needs a shared embedding space for images and text,"
@@ -477,7 +477,7 @@ class Problem:
 
     @property
     def images(self) -> Reference:
-        """Return the reference; raise InvalidInputError if there is none."""
+        """Return the reference, or raise InvalidInputError if there is none."""
         if self.reference is None:
             raise InvalidInputError(
                 f"{self.label}: expected reference images; pass reference=, image features (n, d)"

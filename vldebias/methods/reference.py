@@ -203,7 +203,7 @@ def _given_codes(labels: Mapping[str, object], prompts: PromptSet) -> Tensor | N
             f" {prompts.name}, got {[*labels]}; rename the labels, or omit them to use zero-shot"
             " labels"
         )
-    # "race" and "race7" may both contain values of the set; use the column with the set's name.
+    # If both "race" and "race7" contain values of the set, use the column with the set's name.
     if prompts.name in codes_of_column:
         return codes_of_column[prompts.name]
     return next(iter(codes_of_column.values()))
@@ -314,7 +314,7 @@ def class_of(labels: tuple[str, ...], prompts: PromptSet) -> list[int]:
 
 
 def _classes_named_by(label: str, names: Sequence[str]) -> list[int]:
-    """Return the indices of the classes that a label may name; both are lowercase."""
+    """Return the indices of the classes that a label may name. All names are in lowercase."""
     # An exact match takes precedence: with classes "bird" and "land bird", the label "bird" means
     # the former.
     if label in names:

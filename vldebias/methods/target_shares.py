@@ -80,7 +80,7 @@ class TargetShares(Rowwise):
             # (q, g) variance of each group's scores, which changes as the query moves.
             variance = torch.einsum("qd,gde,qe->qg", moved, self.covariances, moved)
             means = -variance.clamp(min=0).sqrt() * self.quantiles
-            # The targets t_p times the rows w_p P D_p.
+            # Add the targets t_p times the rows w_p P D_p.
             moved = plain + (means[:, i] - means[:, j]) @ self.lift
         return moved
 
@@ -135,7 +135,7 @@ class RankShares(EditMethod):
         )
 
     def _shares_of(self, names: list[str]) -> dict[str, float]:
-        """Return each group's target share; shares are equal by default.
+        """Return each group's target share, which is equal for all groups by default.
 
         Raises:
             InvalidInputError: If the groups differ, or the shares are not positive numbers that sum

@@ -37,7 +37,7 @@ from vldebias.projection.hub import WEIGHTS, find_folder, push_to_hub
 from vldebias.utils.files import add_tensors, write_atomically
 from vldebias.version import __version__
 
-# Rounding to bfloat16 moves a tensor by 1.6e-3 of its norm; fine-tuning moves it by 1% or more.
+# Rounding to bfloat16 moves a tensor by 1.6e-3 of its norm, but fine-tuning by at least 1%.
 _TOLERANCE = 5e-3
 # Tolerance for individual tensors. Rounding exceeds it in fewer than one in a million tensors.
 _TOLERANCE_OF_TENSOR = 1.5e-2
@@ -220,7 +220,7 @@ class Edit(ABC):
 
     @property
     def space(self) -> str | None:
-        """Return the name of the space in which it was fitted; see `Host.space`."""
+        """Return the name of the space in which the edit was fitted, see `Host.space`."""
         return self.provenance.space
 
     @property

@@ -260,7 +260,7 @@ class CalibratedProjection(Edit):
 
     @property
     def rank(self) -> int:
-        """Return the number of columns of the factors.
+        """Return the number of columns in each factor.
 
         It is at most m + |S|, and at least the rank of P* - I.
         """
@@ -275,7 +275,7 @@ class CalibratedProjection(Edit):
         return float((self.left * self.right).sum())
 
     def matrix(self) -> Tensor:
-        """Return P* as a dense (d, d) float64 matrix; `matrix() @ z` projects the column z."""
+        """Return P* as a dense (d, d) float64 matrix that can be multiplied with a column z."""
         return torch.eye(self.dim, dtype=torch.float64) - self.left @ self.right.T
 
     def __call__(self, z: ArrayT, strength: float = 1.0) -> ArrayT:

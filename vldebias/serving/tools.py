@@ -64,7 +64,7 @@ class WrittenPrompt(BaseModel):
 
 
 class WrittenPrompts(BaseModel):
-    """Store a call's prompts; repeating the call with this seed returns the same prompts."""
+    """Store a call's prompts, and the seed with which a call returns the same prompts."""
 
     prompts: list[WrittenPrompt]
     seed: int
@@ -186,7 +186,7 @@ class Tools:
         (task,) = result.provenance
         row_of_prompt = {}
         for row in result.rows:
-            # The advice covers all models; individual models have separate rows.
+            # Use the rows with advice for all models. Individual models have separate rows.
             if row.metric == "predicted_share" and row.method == NONE:
                 prompt, _, value = row.subset.rpartition(": ")
                 row_of_prompt[prompt] = (value, row)

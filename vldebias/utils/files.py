@@ -53,7 +53,7 @@ def packaged(kind: str) -> dict[str, Path]:
     Args:
         kind: "prompts", "prompts/protocol" or "suites" (YAML files), or "records" (JSON files).
     """
-    # In a wheel, the files are inside the package; in a checkout, they are next to it.
+    # The files are inside the package in a wheel, but next to it in a checkout.
     folder_in_wheel = _PACKAGE / "_resources" / kind
     folder_in_checkout = {"suites": "eval/suites", "records": "eval/records"}.get(kind, kind)
     pattern = "*.json" if kind == "records" else "*.yaml"
@@ -123,7 +123,7 @@ def write_atomically(path: str | Path, content: str | bytes | Callable[[Path], o
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(path.parent)
         with _temporary_file(path) as partial:
-            # Preserve the mode of an existing file; the umask determines the mode of a new one.
+            # Preserve the mode of an existing file. A new file's mode depends on the umask.
             mode = partial.stat().st_mode
             if path.exists():
                 mode = path.stat().st_mode

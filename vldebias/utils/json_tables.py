@@ -137,7 +137,7 @@ def is_json_document(text: str, ending: str) -> bool:
     The extension is not reliable: JSON lines files are often named .json, and lists .jsonl.
 
     Args:
-        text: the file's content; its beginning is sufficient.
+        text: the content of the file, or only its beginning.
         ending: the extension, such as ".json".
     """
     form = json_form(text)

@@ -31,7 +31,7 @@ def code_span(text: str) -> str:
     line = " ".join(printable(text).split())
     longest = max(map(len, re.findall("`+", line)), default=0)
     fence = "`" * (longest + 1)
-    # A space separates leading and trailing backticks from the fence; Markdown removes it.
+    # A space, which Markdown removes, separates leading and trailing backticks from the fence.
     space = " " if longest or not line else ""
     return f"{fence}{space}{line}{space}{fence}"
 

@@ -184,7 +184,7 @@ def _layers(pipe: DiffusionPipeline, role: str, dim: int) -> list[tuple[nn.Modul
 
 
 def _reader_names(pipe: DiffusionPipeline, role: str) -> tuple[str, ...]:
-    """Return the names of the denoiser layers that consume a role; empty if unknown."""
+    """Return the names of the denoiser layers that consume a role, or () if they are unknown."""
     denoiser = getattr(pipe, "transformer", None)
     if denoiser is None:
         denoiser = getattr(pipe, "unet", None)

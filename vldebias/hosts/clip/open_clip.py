@@ -104,7 +104,7 @@ class OpenClipHost(JointHost):
         return head
 
     def wrapped_modules(self, role: str) -> tuple[object, ...]:
-        """Return the tower if it is a module; in CLIP, the model itself is the text tower."""
+        """Return the tower if it is a module. In CLIP, the model itself is the text tower."""
         name = "visual" if role == IMAGE else "text"
         return (getattr(self.model, name),) if hasattr(self.model, name) else ()
 
@@ -245,8 +245,8 @@ class OpenClipHost(JointHost):
                 output = original(*call.args, **call.kwargs)
             finally:
                 calls.inside = False
-            # Features (b, d), or ((b, d), tokens) from CoCa's private methods; tokens stay
-            # unchanged.
+            # CoCa's private methods return ((b, d), tokens) instead of features (b, d). The tokens
+            # stay unchanged.
             features = output[0] if isinstance(output, tuple) else output
             if role == IMAGE:
                 features = attachment.apply(role, features)

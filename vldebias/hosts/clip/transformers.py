@@ -51,7 +51,7 @@ class ModelFamily:
 
 _CLIP = ModelFamily()
 _SIGLIP = ModelFamily(head="head", image_head="head", padding="max_length", lower=True)
-# The family of each class; subclasses inherit it.
+# The family of each class, which subclasses inherit.
 _FAMILIES = {
     **dict.fromkeys(("CLIPModel", "CLIPTextModelWithProjection", "MetaClip2Model"), _CLIP),
     **dict.fromkeys(

@@ -36,11 +36,11 @@ F = TypeVar("F", bound=Callable[..., object])
 _MASK = (1 << 64) - 1
 _BASE = 0x9E3779B97F4A7C15  # p, odd
 _LONGEST = 1024  # maximum number of letters per word whose order matters
-# Number of rows of random tokens on which a table is compared with the tokenizer's decoding.
+# Number of random token rows on which a table is compared with the tokenizer's decoding.
 _CHECKED = 128
 _KEPT = 1 << 16  # maximum number of cached decisions
 
-# Flag bits of WordTable.tokens[:, 1]; the higher bits hold the number of letters.
+# Flag bits in WordTable.tokens[:, 1], whose higher bits contain the number of letters.
 _HAS_LETTERS, _BEGINS, _STAYS_OPEN, _UNSURE = 1, 2, 4, 8
 _LENGTH = 16
 
@@ -85,7 +85,7 @@ def _signed(number: int) -> int:
 
 def _place(k: int) -> int:
     """Return q_k, the odd factor for the word at index k in a phrase; q_0 is 1."""
-    # Odd, so that multiplying modulo 2^64 is invertible.
+    # An odd factor makes multiplication modulo 2^64 invertible.
     return 1 if k == 0 else _mixed(k) | 1
 
 
@@ -166,7 +166,7 @@ _BYTES.update({chr(256 + place): byte for place, byte in enumerate(_UNPRINTABLE)
 
 
 def _in_bytes(token: str) -> _Token:
-    """Parse a token of a byte-level tokenizer; CLIP's tokens mark the end of a word.
+    """Parse a byte-level tokenizer's token, including CLIP's, which mark the end of a word.
 
     For bytes that end inside a character, the result is a guess: emoji and punctuation separate
     words, and other characters are letters.
@@ -191,7 +191,7 @@ def _in_bytes(token: str) -> _Token:
 
 
 def _in_word_pieces(token: str) -> _Token:
-    """Parse a WordPiece token; "n" may be part of the previous word, as in "n't"."""
+    """Parse a WordPiece token, of which "n" may belong to the previous word, as in "n't"."""
     if token == "n":
         return _Token("n", unsure=True)
     inside = token.removeprefix("##")

@@ -95,7 +95,7 @@ class CrossAttentionHost(Host):
         )
 
     def space(self, role: str) -> str:
-        """Return the name of the space of a role."""
+        """Return the name of a role's space."""
         return f"diffusers.cross-attention.{role}"
 
     def fingerprint(self, role: str | None = None) -> Fingerprint | None:

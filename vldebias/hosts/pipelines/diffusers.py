@@ -264,7 +264,7 @@ class DiffusersHost(PipelineReader):
                 return
 
     def _origins(self, call: Mapping[str, object]) -> list[Origin | None] | None:
-        """Return the origin of each embedding passed to a call; unknown origins are None.
+        """Return the origin of each embedding passed to a call, or None if it is unknown.
 
         The result is None if the call has nothing to encode.
         """

@@ -87,7 +87,7 @@ def parameters_of_call(kind: object) -> Mapping[str, inspect.Parameter]:
 
 @lru_cache(maxsize=1)
 def _read(kind: object) -> _ClassReader:
-    """Return the parsed functions of a class; the most recent class is cached."""
+    """Return the parsed functions of a class, and cache them until a different class is parsed."""
     reader = _ClassReader(kind)
     reader.follow_calls()
     return reader

@@ -18,7 +18,7 @@ from vldebias.projection.edit import Edit, Provenance, Rowwise
 from vldebias.projection.projection import span_of
 
 _TINY = 1e-12  # smaller components of a unit vector count as zero
-_NEAR = 100  # relevant images per value and query; the authors' choice for gender
+_NEAR = 100  # number of relevant images per value and query, as chosen by the authors for gender
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -66,7 +66,7 @@ class HalfWay(Rowwise):
 
 
 class Lian(EditMethod):
-    """Fit `HalfWay` to the set's text for each value; for pipelines, only text changes.
+    """Fit `HalfWay` to the set's text for each value. In pipelines, only text is edited.
 
     The authors use a language model to paraphrase each group's text for each class in a
     classification. Here the set's text is used instead, the same for all classes.
@@ -146,9 +146,9 @@ def project_out(row: Tensor, directions: Tensor) -> Tensor:
 class BendVLM(EditMethod):
     """Debias each query at the time of use; see `Bend`.
 
-    The edit stores the labelled images' features; several attributes are combined into one. The
+    The edit stores the labelled images' features. Several attributes are combined into one. The
     authors augment a query with each value using a language model. Here the nearest prompt group
-    replaces the augmentations; the two agree if the set contains the query's concept.
+    replaces the augmentations. The two agree if the set contains the query's concept.
     """
 
     declaration = DECLARED["bend-vlm"]

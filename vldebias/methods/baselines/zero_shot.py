@@ -131,7 +131,7 @@ class BestTemplate(Rowwise):
 
 
 class Sage(EditMethod):
-    """Choose a prompt template for each image (`BestTemplate`); no attribute is needed.
+    """Choose a prompt template for each image (`BestTemplate`). An attribute is not needed.
 
     Args:
         wordings: for each template, the text for all classes, in the order of the class prompts. If

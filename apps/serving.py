@@ -107,10 +107,10 @@ class Headers:
 class Guard:
     """Reject requests that the page itself would not send, before Gradio handles them.
 
-    Such requests come from other sites (according to Origin), are uploads, are larger than
-    MOST_BODY, or are logins from an address that has already sent LOGINS of them within a minute.
-    Visitors at other addresses and visitors who are logged in are not affected by the last limit.
-    Application errors are logged on one line and become status 500.
+    These are requests from other sites (according to Origin), uploads, requests larger than
+    MOST_BODY, and more than LOGINS logins per minute from the same address. The limit on logins
+    does not affect visitors at other addresses or visitors who are already logged in. Application
+    errors are logged on one line and become status 500.
 
     Args:
         app: The ASGI application.

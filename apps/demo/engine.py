@@ -20,15 +20,15 @@ Made = TypeVar("Made")
 
 
 class Engine:
-    """Hold the page's models and cached results.
+    """Manage the page's models and cached results.
 
     Args:
         pipeline: a diffusers id or folder, or "miniature".
         model, pretrained: an image-text model, as for `vldebias.load_host`. It searches,
             classifies, and judges images from pipelines other than the miniature.
-        embeddings: a file of image embeddings with labels to search; by default the packaged
-            photographs and the pictures of the miniature.
-        images: folder that the embeddings' ids, which are image paths, are relative to.
+        embeddings: a file of labelled image embeddings to search. Default: the packaged photographs
+            and the miniature's pictures.
+        images: the folder of the images whose relative paths are the embeddings' ids.
         device, dtype: device and precision of the models.
 
     Raises:
@@ -92,7 +92,7 @@ class Engine:
         with self.lock:
             if key not in self._kept:
                 self.keep(key, make())
-            # Evict the least recently used key first.
+            # Mark the key as recently used, since the least recently used key is evicted first.
             self._kept.move_to_end(key)
             return self._kept[key]
 

@@ -301,10 +301,10 @@ def annotator_name(text: object, known: Iterable[str] = (), allowed: Sequence[st
             other than letters, digits, spaces and . ' - _, or is not allowed.
     """
     if not isinstance(text, str):
-        raise InvalidInputError(f"A name must be a string, got the type {type(text).__name__}.")
+        raise InvalidInputError(f"A name must be a string, but got {type(text).__name__}.")
     if len(text) > 10 * LONGEST_NAME:  # checked first, because normalizing long text takes time
         raise InvalidInputError(
-            f"A name has at most {LONGEST_NAME} characters, this one has {len(text)}."
+            f"A name may have at most {LONGEST_NAME} characters, but this one has {len(text)}."
         )
     # Normalize letters such as é and spaces, so that a name has only one spelling.
     name = " ".join(unicodedata.normalize("NFC", text).split())
@@ -315,7 +315,7 @@ def annotator_name(text: object, known: Iterable[str] = (), allowed: Sequence[st
         )
     if len(name) > LONGEST_NAME:
         raise InvalidInputError(
-            f"A name has at most {LONGEST_NAME} characters, this one has {len(name)}."
+            f"A name may have at most {LONGEST_NAME} characters, but this one has {len(name)}."
         )
     invalid = sorted({character for character in name if not _is_of_names(character)})
     if invalid:

@@ -93,7 +93,7 @@ def _has(embed: object, *names: str) -> bool:
 
 
 def _methods_of(embed: Any) -> tuple[Embed, Embed, bool] | None:
-    """Return functions that embed queries and documents, and whether queries are embedded singly.
+    """Return functions for queries and documents, and whether the former takes one query at a time.
 
     The first matching interface is used: a sentence-transformers model can also be called with
     tensors, and a chroma function has an `embed_query` for lists. Returns None if the object does
@@ -182,7 +182,7 @@ class EmbeddedTexts(Host):
             vectors = read_vectors(self._embed(batch), "embed", expected=len(batch))
             blocks.append(vectors.rows.detach().cpu().double())
         rows = torch.cat(blocks)
-        # Vectors that are zero or not finite have no direction, on which edits depend.
+        # Edits depend on the direction of a vector, so it must be finite and not zero.
         bad = int((~rows.isfinite().all(1) | ~rows.any(1)).sum())
         if bad:
             raise InvalidInputError(

@@ -39,7 +39,8 @@ from vldebias.utils.registry import Registry
 
 LAM_OF_MODELS = 1000.0  # Table 7.3: all experiments on discriminative models
 LAM_OF_PIPELINES = 500.0  # sections 7.5 and 7.6: equalisation without P0
-# Share of a space beyond which unrelated prompts change, as if a quarter of it shrank by a tenth.
+# Maximum share of a space that can be removed without changing unrelated prompts. It corresponds to
+# shrinking a quarter of all directions by a tenth.
 WIDE = 1 / 4 * 1 / 10
 # Removing up to this many directions per attribute never triggers the warning.
 NARROW = 2
@@ -562,7 +563,7 @@ class Problem:
         return edit
 
     def _check_width(self, method: EditMethod, edit: Edit, role: str) -> None:
-        """Reject an edit fitted to rows of a different width from the role's embeddings."""
+        """Reject an edit whose width differs from the width of the role's embeddings."""
         width = getattr(edit, "dim", None)
         rows = self.host.memory.rows
         widths = {row.shape[-1] for (role_of_row, _), row in rows.items() if role_of_row == role}

@@ -74,7 +74,7 @@ class TargetShares(Rowwise):
     def _replacement(self, unit: Tensor, image: bool) -> Tensor:
         plain = unit @ self.plain.T
         moved = plain
-        # (p,) each: the two groups in a pair.
+        # The two groups in each pair, (p,) each.
         i, j = torch.combinations(torch.arange(len(self.shares))).T
         for _ in range(_ROUNDS):
             # (q, g) variance of each group's scores, which changes as the query moves.

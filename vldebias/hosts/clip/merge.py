@@ -201,8 +201,8 @@ def _reader_names(pipe: DiffusionPipeline, role: str) -> tuple[str, ...]:
     # Some U-Nets project the prompt once, before their cross-attention layers use it.
     config = getattr(denoiser, "config", {})
     if names == (CROSS_ATTENTION,) and config.get("encoder_hid_dim_type") == "text_proj":
-        # With other types of added embedding, such as DeepFloyd's, a second layer consumes the
-        # tokens.
+        # With other kinds of additional embeddings, such as DeepFloyd's, a second layer also
+        # consumes the tokens.
         return ("encoder_hid_proj",) if config.get("addition_embed_type") == "text_time" else ()
     return names
 

@@ -196,11 +196,11 @@ class Towers:
             is_normalising = is_normalising and rises and is_straight
         if not is_normalising:
             raise InvalidInputError(
-                f"preprocess: plain images became {tuple(plain[0].shape)} and"
-                f" {tuple(oblong.shape)}; expected (3, h, w) of one size, each channel (value -"
-                " mean) / std, because training applies its own augmentation. Pass the model's"
-                " evaluation preprocessing: the second transform from open_clip, or the image"
-                " processor"
+                f"preprocess: converted plain images to shapes {tuple(plain[0].shape)} and"
+                f" {tuple(oblong.shape)}; expected the same shape (3, h, w) for all images, with"
+                " (value - mean) / std per channel, because training applies its own augmentation."
+                " Pass the model's evaluation preprocessing, which is the second transform from"
+                " open_clip or the image processor"
             )
         # Solve black = -mean / std and white = (1 - mean) / std.
         std = 1 / (white - black)

@@ -291,7 +291,7 @@ class PipelineReader(Host):
         is_sequence = change.ndim == 2
         row = change[int(change.sum(-1).argmax())] if is_sequence else change
         share = float(row.float().mean())
-        # A pooled vector may depend on other tokens only.
+        # A pooled vector may depend only on other tokens.
         if share < 0.2 and (is_sequence or share > 0):
             raise self.refusal(
                 f"changing the state of the last token changes {share:.0%} of a row of {name};"
@@ -411,7 +411,8 @@ class PipelineReader(Host):
                 f"{self.name}: expected one of the roles {list(self.roles)}, got {role!r}"
             )
         rows = {}
-        device = self.pipe._execution_device  # diffusers searches all modules for it
+        # Look this up only once, because diffusers searches all modules for it.
+        device = self.pipe._execution_device
         size = BATCH if self.reads_batches else 1
         texts = list(prompts)
         # The fingerprint will need these texts, which cost nothing if the last batch has room.

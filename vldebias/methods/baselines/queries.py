@@ -92,11 +92,11 @@ class Lian(EditMethod):
 class Bend(Rowwise):
     """Debias each text embedding separately, in two steps.
 
-    Step 1: project out the span of the nearest concept's directions: the spurious text, and the
-    differences between its text for two values. Step 2: take the closest unit vector that is
-    equally close to the mean of the nearest images for every value, by projecting out the
-    differences D between these means. Both results are normalised; the norm of the text embedding
-    is preserved.
+    The first step projects out the span of the nearest concept's directions, which are the spurious
+    text and the differences between its text for two values. The second step takes the closest unit
+    vector that is equally close to the mean of the nearest images for every value, by projecting
+    out the differences D between these means. Both results are normalised, and the norm of the text
+    embedding is preserved.
 
     Attributes:
         concepts: (c, d) group means.

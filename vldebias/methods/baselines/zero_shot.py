@@ -365,7 +365,7 @@ class Dat(EditMethod):
 
 
 def texts_by_group(prompts: PromptSet) -> dict[tuple[int, int], list[str]]:
-    """Return the prompts in a set that name both a class and a value, for each such pair.
+    """Return, for each class and value, the prompts in a set that name both.
 
     Raises:
         InvalidInputError: If a class has no prompts for a value.

@@ -311,8 +311,8 @@ class Host(ABC):
             role: the tensor that is edited.
             edit: the fitted edit. If None, nothing is edited.
             strength: fraction of the edit to apply, in [0, 1].
-            keep_stated: whether to leave prompts unchanged that contain one of the edit's attribute
-                words, as in `vldebias.debias`.
+            keep_stated: whether prompts that contain one of the edit's attribute words are left
+                unchanged, as in `vldebias.debias`.
         """
         rows = self.embed(prompts, role)
         if edit is None:

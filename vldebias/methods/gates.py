@@ -223,9 +223,10 @@ def agreement_of_wordings(
         rows: unit image rows (n, d).
 
     Returns:
-        The mean Cohen's kappa over the prompt groups that state every value, each of which labels
-        the images with its own text, or 0 with fewer than `FEWEST` such groups; and the kappa for
-        the mean text over all groups, or 1 without such a group.
+        Two values of Cohen's kappa. The first is the mean over the prompt groups that state every
+        value, each of which labels the images with its own text, or 0 if there are fewer than
+        `FEWEST` such groups. The second is for the mean text over all groups, or 1 if there are no
+        such groups.
     """
     texts, value_codes, group_codes = stating(prompts)
     number = len(prompts.attributes)

@@ -26,7 +26,7 @@ class Rerank:
 
     @property
     def declaration(self) -> Declaration:
-        """Return the name, title, source and needs, including those of the edit."""
+        """Return the name, title, source and needs, taking the edit into account."""
         return reranking_declaration(get_method(self.edit).declaration, self.order)
 
     @property

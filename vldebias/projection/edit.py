@@ -321,7 +321,7 @@ class Edit(ABC):
         return edit
 
     def where(self) -> str:
-        """Describe its width, space and model for messages."""
+        """Describe the edit's width, space and model for messages."""
         return (
             f"dim {self.dim}, space {self.space or 'unknown'}, model {self.model_id or 'unknown'}"
         )

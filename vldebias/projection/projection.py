@@ -249,8 +249,7 @@ class CalibratedProjection(Edit):
                 " d) whose embeddings differ and lam above 0"
             )
         if left_factor.shape[1] >= len(left_factor):
-            # If there are as many columns as the width, the dense matrix is no larger than the
-            # factors.
+            # If the rank reaches the width, the dense matrix is no larger than the factors.
             left_factor = left_factor @ right_factor.T
             right_factor = torch.eye(len(left_factor), dtype=left_factor.dtype)
         # Equal weights are recorded as one number, and no weights as 0.

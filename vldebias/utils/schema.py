@@ -135,7 +135,7 @@ def named_by(base: type[BaseModel], key: str) -> Callable[[object], str]:
             label = getattr(kind, "__name__", repr(kind))
             raise InvalidInputError(
                 f"{key} {name!r}: {label} does not define {', '.join(undefined)}; define it"
-                f" as {base.__module__}.{base.__name__} describes"
+                f" as described in {base.__module__}.{base.__name__}"
             )
         return name
 

@@ -191,7 +191,7 @@ def _in_bytes(token: str) -> _Token:
 
 
 def _in_word_pieces(token: str) -> _Token:
-    """Parse a WordPiece token, of which "n" may belong to the previous word, as in "n't"."""
+    """Parse a WordPiece token. "n" may belong to the previous word, as in "n't"."""
     if token == "n":
         return _Token("n", unsure=True)
     inside = token.removeprefix("##")

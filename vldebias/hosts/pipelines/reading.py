@@ -137,9 +137,9 @@ class PipelineReader(Host):
         )
         self.exclusive_modules = (pipe,)
         self.shared_modules = self.text_modules
-        # Encoder -> number of tokens after the last token of a prompt.
+        # For each encoder, the number of tokens after the last token of a prompt.
         self._tails: dict[str, int] = {}
-        # Encoder -> number of tokens including padding, for the first of PROBES and for LONG.
+        # For the first of PROBES and for LONG, each encoder's number of tokens including padding.
         self._lengths: list[dict[str, int]] = []
 
     # ---- roles

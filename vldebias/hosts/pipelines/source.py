@@ -98,7 +98,8 @@ class _ClassReader:
 
     Attributes:
         trees: the syntax tree of each function.
-        call_functions: the class's `__call__`, followed by those of the base classes that it calls.
+        call_functions: the class's `__call__`, followed by any `__call__` of a base class that it
+            calls.
         encoded: for each `encode_prompt` call in these, the name of the encoded variable, or
             "negative_prompt".
     """
@@ -316,7 +317,7 @@ class _ClassReader:
     def returned_names(self) -> tuple[str, ...]:
         """Return the names of the outputs of `encode_prompt`.
 
-        If it returns a base's output, they are the base's names.
+        If it returns the output of a base class, the base class's names are used.
         """
         for encoder in self.encoders:
             returns = [

@@ -494,7 +494,7 @@ class WeakHook:
     Args:
         steering: the object, referenced weakly.
         method: name of the method.
-        arguments: arguments to pass before those of the hook.
+        arguments: arguments to pass before the hook's own arguments.
     """
 
     def __init__(self, steering: Steering, method: str, *arguments: object) -> None:

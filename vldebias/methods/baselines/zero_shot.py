@@ -1,8 +1,8 @@
 """Classify images without training, following three papers.
 
 The methods are TIE* (Lu et al., 2025), SAGE (Ye et al., 2026) and DAT* (Hasanebrahimi et al.,
-2026). SAGE and DAT* score an image by different text or by its neighbours. Here each is an image
-edit: the image is moved as little as possible such that its products with the set's class prompts
+2026). SAGE and DAT* score an image by different text or by its neighbours. Here, both are image
+edits, which move an image as little as possible so that its products with the set's class prompts
 equal these scores. Other prompts are hardly affected.
 """
 

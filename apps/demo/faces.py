@@ -76,7 +76,7 @@ def _cell(face: Face) -> str:
     if face.title:
         title = escape(face.title)
         caption += f'<span class="title" title="{title}">{title}</span>'
-    # Return a picture as a data URL, at most 384 pixels wide.
+    # Embed the picture as a data URL, with sides of at most 384 pixels.
     shown = face.image
     if max(face.image.size) > LARGEST:
         shown = face.image.copy()

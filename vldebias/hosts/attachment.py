@@ -340,7 +340,7 @@ def _conflicting(host: Host) -> list[Attachment]:
 
 
 def _watch(module: nn.Module, _: object) -> None:
-    """Warn if a shared text encoder is called outside its attached pipeline and fitting."""
+    """Warn if a shared text encoder is called, unless by its attached pipeline or for fitting."""
     if torch.compiler.is_compiling() or INSIDE.get():
         return
     for attachment in list(_ATTACHED):

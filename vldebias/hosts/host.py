@@ -577,7 +577,7 @@ _LOCK = threading.Lock()
 
 @contextmanager
 def reading(*models: nn.Module) -> Iterator[None]:
-    """Prepare models for reading: eval mode, no gradients, no autocast, no edits.
+    """Prepare models for reading, in eval mode and without gradients, autocast or edits.
 
     If several threads read a model at once, the last one restores its modules' modes.
     """

@@ -284,7 +284,7 @@ def fit_gate(
 
 
 class Readings:
-    """Fit linear classifiers on the best layer that separate kinds of prompts from a baseline.
+    """Fit linear classifiers that separate kinds of prompts from a baseline, in the best layer.
 
     Attributes:
         rows: (kinds, d) weights of the classifiers, which are zero for all other layers.
@@ -486,9 +486,9 @@ def attach_fitted(
 
 
 def prompt_set_of(edit: CrossAttentionEdit) -> PromptSet:
-    """Return a prompt set that analyses prompts as during fitting.
+    """Return a prompt set that analyses prompts in the same way as during fitting.
 
-    It determines which prompts state one of the edit's values, and which leave it open.
+    It determines which prompts state one of the edit's values and which leave the attribute open.
     """
     words = tuple(words[0] for words in edit.words.values())
     return PromptSet(

@@ -38,11 +38,12 @@ SPARES = 100  # the default for pipelines removes at most one in this many direc
 class Preset(EditMethod):
     """Select a method and lam based on the host and inputs.
 
-    The default for pipelines is `Balanced`, unless `why_not_balanced` returns a reason; in that
-    case it is an edit, as for models. With reference images, a term for their means is added. The
-    default for models is only attached if a test predicts that it helps: searches are tested on
-    reference images, without which they get no edit, and classifications on text. Otherwise nothing
-    changes, and an AutoDeclinedWarning is issued.
+    The default for pipelines is `Balanced`. If `why_not_balanced` returns a reason against it, the
+    default is an edit, as for models. With reference images, a term for their means is added.
+
+    The default for models is only attached if a test predicts that it helps. For searches, the test
+    uses reference images, so nothing is attached without them. For classifications, it uses text.
+    If the test fails, nothing changes, and an AutoDeclinedWarning is issued.
     """
 
     declaration: Declaration

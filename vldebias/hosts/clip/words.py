@@ -157,8 +157,8 @@ def _combines(character: str) -> bool:
     return unicodedata.category(character) in ("Mn", "Mc") or "\u1160" <= character <= "\u11ff"
 
 
-# The characters that represent bytes in byte-level tokenizers: printable bytes represent
-# themselves, the others are numbered from U+0100.
+# The characters that represent bytes in byte-level tokenizers. Printable bytes represent
+# themselves, and the others are numbered from U+0100.
 _PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
 _UNPRINTABLE = [byte for byte in range(256) if byte not in _PRINTABLE]
 _BYTES = {chr(byte): byte for byte in _PRINTABLE}

@@ -42,7 +42,9 @@ if TYPE_CHECKING:
 
 PROBES = ("a cat", "two dogs", "the sun")  # with different last tokens
 LONG = "an old stone bridge over a quiet river"  # short enough for encoders with small limits
-BATCH = 16  # prompts: the attention of T5-XXL over 16 x 256 tokens needs less than its weights
+# Number of prompts per batch. T5-XXL's attention over 16 x 256 tokens needs less memory than its
+# weights.
+BATCH = 16
 # Edits are fitted with the default arguments of a pipeline call, with which T5 also encodes padding
 # and Gemma also encodes an instruction before the prompt.
 _CALL_DEFAULTS = (

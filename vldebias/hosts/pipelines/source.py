@@ -367,7 +367,7 @@ def _calls(tree: FunctionTree) -> Iterator[ast.Call]:
 
 
 def _pipeline_name(tree: FunctionTree) -> str:
-    """Return the name of a function's pipeline argument, which is the first."""
+    """Return the name of a function's first argument, which is the pipeline."""
     return tree.args.args[0].arg if tree.args.args else ""
 
 

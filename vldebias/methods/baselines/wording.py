@@ -99,8 +99,8 @@ class FixedRewrite(Rewording):
 class EachValue(EditMethod):
     """Average over one wording per attribute value.
 
-    For example, "A photo of a male nurse." and "A photo of a female nurse.". Supports only one
-    attribute.
+    An example is the mean over "A photo of a male nurse." and "A photo of a female nurse." Only one
+    attribute is supported.
     """
 
     declaration = DECLARED["each-value"]
@@ -115,7 +115,7 @@ class EachValue(EditMethod):
 
 
 class Suffix(EachValue):
-    """Add a neutral suffix: "A photo of a nurse of any gender.".
+    """Add a neutral suffix, as in "A photo of a nurse of any gender."
 
     The name of the prompt set must end in one of `ATTRIBUTES`.
     """

@@ -73,7 +73,7 @@ def path_of(scope: Scope) -> RequestPath:
         raw = quote(scope["path"], safe="/:@!$&'()*+,;=~").encode()
     raw = _below(raw.partition(b"?")[0], scope.get("root_path", "").rstrip("/"))
     if raw and not raw.startswith(b"/"):
-        raise _refused("expected a path that starts with a slash")
+        raise _refused("it must start with a slash")
     _check(raw)
     return RequestPath(raw.lstrip(b"/"))
 
@@ -105,16 +105,16 @@ def _check(raw: bytes) -> None:
         if decoded == previous:
             break
     else:
-        raise _refused(f"expected at most {_LAYERS - 1} layers of percent-encoding")
+        raise _refused(f"it has more than {_LAYERS - 1} layers of percent-encoding")
     if b"\0" in decoded:
-        raise _refused("expected no null character")
+        raise _refused("it contains a null character")
     for encoded, character in _OVERLONG.items():
         decoded = decoded.replace(encoded, character)
     # Some servers treat a backslash like a slash, and ignore text after a semicolon.
     for segment in re.split(rb"[/\\]", decoded):
         if segment.partition(b";")[0].strip() in (b".", b".."):
-            raise _refused('expected no segment "." or ".."; send the resolved path')
+            raise _refused('it contains a segment "." or ".."; send the resolved path')
 
 
-def _refused(expected: str) -> RefusedError:
-    return RefusedError(400, f"the request path is rejected: {expected}", code="invalid_path")
+def _refused(reason: str) -> RefusedError:
+    return RefusedError(400, f"the request path is rejected: {reason}", code="invalid_path")

@@ -406,9 +406,8 @@ class Edit(ABC):
         if kind is None or not issubclass(kind, cls):
             expected = [name for name, known in Edit.kinds.items() if issubclass(known, cls)]
             raise ValueError(
-                f"contains an edit of kind {config.kind!r}; expected"
-                f" {' or '.join(sorted(expected))}; vldebias.load_edit reads every kind that is"
-                " installed"
+                f"the file contains an edit of kind {config.kind!r}; expected"
+                f" {' or '.join(sorted(expected))}. vldebias.load_edit loads every installed kind"
             )
         if tensors.keys() != kind.axes.keys():
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Serve the pages, by default only to this machine, and with a password to other machines."""
+"""Serve the pages to this machine or, with a password, to other machines as well."""
 
 from __future__ import annotations
 

@@ -239,7 +239,7 @@ class Labelling:
         if len(seconds) >= PACE:
             steps = range(self._steps)
             unanswered = sum(self._is_open(place.annotator, step) for step in steps)
-            # The median is robust against breaks.
+            # The median is not affected by breaks.
             minutes = max(1, round(median(seconds) * unanswered / 60))
         return View(
             annotator=place.annotator,

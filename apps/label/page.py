@@ -150,7 +150,7 @@ class Page:
             except (InvalidInputError, OSError) as error:
                 return self._show(
                     place,
-                    f"Not saved: {error}. Tell the organizer of the study, then choose again.",
+                    f"Not saved: {error}. Tell the organiser of the study, then choose again.",
                 )
 
         return press

@@ -302,11 +302,11 @@ def annotator_name(text: object, known: Iterable[str] = (), allowed: Sequence[st
     """
     if not isinstance(text, str):
         raise InvalidInputError(f"A name must be a string, but got {type(text).__name__}.")
-    if len(text) > 10 * LONGEST_NAME:  # checked first, because normalizing long text takes time
+    if len(text) > 10 * LONGEST_NAME:  # checked first, because normalising long text takes time
         raise InvalidInputError(
             f"A name may have at most {LONGEST_NAME} characters, but this one has {len(text)}."
         )
-    # Normalize letters such as é and spaces, so that a name has only one spelling.
+    # Normalise letters such as é and spaces, so that a name has only one spelling.
     name = " ".join(unicodedata.normalize("NFC", text).split())
     if not any(character.isalnum() for character in name):
         raise InvalidInputError(
@@ -328,7 +328,7 @@ def annotator_name(text: object, known: Iterable[str] = (), allowed: Sequence[st
     name = spellings.get(name.casefold(), name)
     if allowed and name not in allowed:
         raise InvalidInputError(
-            f"This study is only for {', '.join(allowed)}. Ask the organizer of the study to add"
+            f"This study is only for {', '.join(allowed)}. Ask the organiser of the study to add"
             " you."
         )
     return name

@@ -490,7 +490,7 @@ class Problem:
     def weight(self) -> float | tuple[float, ...]:
         """Return the weight of the prompt pairs: `lam`, or the paper's value if it is None.
 
-        If `lam` has one value per set, a tuple with one per attribute.
+        If `lam` has one value per set, this is a tuple with one value per attribute.
         """
         if self.lam is None:
             return LAM_OF_PIPELINES if self.host.generative else LAM_OF_MODELS

@@ -112,7 +112,7 @@ class OpenClipHost(JointHost):
     def text_modules(self) -> list[nn.Module]:  # type: ignore[override]
         """Return the modules of the text tower.
 
-        In CLIP they are direct children; the other classes store the tower as `text`.
+        In CLIP, they are direct children. The other classes store the tower as `text`.
         """
         children = []
         for name, child in self.model.named_children():

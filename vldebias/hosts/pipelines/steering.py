@@ -523,7 +523,7 @@ def numbers_of(edits: Sequence[CrossAttentionEdit], values: Sequence[object]) ->
 
     Args:
         edits: the edits.
-        values: a value for each edit, None if it does not act.
+        values: a value for each edit, or None if the edit does not act.
     """
     numbers = []
     start = 0

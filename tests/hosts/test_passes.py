@@ -85,7 +85,7 @@ def test_all_passes_are_disabled_scaled_and_removed_together():
 
 def test_unsuitable_later_passes_are_refused_and_nothing_remains_attached():
     base, refiner = pipelines()
-    with pytest.raises(InvalidInputError, match="writes values"):
+    with pytest.raises(InvalidInputError, match="inserts values into prompts"):
         debias([base, refiner], "gender", method="cali")
     assert attachment_of(base) is None
     with pytest.raises(AlreadyAttachedError):

@@ -326,7 +326,7 @@ def test_models_that_cannot_be_saved_are_refused() -> None:
     for towers, name, refusal in (
         (small_towers, "somewhere", "'somewhere' is not an open_clip architecture"),
         (small_towers, "small-wide", "not the architecture of the model"),
-        (small_towers, "small-last", "features of texts differ"),
+        (small_towers, "small-last", "features for texts differ"),
         (build("clip"), "small", "its own vocabulary"),
         (
             Towers(hugging.model, hugging.tokenizer, preprocess),

@@ -93,7 +93,7 @@ def a_function(problem: Any, role: str) -> Any:
         lambda: fitted_by(lambda problem, role: problem.host.embed(problem.sets[0].pairs, role)),
         r"embed got \('.*expected a list of strings. For pairs, .* rows.unflatten\(0, \(-1, 2\)\)",
     ),
-    (lambda: fitted_by(lambda *_: [1, 2]), r"returned a list of 2; .* by Calibr.*fit\(\[pairs"),
+    (lambda: fitted_by(lambda *_: [1, 2]), r"returned a list with 2 items; .* by Calibr.*fit\(\[pairs"),
 )
 def test_a_mistake_in_a_method_is_explained(mistake: Any) -> None:
     mistake()
@@ -274,7 +274,7 @@ def set_nothing(self: Any, model: Any, tokenizer: Any = None, negative: bool = F
     (lambda: host(read=lambda *_: None), "Mine.read returned a NoneType; expected a mapping"),
     (lambda: host(read=lambda *_: torch.eye(3)), "Mine.read returned a Tensor; expected a mapping"),
     (lambda: host(read=lambda *_: {}), r"Mine.read returned no row \('joint', .*; expected a map"),
-    (lambda: host(install=lambda *_: None), "Mine installed hooks and returned None; expected the"),
+    (lambda: host(install=lambda *_: None), "Mine installed hooks and returned None; expected a"),
     (lambda: host(install=Host.install), "Mine does not define install"),
     (lambda: host(__init__=object.__init__), "Mine does not define __init__"),
     (lambda: host(__init__=lambda self, model: None), r"signature \(self, model\); expected"),
@@ -322,7 +322,10 @@ def judged(answer: Any) -> Any:
         r"judge 'mine': ready returned None .*: end ready with `return Judge\(...\)`",
     ),
     (lambda: judged(["dark"]), "judge mine: predict returned a list; expected a mapping"),
-    (lambda: judged({"shade": [[2.0, 0.0]]}), r"probabilities of shape \(1, 2\) .*softmax"),
+    (
+        lambda: judged({"shade": [[2.0, 0.0]]}),
+        r"expected probabilities of shape \(1, 2\) .*softmax",
+    ),
 )
 def test_a_mistake_in_a_judge_is_explained(mistake: Any) -> None:
     mistake()

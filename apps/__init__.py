@@ -1,6 +1,6 @@
-"""Browser pages: `demo` (vldebias demo) and `label` (vldebias label).
+"""Apps such as the pages `demo` (vldebias demo) and `label` (vldebias label).
 
-They are imported as `vldebias.cli.apps.demo` and `vldebias.cli.apps.label`, from this folder in a
-checkout and from inside the package in a wheel (see vldebias/cli/apps), and use relative imports
-among each other.
+They are imported as `vldebias.cli.apps.demo` and `vldebias.cli.apps.label`. In a checkout, they are
+loaded from this folder; in a wheel, they are part of the package (see vldebias/cli/apps). They
+import each other with relative imports.
 """

@@ -1,8 +1,7 @@
 """Cancel calls whose results are never fetched, so that other visitors do not wait for them.
 
-Gradio answers a call with an event id, and processes the event even if nobody requests its
-result. Browsers request it at once, so a client that has not done so after `PATIENCE` seconds has
-left.
+Gradio answers a call with an event id and processes the event even if nobody requests the result.
+Browsers request it at once, so a client that has not done so after `PATIENCE` seconds has left.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _STREAM = re.compile(r".*/queue/data")
 
 @dataclass
 class _Call:
-    """An accepted call: its event, its session, and whether its result was requested."""
+    """An accepted call with its event id, its session and whether its result was requested."""
 
     event: str
     session: str
@@ -97,7 +96,6 @@ class Abandoned:
         await self.app(scope, reading, sending)
         event = _field(answer, "event_id")
         if event:
-            # The result of a call without a session is requested by event id.
             session = _field(request, "session_hash") or event
             # If the session already has an open stream, that stream also fetches this result.
             call = _Call(event, session, api, is_fetched=session in self.streams)

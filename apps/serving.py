@@ -1,4 +1,4 @@
-"""Serve the pages: only to this machine by default, with a password if public."""
+"""Serve the pages to this machine or, with a password, to other machines as well."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 HERE = "127.0.0.1"
 EVERYWHERE = "0.0.0.0"
-LOCAL = ("localhost", HERE, "[::1]")  # Host values that a local page accepts
+LOCAL = ("localhost", HERE, "[::1]")  # Host headers that a local page accepts
 PORTS = range(7860, 7960)
 SHORTEST = 8  # minimum password length for a public page
 LOGINS = 30  # maximum number of logins per minute from one address, far too few to guess a password
-ADDRESSES = 10_000  # maximum number of addresses whose logins are counted, least recent first
-MOST_BODY = 1 << 20  # maximum size of a request in bytes; typed text is far shorter
-# The strictest policy that Gradio supports: its page contains inline scripts and styles, and
-# compiles the `js` of events.
+ADDRESSES = 10_000  # maximum number of addresses whose logins are counted
+MOST_BODY = 1 << 20  # maximum size of a request in bytes, far above any typed text
+# The strictest policy that Gradio supports. Its page contains inline scripts and styles, and
+# evaluates the `js` argument of events.
 POLICY = {
     "default-src": "'self'",
     "script-src": "'self' 'unsafe-inline' 'unsafe-eval'",
@@ -50,11 +50,11 @@ log = logging.getLogger("vldebias.apps")
 
 
 def credentials(*, public: bool) -> tuple[str, str] | None:
-    """Return (user, password) from the environment; None if a local page has none.
+    """Return (user, password) from the environment, or None if a local page has no password.
 
     Raises:
-        InvalidInputError: If the variable is not user:password, or a public page has no password or
-            a short one.
+        InvalidInputError: If the variable does not have the form user:password, or if the password
+            of a public page is missing or too short.
     """
     login = os.environ.get(AUTH, "")
     user, colon, password = login.partition(":")
@@ -62,19 +62,19 @@ def credentials(*, public: bool) -> tuple[str, str] | None:
         return None
     if not (colon and user and password):
         raise InvalidInputError(
-            f"{AUTH}: expected user:password, such as ada:long-password; --public needs it"
+            f"{AUTH}: expected user:password, such as ada:long-password; --public requires it"
         )
-    # With LOGINS guesses per minute, eight characters are sufficient.
+    # Eight characters are sufficient, because only LOGINS guesses per minute are possible.
     if public and len(password) < SHORTEST:
         raise InvalidInputError(
-            f"{AUTH}: the password of a public page needs {SHORTEST} characters, got"
+            f"{AUTH}: the password for a public page needs at least {SHORTEST} characters, got"
             f" {len(password)}"
         )
     return user, password
 
 
 class Headers:
-    """Add headers that restrict what the page may load, and prevent other sites from framing it."""
+    """Add headers that restrict what the page may load and prevent other sites from framing it."""
 
     def __init__(self, app: App) -> None:
         headers = {
@@ -89,8 +89,8 @@ class Headers:
         self.headers = [(name.encode(), value.encode()) for name, value in headers.items()]
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Forward a request, and add the headers to its answer."""
-        # Browsers enforce all of a page's policies, so remove Gradio's own.
+        """Forward a request and add the headers to its response."""
+        # Browsers enforce all policies that a page sends, so remove Gradio's own.
         replaced = {name for name, _ in self.headers}
 
         async def with_headers(message: Message) -> None:
@@ -107,13 +107,14 @@ class Headers:
 class Guard:
     """Reject requests that the page itself would not send, before Gradio handles them.
 
-    These are requests from other sites (Origin), uploads, bodies above MOST_BODY, and more than
-    LOGINS logins per minute from one address; other addresses and visitors who are logged in are
-    not affected. Errors of the application are logged in one line and become status 500.
+    These are requests from other sites (according to Origin), uploads, requests larger than
+    MOST_BODY, and more than LOGINS logins per minute from the same address. The limit on logins
+    does not affect visitors at other addresses or visitors who are already logged in. Application
+    errors are logged on one line and become status 500.
 
     Args:
         app: The ASGI application.
-        public: Whether other machines have access.
+        public: Whether other machines have access to the page.
     """
 
     def __init__(self, app: App, *, public: bool = False) -> None:
@@ -122,14 +123,14 @@ class Guard:
         self.logins: OrderedDict[str, deque[float]] = OrderedDict()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Forward a request, or answer it with 403, 413, 429 or 500."""
+        """Forward a request, or respond with status 403, 413, 429 or 500."""
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
         headers = {n.decode("latin-1"): v.decode("latin-1") for n, v in scope["headers"]}
         path = scope["path"].rstrip("/")
         refused = self._refusal(headers)
-        # No component accepts files, so an upload could only fill the disk.
+        # None of the components accepts files, so uploads could only fill the disk.
         if not refused and path.endswith("/upload"):
             refused = "this page does not accept uploads"
         if refused:
@@ -148,7 +149,7 @@ class Guard:
         await self._pass_on(scope, receive, send)
 
     async def _pass_on(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Call the application, and log an error in one line."""
+        """Call the application, and log any error on one line."""
         has_started = False
 
         async def sending(message: Message) -> None:
@@ -161,14 +162,14 @@ class Guard:
         except Exception as error:  # malformed requests can cause any error
             log.warning("%s %s: %s", scope.get("method"), scope["path"], type(error).__name__)
             if not has_started:
-                await _answer(scope, send, 500, "this request cannot be read")
+                await _answer(scope, send, 500, "this request failed")
 
     def _is_throttled(self, scope: Message) -> bool:
-        """Count a login from an address; return whether there were too many in the last minute."""
+        """Count a login, and return whether its address sent too many in the last minute."""
         address = (scope.get("client") or ("",))[0]
         now = time.monotonic()
         times = self.logins.setdefault(address, deque(maxlen=LOGINS))
-        # Forget the least recently used address first.
+        # Evict the least recent address.
         self.logins.move_to_end(address)
         if len(self.logins) > ADDRESSES:
             self.logins.popitem(last=False)
@@ -178,31 +179,31 @@ class Guard:
         return False
 
     def _refusal(self, headers: dict[str, str]) -> str:
-        """Return why a request's Host or Origin is rejected, or ""."""
+        """Return why a request is rejected because of its Host or Origin, or "" if it is not."""
         host = headers.get("host", "")
         origin = headers.get("origin")
         forwarded = headers.get("x-forwarded-host", host)
         try:
             site = urlsplit(origin or "").netloc
             for address in (urlsplit(f"//{host}"), urlsplit(f"//{forwarded}")):
-                _ = address.port  # Gradio reads both headers, and fails if they are invalid
+                _ = address.port  # Gradio parses both headers, and fails if they are invalid
         except ValueError:
-            return "Host or Origin is not the name of a host"
-        # Only trust X-Forwarded-Host, the page's name behind a proxy, if the page is public.
+            return "Host or Origin is not a valid host name"
+        # X-Forwarded-Host is the page's name behind a proxy. Trust it only if the page is public.
         if origin is not None and site not in ({host, forwarded} if self.public else {host}):
-            return "requests from other sites are refused"
+            return "requests from other sites are rejected"
         return ""
 
 
 def guarded(app: App, *, public: bool) -> App:
-    """Return an app that is protected against malicious requests.
+    """Protect an app against malicious requests.
 
-    A local page only accepts the names of this machine as Host, since another name may be a foreign
-    site whose name points here (DNS rebinding).
+    A local page accepts only this machine's names as Host, because any other name may belong to a
+    foreign site that resolves to this machine (DNS rebinding).
 
     Args:
-        app: The ASGI application of the page.
-        public: Whether other machines have access.
+        app: The page's ASGI application.
+        public: Whether other machines have access to the page.
     """
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
@@ -213,7 +214,7 @@ def guarded(app: App, *, public: bool) -> App:
 
 
 async def _read_body(receive: Receive) -> bytes | None:
-    """Return the body of a request, or None if it is longer than MOST_BODY."""
+    """Return a request body, or None if it is longer than MOST_BODY."""
     body = bytearray()
     while True:
         message = await receive()
@@ -225,7 +226,7 @@ async def _read_body(receive: Receive) -> bytes | None:
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """Return a channel that first replays the body, and then receives further messages."""
+    """Return a receive channel that replays the body before it receives further messages."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receiving() -> Message:
@@ -254,19 +255,19 @@ def serve(
     head: str = "",
     finish: Callable[[], None] = lambda: None,
 ) -> NoReturn:
-    """Serve a page until SIGINT or SIGTERM, and end the process.
+    """Serve a page until SIGINT or SIGTERM, and then end the process.
 
     Visitors cannot access files, and nothing is shared, tracked or loaded from other servers.
 
     Args:
         demo: the page.
         announce: called with the address once the page is available.
-        port: the port; None: the first free port from 7860.
-        public: whether to listen on all network interfaces; this needs a password, see
+        port: the port. If None, use the first free port from 7860.
+        public: whether to listen on all network interfaces. This requires a password, see
             `credentials`.
-        css: style sheet of the page.
+        css: style sheet for the page.
         head: HTML for the head of the page.
-        finish: called before the process ends, to wait until answers have been saved.
+        finish: called before the process ends, to wait until all answers are saved.
 
     Raises:
         InvalidInputError: If a public page has no password, or the port is in use.
@@ -281,9 +282,9 @@ def serve(
     # Open the port first, since Gradio needs its number.
     listening = _listen(EVERYWHERE if public else HERE, port)
     number = listening.getsockname()[1]
-    # Number of visitors whose sessions are stored; the least recently used one is dropped first.
+    # Maximum number of stored sessions; beyond it, the least recently used session is dropped.
     demo.state_session_capacity = 1000
-    # Reject further calls, to limit memory use.
+    # Reject calls if the queue is full, to limit memory use.
     demo.queue(max_size=64, default_concurrency_limit=4)
     closed: dict[str, Any] = {
         "ssr_mode": False,
@@ -306,7 +307,8 @@ def serve(
         run_history=False,
         **closed,
     )
-    demo.has_launched = True  # otherwise, Gradio opens any path that a client claims as its upload
+    # Otherwise, Gradio opens any path that a client claims to have uploaded.
+    demo.has_launched = True
     config = uvicorn.Config(
         guarded(Abandoned(app), public=public),
         log_level="warning",
@@ -318,7 +320,7 @@ def serve(
         target=server.run, kwargs={"sockets": [listening]}, name="server", daemon=True
     )
     ended = threading.Event()
-    # Only set an event, so that files are fully written before the process ends.
+    # The handler only sets an event, so that files are fully written before the process ends.
     for ending in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ending, lambda *_: ended.set())
     thread.start()
@@ -333,21 +335,21 @@ def serve(
 
 
 class _Lines:
-    """Replacement for the module `traceback` in Gradio, which prints errors of calls.
+    """Replace the module `traceback` in Gradio, which prints a traceback for each failed call.
 
-    With a traceback for each malformed call, any visitor could fill the log.
+    Otherwise, any visitor could fill the log with malformed calls.
     """
 
     def __getattr__(self, name: str) -> Any:
-        """Return other attributes of the module."""
+        """Return any other attribute of the module."""
         return getattr(traceback, name)
 
     @staticmethod
     def print_exc(*_: object, **__: object) -> None:
-        """Log the type of an error and where it was raised, in one line."""
+        """Log an error's type and where it was raised, on one line."""
         error = sys.exception()
         frames = traceback.extract_tb(error.__traceback__) if error else []
-        # Do not log the message, which may quote a visitor's input.
+        # Do not log the message, because it may quote a visitor's input.
         place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
         log.warning("a call failed: %s at %s", type(error).__name__, place)
 
@@ -360,7 +362,7 @@ def _listen(host: str, port: int | None) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind((host, number))
-            # Listen before the server starts, since a second server could otherwise bind the port.
+            # Listen immediately, because another server could still bind the port otherwise.
             listening.listen(128)
         except OSError as error:
             listening.close()

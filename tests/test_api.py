@@ -166,7 +166,7 @@ def test_a_pipeline_whose_prompts_cannot_be_rewritten_gets_an_edit(
 def test_settings_that_do_not_apply_to_a_fitted_edit_are_refused() -> None:
     host = Words()
     edit = vldebias.fit_projection(host, GENDER)
-    with pytest.raises(InvalidInputError, match="a fitted edit samples no values"):
+    with pytest.raises(InvalidInputError, match="a fitted edit does not sample values"):
         vldebias.debias(host, edit, shares={"m": 0.3, "f": 0.7})
     with pytest.raises(
         InvalidInputError, match="empty mapping; expected a mapping from role to fitted edit"

@@ -4,9 +4,9 @@ from typing import Any
 
 
 async def comfy_entrypoint() -> Any:
-    """Return the extension; called by ComfyUI.
+    """Return the extension to ComfyUI, which calls this function.
 
-    The nodes are imported here, so that other modules can be imported without ComfyUI.
+    The nodes are imported only here, so that the other modules can be imported without ComfyUI.
     """
     from .nodes import BalancedPromptsExtension
 

@@ -1,8 +1,8 @@
 """Choose one of {red|blue} for each picture.
 
-ComfyUI's page chooses alternatives before it sends a prompt, once for the whole batch, and treats
-"{gender}" as an alternative with a single choice. The nodes therefore request the original text,
-and choose separately for each picture.
+ComfyUI's page chooses alternatives before it sends a prompt, once for the entire batch, and treats
+"{gender}" as an alternative with a single choice. The nodes therefore request the original text and
+choose separately for each picture.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ _INNERMOST = re.compile(r"(?<!\\)\{((?:[^{}$\\:]|:(?!:))*\|(?:[^{}$\\:]|:(?!:))*
 
 
 def choose_alternatives(prompt: str, key: str) -> str:
-    """Return a prompt with one branch chosen for each alternative.
+    """Return a prompt in which one branch of each alternative has been chosen.
 
     Args:
-        prompt: the prompt. A prompt in JSON, whose braces are not alternatives, is returned
-            unchanged.
+        prompt: the prompt. JSON is returned unchanged, because its braces are not alternatives.
         key: seed for the choices, which are the same on every machine.
 
     >>> choose_alternatives("a {red|{dark |}blue} hat, __colour__, {2$$a|b}", "0")

@@ -22,11 +22,11 @@ MOST_IMAGES = 64
 LARGEST = 2**53 - 1  # the largest exact integer in JavaScript, which widgets use
 # Tolerance for rounded shares, such as three times 33.3 %.
 ROUNDING = 0.005
-SEED_OF_VALUES = 0  # fixed, since a value only depends on the picture's seed
+SEED_OF_VALUES = 0  # fixed, because a value depends only on the picture's seed
 
-# Fixed texts that determine the values for all prompts with this number of people. Values then only
-# depend on a picture's seed, so that queued runs stay even if their texts differ, for example
-# because of wildcards.
+# Fixed prompts with one to four people. They determine the values for all prompts with the same
+# number of people, so that values depend only on a picture's seed. Otherwise, the values of queued
+# runs would not be even if their prompts differ, for example because of wildcards.
 _PERSONS = (
     "a person",
     "a nurse and a pilot",
@@ -44,8 +44,9 @@ class PicturePrompts:
         prompts: the prompt of each picture.
         values: the value in each prompt, separated by commas for several people; empty if the
             prompt is unchanged.
-        seeds: the noise seed for each picture; seeds are consecutive.
-        lines: a line for each picture: its value, or why its prompt is unchanged.
+        seeds: the noise seed for each picture. Seeds are consecutive.
+        lines: a line for each picture with its value, or with the reason why its prompt is
+            unchanged.
     """
 
     prompts: list[str] = field(default_factory=list)
@@ -57,10 +58,10 @@ class PicturePrompts:
         """Add the next picture.
 
         Args:
-            prompt: its prompt.
+            prompt: the picture's prompt.
             value: the value in the prompt.
-            seed: its noise seed.
-            reason: why the prompt is unchanged; None if a value was stated.
+            seed: the picture's noise seed.
+            reason: why the prompt is unchanged, or None if a value was inserted.
         """
         self.prompts.append(prompt)
         self.values.append(value)
@@ -86,27 +87,27 @@ def balance(
     """State attribute values in the prompt for each picture in a run.
 
     Args:
-        prompts: the run's prompts, in any syntax: a single prompt, or a list from an upstream node.
+        prompts: the run's prompts, in any syntax. An upstream node may provide several.
         attribute: an entry of ATTRIBUTES.
         images: number of pictures per prompt.
-        shares: "female: 70, male: 30", in percent or as fractions; empty: even shares.
-        seed: noise seed of the first picture; later pictures have consecutive seeds. The same seed
-            always gives the same value.
+        shares: "female: 70, male: 30", in percent or as fractions. Empty for even shares.
+        seed: noise seed of the first picture. The other pictures have consecutive seeds. The same
+            seed always produces the same value.
         index: zero-based index of the run. Runs with the same `images`, `seed` and number of
-            prompts continue each other.
-        original: the user's own words if a node rewrote them: either one text for all prompts or
-            one per prompt. They determine whether the attribute is open. Empty if nothing was
-            rewritten.
+            prompts form one sequence.
+        original: the user's own words if a node has rewritten them, either one text for all prompts
+            or one per prompt. They determine whether the prompt leaves the attribute open. Empty if
+            nothing was rewritten.
 
     Raises:
         InvalidInputError: If an argument is invalid; the message names it.
     """
     if isinstance(prompts, str) or not prompts:
-        raise InvalidInputError(f"prompts: got {prompts!r}; expected a list of one text or more")
+        raise InvalidInputError(f"prompts: got {prompts!r}; expected a list of at least one prompt")
     if len(original) not in (1, len(prompts)):
         raise InvalidInputError(
             f"original: got {len(original)} texts for {len(prompts)} prompts; expected one for all"
-            " prompts, or one for each"
+            " prompts or one per prompt"
         )
     originals = list(original) * len(prompts) if len(original) == 1 else original
     _check_number("images", images, 1, MOST_IMAGES)
@@ -114,17 +115,17 @@ def balance(
     _check_number("index", index, 0, LARGEST // MOST_IMAGES)
     balancer = Balancer(attribute, shares=read_shares(shares, attribute), seed=SEED_OF_VALUES)
     pictures = PicturePrompts()
-    # Number the pictures across all prompts and runs; otherwise, the first picture of every prompt
-    # would have the same value and the same noise.
+    # Number the pictures consecutively across all prompts and runs. Otherwise, the first picture of
+    # every prompt would have the same value and the same noise.
     first = index * images * len(prompts)
     for place in range(images * len(prompts)):
-        # After the largest number that a widget supports, wrap around to 0.
+        # Wrap around to 0 after the largest number that a widget supports.
         noise = (seed + first + place) % (LARGEST + 1)
         number = place // images
         prompt = prompts[number]
         text, value, reason = _write(balancer, prompt, originals[number].strip() or prompt, noise)
-        # Choose alternatives after stating the value, so that branches that mention a person
-        # contain it.
+        # Choose alternatives after inserting the value, so that it is also inserted into branches
+        # that mention a person.
         pictures.add(choose_alternatives(text, str(noise)), value, noise, reason)
     return pictures
 
@@ -140,7 +141,7 @@ def single_settings(settings: Mapping[str, Sequence[object]]) -> dict[str, Any]:
         number = len(set(values))
         if number != 1:
             raise InvalidInputError(
-                f"{name}: got a list of {number} different values; expected one value for all"
+                f"{name}: got a list of {number} different values; expected the same value for all"
                 " prompts"
             )
         value_of_setting[name] = values[0]
@@ -151,12 +152,12 @@ def read_shares(text: str, attribute: str) -> dict[str, float] | None:
     """Parse shares such as "female: 70, male: 30".
 
     Args:
-        text: shares as text.
+        text: the shares as typed by the user.
         attribute: an entry of ATTRIBUTES.
 
     Returns:
-        Shares that sum to 1, by value in the spelling of the prompt set; None for an empty text,
-        which means even shares.
+        Shares that sum to 1, by value as spelled in the prompt set. None for an empty text, which
+        means even shares.
 
     Raises:
         InvalidInputError: If the attribute or a value is unknown, a value occurs twice, a share is
@@ -179,13 +180,13 @@ def read_shares(text: str, attribute: str) -> dict[str, float] | None:
         match = _SHARE.fullmatch(part.strip())
         if match is None:
             raise InvalidInputError(
-                f"shares: got {part.strip()!r}; expected values with a share, such as"
+                f"shares: got {part.strip()!r}; expected a share for each value, such as"
                 f" '{names[0]}: 70, {names[1]}: 30', or nothing for even shares"
             )
         spelling = match["value"].strip()
         name = name_of_spelling.get(spelling.lower())
         if name is None:
-            # Do not suggest a similar value, since it may be a different group of people.
+            # Do not suggest a similar value, because it may refer to a different group of people.
             raise InvalidInputError(
                 f"shares: {spelling!r} is not a value of {attribute}; expected one of"
                 f" {', '.join(names)}"
@@ -196,7 +197,7 @@ def read_shares(text: str, attribute: str) -> dict[str, float] | None:
     if not share_of_value:
         return None
     total = sum(share_of_value.values())
-    # Users can type "1e999", which is infinite.
+    # The total may be infinite, because users can type "1e999".
     is_percent = isfinite(total) and abs(total - 100) <= 100 * ROUNDING
     if not is_percent and abs(total - 1) > ROUNDING:
         raise InvalidInputError(
@@ -210,8 +211,8 @@ def problem_of(attribute: str | None, shares: str | None) -> str | None:
     """Return the error message for invalid inputs, or None if they are valid.
 
     Args:
-        attribute: see `balance`; None if an upstream node provides it.
-        shares: see `balance`; None if an upstream node provides it.
+        attribute: see `balance`. None if an upstream node provides it.
+        shares: see `balance`. None if an upstream node provides them.
     """
     if attribute is None:
         return None
@@ -225,15 +226,15 @@ def problem_of(attribute: str | None, shares: str | None) -> str | None:
 def _write(
     balancer: Balancer, prompt: str, original: str, seed: int
 ) -> tuple[str, str, str | None]:
-    """Return one picture's prompt, the values in it, and the reason if it is unchanged."""
+    """Return a picture's prompt, the values in it, and the reason if it is unchanged."""
     balanced = balancer.at(prompt, seed, original)
     if balanced.values[0] is None:
         return prompt, "", balanced.reasons[0]
     values = [value for _, value in balanced.people[0]]
-    # The number of people in a group depends on the prompt's text.
+    # For groups, use the prompt's own values, because they depend on the size of the group.
     if any(isinstance(value, Mapping) for value in values):
         return balanced.prompts[0], ", ".join(map(_describe, values)), None
-    # Otherwise, use the values for a fixed text, see `_PERSONS`.
+    # Otherwise, use the values for a fixed prompt, see `_PERSONS`.
     persons = balancer.at(_PERSONS[len(values) - 1], seed).people[0]
     even_values = [value for _, value in persons]
     (text,) = balancer.write([prompt], [even_values], [original])
@@ -241,7 +242,7 @@ def _write(
 
 
 def _describe(value_of_person: str | Mapping[str, object]) -> str:
-    """Format the value of a person, or the values of a group, as words.
+    """Format a person's value or a group's values as words.
 
     >>> _describe({"female": 2, "male": 1}), _describe({"female": None, "male": None})
     ('2 female, 1 male', 'female, male')

@@ -1,4 +1,4 @@
-"""Define the nodes for ComfyUI (V3 API)."""
+"""Define the ComfyUI nodes (V3 API)."""
 
 from __future__ import annotations
 
@@ -14,39 +14,41 @@ from .saving import write_records
 if TYPE_CHECKING:
     from torch import Tensor
 
-_PROMPT = "prompt; {gender} marks the place of the value, {red|blue} is chosen for each picture"
-_SHARES = "female: 70, male: 30, in percent or as fractions; empty: even shares"
+_PROMPT = (
+    "The prompt. {gender} marks where to insert the value; {red|blue} is chosen for each picture."
+)
+_SHARES = "Shares such as female: 70, male: 30, in percent or as fractions. Empty for even shares."
 _SEED = (
-    "seed of the first picture, which also determines its value; do not change it, so that the runs"
-    " of a queue are even"
+    "Seed of the first picture, which also determines its value. Do not change it between the runs"
+    " of a queue, so that values are even."
 )
 _ORIGINAL = (
-    "the user's own words, if another node rewrote them to the prompt: they determine whether the"
-    " attribute is open, and additions about it are replaced"
+    "The user's own words, if another node rewrote them. They determine whether the prompt leaves"
+    " the attribute open, and anything that was added about it is replaced."
 )
-_INDEX = "number of this run; with 'increment', the runs of a queue continue an even sequence"
-_ATTRIBUTE = "attribute of the person to state, if the prompt leaves it open"
-_IMAGES = "pictures per run, or per prompt if another node provides a list of prompts"
-_PROMPTS_OUT = "the prompt of each picture, for the text of CLIP Text Encode"
-_VALUES_OUT = "the value of each picture, for file names; empty if none was stated"
-_SEEDS_OUT = "for the sampler's seed; otherwise, pictures of the same prompt are equal"
-_REASONS_OUT = "a line for each picture, for Preview Any: its value, or why the prompt is unchanged"
-_CONDITIONING_OUT = "a row for each picture, for positive of the sampler"
-_BATCH_OUT = "number of rows of the conditioning, for batch_size of the empty latent"
+_INDEX = "Number of this run. With 'increment', the runs of a queue form one even sequence."
+_ATTRIBUTE = "The person's attribute to state if the prompt leaves it open."
+_IMAGES = "Pictures per run, or per prompt if another node provides a list of prompts."
+_PROMPTS_OUT = "The prompt of each picture. Connect this to the text input of CLIP Text Encode."
+_VALUES_OUT = "The value of each picture, for file names. Empty if none was stated."
+_SEEDS_OUT = "Connect this to the sampler's seed. Otherwise, equal prompts give identical pictures."
+_REASONS_OUT = "Each picture's value, or why its prompt is unchanged. Connect this to Preview Any."
+_CONDITIONING_OUT = "One row per picture. Connect this to the sampler's positive input."
+_BATCH_OUT = "Number of rows in the conditioning. Connect this to the empty latent's batch_size."
 
 
 def _prompt_inputs() -> list[Any]:
     """Return the inputs shared by both nodes."""
     return [
-        # With dynamic prompts, the page would choose alternatives once for all pictures and remove
-        # "{gender}".
+        # With dynamic prompts, the page would choose alternatives only once for all pictures, and
+        # would remove "{gender}".
         io.String.Input("prompt", multiline=True, dynamic_prompts=False, tooltip=_PROMPT),
         io.Combo.Input(
             "attribute", options=list(ATTRIBUTES), default=ATTRIBUTES[0], tooltip=_ATTRIBUTE
         ),
         io.Int.Input("images", default=4, min=1, max=MOST_IMAGES, tooltip=_IMAGES),
         io.String.Input("shares", default="", optional=True, tooltip=_SHARES),
-        # ComfyUI would change an input called `seed` after each run, which would start a new
+        # By default, ComfyUI changes an input named `seed` after each run, which would start a new
         # sequence of values.
         io.Int.Input(
             "seed",
@@ -66,7 +68,7 @@ def _prompt_inputs() -> list[Any]:
             control_after_generate=True,
             tooltip=_INDEX,
         ),
-        # Socket only, for the text that is also the rewriting node's input.
+        # Only a socket, to be connected with the text that also goes into the rewriting node.
         io.String.Input("original", optional=True, force_input=True, tooltip=_ORIGINAL),
     ]
 
@@ -86,8 +88,8 @@ class BalancingNode(io.ComfyNode):
         """Check the inputs before anything runs.
 
         Args:
-            attribute: a list with the attribute, or with None if an upstream node provides it.
-            shares: a list with the shares, or with None if an upstream node provides them.
+            attribute: a list that contains the attribute, or None if an upstream node provides it.
+            shares: a list that contains the shares, or None if an upstream node provides them.
 
         Returns:
             True, or a message that ComfyUI shows instead of running the workflow.
@@ -96,7 +98,7 @@ class BalancingNode(io.ComfyNode):
 
 
 class BalancePrompt(BalancingNode):
-    """State attribute values in a prompt; downstream nodes run once per picture."""
+    """State attribute values in a prompt, and run downstream nodes once per picture."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -107,7 +109,7 @@ class BalancePrompt(BalancingNode):
             category="conditioning",
             description=(
                 "State an attribute of the person in the prompt, evenly over the pictures, if the"
-                " prompt leaves it open. This only changes text, so it works with every model."
+                " prompt leaves it open. This changes only text, so it works with every model."
             ),
             # A list of prompts is treated as a single run, with values even over all prompts.
             is_input_list=True,
@@ -142,8 +144,8 @@ class EncodeBalancedPrompt(BalancingNode):
             display_name="CLIP Text Encode (Balanced Prompt)",
             category="conditioning",
             description=(
-                "CLIP Text Encode with a prompt for each picture of the batch. Connect batch_size"
-                " to the empty latent. For SD 1, SD 2, SDXL, SD 3 and Flux."
+                "CLIP Text Encode with a separate prompt for each picture in the batch. Connect"
+                " batch_size to the empty latent. Supports SD 1, SD 2, SDXL, SD 3 and Flux."
             ),
             is_input_list=True,
             inputs=[io.Clip.Input("clip"), *_prompt_inputs()],
@@ -167,7 +169,7 @@ class EncodeBalancedPrompt(BalancingNode):
         encoder = single_settings({"clip": clip})["clip"]
         if encoder is None:
             raise ValueError("clip: the checkpoint has no text encoder; connect a CLIP Loader")
-        # Report an unsupported model before doing any work.
+        # Reject unsupported models before doing any work.
         family = family_of(encoder.cond_stage_model)
         pictures = balance(prompt, **single_settings(settings), original=original)
         # Encode identical prompts only once.
@@ -181,20 +183,20 @@ class EncodeBalancedPrompt(BalancingNode):
 
 
 class SaveBalancedImages(io.ComfyNode):
-    """Save pictures like Save Image, with each picture's value in a separate text chunk."""
+    """Save pictures like Save Image, and store each picture's value in a separate text chunk."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """Return the inputs; the node has no outputs."""
+        """Return the inputs of the node, which has no outputs."""
         return io.Schema(
             node_id="BalancedPromptsSave",
             display_name="Save Image (Balanced Prompt)",
             category="image",
             description=(
-                "Save Image, with the value, prompt and seed of each picture in the PNG's text"
-                " chunk 'vldebias', next to ComfyUI's prompt and workflow."
+                "Like Save Image, but also stores each picture's value, prompt and seed in the PNG"
+                " text chunk 'vldebias', next to ComfyUI's prompt and workflow."
             ),
-            # Receive all pictures of a run at once, to match them with their values.
+            # Receive all pictures of a run at once, so that they can be matched with their values.
             is_input_list=True,
             is_output_node=True,
             inputs=[
@@ -216,14 +218,14 @@ class SaveBalancedImages(io.ComfyNode):
         prompts: Sequence[str] = (),
         seeds: Sequence[int] = (),
     ) -> io.NodeOutput:
-        """Save the pictures, and store their value, prompt and seed in the files.
+        """Save the pictures and store their values, prompts and seeds in the files.
 
         Args:
             images: batches of pictures.
-            filename_prefix: a list with the prefix of the file names.
+            filename_prefix: a list that contains the file name prefix.
             values: the value of each picture.
-            prompts: the prompt of each picture; empty if not connected.
-            seeds: the seed of each picture; empty if not connected.
+            prompts: the prompt of each picture. Empty if the input is not connected.
+            seeds: the seed of each picture. Empty if the input is not connected.
         """
         results = []
         for batch in images:

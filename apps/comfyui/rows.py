@@ -1,7 +1,7 @@
 """Join conditionings for several prompts into one with a row for each picture.
 
 In ComfyUI, a conditioning is a list of (states, options). The states have shape (1, tokens, width),
-and the options contain the pooled vector and settings. There are several entries if hooks change
+and the options contain the pooled vector and settings. The list has several entries if hooks change
 the text encoder during sampling.
 """
 
@@ -18,19 +18,19 @@ from vldebias.errors import InvalidInputError, UnsupportedHostError
 
 Conditioning = list[list[object]]
 
-# If a model only uses states in cross-attention, repeating them to a common length has no effect.
-# Above this length (sixteen blocks of 77 tokens), sampling becomes slow.
+# Maximum length to which states are repeated (sixteen blocks of 77 tokens), because sampling with
+# longer states is slow. Repeating has no effect if a model uses states only in cross-attention.
 MOST_TOKENS = 16 * 77
 _INSTEAD = "use Balance Prompt with CLIP Text Encode, which generates the pictures one by one"
 
 
 @dataclass(frozen=True)
 class Family:
-    """Describe a model family, and how it uses a prompt's states.
+    """Describe a model family and how it uses a prompt's states.
 
     Attributes:
-        name: family name.
-        can_repeat: whether states may be repeated, because they are only used in cross-attention.
+        name: the family's name.
+        can_repeat: whether states can be repeated because they are only used in cross-attention.
     """
 
     name: str
@@ -40,20 +40,20 @@ class Family:
         """Return the number of tokens to which states of different lengths are repeated.
 
         Raises:
-            InvalidInputError: If states must not be repeated, or would become too long.
+            InvalidInputError: If states must not be repeated or would become too long.
         """
-        # Repeating all keys does not change the result of attention.
+        # Repeating all keys equally often does not change the result of attention.
         length = math.lcm(*lengths)
         if self.can_repeat and length <= MOST_TOKENS:
             return length
         numbers = ", ".join(map(str, lengths))
         raise InvalidInputError(
-            f"the prompts of this run have different lengths ({numbers} tokens), and {self.name}"
+            f"the prompts in this run have different lengths ({numbers} tokens), but {self.name}"
             f" supports only one length per sampler call; shorten the prompt, or {_INSTEAD}"
         )
 
 
-# Model families by text encoder class in ComfyUI.
+# Maps ComfyUI's text encoder classes to model families.
 FAMILIES = {
     "SD1ClipModel": Family("SD 1", can_repeat=True),
     "SD2ClipModel": Family("SD 2", can_repeat=True),
@@ -69,14 +69,14 @@ def family_of(text_encoder: object) -> Family:
     Raises:
         UnsupportedHostError: If the family is not supported; the message names the class.
     """
-    # SD3 and Flux create a subclass for each file, with an underscore after the name.
+    # For SD 3 and Flux, ComfyUI creates a subclass per file, whose name ends with an underscore.
     class_name = type(text_encoder).__name__.rstrip("_")
     family = FAMILIES.get(class_name)
     if family is None:
         names = ", ".join(family.name for family in FAMILIES.values())
         raise UnsupportedHostError(
-            f"the text encoder {class_name} was not tested with a row per picture (supported:"
-            f" {names}); {_INSTEAD}"
+            f"the text encoder {class_name} is not supported, since it was not tested with one row"
+            f" per picture (supported: {names}); {_INSTEAD}"
         )
     return family
 
@@ -85,17 +85,17 @@ def join_rows(conditionings: Sequence[Conditioning], family: Family) -> Conditio
     """Join conditionings into one with a row for each prompt.
 
     Args:
-        conditionings: one for each picture, from the same text encoder.
+        conditionings: the conditioning of each picture, all from the same text encoder.
         family: the model family.
 
     Raises:
-        InvalidInputError: If the prompts have different lengths that the family cannot join, or
-            different options.
+        InvalidInputError: If the prompts have different options, or lengths that the family does
+            not support in one call.
     """
-    # Hooks create an entry for each phase of sampling.
+    # Hooks create one entry for each phase of sampling.
     if len({len(entries) for entries in conditionings}) > 1:
         raise InvalidInputError(
-            f"the prompts are encoded in different numbers of steps; {_INSTEAD}"
+            f"the prompts were encoded in different numbers of steps; {_INSTEAD}"
         )
     joined: Conditioning = []
     for entries in zip(*conditionings, strict=True):
@@ -112,7 +112,7 @@ def join_rows(conditionings: Sequence[Conditioning], family: Family) -> Conditio
 
 
 def _join_options(options: Sequence[Mapping[str, object]]) -> dict[str, Any]:
-    """Join options that are one-row tensors; all other options must be equal."""
+    """Join options that are tensors with one row, and check that all other options are equal."""
     joined: dict[str, Any] = {}
     for name in dict.fromkeys(name for row in options for name in row):
         values: list[Any] = [row.get(name) for row in options]

@@ -17,10 +17,10 @@ def write_records(
     """Store each picture's value, prompt and seed in its PNG text chunk "vldebias".
 
     Args:
-        results: filename and subfolder of each saved picture, from ComfyUI.
-        values: the pictures' values; "" for unchanged prompts.
-        prompts: the pictures' prompts; empty if not connected.
-        seeds: the pictures' seeds; empty if not connected.
+        results: file name and subfolder of each saved picture, as returned by ComfyUI.
+        values: the pictures' values, "" for unchanged prompts.
+        prompts: the pictures' prompts. Empty if the input is not connected.
+        seeds: the pictures' seeds. Empty if the input is not connected.
 
     Raises:
         ValueError: If the number of values, prompts or seeds differs from the number of pictures.
@@ -34,7 +34,7 @@ def write_records(
         if len(column) != len(results) and (column or name == "value"):
             raise ValueError(
                 f"{name}s: got {len(column)} for {len(results)} pictures; connect the output of the"
-                " node that balanced their prompts"
+                " node that balanced the prompts"
             )
     folder = _output_folder()
     for number, result in enumerate(results):
@@ -43,7 +43,7 @@ def write_records(
 
 
 def _output_folder() -> Path:
-    """Return ComfyUI's folder for pictures."""
+    """Return ComfyUI's output folder."""
     import folder_paths
 
     return Path(folder_paths.get_output_directory())

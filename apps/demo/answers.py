@@ -19,10 +19,10 @@ class Found:
 
     Attributes:
         rows: rows of the gallery, best first.
-        groups: the group that each of these pictures is counted in.
-        first: the `top` rows that are counted.
-        shares: share of each group among these.
-        skew: their MaxSkew.
+        groups: the group of each of these pictures.
+        first: the first `top` rows, which determine the shares.
+        shares: share of each group in these rows.
+        skew: MaxSkew of these rows.
     """
 
     rows: tuple[int, ...]
@@ -44,10 +44,10 @@ class Answer:
     """Store the results of one query without and with a method.
 
     Attributes:
-        column: the labels by which pictures are counted.
-        why: why the method has no effect, "" if it has one.
-        stated: words in the query that name a value, which is why it is left unchanged.
-        source: source of the pictures and their labels, "" if it need not be cited.
+        column: name of the label column used for counting.
+        why: why the method has no effect, or "" if it has one.
+        stated: words in the query that name a value. If there are any, the query is left unchanged.
+        source: source of the pictures and their labels, or "" if it need not be cited.
     """
 
     query: str
@@ -72,7 +72,7 @@ class Answer:
                 " the same."
             )
         if self.why:
-            return f"Both rows are the same: the default attaches nothing. {self.why}"
+            return f"Both rows are the same because the default attaches nothing. {self.why}"
         return ""
 
     def sentence(self) -> str:
@@ -86,14 +86,14 @@ class Answer:
         skews = f"MaxSkew@{before.top} {before.skew:.2f} → {after.skew:.2f}"
         kept = len(set(before.first) & set(after.first))
         return (
-            f"Of the first {before.top} pictures: {shares}. {skews}; 0 is even. {kept} of the"
-            f" {before.top} stay."
+            f"Of the first {before.top} pictures: {shares}. {skews} (0 is even). {kept} of the"
+            f" {before.top} remain."
         )
 
     def counted(self) -> str:
-        """Describe which pictures are shown, and how they are counted."""
+        """Describe which pictures are shown and how they are counted."""
         shown = len(self.before.rows)
         return (
-            f"The first {shown} of {self.before.top} are shown. The word below each is its label in"
-            f" the column “{self.column}”, as which it is counted."
+            f"The first {shown} of {self.before.top} are shown. The word below each picture is its"
+            f" label in the column “{self.column}”, which is used for counting."
         )

@@ -1,4 +1,4 @@
-"""Manage the page's models, each loaded once, used by one visitor at a time, and restored."""
+"""Load the page's models once, and let one visitor at a time use and edit them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ Made = TypeVar("Made")
 
 
 class Engine:
-    """Hold the page's models and cached results.
+    """Manage the page's models and cached results.
 
     Args:
         pipeline: a diffusers id or folder, or "miniature".
         model, pretrained: an image-text model, as for `vldebias.load_host`. It searches,
             classifies, and judges images from pipelines other than the miniature.
-        embeddings: a file of image embeddings with labels to search; by default the packaged
-            photographs and the pictures of the miniature.
-        images: folder that the embeddings' ids, which are image paths, are relative to.
+        embeddings: a file of labelled image embeddings to search. Default: the packaged photographs
+            and the miniature's pictures.
+        images: the folder of the images whose relative paths are the embeddings' ids.
         device, dtype: device and precision of the models.
 
     Raises:
@@ -49,12 +49,12 @@ class Engine:
         # Without a judge, the page could show pictures but not results.
         if pipeline != MINIATURE and model is None:
             raise InvalidInputError(
-                f"--pipeline {pipeline} needs a model that reads its images: add --model, an"
-                " open_clip architecture (with --pretrained) or a transformers id or folder, such"
+                f"--pipeline {pipeline} needs a model that judges its images. Add --model with an"
+                " open_clip architecture (and --pretrained) or a transformers id or folder, such"
                 " as --model ViT-B-32 --pretrained openai"
             )
         if pretrained is not None and model is None:
-            raise InvalidInputError("--pretrained names open_clip weights and goes with --model")
+            raise InvalidInputError("--pretrained names open_clip weights, so it requires --model")
         for option, path, is_right in (
             ("embeddings", embeddings, Path.is_file),
             ("images", images, Path.is_dir),
@@ -68,7 +68,7 @@ class Engine:
         self.images = images
         self.device = device
         self.dtype = dtype
-        # The photographs have their own model, so they are not shown with a different one.
+        # The photographs only work with their own model.
         is_packaged = self.model_name == MINIATURE and embeddings is None
         self.galleries = (PHOTOGRAPHS, MINIATURE) if is_packaged else (self.model_name,)
         # Re-entrant, because a cached value may depend on other cached values.
@@ -77,27 +77,27 @@ class Engine:
         self._loaded: dict[str, Any] = {}
 
     def once(self, name: str, load: Callable[[], Made]) -> Made:
-        """Return the value of `load`, called only once; concurrent visitors wait for it."""
+        """Call `load` once and return its value, for which concurrent visitors wait."""
         with self.lock:
             if name not in self._loaded:
                 self._loaded[name] = load()
             return self._loaded[name]
 
     def has_loaded(self, name: str) -> bool:
-        """Return whether `once` has already loaded this, without waiting for it."""
+        """Return, without waiting, whether `once` has already loaded a value under this name."""
         return name in self._loaded
 
     def remember(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """Return the value of `make` for a key, caching the last 32 keys."""
+        """Return the cached value for a key, calling `make` if there is none (at most 32 keys)."""
         with self.lock:
             if key not in self._kept:
                 self.keep(key, make())
-            # Evict the least recently used key first.
+            # Mark the key as recently used, since the least recently used key is evicted first.
             self._kept.move_to_end(key)
             return self._kept[key]
 
     def known(self, key: Hashable) -> Any:
-        """Return the cached value of a key, or None."""
+        """Return the cached value for a key, or None."""
         return self._kept.get(key)
 
     def keep(self, key: Hashable, value: Any) -> None:
@@ -154,7 +154,7 @@ class Engine:
         inputs = {} if reference is None else {"reference": reference}
 
         def fit() -> dict[str, Any]:
-            # The method is only attached during the fit; its edits are cached.
+            # The method is attached only to fit it, and its edits are cached.
             with vldebias.debias(host, prompts, method=method, **inputs) as attachment:
                 if isinstance(attachment, (EditAttachment, DenoiserAttachment)):
                     return dict(attachment.projections)
@@ -163,7 +163,7 @@ class Engine:
         return self.remember(("fit", id(host), prompts, method), fit)
 
     def reason(self, host: Any, prompts: str, method: str, reference: Any = None) -> str:
-        """Return why the default does not edit a model, with advice, or "" if it does."""
+        """Return why the default does not edit a model and what to do, or "" if it does."""
         for edit in self.edits(host, prompts, method, reference).values():
             choice = edit.provenance.choice
             if choice is not None and not edit.rank:
@@ -180,7 +180,7 @@ class Engine:
     ) -> Iterator[Any]:
         """Yield the pipeline under the lock, with a method attached.
 
-        `values` are set in the next call's images by methods that set one per image.
+        Methods that set one value per image take the `values` for the images of the next call.
         """
         with self.lock:
             pipe = self.pipe()

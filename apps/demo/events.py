@@ -1,4 +1,4 @@
-"""Provide event code for both tabs: settings, stale-result marks and error messages."""
+"""Event helpers for both tabs: settings, stale-result markers and error messages."""
 
 from __future__ import annotations
 
@@ -16,22 +16,20 @@ QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
 
 
 def dim(name: str) -> str:
-    """Return the script that marks an element as computed with other settings."""
+    """Return the script that marks an element as stale after the settings have changed."""
     return f"() => document.getElementById('{name}')?.classList.add('stale')"
 
 
 def undim(name: str) -> str:
-    """Return the script that removes this mark."""
+    """Return the script that removes the stale marker."""
     return f"() => document.getElementById('{name}')?.classList.remove('stale')"
 
 
 def announce(name: str, text: str, buttons: str, field: str) -> str:
     """Return a script for the page's head that updates a status line immediately.
 
-    It runs as soon as a visitor presses a button or Enter.
-
-    Gradio runs event scripts only after the server has responded, which takes seconds while models
-    load.
+    The script runs as soon as a visitor presses a button or Enter. Gradio's own event scripts run
+    only after the server has responded, which takes seconds while models load.
 
     Args:
         name: status line id.
@@ -60,7 +58,7 @@ def announce(name: str, text: str, buttons: str, field: str) -> str:
 
 
 def retract(name: str, text: str) -> str:
-    """Return the script that restores the status line unless its text was replaced since."""
+    """Return the script that restores the status line unless it has changed in the meantime."""
     return f"""() => {{
         const line = document.querySelector('#{name} p');
         if (line?.textContent === {json.dumps(text)}) line.textContent = line.dataset.before;
@@ -68,7 +66,7 @@ def retract(name: str, text: str) -> str:
 
 
 def with_messages(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a generator so that errors become messages with visitors' input escaped."""
+    """Wrap a generator so that errors are shown as messages, with visitors' input escaped."""
 
     @wraps(function)
     def generator(*values: Any) -> Iterator[Any]:
@@ -81,6 +79,6 @@ def with_messages(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def lines(texts: list[tuple[str, str]]) -> str:
-    """Return paragraphs, each with its class: "line", "about" or "warning"; text is escaped."""
+    """Return escaped paragraphs, each with its class: "line", "about" or "warning"."""
     paragraphs = [f'<p class="{kind}">{escape(text)}</p>' for text, kind in texts]
     return f'<div role="status">{"".join(paragraphs)}</div>'

@@ -1,4 +1,4 @@
-"""Render picture rows as HTML: fixed-size boxes, each enlarged by a click or a key."""
+"""Render rows of pictures as HTML, in fixed-size boxes that a click or a key enlarges."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from PIL import Image
 
 from vldebias.utils.pictures import LARGEST, encoded
 
-# Escape or a click outside closes an enlarged picture; only one is enlarged at a time.
+# Only one picture is enlarged at a time. Escape or a click outside closes it.
 SCRIPT = """
 <script>
 const closeFaces = () => {
@@ -22,7 +22,7 @@ const closeFaces = () => {
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") closeFaces();
 });
-// The shade takes no clicks: what lies under it must not take them either.
+// Clicks pass through the overlay, so elements below it must not receive them.
 document.addEventListener("click", (event) => {
   if (event.target.closest(".face") || !closeFaces()) return;
   event.preventDefault();
@@ -43,7 +43,7 @@ class Face:
 
     Attributes:
         name: text for screen readers, such as "seed 3: woman".
-        caption: the words below the picture, "" for none.
+        caption: the words below the picture, or "" for none.
         title: picture title shown below the caption, in as many lines as fit.
     """
 
@@ -59,8 +59,8 @@ def row_of_faces(title: str, faces: Sequence[Face], boxes: int, *, pixels: bool)
     Args:
         title: the heading of the row.
         faces: the available pictures.
-        boxes: the final number of pictures; missing ones appear as empty boxes.
-        pixels: whether to keep enlarged pixels sharp, as for the miniature.
+        boxes: the final number of pictures; missing ones are shown as empty boxes.
+        pixels: whether to enlarge pictures without smoothing, as for the miniature.
     """
     style = "faces pixels" if pixels else "faces"
     if any(face.title for face in faces):
@@ -76,11 +76,11 @@ def _cell(face: Face) -> str:
     if face.title:
         title = escape(face.title)
         caption += f'<span class="title" title="{title}">{title}</span>'
-    # Return a picture as a data URL, at most 384 pixels wide.
+    # Embed the picture as a data URL, with sides of at most 384 pixels.
     shown = face.image
     if max(face.image.size) > LARGEST:
         shown = face.image.copy()
-        # A page with 48 one-megapixel pictures would take a hundred megabytes.
+        # Otherwise, a page with 48 one-megapixel pictures would take a hundred megabytes.
         shown.thumbnail((LARGEST, LARGEST), Image.Resampling.LANCZOS)
     kind = "png" if max(shown.size) <= 128 else "jpeg"
     source = f"data:image/{kind};base64,{base64.b64encode(encoded(shown)).decode()}"

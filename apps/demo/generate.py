@@ -1,4 +1,4 @@
-"""Generate rows of images from the same noise, and describe in one line what changed."""
+"""Generate rows of images from the same noise and describe the differences in one line."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ BALANCED = "balanced prompts"
 SET_INSIDE = "cross-attention"
 SURE = 0.8  # judge answers with a lower probability count as unknown
 ALPHA, LEAST = 0.05, 12  # significance level, and minimum number of pairs
-LOST = 0.75  # if a smaller share of the subjects is still recognised, the line turns red
-# Images per call, with and without the miniature; other pipelines' memory use is unknown.
+LOST = 0.75  # minimum share of subjects that must still be recognised; below it, the line turns red
+# Images per call for the miniature, and for other pipelines, whose memory use is unknown.
 AT_ONCE = {True: 8, False: 1}
 NO_PERSON = ("a photo without a person", "a photo of an object", "an empty scene")
 MINIATURE_NAMES = {"gender": "gender", "age": "age", "skin tone": "tone"}
@@ -36,11 +36,11 @@ MINIATURE_NAMES = {"gender": "gender", "age": "age", "skin tone": "tone"}
 
 @dataclass(frozen=True)
 class Row:
-    """Store one method's images, and the values that the judge sees.
+    """Store one method's images and the judge's answers about them.
 
-    `codes` contains the index of the value that each image shows, -1 for unknown. `recognised` is
-    whether each shows the subject, or a person if the judge does not know the subject. `assigned`
-    is the value inserted into each prompt, or None.
+    `codes` contains the index of each image's value, or -1 if it is unknown. `recognised` states
+    for each image whether it shows the subject, or a person if the judge does not know the subject.
+    `assigned` contains the value inserted into each prompt, or None.
     """
 
     name: str
@@ -58,10 +58,11 @@ class Row:
 class Result:
     """Store the rows of one request, complete or in progress.
 
-    `reason` explains why the prompt was left unchanged, "" if it was balanced. `share` is the
-    completed share of the work. `seconds` is the time taken so far, None for saved results.
-    `generated` is the number of images that the pipeline generated; the others are the same as in
-    the first row.
+    `reason` explains why the prompt was left unchanged; it is "" if the prompt was balanced.
+    `share` is the completed share of the work. `seconds` is the elapsed time, or None for saved
+    results.
+    `generated` is the number of images that the pipeline generated. All other images are reused
+    from the first row.
     """
 
     request: Request
@@ -88,12 +89,12 @@ class Result:
         return sum(len(row.images) for row in self.rows)
 
     def seen(self, row: Row) -> dict[str, int]:
-        """Return value -> number of images in a row that show it."""
+        """Return a mapping from each value to the number of images in a row that show it."""
         counts = {value: row.count(code) for code, value in enumerate(self.values)}
         return largest_first(counts)
 
     def sentences(self) -> list[tuple[str, bool]]:
-        """Return a line for each method, and whether it is a warning."""
+        """Return one line per method, and whether the line is a warning."""
         plain, *further_rows = self.rows
         lines = []
         for row in further_rows:
@@ -109,7 +110,7 @@ class Result:
     def _sentence(self, plain: Row, row: Row) -> tuple[str, bool]:
         """Describe a method's effect, and whether the subject was lost."""
         if any(row.assigned):
-            # With balanced prompts, the question is whether pictures show the requested value.
+            # For balanced prompts, report whether the pictures show the requested values.
             requested = largest_first({value: row.assigned.count(value) for value in self.values})
             seen = self.seen(row)
             numbers = listed([seen[value] for value in requested])
@@ -129,13 +130,13 @@ class Result:
 
 
 def _tested(before: Row, after: Row, code: int) -> str:
-    """Return the verdict of an exact test over same-noise pairs that lost or gained a value."""
+    """Describe the result of an exact test on same-noise pairs that lost or gained a value."""
     from scipy.stats import binomtest
 
-    # Pair images with the same noise, ignoring pairs with an unknown value.
+    # Pair images with the same noise, and ignore pairs in which a value is unknown.
     pairs = [(a, b) for a, b in zip(before.codes, after.codes, strict=True) if a >= 0 and b >= 0]
     if len(pairs) < LEAST:
-        return f"too few images can be read ({len(pairs)} pairs)"
+        return f"too few images have a known value ({len(pairs)} pairs)"
     lost = sum(a == code != b for a, b in pairs)
     gained = sum(b == code != a for a, b in pairs)
     if not lost + gained:
@@ -153,14 +154,14 @@ class Stopped(Exception):  # noqa: N818  (a visitor stopped the work or left)
 def generate(engine: Engine, request: Request, stop: threading.Event) -> Iterator[Result]:
     """Yield the growing result after each batch of images.
 
-    Closing the iterator, or setting `stop`, ends the work at the next denoising step.
+    Closing the iterator or setting `stop` ends the work at the next denoising step.
     """
     key = ("rows", request)
     known = engine.known(key)
     if known is not None:
         yield known
         return
-    # A separate thread allows stopping between two steps when a visitor leaves.
+    # Generate in a separate thread, so that it can stop between two steps when a visitor leaves.
     results: SimpleQueue[Result | BaseException | None] = SimpleQueue()
 
     def work() -> None:
@@ -189,9 +190,9 @@ def generate(engine: Engine, request: Request, stop: threading.Event) -> Iterato
 
 @dataclass(frozen=True)
 class Plan:
-    """Describe what to generate for a row: a prompt per image, with or without a method.
+    """Describe what to generate for a row: one prompt per image, with or without a method.
 
-    `values` are set in the images without rewriting the prompt; None if the method sets none.
+    `values` are set in the images without changing the prompt; None if the method sets no values.
     """
 
     name: str
@@ -201,7 +202,7 @@ class Plan:
 
 
 class Work:
-    """Generate all rows of one request side by side, one batch at a time.
+    """Generate all rows of one request in parallel, one batch at a time.
 
     Args:
         engine, request: the models and the request.
@@ -222,7 +223,7 @@ class Work:
         self.report = report
         self.start = time.monotonic()
         self.attribute = ATTRIBUTES[request.attribute]
-        # The same seed must show the same person, also in the code returned by `Request.code`.
+        # A seed must produce the same person here and in the code returned by `Request.code`.
         balancer = Balancer(self.attribute, seed=SEED_OF_VALUES, strength=request.strength)
         unchanged = [request.prompt] * request.number
         balanced = balancer.at(unchanged, request.seeds)
@@ -231,8 +232,8 @@ class Work:
         self.plans = [Plan(PLAIN, None, unchanged), Plan(BALANCED, None, balanced.prompts)]
         method = THIRD_ROWS[request.third_row]
         if request.third_row == SET_INSIDE:
-            # At strength 1, use the second row's values; below that, set values partially in all
-            # images.
+            # At strength 1, use the second row's values. At lower strengths, set a value in every
+            # image, but only partially.
             values = (
                 Balancer(self.attribute, seed=SEED_OF_VALUES).at(unchanged, request.seeds).values
             )
@@ -257,7 +258,7 @@ class Work:
         )
         number = self.request.number
         size = AT_ONCE[self.engine.pipeline_name == MINIATURE]
-        # Generate batch by batch over all rows, so that rows can be compared while they grow.
+        # Generate one batch for every row in turn, so that unfinished rows can be compared.
         for first in range(0, number, size):
             places = range(first, min(first + size, number))
             for row_number in range(len(self.plans)):
@@ -317,10 +318,10 @@ def _images(
             "num_inference_steps": request.steps,
             "guidance_scale": request.guidance,
         }
-        # Pipelines without this argument can only stop after the call.
+        # Without this argument, a pipeline can only be stopped after the call.
         if "callback_on_step_end" in inspect.signature(type(pipe).__call__).parameters:
             options["callback_on_step_end"] = at_step
-        # CPU generators give the same noise on every device.
+        # CPU generators produce the same noise for every device.
         noise = [torch.Generator("cpu").manual_seed(request.seeds[place]) for place in places]
         prompts = [plan.prompts[place] for place in places]
         return [image.convert("RGB") for image in pipe(prompts, generator=noise, **options).images]
@@ -343,8 +344,8 @@ class Reader:
     def for_attribute(cls, engine: Engine, attribute: str) -> Reader:
         """Return a judge for an attribute.
 
-        This is the miniature's classifier if it knows the attribute, otherwise the image-text
-        model.
+        The judge is the miniature's classifier if it knows the attribute, and otherwise the
+        image-text model.
         """
         from vldebias.judge.judges import ClipJudge, MiniatureJudge
 
@@ -375,7 +376,7 @@ class Reader:
         subjects = self.judge.names.get("profession", ())
         # Surrounding spaces prevent "chef" from matching in "chefs".
         words = f" {' '.join(re.findall(r'[a-z]+', prompt.lower()))} "
-        # Use the longest matching name: "pastry chef", not "chef".
+        # Use the longest matching name, such as "pastry chef" instead of "chef".
         subject = max((name for name in subjects if f" {name} " in words), key=len, default="")
         if subject:
             professions = np.asarray(answers["profession"])

@@ -1,4 +1,4 @@
-"""Build the tab "Generate": a prompt, and rows of same-noise pictures that fill gradually."""
+"""Build the tab "Generate", with a prompt and rows of pictures from the same noise."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ TRY = (
 STEPS = {True: 20, False: 30}
 GUIDANCE = {True: 3.0, False: 7.5}
 MOST_ROWS = 3
-EMPTY = "Press Generate: one row as the model is, one with balanced prompts, from the same noise."
-SAVED = "A saved example, generated before. Change the prompt or a setting, and press Generate."
-STARTING = "Starting … The first request after a start also loads the model."
+EMPTY = "Press Generate for two rows from the same noise: without and with balanced prompts."
+SAVED = "This is a saved example. Change the prompt or a setting, and press Generate."
+STARTING = "Starting … The first request also loads the model."
 SCRIPT = announce("status", STARTING, "#generate-button, #examples button", "#prompt")
 LOADING = "Loading the model …"
 STOPPED = "Stopped. Press Generate to start again."
-ABOUT = """Pictures in the same place start from the same noise. Balanced prompts name a value for
-each image; the projection changes the text embedding alone; cross-attention sets a value inside of
-the model and writes no word. None makes a model fair."""
+ABOUT = """Pictures in the same position start from the same noise. Balanced prompts name a value
+for each image. The projection only changes the text embedding. Cross-attention sets a value inside
+the model without changing the prompt. None of these methods makes a model fair."""
 
 
 class GenerateTab:
@@ -64,7 +64,7 @@ class GenerateTab:
         self.status = gr.HTML(_status(first), elem_id="status")
         with gr.Column(elem_id="rows"):
             self.verdict = gr.HTML(_verdict(first), elem_id="verdict")
-            # Use three fixed positions and hide unused rows, so that the layout does not shift.
+            # Create three rows and hide unused ones, so that the layout does not shift.
             self.rows = [
                 gr.HTML(
                     self._faces(first, row_number),
@@ -80,7 +80,7 @@ class GenerateTab:
             with gr.Row(elem_id="more"):
                 self.third_row = gr.Dropdown(
                     list(THIRD_ROWS),
-                    label="Third row (cross-attention is fitted first, a minute)",
+                    label="Third row (cross-attention takes a minute to fit)",
                     elem_id="third-row",
                     min_width=260,
                 )
@@ -88,7 +88,7 @@ class GenerateTab:
                     0, 1, 1, step=0.05, label="Strength", elem_id="strength", min_width=260
                 )
             with gr.Row():
-                self.number = gr.Dropdown(list(NUMBERS), value=NUMBERS[-1], label="Images of a row")
+                self.number = gr.Dropdown(list(NUMBERS), value=NUMBERS[-1], label="Images per row")
                 self.seed = gr.Number(0, label="Seed", precision=0)
                 self.steps = gr.Number(STEPS[self.is_small], label="Steps", precision=0)
                 self.guidance = gr.Number(GUIDANCE[self.is_small], label="Guidance")
@@ -99,7 +99,7 @@ class GenerateTab:
                 language="python",
                 elem_id="code",
                 interactive=False,
-                # On phones, a line that overflows its box cannot be read.
+                # On a phone, the end of a long line would be hidden.
                 wrap_lines=True,
             )
         gr.HTML(f"<p>{ABOUT}</p>", elem_classes="head")
@@ -113,7 +113,7 @@ class GenerateTab:
 
     def _connect(self) -> None:
         outputs = [self.status, self.verdict, *self.rows]
-        # Allow one generation at a time, because the pipeline cannot have two edits attached.
+        # Allow one generation at a time, because only one edit can be attached to the pipeline.
         running: dict[str, Any] = {
             "concurrency_limit": 1,
             "concurrency_id": "pipeline",
@@ -143,7 +143,7 @@ class GenerateTab:
             queue=False,
             **QUIET,
         )
-        # Dim pictures from earlier settings until they are generated again.
+        # Dim the pictures if a setting changes, until they are generated again.
         for part in form:
             part.change(None, None, None, js=dim("rows"), api_visibility="private")
             part.change(
@@ -153,16 +153,16 @@ class GenerateTab:
     def _run(self, *values: Any) -> Iterator[list[Any]]:
         """Yield the outputs as pictures are completed.
 
-        Gradio closes this generator when the visitor stops it or leaves, which stops generation.
+        Gradio closes this generator when the visitor presses Stop or leaves, which ends generation.
         """
         request = Request.from_form(*values)
         is_known = self.engine.known(("rows", request)) is not None
         if not is_known and not self.engine.has_loaded("pipeline"):
-            # Loading takes seconds, so answer a click immediately.
+            # Loading takes seconds, so show a message immediately.
             yield [lines([(LOADING, "about")]), *[gr.skip()] * (1 + MOST_ROWS)]
         results = generate(self.engine, request, threading.Event())
         for number, result in enumerate(results):
-            # A result that is complete immediately was generated by an earlier request.
+            # If the first result is complete, it was generated for an earlier request.
             is_remembered = number == 0 and result.whole
             rows = [
                 gr.update(value=self._faces(result, row_number), visible=_has(result, row_number))
@@ -177,13 +177,13 @@ class GenerateTab:
             return gr.skip()  # the button explains the problem
 
     def _faces(self, result: Result | None, row_number: int) -> str:
-        """Return a row of pictures, with empty boxes for the missing ones."""
+        """Return a row of pictures, with empty boxes for pictures that are not ready yet."""
         if result is None or row_number >= len(result.rows):
             return ""
         row = result.rows[row_number]
         title = row.name.capitalize()
-        # Do not count people if the prompt mentions nobody, since the judge would also assign a
-        # value to a gull.
+        # If the prompt does not mention a person, do not count people, since the judge would assign
+        # a gender even to a gull.
         if row.images and not result.asks_for_nobody:
             title = f"{title}: {in_words(result.seen(row))}"
             unclear = row.codes.count(-1)
@@ -207,13 +207,13 @@ def _named(result: Result, row: Row, place: int) -> str:
 def _read(result: Result, row: Row, place: int) -> str:
     """Return the judge's answer about a picture."""
     code = row.codes[place]
-    return person(result.values[code]) if code >= 0 else "cannot be told"
+    return person(result.values[code]) if code >= 0 else "unclear"
 
 
 def _status(result: Result | None, *, is_remembered: bool = False) -> str:
     """Describe the progress and the time per picture.
 
-    `is_remembered` is whether an earlier request generated the pictures.
+    `is_remembered` states whether the pictures were generated for an earlier request.
     """
     if result is None:
         return lines([(EMPTY, "about")])
@@ -221,11 +221,11 @@ def _status(result: Result | None, *, is_remembered: bool = False) -> str:
         return lines([(SAVED, "about")])
     requested = result.request.number * len(result.rows)
     if not result.images:
-        return lines([(f"0 of {requested} pictures: the first are on their way …", "about")])
+        return lines([(f"0 of {requested} pictures; generating the first ones …", "about")])
     pace = result.seconds / result.generated
     if not result.whole:
         remaining = result.seconds / result.images * (requested - result.images)
-        text = f"{result.images} of {requested} pictures, {pace:.2f} s each; {remaining:.0f} s more"
+        text = f"{result.images} of {requested} pictures, {pace:.2f} s each; {remaining:.0f} s left"
         return lines([(text, "about")])
     counted = f"{requested} pictures"
     if result.generated < requested:
@@ -233,12 +233,12 @@ def _status(result: Result | None, *, is_remembered: bool = False) -> str:
         counted += f", {result.generated} of them generated,"
     text = f"{counted} in {result.seconds:.1f} s, {pace:.2f} s each."
     if is_remembered:
-        text = f"Remembered: {text}"
+        text = f"From an earlier request: {text}"
     return lines([(text, "about")])
 
 
 def _verdict(result: Result | None) -> str:
-    """Return the prompt and a sentence per method, reserving space while it runs."""
+    """Return the prompt and, once the result is complete, one sentence per method."""
     if result is None:
         return ""
     texts = [(f"“{result.request.prompt}”", "about")]

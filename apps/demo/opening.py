@@ -1,4 +1,4 @@
-"""Load the page's opening examples, which `python -m eval.opening` saved."""
+"""Load the examples that the page opens with, which were saved by `python -m eval.opening`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def saved_result() -> Result:
     """Return the rows that the tab "Generate" opens with."""
     facts = json.loads(GENERATED.read_text(encoding="utf-8"))
     request = Request(**facts["request"])
-    # One file contains all pictures, row by row, as joined by `sheet_of`.
+    # A single file contains all pictures, joined row by row by `sheet_of`.
     with open_image(GENERATED.with_suffix(".png")) as sheet:
         pictures = cut(sheet, request.number)
     rows = tuple(
@@ -54,7 +54,7 @@ def save_result(result: Result) -> None:
 
 
 def saved_search() -> Answer:
-    """Return the search that the tab "Search" opens with; its pictures are packaged photographs."""
+    """Return the search that the tab "Search" opens with, over the packaged photographs."""
     facts = json.loads(SEARCHED.read_text(encoding="utf-8"))
     before = Found.from_dict(facts.pop("before"))
     after = Found.from_dict(facts.pop("after"))
@@ -68,7 +68,7 @@ def save_search(answer: Answer) -> None:
 
 
 def sheet_of(rows: Sequence[Sequence[Image.Image]]) -> Image.Image:
-    """Join rows of pictures of the same size into one picture."""
+    """Join rows of equal-sized pictures into one picture."""
     side = rows[0][0].width
     sheet = Image.new("RGB", (side * len(rows[0]), side * len(rows)))
     for row_number, row in enumerate(rows):

@@ -19,8 +19,8 @@ from .engine import MINIATURE, Engine
 from .generate_tab import GenerateTab
 from .search_tab import SearchTab
 
-TOY = """The drawings show a toy world of people at work and birds, and figures on them say nothing
-about another model. The photographs are real."""
+TOY = """The drawings show a toy world of people at work and birds, and results on them say nothing
+about other models. The photographs are real."""
 HEAD = "<h1>Who appears when you do not say who?</h1><p>{toy}</p>"
 
 
@@ -30,10 +30,9 @@ def style() -> str:
 
 
 def build_demo(engine: Engine) -> gr.Blocks:
-    """Return the page. It loads no model; its opening examples were saved earlier."""
+    """Build the page, which opens with saved examples, without loading a model."""
     toy = TOY if engine.pipeline_name == MINIATURE else ""
-    # Check the files that Gradio creates for visitors every ten minutes, and delete them after an
-    # hour.
+    # Every ten minutes, delete the files that Gradio created for visitors more than an hour ago.
     with gr.Blocks(title="vldebias", analytics_enabled=False, delete_cache=(600, 3600)) as demo:
         gr.HTML(HEAD.format(toy=toy), elem_classes="head")
         with gr.Tabs():
@@ -47,18 +46,18 @@ def build_demo(engine: Engine) -> gr.Blocks:
 def serve_demo(options: Mapping[str, Any], **where: Any) -> None:
     """Serve the page for `Engine(**options)` until it is stopped.
 
-    `where` contains port and public, see `serve`.
+    `where` contains `port` and `public`, which are passed to `serve`.
 
     Raises:
         InvalidInputError: If options are incompatible, the port is in use, or a public page has no
             password.
     """
-    credentials(public=where.get("public", False))  # check the options before anything is built
+    credentials(public=where.get("public", False))  # fail before anything is built
     engine = Engine(**options)
 
     def announce(address: str) -> None:
-        err.print(f"vldebias demo: {address} (Ctrl-C ends it)", highlight=False)
-        engine.warm()  # after the page has started, so that the page need not wait
+        err.print(f"vldebias demo: {address} (press Ctrl-C to stop)", highlight=False)
+        engine.warm()  # only now, so that the page does not have to wait for the models
 
     serve(
         build_demo(engine),

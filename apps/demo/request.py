@@ -14,19 +14,19 @@ ATTRIBUTES = {
     "skin tone": "skin-tone",
     "age": "age",
 }
-"""What the page calls an attribute -> its prompt set."""
-NUMBERS = (12, 16)  # images per row; with fewer than 12, no change can be distinguished from chance
+"""Maps an attribute's name on the page to its prompt set."""
+NUMBERS = (12, 16)  # images per row; fewer than 12 are too few to distinguish a change from chance
 LONGEST = 300  # maximum prompt length in characters, more than any CLIP model uses
 MOST_STEPS = 100
 MOST_GUIDANCE = 30.0
 LARGEST_SEED = 2**31 - 1
-SEED_OF_VALUES = 0  # used for all requests, because an image's seed decides its value
+SEED_OF_VALUES = 0  # the same for all requests, because the value depends on the image's seed
 THIRD_ROWS: dict[str, str | None] = {
     "none": None,
     "projection (cali)": "cali",
     "cross-attention": "cross-attention",
 }
-"""What the page calls a third row -> its method."""
+"""Maps a third row's name on the page to its method."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 
 
@@ -37,17 +37,17 @@ def check_text(text: object, name: str) -> str:
         InvalidInputError: If it is not a string, is empty, or has more than 300 characters.
     """
     if not isinstance(text, str):
-        raise InvalidInputError(f"{name}: expected a text, got {type(text).__name__}")
+        raise InvalidInputError(f"{name}: expected a string, got {type(text).__name__}")
     encodable = text.encode("utf-8", "replace").decode()  # half a surrogate pair cannot be encoded
     # Use a single line, because prompts become part of messages, Python code and names.
     line = " ".join(_CONTROL.sub(" ", encodable).split())
     if not line:
         raise InvalidInputError(
-            f"{name}: it is empty; write a few words, such as 'A photo of a doctor.'"
+            f"{name}: got an empty string; write a few words, such as 'A photo of a doctor.'"
         )
     if len(line) > LONGEST:
         raise InvalidInputError(
-            f"{name}: {len(line):,} characters; the most is {LONGEST}, so make it shorter"
+            f"{name}: got {len(line):,} characters; shorten it to at most {LONGEST}"
         )
     return line
 
@@ -82,7 +82,7 @@ def check_choice(value: object, choices: tuple[str, ...], name: str) -> str:
 
 @dataclass(frozen=True)
 class Request:
-    """Describe a request for one prompt: image i in each row starts from the noise of seed + i.
+    """Describe a request for one prompt. Image i in each row starts from the noise of seed + i.
 
     Attributes:
         attribute: a key of ATTRIBUTES.
@@ -111,10 +111,10 @@ class Request:
         steps: object,
         guidance: object,
     ) -> Request:
-        """Create a request from a form or a client.
+        """Create a request from the values of a form or a client.
 
         Raises:
-            InvalidInputError: If a value is not available; the message names it.
+            InvalidInputError: If a value is invalid; the message names it.
         """
         if number not in NUMBERS:
             raise InvalidInputError(
@@ -138,7 +138,7 @@ class Request:
 
     def code(self, pipeline: str) -> str:
         """Return Python code that generates the same rows."""
-        # repr quotes any visitor input, so that it stays a single string in the code.
+        # Insert visitors' input with repr, so that it cannot become code.
         load = (
             "from vldebias import miniature\n\npipe = miniature.load_pipeline()"
             if pipeline == "miniature"

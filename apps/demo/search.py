@@ -31,9 +31,9 @@ SHOWN = 12  # pictures per row
 TOP = 50  # number of results whose shares are counted
 PHOTOGRAPHS_SHOWN, PHOTOGRAPHS_TOP = 8, 20  # for smaller galleries, whose titles need space
 SOURCE = (
-    "Photographs of 1939 to 1944: {credit}. An even gallery, {counts} by their titles. Methods are"
-    " fitted with {reference:,} other photographs as reference. The model is small, so the order is"
-    " rough."
+    "Photographs from 1939 to 1944: {credit}. The gallery is balanced: {counts}, according to the"
+    " titles. Methods are fitted with {reference:,} other photographs as a reference. The model is"
+    " small, so the ranking is rough."
 )
 BATCH = 8  # larger batches are no faster, and their memory is not released
 PICTURES = 600  # pictures per world; more would delay the first visitor
@@ -47,9 +47,10 @@ class Gallery:
     Attributes:
         host: embeds text in the same space.
         reference: features of separate pictures, for methods that use a reference.
-        titles: titles of the pictures, or none.
-        source: a sentence about the pictures.
-        shown, top: number of pictures per row, and of counted results.
+        titles: titles of the pictures, or an empty tuple.
+        source: description of the pictures and their origin.
+        shown: number of pictures per row.
+        top: number of results whose shares are counted.
     """
 
     features: Tensor
@@ -64,7 +65,7 @@ class Gallery:
     top: int = TOP
 
     def picture(self, engine: Engine, row: int) -> Image.Image | None:
-        """Return a picture, or None if there is none to show."""
+        """Return a picture, or None if it is not available."""
         if self.data is not None:
             return self.data.read(row)
         path = None if engine.images is None else engine.images / self.paths[row]
@@ -78,7 +79,7 @@ class Gallery:
 
 
 def open_gallery(engine: Engine, name: str) -> Gallery:
-    """Return the pictures to search, by one of the names in `engine.galleries`.
+    """Return the pictures to search. `name` is one of `engine.galleries`.
 
     Raises:
         InvalidInputError: If a file cannot be read, or has no labels.
@@ -92,7 +93,7 @@ def open_gallery(engine: Engine, name: str) -> Gallery:
         read, _ = load_embeddings(engine.embeddings)
         if not read.labels:
             raise InvalidInputError(
-                f"{engine.embeddings}: has no labels, so no shares can be counted"
+                f"{engine.embeddings}: the file has no labels, so shares cannot be counted"
             )
         features = normalize(torch.as_tensor(np.asarray(read.features), dtype=torch.float32), dim=1)
         return Gallery(features, _texts(read.labels), _host(engine), paths=tuple(read.ids))
@@ -179,7 +180,7 @@ def search(
     strength: float = 1.0,
     gallery_name: object = None,
 ) -> tuple[Answer, Gallery]:
-    """Return the results of a query without and with a method, and the pictures.
+    """Search without and with a method, and return the results and the pictures.
 
     `gallery_name` is one of `engine.galleries`, by default the first.
 
@@ -193,8 +194,8 @@ def search(
     gallery = open_gallery(engine, place)
     stated = stated_words(engine, gallery, text, name, chosen)
     before = _found(engine, gallery, text, name, None, strength)
-    # Edits themselves leave a query that states the attribute unchanged, but re-ranking ignores
-    # queries.
+    # Edits already leave queries that state the attribute unchanged, but re-ranking does not look
+    # at the query.
     acting = None if chosen == RERANK and stated else chosen
     after = _found(engine, gallery, text, name, acting, strength)
     why = abstention(engine, name, chosen, place)
@@ -226,7 +227,7 @@ def _found(
     groups = gallery.labels[column]
     known = groups != "unknown"
     values, codes = np.unique(groups[known], return_inverse=True)
-    # A small file may have fewer labelled pictures.
+    # A small file may have fewer labelled pictures than `gallery.top`.
     top = min(gallery.top, int(known.sum()))
     edit = None if method == RERANK else method
     direction = _embed(engine, gallery, [query], prompts_of(column), edit, strength)[0]
@@ -283,7 +284,7 @@ def columns(engine: Engine, gallery_name: str) -> tuple[str, ...]:
 
 
 def prompts_of(column: str) -> str:
-    """Return a column's prompt set, or "gender" if no set has its name."""
+    """Return the prompt set with a column's name, or "gender" if there is none."""
     return column if column in vldebias.list_prompts() else "gender"
 
 
@@ -300,10 +301,11 @@ class Group:
 def classify(
     engine: Engine, method: object, strength: float = 1.0
 ) -> tuple[list[Group], list[int], list[int], Gallery]:
-    """Classify birds before and after, and return the results.
+    """Classify birds before and after a method is attached.
 
-    These are the accuracy of four groups, worst first; the rows that only the method classifies
-    correctly; those that only the method misclassifies; and the pictures.
+    Returns:
+        The accuracy of the four groups, worst first; the rows that only the method classifies
+        correctly; the rows that only the method misclassifies; and the pictures.
 
     Raises:
         InvalidInputError: If a method is unknown.
@@ -330,7 +332,7 @@ def classify(
 def _right(
     engine: Engine, gallery: Gallery, method: str | None, strength: float
 ) -> NDArray[np.bool_]:
-    """Return which birds are classified correctly, with or without a method."""
+    """Return a mask of the birds that are classified correctly, with or without a method."""
     texts = _embed(engine, gallery, BIRDS, "waterbirds", method, strength)
     answers = (gallery.features @ texts.T).argmax(dim=1).numpy()
     return np.array(["landbird", "waterbird"])[answers] == gallery.labels["label"]

@@ -1,4 +1,4 @@
-"""Build the tab "Search and classify": two rows of query results, and the worst of four groups."""
+"""Build the tab "Search and classify", with two rows of results and the accuracy of four groups."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ QUERIES = {
         "A photo of a manager.",
     ),
 }
-"""Gallery -> queries to try; a model of the user's has those of the miniature."""
+"""Maps a gallery to queries to try. A user's own model has the miniature's queries."""
 PICTURES = {PHOTOGRAPHS: "photographs", MINIATURE: "cartoons"}
-# Without reference images, the default does not change any search, so a different method comes
-# first.
+# Without reference images, the default does not change any search, so a different method is
+# preselected for other galleries.
 FIRST_METHOD = {PHOTOGRAPHS: "default"}
 HEADS = ("group", "pictures", "without", "with method")
 BIRDS_SHOWN = 8
-SAVED = "A saved example. Change the query or a setting, and press Search."
+SAVED = "This is a saved example. Change the query or a setting, and press Search."
 UNCHANGED = "Left unchanged"
-WORSE = "This query got worse: its first results are less even than without the method."
-BIRDS = """The model takes land behind a bird for a land bird. Each method is fitted to texts
+WORSE = "This query got worse: its top results are less even than without the method."
+BIRDS = """The model mistakes birds in front of land for land birds. Each method is fitted to text
 alone."""
 
 
@@ -87,8 +87,8 @@ class SearchTab:
                 label="Groups",
                 elem_id="groups",
                 min_width=130,
-                # The columns of a user's file are only known once it is read, after the page is
-                # built.
+                # The columns of a user's file are not known before it is read, which happens after
+                # the page is built.
                 allow_custom_value=True,
             )
             self.method = _method("method", SEARCH_METHODS, method)
@@ -176,16 +176,16 @@ class SearchTab:
         before = min(group.before[0] for group in groups)
         after = min(group.after[0] for group in groups)
         count = sum(group.n for group in groups)
-        text = f"Worst group: {before:.0%} → {after:.0%} right, of {count:,} pictures in all."
+        text = f"Worst group: {before:.0%} → {after:.0%} correct ({count:,} pictures in total)."
         yield [
             lines([(text, "line")]),
             gr.update(value=_table(groups), visible=True),
-            self._birds("Put right by the method", put_right, gallery),
-            self._birds("Put wrong by the method", put_wrong, gallery),
+            self._birds("Correct only with the method", put_right, gallery),
+            self._birds("Wrong only with the method", put_wrong, gallery),
         ]
 
     def _birds(self, title: str, rows: Sequence[int], gallery: Gallery) -> Any:
-        """Return the update for a row of birds: the first few with their labels, or nothing."""
+        """Return the update for a row of birds, which shows the first few with their labels."""
         faces = []
         for i, row in enumerate(rows[:BIRDS_SHOWN], start=1):
             picture = gallery.picture(self.engine, row)
@@ -222,7 +222,7 @@ def _settings_of(gallery_name: str) -> list[Any]:
 def _titles(method: str) -> tuple[str, str]:
     """Return the headings of both rows."""
     if method == RERANK:
-        return "As the search found them", "Re-ranked by what the model takes them for"
+        return "In the original order", "Re-ranked by the groups that the model predicts"
     return "Without the method", f"With the method “{method}”"
 
 
@@ -252,9 +252,9 @@ def _row(
     pictures: Sequence[Image.Image | None],
     titles: Sequence[str] = (),
 ) -> str:
-    """Return a row of results, each with the group it is counted in, and its title, if any.
+    """Return a row of results, each with its group and its title, if there is one.
 
-    `titles` contains the titles of all pictures in the gallery, or none.
+    `titles` contains the titles of all pictures in the gallery, or is empty.
     """
     faces = []
     results = zip(found.rows, found.groups, pictures, strict=True)
@@ -267,7 +267,7 @@ def _row(
 
 
 def _source(answer: Answer) -> str:
-    """Describe how the pictures are counted, and their source."""
+    """Describe how the pictures are counted and where they come from."""
     texts = f"{answer.counted()} {answer.source}"
     return f'<p class="about">{escape(texts.strip())}</p>'
 

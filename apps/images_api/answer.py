@@ -10,15 +10,15 @@ from .bodies import check_parts
 from .endpoints import Endpoint
 from .order import Call, Json
 
-_MOST_PARTS = 1_000_000  # lists, objects and items in one response
+_MOST_PARTS = 1_000_000  # maximum number of lists, objects and items in one response
 _MOST_DIGITS = 4300  # maximum number of digits in an integer that Python parses
 
 
 def read_answer(content: bytes | bytearray) -> Json | None:
-    """Parse a JSON object; return None for anything else.
+    """Parse a JSON object, or return None for anything else.
 
-    Numbers that JSON cannot express (NaN, infinity) become null, so that an invalid number does not
-    discard the images.
+    Numbers that JSON cannot represent (NaN, infinity) become null, so that the images are not lost
+    because of an invalid number.
     """
     try:
         check_parts(content, _MOST_PARTS)
@@ -44,12 +44,12 @@ def _whole_number(text: str) -> int | None:
 
 
 def has_images(answer: Json | None, items: str, *, may_be_empty: bool) -> bool:
-    """Return whether a response contains an image list.
+    """Return whether a response contains a list of images.
 
     Args:
         answer: A response from `read_answer`.
-        items: The field of the list.
-        may_be_empty: Whether an empty list counts.
+        items: The field that contains the list.
+        may_be_empty: Whether the list may be empty.
     """
     images = answer.get(items) if answer else None
     are_objects = isinstance(images, list) and all(isinstance(image, dict) for image in images)
@@ -59,15 +59,15 @@ def has_images(answer: Json | None, items: str, *, may_be_empty: bool) -> bool:
 def joined(
     endpoint: Endpoint, calls: Sequence[Call], answers: Sequence[Json | None]
 ) -> tuple[Json, list[int]]:
-    """Join responses in the order of the images.
+    """Join responses, with images in the requested order.
 
     Args:
         endpoint: The endpoint, which defines the fields of a response.
-        calls: The calls of one request.
-        answers: The response to each call, None if it failed.
+        calls: The calls made for one request.
+        answers: The response to each call, or None if the call failed.
 
     Returns:
-        The response, and the rows of the images that it contains.
+        The joined response, and the rows of the images that it contains.
     """
     items = endpoint.items
     image_of_row: dict[int, Json] = {}
@@ -78,7 +78,7 @@ def joined(
             image_of_row[row] = endpoint.label(image, row, call.prompt)
     rows = sorted(image_of_row)
     received = [answer for answer in answers if answer is not None]
-    # Take time, size and quality from the first response, since all calls requested the same.
+    # Take the time, size and quality from the first response, since all calls requested the same.
     complete = {**received[0], items: [image_of_row[row] for row in rows]}
     counts = [answer.get(endpoint.usage) for answer in received]
     usages = [usage for usage in counts if isinstance(usage, dict)]
@@ -88,7 +88,7 @@ def joined(
 
 
 def added(usages: Sequence[Mapping[str, object]]) -> Json:
-    """Add up token counts, including nested ones; other values are taken from the first."""
+    """Add up token counts, including nested ones, and take other values from the first item."""
     total: Json = {}
     for usage in usages:
         for name, value in usage.items():
@@ -98,13 +98,13 @@ def added(usages: Sequence[Mapping[str, object]]) -> Json:
             elif isinstance(value, int | float) and not isinstance(value, bool):
                 total[name] = _sum(before, value)
             else:
-                # Strings, such as the name of a price tier, are not added up.
+                # Strings, such as the name of a price tier, cannot be added up.
                 total.setdefault(name, value)
     return total
 
 
 def _sum(before: object, value: float) -> float | None:
-    """Return the sum of two counts; None if it is too large for JSON."""
+    """Return the sum of two counts, or None if it is too large for JSON."""
     try:
         number = value + (before if isinstance(before, int | float) else 0)
         return number if math.isfinite(number) else None
@@ -113,11 +113,11 @@ def _sum(before: object, value: float) -> float | None:
 
 
 def encoded(answer: Json, items: str) -> list[bytes]:
-    """Yield a response as JSON in pieces, so that large images are not copied repeatedly.
+    """Encode a response as JSON in pieces, so that large images are not copied repeatedly.
 
     Args:
         answer: A response from `joined`. Its images are removed as they are encoded.
-        items: The field with the image list.
+        items: The field that contains the list of images.
     """
     pieces = []
     separator = b"{"
@@ -144,5 +144,5 @@ def _encoded_list(images: list[object]) -> list[bytes]:
 
 
 def _json(value: object) -> bytes:
-    # Use ASCII, so that half of a surrogate pair remains the escape sequence that the server sent.
+    # Use ASCII, so that half of a surrogate pair remains an escape sequence, as the server sent it.
     return json.dumps(value, separators=(",", ":")).encode()

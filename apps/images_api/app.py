@@ -40,30 +40,31 @@ def images_proxy(  # noqa: PLR0913
     Image requests are requests to OpenAI's `/images/generations`, `/chat/completions`, `/responses`
     and `/videos`, OpenRouter's `/images`, Gemini's `:generateContent` and Imagen's `:predict`. A
     request for n images becomes n calls to the upstream server, each with a value in its prompt.
-    Requests to other paths are forwarded unchanged. Keys, headers and errors are forwarded; the app
-    does not store keys or cookies. Every response has a header `x-vldebias` that reports the
-    values, or why nothing was balanced.
+    Requests to other paths are forwarded unchanged. Keys, headers and errors are forwarded, but the
+    app does not store keys or cookies. Every response has a header `x-vldebias` that contains the
+    values or the reason why nothing was balanced.
 
     Args:
-        upstream: The `base_url` of clients without this app, such as "https://api.openai.com/v1".
-            If None, there is no upstream server, and only LiteLLM's guardrail works.
-        sets: The attributes to balance, see `vldebias.balance_prompts`; or a
-            `vldebias.wording.Balancer`, which has its own shares and seed. None: prompts are not
+        upstream: The `base_url` that clients would use without this app, such as
+            "https://api.openai.com/v1". If None, there is no upstream server, and only LiteLLM's
+            guardrail works.
+        sets: The attributes to balance, as for `vldebias.balance_prompts`, or a
+            `vldebias.wording.Balancer`, which has its own shares and seed. If None, prompts are not
             balanced.
         shares: See `vldebias.balance_prompts`. Values are even over all requests to this app.
         seed: See `vldebias.balance_prompts`. Default: random.
-        batch: Whether to make one call per distinct prompt, with its number of images, instead of
-            one per image.
-        limits: Limits on time, memory and number; see `Limits`.
+        batch: Whether to make one call per distinct prompt, which requests several images, instead
+            of one call per image.
+        limits: Limits on time, memory and the number of requests, see `Limits`.
         log_prompts: Whether to write prompts to the log "vldebias.serving".
         follow_seeds: Whether values are derived from the `seed` of a request, so that the same
             request returns the same image. If False, values are even over all requests, regardless
             of their seeds.
-        image_models: Name patterns for models that return images, for paths that may also return
-            text.
-        edit: Folder of an edit (`save_pretrained`) for query embeddings: requests to `/embeddings`
-            with `input_type` "query", and all requests to paths below `/queries`. Documents stay
-            unchanged. This needs the extra "torch".
+        image_models: Name patterns of models that return images. They are used for paths that may
+            also return text.
+        edit: Folder of an edit (`save_pretrained`) that is applied to query embeddings, which are
+            requests to `/embeddings` with `input_type` "query" and all requests to paths below
+            `/queries`. Documents are left unchanged. This needs the extra "torch".
         transport: An httpx2 transport, for tests.
 
     Raises:
@@ -74,7 +75,8 @@ def images_proxy(  # noqa: PLR0913
     balancer = sets
     if isinstance(sets, Balancer) and not (shares is None and seed is None):
         raise InvalidInputError(
-            "sets: got a Balancer and shares or seed; remove these, since it has its own"
+            "sets: got a Balancer together with shares or seed; remove shares and seed, because a"
+            " Balancer has its own"
         )
     if sets is None and edit is None:
         raise InvalidInputError("got neither sets nor edit; expected at least one of them")
@@ -82,7 +84,7 @@ def images_proxy(  # noqa: PLR0913
         balancer = Balancer(sets, shares, seed)
     edits = None
     if edit is not None:
-        # Imported here, because it imports numpy and torch, which image requests do not need.
+        # Imported here, because the module needs numpy and torch, but image requests do not.
         from .embeddings import QueryEdits
 
         edits = QueryEdits(edit)
@@ -104,7 +106,7 @@ def images_proxy(  # noqa: PLR0913
         yield
         await service.close()
 
-    # A mounted app's lifespan does not run, so connections are opened on demand.
+    # The lifespan of a mounted app does not run, so connections are opened on demand.
     middleware = [Middleware(EveryAnswer, seconds=limits.seconds)]
     app = Starlette(middleware=middleware, lifespan=lifespan)
     # A route "/{path:path}" would not match paths with an encoded line break.

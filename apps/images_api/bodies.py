@@ -10,17 +10,17 @@ from starlette.requests import Request
 
 from .order import Json, RefusedError
 
-# Maximum number of lists, objects and their items; each takes up to a hundred bytes once parsed,
-# but only two or three bytes as JSON.
+# Maximum number of lists, objects and their items. Each takes only two or three bytes as JSON, but
+# up to a hundred bytes once it is parsed.
 _MOST_PARTS = 100_000
 
 
 async def read_fields(request: Request, content: bytes | bytearray) -> Json:
-    """Parse the fields in a body, ignoring files in a form.
+    """Parse the fields in a request body, ignoring files in a form.
 
     Args:
         request: The request.
-        content: Its body.
+        content: The body of the request.
 
     Raises:
         RefusedError: If the body is neither a JSON object nor a form.
@@ -42,7 +42,7 @@ async def read_fields(request: Request, content: bytes | bytearray) -> Json:
 
 
 async def _form_fields(request: Request, content: bytes | bytearray) -> Json:
-    """Return a form's fields; fields with the same name become a list."""
+    """Return the fields in a form. Fields with the same name become a list."""
 
     async def pieces() -> AsyncGenerator[bytes, None]:
         yield bytes(content)
@@ -59,19 +59,19 @@ async def _form_fields(request: Request, content: bytes | bytearray) -> Json:
 
 
 def is_form(request: Request) -> bool:
-    """Return whether a request body is a multipart form, as for videos."""
+    """Return whether a request body is a multipart form, which is common for videos."""
     return request.headers.get("content-type", "").startswith("multipart/form-data")
 
 
 def check_parts(content: bytes | bytearray, most: int = _MOST_PARTS) -> None:
-    """Raise an error for JSON that would need many times its size in memory.
+    """Reject JSON that would need many times its size in memory.
 
     Args:
         content: The JSON.
         most: Maximum number of lists, objects and commas.
 
     Raises:
-        ValueError: If the content has more parts.
+        ValueError: If there are more than `most` of them.
     """
     parts = content.count(b"[") + content.count(b"{") + content.count(b",")
     if parts > most:
@@ -79,7 +79,7 @@ def check_parts(content: bytes | bytearray, most: int = _MOST_PARTS) -> None:
 
 
 def check_json(body: Mapping[str, object]) -> None:
-    """Raise an error for values that Python accepts in JSON, but other servers do not.
+    """Reject values that Python accepts in JSON but other servers do not.
 
     Raises:
         RefusedError: If the body contains NaN, infinity, or half of a surrogate pair.

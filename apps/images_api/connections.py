@@ -15,12 +15,12 @@ from .order import RefusedError
 class Connections:
     """Track a server's open connections.
 
-    If there are too many, the connection that has been without a complete request for the longest
-    time is closed; normal clients send a request within milliseconds.
+    If there are too many, the connection that has gone without a complete request for the longest
+    time is closed. Normal clients send a request within milliseconds.
 
     Args:
         most: Maximum number of open connections.
-        seconds: Time that a client has to send the headers of its next request.
+        seconds: Time within which a client must send the headers of its next request.
     """
 
     def __init__(self, most: int, seconds: float) -> None:
@@ -29,7 +29,7 @@ class Connections:
         self._open: dict[BoundedConnection, None] = {}
 
     def admit(self, connection: BoundedConnection) -> bool:
-        """Count a new connection; return whether it is accepted."""
+        """Register a new connection, and return whether it is accepted."""
         if len(self._open) >= self.most:
             waiting = [other for other in self._open if other.is_waiting]
             if not waiting:
@@ -41,7 +41,7 @@ class Connections:
         return True
 
     def forget(self, connection: BoundedConnection) -> None:
-        """Remove a connection that was closed."""
+        """Unregister a closed connection."""
         self._open.pop(connection, None)
 
     def protocol(self, **arguments: Any) -> BoundedConnection:
@@ -61,7 +61,7 @@ class BoundedConnection(H11Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Return whether a complete request has not arrived, or a response is not being read."""
+        """Return whether a complete request is missing or a response is not being read."""
         is_idle = self.cycle is None or self.cycle.response_complete
         return is_idle or self.cycle.more_body or self.transport.is_closing()
 
@@ -72,7 +72,7 @@ class BoundedConnection(H11Protocol):
             self._wait_for_headers()
             return
         self._is_refused = True
-        self._answer(503, "too many requests are being answered; try again later", "busy")
+        self._answer(503, "too many requests are being processed; try again later", "busy")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""
@@ -88,7 +88,7 @@ class BoundedConnection(H11Protocol):
         before = self.cycle
         super().data_received(data)
         if self.cycle is not before:
-            # The headers of a request are complete; the app limits the time for its body.
+            # The headers of the request are complete. The time for the body is limited by the app.
             self.waiting_since = self.loop.time()
             if self._timer is not None:
                 self._timer.cancel()
@@ -99,7 +99,7 @@ class BoundedConnection(H11Protocol):
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer invalid HTTP in the format of the API."""
+        """Respond to invalid HTTP in the format of the API."""
         self._answer(400, msg, "invalid_request")
 
     def _wait_for_headers(self) -> None:
@@ -113,7 +113,7 @@ class BoundedConnection(H11Protocol):
             self.transport.abort()
 
     def _answer(self, status: int, message: str, code: str) -> None:
-        """Send a response without calling the app, and close the connection."""
+        """Send a response without calling the app, then close the connection."""
         content = json.dumps(RefusedError(status, message, code=code).content).encode()
         head = (
             f"HTTP/1.1 {status} \r\ncontent-type: application/json\r\nconnection: close\r\n"

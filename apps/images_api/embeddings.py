@@ -1,4 +1,4 @@
-"""Edit the query embeddings that a service returns, leaving documents unchanged."""
+"""Edit the query embeddings that a service returns, and leave documents unchanged."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from vldebias.queries import DebiasedQueries, debias_queries
 from .bodies import check_parts
 from .order import Json, RefusedError
 
-QUERY_TYPES = ("query", "search_query")  # values of `input_type` for queries
+QUERY_TYPES = ("query", "search_query")  # values of `input_type` that mark queries
 CHECKED = (PROBE, *TEXTS)  # strings whose embeddings identify a model
-_MOST_MODELS = 32  # number of models with cached checks
-_MOST_PARTS = 8_000_000  # lists and numbers in a response, for 2,000 texts with 4,000 dimensions
+_MOST_MODELS = 32  # maximum number of models whose checks are cached
+_MOST_PARTS = 8_000_000  # enough numbers in a response for 2,000 texts with 4,000 dimensions
 _PATH = re.compile(r"(queries/)?(?:v\d+\w*/)?embeddings")
 
 
@@ -30,11 +30,11 @@ class QueryEdits:
     """Edit query embeddings, after checking that they come from the edit's model.
 
     Args:
-        folder: The folder of an edit, written by `save_pretrained`.
+        folder: The folder of an edit, as written by `save_pretrained`.
 
     Raises:
-        InvalidInputError: If the folder contains no edit, or the edit needs alternative wordings of
-            each query, which a service would have to embed.
+        InvalidInputError: If the folder does not contain an edit, or if the edit also needs the
+            embeddings of alternative wordings of each query.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -42,33 +42,34 @@ class QueryEdits:
         if isinstance(edit, dict):
             raise InvalidInputError(
                 f"--edit: {folder} contains the edits of a pipeline ({', '.join(edit)}); expected a"
-                " folder with one edit, which was fitted on text embeddings"
+                " folder with one edit that was fitted on text embeddings"
             )
         self.edit = edit
         if hasattr(self.edit, "wordings"):
             raise InvalidInputError(
-                f"--edit: the method {self.edit.method!r} embeds other wordings of each query; use"
-                " an edit of another method, or vldebias.debias_queries in your program"
+                f"--edit: the method {self.edit.method!r} also embeds alternative wordings of each"
+                " query; use an edit of a different method, or vldebias.debias_queries in your"
+                " program"
             )
         self._queries_of_model: dict[str, DebiasedQueries] = {}
 
     def reads(self, path: str) -> bool:
-        """Return whether a path is for embeddings: "v1/embeddings", "queries/v1/embeddings"."""
+        """Return whether a path such as "queries/v1/embeddings" is for embeddings."""
         return _PATH.fullmatch(path) is not None
 
     def checks(self, model: str) -> bool:
-        """Return whether this model has been compared with the edit's model."""
+        """Return whether a model has been compared with the edit's model."""
         return model in self._queries_of_model
 
     def check(self, model: str, answer: bytes | bytearray) -> None:
-        """Compare the embeddings of some strings with the edit's model.
+        """Check that a model embeds some strings exactly like the edit's model.
 
         Args:
             model: The service's name for the model.
             answer: The service's response to a request for the embeddings of `CHECKED`.
 
         Raises:
-            RefusedError: If the model or its number of dimensions differs.
+            RefusedError: If the model or the number of dimensions differs.
         """
         rows, _ = vectors_of(read_vectors_answer(answer), len(CHECKED))
         try:
@@ -76,27 +77,27 @@ class QueryEdits:
         except VldebiasError as error:
             raise RefusedError(400, str(error), param="model", code="edit_mismatch") from None
         self._queries_of_model[model] = queries
-        # Clients choose the model names, so there may be any number of them.
+        # Limit the cache, because clients can send any number of model names.
         while len(self._queries_of_model) > _MOST_MODELS:
             del self._queries_of_model[next(iter(self._queries_of_model))]
 
     def edited(self, model: str, content: bytes | bytearray, texts: Sequence[str] | None) -> bytes:
-        """Edit the vectors in a response, keeping its format.
+        """Edit the vectors in a response and keep its format.
 
         Args:
             model: The service's name for the model.
             content: The response.
-            texts: The queries; those that state a value stay unchanged. None if the client sent
-                tokens.
+            texts: The queries, or None if the client sent tokens. Queries that state a value are
+                left unchanged.
 
         Raises:
-            RefusedError: If the edit does not match the vectors, or the response contains none.
+            RefusedError: If the edit does not match the vectors, or if there are no vectors.
         """
         answer = read_vectors_answer(content)
         rows, are_encoded = vectors_of(answer, None if texts is None else len(texts))
         queries = self._queries_of_model.get(model)
         if queries is None:
-            # It was evicted from the cache, because other models were checked since.
+            # The model was evicted from the cache, because other models have been checked since.
             raise RefusedError(503, "too many models at once; try again", code="busy")
         try:
             edited = queries.edit(rows, texts)
@@ -115,7 +116,7 @@ def is_of_queries(path: str, body: Mapping[str, object]) -> bool:
 
     Args:
         path: The path of the request.
-        body: Its fields.
+        body: The fields in the request.
     """
     return path.startswith("queries/") or body.get("input_type") in QUERY_TYPES
 
@@ -148,14 +149,14 @@ def vectors_of(answer: Json, count: int | None = None) -> tuple[np.ndarray, bool
 
     Args:
         answer: The parsed response.
-        count: The expected number of vectors; None: any number of at least 1.
+        count: The expected number of vectors. If None, at least one is expected.
 
     Returns:
-        The vectors (n, d) in float32, in the order of their indices, and whether they are encoded.
+        The vectors (n, d) in float32, ordered by index, and whether they are base64-encoded.
 
     Raises:
-        RefusedError: If the response contains no embeddings, too few or too many, or non-finite
-            ones.
+        RefusedError: If the number of embeddings in the response is wrong, or if embeddings are not
+            finite.
     """
     rows = []
     are_encoded = False
@@ -177,10 +178,10 @@ def vectors_of(answer: Json, count: int | None = None) -> tuple[np.ndarray, bool
 
 
 def _in_order(items: list[Json]) -> list[Json]:
-    """Sort a response's items by index; servers may return them in any order."""
+    """Sort the items in a response by index, because servers may return them in any order."""
     return sorted(items, key=lambda item: item.get("index", 0))
 
 
 def _no_embeddings() -> RefusedError:
-    message = "the upstream server's answer contains no readable embeddings"
+    message = "the upstream server's response contains no readable embeddings"
     return RefusedError(502, message, code="upstream_form")

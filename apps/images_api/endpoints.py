@@ -15,7 +15,7 @@ EDITS = "edits a given image"
 VARIES = "varies a given image"
 SEVERAL = "has several prompts"
 NO_IMAGE = ""  # reason for requests that are not for images
-IMAGE_MODELS = ("*image*", "dall-e*", "imagen*")  # names of models whose responses are images
+IMAGE_MODELS = ("*image*", "dall-e*", "imagen*")  # name patterns of models that return images
 VIDEO_FILES = ("input_reference", "image", "video")
 
 
@@ -23,8 +23,8 @@ class Endpoint:
     """Parse and create requests for one path.
 
     Attributes:
-        items: The response field with the list of images; "" if a response has one image.
-        usage: The response field that counts tokens.
+        items: The response field with the list of images, or "" if a response is a single image.
+        usage: The response field with the token counts.
     """
 
     items = ""
@@ -34,9 +34,9 @@ class Endpoint:
         """Parse a request, or return the reason why its prompt is not balanced.
 
         Args:
-            body: The fields of the request.
+            body: The fields in the request.
             limit: The maximum number of images per request.
-            image_models: Name patterns for models that return images.
+            image_models: Name patterns of models that return images.
 
         Raises:
             RefusedError: If the request is invalid.
@@ -48,25 +48,25 @@ class Endpoint:
 
         Args:
             order: The request.
-            texts: The prompt's texts.
+            texts: The texts that make up the prompt.
             rows: Positions of the images in the request.
         """
         raise NotImplementedError
 
     def label(self, item: Json, row: int, prompt: str) -> Json:
-        """Label an image with its position and prompt, if the API does so.
+        """Label an image with its position and prompt, as far as the API supports it.
 
         Args:
             item: The image.
-            row: Its position in the joined response.
-            prompt: Its prompt.
+            row: The position of the image in the joined response.
+            prompt: The prompt of the image.
         """
         return item
 
     def is_refusal(self, answer: Json | None) -> bool:
         """Return whether a response without images contains an error.
 
-        OpenRouter sends some errors with status 200.
+        OpenRouter returns some errors with status 200.
         """
         return answer is not None and bool(answer.get("error"))
 
@@ -79,10 +79,10 @@ class ImagesEndpoint(Endpoint):
     def read(self, body: Json, limit: int, image_models: Sequence[str]) -> Order | str:
         """See `Endpoint`."""
         if body.get("input_references"):
-            return EDITS  # input images for OpenRouter's models
+            return EDITS  # the request contains input images for one of OpenRouter's models
         prompt = body.get("prompt")
         if not isinstance(prompt, str) or not prompt.strip():
-            raise RefusedError(400, "prompt: expected a text that is not empty", param="prompt")
+            raise RefusedError(400, "prompt: expected a non-empty string", param="prompt")
         streams = bool(body.get("stream"))  # servers accept 1 for true
         return Order(body, (prompt,), _number(body, "n", limit, streams), streams, body.get("seed"))
 
@@ -96,7 +96,7 @@ class ImagesEndpoint(Endpoint):
 
 
 class ChatEndpoint(Endpoint):
-    """`/chat/completions` that ask for an image; the last message is the prompt."""
+    """`/chat/completions` requests for an image; the last message is the prompt."""
 
     items = "choices"
 
@@ -133,14 +133,14 @@ class ChatEndpoint(Endpoint):
         }
 
     def label(self, item: Json, row: int, prompt: str) -> Json:
-        """Add its index to a choice."""
+        """Set the index of a choice."""
         return {**item, "index": row}
 
 
 class ResponsesEndpoint(Endpoint):
-    """`/responses` with the tool `image_generation`; the last message of the input is the prompt.
+    """`/responses` with the tool `image_generation`; the last input message is the prompt.
 
-    The model rewrites the prompt before it generates the image, and keeps the value.
+    The model rewrites the prompt before it generates the image, but preserves the value.
     """
 
     def read(self, body: Json, limit: int, image_models: Sequence[str]) -> Order | str:
@@ -196,8 +196,8 @@ class GeminiEndpoint(Endpoint):
     """`/models/*:generateContent` of Gemini, if the response's modalities include IMAGE.
 
     Args:
-        model: The name of the model in the path.
-        streams: Whether the path asks for events.
+        model: The model name in the path.
+        streams: Whether the path requests a stream of events.
     """
 
     items = "candidates"
@@ -241,7 +241,7 @@ class GeminiEndpoint(Endpoint):
         return body
 
     def label(self, item: Json, row: int, prompt: str) -> Json:
-        """Add its index to a candidate."""
+        """Set the index of a candidate."""
         return {**item, "index": row}
 
     def is_refusal(self, answer: Json | None) -> bool:
@@ -281,7 +281,7 @@ class ImagenEndpoint(Endpoint):
         return body
 
     def label(self, item: Json, row: int, prompt: str) -> Json:
-        """Add its prompt to a prediction."""
+        """Add the prompt to a prediction."""
         return {**item, "prompt": item.get("prompt") or prompt}
 
     def is_refusal(self, answer: Json | None) -> bool:
@@ -296,7 +296,7 @@ _OF_PATH: dict[str, Endpoint] = {
     "responses": ResponsesEndpoint(),
     "videos": VideosEndpoint(),
 }
-# "v1beta/models/gemini-3-image:generateContent", and "v1/projects/.../models/..." of Vertex.
+# Matches "v1beta/models/gemini-3-image:generateContent", and Vertex's "v1/projects/.../models/...".
 _OF_MODEL = re.compile(r"(?:^|/)models/([^/:]+):(\w+)$")
 _NOT_BALANCED = {"images/edits": EDITS, "images/variations": VARIES}
 
@@ -305,7 +305,7 @@ def endpoint_of(path: str) -> Endpoint | None:
     """Return a path's endpoint, or None if its requests are not for images.
 
     Args:
-        path: The path without a leading slash and version, "images/generations".
+        path: The path without leading slash and version, such as "images/generations".
     """
     if path in _OF_PATH:
         return _OF_PATH[path]
@@ -321,7 +321,7 @@ def endpoint_of(path: str) -> Endpoint | None:
 
 
 def reason_to_leave(path: str) -> str:
-    """Return why image requests to a path are not balanced; "" for all other paths."""
+    """Return why image requests to a path are not balanced, or "" for all other paths."""
     if path.startswith("videos/"):
         return EDITS  # "videos/ID/remix"
     return _NOT_BALANCED.get(path, "")
@@ -347,27 +347,27 @@ def _number(fields: Json, name: str, limit: int, streams: bool) -> int:
     """Return the requested number of images.
 
     Raises:
-        RefusedError: If the number is not a whole number within the limit, or several images should
+        RefusedError: If the number is not an integer within the limit, or if several images are to
             be streamed.
     """
     n = fields.get(name)
-    # The default is 1, as in the APIs.
+    # All APIs default to 1.
     n = 1 if n is None else n
     if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= limit:
         message = f"{name}: expected a whole number from 1 to {limit}"
         raise RefusedError(400, message, param=name)
-    # With several calls, clients could not tell which image an event belongs to.
+    # If there were several calls, clients could not tell which image an event belongs to.
     if streams and n > 1:
-        message = "stream: several images cannot be streamed; request one, or do not stream"
+        message = "stream: several images cannot be streamed; request one image, or do not stream"
         raise RefusedError(400, message, param="stream", code="unsupported_value")
     return n
 
 
 def _number_and_seed(order: Order, fields: Json, name: str, rows: Sequence[int]) -> Json:
-    """Return the number of images and the seed of a call, if the request contains them.
+    """Return a call's number of images and seed, if the request contains these fields.
 
-    Servers may reject unknown fields, so no fields are added. Images have consecutive seeds, since
-    images with the same prompt and seed would be identical.
+    No fields are added, because servers may reject unknown ones. Images have consecutive seeds,
+    because images with the same prompt and seed would be identical.
     """
     changed: Json = {}
     if name in fields:
@@ -378,12 +378,12 @@ def _number_and_seed(order: Order, fields: Json, name: str, rows: Sequence[int])
 
 
 def _are_objects(items: object) -> TypeGuard[list[Json]]:
-    """Return whether this is a non-empty list of objects."""
+    """Return whether `items` is a non-empty list of objects."""
     return isinstance(items, list) and bool(items) and all(isinstance(row, dict) for row in items)
 
 
 def _parts(content: object) -> list[Json]:
-    """Return the parts of a message; plain text is a single part."""
+    """Return the parts of a message, in which plain text is a single part."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     return content if _are_objects(content) else []
@@ -394,7 +394,7 @@ def _texts(parts: Sequence[Json], kind: str | None = None) -> tuple[str, ...]:
 
     Args:
         parts: The message parts.
-        kind: The type of text parts; None if parts have no type. Plain text has the type "text".
+        kind: The type of text parts, or None if parts have no type. Plain text has the type "text".
     """
     texts = []
     for part in parts:
@@ -413,7 +413,7 @@ def _is_text(part: Json, kind: str | None) -> bool:
 def _with_texts(
     content: str | list[Json], kind: str | None, texts: Sequence[str]
 ) -> str | list[Json]:
-    """Replace the texts in a message, and return its content."""
+    """Return the content of a message with its texts replaced."""
     if isinstance(content, str):
         return texts[0]
     remaining = iter(texts)
@@ -424,7 +424,7 @@ def _with_texts(
 
 
 def _contents(body: Json) -> Any:
-    """Return the messages in a Gemini request, which may be a single one without a list."""
+    """Return the messages in a Gemini request, which may be a single message without a list."""
     contents = body.get("contents")
     return [contents] if isinstance(contents, dict) else contents
 

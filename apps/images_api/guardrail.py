@@ -1,4 +1,4 @@
-"""Implement LiteLLM's Generic Guardrail API, through which its gateway changes requests."""
+"""Implement LiteLLM's Generic Guardrail API, which its gateway uses to have requests changed."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _CHAT = ChatEndpoint()
 def guarded_texts(
     body: Mapping[str, object], balancer: Balancer, image_models: Sequence[str]
 ) -> list[str] | None:
-    """State a value in a request's prompt and return its texts, or None if unchanged.
+    """State a value in a request's prompt and return its texts, or None if they are unchanged.
 
-    The gateway calls this once per request, so all images of a request have the same value; values
-    are even over requests. The prompt of a conversation is its last message, if its model generates
-    images. Texts without a conversation are prompts of the images API.
+    The gateway calls this once per request, so all images in a request have the same value, and
+    values are even over requests. If the model generates images, the last message of a conversation
+    is the prompt. Texts outside a conversation are prompts for the images API.
 
     Args:
-        body: The gateway's request: `texts`, `input_type`, and for conversations `model` and
-            `structured_messages`.
-        balancer: Assigns the values.
-        image_models: Patterns of names of models whose responses are images.
+        body: The gateway's request, with `texts` and `input_type`, and for conversations also
+            `model` and `structured_messages`.
+        balancer: The balancer that assigns the values.
+        image_models: Name patterns of models that return images.
 
     Raises:
         RefusedError: If `texts` is not a list of strings.
@@ -36,7 +36,7 @@ def guarded_texts(
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise RefusedError(400, "texts: expected a list of strings", param="texts")
     if body.get("input_type") != "request" or not texts:
-        return None  # responses contain no prompt
+        return None  # this is a response, which contains no prompt
     messages = body.get("structured_messages")
     prompt = tuple(texts)
     if messages:
@@ -46,17 +46,17 @@ def guarded_texts(
             return None
         prompt = order.texts
     elif body.get("images"):
-        return None  # the image to edit shows the person
+        return None  # the request is to edit an image, which already shows the person
     if sum(map(len, prompt)) > LONGEST_PROMPT:
         return None
     (written,), _ = balancer.next_texts([prompt])
-    # The texts of the last message come last.
+    # The texts of the last message are at the end.
     changed = texts[: len(texts) - len(prompt)] + list(written)
     return changed if changed != texts else None
 
 
 def _modalities(body: Mapping[str, object], image_models: Sequence[str]) -> list[str]:
-    """Return the modalities of the answer: an image if the model or a tool generates one."""
+    """Return the modalities of the response: an image if the model or a tool generates one."""
     tools = body.get("tools")
     has_tool = isinstance(tools, list) and any(
         isinstance(tool, Mapping) and tool.get("type") == "image_generation" for tool in tools

@@ -1,4 +1,4 @@
-"""Decide which headers are passed between clients and the upstream server."""
+"""Select the headers to forward between clients and the upstream server."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 Headers = list[tuple[bytes, bytes]]
 
-NOTE = "x-vldebias"  # header of answers: values, reasons, failures
-ORIGINAL = "x-vldebias-original"  # header of requests: the user's own words, percent-encoded
-INDEX = "x-vldebias-index"  # header of requests: place of the first image in a shared count
+NOTE = "x-vldebias"  # response header with values, reasons and failures
+ORIGINAL = "x-vldebias-original"  # request header with the user's own words, percent-encoded
+INDEX = "x-vldebias-index"  # request header with the position of the first image in a shared count
 
 # Headers that are not forwarded in either direction.
 NOT_FORWARDED = frozenset({
@@ -25,25 +25,25 @@ NOT_FORWARDED = frozenset({
     b"http2-settings",
     # Headers handled by this server itself.
     b"expect",
-    # They contain the requested host and alternative addresses for it.
+    # Headers with the requested host and its alternative addresses.
     b"host",
     b"alt-svc",
-    # Set anew for the body that is sent.
+    # Set again for the forwarded body.
     b"content-length",
     # Headers defined by this server.
     NOTE.encode(),
     ORIGINAL.encode(),
     INDEX.encode(),
 })  # fmt: skip
-# They describe the original body, which is encoded again.
+# Headers that describe the original body, which is encoded again.
 OF_BODY = (b"content-encoding", b"accept-encoding", b"content-type")
 
 
 def forwarded(headers: Iterable[tuple[bytes, bytes]], *left_out: bytes) -> Headers:
-    """Return the headers to forward, keeping repeated headers.
+    """Return the headers to forward. Repeated headers are kept.
 
     Args:
-        headers: Names and values of a request or a response, as bytes.
+        headers: Header names and values of a request or response, as bytes.
         left_out: Lower-case names of additional headers to drop.
     """
     pairs = [(name.lower(), value) for name, value in headers]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 
 from vldebias.errors import InvalidInputError
 
-_MINIMUM = {"retries": 0.0, "seconds": 0.01}  # every other limit is at least 1
+_MINIMUM = {"retries": 0.0, "seconds": 0.01}  # the minimum of all other limits is 1
 
 
 @dataclass(frozen=True)
@@ -15,19 +15,20 @@ class Limits:
 
     Attributes:
         seconds: Maximum time from the headers of a request to the start of its response, including
-            reading the body and retries. Sending the response may take the same time again.
+            the time for reading the body and for retries. Sending the response may take the same
+            time again.
         images: Maximum number of images per request.
-        body: Maximum size of a request for images, in bytes.
+        body: Maximum size of an image request, in bytes.
         bodies: Maximum total size of incomplete bodies, in bytes. If it is exceeded, the body that
             has been incomplete for the longest time is dropped.
-        answer: Maximum size of the upstream server's responses to one request, in bytes. All
-            requests together may use twice as much; further responses wait until there is space.
-        connections: Maximum number of open connections of `vldebias serve`. If it is exceeded, the
-            connection that has been without a complete request for the longest time is closed.
+        answer: Maximum size of the upstream responses for one request, in bytes. All requests
+            together may use twice as much; beyond that, responses wait for memory.
+        connections: Maximum number of open connections to `vldebias serve`. If it is exceeded, the
+            connection that has gone without a complete request for the longest time is closed.
         parallel: Maximum number of concurrent calls to the upstream server, over all requests.
-        requests: Maximum number of concurrent requests for images whose bodies have arrived.
-            Further requests receive status 503.
-        retries: Number of retries of a failed call.
+        requests: Maximum number of concurrent image requests whose bodies have arrived. Additional
+            requests receive status 503.
+        retries: Maximum number of retries of a failed call.
     """
 
     seconds: float = 300.0

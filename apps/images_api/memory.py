@@ -14,14 +14,14 @@ from .order import RefusedError
 
 _OVERHEAD = 65_536  # bytes that a server buffers for a request in addition to its body
 _PATIENCE = 10.0  # seconds that a client may take to read a response while others wait for memory
-_LONGEST_WAIT = 30.0  # seconds that a response waits for memory while none is released
+_LONGEST_WAIT = 30.0  # maximum seconds that a response waits for memory while none is released
 
 
 class ClientBody:
     """Read a request body piece by piece.
 
     Attributes:
-        receive: The request's receive channel.
+        receive: The receive channel of the request.
         completed: Set once the entire body has been read.
     """
 
@@ -50,7 +50,7 @@ class ClientBody:
 
 @dataclass(eq=False)
 class _Incomplete:
-    """A body that is being read."""
+    """A request body that has not arrived completely."""
 
     deadline: asyncio.Timeout
     size: int = _OVERHEAD
@@ -58,11 +58,11 @@ class _Incomplete:
 
 
 class IncompleteBodies:
-    """Read bodies, and limit the total memory used by incomplete ones.
+    """Read request bodies and limit the total memory used by incomplete ones.
 
-    Otherwise, clients that stall while sending a body could exhaust the memory of the server. If
-    the limit is exceeded, the body that has been incomplete for the longest time is dropped; normal
-    clients need milliseconds.
+    Otherwise, clients that stall while sending a body could exhaust the server's memory. If the
+    limit is exceeded, the body that has been incomplete for the longest time is dropped. Normal
+    clients send a body within milliseconds.
 
     Args:
         most: Maximum total size of incomplete bodies, in bytes.
@@ -71,18 +71,18 @@ class IncompleteBodies:
     def __init__(self, most: int) -> None:
         self.most = most
         self.size = 0
-        self._incomplete: dict[_Incomplete, None] = {}  # the oldest first
+        self._incomplete: dict[_Incomplete, None] = {}  # oldest first
 
     async def read(self, body: ClientBody, limit: int, until: float) -> bytearray:
         """Return a body, or its beginning if it is longer than the limit.
 
         Args:
             body: The body.
-            limit: Bytes after which reading stops.
-            until: Time of the event loop at which the body must have arrived.
+            limit: Number of bytes after which reading stops.
+            until: Event loop time by which the body must have arrived.
 
         Raises:
-            RefusedError: If the body did not arrive in time, or its memory was needed for other
+            RefusedError: If the body did not arrive in time, or if its memory was needed for other
                 requests.
         """
         content = bytearray()
@@ -95,7 +95,7 @@ class IncompleteBodies:
 
     @asynccontextmanager
     async def _reading(self, until: float) -> AsyncIterator[_Incomplete]:
-        """Count a body while it is read."""
+        """Track a body while it is being read."""
         entry = None
         try:
             async with asyncio.timeout_at(until) as deadline:
@@ -115,7 +115,7 @@ class IncompleteBodies:
                 self._forget(entry)
 
     def _grow(self, entry: _Incomplete, size: int) -> None:
-        """Add to a body's byte count, and drop the oldest bodies while the total is too large."""
+        """Increase a body's byte count, and drop the oldest bodies while the total is too large."""
         entry.size += size
         if entry in self._incomplete:
             self.size += size
@@ -125,10 +125,10 @@ class IncompleteBodies:
         while self.size > self.most and self._incomplete:
             oldest = next(iter(self._incomplete))
             self._forget(oldest)
-            # A deadline that has just passed can no longer be changed.
+            # A deadline that has already passed cannot be changed.
             if not oldest.deadline.expired():
                 oldest.is_evicted = True
-                oldest.deadline.reschedule(0)  # a time in the past, which raises TimeoutError
+                oldest.deadline.reschedule(0)  # in the past, so the reader gets a TimeoutError
 
     def _forget(self, entry: _Incomplete) -> None:
         del self._incomplete[entry]
@@ -137,20 +137,20 @@ class IncompleteBodies:
 
 @dataclass(eq=False)
 class HeldAnswers:
-    """Track one request's responses in memory; created by `AnswerMemory.holding`."""
+    """Track the memory of one request's responses, as created by `AnswerMemory.holding`."""
 
     memory: AnswerMemory
     size: int = 0
-    waiting: int = 0  # calls whose responses wait for memory
+    waiting: int = 0  # number of calls whose responses are waiting for memory
     sending: asyncio.Timeout | None = None
     sending_since: float = 0.0
 
     async def take(self, size: int) -> None:
-        """Wait until there is space for more bytes, and count them.
+        """Wait until there is memory for more bytes, and count them.
 
         Raises:
-            RefusedError: If this request alone exceeds its limit, or no space became available in
-                time.
+            RefusedError: If this request alone exceeds its limit, or if no memory became available
+                in time.
         """
         await self.memory.take(self, size)
 
@@ -160,7 +160,7 @@ class HeldAnswers:
 
     @asynccontextmanager
     async def sent_within(self, seconds: float) -> AsyncIterator[None]:
-        """Limit the time for sending a response; slow clients are dropped if memory is short.
+        """Limit the time for sending a response, and drop slow clients if memory is short.
 
         Raises:
             TimeoutError: If the client did not read the response in time.
@@ -178,10 +178,10 @@ class HeldAnswers:
 class AnswerMemory:
     """Limit the memory used by upstream responses over all requests.
 
-    Requests share `most` bytes. If these are used up, the oldest waiting request may use a reserve
-    of the same size until it has been answered, then the next one. This prevents deadlocks between
-    requests that wait for each other's memory, and images that were paid for are not lost because
-    of many simultaneous requests.
+    Requests share `most` bytes. Once these are used up, the oldest waiting request may use a
+    reserve of the same size until its response has been sent, then the next request. This prevents
+    deadlocks between requests that wait for each other's memory, and many simultaneous requests do
+    not cause the loss of images that have already been paid for.
 
     Args:
         most: Maximum number of bytes per request, which is half of the total.
@@ -222,10 +222,10 @@ class AnswerMemory:
         give_up = now() + _LONGEST_WAIT
         while not self._has_room(held, size):
             if now() > give_up:
-                message = "the answers of other requests fill the memory; try again later"
+                message = "responses to other requests use all available memory; try again later"
                 raise RefusedError(503, message, code="busy")
             self._drop_slow_clients()
-            # Wait at most a second, since more clients may become slow.
+            # Wait at most a second, because more clients may become slow in the meantime.
             if await _is_set_within(self._released, 1.0):
                 give_up = now() + _LONGEST_WAIT
 
@@ -236,7 +236,7 @@ class AnswerMemory:
         self._wake()
 
     def _has_room(self, held: HeldAnswers, size: int) -> bool:
-        """Return whether there is space, and assign the reserve if it is not in use.
+        """Return whether there is enough memory, and assign the reserve if it is not in use.
 
         Raises:
             RefusedError: If this request alone exceeds its limit.
@@ -254,7 +254,7 @@ class AnswerMemory:
         return held is self._owner
 
     def _drop_slow_clients(self) -> None:
-        """Stop sending to slow clients while others wait for memory."""
+        """Stop sending to slow clients while other requests wait for memory."""
         now = asyncio.get_running_loop().time()
         for held in self._held:
             if held.sending is None or now - held.sending_since <= _PATIENCE:
@@ -269,7 +269,7 @@ class AnswerMemory:
 
 
 async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for an event; return whether it was set in time."""
+    """Wait for an event, and return whether it was set in time."""
     try:
         async with asyncio.timeout(seconds):
             return await event.wait()

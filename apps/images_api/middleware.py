@@ -18,10 +18,10 @@ log = logging.getLogger("vldebias.serving")
 
 
 def json_response(content: object, status: int = 200) -> Response:
-    """Return JSON in ASCII, in which half of a surrogate pair stays an escape.
+    """Return a JSON response in ASCII, so that half of a surrogate pair remains escaped.
 
     Args:
-        content: A value of JSON.
+        content: A JSON value.
         status: The HTTP status.
     """
     text = json.dumps(content, separators=(",", ":"))
@@ -39,11 +39,11 @@ def refusal_response(refusal: RefusedError) -> Response:
 
 
 class EveryAnswer:
-    """Add the header if it is missing, convert errors to responses, and drop stalled clients.
+    """Add the header if it is missing, turn errors into responses, and drop stalled clients.
 
     Args:
         app: The ASGI app.
-        seconds: Time that a client may take to accept the next piece of a response.
+        seconds: Maximum time for a client to accept the next piece of a response.
     """
 
     def __init__(self, app: ASGIApp, seconds: float) -> None:
@@ -71,8 +71,8 @@ class EveryAnswer:
         except ClientDisconnect:
             log.info("a client disconnected")
         except Exception as error:
-            # Only log the type, since a message may quote a prompt or a key. If the response has
-            # started, the server closes the connection.
+            # Log only the type, because the message may quote a prompt or a key. If the response
+            # has already started, the server closes the connection.
             log.error("a request failed: %s", type(error).__name__)
             if not has_started:
                 refusal = RefusedError(500, "this request failed", code="internal_error")

@@ -1,4 +1,4 @@
-"""Describe requests for images, and the calls that their balanced prompts become."""
+"""Describe image requests and the calls that are made for their balanced prompts."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from vldebias.wording.persons import NEXT_TEXT
 if TYPE_CHECKING:
     from .endpoints import Endpoint
 
-Json = dict[str, Any]  # an object of JSON from a client or a server
+Json = dict[str, Any]  # a JSON object from a client or a server
 
-# Maximum length of a balanced prompt, as in OpenAI's images API. Reading a prompt takes time, and
-# it is copied for each of several images.
+# Maximum length of a balanced prompt, as in OpenAI's images API. Analysing a prompt takes time, and
+# each image needs its own copy.
 LONGEST_PROMPT = 32_000
 TOO_LONG = f"longer than {LONGEST_PROMPT:,} characters"
 
 
 class RefusedError(Exception):
-    """Raised if a request is not forwarded; the response has the format of the images API.
+    """Raised if a request is rejected. The response has the format of the images API.
 
     Args:
         status: The HTTP status.
-        message: A message for the client.
+        message: The message for the client.
         param: The invalid field.
-        code: An identifier of the error for programs.
+        code: A machine-readable identifier of the error.
     """
 
     def __init__(
@@ -45,12 +45,13 @@ class Order:
     """Describe an image request.
 
     Attributes:
-        body: The fields of the request.
-        texts: The texts of the prompt.
+        body: The fields in the request.
+        texts: The texts that make up the prompt.
         n: The number of images.
         streams: Whether the response is a stream of events.
-        seed: An integer of at least 0; None if the request has none, or -1 for a random seed.
-        original: The user's own words, if the client rewrote them into the prompt.
+        seed: An integer of at least 0, or None if the request has no seed or asks for a random one
+            with -1.
+        original: The user's own words, if the client has rewritten them into the prompt.
     """
 
     body: Json
@@ -61,14 +62,14 @@ class Order:
     original: str | None = None
 
     def __post_init__(self) -> None:
-        # True is an int in Python, but not a seed.
+        # In Python, True is an int, but it is not a valid seed.
         is_whole = isinstance(self.seed, int) and not isinstance(self.seed, bool)
         if self.seed is not None and (not is_whole or self.seed < 0):
             object.__setattr__(self, "seed", None)
 
     @property
     def prompt(self) -> str:
-        """Return all texts joined into one prompt, as they are balanced together."""
+        """Return all texts joined into one prompt, because they are balanced together."""
         return NEXT_TEXT.join(self.texts)
 
 
@@ -95,19 +96,20 @@ def balanced(
     Args:
         balancer: The server's balancer.
         order: The request.
-        index: Position of its first image in a count shared by all processes. None: use the
-            request's seed if it has one, otherwise the balancer's own counts.
+        index: Position of the request's first image in a count shared by all processes. If None,
+            use the request's seed if it has one, and the balancer's own counts otherwise.
         follow_seed: Whether values are derived from the request's seed.
     """
     prompts = [order.prompt] * order.n
     originals = None if order.original is None else [order.original] * order.n
     if index is None and follow_seed and order.seed is not None:
-        # Balance all images together, so that values are even for any seed.
+        # Balance all images together, so that values are even whatever the seed is.
         seeds = [order.seed + row for row in range(order.n)]
         return balancer.at(prompts, seeds, originals)
     if index is None:
         return balancer.next(prompts, originals)
-    # Values depend only on the positions, not on which of several servers receives the request.
+    # Derive values only from the positions, so that it does not matter which of several servers
+    # receives the request.
     images = []
     for row in range(order.n):
         images.append(balancer.at(order.prompt, index + row, original=order.original))

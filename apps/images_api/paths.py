@@ -1,4 +1,4 @@
-"""Parse a request's path without decoding it, so that the upstream server gets the same bytes."""
+"""Parse request paths without decoding them, so that the upstream server gets the same bytes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from starlette.types import Scope
 
 from .order import RefusedError
 
-# A server behind a proxy may decode a path again, but more layers have no legitimate use.
+# Maximum number of decoding layers. A server behind a proxy may decode a path again, but more
+# layers have no legitimate use.
 _LAYERS = 4
-# Invalid UTF-8 that lenient decoders read as "." and "/".
+# Invalid UTF-8 that lenient decoders decode as "." and "/".
 _OVERLONG = {
     b"\xc0\xae": b".",
     b"\xe0\x80\xae": b".",
@@ -21,7 +22,7 @@ _OVERLONG = {
     b"\xe0\x80\xaf": b"/",
     b"\xf0\x80\x80\xaf": b"/",
 }
-_SHOWN = 200  # characters of a path in headers and in the log
+_SHOWN = 200  # maximum length of a path in headers and in the log
 
 
 @dataclass(frozen=True)
@@ -29,16 +30,16 @@ class RequestPath:
     """A path below the address at which the app is mounted.
 
     Attributes:
-        raw: The bytes that the client sent, without leading slashes.
+        raw: The bytes sent by the client, without leading slashes.
     """
 
     raw: bytes
 
     @property
     def name(self) -> str:
-        """Return the decoded path, by which endpoints are looked up: "v1/images/generations".
+        """Return the decoded path, such as "v1/images/generations", for looking up the endpoint.
 
-        A segment with an encoded slash stays encoded, because it is one segment for the server.
+        A segment with an encoded slash stays encoded, because the server treats it as one segment.
         """
         segments = []
         for segment in self.raw.strip(b"/").split(b"/"):
@@ -48,7 +49,7 @@ class RequestPath:
 
     @property
     def shown(self) -> str:
-        """Return the path for headers and the log: printable ASCII of bounded length."""
+        """Return the path for headers and the log, as printable ASCII of limited length."""
         return quote(self.raw.strip(b"/"), safe="/%:")[:_SHOWN]
 
     def without_first_segment(self) -> RequestPath:
@@ -63,7 +64,7 @@ def path_of(scope: Scope) -> RequestPath:
         scope: The request's ASGI scope.
 
     Raises:
-        RefusedError: If the path could leave the base path of the upstream server, contains a null
+        RefusedError: If the path could escape the base path of the upstream server, contains a null
             character, or is not a path.
     """
     raw = scope.get("raw_path")
@@ -72,7 +73,7 @@ def path_of(scope: Scope) -> RequestPath:
         raw = quote(scope["path"], safe="/:@!$&'()*+,;=~").encode()
     raw = _below(raw.partition(b"?")[0], scope.get("root_path", "").rstrip("/"))
     if raw and not raw.startswith(b"/"):
-        raise _refused("expected a path that starts with a slash")
+        raise _refused("it must start with a slash")
     _check(raw)
     return RequestPath(raw.lstrip(b"/"))
 
@@ -87,7 +88,7 @@ def _below(raw: bytes, root: str) -> bytes:
         is_boundary = end == len(raw) or raw[end : end + 1] == b"/"
         if is_boundary and unquote(raw[:end]) == root:
             return raw[end:]
-    # A proxy has already removed the prefix.
+    # A proxy must have removed the prefix already.
     return raw
 
 
@@ -104,16 +105,16 @@ def _check(raw: bytes) -> None:
         if decoded == previous:
             break
     else:
-        raise _refused(f"expected at most {_LAYERS - 1} layers of percent-encoding")
+        raise _refused(f"it has more than {_LAYERS - 1} layers of percent-encoding")
     if b"\0" in decoded:
-        raise _refused("expected no null character")
+        raise _refused("it contains a null character")
     for encoded, character in _OVERLONG.items():
         decoded = decoded.replace(encoded, character)
-    # Some servers treat a backslash as a slash, and ignore the text after a semicolon.
+    # Some servers treat a backslash like a slash, and ignore text after a semicolon.
     for segment in re.split(rb"[/\\]", decoded):
         if segment.partition(b";")[0].strip() in (b".", b".."):
-            raise _refused('expected no segment "." or ".."; send the resolved path')
+            raise _refused('it contains a segment "." or ".."; send the resolved path')
 
 
-def _refused(expected: str) -> RefusedError:
-    return RefusedError(400, f"the request path is rejected: {expected}", code="invalid_path")
+def _refused(reason: str) -> RefusedError:
+    return RefusedError(400, f"the request path is rejected: {reason}", code="invalid_path")

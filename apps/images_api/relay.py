@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from .headers import NOTE, Headers, forwarded
 from .memory import HeldAnswers
 
-_PIECE = 65_536  # bytes sent at once; the server buffers them until the client reads them
+_PIECE = 65_536  # bytes sent at once, which the server buffers until the client reads them
 
 
 def _noted(headers: Iterable[tuple[bytes, bytes]], note: str) -> Headers:
@@ -22,7 +22,7 @@ class Relay(StreamingResponse):
     """Stream a response to the client.
 
     Args:
-        reply: The response, whose body has not been read.
+        reply: The response, whose body has not been read yet.
         note: The header `x-vldebias`.
     """
 
@@ -32,11 +32,11 @@ class Relay(StreamingResponse):
         self.raw_headers = _noted(forwarded(reply.headers.raw), note)
         length = reply.headers.get("content-length")
         if length:
-            # The raw bytes are forwarded, so their number does not change.
+            # The raw bytes are forwarded, so the length does not change.
             self.raw_headers.append((b"content-length", length.encode()))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the response, and close the connection to the server in any case."""
+        """Send the response, and always close the connection to the server."""
         try:
             await super().__call__(scope, receive, send)
         finally:
@@ -44,9 +44,9 @@ class Relay(StreamingResponse):
 
 
 class HeldResponse(Response):
-    """Send a response that is in memory, in small pieces.
+    """Send a response from memory in small pieces.
 
-    If it were sent at once, it would stay in the server's buffers until the client reads it, and
+    If it were sent at once, it would remain in the server's buffers until the client reads it, and
     its memory would not be counted.
 
     Args:
@@ -54,8 +54,8 @@ class HeldResponse(Response):
         status: The HTTP status.
         headers: All headers except the length of the body.
         note: The header `x-vldebias`.
-        held: Counts the memory of the response.
-        seconds: Time in which the client has to read it.
+        held: The counter for the response's memory.
+        seconds: Time within which the client must read the response.
     """
 
     def __init__(
@@ -72,13 +72,13 @@ class HeldResponse(Response):
         self.held = held
         self.seconds = seconds
         self.raw_headers = _noted(headers, note)
-        # Responses with these two statuses do not have a body.
+        # Responses with one of these statuses do not have a body.
         if status not in (204, 304):
             length = sum(map(len, pieces))
             self.raw_headers.append((b"content-length", b"%d" % length))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the response; nothing is sent to a client that has disconnected."""
+        """Send the response, unless the client has disconnected."""
         start = {
             "type": "http.response.start",
             "status": self.status_code,

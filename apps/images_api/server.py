@@ -21,23 +21,23 @@ from .order import RefusedError
 
 HERE = "127.0.0.1"
 LOCAL = ("localhost", HERE, "::1")
-# Clients that use httpx, such as openai's, reuse idle connections for 5 seconds. If the server
+# Clients based on httpx, such as OpenAI's, reuse idle connections for 5 seconds. If the server
 # closed them earlier, requests would be lost.
 KEEP_ALIVE = 75
 
 
 class LocalOrigin:
-    """Reject requests to this machine that originate from other sites' pages."""
+    """Reject requests to this machine that come from pages on other sites."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward requests, unless they are from other sites."""
+        """Forward a request unless it comes from another site."""
         if scope["type"] != "http" or _are_local(Headers(scope=scope).getlist("origin")):
             await self.app(scope, receive, send)
             return
-        message = "requests from other sites are refused; see --host"
+        message = "requests from other sites are rejected; see --host"
         refusal = refusal_response(RefusedError(403, message, code="origin"))
         await refusal(scope, receive, send)
 
@@ -50,16 +50,16 @@ def _are_local(origins: list[str]) -> bool:
 
 
 def local_only(app: ASGIApp, seconds: float) -> ASGIApp:
-    """Return an app that only answers requests from this machine.
+    """Restrict an app to requests from this machine.
 
-    Foreign names that point to this machine (DNS rebinding) are detected by the header Host, and
-    pages of other sites by Origin.
+    The header Host reveals foreign names that resolve to this machine (DNS rebinding), and the
+    header Origin reveals pages on other sites.
 
     Args:
         app: The app.
-        seconds: Time that a client may take to accept the next piece of a response.
+        seconds: Maximum time for a client to accept the next piece of a response.
     """
-    # Starlette 1.0 and older cannot parse IPv6 addresses in Host, and reject them.
+    # Starlette 1.0 and older reject IPv6 addresses in Host, because they cannot parse them.
     hosts = ["localhost", HERE, "[::1]"]
     guarded = TrustedHostMiddleware(LocalOrigin(app), allowed_hosts=hosts, www_redirect=False)
     return EveryAnswer(guarded, seconds)
@@ -73,16 +73,16 @@ def serve(
     Args:
         app: The app.
         host: The address to listen on.
-        port: The port; 0: a free one.
-        limits: Limits on the connections.
-        announce: Called with the address once the server listens.
+        port: The port, or 0 for any free port.
+        limits: The limits on connections.
+        announce: Called with the address once the server is listening.
 
     Raises:
-        InvalidInputError: If the address cannot be opened.
+        InvalidInputError: If the server cannot listen on the address.
     """
     listening = _listen(host, port)
     number = listening.getsockname()[1]
-    # On a network, the server does not know its own names, so Host cannot be checked.
+    # A server on a network does not know its own names, so Host cannot be checked.
     guarded = local_only(app, limits.seconds) if host in LOCAL else app
     # An access log would contain client addresses, and httpx2 logs every address it calls.
     logging.getLogger("httpx2").setLevel(logging.WARNING)
@@ -93,7 +93,7 @@ def serve(
         ws="none",
         log_level="warning",
         access_log=False,
-        # These headers cannot be trusted, since the server may not be behind a proxy.
+        # These headers cannot be trusted, because the server may not be behind a proxy.
         proxy_headers=False,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE,

@@ -1,4 +1,4 @@
-"""Answer requests: balance prompts, edit query embeddings, and forward everything else."""
+"""Handle requests: balance prompts, edit query embeddings, and forward everything else."""
 
 from __future__ import annotations
 
@@ -47,24 +47,24 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 log = logging.getLogger("vldebias.serving")
-ORIGINAL_FIELD = "vldebias_original"  # the user's own words as a field, which is not forwarded
+ORIGINAL_FIELD = "vldebias_original"  # field with the user's own words, which is not forwarded
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 GUARDRAIL = "beta/litellm_basic_guardrail_api"
-PATHS_IN_LOG = 100  # maximum number of unbalanced paths to log, once each
-SHORT = 1000  # length up to which balancing a prompt is faster than starting a thread
-DRAINED = 2.0  # seconds for reading and discarding the rest of an oversized body
-GONE = 499  # status in logs for a client that has disconnected
+PATHS_IN_LOG = 100  # maximum number of unbalanced paths that are logged, once each
+SHORT = 1000  # prompt length up to which balancing is faster than starting a thread
+DRAINED = 2.0  # maximum seconds for reading and discarding the rest of an oversized body
+GONE = 499  # logged status if the client has disconnected
 
 
 @dataclass
 class Exchange:
-    """Describe a request that is being answered.
+    """Describe a request that is being processed.
 
     Attributes:
-        request: Its method and headers.
-        path: Its path.
-        body: Its body.
-        until: Time of the event loop at which its response must have started.
+        request: The method and headers of the request.
+        path: The path of the request.
+        body: The body of the request.
+        until: Event loop time by which the response must have started.
         stack: Context managers to close after the response has been sent.
     """
 
@@ -86,23 +86,23 @@ class Exchange:
 
     @property
     def remaining(self) -> float:
-        """Return the seconds until the response must have started."""
+        """Return the number of seconds within which the response must start."""
         return max(0.0, self.until - asyncio.get_running_loop().time())
 
 
 class Service:
-    """An ASGI app that answers requests.
+    """The ASGI app that handles all requests.
 
     Args:
-        address: The address of the upstream server; None if there is none.
-        balancer: Assigns values to prompts. If None, prompts are not balanced.
-        edits: Edits query embeddings. If None, embeddings are not edited.
-        limits: Limits on time, size and number.
-        batch: Whether to make one call per distinct prompt instead of per image.
+        address: The address of the upstream server, or None if there is none.
+        balancer: The balancer that assigns values. If None, prompts are not balanced.
+        edits: The edits of query embeddings. If None, embeddings are not edited.
+        limits: Limits on time, memory and the number of requests.
+        batch: Whether to make one call per distinct prompt instead of one per image.
         log_prompts: Whether to log prompts.
         follow_seeds: Whether values are derived from the seed of a request.
-        image_models: Patterns of names of models whose responses are images.
-        transport: A transport of httpx2, for tests.
+        image_models: Name patterns of models that return images.
+        transport: An httpx2 transport, for tests.
     """
 
     def __init__(  # noqa: PLR0913
@@ -127,7 +127,7 @@ class Service:
         self.follow_seeds = follow_seeds
         self.image_models = image_models
         self.transport = transport
-        self.running = 0  # requests for images whose bodies have arrived
+        self.running = 0  # number of image requests whose bodies have arrived
         self.bodies = IncompleteBodies(int(limits.bodies))
         self._named_in_log: set[str] = set()
         self._upstream: tuple[asyncio.AbstractEventLoop, Upstream] | None = None
@@ -137,13 +137,13 @@ class Service:
         """Return the upstream client for the running event loop.
 
         Raises:
-            RefusedError: If there is no server.
+            RefusedError: If there is no upstream server.
         """
         if self.address is None:
             message = "there is no upstream server; start the proxy with --upstream URL"
             raise RefusedError(404, message, code="no_upstream")
         loop = asyncio.get_running_loop()
-        # httpx2 connections belong to an event loop, and test clients start their own.
+        # httpx2 connections are tied to an event loop, and test clients start their own loops.
         if self._upstream is None or self._upstream[0] is not loop:
             self._upstream = (loop, Upstream(self.address, self.limits, self.transport))
         return self._upstream[1]
@@ -155,7 +155,7 @@ class Service:
             self._upstream = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer any request."""
+        """Handle any request."""
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1000})
             return
@@ -184,7 +184,7 @@ class Service:
         """Balance a request, or forward it with a header that reports that it was not balanced."""
         path, method = exchange.path, exchange.request.method
         if method not in METHODS:
-            message = f"the method is refused; expected one of {', '.join(METHODS)}"
+            message = f"the method is not allowed; expected one of {', '.join(METHODS)}"
             raise RefusedError(405, message, code="invalid_method")
         if method == "POST" and self.edits is not None and self.edits.reads(path.name):
             return await self.embed(exchange, self.edits)
@@ -205,27 +205,27 @@ class Service:
         is_new = shown not in self._named_in_log and len(self._named_in_log) < PATHS_IN_LOG
         if is_new:
             self._named_in_log.add(shown)
-            log.warning("POST %s is forwarded and not balanced", shown)
+            log.warning("POST %s is forwarded without balancing", shown)
         return await self._pass_unread(exchange, _not_balanced(path))
 
     async def generate(
         self, exchange: Exchange, endpoint: Endpoint, balancer: Balancer
     ) -> Response:
-        """Answer a request that may be for images.
+        """Handle a request that may be for images.
 
         Args:
             exchange: The request.
-            endpoint: The endpoint of its path.
-            balancer: Assigns values to the prompt.
+            endpoint: The endpoint for the request's path.
+            balancer: The balancer that assigns values.
 
         Raises:
-            RefusedError: If the request cannot be answered, or the server sends no valid response.
+            RefusedError: If the request is rejected, or if the server sends no valid response.
         """
         content = await self._read(exchange)
-        # Count a request only once its body has arrived, so that stalled clients do not block
+        # Count a request only after its body has arrived, so that stalled clients do not block
         # others.
         if self.running >= self.limits.requests:
-            message = f"{self.running} requests are being answered; try again later"
+            message = f"{self.running} requests are being processed; try again later"
             raise RefusedError(503, message, code="busy")
         self.running += 1
         try:
@@ -235,7 +235,7 @@ class Service:
                 return await self._generate(exchange, endpoint, order, balancer)
         finally:
             self.running -= 1
-        # Nothing was balanced; if the request is invalid, the server will report it.
+        # Nothing is balanced. If the request is invalid, the server will report it.
         note = _unchanged(order) if order else _not_balanced(exchange.path)
         return await self.pass_on(exchange, exchange.path, note, content)
 
@@ -265,7 +265,7 @@ class Service:
         """
         if exchange.body.is_complete:
             return
-        # A client that is still sending only receives the response if its body is read.
+        # A client that is still sending receives the response only if its body is read.
         try:
             async with asyncio.timeout(DRAINED):
                 while not exchange.body.is_complete:
@@ -285,7 +285,8 @@ class Service:
         """
         headers = exchange.request.headers
         is_strict = isinstance(endpoint, ImagesEndpoint)
-        # Forward long conversations, and long requests to paths that may also return text.
+        # Forward requests that are too long if their path may also return text, such as long
+        # conversations.
         if not exchange.body.is_complete:
             if is_strict:
                 await self._check_size(exchange)
@@ -313,7 +314,7 @@ class Service:
             original = unquote(headers[ORIGINAL])
         if not isinstance(original, str | None) or len(original or "") > LONGEST_PROMPT:
             message = (
-                f"{ORIGINAL_FIELD}: expected the text that the user wrote, of at most"
+                f"{ORIGINAL_FIELD}: expected the text written by the user, with at most"
                 f" {LONGEST_PROMPT:,} characters"
             )
             raise RefusedError(400, message, param=ORIGINAL_FIELD)
@@ -322,10 +323,10 @@ class Service:
     async def _generate(
         self, exchange: Exchange, endpoint: Endpoint, order: Order, balancer: Balancer
     ) -> Response:
-        """Answer a request for images: balance its prompt, and call for each image."""
+        """Handle an image request: balance its prompt, and make a call for each image."""
         index = _index_of(exchange.request)
         balance = partial(balanced, balancer, order, index, follow_seed=self.follow_seeds)
-        # Long prompts take several milliseconds, during which other requests should continue.
+        # Balancing a long prompt takes several milliseconds and must not block other requests.
         if len(order.prompt) <= SHORT:
             prompts = balance()
         else:
@@ -342,7 +343,7 @@ class Service:
         return self._joined_response(endpoint, calls, results, prompts, held)
 
     async def _stream(self, exchange: Exchange, call: Call, prompts: BalancedPrompts) -> Response:
-        """Answer a request for one image by streaming its events."""
+        """Handle a request for one image by streaming its events."""
         content = encoded_json(call.body)
         headers = [*forwarded(exchange.headers, *OF_BODY), (b"content-type", b"application/json")]
         reply = await self._send(exchange, exchange.path, headers, content)
@@ -353,9 +354,9 @@ class Service:
     async def _ask_all(
         self, exchange: Exchange, calls: Sequence[Call], held: HeldAnswers
     ) -> list[Reply | RefusedError]:
-        """Return the response to each call, or the error.
+        """Return the response or the error for each call.
 
-        Calls that take too long are cancelled, without affecting the others.
+        Calls that take too long are cancelled without affecting the others.
         """
         upstream = self.upstream
         target = upstream.target(exchange.path.raw, exchange.query)
@@ -368,26 +369,26 @@ class Service:
         try:
             await asyncio.wait(tasks, timeout=exchange.remaining)
         finally:
-            # This also cancels paid calls if the client has disconnected.
+            # If the client has disconnected, this avoids paying for calls that nobody needs.
             for task in tasks:
                 task.cancel()
             outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         return [self._result(outcome) for outcome in outcomes]
 
     def _result(self, outcome: Reply | BaseException) -> Reply | RefusedError:
-        """Return the response to a call, or the error."""
+        """Return the response to a call, or its error."""
         if isinstance(outcome, Reply | RefusedError):
             return outcome
         if isinstance(outcome, asyncio.CancelledError):
             return late(self.limits.seconds)
-        # Only log the type, since a message may quote a prompt or a key.
+        # Log only the type, because the message may quote a prompt or a key.
         log.error("a call failed: %s", type(outcome).__name__)
         return unreachable(Exception())
 
     def _single_response(
         self, result: Reply | RefusedError, prompts: BalancedPrompts, held: HeldAnswers
     ) -> Response:
-        """Return the unchanged response to a request with one call.
+        """Return the unchanged upstream response to a request with one call.
 
         Raises:
             RefusedError: If the call failed, or its response does not match the API.
@@ -411,7 +412,7 @@ class Service:
         """Return a response with all received images, or the server's first error.
 
         Raises:
-            RefusedError: If no call was answered.
+            RefusedError: If none of the calls received a response.
         """
         answers: list[Json | None] = []
         first: Reply | None = None
@@ -419,15 +420,15 @@ class Service:
             answers.append(None)
             if isinstance(result, RefusedError):
                 continue
-            # An error contains no images, but a server may send some with an invalid status.
+            # Errors contain no images, but a server may send images with an invalid status.
             if result.is_success or not result.has_valid_status:
                 answer = read_answer(result.content)
                 if has_images(answer, endpoint.items, may_be_empty=result.is_success):
                     answers[row] = answer
-                    # Free the body, which has been parsed.
+                    # The body has been parsed, so free its memory.
                     results[row] = replace(result, content=b"")
                     first = first or replace(result, content=b"")
-        # Without any image, forward the server's own response.
+        # If there are no images, forward the server's own response.
         if first is None:
             return self._without_images(endpoint, calls, results, prompts, held)
         try:
@@ -449,7 +450,7 @@ class Service:
         prompts: BalancedPrompts,
         held: HeldAnswers,
     ) -> Response:
-        """Return the response of a server that did not send any images.
+        """Return the response if the server did not send any images.
 
         Raises:
             RefusedError: If the response does not match the API.
@@ -460,8 +461,8 @@ class Service:
             if result.is_media:
                 note = _note(prompts, call.rows[:1], failed=len(prompts.prompts) - 1)
                 return self._held_response(result, [result.content], note, held)
-            # The server refused the request in the API's format; Gemini blocks prompts with status
-            # 200.
+            # The server rejected the request in the format of its API, such as Gemini, which
+            # reports blocked prompts with status 200.
             if endpoint.is_refusal(read_answer(result.content)):
                 return self._held_response(result, [result.content], _failed(prompts), held)
         return self._failure(results, prompts, held)
@@ -469,7 +470,7 @@ class Service:
     def _failure(
         self, results: Sequence[Reply | RefusedError], prompts: BalancedPrompts, held: HeldAnswers
     ) -> Response:
-        """Return the server's first error unchanged.
+        """Return the server's first error, unchanged.
 
         Raises:
             RefusedError: If the server did not send an error.
@@ -487,21 +488,21 @@ class Service:
     def _held_response(
         self, reply: Reply, pieces: Sequence[bytes | bytearray], note: str, held: HeldAnswers
     ) -> HeldResponse:
-        """Build a response with a reply's status and headers."""
-        # httpx2 has decoded the body.
+        """Build a response with the status and headers of an upstream reply."""
+        # httpx2 has already decoded the body.
         headers = forwarded(reply.headers, b"content-encoding")
         status = reply.status if reply.has_valid_status else 200
         return HeldResponse(pieces, status, headers, note, held, self.limits.seconds)
 
     async def embed(self, exchange: Exchange, edits: QueryEdits) -> Response:
-        """Answer an embedding request: edit query embeddings, forward document embeddings.
+        """Handle an embedding request: edit query embeddings, and forward document embeddings.
 
         Args:
             exchange: The request.
-            edits: The edits.
+            edits: The edits of query embeddings.
 
         Raises:
-            RefusedError: If the edit belongs to a different model, or the server sends no valid
+            RefusedError: If the edit belongs to a different model, or if the server sends no valid
                 response.
         """
         from .embeddings import CHECKED, is_of_queries, texts_of
@@ -530,7 +531,8 @@ class Service:
                 raise late(self.limits.seconds) from None
 
         if not edits.checks(model):
-            # Check each model once, since an edit for a different model would silently do harm.
+            # Check each model once, because the edit of a different model would silently corrupt
+            # its embeddings.
             sample = await _unless_disconnected(exchange, ask({**body, "input": list(CHECKED)}))
             if not sample.is_success:
                 return self._failed_embeddings(sample, held)
@@ -542,7 +544,7 @@ class Service:
         return self._held_response(reply, [edited], "edited", held)
 
     def _failed_embeddings(self, reply: Reply, held: HeldAnswers) -> Response:
-        """Return the server's own error.
+        """Return the server's error.
 
         Raises:
             RefusedError: If its status cannot be forwarded.
@@ -552,11 +554,11 @@ class Service:
         return self._held_response(reply, [reply.content], "not edited (failed)", held)
 
     async def guard(self, exchange: Exchange, balancer: Balancer) -> Response:
-        """Answer LiteLLM's Generic Guardrail API with a request's balanced texts.
+        """Handle a call of LiteLLM's Generic Guardrail API, and return the balanced texts.
 
         Args:
             exchange: The request.
-            balancer: Assigns values to the prompt.
+            balancer: The balancer that assigns values.
 
         Raises:
             RefusedError: If the body does not match that API.
@@ -580,13 +582,13 @@ class Service:
     async def pass_on(
         self, exchange: Exchange, path: RequestPath, note: str, content: bytearray
     ) -> Response:
-        """Forward a request unchanged, and stream its response.
+        """Forward a request unchanged and stream its response.
 
         Args:
             exchange: The request.
-            path: Its path at the server.
-            note: The header that reports why nothing was balanced.
-            content: The beginning of the body, which has been read.
+            path: The path at the upstream server.
+            note: The value of the header that reports why nothing was balanced.
+            content: The part of the body that has already been read.
 
         Raises:
             RefusedError: If the server cannot be reached.
@@ -607,10 +609,11 @@ class Service:
     async def _send(
         self, exchange: Exchange, path: RequestPath, headers: Headers, content: object
     ) -> httpx2.Response:
-        """Forward a request with this content; return the response before its body is read.
+        """Forward a request with new content, and return the response before its body is read.
 
         Raises:
-            RefusedError: If the server cannot be reached, takes too long or has an invalid status.
+            RefusedError: If the server cannot be reached, takes too long or sends an invalid
+                status.
         """
         upstream = self.upstream
         target = upstream.target(path.raw, exchange.query)
@@ -632,7 +635,7 @@ class Service:
 
 
 async def _unless_disconnected(exchange: Exchange, work: Coroutine[object, object, T]) -> T:
-    """Run a coroutine, and cancel it if the client disconnects.
+    """Run a coroutine and cancel it if the client disconnects.
 
     Raises:
         ClientDisconnect: If the client disconnected.
@@ -653,7 +656,8 @@ async def _unless_disconnected(exchange: Exchange, work: Coroutine[object, objec
 async def _disconnected(body: ClientBody) -> None:
     """Return when the client disconnects.
 
-    This waits for the end of an upload first, since two readers would take each other's messages.
+    This first waits for the end of the upload, because two concurrent readers would take each
+    other's messages.
     """
     await body.completed.wait()
     while (await body.receive())["type"] != "http.disconnect":
@@ -674,29 +678,29 @@ async def _upload(body: ClientBody, content: bytearray) -> AsyncIterator[bytes]:
 
 
 def _index_of(request: Request) -> int | None:
-    """Return the position of the first image in the client's count; None without a count.
+    """Return the position of the first image in the client's count, or None without a count.
 
     Raises:
-        RefusedError: If the header is not a whole number.
+        RefusedError: If the header is not an integer.
     """
     text = request.headers.get(INDEX)
     if text is None:
         return None
     # A number with 18 digits fits into 64 bits.
     if not text.isdecimal() or len(text) > 18:
-        raise RefusedError(400, f"{INDEX}: expected a whole number of 0 or more", param=INDEX)
+        raise RefusedError(400, f"{INDEX}: expected a whole number of at least 0", param=INDEX)
     return int(text)
 
 
 def _note(prompts: BalancedPrompts, rows: Sequence[int], failed: int = 0) -> str:
-    """Return the header with image values, and the reasons why prompts are unchanged."""
+    """Return the header with the images' values and the reasons why prompts are unchanged."""
     note: dict[str, object] = {
         "values": [prompts.values[row] for row in rows],
         "reasons": [prompts.reasons[row] for row in rows],
     }
     people = [prompts.people[row] for row in rows]
     if max(map(len, people), default=0) > 1:
-        note["people"] = people  # one value per person in a scene
+        note["people"] = people  # one value per person in the prompt
     if failed:
         note["failed"] = failed
     return json.dumps(note)

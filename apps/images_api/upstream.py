@@ -1,4 +1,4 @@
-"""Call the upstream server within limits, and retry calls after temporary failures."""
+"""Call the upstream server within limits and retry after temporary failures."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from .limits import Limits
 from .memory import AnswerMemory, HeldAnswers
 from .order import Json, RefusedError
 
-RETRIED = {408, 409, 429, 500, 502, 503, 504}  # statuses that API clients also retry
+RETRIED = {408, 409, 429, 500, 502, 503, 504}  # statuses after which API clients retry as well
 _VERSION = re.compile(r"v\d+\w*")  # such as "v1" and "v1beta"
-LONGEST_WAIT = 20.0  # maximum wait before a retry in seconds; otherwise, the client has to retry
+LONGEST_WAIT = 20.0  # maximum seconds before a retry; beyond that, it is left to the client
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Reply:
 
     @property
     def has_valid_status(self) -> bool:
-        """Return whether the status can be forwarded; HTTP defines none above 599."""
+        """Return whether the status can be forwarded, since HTTP defines none above 599."""
         return 200 <= self.status <= 599
 
     @property
@@ -51,7 +51,7 @@ class Reply:
         return self.header("content-type").lower().startswith(kinds)
 
     def header(self, name: str) -> str:
-        """Return the first header with a name, or ""."""
+        """Return the first header with this name, or "" if there is none."""
         for header_name, value in self.headers:
             if header_name.lower() == name.encode():
                 return value.decode("latin-1")
@@ -62,17 +62,17 @@ def checked_address(upstream: str) -> str:
     """Check the base URL of the upstream server.
 
     Returns:
-        The URL, without a slash at the end.
+        The URL without a trailing slash.
 
     Raises:
-        InvalidInputError: If it does not have the form http://HOST/... or https://HOST/...
+        InvalidInputError: If the URL does not have the form http://HOST/... or https://HOST/...
     """
     shown = "no address"
     try:
         parts = urlsplit(upstream)
-        _ = parts.port  # raises ValueError if it is not a number
+        _ = parts.port  # raises ValueError if the port is not a number
         has_host = bool(parts.hostname)
-        # Do not show the user, password and query, which may be keys.
+        # Do not show the user, password or query, because they may contain keys.
         place = parts.path.rpartition("@")[2]
         shown = f"{parts.scheme}://{parts.hostname}{parts.path}" if has_host else repr(place)
         is_address = parts.scheme in ("http", "https") and has_host
@@ -82,21 +82,21 @@ def checked_address(upstream: str) -> str:
     if is_address and is_plain:
         return upstream.rstrip("/")
     raise InvalidInputError(
-        f"upstream: got {shown}; expected the base_url of a client, without a key in it, such as"
+        f"upstream: got {shown}; expected a client's base_url without a key in it, such as"
         " https://api.openai.com/v1"
     )
 
 
 class Upstream:
-    """Represent the client for one server and one event loop.
+    """A client for one server and one event loop.
 
-    Requests do not share state: each is built from the client's request, and the httpx2 client has
-    no cookies or default headers.
+    Requests do not share any state. Each is built from the request of its client, and the httpx2
+    client has no cookies or default headers.
 
     Args:
-        address: The base URL, before /images/generations.
-        limits: Limits on time, size and number.
-        transport: A transport of httpx2, for tests.
+        address: The base URL, to which paths such as /images/generations are appended.
+        limits: Limits on time, memory and the number of requests.
+        transport: An httpx2 transport, for tests.
     """
 
     def __init__(
@@ -104,10 +104,10 @@ class Upstream:
     ) -> None:
         self.address = address
         self.limits = limits
-        # The limit applies to all requests together, since the server counts calls, not clients.
+        # The limit applies to all requests together, because the server counts calls, not clients.
         self.places = asyncio.Semaphore(int(limits.parallel))
         self.memory = AnswerMemory(int(limits.answer))
-        # Notice within ten seconds if the server is down.
+        # If the server is down, fail within ten seconds.
         self._timeout = httpx2.Timeout(limits.seconds, connect=min(10.0, limits.seconds))
         pool = httpx2.Limits(max_connections=None, max_keepalive_connections=int(limits.parallel))
         no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
@@ -118,7 +118,7 @@ class Upstream:
         await self._client.aclose()
 
     def target(self, raw_path: bytes, query: bytes) -> bytes:
-        """Return the path and query at the server, with one version in the path.
+        """Return the path and query for the server, with only one version in the path.
 
         Args:
             raw_path: The path of the client's request, without a leading slash.
@@ -128,7 +128,8 @@ class Upstream:
         version, _, rest = raw_path.partition(b"/")
         segments = base.strip("/").split("/")
         name = version.decode("latin-1")
-        # Clients may or may not have /v1 in their base_url. A version in the address has priority.
+        # Clients may or may not have /v1 in their base_url. A version in the address takes
+        # precedence.
         has_version = any(map(_VERSION.fullmatch, segments))
         if has_version and (name == "v1" or name in segments):
             raw_path = rest
@@ -138,22 +139,22 @@ class Upstream:
     async def send(
         self, method: str, target: bytes, headers: Headers, **content: Any
     ) -> httpx2.Response:
-        """Send a request; return the response before its body is read.
+        """Send a request, and return the response before its body is read.
 
         Args:
             method: The HTTP method.
-            target: Path and query, which are sent byte for byte.
-            headers: All headers, except for Host and those of the body, which are added.
+            target: The path and query, which are sent byte for byte.
+            headers: All headers except Host and those that describe the body, which are added.
             content: `content` or `files`, see httpx2.Request.
 
         Raises:
-            RefusedError: If the target is too long or not printable.
+            RefusedError: If the target or a header is invalid.
             httpx2.RequestError: If the server cannot be reached.
         """
         extensions = {"timeout": self._timeout.as_dict(), "target": target}
         if authenticates_connection(headers):
-            # Such authentication applies to the connection, which must not be reused for other
-            # clients.
+            # This kind of authentication applies to the entire connection, so the connection must
+            # not be reused for other clients.
             headers = [*headers, (b"connection", b"close")]
         try:
             url = httpx2.URL(self.address).copy_with(raw_path=target)
@@ -172,18 +173,18 @@ class Upstream:
         *,
         as_form: bool = False,
     ) -> Reply:
-        """Return the response to one call, with retries after temporary failures.
+        """Make a call, with retries after temporary failures, and return the response.
 
         Args:
-            target: Path and query.
-            headers: The forwarded headers of the request.
+            target: The path and query.
+            headers: The headers forwarded from the request.
             body: The fields to send.
-            held: Counts the bytes of the response.
-            as_form: Whether to send the fields as a multipart form, not as JSON.
+            held: The counter for the response's memory.
+            as_form: Whether to send the fields as a multipart form instead of JSON.
 
         Raises:
-            RefusedError: If the server cannot be reached, or its response is too large or
-                unreadable.
+            RefusedError: If the server cannot be reached, or if its response is too large or cannot
+                be decoded.
         """
         headers = [*headers, (b"accept-encoding", b"gzip, deflate")]
         if not as_form:
@@ -192,11 +193,11 @@ class Upstream:
             is_last = attempt == self.limits.retries
             try:
                 async with self.places:
-                    # Encode it here, so that waiting calls do not need this memory.
+                    # Encode the body only now, so that waiting calls do not need memory for it.
                     content = _content_of(body, as_form)
                     reply = await self._ask_once(target, headers, content, held)
             except httpx2.TimeoutException:
-                # The server may still be working on it, and a second call would be charged again.
+                # The server may still be working on this call, and a retry would be charged again.
                 raise late(self.limits.seconds) from None
             except httpx2.DecodingError:
                 raise unreadable() from None
@@ -208,7 +209,7 @@ class Upstream:
             if is_last or reply.status not in RETRIED:
                 return reply
             wait = wait_of(reply, attempt)
-            # For long waits, forward the response, which contains the requested wait.
+            # If the wait is long, forward the response, which tells the client how long to wait.
             if wait > LONGEST_WAIT:
                 return reply
             held.release(len(reply.content))
@@ -221,15 +222,15 @@ class Upstream:
         response = await self.send("POST", target, headers, **content)
         received = bytearray()
         try:
-            # Pieces have at most a megabyte after decoding.
+            # A decoded piece has at most one megabyte.
             async for piece in response.aiter_bytes():
                 await held.take(len(piece))
                 received += piece
-                # Several pieces may be available at once, so let other tasks run in between.
+                # If several pieces are available at once, let other tasks run in between.
                 await asyncio.sleep(0)
         except BaseException:
             held.release(len(received))
-            # The traceback of the error refers to this frame, so free the bytes explicitly.
+            # The error's traceback refers to this frame, so free the bytes explicitly.
             received.clear()
             raise
         finally:
@@ -238,7 +239,7 @@ class Upstream:
 
 
 def _content_of(body: Mapping[str, object], as_form: bool) -> Json:
-    """Return a call's content as arguments for httpx2.Request."""
+    """Return the body of a call as arguments for httpx2.Request."""
     if not as_form:
         return {"content": encoded_json(body)}
     parts = []
@@ -249,12 +250,12 @@ def _content_of(body: Mapping[str, object], as_form: bool) -> Json:
 
 
 def backoff(attempt: int) -> float:
-    """Return the seconds to wait before the next attempt: 0.5, 1, 2, ..., minus a random part."""
+    """Return the seconds until the next attempt: 0.5, 1, 2, ..., reduced by a random amount."""
     return float(0.5 * 2**attempt * (1 - 0.25 * random.random()))
 
 
 def wait_of(reply: Reply, attempt: int) -> float:
-    """Return the wait in seconds that a server requests, or the value of `backoff`.
+    """Return the seconds that the server asks to wait, or the value of `backoff`.
 
     Args:
         reply: The server's response.
@@ -269,18 +270,18 @@ def wait_of(reply: Reply, attempt: int) -> float:
 
 
 def unreachable(error: Exception) -> RefusedError:
-    """Return the error for a server that does not answer, without its address or a body."""
+    """Return the error for a server that cannot be reached, without revealing its address."""
     message = f"the upstream server cannot be reached ({type(error).__name__})"
     return RefusedError(502, message, code="upstream_unreachable")
 
 
 def unreadable() -> RefusedError:
     """Return the error for a response that does not match the API."""
-    message = "the upstream server's answer does not match its API, and contains no image"
+    message = "the upstream server's response does not match its API and contains no image"
     return RefusedError(502, message, code="upstream_form")
 
 
 def late(seconds: float) -> RefusedError:
     """Return the error for a server that takes too long."""
-    message = f"the upstream server did not answer within {seconds:g} seconds"
+    message = f"the upstream server did not respond within {seconds:g} seconds"
     return RefusedError(504, message, code="upstream_timeout")

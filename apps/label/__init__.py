@@ -29,18 +29,18 @@ def open_study(
     """Open the study of `vldebias label`.
 
     Args:
-        folder: folder of the images.
+        folder: the image folder.
         attributes: attributes to ask about.
         choices: values of the attributes, see `questions_of`.
-        file: file for the answers. Default: answers.jsonl in the folder of the images.
-        annotators: names of allowed annotators; empty: anyone.
-        most: number of questions per annotator; None: ask about every image.
+        file: file for the answers. Default: answers.jsonl in the image folder.
+        annotators: names of the people who may take part. If empty, anyone may.
+        most: maximum number of questions per annotator. If None, ask about every image.
         sample: "judge" or "turn", see `sampled`.
-        seed: seed of the sample and of the order.
+        seed: seed for the sample and the order of the images.
 
     Raises:
-        InvalidInputError: If there are no images or questions, or the file contains answers to
-            other questions.
+        InvalidInputError: If there are no images or questions, or if the file contains answers to
+            different questions.
     """
     images = ImageFolder.open(folder)
     questions = questions_of(attributes, choices, images.prompt_set)

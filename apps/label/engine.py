@@ -1,4 +1,4 @@
-"""Run a labelling study: decide what each annotator sees next, and store the answers."""
+"""Run a labelling study: decide what each annotator sees next and store the answers."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from vldebias.judge.plan import PlannedImage
 
 from .study import ImageFolder, Question, annotator_name
 
-SLOW = 3600.0  # maximum recorded seconds per answer; annotators may take a break
+SLOW = 3600.0  # maximum recorded seconds per answer, because annotators may take a break
 SHARED = 20  # images that every annotator sees first, so that agreement can be measured early
-PACE = 5  # minimum number of answers for estimating the remaining minutes
+PACE = 5  # minimum number of answers before the remaining time is estimated
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Place:
     Attributes:
         annotator: the annotator's name.
         step: index of the question in the annotator's order, or None if all are answered.
-        since: when the question was shown, according to `time.monotonic`.
+        since: time when the question was shown, as returned by `time.monotonic`.
     """
 
     annotator: str
@@ -43,17 +43,17 @@ class View:
 
     Attributes:
         annotator: the annotator's name.
-        step: step of the position; None if all questions are answered.
-        picture: the image as PNG; None at the end, or if the file is damaged.
-        image: number of the image in the annotator's order, from 1.
-        images: number of images.
-        done: number of images with answers to all questions.
-        question: the question; None at the end.
+        step: index of the question, or None if all are answered.
+        picture: the image as PNG, or None at the end or if the file is damaged.
+        image: one-based number of the image in the annotator's order.
+        images: total number of images.
+        done: number of images for which all questions are answered.
+        question: the question, or None at the end.
         answer: the annotator's earlier answer, if any.
-        position: number of the question about this image, and number of questions.
-        minutes: estimated remaining minutes; None if unknown.
+        position: number of this question about the image, and the number of questions per image.
+        minutes: estimated remaining time in minutes, or None if unknown.
         can_go_back: whether there is a previous question.
-        can_go_on: whether this question has an answer that need not be changed.
+        can_go_on: whether the question is already answered, so that it can be skipped.
     """
 
     annotator: str
@@ -73,20 +73,20 @@ class View:
 class Labelling:
     """Manage a study's images, questions and answers for several simultaneous annotators.
 
-    All annotators see the same 20 images first, and then the others. The order only depends on the
-    seed and the name of the annotator, so it does not change if the server is restarted or further
-    images are generated.
+    All annotators see the same 20 images before the others. The order depends only on the seed and
+    the annotator's name, so it does not change if the server is restarted or more images are
+    generated.
 
     Args:
         folder: the images.
         questions: the questions about each image.
-        log: answer file, which may already contain answers.
-        annotators: names of allowed annotators. If empty, anyone may take part.
-        seed: seed of the order.
+        log: the answer file, which may already contain answers.
+        annotators: names of the people who may take part. If empty, anyone may.
+        seed: seed for the order of the images.
 
     Raises:
-        InvalidInputError: If the name of an annotator is invalid, the log cannot be read, or one of
-            its answers is not among the choices.
+        InvalidInputError: If an annotator's name is invalid, the log cannot be read, or one of its
+            answers is not among the choices.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Labelling:
         self.seed = seed
         self.annotators = tuple(dict.fromkeys(annotator_name(name) for name in annotators))
         self._lock = threading.Lock()
-        # An annotator's order is needed for every click.
+        # The order is needed on every click, so cache it.
         self._order = lru_cache(maxsize=256)(self._shuffled)
         self._answer_of_key: dict[tuple[str, str, str], str] = {}
         self._seconds: dict[str, list[float]] = defaultdict(list)
@@ -117,12 +117,12 @@ class Labelling:
             unknown = sorted(values - {*question.choices})
             if unknown:
                 raise InvalidInputError(
-                    f"{self.log.path}: contains the answer {unknown[0]!r} about"
+                    f"{self.log.path}: the file contains the answer {unknown[0]!r} about"
                     f" {question.attribute}; expected one of {', '.join(question.choices)}. Use the"
-                    " same --choices, or choose another --out"
+                    " same --choices as before, or a different --out"
                 )
-        # If the sample was enlarged, the weights of earlier answers have decreased; append these
-        # answers again.
+        # Enlarging the sample decreases the weights of earlier answers, so append these answers
+        # again with their new weights.
         for answer in self.log.answers().values():
             weight = self.folder.weights.get(answer.image, answer.weight)
             if (
@@ -139,26 +139,26 @@ class Labelling:
         Raises:
             InvalidInputError: If the name is invalid.
         """
-        self._read()  # a different server may have appended answers
+        self._read()  # another server may have appended answers
         # "ada" continues as "Ada" if there are answers by Ada.
         known = {annotator for annotator, _, _ in self._answer_of_key}
         annotator = annotator_name(name, known, self.annotators)
         return self._at(annotator, self._next_open(annotator, 0))
 
     def answer(self, place: Place, choice: int, shown: int | None = None) -> Place:
-        """Store an answer, and go to the next question without an answer.
+        """Store an answer and go to the next unanswered question.
 
         "no person" answers all questions about the image.
 
         Args:
-            place: position of the annotator.
-            choice: number of the choice.
-            shown: the step on the screen. A key pressed while the previous answer was being saved
-                belongs to the previous picture and corrects that answer.
+            place: the annotator's position.
+            choice: index of the choice.
+            shown: the step on the screen. A key pressed while the previous answer is being saved
+                refers to the previous picture, and corrects the answer about it.
 
         Raises:
             InvalidInputError: If there is no such choice.
-            OSError: If the answer could not be written; the position does not change.
+            OSError: If the answer could not be written. The position then does not change.
         """
         step = place.step if shown is None else shown
         latest = self._steps - 1 if place.step is None else place.step
@@ -198,12 +198,12 @@ class Labelling:
         return self._at(place.annotator, self._next_open(place.annotator, step + 1))
 
     def back(self, place: Place) -> Place:
-        """Go to the previous question, to see or correct its answer."""
+        """Go back to the previous question."""
         step = self._steps if place.step is None else place.step
         return self._at(place.annotator, self._first_of(place.annotator, max(step - 1, 0)))
 
     def forward(self, place: Place) -> Place:
-        """Go to the next question, unless this one has no answer."""
+        """Go to the next question, provided that this one is answered."""
         if place.step is None or self._is_open(place.annotator, place.step):
             return place
         following = place.step + 1
@@ -215,7 +215,7 @@ class Labelling:
         )
 
     def view(self, place: Place) -> View:
-        """Return the screen for a position; it does not reveal the variant, prompt or file."""
+        """Return what the annotator sees, without revealing the variant, prompt or file name."""
         images = len(self.folder.records)
         done = self._done(place.annotator)
         if place.step is None:
@@ -239,7 +239,7 @@ class Labelling:
         if len(seconds) >= PACE:
             steps = range(self._steps)
             unanswered = sum(self._is_open(place.annotator, step) for step in steps)
-            # Use the median, since annotators may take breaks.
+            # The median is not affected by breaks.
             minutes = max(1, round(median(seconds) * unanswered / 60))
         return View(
             annotator=place.annotator,
@@ -257,12 +257,12 @@ class Labelling:
         )
 
     def finish(self) -> None:
-        """Wait until the current answer has been written, and block further ones."""
-        # Do not release the lock, since the process is about to end.
+        """Wait until the current answer has been written, and block all others."""
+        # The lock is not released, because the process is about to end.
         self._lock.acquire(timeout=1)
 
     def progress(self) -> dict[str, int]:
-        """Return the number of images with answers to all questions, by annotator."""
+        """Return, by annotator, the number of images for which all questions are answered."""
         self._read()
         names = {annotator for annotator, _, _ in self._answer_of_key} | {*self.annotators}
         return {name: self._done(name) for name in sorted(names)}
@@ -272,7 +272,7 @@ class Labelling:
             return self.folder.picture(record)
         except (
             OSError
-        ):  # the page reports this without the file name, which could reveal the variant
+        ):  # the page reports the problem without the file name, which could reveal the variant
             return None
 
     @property
@@ -284,7 +284,7 @@ class Labelling:
 
     def _shuffled(self, annotator: str) -> tuple[PlannedImage, ...]:
         def key(record: PlannedImage) -> tuple[bool, bytes]:
-            # The shared images come first, since False sorts before True.
+            # False sorts before True, so the shared images come first.
             return record.path not in self._first, _hash(self.seed, annotator, record.path)
 
         return tuple(sorted(self.folder.records, key=key))
@@ -297,7 +297,7 @@ class Labelling:
         return frozenset(shuffled[:SHARED])
 
     def examples(self) -> list[bytes]:
-        """Return two example pictures from the study, avoiding the shared ones if possible."""
+        """Return two example pictures, which are not among the shared images if possible."""
         later = [record for record in self.folder.records if record.path not in self._first]
         records = later or list(self.folder.records)
         shown = sorted(records, key=lambda record: _hash(self.seed, record.path))[:2]
@@ -318,26 +318,26 @@ class Labelling:
         ]
 
     def _is_open(self, annotator: str, step: int) -> bool:
-        """Return whether a question is unanswered, or has a contradictory answer.
+        """Return whether a question is unanswered or its answer contradicts another one.
 
-        "no person" contradicts a value in another answer about the same image.
+        "no person" contradicts any value in a different answer about the same image.
         """
         record, question = self._asked(annotator, step)
         answers = self._answers(annotator, record.path)
         answer = answers[self.questions.index(question)]
         if answer is None:
             return True
-        # If one answer is "no person" and the other is "female", one of them is wrong.
+        # If one answer is "no person" and another is "female", one of them must be wrong.
         values = set(answers) - {None, NO_PERSON}
         return answer == NO_PERSON and bool(values)
 
     def _next_open(self, annotator: str, start: int) -> int | None:
-        # Skipped questions come last.
+        # Return to skipped questions at the end.
         order = [*range(start, self._steps), *range(start)]
         return next((step for step in order if self._is_open(annotator, step)), None)
 
     def _first_of(self, annotator: str, step: int) -> int:
-        """Return the image's first question if "no person" answered all of them, else this one."""
+        """Return the image's first step if "no person" answered all questions, else `step`."""
         record, _ = self._asked(annotator, step)
         if set(self._answers(annotator, record.path)) == {NO_PERSON}:
             return step - step % len(self.questions)
@@ -351,7 +351,7 @@ class Labelling:
         )
 
     def _read(self) -> None:
-        """Reload all answers, because a different server may have appended some."""
+        """Reload all answers, because another server may have appended some."""
         with self._lock:
             self._answer_of_key = {key: answer.value for key, answer in self.log.answers().items()}
 

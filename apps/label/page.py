@@ -1,4 +1,4 @@
-"""Build the labelling page: it asks for a name, and then shows one image at a time."""
+"""Build the labelling page, which asks for a name and then shows one image at a time."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ HTML: Any = _templates().get_template("view.html").module  # macros, which escap
 SMALL = 128  # width in pixels below which images are enlarged without smoothing
 LOST = (
     "The page has lost your position, for example because the server was restarted. Enter your name"
-    " again to continue where you were."
+    " again to continue where you left off."
 )
 
-# Keys work regardless of the focus, except in text fields; a key that is held down counts once.
+# Keys work regardless of the focus, except in text fields. A key that is held down counts once.
 HEAD = """
 <script>
 document.addEventListener("keydown", (event) => {
@@ -59,19 +59,19 @@ document.addEventListener("keydown", (event) => {
 
 
 def build_demo(engine: Labelling) -> gr.Blocks:
-    """Return the page of a study; it does not reveal variants, prompts or file names."""
+    """Build the page for a study, without revealing variants, prompts or file names."""
     with gr.Blocks(title="Label images", analytics_enabled=False) as demo:
         Page(engine)
     return demo
 
 
 class Page:
-    """Components of the page and their events; the position is stored in the visitor's session."""
+    """The page's components and events. The visitor's session stores the position."""
 
     def __init__(self, engine: Labelling) -> None:
         self.engine = engine
         self.place = gr.State(None)
-        self.shown = gr.Textbox(visible=False)  # step on the visitor's screen, sent with answers
+        self.shown = gr.Textbox(visible=False)  # the step on the screen, which is sent with answers
         with gr.Column() as self.entry:
             examples = [base64.b64encode(png).decode() for png in engine.examples()]
             _html(
@@ -79,7 +79,7 @@ class Page:
                 elem_classes="intro",
             )
             if engine.annotators:
-                # Select the name if there is only one annotator.
+                # If there is only one annotator, preselect the name.
                 first = engine.annotators[0] if len(engine.annotators) == 1 else None
                 self.name: gr.Radio | gr.Textbox = gr.Radio(
                     list(engine.annotators), value=first, label="Your name", elem_id="name"
@@ -115,12 +115,13 @@ class Page:
         settings: dict[str, object] = {
             "outputs": self._outputs,
             "show_progress": "hidden",
-            # Only the page calls these handlers, with its position.
+            # Only the page itself may call these handlers.
             "api_visibility": "private",
-            # Process events in order, so that a second key press applies to the new position.
+            # Process events in order, so that the second of two key presses applies to the new
+            # position.
             "concurrency_limit": 1,
             "concurrency_id": "page",
-            # With "once", the page would hang if the server was killed.
+            # With "once", the page would hang after the server is killed.
             "trigger_mode": "multiple",
         }
         self.begin.click(self._start, [self.name], **settings)
@@ -141,7 +142,7 @@ class Page:
         def press(place: Place | None, shown: object) -> list[object]:
             if place is None:
                 return self._ask_name(LOST)
-            step = -1  # if the page does not show a valid step
+            step = -1  # the page does not show a valid step
             if isinstance(shown, str) and shown.isascii() and shown.isdigit():
                 step = int(shown)
             try:
@@ -149,7 +150,7 @@ class Page:
             except (InvalidInputError, OSError) as error:
                 return self._show(
                     place,
-                    f"Not saved: {error}. Inform the organizer of the study, then choose again.",
+                    f"Not saved: {error}. Tell the organiser of the study, then choose again.",
                 )
 
         return press
@@ -191,9 +192,9 @@ class Page:
         data = None
         is_small = False
         if png:
-            # Embed the image, since a URL could reveal the file name, and would be cached.
+            # Embed the image, because a URL could reveal the file name and would be cached.
             data = base64.b64encode(png).decode()
-            # In a PNG, these bytes contain the width.
+            # These bytes of a PNG contain its width.
             is_small = int.from_bytes(png[16:20], "big") < SMALL
         shown = HTML.where(view), HTML.picture(view, data, is_small), HTML.question(view)
         texts = ["", *shown, HTML.said(remark), HTML.thanks(view, self.engine.next_command())]
@@ -201,13 +202,13 @@ class Page:
         return [place, str(view.step), *screens, *map(str, texts), *moves, *self._buttons(view)]
 
     def _buttons(self, view: View) -> list[object]:
-        """Return updates for all buttons: one per choice; the others are hidden."""
+        """Return updates that show one button per choice and hide the others."""
         if view.question is None:
             return [gr.skip() for _ in self.choices]
         updates = []
         for number, choice in enumerate(view.question.choices):
             is_chosen = choice == view.answer
-            # The last two choices are not values, so they look different.
+            # The last two choices are not values, so they are styled differently.
             names_value = number < len(view.question.values)
             mark = "  ✓" if is_chosen else ""
             update = gr.update(
@@ -226,35 +227,35 @@ def _html(value: str = "", **settings: Any) -> gr.HTML:
 
 
 def serve_study(engine: Labelling, **where: Any) -> None:
-    """Print a summary of the study, and serve the page until it is stopped.
+    """Print a summary of the study and serve the page until it is stopped.
 
     Args:
         engine: the study.
-        where: port and public, see `serve`.
+        where: `port` and `public`, which are passed to `serve`.
 
     Raises:
         OSError: If the answers cannot be written.
     """
     folder = engine.folder
     engine.log.path.parent.mkdir(parents=True, exist_ok=True)
-    # Open the file now, to report missing permissions before anyone has answered.
+    # Open the file now, so that missing permissions are reported before anyone answers.
     with engine.log.path.open("ab"):
         pass
     number = len(folder.records)
     variants = {record.variant for record in folder.records}
     prompts = {record.prompt for record in folder.records}
     images = (
-        f"{quantity(number, 'image')} of {folder.root}/ ({quantity(len(prompts), 'prompt')},"
+        f"{quantity(number, 'image')} in {folder.root}/ ({quantity(len(prompts), 'prompt')},"
         f" {quantity(len(variants), 'variant')})"
     )
     lines = [f"Each answer is saved immediately to {engine.log.path}."]
     if folder.weights:
         lines.append(
-            f"Images that {folder.judge} is unsure about were sampled more often; the weights of"
-            " answers correct for this."
+            f"Images that {folder.judge} is unsure about were sampled more often. The answers are"
+            " weighted to correct for this."
         )
     if folder.missing:
-        lines.append(f"{folder.missing} more images of the plan have not been generated yet.")
+        lines.append(f"{folder.missing} more images in the plan have not been generated yet.")
     for name, done in engine.progress().items():
         lines.append(f"{name}: {done} of {number} images done.")
 

@@ -1,9 +1,10 @@
 """Sample images for labelling: uncertainty sampling with inverse-probability weights.
 
-The strata are the judge's answers for each method, split at the median of its confidence. Labels
-are allocated by the size of a stratum and the judge's uncertainty (Neyman, 1934), one by one with
-the method of Huntington and Hill, so that a larger sample contains the smaller one. Estimates are
-unbiased for any judge, since answers are weighted by the inverse sampling probability of the image.
+The strata are the judge's answers for each method, split at the judge's median confidence. Labels
+are allocated by stratum size and the judge's uncertainty (Neyman, 1934). They are allocated one by
+one with the Huntington-Hill method, so that a larger sample contains any smaller one. Each answer
+is weighted by the inverse sampling probability of its image, so estimates are unbiased for any
+judge.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from .study import ImageFolder, Question
 
 ENDING = ".sample.json"
 LEAST = 2  # minimum number of labels per stratum, if it has enough images
-ERROR = 0.05  # minimum error rate that is assumed for a judge
+ERROR = 0.05  # minimum assumed error rate of a judge
 
 
 class LabelSample(Strict):
@@ -35,9 +36,9 @@ class LabelSample(Strict):
 
     Attributes:
         attribute: the attribute whose answers determine the strata.
-        judge: judge name.
-        strata: the images of each stratum, in random order.
-        turns: the stratum of each image to label, in order, for all images.
+        judge: name of the judge.
+        strata: the images in each stratum, in random order.
+        turns: the order of labelling all images, as the stratum of each next image.
         labels: number of sampled images.
     """
 
@@ -49,18 +50,19 @@ class LabelSample(Strict):
 
     @classmethod
     def draw(cls, images: pd.DataFrame, labels: int, *, seed: int = 0, **facts: str) -> LabelSample:
-        """Sample images, with at least LEAST from each stratum.
+        """Sample images, including at least LEAST from each stratum.
 
-        If there are too few labels for the finest strata, coarser ones are used.
+        If there are too few labels for the finest strata, coarser strata are used.
 
         Args:
-            images: a row per image with its `path`; `within`, the part with separate figures, such
-                as a method; `said`, the answer of the judge; and `sure`, its probability.
+            images: one row per image with the columns `path`; `within`, a group such as a method,
+                for which separate figures are reported; `said`, the judge's answer; and `sure`, its
+                probability.
             labels: number of images to sample.
-            seed: seed of the order within the strata.
-            facts: attribute and judge.
+            seed: seed for the order within each stratum.
+            facts: the attribute and the judge.
         """
-        # Sort by a hash, so that the order does not change if further images are generated.
+        # Sort by a hash, so that the order does not change if more images are generated.
         order = images.path.map(lambda path: hashlib.sha256(f"{seed}\0{path}".encode()).digest())
         shuffled = images.loc[order.sort_values().index]
         strata = _strata(shuffled, labels)
@@ -70,7 +72,7 @@ class LabelSample(Strict):
 
     @property
     def weights(self) -> Mapping[str, float]:
-        """Return the inverse sampling probability of each sampled image, by path."""
+        """Return each sampled image's inverse sampling probability, by path."""
         counts = Counter(self.turns[: self.labels])
         weights: dict[str, float] = {}
         for number, stratum in enumerate(self.strata):
@@ -80,13 +82,13 @@ class LabelSample(Strict):
 
 
 def _strata(images: pd.DataFrame, labels: int) -> list[pd.DataFrame]:
-    """Return the finest strata for which there are enough labels, or else a single stratum.
+    """Return the finest strata for which there are enough labels, or a single stratum otherwise.
 
     Args:
         images: one row per image, in random order.
         labels: number of labels.
     """
-    # Every stratum needs two labels, since the variance of a single one cannot be estimated.
+    # Every stratum needs two labels, because the variance cannot be estimated from one.
     answers = [rows for _, rows in images.groupby(["within", "said"])]
     halves = [half for rows in answers for half in _halves(rows)]
     parts = [rows for _, rows in images.groupby("within")]
@@ -97,7 +99,7 @@ def _strata(images: pd.DataFrame, labels: int) -> list[pd.DataFrame]:
 
 
 def _halves(rows: pd.DataFrame) -> list[pd.DataFrame]:
-    """Return the rows above the judge's median confidence, and the others."""
+    """Split rows at the judge's median confidence."""
     middle = rows.sure.median()
     if rows.sure.max() > middle:
         above = rows.sure > middle
@@ -107,7 +109,7 @@ def _halves(rows: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def _least(strata: Sequence[pd.DataFrame]) -> int:
-    """Return the number of labels that strata need: LEAST each, or one for a single stratum."""
+    """Return the number of labels needed for strata: LEAST each, or one for a single stratum."""
     if len(strata) == 1:
         return 1
     return sum(min(LEAST, len(stratum)) for stratum in strata)
@@ -116,8 +118,8 @@ def _least(strata: Sequence[pd.DataFrame]) -> int:
 def _turns(strata: Sequence[pd.DataFrame]) -> tuple[int, ...]:
     """Return the stratum of each image to label, in order.
 
-    The first LEAST images of each stratum come first, then they are ordered by the size of the
-    stratum and the uncertainty of the judge.
+    LEAST images from each stratum come first. The others are ordered by the size of their stratum
+    and the judge's uncertainty.
     """
     needs: list[tuple[float, int]] = []
     for number, stratum in enumerate(strata):
@@ -141,20 +143,20 @@ def sampled(
     way: str = "judge",
     seed: int = 0,
 ) -> ImageFolder | None:
-    """Return the sampled images with their weights; None if the prompts take turns.
+    """Return the sampled images with their weights, or None if images are not sampled.
 
     Args:
-        images: the images of the study.
+        images: the images in the study.
         question: the question whose attribute determines the strata.
-        log: file of the answers; a sample that is stored next to it is enlarged, but never reduced.
-        limit: number of images; None: all.
-        way: "judge" for uncertainty sampling, if a judge has labelled the images and there are no
-            answers without weights, or "turn" for all prompts in turn.
-        seed: seed of the sample.
+        log: the answer file. A sample stored next to it may be enlarged, but is never reduced.
+        limit: number of images to sample. If None, all images are used.
+        way: "judge" for uncertainty sampling, which requires that a judge has labelled the images
+            and that all existing answers have weights; "turn" to go through all prompts in turn.
+        seed: seed for the sample.
 
     Raises:
-        InvalidInputError: If the way is unknown, or the stored sample is for a different attribute
-            or different images.
+        InvalidInputError: If `way` is unknown, or if the stored sample is for a different attribute
+            or for different images.
     """
     if way not in ("judge", "turn"):
         raise InvalidInputError(f"--sample: expected judge or turn, got {way!r}")
@@ -164,14 +166,14 @@ def sampled(
     if earlier is not None:
         if way == "turn" or earlier.attribute != question.attribute:
             raise InvalidInputError(
-                f"{file}: contains a sample for {earlier.attribute} by the judge {earlier.judge};"
-                f" put --attribute {earlier.attribute} first and remove --sample turn, or choose"
-                " another --out"
+                f"{file}: the file contains a sample for {earlier.attribute} by the judge"
+                f" {earlier.judge}; put --attribute {earlier.attribute} first and remove --sample"
+                " turn, or choose a different --out"
             )
         labels = max(earlier.labels, limit or len(earlier.turns))
         sample = earlier.model_copy(update={"labels": labels})
     elif limit is not None and way == "judge":
-        # Do not sample if answers about unsampled images already exist.
+        # Do not sample if there are already answers without weights.
         if all(answer.weight is not None for answer in log.answers().values()):
             sample = _draw(images, question, limit, seed)
     if sample is None:
@@ -187,7 +189,7 @@ def sampled(
 def _check_comparable(chosen: ImageFolder, images: ImageFolder, sample: LabelSample) -> None:
     """Raise an error if no prompt in a sample has an image from every method.
 
-    Methods are compared for each prompt, so nothing could be computed from the answers.
+    Methods are compared on the same prompts, so the answers could not be evaluated.
     """
     methods = {record.variant for record in images.records}
     if _some_prompt_has(methods, chosen.records):
@@ -201,9 +203,9 @@ def _check_comparable(chosen: ImageFolder, images: ImageFolder, sample: LabelSam
             records=tuple(record for record in images.records if record.path in larger.weights),
         )
     raise InvalidInputError(
-        f"--questions: in a sample of {sample.labels} images no prompt has an image of every"
+        f"--questions: in a sample of {sample.labels} images, no prompt has an image from every"
         f" method ({', '.join(sorted(methods))}), so the methods could not be compared; expected at"
-        f" least {needed} images, with one question for each attribute, or --sample turn"
+        f" least {needed} images, with one question per attribute, or --sample turn"
     )
 
 
@@ -216,10 +218,10 @@ def _some_prompt_has(methods: set[str], records: Sequence[PlannedImage]) -> bool
 
 
 def _only_sampled(images: ImageFolder, sample: LabelSample, file: Path) -> ImageFolder:
-    """Return a sample's images, with their weights.
+    """Return a sample's images with their weights.
 
     Raises:
-        InvalidInputError: If an image of the sample is not in the folder.
+        InvalidInputError: If a sampled image is not in the folder.
     """
     weights = sample.weights
     records = tuple(record for record in images.everything if record.path in weights)
@@ -234,8 +236,8 @@ def _only_sampled(images: ImageFolder, sample: LabelSample, file: Path) -> Image
 
 
 def _draw(images: ImageFolder, question: Question, labels: int, seed: int) -> LabelSample | None:
-    """Sample by the last judge's answers, or return None if impossible or unnecessary."""
-    # No sample is needed if all annotators see all images.
+    """Sample by the last judge's answers, or return None if this is impossible or unnecessary."""
+    # If every annotator sees every image, no sample is needed.
     if labels >= len(images.records):
         return None
     generated = None
@@ -245,8 +247,8 @@ def _draw(images: ImageFolder, question: Question, labels: int, seed: int) -> La
         last = last_judgements(generated, question.attribute, question.values)
     if generated is None or last is None:
         warn(
-            f"{images.root}: no judge has labelled {question.attribute}, so prompts take turns, as"
-            " with --sample turn"
+            f"{images.root}: no judge has labelled {question.attribute}, so images are chosen from"
+            " all prompts in turn, as with --sample turn"
         )
         return None
     table = pd.DataFrame(generated.images)

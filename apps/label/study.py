@@ -1,4 +1,4 @@
-"""Define the parts of a labelling study: images, questions with choices, and annotators' names."""
+"""Define the parts of a labelling study: images, questions with choices, and annotator names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from vldebias.prompts import list_prompts, load_prompts
 from vldebias.utils.pictures import ENDINGS
 
 LARGEST = 1024  # maximum length of the longer side in pixels
-# The key for each choice; letters are rarely needed.
+# The keys for the choices; letters are rarely needed.
 KEYS = "123456789abcdefghijk"
 LONGEST_NAME = 40
 
@@ -32,13 +32,13 @@ class ImageFolder:
     """Store the images to label.
 
     Attributes:
-        root: the folder; answers contain the paths of images relative to it.
+        root: the folder. Image paths in the answers are relative to it.
         records: the images to label.
-        everything: all images of the folder, some of which may have been labelled.
-        prompt_set: name of the prompt set of the images; None for images of unknown origin.
-        missing: number of images of the plan that have not been generated.
-        weights: inverse sampling probabilities of sampled images, by path.
-        strata: number of strata of the sample.
+        everything: all images in the folder, some of which may already be labelled.
+        prompt_set: name of the images' prompt set, or None for images of unknown origin.
+        missing: number of planned images that have not been generated.
+        weights: inverse sampling probabilities of the sampled images, by path.
+        strata: number of strata in the sample.
         judge: name of the judge whose answers determine the strata.
     """
 
@@ -55,19 +55,19 @@ class ImageFolder:
     def open(cls, folder: Path, *, limit: int | None = None) -> ImageFolder:
         """Open the images in a folder.
 
-        In a folder of `vldebias eval generation`, these are the images of held-out concepts, as in
-        the paper, or of all concepts if there are none. Images whose prompts state the attribute
-        are excluded, since their answers are known.
+        If the folder was written by `vldebias eval generation`, only the images of held-out
+        concepts are used, as in the paper, or all concepts if none are held out. Images whose
+        prompts state the attribute are excluded, since the answers are known.
 
         Args:
-            folder: a folder of images, or with results of `vldebias eval generation`.
+            folder: a folder of images, or the results folder of `vldebias eval generation`.
             limit: maximum number of images. They are chosen from all prompts in turn, seed by
-                seed, with all variants of each, since variants are compared. All annotators label
-                the same images, since annotators are compared, too.
+                seed. All variants of an image are included, because variants are compared. All
+                annotators label the same images, because annotators are compared, too.
 
         Raises:
-            InvalidInputError: If the folder does not exist, or contains no images or images from
-                several tasks.
+            InvalidInputError: If the folder does not exist, contains no images, or contains images
+                from several tasks.
         """
         if not folder.is_dir():
             raise InvalidInputError(f"{folder}: no such folder; expected one with images to label")
@@ -77,7 +77,7 @@ class ImageFolder:
         return _of_plan(GeneratedImages.open(root), limit)
 
     def picture(self, record: PlannedImage) -> bytes:
-        """Return the pixels as a new PNG, without metadata such as the prompt.
+        """Return the image as a new PNG without metadata such as the prompt.
 
         Raises:
             OSError: If the file cannot be read as an image.
@@ -92,7 +92,7 @@ class ImageFolder:
 
 
 def _drawn_folder(folder: Path) -> Path | None:
-    """Return the folder or its subfolder that contains a plan; None if there is none."""
+    """Return the folder that contains a plan, which may be a subfolder, or None."""
     if (folder / PLAN).is_file():
         return folder
     # `folder` may be the image folder or the results folder.
@@ -104,14 +104,14 @@ def _drawn_folder(folder: Path) -> Path | None:
     if len(folders) > 1:
         listed = ", ".join(map(str, folders))
         raise InvalidInputError(
-            f"{folder}: contains images from several tasks; choose one of {listed}"
+            f"{folder}: the folder contains images from several tasks; choose one of {listed}"
         )
     return folders[0]
 
 
 def _of_plan(drawn: GeneratedImages, limit: int | None) -> ImageFolder:
     plain = [image for image in drawn if image.stated is None]
-    # In the thesis, images of held-out professions are labelled (section 7.6.3).
+    # The thesis labels images of held-out professions (section 7.6.3).
     unseen = [image for image in plain if image.part == "unseen"]
     chosen = _in_turn(unseen or plain, limit)
     generated = [image for image in chosen if drawn.path(image).is_file()]
@@ -125,7 +125,7 @@ def _of_plan(drawn: GeneratedImages, limit: int | None) -> ImageFolder:
 
 def _in_turn(images: Sequence[PlannedImage], limit: int | None) -> list[PlannedImage]:
     """Return at most `limit` images, see `ImageFolder.open`."""
-    # Images with the same prompt and seed only differ in their variant.
+    # Images with the same prompt and seed differ only in their variant.
     twins: dict[tuple[str, int], int] = Counter((image.prompt, image.seed) for image in images)
     seeds: dict[str, list[int]] = defaultdict(list)
     for prompt, seed in sorted(twins):
@@ -133,7 +133,7 @@ def _in_turn(images: Sequence[PlannedImage], limit: int | None) -> list[PlannedI
 
     def turn(twin: tuple[str, int]) -> tuple[int, bytes]:
         prompt, seed = twin
-        # The first seeds of all prompts come first. Prompts are ordered by a hash, not by name.
+        # Start with the first seed of every prompt. Prompts are ordered by a hash, not by name.
         return seeds[prompt].index(seed), hashlib.sha256(prompt.encode()).digest()
 
     chosen: set[tuple[str, int]] = set()
@@ -142,7 +142,7 @@ def _in_turn(images: Sequence[PlannedImage], limit: int | None) -> list[PlannedI
         room = limit
     for twin in sorted(twins, key=turn):
         room -= twins[twin]
-        # Choose the first ones even if they exceed the limit.
+        # Choose at least one image with all its variants, even if they exceed the limit.
         if room < 0 and chosen:
             break
         chosen.add(twin)
@@ -155,7 +155,7 @@ def _of_files(root: Path, limit: int | None) -> ImageFolder:
     if not paths:
         kinds = ", ".join(ENDINGS)
         raise InvalidInputError(
-            f"{root}: contains no images ({kinds}); expected a folder of images to label"
+            f"{root}: the folder contains no images ({kinds}); expected images to label"
         )
     unnameable = [path for path in paths if not _can_be_named(path)]
     if unnameable:
@@ -168,16 +168,16 @@ def _of_files(root: Path, limit: int | None) -> ImageFolder:
 
 
 def _can_be_named(path: str) -> bool:
-    """Return whether a path can be stored in the answers, which are in UTF-8 and portable."""
+    """Return whether a path can be stored in the answers, which must be portable UTF-8."""
     return "\\" not in path and path == path.encode(errors="replace").decode()
 
 
 def _recorded(paths: Sequence[str], name: str) -> Iterable[PlannedImage]:
-    """Yield image records, derived from file paths.
+    """Yield image records that are derived from file paths.
 
-    The first folder is the variant, further folders are the prompt, and the file is the seed. So
-    "before/1.png" and "after/1.png" are compared with each other, and a flat folder has a single
-    variant.
+    The first folder is the variant, the remaining folders are the prompt, and the file is the seed.
+    This way, "before/1.png" and "after/1.png" are compared with each other, and a flat folder has a
+    single variant.
     """
     places = []
     for path in paths:
@@ -200,8 +200,8 @@ class Question:
     """Define a question about an attribute, with the values to choose from.
 
     Raises:
-        InvalidInputError: If there are fewer than two values, more values than keys, a repeated
-            value, or a reserved name.
+        InvalidInputError: If there are fewer than two values or more values than keys, or if a
+            value is repeated or reserved.
     """
 
     attribute: str
@@ -215,23 +215,23 @@ class Question:
         are_different = len(set(self.values)) == len(self.values)
         if len(self.values) < 2 or not are_different or "" in self.values:
             raise InvalidInputError(
-                f"--choices of {self.attribute}: expected two or more different values such as"
+                f"--choices for {self.attribute}: expected two or more different values such as"
                 f" male,female, got {','.join(self.values)!r}"
             )
         reserved = sorted({CANNOT_TELL, NO_PERSON, NO_MAJORITY} & set(self.values))
         if reserved:
             raise InvalidInputError(
-                f"--choices of {self.attribute}: {reserved[0]!r} is always offered; remove it"
+                f"--choices for {self.attribute}: {reserved[0]!r} is always offered; remove it"
             )
         if len(self.choices) > len(KEYS):
             raise InvalidInputError(
-                f"--choices of {self.attribute}: at most {len(KEYS) - 2} values have a key, got"
-                f" {len(self.values)}"
+                f"--choices for {self.attribute}: expected at most {len(KEYS) - 2} values, one per"
+                f" key, got {len(self.values)}"
             )
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """Return the values, followed by the two answers that are not values."""
+        """Return the values followed by the two answers that are not values."""
         return (*self.values, CANNOT_TELL, NO_PERSON)
 
 
@@ -241,25 +241,25 @@ def questions_of(
     """Return one question per attribute.
 
     Args:
-        attributes: distinct names.
-        choices: for the attribute at the same position, comma-separated values, or the name of a
-            prompt set with these values. Default: the prompt set with the name of the attribute,
-            otherwise `prompt_set`.
-        prompt_set: the prompt set of the images; it is used if its name ends with the attribute.
+        attributes: distinct attribute names.
+        choices: for the attribute at the same position, comma-separated values or the name of a
+            prompt set with these values. Default: the prompt set with the attribute's name, or
+            `prompt_set` if there is none.
+        prompt_set: the images' prompt set, which is used if its name ends with the attribute.
 
     Raises:
-        InvalidInputError: If there are no attributes, a repeated attribute, more choices than
-            attributes, or an attribute without values.
+        InvalidInputError: If there are no attributes, an attribute is repeated or has no values, or
+            there are more choices than attributes.
     """
     if not attributes:
         raise InvalidInputError(
-            "expected an attribute to label: --attribute gender, with --choices a,b for your own"
-            " attributes"
+            "expected an attribute to label, such as --attribute gender; add --choices a,b for your"
+            " own attributes"
         )
     if len(set(attributes)) < len(attributes) or len(choices) > len(attributes):
         raise InvalidInputError(
-            "expected different attributes and at most one --choices for each, in the same order; "
-            f"got --attribute {', '.join(attributes)} and {len(choices)} --choices"
+            "expected distinct attributes and at most one --choices per attribute, in the same"
+            f" order; got --attribute {', '.join(attributes)} and {len(choices)} --choices"
         )
     questions = []
     for attribute, choice in zip_longest(attributes, choices, fillvalue=""):
@@ -269,7 +269,7 @@ def questions_of(
 
 def _values(attribute: str, choices: str, prompt_set: str | None) -> tuple[str, ...]:
     packaged = list_prompts()
-    # "with,without" are values; "gender" is a prompt set with values.
+    # "with,without" is a list of values, but "gender" is a prompt set that contains values.
     if choices and choices not in packaged:
         return tuple(value.strip() for value in choices.split(","))
     names = [choices, attribute]
@@ -283,8 +283,8 @@ def _values(attribute: str, choices: str, prompt_set: str | None) -> tuple[str, 
                 return values
     known = [name for name in packaged if load_prompts(name).attributes]
     raise InvalidInputError(
-        f"--attribute {attribute}: its values are not known; list them, as in --choices"
-        f" small,large, or name one of the prompt sets {', '.join(known)}"
+        f"--attribute {attribute}: the values of this attribute are unknown; list them, as in"
+        f" --choices small,large, or choose one of the prompt sets {', '.join(known)}"
     )
 
 
@@ -292,29 +292,30 @@ def annotator_name(text: object, known: Iterable[str] = (), allowed: Sequence[st
     """Return the name under which answers are stored.
 
     Args:
-        text: the name that was typed.
-        known: names with answers; "ada" becomes "Ada" if `known` contains "Ada".
-        allowed: allowed names; empty: any.
+        text: the name that the annotator typed.
+        known: names of annotators with answers. "ada" becomes "Ada" if `known` contains "Ada".
+        allowed: allowed names. If empty, any name is allowed.
 
     Raises:
         InvalidInputError: If the name is not a string, is empty or too long, contains characters
             other than letters, digits, spaces and . ' - _, or is not allowed.
     """
     if not isinstance(text, str):
-        raise InvalidInputError(f"A name must be a string, got the type {type(text).__name__}.")
-    if len(text) > 10 * LONGEST_NAME:  # checked first, since normalizing a long text takes time
+        raise InvalidInputError(f"A name must be a string, but got {type(text).__name__}.")
+    if len(text) > 10 * LONGEST_NAME:  # checked first, because normalising long text takes time
         raise InvalidInputError(
-            f"A name has at most {LONGEST_NAME} characters, this one has {len(text)}."
+            f"A name may have at most {LONGEST_NAME} characters, but this one has {len(text)}."
         )
-    # Normalize letters such as é and spaces, so that a name has only one spelling.
+    # Normalise letters such as é and spaces, so that a name has only one spelling.
     name = " ".join(unicodedata.normalize("NFC", text).split())
     if not any(character.isalnum() for character in name):
         raise InvalidInputError(
-            "Enter your name, with at least one letter, to distinguish your answers from others'."
+            "Enter your name, with at least one letter, so that your answers can be distinguished"
+            " from others'."
         )
     if len(name) > LONGEST_NAME:
         raise InvalidInputError(
-            f"A name has at most {LONGEST_NAME} characters, this one has {len(name)}."
+            f"A name may have at most {LONGEST_NAME} characters, but this one has {len(name)}."
         )
     invalid = sorted({character for character in name if not _is_of_names(character)})
     if invalid:
@@ -322,18 +323,19 @@ def annotator_name(text: object, known: Iterable[str] = (), allowed: Sequence[st
         raise InvalidInputError(
             f"A name may only contain letters, digits, spaces and . ' - _; remove {shown}"
         )
-    # The spelling of allowed names has priority over the spelling in earlier answers.
+    # The spelling of allowed names takes precedence over the spelling in earlier answers.
     spellings = {spelling.casefold(): spelling for spelling in (*known, *allowed)}
     name = spellings.get(name.casefold(), name)
     if allowed and name not in allowed:
         raise InvalidInputError(
-            f"This study is for {', '.join(allowed)}; ask the organizer of the study to add you."
+            f"This study is only for {', '.join(allowed)}. Ask the organiser of the study to add"
+            " you."
         )
     return name
 
 
 def _is_of_names(character: str) -> bool:
-    """Return whether a character may occur in names: letters, marks, digits and separators."""
+    """Return whether a character may occur in names: a letter, mark, digit or separator."""
     return unicodedata.category(character)[0] in "LMN" or character in " .'-_"
 
 

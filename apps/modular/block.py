@@ -16,19 +16,19 @@ from vldebias.errors import InvalidInputError
 from vldebias.wording import Balancer
 from vldebias.wording.persons import NEXT_TEXT
 
-PROMPTS = ("prompt", "prompt_2", "prompt_3")  # prompts for one image, which get the same value
+PROMPTS = ("prompt", "prompt_2", "prompt_3")  # an image's prompts, which all get the same value
 
 
 class BalancePromptsBlock(ModularPipelineBlocks):
-    """State values of an attribute in the prompts of a call, evenly over its images.
+    """State attribute values in the prompts of a call, evenly over its images.
 
-    Prompts that already state the attribute, or show no person, are unchanged. Values are even over
-    all calls of the pipeline.
+    Prompts that already state the attribute or show no person are left unchanged. Values are even
+    over all calls of the pipeline.
 
     Args:
         attribute: name or file of a prompt set, such as "gender", or a list of them.
-        shares: share of the images for each value; None: even shares.
-        seed: seed of the values, to repeat a run; None: random.
+        shares: share of the images for each value. If None, shares are even.
+        seed: seed for the values, which makes runs repeatable. If None, values are random.
     """
 
     model_name = None
@@ -42,21 +42,21 @@ class BalancePromptsBlock(ModularPipelineBlocks):
     ) -> None:
         super().__init__()
         self._settings = {"attribute": attribute, "shares": shares, "seed": seed}
-        # Report unknown sets and invalid shares before a model is loaded.
+        # Report unknown prompt sets and invalid shares now, before a model is loaded.
         self._balancer = Balancer(attribute, shares=shares, seed=seed)
 
     def __deepcopy__(self, memo: dict[int, object]) -> BalancePromptsBlock:
-        """Return a block with the same settings and separate counts, as for another pipeline."""
+        """Return a block with the same settings but its own counts, for use in another pipeline."""
         return type(self)(**self._settings)
 
     @property
     def description(self) -> str:
         """Describe the block."""
-        return "Writes values of an attribute into prompts, evenly over the images of a call."
+        return "Inserts attribute values into prompts, evenly over the images of a call."
 
     @property
     def inputs(self) -> list[InputParam]:
-        """Return the prompt inputs of a call, and the number of images per prompt."""
+        """Return the prompts and the number of images per prompt."""
         texts = [InputParam(name) for name in PROMPTS[1:]]
         return [
             InputParam("prompt", required=True, description="A prompt, or a list of prompts."),
@@ -67,11 +67,11 @@ class BalancePromptsBlock(ModularPipelineBlocks):
 
     @property
     def intermediate_outputs(self) -> list[OutputParam]:
-        """Return the prompts, one for each image, with the values that they state."""
+        """Return one prompt per image, and the values that the prompts state."""
         names = (*PROMPTS, "negative_prompt", "num_images_per_prompt")
         return [
             *(OutputParam(name) for name in names),
-            OutputParam("assigned_values", description="Value of each image; None: unchanged."),
+            OutputParam("assigned_values", description="Value of each image, None if unchanged."),
             OutputParam("reasons", description="Why a prompt was left unchanged, or None."),
         ]
 
@@ -89,7 +89,7 @@ class BalancePromptsBlock(ModularPipelineBlocks):
         lengths = {name: len(column) for name, column in texts.items()}
         if len(set(lengths.values())) > 1:
             raise InvalidInputError(
-                f"got different numbers of texts, {lengths}; expected one of each prompt per image"
+                f"got different numbers of prompts, {lengths}; expected the same number for each"
             )
         joined = [NEXT_TEXT.join(image) for image in zip(*texts.values(), strict=True)]
         balanced = self._balancer.next(joined)
@@ -98,7 +98,7 @@ class BalancePromptsBlock(ModularPipelineBlocks):
             setattr(call, name, column[0] if is_single else list(column))
         if isinstance(call.negative_prompt, list) and count > 1:
             call.negative_prompt = [text for text in call.negative_prompt for _ in range(count)]
-        # Now there is a separate prompt for each image.
+        # There is now a separate prompt for each image.
         call.num_images_per_prompt = 1
         call.assigned_values = list(balanced.values)
         call.reasons = list(balanced.reasons)

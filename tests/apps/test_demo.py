@@ -297,8 +297,8 @@ def test_the_seconds_per_picture_are_measured_and_shown(painted: Any) -> None:
     assert "8 of 24 pictures" in tab._status(second)
     text = f"24 pictures in {last.seconds:.1f} s, {last.seconds / 24:.2f} s each."
     assert text in tab._status(last)
-    assert "A saved example" in tab._status(replace(last, seconds=None))
-    assert f"Remembered: {text}" in tab._status(last, is_remembered=True)
+    assert "This is a saved example" in tab._status(replace(last, seconds=None))
+    assert f"From an earlier request: {text}" in tab._status(last, is_remembered=True)
 
 
 def test_reused_pictures_are_not_counted_as_generated(painted: Any) -> None:
@@ -367,7 +367,7 @@ def test_the_default_uses_the_photographs_as_its_reference(engine: Any) -> None:
     labels = gallery.labels["gender"][list(answer.before.first)]
     assert answer.before.shares["female"] == (labels == "female").mean()
     kept = len(set(answer.before.first) & set(answer.after.first))
-    assert f"{kept} of the 20 stay." in answer.sentence()
+    assert f"{kept} of the 20 remain." in answer.sentence()
     assert "Library of Congress" in answer.source
     unchanged, _ = searches.search(engine, answer.query, "gender", "default", 0.0)
     assert unchanged.after == unchanged.before
@@ -418,10 +418,10 @@ def test_newly_misclassified_birds_are_shown_with_their_number(engine: Any) -> N
         picture=lambda engine, row: Image.new("RGB", (8, 8)),
         labels={"label": np.array(["landbird"] * 9)},
     )
-    update = tabs.SearchTab._birds(tab, "Put wrong by the method", range(9), gallery)
+    update = tabs.SearchTab._birds(tab, "Wrong only with the method", range(9), gallery)
     assert update["visible"]
-    assert "Put wrong by the method: the first 8 of 9" in update["value"]
-    assert not tabs.SearchTab._birds(tab, "Put wrong by the method", [], gallery)["visible"]
+    assert "Wrong only with the method: the first 8 of 9" in update["value"]
+    assert not tabs.SearchTab._birds(tab, "Wrong only with the method", [], gallery)["visible"]
 
 
 def test_the_first_click_immediately_announces_that_the_model_is_loading(

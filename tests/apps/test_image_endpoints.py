@@ -385,7 +385,7 @@ def test_an_unbalanced_path_is_logged_once(
     with caplog.at_level(logging.WARNING, "vldebias.serving"):
         post(proxy(FalseServices()), "v1/audio/speech", *[{"input": CEO}] * 3)
     assert [record.getMessage() for record in caplog.records] == [
-        "POST audio/speech is forwarded and not balanced"
+        "POST audio/speech is forwarded without balancing"
     ]
 
 

@@ -216,9 +216,9 @@ BAD: list[tuple[Any, int, str]] = [
     (b"[" * 100_000, 400, "not JSON"),
     (b"\xff", 400, "not JSON"),
     ([1], 400, "not a JSON object"),
-    ({}, 400, "prompt: expected a text"),
-    ({"prompt": " "}, 400, "prompt: expected a text"),
-    ({"prompt": ["A CEO"]}, 400, "prompt: expected a text"),
+    ({}, 400, "prompt: expected a non-empty string"),
+    ({"prompt": " "}, 400, "prompt: expected a non-empty string"),
+    ({"prompt": ["A CEO"]}, 400, "prompt: expected a non-empty string"),
     ({"prompt": CEO, "n": 0}, 400, "n: expected a whole number from 1 to 16"),
     ({"prompt": CEO, "n": 17}, 400, "n: expected a whole number from 1 to 16"),
     ({"prompt": CEO, "n": True}, 400, "n: expected a whole number"),
@@ -367,13 +367,13 @@ def wait_until(is_true: Callable[[], bool]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"upstream": "api.openai.com"}, "expected the base_url of a client"),
+        ({"upstream": "api.openai.com"}, "expected a client's base_url"),
         ({"upstream": "https://api.openai.com/v1?key=sk-1"}, "without a key"),
         ({"upstream": "https://me:sk-1@api.openai.com/v1"}, "without a key"),
-        ({"upstream": "https://x:port/v1"}, "expected the base_url"),
+        ({"upstream": "https://x:port/v1"}, "expected a client's base_url"),
         ({"sets": "gendre"}, "did you mean"),
         ({"shares": {"female": 2.0}}, "shares"),
-        ({"sets": Balancer("gender"), "seed": 1}, "it has its own"),
+        ({"sets": Balancer("gender"), "seed": 1}, "a Balancer has its own"),
     ],
 )
 def test_inconsistent_settings_are_refused(arguments: dict[str, Any], message: str) -> None:
@@ -422,7 +422,7 @@ def test_invalid_options_are_explained() -> None:
     command = [sys.executable, "-m", "vldebias", "serve", "--attribute", "gender", "--upstream"]
     done = subprocess.run([*command, "localhost"], capture_output=True, text=True)
     assert done.returncode == 2
-    assert "expected the base_url of a client" in " ".join(done.stderr.split())
+    assert "expected a client's base_url" in " ".join(done.stderr.split())
     with socket.socket() as occupied:
         occupied.bind(("127.0.0.1", 0))
         occupied.listen()

@@ -114,7 +114,7 @@ def test_a_whole_session_by_keyboard(
         page.locator("#question", has_text="Age?").wait_for()
         assert shown(page) == first  # the same image with the second question
         press(page, "ArrowLeft")
-        assert page.get_by_text("you said: female").is_visible()
+        assert page.get_by_text("your answer: female").is_visible()
         assert page.get_by_role("button", name="2 female ✓").is_visible()
         looked_at(page, f"label-back-{scheme}-{width}")
         press(page, "1")

@@ -268,15 +268,15 @@ def test_values_come_from_the_command_line_or_a_prompt_set() -> None:
 
 @refused(
     ([], [], "--attribute gender"),
-    (["gender", "gender"], [], "expected different attributes"),
+    (["gender", "gender"], [], "expected distinct attributes"),
     (
         ["glasses"],
         [],
-        r"--attribute glasses: its values are not known; list them, .* age, backgrounds",
+        r"--attribute glasses: the values of this attribute are unknown; .* age, backgrounds",
     ),
     (["gender"], ["male"], "two or more different values such as male,female, got 'male'"),
     (["gender"], ["male,no person"], "'no person' is always offered; remove it"),
-    (["size"], [",".join(map(str, range(30)))], "at most 18 values have a key, got 30"),
+    (["size"], [",".join(map(str, range(30)))], "at most 18 values, one per key, got 30"),
 )
 def test_invalid_questions_are_refused(attributes: list[str], choices: list[str]) -> None:
     studies.questions_of(attributes, choices)

@@ -211,7 +211,7 @@ def test_no_more_questions_are_asked_than_requested(folder: Path, labels: int) -
 def test_a_sample_too_small_to_compare_methods_is_refused_with_the_required_size(
     folder: Path,
 ) -> None:
-    with pytest.raises(InvalidInputError, match="no prompt has an image of every") as error:
+    with pytest.raises(InvalidInputError, match="no prompt has an image from every") as error:
         label.open_study(folder, ["gender"], most=2)
     assert not (folder / "answers.sample.json").exists()
     needed = int(str(error.value).split("at least ")[1].split()[0])

@@ -215,7 +215,7 @@ def test_credentials_have_two_parts_and_come_from_the_environment(
     monkeypatch.setenv(serving.AUTH, "ada:1234567")
     assert serving.credentials(public=False) == ("ada", "1234567")
     wrong = dict.fromkeys(("", "ada", "ada:", ":secret", ":"), "expected user:password")
-    for auth, message in (wrong | {"ada:1234567": "needs 8 characters, got 7"}).items():
+    for auth, message in (wrong | {"ada:1234567": "needs at least 8 characters, got 7"}).items():
         monkeypatch.setenv(serving.AUTH, auth)
         with pytest.raises(InvalidInputError, match=message):
             serving.credentials(public=True)

@@ -347,7 +347,7 @@ def test_merge_passes_the_projections_and_removes_all_hooks(tower: Tower) -> Non
     foreign_host = TowerHost(Tower())
     foreign_host.merge = lambda edits, strength: Host.merge(foreign_host, edits, strength)
     with pytest.raises(
-        UnsupportedHostError, match="Tower: cannot merge, because it is not known which layer"
+        UnsupportedHostError, match="Tower: cannot merge, because the layer that produces"
     ):
         EditAttachment(foreign_host, {"joint": PROJECTION}).merge()
 

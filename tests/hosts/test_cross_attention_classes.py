@@ -86,5 +86,5 @@ def test_every_family_is_supported_or_refused_with_a_message(name: str) -> None:
         assert layers
         assert all("attn" in layer or "attention" in layer for layer in layers)
         return
-    with pytest.raises(UnsupportedHostError, match="no cross-attention that reads the prompt"):
+    with pytest.raises(UnsupportedHostError, match="no cross-attention that reads only the prompt"):
         layers_of(name)

@@ -199,7 +199,7 @@ def test_errors_of_on_call_are_raised_after_the_pictures():
 
 
 def test_on_call_is_refused_if_no_values_are_sampled():
-    with pytest.raises(InvalidInputError, match="samples no values"):
+    with pytest.raises(InvalidInputError, match="does not sample values"):
         debias(tiny.sd(), "gender", method="cali", on_call=print)
     with pytest.raises(InvalidInputError, match="expected a function"):
         debias(tiny.sd(), "gender", on_call="log.jsonl")

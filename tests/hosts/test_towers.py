@@ -169,7 +169,7 @@ TENSOR = transforms.ToTensor()
 )
 def test_preprocessing_that_augmentation_cannot_reproduce_is_refused(steps: list[Any]) -> None:
     model = models_tiny.make_clip()
-    with pytest.raises(InvalidInputError, match="plain images became"):
+    with pytest.raises(InvalidInputError, match="converted plain images to shapes"):
         Towers(model, models_tiny.tokenizer_for(model), transforms.Compose(steps))
 
 

@@ -79,7 +79,7 @@ def a_function(problem: Any, role: str) -> Any:
     (lambda: fitted_by(lambda *_: CalibratedProjection), "returned the class .*an instance of it"),
     (lambda: fitted_by(lambda *_: {"joint": 1}), "returned a dict; .*once per role"),
     (lambda: fitted_by(lambda *_: a_function), "returned the function a_function; .*Derive"),
-    (lambda: fitted_by(lambda *_: torch.eye(256)), "Provenance of vldebias.projection.edit"),
+    (lambda: fitted_by(lambda *_: torch.eye(256)), "Provenance from vldebias.projection.edit"),
     (lambda: fitted_by(of_width_64), "'mine': fit returned an edit of width 64; expected 256"),
     (
         lambda: fitted_by(lambda *case: CalibratedProjection().fit(embedded(*case))),
@@ -93,7 +93,7 @@ def a_function(problem: Any, role: str) -> Any:
         lambda: fitted_by(lambda problem, role: problem.host.embed(problem.sets[0].pairs, role)),
         r"embed got \('.*expected a list of strings. For pairs, .* rows.unflatten\(0, \(-1, 2\)\)",
     ),
-    (lambda: fitted_by(lambda *_: [1, 2]), r"returned a list of 2; .* by Calibr.*fit\(\[pairs"),
+    (lambda: fitted_by(lambda *_: [1, 2]), r"returned a list with 2 items; .* by Calibr.*fit\(\[pairs"),
 )
 def test_a_mistake_in_a_method_is_explained(mistake: Any) -> None:
     mistake()
@@ -274,7 +274,7 @@ def set_nothing(self: Any, model: Any, tokenizer: Any = None, negative: bool = F
     (lambda: host(read=lambda *_: None), "Mine.read returned a NoneType; expected a mapping"),
     (lambda: host(read=lambda *_: torch.eye(3)), "Mine.read returned a Tensor; expected a mapping"),
     (lambda: host(read=lambda *_: {}), r"Mine.read returned no row \('joint', .*; expected a map"),
-    (lambda: host(install=lambda *_: None), "Mine installed hooks and returned None; expected the"),
+    (lambda: host(install=lambda *_: None), "Mine installed hooks and returned None; expected a"),
     (lambda: host(install=Host.install), "Mine does not define install"),
     (lambda: host(__init__=object.__init__), "Mine does not define __init__"),
     (lambda: host(__init__=lambda self, model: None), r"signature \(self, model\); expected"),
@@ -290,7 +290,7 @@ def test_a_host_whose_hooks_cannot_be_removed_is_not_attached() -> None:
     attached = []
     tower = Tower()
     register_host(type("Mine", (Hosted,), {"install": lambda self, a: attached.append(a)}))
-    with pytest.raises(ValueError, match="expected the function that removes the hooks"):
+    with pytest.raises(ValueError, match="expected a function that removes the hooks"):
         vldebias.debias(tower, "gender", method="difference")
     rows = torch.ones(1, 4)
     assert attached[0].apply("joint", rows, ["a"]) is rows

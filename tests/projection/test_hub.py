@@ -116,7 +116,7 @@ ASKED: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("call", ASKED)
 def test_an_unreachable_hub_is_tried_and_reported_once(call: str, attempts: list[Any]) -> None:
     message = (
-        r"huggingface\.co does not answer\).* `hf download" if call in list(ASKED)[:5] else r"\w"
+        r"huggingface\.co does not respond\).* `hf download" if call in list(ASKED)[:5] else r"\w"
     )
     with pytest.raises(InvalidInputError, match=message):
         ASKED[call]()

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from torch import nn
 
-_SAME = 5e-3  # loading one adapter in two precisions gives a smaller difference
+_SAME = 5e-3  # tolerance, above the difference between an adapter's norms in two precisions
 
 
 def adapters_length(modules: Iterable[nn.Module]) -> float:
@@ -36,9 +36,9 @@ def _active_adapters(layer: object) -> set[str]:
 class Adapters:
     """Track the adapters of text encoders.
 
-    Adapters are compared by the norm of their weights, since reloading may rename them. The norm is
-    recomputed only if modules, the set of active adapters or weights have changed. Changed weights
-    are detected by torch's version counters.
+    Adapters are compared by the norm of their weights, because reloading may rename them. The norm
+    is recomputed only if modules, weights or the set of active adapters have changed. Changed
+    weights are detected by torch's version counters.
     """
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:

@@ -43,7 +43,7 @@ INSIDE: ContextVar[bool] = ContextVar("vldebias_inside", default=False)
 
 
 class Attachment(ABC):
-    """Control what `vldebias.debias` attached to a host; `remove()` restores the host completely.
+    """Control what `vldebias.debias` has attached to a host, which `remove()` fully restores.
 
     An attachment is attached, disabled (inside `with attachment.disabled():`, where the host
     behaves as if nothing were attached), removed or merged. When used as a context manager, it is
@@ -92,7 +92,7 @@ class Attachment(ABC):
             self._state = "removed"  # the hooks remain but do nothing
             raise InvalidInputError(
                 f"{host.name}: {type(host).__name__} installed hooks and returned"
-                f" {self._uninstall!r}; expected the function that removes the hooks. End install"
+                f" {self._uninstall!r}; expected a function that removes the hooks. End install"
                 " with `return remove`"
             )
         self._watch_hooks: list[RemovableHandle] = []
@@ -106,7 +106,7 @@ class Attachment(ABC):
 
     @abstractmethod
     def _install(self) -> Callable[[], None]:
-        """Hook the host; return the function that removes the hooks."""
+        """Hook the host, and return the function that removes the hooks."""
 
     @abstractmethod
     def _merge(self) -> None:
@@ -127,7 +127,7 @@ class Attachment(ABC):
 
     @property
     def strength(self) -> float:
-        """Return the strength in [0, 1]; 0 leaves outputs bit-identical."""
+        """Return the strength in [0, 1]. At 0, outputs are bit-identical to those without it."""
         return self._strength
 
     @strength.setter
@@ -201,7 +201,7 @@ class Attachment(ABC):
             warn(f"{self.host.name}: {message}")
 
     def _release(self, state: str) -> None:
-        # This is called again at the end of a `with` block that already called remove() or merge().
+        # At the end of a `with` block, remove() or merge() may already have been called.
         if self._state == "attached":
             self._uninstall()
             for hook in self._watch_hooks:
@@ -253,7 +253,7 @@ def mark_merged(models: Iterable[object], note: str) -> None:
         note: a description of the edit.
     """
     for model in models:
-        # diffusers saves registered entries; transformers saves every attribute of its config.
+        # diffusers saves only registered entries; transformers saves all attributes of its config.
         register = getattr(model, "register_to_config", None)
         if register is not None:
             register(**{_MARKER: note})
@@ -340,7 +340,7 @@ def _conflicting(host: Host) -> list[Attachment]:
 
 
 def _watch(module: nn.Module, _: object) -> None:
-    """Warn if a shared text encoder is called outside its attached pipeline and fitting."""
+    """Warn if a shared text encoder is called, unless by its attached pipeline or for fitting."""
     if torch.compiler.is_compiling() or INSIDE.get():
         return
     for attachment in list(_ATTACHED):

@@ -134,7 +134,7 @@ class CustomHost(Host):
         return self.read_by(self._rows, prompts, role, *self.text_modules)
 
     def _rows(self, prompts: list[str]) -> Tensor:
-        # The first rows show whether the method is correct; later calls need not be recorded.
+        # The first call shows whether the method is correct, so later calls are not recorded.
         if self._is_checked:
             return torch.as_tensor(self._block(prompts))
         outputs = list[object]()
@@ -144,7 +144,7 @@ class CustomHost(Host):
             outputs.append(method(*args, **kwargs))
             return outputs[-1]
 
-        # The lock makes other threads that embed text wait, so the method is never replaced twice.
+        # Other threads that embed text wait for the lock, so the method is never replaced twice.
         with TOKENIZING:
             before = vars(self._owner).get(self._called)
             setattr(self._owner, self._called, record)
@@ -206,7 +206,7 @@ class CustomHost(Host):
     def _open(self, returned: Any) -> tuple[Tensor, Callable[[Tensor], object]]:
         """Return the embeddings in the method's output, and a function that replaces them."""
         place = self._output
-        # transformers output objects are mappings with keys; others are tuples with indices.
+        # Look up a key in a transformers output object, and an index in a tuple.
         part = returned if place is None else returned[place]
         if not isinstance(part, (Tensor, np.ndarray)):
             raise InvalidInputError(
@@ -288,14 +288,14 @@ def _unit(rows: Tensor) -> Tensor:
 
 
 class TextTable(Host):
-    """Store precomputed text embeddings for fitting and measuring; nothing can be attached.
+    """Store precomputed text embeddings, which can be used for fitting and measuring only.
 
     Args:
         rows: the embedding for each prompt, (d,) or (1, d).
         model_id: the name of the model that computed the embeddings.
 
     Raises:
-        InvalidInputError: If there are no prompts, or the rows differ in width, or a row is zero or
+        InvalidInputError: If there are no prompts, the rows differ in width, or a row is zero or
             not finite.
     """
 

@@ -21,7 +21,7 @@ Texts = Callable[[], Sequence[str]] | Sequence[str]
 
 
 class EditAttachment(Attachment):
-    """Apply fitted edits to a host's embeddings; `Host.install` adds the hooks.
+    """Apply fitted edits to a host's embeddings with the hooks from `Host.install`.
 
     Attributes:
         projections: the edit for each role ("joint", "sequence", "pooled", ...).
@@ -85,7 +85,7 @@ class EditAttachment(Attachment):
         return [(f"edit of {role}", edit.method) for role, edit in self.projections.items()]
 
     def apply(self, role: str, embeddings: Tensor, texts: Texts | None = None) -> Tensor:
-        """Return edited embeddings, leaving rows unchanged whose text states the attribute.
+        """Return edited embeddings, in which rows whose text states the attribute are unchanged.
 
         Args:
             role: one of `projections`.
@@ -192,7 +192,7 @@ class EditAttachment(Attachment):
     def _check_adapters(self) -> None:
         """Warn once if the adapters of the text encoders have changed since attaching.
 
-        Compiled code skips the check, since torch recompiles it when modules change.
+        Compiled code skips the check, because torch recompiles it when modules change.
         """
         if torch.compiler.is_compiling() or not self._adapters.changed():
             return

@@ -93,7 +93,7 @@ def _has(embed: object, *names: str) -> bool:
 
 
 def _methods_of(embed: Any) -> tuple[Embed, Embed, bool] | None:
-    """Return functions that embed queries and documents, and whether they take one query at a time.
+    """Return functions for queries and documents, and whether the former takes one query at a time.
 
     The first matching interface is used: a sentence-transformers model can also be called with
     tensors, and a chroma function has an `embed_query` for lists. Returns None if the object does
@@ -144,7 +144,7 @@ def _mapping_embedder(vectors: Mapping[str, object]) -> Embedder:
 
 
 class EmbeddedTexts(Host):
-    """Provide an `Embedder`'s vectors for fitting and measuring; nothing can be attached.
+    """Provide an `Embedder`'s vectors, which can be used for fitting and measuring only.
 
     Each text is requested once, in batches, when a method needs it.
     """
@@ -182,7 +182,7 @@ class EmbeddedTexts(Host):
             vectors = read_vectors(self._embed(batch), "embed", expected=len(batch))
             blocks.append(vectors.rows.detach().cpu().double())
         rows = torch.cat(blocks)
-        # Vectors that are zero or not finite have no direction, on which edits depend.
+        # Edits depend on the direction of a vector, so it must be finite and not zero.
         bad = int((~rows.isfinite().all(1) | ~rows.any(1)).sum())
         if bad:
             raise InvalidInputError(
@@ -195,7 +195,7 @@ class EmbeddedTexts(Host):
         """Return the width of the vectors."""
         source = self.embedder.source
         if isinstance(source, Mapping) and source:
-            # A mapping may lack the probe text, so use one of its own.
+            # A mapping may lack the probe text, so use one of its own texts.
             return self.embed([next(iter(source))], role).shape[-1]
         return super().dim(role)
 

@@ -66,7 +66,7 @@ def hook_methods(
     Returns:
         The function that restores the methods.
     """
-    # Only instance attributes have to be restored; otherwise the class provides the method.
+    # Only instance attributes have to be restored, because other methods belong to the class.
     before = {name: vars(owner).get(name) for name in around}
     hooks: dict[str, _MethodHook] = {}
     for name, change in around.items():
@@ -77,8 +77,8 @@ def hook_methods(
 
     def restore() -> None:
         for name, hook in hooks.items():
-            # Other code may have replaced the method in the meantime, and restoring the method
-            # would undo that change too.
+            # If other code has replaced the method in the meantime, restoring it would also undo
+            # that change.
             if vars(owner).get(name) is not hook:
                 raise VldebiasError(
                     f"{attachment.host.name}: {name} was replaced again after attaching; undo that"

@@ -50,7 +50,7 @@ SIDES = {"text": (TEXT,), "image": (IMAGE,), "both": (TEXT, IMAGE)}
 BATCH = 64
 
 TOKENIZING = threading.RLock()
-"""Lock for tokenizer calls, since a fast tokenizer sets truncation and padding for all threads."""
+"""Lock for tokenizer calls, because fast tokenizers set truncation and padding for all threads."""
 # A worker forked while a thread holds the lock would wait forever. Windows does not fork.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=TOKENIZING._at_fork_reinit)  # type: ignore[attr-defined]
@@ -200,7 +200,7 @@ class Host(ABC):
         )
 
     def merge(self, edits: Mapping[str, CalibratedProjection], strength: float) -> Sequence[object]:
-        """Fold the edits into the model's weights; if one fails, no weight is changed.
+        """Fold the edits into the model's weights.
 
         Args:
             edits: the projection for each role.
@@ -213,8 +213,7 @@ class Host(ABC):
             UnsupportedHostError: If the weights cannot express the edits. No weight is changed.
         """
         raise UnsupportedHostError(
-            f"{self.name}: cannot merge, because it is not known which layer produces the"
-            " embeddings"
+            f"{self.name}: cannot merge, because the layer that produces the embeddings is unknown"
         )
 
     def space(self, role: str) -> str:
@@ -233,7 +232,7 @@ class Host(ABC):
         if side not in SIDES:
             raise InvalidInputError(f"side: expected one of {', '.join(SIDES)}, got {side!r}")
         if self.image_tower:
-            # Only the host is copied; the model and the cached rows are shared.
+            # Copy only the host, and share the model and the cached rows.
             host = copy(self)
             vars(host)["_memory"] = self.memory
             host.roles = SIDES[side]
@@ -312,8 +311,8 @@ class Host(ABC):
             role: the tensor that is edited.
             edit: the fitted edit. If None, nothing is edited.
             strength: fraction of the edit to apply, in [0, 1].
-            keep_stated: whether to leave prompts unchanged that contain one of the edit's attribute
-                words, as in `vldebias.debias`.
+            keep_stated: whether prompts that contain one of the edit's attribute words are left
+                unchanged, as in `vldebias.debias`.
         """
         rows = self.embed(prompts, role)
         if edit is None:
@@ -362,7 +361,7 @@ class Host(ABC):
 
     def dim(self, role: str) -> int:
         """Return the width of the embeddings of `role`."""
-        # Use any text that was already embedded, since a service or mapping may not know PROBE.
+        # Use any text that was already embedded, because a service or mapping may not know PROBE.
         for (role_of_row, _), row in list(self.memory.rows.items()):
             if role_of_row == role:
                 return row.shape[-1]
@@ -398,7 +397,7 @@ class Host(ABC):
             return mark
         try:
             rows = self.embed(TEXTS, role)
-        except InvalidInputError:  # no tokenizer; fitted edits can be attached without one
+        except InvalidInputError:  # no tokenizer, which fitted edits do not need
             return mark
         return mark.model_copy(update={"texts": numbers_of(rows)})
 
@@ -435,7 +434,7 @@ class Host(ABC):
             )
 
     def edits_by_role(self, edits: Mapping[str, Edit]) -> dict[str, Edit]:
-        """Return a checked edit for every role; roles in the same space share an edit."""
+        """Return a checked edit for every role. Roles in the same space share an edit."""
         edit_of_space = {self.space(role): edit for role, edit in edits.items()}
         missing = [role for role in self.roles if self.space(role) not in edit_of_space]
         if missing:
@@ -478,7 +477,7 @@ TEXTS = (
     "two small dogs are playing in the park",
     "The old town hall, in winter.",
 )
-"""Texts whose embeddings are part of a fingerprint; none of them is about people."""
+"""Texts whose embeddings are part of a fingerprint. None of them mentions people."""
 
 
 def numbers_of(rows: Tensor) -> tuple[tuple[float, ...], ...]:
@@ -499,7 +498,7 @@ _ADAPTER = re.compile(r"lora_|\.to_[kv]_ip\.|image_projection_layers\.")
 _VALUES = 65536
 # Tensors up to this size are read in full, which covers every projection head.
 _WHOLE = 1 << 21
-# A vector with mean square 1 and no pattern that occurs in weights; it is tiled for longer tensors.
+# A vector with mean square 1 and no pattern that occurs in weights, repeated for longer tensors.
 _WAVE = math.sqrt(2) * torch.sin(
     torch.arange(1, _VALUES + 1, dtype=torch.float64, device="cpu").square()
 )
@@ -578,7 +577,7 @@ _LOCK = threading.Lock()
 
 @contextmanager
 def reading(*models: nn.Module) -> Iterator[None]:
-    """Prepare models for reading: eval mode, no gradients, no autocast, no edits.
+    """Prepare models for reading, in eval mode and without gradients, autocast or edits.
 
     If several threads read a model at once, the last one restores its modules' modes.
     """

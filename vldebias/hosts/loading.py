@@ -1,4 +1,4 @@
-"""Load a model or pipeline by name: from open_clip, transformers, diffusers or this package."""
+"""Load a model or pipeline by name from open_clip, transformers, diffusers or this package."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def load_host(
     """
     _check_options(model, pretrained, pipeline, dtype)
     name = pipeline or model or ""
-    # Name a local folder for the miniature models, which are never looked up on a hub.
+    # For the miniature models, pass a local folder, so that the hub is not checked.
     requested = "."
     if name not in ("miniature", PHOTOGRAPHS):
         requested = pretrained or name.removeprefix("local-dir:")
@@ -130,7 +130,8 @@ def _check_options(
 def _placed(loaded: Loaded, device: str, dtype: torch.dtype) -> Loaded:
     """Move a loaded model to a device and cast it.
 
-    Cast after loading, because the name of the loading argument differs between releases.
+    The model is cast after loading, because the name of the loading argument differs between
+    releases.
     """
     host = loaded.host.to(device)
     # diffusers warns if a pipeline is cast to its current dtype.
@@ -210,7 +211,7 @@ def _model(name: str, pretrained: str | None) -> Loaded:
     if name == PHOTOGRAPHS and pretrained is None:
         return Loaded(load_encoder(), name)
     folder = Path(name)
-    # transformers' config.json takes precedence, since many repositories support two libraries.
+    # transformers' config.json takes precedence, because many repositories support both libraries.
     is_transformers = (folder / "config.json").is_file()
     is_open_clip = not is_transformers and (folder / "open_clip_config.json").is_file()
     is_miniature = not is_transformers and (folder / "clip.safetensors").is_file()

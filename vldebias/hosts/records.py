@@ -35,7 +35,7 @@ People = Sequence[tuple[str, object]]
 
 @dataclass(frozen=True)
 class CallRecord:
-    """Store the prompts and sampled values of one call; tuples have one entry per image.
+    """Store the prompts and sampled values of one call. Tuples have one entry per image.
 
     Attributes:
         prompts: the text that was passed; several texts for an image (`prompt_2`) are joined by " |

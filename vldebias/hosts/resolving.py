@@ -41,7 +41,7 @@ def _library_of(kind: object) -> str:
 
 def _checked_host(host: Host) -> Host:
     """Return a host, after checking that its `__init__` set the required attributes."""
-    # Do not evaluate properties, since one may run the pipeline.
+    # Do not evaluate properties, because one of them may run the pipeline.
     known = {*vars(host), *dir(type(host))}
     unset = [name for name in ("name", "roles", "exclusive_modules") if name not in known]
     if unset:

@@ -11,7 +11,7 @@ import torch
 from vldebias.wording.assignment import seed_from
 
 Seeds = int | torch.Generator | Sequence[int | torch.Generator]
-"""Random generators or seeds for a call: one for all images, or one per image."""
+"""Random generators or seeds for a call, either one for all images or one per image."""
 
 
 def indices_of(seeds: object, prompts: Sequence[str]) -> list[int] | None:

@@ -28,11 +28,11 @@ Readers = Mapping[str, Callable[[str], int]]
 _GIVEN: ContextVar[Mapping[int, list[object]]] = ContextVar(
     "vldebias_given", default=MappingProxyType({})
 )
-"""Attachment id -> the image values for calls in this thread or task."""
+"""The image values for calls in this thread or task, by attachment id."""
 _ORIGINALS: ContextVar[Mapping[int, list[str]]] = ContextVar(
     "vldebias_originals", default=MappingProxyType({})
 )
-"""Attachment id -> the users' original texts for calls in this thread or task, if rewritten."""
+"""The users' original texts for calls in this thread or task if rewritten, by attachment id."""
 
 
 class SamplingAttachment(Attachment):
@@ -59,7 +59,7 @@ class SamplingAttachment(Attachment):
 
     @property
     def keeps_stated(self) -> bool:
-        """Return True, since a value stated in the prompt is always preserved."""
+        """Return True, because a value stated in the prompt is always preserved."""
         return True
 
     @property
@@ -240,7 +240,7 @@ class SamplingAttachment(Attachment):
 
 
 class PromptAttachment(SamplingAttachment):
-    """Insert a sampled value into each image's prompt; `Host.install_prompts` adds the hooks.
+    """Insert a sampled value into each image's prompt with the hooks from `Host.install_prompts`.
 
     >>> import vldebias
     >>> from vldebias.miniature import load_pipeline
@@ -432,7 +432,7 @@ class PromptAttachment(SamplingAttachment):
 
 
 class DenoiserAttachment(SamplingAttachment):
-    """Set sampled values in a denoiser's cross-attention; `Host.install_values` adds the hooks.
+    """Set sampled values in a denoiser's cross-attention with the hooks from `install_values`.
 
     The strength is the fraction of the edits applied to the cross-attention outputs.
 
@@ -517,7 +517,7 @@ class DenoiserAttachment(SamplingAttachment):
         read: Readers | None = None,
         seeds: object = None,
     ) -> None:
-        """Sample the values for a call and log them; the texts stay unchanged.
+        """Sample and log the values for a call without changing its texts.
 
         Args:
             texts: for each text argument, one text per image.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from vldebias.methods.results import Compared, Rerank, get_compared
     from vldebias.methods.target_shares import RankShares, TargetShares
 
-# Load lazily, so that declarations can be read without torch.
+# Loaded lazily, so that declarations can be used without importing torch.
 _NAMES_OF_HOME = {
     "vldebias.methods.attaching": ("AttachSettings",),
     "vldebias.methods.balanced": ("Balanced",),

@@ -36,7 +36,7 @@ class AttachSettings:
     follow_seeds: bool = True
 
     def log(self) -> CallLog:
-        """Return a new call log; raise InvalidInputError if `on_call` is not callable."""
+        """Return a new call log, or raise InvalidInputError if `on_call` is not callable."""
         return CallLog(self.on_call, self.follow_seeds)
 
     def refuse_sampling(self, subject: str) -> None:
@@ -48,11 +48,11 @@ class AttachSettings:
         self.log()
         if self.on_call is not None:
             raise InvalidInputError(
-                f"on_call: {subject} samples no values for images, so there is nothing to report;"
-                " omit on_call, or use method='balanced-prompts'"
+                f"on_call: {subject} does not sample values for images, so there is nothing to"
+                " report; omit on_call, or use method='balanced-prompts'"
             )
         if self.shares is not None:
-            raise InvalidInputError(f"shares: {subject} samples no values; {_SAMPLING}")
+            raise InvalidInputError(f"shares: {subject} does not sample values; {_SAMPLING}")
 
     def refuse_embeddings(self, name: str) -> None:
         """Raise InvalidInputError if `negative` or `keep_stated` is set.

@@ -28,8 +28,8 @@ class Balanced(Method):
 
     Args:
         shares: the share of the images for each value. If None, shares are equal.
-        seed: sampling seed. If None, each attachment draws one (`attachment.seed`). With a fixed
-            seed, a call with `generator=` shows the same people in every process.
+        seed: sampling seed. If None, each attachment draws its own (`attachment.seed`). With a
+            fixed seed, a call with `generator=` shows the same people in every process.
         find: a function from a prompt to the character offset at which the words are inserted, or
             None to leave the prompt unchanged. By default, the subject is found by grammar
             (`vldebias.balance_prompts`).
@@ -89,7 +89,7 @@ def make_balancer(sets: Sequence[PromptSet], **settings: Any) -> Balancer:
     # Imported here, because it loads the grammars for eleven languages.
     from vldebias.wording import Balancer, balance_prompts
 
-    # Parsing a prompt loads the word lists, which would otherwise delay the first picture.
+    # Analysing a prompt loads the word lists, which would otherwise delay the first picture.
     balance_prompts("A photo of a person.", "gender", seed=0)
     # With only one set, values are strings instead of tuples.
     return Balancer(sets[0] if len(sets) == 1 else sets, **settings)

@@ -91,7 +91,7 @@ class ClosedForm(EditMethod):
 
     def __add__(self, method: ClosedForm) -> ClosedForm:
         """Return a method with the terms of both methods."""
-        # Common terms are counted once, in the order of the first method.
+        # Keep one copy of each common term, in the order of the first method.
         terms = tuple(dict.fromkeys((*self.terms, *method.terms)))
         return ClosedForm(self.declaration + method.declaration, terms)
 

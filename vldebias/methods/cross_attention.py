@@ -89,7 +89,7 @@ class CrossAttention(EditMethod):
         steps: number of scheduler steps used for fitting, which is the number of fitted timesteps.
         batch_size: number of images generated at once when fitting; guidance doubles the denoiser's
             rows. Lower it if fitting runs out of memory.
-        options: additional arguments for the pipeline call when fitting, such as {"height": 512,
+        options: additional arguments for the pipeline calls when fitting, such as {"height": 512,
             "width": 512}. If None, the pipeline's defaults are used.
 
     >>> import vldebias
@@ -284,7 +284,7 @@ def fit_gate(
 
 
 class Readings:
-    """Fit linear classifiers on the best layer that separate kinds of prompts from a baseline.
+    """Fit linear classifiers that separate kinds of prompts from a baseline, in the best layer.
 
     Attributes:
         rows: (kinds, d) weights of the classifiers, which are zero for all other layers.
@@ -372,7 +372,7 @@ def _threshold(positive: Tensor, negative: Tensor) -> float:
 
 
 def _auroc(positive: Tensor, negative: Tensor) -> float:
-    """Return how often a positive score exceeds a negative score; ties count as half."""
+    """Return how often a positive score exceeds a negative score, counting ties as half."""
     above = (positive[:, None] > negative).double() + 0.5 * (positive[:, None] == negative).double()
     return float(above.mean())
 
@@ -486,9 +486,9 @@ def attach_fitted(
 
 
 def prompt_set_of(edit: CrossAttentionEdit) -> PromptSet:
-    """Return a prompt set that analyses prompts as during fitting.
+    """Return a prompt set that analyses prompts in the same way as during fitting.
 
-    It determines which prompts state one of the edit's values, and which leave it open.
+    It determines which prompts state one of the edit's values and which leave the attribute open.
     """
     words = tuple(words[0] for words in edit.words.values())
     return PromptSet(

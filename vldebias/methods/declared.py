@@ -43,8 +43,8 @@ class Declaration:
         about: a short description of what the method does.
         source: paper and equation.
         color: colour of the method's bars in plots.
-        module: the module that registers the method; empty for methods from other packages.
-        hosts: the kinds of hosts that the method supports: "models", "pipelines" or both; or
+        module: the module that registers the method, or "" for methods from other packages.
+        hosts: the kinds of hosts that the method supports: "models", "pipelines" or both, or
             "results".
         needs: the inputs that the method requires.
         settings: arguments of `vldebias.debias` that not every method accepts: "lam", the weight of
@@ -147,7 +147,7 @@ def reranking_declaration(edit: Declaration, order: str) -> Declaration:
 def _closed_form(
     name: str, title: str, summary: str, source: str, color: str, *needs: Need, lam: bool = False
 ) -> Declaration:
-    """Return the declaration of a closed form; those that need images only support models."""
+    """Return a closed form's declaration. Closed forms that need images only support models."""
     return Declaration(
         name,
         title,
@@ -414,14 +414,14 @@ _DECLARED = [
     ),
 ]
 DECLARED = {declaration.name: declaration for declaration in _DECLARED}
-"""Name -> declaration of each method in this package, in listing order."""
+"""The declarations of this package's methods by name, in listing order."""
 
 
 def declarations() -> dict[str, Declaration]:
     """Return every method's declaration by name, including those from other packages.
 
-    The registry, which imports torch, is only used if it contains more than this package's methods,
-    that is, if a different package adds some or this process has registered one.
+    The registry, which imports torch, is used only if there may be more than this package's
+    methods, because another package adds some or this process has registered one.
     """
     found = dict(DECLARED)
     if "vldebias.methods.method" in sys.modules or entry_points(group=GROUP):
@@ -434,8 +434,8 @@ def declarations() -> dict[str, Declaration]:
 def check_methods(names: Iterable[str]) -> None:
     """Check that methods with these names exist.
 
-    If a different package adds methods, every unknown name is accepted, because only importing that
-    package reveals what it adds.
+    If another package adds methods, every unknown name is accepted, because finding out what the
+    package adds would require importing it.
 
     Args:
         names: method names, as passed to --method.

@@ -99,9 +99,9 @@ class Diagnostics:
         """
         if edit.side == "denoiser":
             raise InvalidInputError(
-                f"{edit.method} acts inside a denoiser and changes no text, so there is nothing to"
-                " inspect. Look at generated pictures instead: vldebias generate PROMPT --method"
-                " cross-attention"
+                f"{edit.method} acts inside a denoiser and does not change text, so there is"
+                " nothing to inspect. Look at generated pictures instead: vldebias generate PROMPT"
+                " --method cross-attention"
             )
         if isinstance(edit, Rewording):
             raise InvalidInputError(
@@ -120,7 +120,7 @@ class Diagnostics:
             classes = host.embed(prompts.classes, role)
             signal_kept, class_cosine = class_signal(classes, edit)
             if prompts.spurious:
-                # Spurious text stays unedited, because a change to it must not hide the range.
+                # Do not edit the spurious text, because changing it could hide the range.
                 spurious = host.embed(prompts.spurious, role)
                 spurious_spread = (
                     _mean_range(classes, spurious),

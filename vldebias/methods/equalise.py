@@ -41,7 +41,7 @@ from vldebias.methods.method import Problem
 from vldebias.methods.reference import Reference, zero_shot
 from vldebias.prompts import PromptSet
 
-_FEWEST = 2  # images per class and value; smaller groups are ignored
+_FEWEST = 2  # minimum number of images per class and value, below which a group is ignored
 # Minimum expected cosine between the mean differences in two halves of the reference images.
 _UNSTABLE = 0.8
 _FOREIGN = 3.0  # minimum of `spread_along`, in standard deviations above 1, for aligned images
@@ -50,7 +50,7 @@ _TINY = torch.finfo(torch.float64).tiny
 
 
 class UnusableReferenceError(InvalidInputError):
-    """Raised if reference images show only one attribute value, or are from a different model."""
+    """Raised if reference images show only one attribute value or come from a different model."""
 
 
 class ImageSplit:
@@ -190,7 +190,7 @@ class _PairedMeans:
         signal = tau2 * self.precision
         kept = torch.where(tau2 > 0, signal / (signal + self.noise), 0.0)[..., None]
         shrunk = self.settled_mean(texts)[:, None] + kept * deviations
-        # Take square roots, since X^T X squares the weights.
+        # Take square roots, because X^T X squares the weights.
         weights = (self.precision / p.sum()).sqrt()
         return (shrunk * weights[..., None])[self.precision > 0]
 
@@ -210,7 +210,7 @@ def foreign(images: Tensor, problem: Problem, prompt_set: PromptSet, role: str) 
         return ""
     return (
         f"image and text features look unaligned (variance ratio {spread:.2g}); are both from the"
-        " same model? Embed both with one model, or pass more images"
+        " same model? Embed both with the same model, or pass more images"
     )
 
 

@@ -1,9 +1,9 @@
 """Split prompts or reference images into parts for fitting and for predicting the gap.
 
-    texts   five folds of the prompt groups, or the set's held-out groups; prompts that state a
-            value replace images.
-    images  the two halves of the reference images with their zero-shot values; each half is the
-            test part once.
+    texts   five folds over the prompt groups, or the set's held-out groups. Prompts that state a
+            value are used instead of images.
+    images  two halves of the reference images, with their zero-shot values. Each half is used for
+            testing once.
 
 Seeds are fixed, so decisions based on folds are reproducible.
 """
@@ -23,8 +23,8 @@ from vldebias.methods.reference import stating, zero_shot
 from vldebias.prompts import PromptSet
 
 FOLDS = 5
-FEWEST = 5  # concepts or prompt groups; with fewer, resamples do not represent new ones
-_MOST_ROWS = 20_000  # images used to predict a gap; more would only change the third decimal
+FEWEST = 5  # minimum number of concepts or groups for which resamples represent new ones
+_MOST_ROWS = 20_000  # images used to predict a gap; more would change only the third decimal
 
 
 Fold = tuple[Problem, list[PredictedGap]]
@@ -71,7 +71,7 @@ def _splits_of_groups(
         fitted = []
         left_out = []
         for prompts, groups in zip(sets, groups_of_set, strict=True):
-            # Take every k-th group, since files list similar groups (such as related professions)
+            # Take every k-th group, because files list similar groups (such as related professions)
             # together.
             tested = groups[fold::number]
             fitted.append(_only(prompts, set(range(len(prompts.groups))) - set(tested)))

@@ -6,8 +6,8 @@ direction in which a query leans, but not the point at which the query treats im
 equally, so an edit that removes the lean may turn a balanced search into a search for a single
 value (see docs/explanation/the-default.md for measurements).
 
-The default for a classification only needs text, and `change_on_texts` tests it if the
-prompt set has enough groups.
+For a classification, the default only needs text, and `change_on_texts` tests it if the prompt set
+has enough groups.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from vldebias.projection.edit import Edit
 from vldebias.projection.projection import CalibratedProjection, NothingToRemoveError
 from vldebias.prompts import PromptSet
 
-HALVINGS = 5  # number of random halvings; the result of a single one would depend on chance
+HALVINGS = 5  # number of random halvings, because the result of a single one depends on chance
 # Two normals less than two deviations apart have a single mode (Ashman et al., 1994), so splitting
 # the images by text may split one group.
 SEPARATE = 2.0
@@ -107,7 +107,7 @@ def change_on_images(problem: Problem, role: str, method: EditMethod) -> Change:
         )
     changes_of_attribute: list[list[Change]] = [[] for _ in problem.attributes]
     with warnings.catch_warnings():
-        # Ignore this warning, which is expected because only half of the images are used.
+        # Ignore the warning about too few images, which is expected for half of the images.
         warnings.simplefilter("ignore", ReferenceWarning)
         for seed in range(HALVINGS):
             for place, change in enumerate(_changes_of_halving(problem, role, method, seed)):
@@ -162,8 +162,8 @@ def _doubt_about_values(
     """Return why images (n, d) do not show an attribute's values, or None if they do.
 
     The images show the values if they form separate groups along the text direction, or if all
-    wordings assign the same values. The distance between groups depends on few images in the tails,
-    and may shrink with more images; agreement between wordings does not.
+    wordings assign the same values. The distance between groups depends on a few images in the
+    tails and may shrink with more images, but the agreement between wordings does not.
     """
     values = problem.zero_shot(prompts, role)
     apart = min(separation(rows @ difference) for difference in _differences(values))
@@ -223,9 +223,10 @@ def agreement_of_wordings(
         rows: unit image rows (n, d).
 
     Returns:
-        The mean Cohen's kappa over the prompt groups that state every value, each of which labels
-        the images with its own text, or 0 with fewer than `FEWEST` such groups; and the kappa for
-        the mean text over all groups, or 1 without such a group.
+        Two values of Cohen's kappa. The first is the mean over the prompt groups that state every
+        value, each of which labels the images with its own text, or 0 if there are fewer than
+        `FEWEST` such groups. The second is for the mean text over all groups, or 1 if there are no
+        such groups.
     """
     texts, value_codes, group_codes = stating(prompts)
     number = len(prompts.attributes)

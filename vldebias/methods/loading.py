@@ -27,8 +27,7 @@ def load_edit(
     """
     list(METHODS)  # importing all methods, including other packages', registers their kinds
     folder = find_folder(directory_or_repo, revision)
-    # A single edit is stored in the folder itself; a pipeline's edits are stored in one subfolder
-    # per role.
+    # A single edit is stored in the folder itself; a pipeline has one subfolder per role.
     if (folder / WEIGHTS).exists():
         return Edit.from_pretrained(folder)
     parts = sorted(path.parent for path in folder.glob(f"*/{WEIGHTS}"))

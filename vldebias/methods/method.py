@@ -39,7 +39,8 @@ from vldebias.utils.registry import Registry
 
 LAM_OF_MODELS = 1000.0  # Table 7.3: all experiments on discriminative models
 LAM_OF_PIPELINES = 500.0  # sections 7.5 and 7.6: equalisation without P0
-# Share of a space beyond which unrelated prompts change, as if a quarter of it shrank by a tenth.
+# Maximum share of a space that can be removed without changing unrelated prompts. It corresponds to
+# shrinking a quarter of all directions by a tenth.
 WIDE = 1 / 4 * 1 / 10
 # Removing up to this many directions per attribute never triggers the warning.
 NARROW = 2
@@ -57,8 +58,8 @@ DEFAULTS = AttachSettings()
 class Method(ABC):
     """Mitigate the bias described by a problem by attaching something to a host.
 
-    Methods that fit an embedding edit derive from `EditMethod` and define `fit`; those that attach
-    something else derive from this class and define `attach`.
+    Methods that fit an embedding edit derive from `EditMethod` and define `fit`. All other methods
+    derive from this class and define `attach`.
 
     Attributes:
         declaration: the method's name, title, source, needs and settings; see `Declaration`.
@@ -85,7 +86,7 @@ class Method(ABC):
             raise InvalidInputError(
                 f"{cls.__name__}: got declaration = {declaration!r}; expected a Declaration, such"
                 ' as Declaration("your-name", title=..., needs=frozenset({Need.PAIRS})), with'
-                " Declaration and Need of vldebias.methods"
+                " Declaration and Need from vldebias.methods"
             )
 
     if not TYPE_CHECKING:
@@ -95,7 +96,7 @@ class Method(ABC):
                 raise InvalidInputError(
                     f"{type(self).__name__} has no declaration; add `declaration ="
                     ' Declaration("your-name", title=..., needs=frozenset({Need.PAIRS}))` to the'
-                    " class, with Declaration and Need of vldebias.methods"
+                    " class, with Declaration and Need from vldebias.methods"
                 )
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {attribute!r}")
 
@@ -130,7 +131,7 @@ class Method(ABC):
     def check(self, problem: Problem) -> None:
         """Reject a problem with the wrong kind of host or without required inputs.
 
-        This is checked before anything is embedded.
+        This is called before anything is embedded.
 
         Raises:
             UnsupportedHostError: If the method does not support this kind of host.
@@ -243,7 +244,8 @@ class EditMethod(Method):
         """Return a problem's attribute, which must be the only one."""
         if len(problem.attributes) > 1:
             raise InvalidInputError(
-                f"{self.name}: expected one attribute, got {len(problem.attributes)}; pass one set"
+                f"{self.name}: expected one attribute, got {len(problem.attributes)}; pass a set"
+                " with one attribute"
             )
         return problem.attributes[0]
 
@@ -445,7 +447,7 @@ class Problem:
     def _set_reference_and_bound(
         self, reference: Reference | Features | None, max_loss: float | None
     ) -> None:
-        """Wrap features in a `Reference`; reject unusable images and bounds out of range."""
+        """Wrap features in a `Reference`, and reject unusable images and out-of-range bounds."""
         if reference is not None and self.host.generative:
             raise InvalidInputError(
                 f"{self.host.name}: reference= needs a shared embedding space for images and text,"
@@ -476,7 +478,7 @@ class Problem:
 
     @property
     def images(self) -> Reference:
-        """Return the reference; raise InvalidInputError if there is none."""
+        """Return the reference, or raise InvalidInputError if there is none."""
         if self.reference is None:
             raise InvalidInputError(
                 f"{self.label}: expected reference images; pass reference=, image features (n, d)"
@@ -488,7 +490,7 @@ class Problem:
     def weight(self) -> float | tuple[float, ...]:
         """Return the weight of the prompt pairs: `lam`, or the paper's value if it is None.
 
-        If `lam` has one value per set, a tuple with one per attribute.
+        If `lam` has one value per set, this is a tuple with one value per attribute.
         """
         if self.lam is None:
             return LAM_OF_PIPELINES if self.host.generative else LAM_OF_MODELS
@@ -553,16 +555,15 @@ class Problem:
             prompts_hash="+".join(prompt_set.hash for prompt_set in self.sets),
             stated_words=self.stated_words,
         )
-        # Check the width only now, because computing the fingerprint has already embedded some
-        # text.
+        # Check the width only now that text has been embedded for the fingerprint.
         self._check_width(chosen, edit, role)
-        # The losses can only be computed for edits that are a single matrix.
+        # Losses can only be computed for edits that consist of a single matrix.
         if isinstance(edit, CalibratedProjection) and edit.left.numel():
             self._warn_of_losses(edit, role)
         return edit
 
     def _check_width(self, method: EditMethod, edit: Edit, role: str) -> None:
-        """Reject an edit fitted to rows of a different width from the role's embeddings."""
+        """Reject an edit whose width differs from the width of the role's embeddings."""
         width = getattr(edit, "dim", None)
         rows = self.host.memory.rows
         widths = {row.shape[-1] for (role_of_row, _), row in rows.items() if role_of_row == role}
@@ -640,8 +641,8 @@ def fitted_edit(method: EditMethod, problem: Problem, role: str) -> Edit:
     try:
         fitted: object = method.fit(problem, role)
     except InvalidInputError as error:
-        # If a projection rejects the rows that another package's method passed, the message lacks
-        # the method's name.
+        # If a projection rejects rows passed by another package's method, the message does not
+        # contain the method's name.
         if not method.declaration.module and repr(method.name) not in str(error):
             error.args = (f"method {method.name!r}: {error}",)
         raise
@@ -658,7 +659,7 @@ def fitted_edit(method: EditMethod, problem: Problem, role: str) -> Edit:
         received = f"a {type(fitted).__name__} {tuple(fitted.shape)}"
         remedy = (
             "for a matrix P, return CalibratedProjection(0.0, left, right, Provenance(self.name))"
-            " with float64 factors left @ right.T = I - P, and Provenance of"
+            " with float64 factors left @ right.T = I - P, and Provenance from"
             " vldebias.projection.edit"
         )
     elif isinstance(fitted, type):
@@ -668,7 +669,7 @@ def fitted_edit(method: EditMethod, problem: Problem, role: str) -> Edit:
         received = f"a {type(fitted).__name__}"
         remedy = "return the edit for this role only; fit is called once per role"
     elif isinstance(fitted, list | tuple):
-        received = f"a {type(fitted).__name__} of {len(fitted)}"
+        received = f"a {type(fitted).__name__} with {len(fitted)} items"
         remedy = (
             "return a single edit; several attributes are solved jointly by"
             " CalibratedProjection(lam=...).fit([pairs, ...])"

@@ -23,7 +23,7 @@ _TINY = torch.finfo(torch.float64).tiny
 
 
 class Change(NamedTuple):
-    """Store the change of a gap with its 95% interval; a negative change shrinks the gap."""
+    """Store the change in a gap with its 95% interval. A negative change shrinks the gap."""
 
     value: float
     low: float
@@ -109,7 +109,7 @@ class PredictedGap:
         # (q,) standard deviation of each text's scores over all rows.
         spread = (self.centred @ unit.T).std(0).clamp(min=_TINY)
         gaps = self.differences @ unit.T / spread  # (1 + b, pairs, q)
-        # The sign shows which value scores higher; the gap is the maximum over pairs.
+        # The sign only shows which value scores higher. The gap is the maximum over pairs.
         return gaps.abs().amax(1)
 
 

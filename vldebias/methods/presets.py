@@ -31,18 +31,19 @@ from vldebias.projection.edit import Choice, Edit
 from vldebias.projection.projection import CalibratedProjection
 
 NOTHING = "default: none"  # method name recorded if the default attaches nothing
-SPARES = 100  # the pipeline default removes at most one in this many directions
+SPARES = 100  # the default for pipelines removes at most one in this many directions
 
 
 @dataclass(frozen=True, repr=False)
 class Preset(EditMethod):
     """Select a method and lam based on the host and inputs.
 
-    The default for pipelines is `Balanced`, unless `why_not_balanced` returns a reason; in that
-    case it is an edit, as for models. With reference images, a term for their means is added. The
-    default for models is only attached if a test predicts that it helps: searches are tested on
-    reference images, without which they get no edit, and classifications on text. Otherwise nothing
-    changes, and an AutoDeclinedWarning is issued.
+    The default for pipelines is `Balanced`. If `why_not_balanced` returns a reason against it, the
+    default is an edit, as for models. With reference images, a term for their means is added.
+
+    The default for models is only attached if a test predicts that it helps. For searches, the test
+    uses reference images, so nothing is attached without them. For classifications, it uses text.
+    If the test fails, nothing changes, and an AutoDeclinedWarning is issued.
     """
 
     declaration: Declaration
@@ -124,7 +125,7 @@ def _fit_tested_on_images(problem: Problem, role: str, method: EditMethod) -> Ed
     """Equalise the means of reference images that show a value, if a test predicts an improvement.
 
     The test uses images that the edit was not fitted to. Means are taken over all such images
-    instead of within classes, since a search ranks all images, and zero-shot class predictions are
+    instead of within classes, because a search ranks all images, and because zero-shot classes are
     biased themselves.
     """
     problem = replace(problem, reference=replace(problem.images, within_classes=False))
@@ -180,8 +181,8 @@ def _fit_tested_on_texts(problem: Problem, role: str, method: EditMethod) -> Edi
         change = change_on_texts(problem, role, method)
     if change is None:
         log_once(
-            f"{problem.label}: attached untested, since too few prompts state two values; measure"
-            " it with vldebias.evaluate"
+            f"{problem.label}: attached untested, because too few prompts state two values;"
+            " measure it with vldebias.evaluate"
         )
         return method.fit(problem, role)
     if change.high >= 0:

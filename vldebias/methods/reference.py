@@ -142,7 +142,7 @@ class Labelled:
         return self.rows[known], torch.cat(columns, 1)
 
     def known(self) -> list[tuple[Tensor, Tensor]]:
-        """Return, for each attribute, the rows whose value is known, and their codes."""
+        """Return, for each attribute, the rows with a known value and their codes."""
         return [(self.rows[codes >= 0], codes[codes >= 0]) for codes in self.codes.T]
 
 
@@ -203,7 +203,7 @@ def _given_codes(labels: Mapping[str, object], prompts: PromptSet) -> Tensor | N
             f" {prompts.name}, got {[*labels]}; rename the labels, or omit them to use zero-shot"
             " labels"
         )
-    # "race" and "race7" may both contain values of the set; use the column with the set's name.
+    # If both "race" and "race7" contain values of the set, use the column with the set's name.
     if prompts.name in codes_of_column:
         return codes_of_column[prompts.name]
     return next(iter(codes_of_column.values()))
@@ -282,7 +282,7 @@ def stated_texts(problem: Problem, role: str) -> Labelled:
     for prompts in problem.attributes:
         stated, values, _ = stating(prompts)
         texts.extend(stated)
-        # Shift by one, since zeros from block_diag become -1 below.
+        # Add one, because zeros from block_diag become -1 below.
         columns.append(values[:, None] + 1)
     # Text about one attribute has unknown values (-1) in the columns for all other attributes.
     codes = torch.block_diag(*columns) - 1
@@ -308,13 +308,13 @@ def class_of(labels: tuple[str, ...], prompts: PromptSet) -> list[int]:
         # A number may be out of range, such as "7" with two classes.
         if len(matches) == 1 and matches[0] < len(names):
             chosen += matches
-    # Both labels "dark" and "hair" name the class "dark hair", which would silently merge them.
+    # Labels such as "dark" and "hair" both name the class "dark hair" and must not be merged.
     is_one_to_one = len(labels) == len(set(chosen))
     return chosen if len(names) > 1 and is_one_to_one else []
 
 
 def _classes_named_by(label: str, names: Sequence[str]) -> list[int]:
-    """Return the indices of the classes that a label may name; both are lowercase."""
+    """Return the indices of the classes that a label may name. All names are in lowercase."""
     # An exact match takes precedence: with classes "bird" and "land bird", the label "bird" means
     # the former.
     if label in names:

@@ -26,12 +26,12 @@ class Rerank:
 
     @property
     def declaration(self) -> Declaration:
-        """Return the name, title, source and needs, including those of the edit."""
+        """Return the name, title, source and needs, taking the edit into account."""
         return reranking_declaration(get_method(self.edit).declaration, self.order)
 
     @property
     def name(self) -> str:
-        """Return "rerank" with the edit's name and any order other than "quota"."""
+        """Return "rerank", with the edit's name and the order unless it is "quota"."""
         return self.declaration.name
 
     def with_images(self) -> Rerank:
@@ -45,7 +45,7 @@ Compared = Method | Rerank
 RERANKINGS = {
     reranking.name: reranking for reranking in (Rerank(), Rerank(order="fair"), Rerank("default"))
 }
-"""Name -> re-ranking, for evaluations."""
+"""The re-rankings for evaluations, by name."""
 
 
 def get_compared(method: str | Compared | None, *, reference: object = None) -> Compared:

@@ -55,9 +55,9 @@ class TargetShares(Rowwise):
             embedding of norm 1.
         covariances: (g, d, d) covariances of each group's image features.
 
-    Tested properties: target shares equal to the shares among all images, with equal covariances,
-    give the plain projection; a larger target share gives a group a larger share; the ranking does
-    not depend on the query's norm.
+    The tests check three properties. If the target shares equal the shares among all images, and
+    covariances are equal, the result is the plain projection. A group with a larger target share
+    gets a larger share. The ranking does not depend on the query's norm.
     """
 
     kind = "target-shares"
@@ -74,13 +74,13 @@ class TargetShares(Rowwise):
     def _replacement(self, unit: Tensor, image: bool) -> Tensor:
         plain = unit @ self.plain.T
         moved = plain
-        # (p,) each: the two groups in a pair.
+        # The two groups in each pair, (p,) each.
         i, j = torch.combinations(torch.arange(len(self.shares))).T
         for _ in range(_ROUNDS):
             # (q, g) variance of each group's scores, which changes as the query moves.
             variance = torch.einsum("qd,gde,qe->qg", moved, self.covariances, moved)
             means = -variance.clamp(min=0).sqrt() * self.quantiles
-            # The targets t_p times the rows w_p P D_p.
+            # Add the targets t_p times the rows w_p P D_p.
             moved = plain + (means[:, i] - means[:, j]) @ self.lift
         return moved
 
@@ -116,8 +116,8 @@ class RankShares(EditMethod):
         share_of_all = count / count.sum()
         self._refuse_unreachable(shares_of_groups, share_of_all)
 
-        # Eq. 7.4 on the differences between the means of any two groups, weighted by their
-        # precision. The targets are added by `lift`.
+        # Solve eq. 7.4 for the differences between the means of any two groups, weighted by their
+        # precision. `lift` adds the targets.
         i, j = torch.combinations(torch.arange(len(groups))).T
         means = torch.stack([rows.mean(0) for rows in groups])
         precision = count[i] * count[j] / (count[i] + count[j])
@@ -135,7 +135,7 @@ class RankShares(EditMethod):
         )
 
     def _shares_of(self, names: list[str]) -> dict[str, float]:
-        """Return each group's target share; shares are equal by default.
+        """Return each group's target share, which is equal for all groups by default.
 
         Raises:
             InvalidInputError: If the groups differ, or the shares are not positive numbers that sum

@@ -65,14 +65,14 @@ class CrossAttentionEdit(Edit):
             and shows a person if the last row exceeds its offset. Without rows, nothing can be
             detected.
         gate_offsets: (values + 1,).
-        auroc: "stated" and "person" -> layer -> AUROC of the responses to held-out prompts. The
-            best layer is used.
+        auroc: the AUROC on responses to held-out prompts, by readout ("stated" or "person") and
+            layer. The best layer is used.
         layers: the name and width of each cross-attention layer.
         form: "add", "shift" or "set".
         rank: the maximum number of directions in the span, strongest first, or 0 for all.
         attribute: the name of the prompt set.
-        words: value -> its words.
-        adjectives: see `PromptSet`. Used to analyse prompts if the edit is attached again.
+        words: the words for each value.
+        adjectives: see `PromptSet`. Used for analysing prompts when the edit is attached again.
         phrase: see `PromptSet`.
         stated: see `PromptSet.stated_words`.
     """
@@ -119,8 +119,8 @@ class CrossAttentionEdit(Edit):
         counts = (len(self.words), len(self.layers), total)
         if counts != (self.effects.shape[1], self.amounts.shape[2], self.dim):
             raise InvalidInputError(
-                f"expected {self.effects.shape[1]} values and {self.amounts.shape[2]} layers of a"
-                f" total width of {self.dim}, as the tensors have; got {counts}"
+                f"expected {self.effects.shape[1]} values and {self.amounts.shape[2]} layers with a"
+                f" total width of {self.dim}, as in the tensors; got {counts}"
             )
 
     @property
@@ -170,10 +170,10 @@ class CrossAttentionEdit(Edit):
         return shows_person, likeliest if score_of_value[likeliest] > 0 else None
 
     def at(self, time: float) -> dict[str, LayerMap]:
-        """Return layer -> its map at a given time, as float32 on the CPU.
+        """Return each layer's map at a given time, in float32 on the CPU.
 
-        A map's center is zero for the form "add", which removes nothing. Maps are interpolated
-        between fitted times. Outside their range, the nearest fitted time is used.
+        For the form "add", which removes nothing, centers are zero. Maps are interpolated between
+        fitted times. Outside their range, the nearest fitted time is used.
         """
         center, effects, amounts = (
             _between(self.times, rows, time) for rows in (self.center, self.effects, self.amounts)

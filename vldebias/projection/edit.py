@@ -37,7 +37,7 @@ from vldebias.projection.hub import WEIGHTS, find_folder, push_to_hub
 from vldebias.utils.files import add_tensors, write_atomically
 from vldebias.version import __version__
 
-# Rounding to bfloat16 moves a tensor by 1.6e-3 of its norm; fine-tuning moves it by 1% or more.
+# Rounding to bfloat16 moves a tensor by 1.6e-3 of its norm, but fine-tuning by at least 1%.
 _TOLERANCE = 5e-3
 # Tolerance for individual tensors. Rounding exceeds it in fewer than one in a million tensors.
 _TOLERANCE_OF_TENSOR = 1.5e-2
@@ -147,8 +147,8 @@ class Provenance:
         prompts_hash: the hashes of the prompt sets, joined by "+".
         stated_words: the attribute words of the prompt sets.
         uses_images: whether it was also fitted on images, so that the image encoder is compared.
-        labels: the source of the image labels ("given" or "zero-shot"), or None for methods without
-            labels.
+        labels: the source of the image labels ("given" or "zero-shot"), or None if the method does
+            not use labels.
         max_loss: the bound on the loss that the edit satisfies (`debias(max_loss=)`), or None.
         choice: what the default decided and why, or None.
     """
@@ -179,8 +179,8 @@ class Edit(ABC):
     Attributes:
         provenance: how and on which model the edit was fitted. The properties `method`, `lam`,
             `space`, `model_id` and `stated_words` are taken from it.
-        axes: field -> axes of its tensor, such as {"left": "d rank"}. Axes with the same name have
-            the same size, and "d" is the width.
+        axes: the axes of each tensor, by field, such as {"left": "d rank"}. Axes with the same name
+            have the same size, and "d" is the width.
         dtype: the dtype of all tensors, or None.
         side: which embeddings of an image-text model it changes by default: "text", "image" or
             "both".
@@ -220,7 +220,7 @@ class Edit(ABC):
 
     @property
     def space(self) -> str | None:
-        """Return the name of the space in which it was fitted; see `Host.space`."""
+        """Return the name of the space in which the edit was fitted, see `Host.space`."""
         return self.provenance.space
 
     @property
@@ -243,7 +243,7 @@ class Edit(ABC):
         Raises:
             InvalidInputError: If axes, dtypes or values are wrong.
         """
-        # An axis name that occurs twice, like "d" in left and right, must have one size.
+        # An axis that occurs twice, like "d" in left and right, must have the same size.
         size_of_axis: dict[str, int] = {}
         for name, axes in self.axes.items():
             tensor = getattr(self, name)
@@ -263,7 +263,7 @@ class Edit(ABC):
                 raise InvalidInputError(
                     f"{type(self).__name__} ({self.method}): {name!r} {tuple(tensor.shape)} has"
                     f" {bad} NaN or infinite values; expected finite values. Look for rows of"
-                    " zeros or NaN in the data that it was fitted to"
+                    " zeros or NaN in the data that the edit was fitted to"
                 )
         if "d" in size_of_axis:
             # Subclasses may be frozen.
@@ -321,7 +321,7 @@ class Edit(ABC):
         return edit
 
     def where(self) -> str:
-        """Describe its width, space and model for messages."""
+        """Describe the edit's width, space and model for messages."""
         return (
             f"dim {self.dim}, space {self.space or 'unknown'}, model {self.model_id or 'unknown'}"
         )
@@ -398,17 +398,16 @@ class Edit(ABC):
                 tensors do not match.
         """
         config_text = header.get("config", "")
-        # The digest covers the config too, so a manually edited lam is also rejected.
+        # The digest also covers the config, so manual changes, for example to lam, are rejected.
         if header.get("sha256") != _digest(config_text, tensors):
-            raise ValueError("damaged: content and digest do not match")
+            raise ValueError("the file is damaged: its content does not match its digest")
         config = _Config.model_validate_json(config_text)
         kind: Any = Edit.kinds.get(config.kind)
         if kind is None or not issubclass(kind, cls):
             expected = [name for name, known in Edit.kinds.items() if issubclass(known, cls)]
             raise ValueError(
-                f"contains an edit of kind {config.kind!r}; expected"
-                f" {' or '.join(sorted(expected))}; vldebias.load_edit reads every kind that is"
-                " installed"
+                f"the file contains an edit of kind {config.kind!r}; expected"
+                f" {' or '.join(sorted(expected))}. vldebias.load_edit loads every installed kind"
             )
         if tensors.keys() != kind.axes.keys():
             raise ValueError(
@@ -424,7 +423,7 @@ class Rewording(Edit):
 
     @abstractmethod
     def wordings(self, prompt: str) -> Sequence[str]:
-        """Return the wordings of a prompt, of which every prompt has the same number."""
+        """Return the wordings of a prompt. All prompts have the same number of wordings."""
 
     def combined(
         self, z: Tensor, wordings: Tensor, strength: float, *, unit: bool = False
@@ -480,8 +479,7 @@ def _settings_of(kind: type[Edit]) -> type[BaseModel]:
     settings = dict[str, Any]()
     for setting in fields(kind):  # type: ignore[arg-type]
         if setting.init and setting.name not in {*kind.axes, "provenance"}:
-            # Settings are required, since a file without one is damaged, and a default would hide
-            # that.
+            # A file that lacks a setting is damaged, so no setting has a default.
             settings[setting.name] = (types[setting.name], ...)
     return create_model(kind.__name__, **settings)
 

@@ -1,4 +1,4 @@
-"""Access the Hugging Face hub: check once whether it responds, upload and download edits.
+"""Check whether the Hugging Face Hub responds, and upload or download edits.
 
 Without network access, huggingface_hub tries every file six times, for 23 seconds in total, and
 prints each attempt.
@@ -25,7 +25,7 @@ from vldebias.version import __version__
 if TYPE_CHECKING:
     from vldebias.projection.edit import Edit
 
-_PATIENCE = 3.0  # seconds to wait for the hub, because the libraries only give up after a minute
+_PATIENCE = 3.0  # seconds to wait for the hub; the libraries themselves give up after a minute
 
 NO_CODE: dict[str, object] = {"trust_remote_code": False}
 """Arguments for every `from_pretrained`; otherwise transformers asks on the terminal whether to run
@@ -59,7 +59,7 @@ def offline_reason(name: str | Path | None = None) -> Iterator[str]:
     if was_offline:
         why_offline = "HF_HUB_OFFLINE is set"
     elif not _answers(constants.ENDPOINT):
-        why_offline = f"{urlsplit(constants.ENDPOINT).hostname} does not answer"
+        why_offline = f"{urlsplit(constants.ENDPOINT).hostname} does not respond"
     # The setting is global to the process, so it is always restored below.
     constants.HF_HUB_OFFLINE = bool(why_offline)  # checked for every request
     try:
@@ -76,7 +76,7 @@ def _answers(endpoint: str) -> bool:
     port = server.port
     if port is None:
         port = 80 if server.scheme == "http" else 443
-    # Use a thread, since name lookup has no timeout.
+    # Use a thread, because the name lookup has no timeout of its own.
     with ThreadPool(1) as pool, suppress(OSError, TimeoutError):
         arguments = ((server.hostname, port), _PATIENCE)
         # The first timeout covers the connection; the second also covers the name lookup.
@@ -144,7 +144,7 @@ def push_to_hub(
     Model weights are not uploaded.
 
     Args:
-        edits: an edit, or role -> edit.
+        edits: an edit, or a mapping from roles to edits.
         repo_id: the name of the repository, which is created if it does not exist.
         private: whether a new repository is private. If None, the account's default is used.
 
@@ -154,7 +154,7 @@ def push_to_hub(
     import huggingface_hub
 
     edit_of_role: Mapping[str, Edit] = edits if isinstance(edits, Mapping) else {"": edits}
-    # Only upload files written by `save_pretrained`, never a user's folder.
+    # Upload only files written by `save_pretrained`, never a user's folder.
     with tempfile.TemporaryDirectory() as folder:
         for role, edit in edit_of_role.items():
             edit.save_pretrained(Path(folder) / role)

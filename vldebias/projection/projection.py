@@ -44,7 +44,7 @@ _REMOVED = 1e-13  # a direction counts as removed if less than this share of it 
 
 
 class NothingToRemoveError(InvalidInputError):
-    """Report that prompts are missing or have equal embeddings, leaving nothing to remove."""
+    """Raised if there is nothing to remove, because prompts are missing or embedded identically."""
 
 
 def scatter_of(groups: Sequence[Tensor]) -> Tensor:
@@ -204,7 +204,7 @@ class CalibratedProjection(Edit):
         return {"lam": self._requested_lam}
 
     @classmethod
-    # A projection fitted in inference mode must also work with gradients later.
+    # A projection that is fitted in inference mode must also work with gradients later.
     @torch.inference_mode(False)
     def solve(
         cls, scatters: Sequence[Tensor], spurious: Tensor | None = None, lam: Weights = 1000.0
@@ -249,8 +249,7 @@ class CalibratedProjection(Edit):
                 " d) whose embeddings differ and lam above 0"
             )
         if left_factor.shape[1] >= len(left_factor):
-            # If there are as many columns as the width, the dense matrix is no larger than the
-            # factors.
+            # If the rank reaches the width, the dense matrix is no larger than the factors.
             left_factor = left_factor @ right_factor.T
             right_factor = torch.eye(len(left_factor), dtype=left_factor.dtype)
         # Equal weights are recorded as one number, and no weights as 0.
@@ -260,7 +259,7 @@ class CalibratedProjection(Edit):
 
     @property
     def rank(self) -> int:
-        """Return the number of columns of the factors.
+        """Return the number of columns in each factor.
 
         It is at most m + |S|, and at least the rank of P* - I.
         """
@@ -275,7 +274,7 @@ class CalibratedProjection(Edit):
         return float((self.left * self.right).sum())
 
     def matrix(self) -> Tensor:
-        """Return P* as a dense (d, d) float64 matrix; `matrix() @ z` projects the column z."""
+        """Return P* as a dense (d, d) float64 matrix that can be multiplied with a column z."""
         return torch.eye(self.dim, dtype=torch.float64) - self.left @ self.right.T
 
     def __call__(self, z: ArrayT, strength: float = 1.0) -> ArrayT:

@@ -131,7 +131,7 @@ def _api(address: str, model: str, size: str) -> Generator:
         headers["Authorization"] = f"Bearer {key}"
 
     async def generate(prompt: str, seed: int) -> bytes | str:
-        # APIs do not accept a seed, but their images are independent.
+        # APIs do not accept seeds, but their images are independent anyway.
         request = {"model": model, "prompt": prompt, "n": 1, "size": size}
         async with httpx.AsyncClient(timeout=SECONDS, headers=headers) as client:
             url = f"{address.rstrip('/')}/images/generations"
@@ -305,7 +305,7 @@ def _record_of_scores(scores: list[Score], generator: str = "generator") -> Reco
 
 
 def record_of_log(log: EvalLog, name: str) -> Record:
-    """Create the record of a finished evaluation.
+    """Create a record from the log of a finished evaluation.
 
     Args:
         log: a log from `inspect_ai.eval` or `inspect_ai.log.read_eval_log`.

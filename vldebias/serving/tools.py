@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Parameters = ParamSpec("Parameters")
 
-# Limits per call. Reading 100,000 characters takes about a second.
+# Limits per call. Analysing 100,000 characters takes about a second.
 MAX_IMAGES = 1000
 MAX_CHARACTERS = 10_000  # per prompt
 MAX_TOTAL_CHARACTERS = 500_000  # total over all images
@@ -64,7 +64,7 @@ class WrittenPrompt(BaseModel):
 
 
 class WrittenPrompts(BaseModel):
-    """Store a call's prompts; repeating the call with this seed returns the same prompts."""
+    """Store a call's prompts, and the seed with which a call returns the same prompts."""
 
     prompts: list[WrittenPrompt]
     seed: int
@@ -100,8 +100,9 @@ class AuditedPrompts(BaseModel):
 class Tools:
     """Implement the tools that the server offers.
 
-    Prompts are untrusted, since an assistant may be manipulated by text that it reads. Their number
-    and length are limited, and an attribute must be a name, so no call can open a file.
+    Prompts are untrusted, because an assistant may be manipulated by text that it reads. Therefore,
+    their number and length are limited, and an attribute must be a name, so that no call can open a
+    file.
 
     Args:
         sets: the default attribute: the name of a packaged prompt set, or the path of a YAML file.
@@ -166,8 +167,8 @@ class Tools:
     def audit_prompts(self, prompts: list[str], attribute: str | None = None) -> AuditedPrompts:
         """Report which prompts leave an attribute open, and which value their images will favour.
 
-        If the server was started with a model, shares are predicted from the prompts, before any
-        image is generated, with 95% intervals. Example: prompts ["A photo of a pilot"] -> "leans
+        If the server was started with a model, shares with 95% intervals are predicted from the
+        prompts before any image is generated. Example: prompts ["A photo of a pilot"] -> "leans
         male: rewrite it or use a method", share 0.93 [0.60, 1.00].
 
         Args:
@@ -178,14 +179,14 @@ class Tools:
         prompt_set = self._set_named(attribute)
         if self.model is None and self.pipeline is None:
             return _audit_of_texts(prompts, prompt_set)
-        # Imported here, since torch and the model's library take seconds.
+        # Imported here, because torch and the model's library take seconds to load.
         from vldebias.study import audit
 
         result = audit(prompts, prompt_set, model=self.model, pipe=self.pipeline)
         (task,) = result.provenance
         row_of_prompt = {}
         for row in result.rows:
-            # The advice covers all models; individual models have separate rows.
+            # Use the rows with advice for all models. Individual models have separate rows.
             if row.metric == "predicted_share" and row.method == NONE:
                 prompt, _, value = row.subset.rpartition(": ")
                 row_of_prompt[prompt] = (value, row)

@@ -37,7 +37,7 @@ _FORMULA = (  # strings that a spreadsheet would run as formulas, including full
     "'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"
 )
 _STORAGE_PROBLEMS = {
-    errno.ENOSPC: "no space is left on the disk; free some, and run the same command again",
+    errno.ENOSPC: "no space is left on the disk; free some space, and run the same command again",
     errno.EDQUOT: "the disk quota is used up; free some space, and run the same command again",
     errno.EFBIG: "the file is larger than the file system or `ulimit -f` allows; raise the limit or"
     " choose another folder",
@@ -53,7 +53,7 @@ def packaged(kind: str) -> dict[str, Path]:
     Args:
         kind: "prompts", "prompts/protocol" or "suites" (YAML files), or "records" (JSON files).
     """
-    # In a wheel, the files are inside the package; in a checkout, they are next to it.
+    # The files are inside the package in a wheel, but next to it in a checkout.
     folder_in_wheel = _PACKAGE / "_resources" / kind
     folder_in_checkout = {"suites": "eval/suites", "records": "eval/records"}.get(kind, kind)
     pattern = "*.json" if kind == "records" else "*.yaml"
@@ -123,7 +123,7 @@ def write_atomically(path: str | Path, content: str | bytes | Callable[[Path], o
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(path.parent)
         with _temporary_file(path) as partial:
-            # Preserve the mode of an existing file; the umask determines the mode of a new one.
+            # Preserve the mode of an existing file. A new file's mode depends on the umask.
             mode = partial.stat().st_mode
             if path.exists():
                 mode = path.stat().st_mode
@@ -147,8 +147,8 @@ def _write_by(write: Callable[[Path], object], partial: Path) -> None:
         write(partial)
     except RuntimeError as error:
         if _storage_code(error) is None:
-            # torch does not report why writing failed, but writing a further block raises the
-            # reason.
+            # torch does not report why writing failed, but writing another block raises the actual
+            # error.
             with partial.open("ab") as file:
                 file.write(bytes(4096))
         raise
@@ -272,7 +272,7 @@ def add_tensors(state: hashlib._Hash, tensors: Iterable[tuple[str, Tensor]]) -> 
         state.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
 
 
-_locked_folders: dict[Path, int] = {}  # folder -> thread in this process that writes to it
+_locked_folders: dict[Path, int] = {}  # folder -> thread that writes to it
 
 
 @contextlib.contextmanager
@@ -321,7 +321,7 @@ def only_writer(folder: str | Path, report: Callable[[str], object] = warn) -> I
                 f"{folder}: cannot be locked ({error}); do not start another run in this folder"
                 " until this one has finished"
             )
-        # Write only after locking: until then, the file contains the name of the other writer.
+        # Write only after locking, because the file may contain the name of another writer.
         with storage_errors(path):
             file.truncate(0)
             file.write(f"{writer}\n".encode())
@@ -350,7 +350,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         ) from None
     if not isinstance(content, dict):
         raise InvalidInputError(
-            f"{path}: got {content!r:.60}; expected a mapping of keys to values, 'key: value'"
+            f"{path}: got {content!r:.60}; expected a mapping such as 'key: value'"
         )
     return content
 
@@ -447,7 +447,7 @@ _EXPECTED = {
 
 
 def explain(error: ValidationError, place: str = "", known: Iterable[str] = ()) -> str:
-    """Describe the first problem in a pydantic error: location, expected value and input.
+    """Describe the first problem in a pydantic error, with location, expected value and input.
 
     Args:
         error: the error.

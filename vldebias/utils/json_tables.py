@@ -1,4 +1,4 @@
-"""Parse rows from other tools' JSON: lists, JSON lines, API responses, captions by file name.
+"""Parse rows from other tools' JSON: lists, JSON lines, API responses, and captions by file name.
 
 Nested objects become columns with dotted names: {"payload": {"gender": ...}} is "payload.gender".
 """
@@ -46,7 +46,7 @@ def flat(row: Mapping[str, JSON], source: str) -> Row:
         if name in cells:
             raise InvalidInputError(
                 f"{source}: got two values for {name!r}, one nested and one with dots in its name;"
-                " expected one; rename one of them"
+                " rename one of them"
             )
         cells[name] = None if isinstance(value, Mapping) else value
     return cells
@@ -137,7 +137,7 @@ def is_json_document(text: str, ending: str) -> bool:
     The extension is not reliable: JSON lines files are often named .json, and lists .jsonl.
 
     Args:
-        text: the file's content, of which the beginning is sufficient.
+        text: the content of the file, or only its beginning.
         ending: the extension, such as ".json".
     """
     form = json_form(text)
@@ -252,8 +252,8 @@ def _only_list(value: Mapping[str, JSON], source: str) -> list[JSON] | None:
     if len(list_of_name) > 1:
         raise InvalidInputError(
             f"{source}: got an object with several lists of objects,"
-            f" {', '.join(sorted(list_of_name))}; expected one; save the list that you want in a"
-            " separate file"
+            f" {', '.join(sorted(list_of_name))}; expected one list. Save the list that you want in"
+            " a separate file"
         )
     return next(iter(list_of_name.values()), None)
 
@@ -269,7 +269,7 @@ def rows_by_picture(value: Mapping[str, JSON]) -> list[Row] | None:
         return None
     entries = [entry for entry in value.values() if isinstance(entry, Mapping)]
     if len(entries) == len(value):
-        # Some pictures may have a size, but no caption yet.
+        # Some pictures may have a size but no caption yet.
         captioned = [entry for entry in entries if "caption" in entry or "tags" in entry]
         if 2 * len(captioned) <= len(value):
             return None

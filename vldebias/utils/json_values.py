@@ -1,4 +1,4 @@
-"""Define types of JSON values."""
+"""Define types for JSON values."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 JSON: TypeAlias = "Mapping[str, JSON] | Sequence[JSON] | str | float | bool | None"
-"""A value of JSON; int is a float to type checkers."""
+"""A JSON value. Type checkers accept int as float."""

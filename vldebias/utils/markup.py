@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
-SHOWN = 20  # maximum number of rows in a table; only the number of further rows is shown
+SHOWN = 20  # maximum number of rows in a table; additional rows are only counted
 # Control characters except line breaks and tabs, and lone surrogates, which have no bytes in UTF-8.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
@@ -31,7 +31,7 @@ def code_span(text: str) -> str:
     line = " ".join(printable(text).split())
     longest = max(map(len, re.findall("`+", line)), default=0)
     fence = "`" * (longest + 1)
-    # A space separates leading and trailing backticks from the fence; Markdown removes it.
+    # A space, which Markdown removes, separates leading and trailing backticks from the fence.
     space = " " if longest or not line else ""
     return f"{fence}{space}{line}{space}{fence}"
 

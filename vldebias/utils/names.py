@@ -1,6 +1,6 @@
 """Check the names of prompt sets, architectures and weights without importing torch.
 
-The command line uses these checks first, since importing torch takes seconds.
+The command line runs these checks first, because importing torch takes seconds.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def packaged_set(name: str) -> Path:
 def architectures() -> list[str]:
     """Return the names of open_clip's architectures, or an empty list if it is not installed.
 
-    If open_clip has been imported, architectures registered by the program are included. Otherwise,
-    its files are read.
+    If open_clip has already been imported, architectures registered by the program are included.
+    Otherwise, its files are read without importing it.
     """
     imported = sys.modules.get("open_clip")
     if imported is not None:
@@ -49,7 +49,7 @@ def architectures() -> list[str]:
     folder = _open_clip_folder()
     if folder is None:
         return []
-    # open_clip reads the same folder, but importing it would import torch.
+    # Read the same folder as open_clip, because importing open_clip would import torch.
     return sorted(path.stem for path in (folder / "model_configs").glob("*.json"))
 
 
@@ -91,7 +91,8 @@ def check_name_without_weights(name: str) -> None:
     if tags:
         raise InvalidInputError(
             f"{name!r} is an open_clip architecture without weights; expected --model {name}"
-            f" --pretrained TAG (in `eval paper` --model {name}:TAG), with one of {', '.join(tags)}"
+            f" --pretrained TAG (in `eval paper`, --model {name}:TAG), where TAG is one of"
+            f" {', '.join(tags)}"
         )
     lower_names = {known.lower(): known for known in architectures()}
     (closest,) = difflib.get_close_matches(name.lower(), lower_names, n=1, cutoff=0.85) or ("",)

@@ -27,13 +27,13 @@ INK = "#1f2933"
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _KEYWORD = b"vldebias"  # keyword of the text chunk that contains the metadata
 LARGEST = 384  # longest side in pixels of an image on a page
-# Use an explicit list, since Pillow would open any format, and passes EPS files to Ghostscript.
+# Use an explicit list, because Pillow would open any format, and passes EPS files to Ghostscript.
 FORMATS = ("AVIF", "BMP", "GIF", "ICO", "JPEG", "JPEG2000", "PNG", "PPM", "TGA", "TIFF", "WEBP")
 ENDINGS = (
     *(".avif", ".bmp", ".gif", ".ico", ".jfif", ".jpe", ".jpeg", ".jpg", ".j2k", ".jp2"),
     *(".jpx", ".pbm", ".pgm", ".png", ".apng", ".pnm", ".ppm", ".tga", ".tif", ".tiff", ".webp"),
 )
-"""File name extensions of these formats."""
+"""File name extensions for these formats."""
 
 
 def open_image(source: Path | bytes | BinaryIO, formats: Sequence[str] = FORMATS) -> Image:
@@ -72,8 +72,8 @@ def decode(source: Path | bytes, *, draft: int | None = None) -> Image:
     Args:
         source: a path, or a file's content.
         draft: the required length of the shorter side in pixels. Larger JPEGs are decoded at 1/2,
-            1/4 or 1/8 of their size, with at least this side length. The result is close, but not
-            identical, to shrinking the image afterwards.
+            1/4 or 1/8 of their size, as long as the shorter side has this length. The result is
+            close, but not identical, to shrinking the image afterwards.
 
     Raises:
         OSError: If the file is missing, truncated or not an image, has more than 8 bits per
@@ -146,7 +146,7 @@ def write_png(
     if small and image.getcolors(4096) is not None:
         image = image.quantize(256, dither=need("PIL.Image").Dither.NONE)
     info = need("PIL.PngImagePlugin").PngInfo()
-    # Use ASCII JSON, since file names may contain undecodable bytes.
+    # Use ASCII JSON, because file names may contain undecodable bytes.
     info.add_itxt(_KEYWORD.decode(), json.dumps(metadata))
 
     def save(file: Path) -> None:
@@ -181,8 +181,8 @@ def read_png(path: Path, *, pixels: bool = True) -> tuple[Image, dict[str, JSON]
 def with_record(png: bytes, facts: Mapping[str, JSON]) -> bytes:
     """Store facts about an image, such as its assigned value, in a PNG text chunk.
 
-    Pixels and all other chunks are unchanged, such as A1111's "parameters" or ComfyUI's "prompt"
-    and "workflow". A chunk from an earlier call is replaced. `read_png` returns the facts.
+    Pixels and all other chunks, such as A1111's "parameters" or ComfyUI's "prompt" and "workflow",
+    are left unchanged. A chunk from an earlier call is replaced. `read_png` returns the facts.
 
     Args:
         png: the file's content.
@@ -285,6 +285,6 @@ def subplots(rows: int, columns: int, size: tuple[float, float]) -> tuple[Plot, 
 
 def for_matplotlib(text: str) -> str:
     """Return a string as one line for a plot, without invisible characters or math markup."""
-    # Whitespace such as line breaks is not printable, but separates words.
+    # Keep whitespace such as line breaks, which is not printable but separates words.
     visible = [letter for letter in text if letter.isprintable() or letter.isspace()]
     return " ".join("".join(visible).split()).replace("$", r"\$")

@@ -22,7 +22,7 @@ class Progress(progress.Progress):
     """
 
     def __init__(self, console: Console | None = None) -> None:
-        # Names come from users and may contain brackets, so disable markup.
+        # Disable markup, because names come from users and may contain brackets.
         columns = [progress.TextColumn("{task.description}", markup=False), progress.BarColumn()]
         columns += [
             progress.MofNCompleteColumn(),
@@ -30,7 +30,7 @@ class Progress(progress.Progress):
             progress.TimeRemainingColumn(),
         ]
         if console is None:
-            # Bars in notebooks need ipywidgets. Without it, a line is printed per minute.
+            # Bars in notebooks need ipywidgets. Without it, print a line per minute instead.
             jupyter = None if find_spec("ipywidgets") else False
             console = Console(stderr=True, force_jupyter=jupyter)
         super().__init__(

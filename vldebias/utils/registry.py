@@ -25,7 +25,7 @@ def imported(path: str) -> object:
     except ValueError:  # an empty name
         return None
     except ModuleNotFoundError as error:
-        # If a dependency of the module is missing, raise that error.
+        # If the module exists but one of its dependencies is missing, raise that error.
         if error.name and f"{home}.".startswith(f"{error.name}."):
             return None
         raise
@@ -34,8 +34,8 @@ def imported(path: str) -> object:
 class Registry(Mapping[str, T]):
     """Map names to registered objects.
 
-    Entry points of other packages are loaded when an unknown name is looked up, or when all names
-    are listed.
+    Other packages' entry points are loaded when an unknown name is looked up or when all names are
+    listed.
 
     Args:
         kind: the noun for an object in messages, such as "method".
@@ -78,7 +78,7 @@ class Registry(Mapping[str, T]):
             raise InvalidInputError(
                 f"{self.kind} {name!r}: this name is taken by vldebias; choose another name"
             )
-        # Allow registering an object again, since notebook cells may be run repeatedly.
+        # Allow registering an object again, because notebook cells may be run repeatedly.
         registered = self.data.setdefault(name, new)
         if registered != new:
             raise InvalidInputError(
@@ -143,7 +143,7 @@ class Registry(Mapping[str, T]):
 
     def __iter__(self) -> Iterator[str]:
         registered = self._all()
-        # List this package's names first, in the order of its table, not in the order of import.
+        # List this package's names first, in the order of `modules` rather than of imports.
         ordered = [name for name in self._modules if name in registered]
         ordered += [name for name in registered if name not in self._modules]
         return iter(ordered)

@@ -52,7 +52,7 @@ OneOrMore = Annotated[tuple[str, ...], SEVERAL]
 
 
 class Strict(BaseModel):
-    """Base class for the parts of a suite: frozen, and unknown keys are errors."""
+    """Base class for the parts of a suite, which are frozen and reject unknown keys."""
 
     model_config = {"extra": "forbid", "frozen": True}
 
@@ -62,7 +62,7 @@ class Strict(BaseModel):
         if not isinstance(fields, Mapping):
             return fields  # pydantic raises an error
         known = list(cls.model_fields)
-        # pydantic would also raise an error, but without suggesting a key.
+        # pydantic would raise an error as well, but without suggesting a key.
         unknown = [key for key in fields if key not in known]
         if unknown:
             raise ValueError(
@@ -135,7 +135,7 @@ def named_by(base: type[BaseModel], key: str) -> Callable[[object], str]:
             label = getattr(kind, "__name__", repr(kind))
             raise InvalidInputError(
                 f"{key} {name!r}: {label} does not define {', '.join(undefined)}; define it"
-                f" as {base.__module__}.{base.__name__} describes"
+                f" as described in {base.__module__}.{base.__name__}"
             )
         return name
 

@@ -119,7 +119,7 @@ def form_of_bytes(content: bytes) -> str:
     'a spreadsheet (.xlsx) or an archive (.zip)'
     """
     for start, form in _MAGIC.items():
-        # A table may start with a column called PAR1, but text contains no control characters.
+        # Also look for control characters, because a table may start with a column called PAR1.
         if content.startswith(start) and re.search(rb"[\x00-\x08\x0e-\x1f]", content[:4096]):
             return form
     return ""
@@ -146,8 +146,8 @@ def json_form(text: str) -> str:
 def decoded_texts(contents: Sequence[bytes], source: str, encoding: str | None = None) -> list[str]:
     """Decode short texts, such as captions in separate files.
 
-    The encoding of text that is not UTF-8 is detected jointly, since individual texts are too
-    short.
+    If some texts are not UTF-8, their encoding is detected jointly, because individual texts are
+    too short.
 
     Args:
         contents: the content of each file.
@@ -198,7 +198,7 @@ def _guessed(content: bytes, source: str, error: UnicodeDecodeError) -> str:
     high_bytes_of_utf8 = len(
         re.findall(rb"[\x80-\xff]", content.decode("utf-8", "ignore").encode())
     )
-    # For damaged UTF-8, a different encoding would change letters in all other lines.
+    # If UTF-8 is damaged, decoding it with a different encoding would change letters in all lines.
     if 2 * high_bytes_of_utf8 > high_bytes:
         raise InvalidInputError(
             f"{source}: line {line}: the byte {wrong!r} is not UTF-8, but the rest of the file is;"
@@ -211,7 +211,7 @@ def _guessed(content: bytes, source: str, error: UnicodeDecodeError) -> str:
         is_latin = high_bytes < 1.5 * len(runs)
         candidates = _LATIN_ENCODINGS if is_latin else _OTHER_ENCODINGS
         match = need("charset_normalizer").from_bytes(content, cp_isolation=candidates).best()
-        # Short Western texts match several encodings, of which cp1252 is by far the most common.
+        # Short Western text matches several encodings, of which cp1252 is by far the most common.
         if is_latin and (match is None or "cp1252" in match.could_be_from_charset):
             encoding = "cp1252"
         elif match is not None:
@@ -413,7 +413,7 @@ def _parsed(
         _RowError: If a quote is not closed, or rows have different lengths.
     """
     first_line = text[:_SAMPLE].lstrip("\r\n").partition("\n")[0]
-    # "image, caption": the space after the separator is not part of the cell.
+    # In "image, caption", the space after the separator is not part of the cell.
     spaced = f"{separator} "
     is_spaced = first_line.count(spaced) == first_line.count(separator)
     reader = csv.reader(

@@ -17,6 +17,6 @@ def tracker_name(name: str) -> str:
     """
     text = name.replace("@", "_at_").replace("->", " to ").replace("+", "_and_")
     text = _INVALID.sub("_", text)
-    # MLflow normalizes names such as "a//b" and "../a", which could make them collide.
+    # MLflow normalises names such as "a//b" and "../a", which could make them collide.
     parts = [part.strip(". ") for part in text.split("/")]
     return "/".join(filter(None, parts))[:_MAX_LENGTH] or "figure"

@@ -1,19 +1,19 @@
-// A new node counts its runs: ComfyUI's own default for a control is "randomize", which would draw
-// a run's place in the sequence at random. What a saved workflow says is loaded after this.
+// Make new nodes count their runs. By default, ComfyUI would set the control to "randomize", which
+// would choose a random index for each run. The setting of a saved workflow is loaded after this.
 import { api } from "../../scripts/api.js";
 import { app } from "../../scripts/app.js";
 
-// Two outputs that are easily left out: without them the workflow runs, and its pictures are wrong.
+// Two outputs that are easily forgotten. Without them, the workflow runs but generates wrong pictures.
 const NEEDED = {
   BalancedPromptsText: {
     used: "prompts",
     missing: "seeds",
-    detail: "Connect seeds with the seed of the sampler, or pictures of one prompt come out the same.",
+    detail: "Connect seeds to the sampler's seed. Otherwise, pictures of the same prompt are identical.",
   },
   BalancedPromptsEncode: {
     used: "CONDITIONING",
     missing: "batch_size",
-    detail: "Connect batch_size with that of the empty latent, or prompts are left out or repeated.",
+    detail: "Connect batch_size to the empty latent. Otherwise, prompts may be omitted or repeated.",
   },
 };
 const warned = new WeakSet();
@@ -26,7 +26,7 @@ function targets(node, name) {
 
 function isNeeded(node) {
   const { used, missing } = NEEDED[node.comfyClass];
-  // What goes to another of these nodes is drawn with that node's outputs.
+  // If the output goes to another of these nodes, that node's outputs are used for sampling.
   const drawn = targets(node, used).some((target) => !(target.comfyClass in NEEDED));
   return drawn && targets(node, missing).length === 0;
 }

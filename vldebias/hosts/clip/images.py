@@ -112,7 +112,7 @@ class JointHost(Host):
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase | HFTokenizer | SimpleTokenizer:
-        """Return the tokenizer; raise InvalidInputError if there is none."""
+        """Return the tokenizer, or raise InvalidInputError if there is none."""
         return self.find_tokenizer(self._given_tokenizer)
 
     @cached_property
@@ -147,15 +147,15 @@ class JointHost(Host):
 
         stated = StatedRows(attachment.gate, find_table, self.texts)
         if TEXT in self.roles:
-            # Do this before encoding any text, so that a missing tokenizer is reported now and the
-            # model can be compiled before its first call.
+            # Prepare now, before any text is encoded, so that a missing tokenizer is reported
+            # immediately and the model can be compiled before its first call.
             stated.prepare(next(self.model.parameters()).device)
         return stated
 
     def trained_features(self, tokens: Mapping[str, Tensor]) -> Tensor:
         """Return `features` for training.
 
-        A host may omit padding that does not affect them.
+        A host may omit padding that does not affect the features.
         """
         return self.features(tokens)
 
@@ -177,7 +177,7 @@ class JointHost(Host):
         for ids in tokens.values():
             if not ids.is_floating_point():
                 highest = max(highest, int(ids.max()))
-        # An unknown id raises an IndexError on a CPU, but makes all later calls fail on a GPU.
+        # On a CPU, an unknown id raises an IndexError, but on a GPU, it makes all later calls fail.
         if rows and highest >= rows:
             raise InvalidInputError(
                 f"tokenizer: got token ids up to {highest}; expected ids below {rows}, the"
@@ -185,7 +185,7 @@ class JointHost(Host):
             )
         device = next(self.model.parameters()).device
         if device.type == "meta":
-            # accelerate fetches offloaded weights and moves the arguments of the call.
+            # For offloaded weights, accelerate moves both weights and arguments during the call.
             device = torch.device("cpu")
         return self.features({name: tensor.to(device) for name, tensor in tokens.items()})
 
@@ -283,7 +283,7 @@ class ImageEncoder:
         state = hashlib.sha256()
         for module in self.tower:
             for name, part in module.named_modules():
-                # The configuration: sizes, pooling types, activation constants.
+                # Include settings such as sizes, pooling types and activation constants.
                 settings = {}
                 for setting, value in sorted(vars(part).items()):
                     is_plain = isinstance(value, (bool, int, float, str, tuple))
@@ -310,8 +310,7 @@ class ImageEncoder:
         """
         for module in self.tower:
             for part in module.modules():
-                # Quantised layers have integer weights and take pixels in the dtype of another
-                # layer.
+                # Skip quantised layers, whose weights are integers but which take floats as input.
                 if isinstance(part, (nn.Conv2d, nn.Linear)) and part.weight.is_floating_point():
                     return part.weight
         return torch.zeros(())

@@ -157,8 +157,7 @@ def _layers(pipe: DiffusionPipeline, role: str, dim: int) -> list[tuple[nn.Modul
         )
     readers: dict[str, tuple[nn.Module, nn.Module]] = {}
     for component, model in pipe.components.items():
-        # Text encoders produce embeddings instead of consuming them, but have layers with the same
-        # names.
+        # Skip text encoders, which have layers with the same names but produce the embeddings.
         if isinstance(model, nn.Module) and "text_encoder" not in component:
             for path, layer in _readers_in(model, component, names, refusal):
                 readers[path] = (model, layer)
@@ -185,7 +184,7 @@ def _layers(pipe: DiffusionPipeline, role: str, dim: int) -> list[tuple[nn.Modul
 
 
 def _reader_names(pipe: DiffusionPipeline, role: str) -> tuple[str, ...]:
-    """Return the names of the denoiser layers that consume a role; empty if unknown."""
+    """Return the names of the denoiser layers that consume a role, or () if they are unknown."""
     denoiser = getattr(pipe, "transformer", None)
     if denoiser is None:
         denoiser = getattr(pipe, "unet", None)
@@ -202,8 +201,8 @@ def _reader_names(pipe: DiffusionPipeline, role: str) -> tuple[str, ...]:
     # Some U-Nets project the prompt once, before their cross-attention layers use it.
     config = getattr(denoiser, "config", {})
     if names == (CROSS_ATTENTION,) and config.get("encoder_hid_dim_type") == "text_proj":
-        # With other types of added embedding, such as DeepFloyd's, a second layer consumes the
-        # tokens.
+        # With other kinds of additional embeddings, such as DeepFloyd's, a second layer also
+        # consumes the tokens.
         return ("encoder_hid_proj",) if config.get("addition_embed_type") == "text_time" else ()
     return names
 

@@ -104,7 +104,7 @@ class OpenClipHost(JointHost):
         return head
 
     def wrapped_modules(self, role: str) -> tuple[object, ...]:
-        """Return the tower if it is a module; in CLIP, the model itself is the text tower."""
+        """Return the tower if it is a module. In CLIP, the model itself is the text tower."""
         name = "visual" if role == IMAGE else "text"
         return (getattr(self.model, name),) if hasattr(self.model, name) else ()
 
@@ -112,13 +112,13 @@ class OpenClipHost(JointHost):
     def text_modules(self) -> list[nn.Module]:  # type: ignore[override]
         """Return the modules of the text tower.
 
-        In CLIP they are direct children; the other classes store the tower as `text`.
+        In CLIP, they are direct children. The other classes store the tower as `text`.
         """
         children = []
         for name, child in self.model.named_children():
             if name not in ("visual", "text_decoder"):
                 children.append(child)
-        # The logit scale and bias belong to neither tower.
+        # Exclude the logit scale and bias, which belong to neither tower.
         parameters = []
         for name, parameter in self.model.named_parameters(recurse=False):
             if not name.startswith("logit_"):
@@ -183,7 +183,7 @@ class OpenClipHost(JointHost):
             return self.features(tokens)
         model = self.model
         ids = tokens["text"]
-        # CLIP's end token has the highest id; models with other vocabularies specify theirs.
+        # CLIP's end token has the highest id; models with a different vocabulary specify its id.
         if model.text_pool_type == "argmax":
             last = ids.argmax(-1)
         else:
@@ -216,7 +216,7 @@ class OpenClipHost(JointHost):
         return features
 
     def decode(self, ids: tuple[int, ...]) -> str:
-        """Decode up to the end token, since CLIP's tokenizer pads with the id for "!"."""
+        """Decode up to the end token, because CLIP's tokenizer pads with the id of "!"."""
         tokenizer = self.tokenizer
         if hasattr(tokenizer, "tokenizer"):
             return str(tokenizer.tokenizer.decode(list(ids), skip_special_tokens=True))
@@ -236,7 +236,7 @@ class OpenClipHost(JointHost):
             # If one method calls another, only the outermost call is edited.
             if not attachment.acts or getattr(calls, "inside", False):
                 return original(*call.args, **call.kwargs)
-            # The edit precedes normalisation, so the method is called without normalising.
+            # The edit must be applied before normalisation, so do not let the method normalise.
             normalizes = bool(call.arguments.get("normalize", False))
             if normalizes:
                 call.arguments["normalize"] = False
@@ -245,8 +245,8 @@ class OpenClipHost(JointHost):
                 output = original(*call.args, **call.kwargs)
             finally:
                 calls.inside = False
-            # Features (b, d), or ((b, d), tokens) from CoCa's private methods; tokens stay
-            # unchanged.
+            # CoCa's private methods return ((b, d), tokens) instead of features (b, d). The tokens
+            # stay unchanged.
             features = output[0] if isinstance(output, tuple) else output
             if role == IMAGE:
                 features = attachment.apply(role, features)

@@ -143,13 +143,13 @@ class Towers:
         """
         with TOKENIZING:
             tokens = self._host.tokenize(list(captions))
-            # Counting takes as long as tokenizing, so stop after the warning.
+            # Counting takes as long as tokenizing, so do not count after the warning was issued.
             if self._cuts_warned:
                 return tokens
             ids = next(iter(tokens.values()))
             limit = self._host.context_length
-            # A padded row ends in two padding tokens, a truncated row in a word and the end token.
-            # Only rows of the latter kind are counted.
+            # A padded row ends in two padding tokens, but a truncated row ends in a word and the
+            # end token. Count the tokens only for rows of the latter kind.
             is_full = ids[:, -1] != ids[:, -2]
             full = [captions[row] for row in is_full.nonzero().flatten().tolist()]
             counts = self._host.count_tokens(full) if full else []
@@ -196,11 +196,11 @@ class Towers:
             is_normalising = is_normalising and rises and is_straight
         if not is_normalising:
             raise InvalidInputError(
-                f"preprocess: plain images became {tuple(plain[0].shape)} and"
-                f" {tuple(oblong.shape)}; expected (3, h, w) of one size, each channel (value -"
-                " mean) / std, because training applies its own augmentation. Pass the model's"
-                " evaluation preprocessing: the second transform from open_clip, or the image"
-                " processor"
+                f"preprocess: converted plain images to shapes {tuple(plain[0].shape)} and"
+                f" {tuple(oblong.shape)}; expected the same shape (3, h, w) for all images, with"
+                " (value - mean) / std per channel, because training applies its own augmentation."
+                " Pass the model's evaluation preprocessing, which is the second transform from"
+                " open_clip or the image processor"
             )
         # Solve black = -mean / std and white = (1 - mean) / std.
         std = 1 / (white - black)
@@ -218,8 +218,8 @@ class Towers:
             weights: a complete state dict without adapters, even if the model has some.
             folder: an existing folder, which can then be loaded by open_clip as "local-dir:FOLDER",
                 by `from_pretrained`, and by `--model FOLDER`.
-            name: the name under which the model was loaded, since an open_clip model does not store
-                the name of its architecture.
+            name: the name under which the model was loaded. It is needed because an open_clip model
+                does not store the name of its architecture.
         """
         if self.library == "transformers":
             self.model.save_pretrained(folder, state_dict=dict(weights))
@@ -285,7 +285,7 @@ class Towers:
             difference = float((trained.cpu().float() - saved).norm() / saved.norm())
             is_wide = trained.dtype in (torch.float32, torch.float64)
             limit = 1e-2 if is_wide else 0.1
-            # The comparison is negated, so that NaN is also rejected.
+            # `not <` also rejects NaN, for which every comparison is false.
             if not difference < limit:
                 raise InvalidInputError(
                     f"{mismatch}: with the same weights, its features for {side} differ by"

@@ -51,7 +51,7 @@ class ModelFamily:
 
 _CLIP = ModelFamily()
 _SIGLIP = ModelFamily(head="head", image_head="head", padding="max_length", lower=True)
-# The family of each class; subclasses inherit it.
+# The family of each class, which subclasses inherit.
 _FAMILIES = {
     **dict.fromkeys(("CLIPModel", "CLIPTextModelWithProjection", "MetaClip2Model"), _CLIP),
     **dict.fromkeys(
@@ -91,7 +91,7 @@ _INSTEAD = {
 _NEEDS_RELEASE_5 = {
     "ChineseCLIPModel": "get_text_features fails in transformers 4, because it pools no text state"
 }
-"""Why classes that exist in transformers 4 cannot embed text there."""
+"""The reason why a class cannot embed text in transformers 4, by class name."""
 
 
 class TransformersHost(JointHost):
@@ -219,7 +219,7 @@ class TransformersHost(JointHost):
         return int(min(positions, self.tokenizer.model_max_length))
 
     def _cleaned(self, prompts: Sequence[str]) -> list[str]:
-        # SigLIP was trained on lowercase text, but not every version of its tokenizer lowercases.
+        # SigLIP was trained on lowercase text, but some versions of its tokenizer do not lowercase.
         if self._family.lower:
             return [prompt.lower() for prompt in prompts]
         return list(prompts)
@@ -241,7 +241,7 @@ class TransformersHost(JointHost):
         return dict(tokens)
 
     def decode(self, ids: tuple[int, ...]) -> str:
-        """Decode without special tokens, since padding may use the end token's id."""
+        """Decode without special tokens, because padding may use the end token's id."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def features(self, tokens: Mapping[str, Tensor]) -> Tensor:

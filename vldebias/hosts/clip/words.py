@@ -36,11 +36,11 @@ F = TypeVar("F", bound=Callable[..., object])
 _MASK = (1 << 64) - 1
 _BASE = 0x9E3779B97F4A7C15  # p, odd
 _LONGEST = 1024  # maximum number of letters per word whose order matters
-# Number of rows of random tokens on which a table is compared with the tokenizer's decoding.
+# Number of random token rows on which a table is compared with the tokenizer's decoding.
 _CHECKED = 128
 _KEPT = 1 << 16  # maximum number of cached decisions
 
-# Flag bits of WordTable.tokens[:, 1]; the higher bits hold the number of letters.
+# Flag bits in WordTable.tokens[:, 1], whose higher bits contain the number of letters.
 _HAS_LETTERS, _BEGINS, _STAYS_OPEN, _UNSURE = 1, 2, 4, 8
 _LENGTH = 16
 
@@ -85,7 +85,7 @@ def _signed(number: int) -> int:
 
 def _place(k: int) -> int:
     """Return q_k, the odd factor for the word at index k in a phrase; q_0 is 1."""
-    # Odd, so that multiplying modulo 2^64 is invertible.
+    # An odd factor makes multiplication modulo 2^64 invertible.
     return 1 if k == 0 else _mixed(k) | 1
 
 
@@ -157,8 +157,8 @@ def _combines(character: str) -> bool:
     return unicodedata.category(character) in ("Mn", "Mc") or "\u1160" <= character <= "\u11ff"
 
 
-# The characters that represent bytes in byte-level tokenizers: printable bytes represent
-# themselves, the others are numbered from U+0100.
+# The characters that represent bytes in byte-level tokenizers. Printable bytes represent
+# themselves, and the others are numbered from U+0100.
 _PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
 _UNPRINTABLE = [byte for byte in range(256) if byte not in _PRINTABLE]
 _BYTES = {chr(byte): byte for byte in _PRINTABLE}
@@ -166,7 +166,7 @@ _BYTES.update({chr(256 + place): byte for place, byte in enumerate(_UNPRINTABLE)
 
 
 def _in_bytes(token: str) -> _Token:
-    """Parse a token of a byte-level tokenizer; CLIP's tokens mark the end of a word.
+    """Parse a byte-level tokenizer's token, including CLIP's, which mark the end of a word.
 
     For bytes that end inside a character, the result is a guess: emoji and punctuation separate
     words, and other characters are letters.
@@ -191,7 +191,7 @@ def _in_bytes(token: str) -> _Token:
 
 
 def _in_word_pieces(token: str) -> _Token:
-    """Parse a WordPiece token; "n" may be part of the previous word, as in "n't"."""
+    """Parse a WordPiece token. "n" may belong to the previous word, as in "n't"."""
     if token == "n":
         return _Token("n", unsure=True)
     inside = token.removeprefix("##")
@@ -417,7 +417,7 @@ class StatedRows:
         gate: the words to look for.
         table: function that returns the tokenizer's table. If it returns None, every row is
             decoded.
-        texts: a function from ids (b, length) to the text of each row.
+        texts: function from ids (b, length) to the text of each row.
     """
 
     def __init__(
@@ -447,9 +447,9 @@ class StatedRows:
     def __call__(self, ids: Tensor) -> Tensor:
         """Return, for each row of ids (b, length), whether it states a word.
 
-        On the CPU the decision is the same as for the decoded text. On a GPU and in compiled code
-        nothing is decoded: letters that the tokenizer splits into bytes never match a stated word,
-        and split punctuation counts as a separator.
+        On the CPU, the decision is the same as for the decoded text. On a GPU and in compiled code,
+        nothing is decoded, so letters that the tokenizer splits into bytes never match a stated
+        word, and split punctuation counts as a separator.
         """
         rows = ids.reshape(-1, ids.shape[-1])
         if not self._is_prepared or (self._table and rows.device not in self._by_ids):
@@ -460,7 +460,7 @@ class StatedRows:
         facts = by_ids.table.facts(rows)
         if torch.compiler.is_compiling() or rows.device.type != "cpu":
             return by_ids(facts)
-        # On the CPU nothing blocks, so cut off padding and decode uncertain rows.
+        # On the CPU, nothing blocks, so remove padding and decode uncertain rows.
         used = facts[..., 1].ne(0).any(0).nonzero()
         if not len(used):
             return torch.zeros(len(rows), dtype=torch.bool, device="cpu")
@@ -485,7 +485,7 @@ class StatedRows:
                 decisions[key] = bool(self._gate.find(text))
         stated = [decisions[key] if key in decisions else known[key] for key in keys]
         known.update(decisions)
-        # Replacing the entire cache avoids tracking the order of use.
+        # If the cache is full, replace it, which avoids tracking the order of use.
         if len(known) > _KEPT:
             self._known = decisions
         return torch.tensor(stated, device=rows.device)

@@ -53,7 +53,7 @@ class Call(NamedTuple):
 
     Attributes:
         ids: token ids (b, tokens).
-        mask: their attention mask, or None.
+        mask: the ids' attention mask, or None.
         output: the encoder's output.
     """
 

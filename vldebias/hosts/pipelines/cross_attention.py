@@ -95,7 +95,7 @@ class CrossAttentionHost(Host):
         )
 
     def space(self, role: str) -> str:
-        """Return the name of the space of a role."""
+        """Return the name of a role's space."""
         return f"diffusers.cross-attention.{role}"
 
     def fingerprint(self, role: str | None = None) -> Fingerprint | None:
@@ -224,7 +224,7 @@ class CrossAttentionHost(Host):
         self._generate(recorder, hooks, [prompt], [0], 2, **options)
         if not recorder.layers:
             raise UnsupportedHostError(
-                f"{self.name}: its denoiser has no cross-attention that reads the prompt alone and"
+                f"{self.name}: its denoiser has no cross-attention that reads only the prompt and"
                 " receives the output of encode_prompt (SD3, FLUX and others use joint attention,"
                 f" in which the text has no separate output); {_INSTEAD}"
             )

@@ -74,8 +74,8 @@ _ENCODE: ContextVar[Callable[[list[str]], Sequence[object]] | None] = ContextVar
 EMBEDDINGS = "embeddings"
 """The reason recorded for images generated from unknown embeddings."""
 SHARED = (
-    "it encodes a prompt once for all of its images, so with {count} above 1 they share a value;"
-    " to balance them, pass a list with the prompt once per image"
+    "it encodes a prompt once for all of its images, so with {count} above 1, they share a value;"
+    " to balance them, pass a list that contains the prompt once per image"
 )
 
 
@@ -224,8 +224,8 @@ class DiffusersHost(PipelineReader):
         """Return whether an `encode_prompt` call encodes the "prompt" or the "negative prompt".
 
         If a second encoder encodes the prompt, this is "prompt again". The first encoding in a
-        pipeline call is the "prompt". The text alone does not distinguish them, since both prompts
-        may be equal, and neither does the number of calls, which is wrong after an error.
+        pipeline call is the "prompt". The text alone does not distinguish them, because both
+        prompts may be equal, and neither does the number of calls, which is wrong after an error.
         """
         current_call = _CALLED.get()
         if current_call is None or current_call[0] is not self.pipe:
@@ -264,7 +264,7 @@ class DiffusersHost(PipelineReader):
                 return
 
     def _origins(self, call: Mapping[str, object]) -> list[Origin | None] | None:
-        """Return the origin of each embedding passed to a call; unknown origins are None.
+        """Return the origin of each embedding passed to a call, or None if it is unknown.
 
         The result is None if the call has nothing to encode.
         """
@@ -406,7 +406,8 @@ class DiffusersHost(PipelineReader):
                     continue
                 is_changed = True
                 if mask is not None and tensor.ndim == 3:
-                    # Tokens that represent an image stay unchanged, for each image per prompt.
+                    # Tokens that represent an image stay unchanged. The mask has one row per
+                    # prompt, so repeat it for each of the prompt's images.
                     repeats = len(tensor) // len(mask)
                     stays = mask.to(tensor.device).repeat_interleave(repeats, 0)
                     changed = torch.where(stays[..., None], segment, changed)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vldebias.hosts.records import KEPT, CallRecord
 
-_SAMPLES = 64  # number of entries of a row that are compared
+_SAMPLES = 64  # number of entries that are compared per row
 _NOISE = 1e-6
 
 Origin = tuple[CallRecord | None, int]

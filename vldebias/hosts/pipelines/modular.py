@@ -94,7 +94,7 @@ class ModularHost(DiffusersHost):
             try:
                 return self._outputs({"prompt": list(prompts), **values})
             except (TypeError, ValueError):
-                # Blocks do not declare whether they accept lists; if not, they raise one of these.
+                # Blocks do not declare whether they accept lists, but raise one of these if not.
                 self.single = True
         if len(prompts) > 1:
             raise self.refusal(f"its block takes one prompt at a time, got {len(prompts)}")

@@ -42,7 +42,9 @@ if TYPE_CHECKING:
 
 PROBES = ("a cat", "two dogs", "the sun")  # with different last tokens
 LONG = "an old stone bridge over a quiet river"  # short enough for encoders with small limits
-BATCH = 16  # prompts: the attention of T5-XXL over 16 x 256 tokens needs less than its weights
+# Number of prompts per batch. T5-XXL's attention over 16 x 256 tokens needs less memory than its
+# weights.
+BATCH = 16
 # Edits are fitted with the default arguments of a pipeline call, with which T5 also encodes padding
 # and Gemma also encodes an instruction before the prompt.
 _CALL_DEFAULTS = (
@@ -137,9 +139,9 @@ class PipelineReader(Host):
         )
         self.exclusive_modules = (pipe,)
         self.shared_modules = self.text_modules
-        # Encoder -> number of tokens after the last token of a prompt.
+        # For each encoder, the number of tokens after the last token of a prompt.
         self._tails: dict[str, int] = {}
-        # Encoder -> number of tokens including padding, for the first of PROBES and for LONG.
+        # For the first of PROBES and for LONG, each encoder's number of tokens including padding.
         self._lengths: list[dict[str, int]] = []
 
     # ---- roles
@@ -291,7 +293,7 @@ class PipelineReader(Host):
         is_sequence = change.ndim == 2
         row = change[int(change.sum(-1).argmax())] if is_sequence else change
         share = float(row.float().mean())
-        # A pooled vector may depend on other tokens only.
+        # A pooled vector may depend only on other tokens.
         if share < 0.2 and (is_sequence or share > 0):
             raise self.refusal(
                 f"changing the state of the last token changes {share:.0%} of a row of {name};"
@@ -362,7 +364,7 @@ class PipelineReader(Host):
                 if call.mask is not None:
                     places = call.mask[number].nonzero().flatten().tolist()
                 else:
-                    # Stop at the first end token, since some tokenizers pad with it. If they pad
+                    # Stop at the first end token, because some tokenizers pad with it. If they pad
                     # with a different token, the text may continue after an end token.
                     last = row.index(end) if end in row else len(row) - 1
                     places = list(range(last + 1))
@@ -411,10 +413,11 @@ class PipelineReader(Host):
                 f"{self.name}: expected one of the roles {list(self.roles)}, got {role!r}"
             )
         rows = {}
-        device = self.pipe._execution_device  # diffusers searches all modules for it
+        # Look this up only once, because diffusers searches all modules for it.
+        device = self.pipe._execution_device
         size = BATCH if self.reads_batches else 1
         texts = list(prompts)
-        # The fingerprint will need these texts; adding them is free if the last batch has room.
+        # The fingerprint will need these texts, which cost nothing if the last batch has room.
         has_room = -len(texts) % size >= len(TEXTS)
         if has_room and (role, TEXTS[0]) not in self.memory.rows:
             texts += [text for text in TEXTS if text not in texts]

@@ -87,7 +87,7 @@ def parameters_of_call(kind: object) -> Mapping[str, inspect.Parameter]:
 
 @lru_cache(maxsize=1)
 def _read(kind: object) -> _ClassReader:
-    """Return the parsed functions of a class; the most recent class is cached."""
+    """Return the parsed functions of a class, and cache them until a different class is parsed."""
     reader = _ClassReader(kind)
     reader.follow_calls()
     return reader
@@ -98,7 +98,8 @@ class _ClassReader:
 
     Attributes:
         trees: the syntax tree of each function.
-        call_functions: the class's `__call__`, followed by those of the base classes that it calls.
+        call_functions: the class's `__call__`, followed by any `__call__` of a base class that it
+            calls.
         encoded: for each `encode_prompt` call in these, the name of the encoded variable, or
             "negative_prompt".
     """
@@ -316,7 +317,7 @@ class _ClassReader:
     def returned_names(self) -> tuple[str, ...]:
         """Return the names of the outputs of `encode_prompt`.
 
-        If it returns a base's output, they are the base's names.
+        If it returns the output of a base class, the base class's names are used.
         """
         for encoder in self.encoders:
             returns = [
@@ -366,7 +367,7 @@ def _calls(tree: FunctionTree) -> Iterator[ast.Call]:
 
 
 def _pipeline_name(tree: FunctionTree) -> str:
-    """Return the name of a function's pipeline argument, which is the first."""
+    """Return the name of a function's first argument, which is the pipeline."""
     return tree.args.args[0].arg if tree.args.args else ""
 
 

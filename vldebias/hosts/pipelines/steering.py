@@ -48,7 +48,7 @@ _CALL: ContextVar[SampledCall | None] = ContextVar("vldebias_denoised", default=
 _PLAN: ContextVar[Plan | None] = ContextVar("vldebias_plan", default=None)
 """The changes that the hooks make in the current pass through the denoiser."""
 _RECORD: ContextVar[dict[str, Tensor] | None] = ContextVar("vldebias_record", default=None)
-"""In a read-only pass: layer -> mean responses (batch, d), filled by the hooks."""
+"""Each layer's mean responses (batch, d) in a read-only pass, which the hooks fill in."""
 
 
 @dataclass
@@ -494,7 +494,7 @@ class WeakHook:
     Args:
         steering: the object, referenced weakly.
         method: name of the method.
-        arguments: arguments to pass before those of the hook.
+        arguments: arguments to pass before the hook's own arguments.
     """
 
     def __init__(self, steering: Steering, method: str, *arguments: object) -> None:
@@ -523,7 +523,7 @@ def numbers_of(edits: Sequence[CrossAttentionEdit], values: Sequence[object]) ->
 
     Args:
         edits: the edits.
-        values: a value for each edit, None if it does not act.
+        values: a value for each edit, or None if the edit does not act.
     """
     numbers = []
     start = 0

@@ -25,7 +25,7 @@ from vldebias.projection.projection import CalibratedProjection, span_of
 
 _SURE = 0.7  # rows predicted with a higher probability count as sure, as in SFID's code
 _DECAY = 1e-3  # weight of the squared norm of a probe's weights
-# Fraction of the dimensions of Stable Diffusion 3's pooled states kept by FairImagen's authors.
+# Fraction of dimensions that FairImagen's authors keep in Stable Diffusion 3's pooled states.
 _KEPT = 1800 / 2048
 
 
@@ -36,7 +36,7 @@ rows of norm 1."""
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TwoTowers(Rowwise):
-    """Apply one `Affine` map to text and another to images; text may be left unchanged.
+    """Apply one `Affine` map to images and another to text, which may also be left unchanged.
 
     Attributes:
         left: (2, rank, d), transposed, for text and for images.
@@ -73,7 +73,7 @@ class TwoTowers(Rowwise):
         if self.side == "image" and not image:
             return None
         tower = int(image)
-        # Two thin products, as in `CalibratedProjection`, since rank is far below d.
+        # Use two thin products, as in `CalibratedProjection`, because the rank is far below d.
         removed = (unit @ self.right[tower].T) @ self.left[tower]
         return unit - removed + self.shift[tower]
 
@@ -82,7 +82,7 @@ class TwoTowers(Rowwise):
 class Eraser(EditMethod):
     """Fit a map to labelled images and, if it acts on both towers, another map to text.
 
-    Only text that states a value is used.
+    The map for text is fitted only to text that states a value.
     """
 
     declaration: Declaration
@@ -96,9 +96,9 @@ class Eraser(EditMethod):
 
 
 def leace(labelled_rows: Labelled) -> Affine:
-    """Return the map that hides a concept from affine probes while changing rows the least.
+    """Return the smallest change of rows that hides a concept from affine probes.
 
-    The change is measured in the covariance norm.
+    The size of the change is measured in the covariance norm.
 
     Belrose et al. (2023), Theorem 4.3: r(x) = x - W^+ P W (x - mean) with W = Sigma_xx^(-1/2), P
     the orthogonal projection onto the columns of W Sigma_xz, so W^+ P W = Sigma_xz (Sigma_zx
@@ -256,7 +256,7 @@ class RoboShot(EditMethod):
         for prompts in problem.attributes:
             rows_of_values = [embed(texts) for texts in prompts.by_value().values()]
             for rows, other_rows in combinations(rows_of_values, 2):
-                # Pair text i of one value with text i of the other; surplus text is ignored.
+                # Pair text i for one value with text i for the other, ignoring surplus text.
                 harmful.append(rows[: len(other_rows)] - other_rows[: len(rows)])
         helpful = [embed(prompts.classes).diff(dim=0) for prompts in problem.sets]
         return TwoTowers.from_maps(roboshot(torch.cat(harmful), torch.cat(helpful)))
@@ -268,8 +268,8 @@ def fair_pca(x: Tensor, z: Tensor, keep: int) -> Tensor:
     Kleindessner et al. (2023), as used by FairImagen: with Z the centred one-hot groups, R spans
     the null space of Z^T X, and U = R V for the eigenvectors V of R^T X^T X R with the `keep`
     largest eigenvalues. U U^T is then I minus the projection onto the dropped directions. At full
-    width, these span only Z^T X, the differences between group means; this equals the method
-    "difference", over all text that states a value.
+    width, these directions span only Z^T X, the differences between group means. The result is then
+    the same as the method "difference" over all text that states a value.
 
     Args:
         x: rows (n, d).

@@ -18,7 +18,7 @@ from vldebias.projection.edit import Edit, Provenance, Rowwise
 from vldebias.projection.projection import span_of
 
 _TINY = 1e-12  # smaller components of a unit vector count as zero
-_NEAR = 100  # relevant images per value and query; the authors' choice for gender
+_NEAR = 100  # number of relevant images per value and query, as chosen by the authors for gender
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -66,7 +66,7 @@ class HalfWay(Rowwise):
 
 
 class Lian(EditMethod):
-    """Fit `HalfWay` to the set's text for each value; for pipelines, only text changes.
+    """Fit `HalfWay` to the set's text for each value. In pipelines, only text is edited.
 
     The authors use a language model to paraphrase each group's text for each class in a
     classification. Here the set's text is used instead, the same for all classes.
@@ -92,11 +92,11 @@ class Lian(EditMethod):
 class Bend(Rowwise):
     """Debias each text embedding separately, in two steps.
 
-    Step 1: project out the span of the nearest concept's directions: the spurious text, and the
-    differences between its text for two values. Step 2: take the closest unit vector that is
-    equally close to the mean of the nearest images for every value, by projecting out the
-    differences D between these means. Both results are normalised; the norm of the text embedding
-    is preserved.
+    The first step projects out the span of the nearest concept's directions, which are the spurious
+    text and the differences between its text for two values. The second step takes the closest unit
+    vector that is equally close to the mean of the nearest images for every value, by projecting
+    out the differences D between these means. Both results are normalised, and the norm of the text
+    embedding is preserved.
 
     Attributes:
         concepts: (c, d) group means.
@@ -146,9 +146,9 @@ def project_out(row: Tensor, directions: Tensor) -> Tensor:
 class BendVLM(EditMethod):
     """Debias each query at the time of use; see `Bend`.
 
-    The edit stores the labelled images' features; several attributes are combined into one. The
+    The edit stores the labelled images' features. Several attributes are combined into one. The
     authors augment a query with each value using a language model. Here the nearest prompt group
-    replaces the augmentations; the two agree if the set contains the query's concept.
+    replaces the augmentations. The two agree if the set contains the query's concept.
     """
 
     declaration = DECLARED["bend-vlm"]

@@ -69,7 +69,7 @@ def _article(written: str, words: str) -> str:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FixedRewrite(Rewording):
-    """Replace a prompt's embedding with the mean over several wordings.
+    """Replace a prompt's embedding with the mean over several wordings of the prompt.
 
     Attributes:
         words: for each wording, a value's words; see `rewrite_prompt`.
@@ -99,8 +99,8 @@ class FixedRewrite(Rewording):
 class EachValue(EditMethod):
     """Average over one wording per attribute value.
 
-    For example, "A photo of a male nurse." and "A photo of a female nurse.". Supports only one
-    attribute.
+    An example is the mean over "A photo of a male nurse." and "A photo of a female nurse." Only one
+    attribute is supported.
     """
 
     declaration = DECLARED["each-value"]
@@ -115,7 +115,7 @@ class EachValue(EditMethod):
 
 
 class Suffix(EachValue):
-    """Add a neutral suffix: "A photo of a nurse of any gender.".
+    """Add a neutral suffix, as in "A photo of a nurse of any gender."
 
     The name of the prompt set must end in one of `ATTRIBUTES`.
     """

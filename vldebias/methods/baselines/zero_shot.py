@@ -1,8 +1,8 @@
 """Classify images without training, following three papers.
 
 The methods are TIE* (Lu et al., 2025), SAGE (Ye et al., 2026) and DAT* (Hasanebrahimi et al.,
-2026). SAGE and DAT* score an image by different text or by its neighbours. Here each is an image
-edit: the image is moved as little as possible such that its products with the set's class prompts
+2026). SAGE and DAT* score an image by different text or by its neighbours. Here, both are image
+edits, which move an image as little as possible so that its products with the set's class prompts
 equal these scores. Other prompts are hardly affected.
 """
 
@@ -131,7 +131,7 @@ class BestTemplate(Rowwise):
 
 
 class Sage(EditMethod):
-    """Choose a prompt template for each image (`BestTemplate`); no attribute is needed.
+    """Choose a prompt template for each image (`BestTemplate`). An attribute is not needed.
 
     Args:
         wordings: for each template, the text for all classes, in the order of the class prompts. If
@@ -365,7 +365,7 @@ class Dat(EditMethod):
 
 
 def texts_by_group(prompts: PromptSet) -> dict[tuple[int, int], list[str]]:
-    """Return the prompts in a set that name both a class and a value, for each such pair.
+    """Return, for each class and value, the prompts in a set that name both.
 
     Raises:
         InvalidInputError: If a class has no prompts for a value.

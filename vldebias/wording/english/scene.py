@@ -286,7 +286,7 @@ class Scene:
         return self.text.bare[max(0, fact.first - n) : fact.first]
 
     def has_stated_age(self) -> bool:
-        """Return whether the subject's age is stated in numbers, as in "30yo" or "forties"."""
+        """Return whether the subject's age is stated in years: "30yo", "in her forties"."""
         ages = self._ages_before_nouns()
         for match in AGE_BEHIND.finditer(self.text.prompt):
             first, stop = self._words_at(match.start(), match.end())
@@ -496,5 +496,5 @@ def read_scene(prompt: str, start: int, end: int) -> Scene:
 
 
 def _of_lists(facts: Iterable[Fact], names: Container[str]) -> list[Fact]:
-    """Return the facts that are of these lists."""
+    """Return the facts that belong to the given lists."""
     return [fact for fact in facts if fact.name in names]

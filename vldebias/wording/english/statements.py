@@ -295,7 +295,7 @@ def _gender_of(text: Text, subject: PersonPhrase) -> frozenset[str] | None:
 def _states_of_picture_alone(
     rest: str, prompt: str, subject: PersonPhrase, attribute: Attribute
 ) -> bool:
-    """Return whether the value describes only the medium or a thing, as in "a white coat"."""
+    """Return whether only the medium or a thing has the value: "Japanese print of a nurse"."""
     is_gendered = attribute.gender and has_gendered(read_text(rest).low)
     if is_gendered or _is_unspecified(rest, attribute):
         return False
@@ -315,7 +315,7 @@ def _states_in_phrase(text: str, subject: PersonPhrase, attribute: Attribute) ->
         scene = read_scene(text, subject.start, subject.end)
         if word == "senior" and not listed(scene.noun, "people"):
             continue  # "a senior engineer", unlike "a senior couple"
-        # "a newborn photographer" says for whom, not how old.
+        # In "a newborn photographer", "newborn" is not the photographer's age.
         position = scene.text.start.index(offset)
         if attribute.kind != "age" or not scene.is_for_age(position):
             return True

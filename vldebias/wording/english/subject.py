@@ -312,7 +312,7 @@ def _is_head(text: Text, i: int, plural: bool) -> bool:
 
 
 def _is_of_work(after: str, rest: str) -> bool:
-    """Return whether a work follows, as in "a child drawing" but not "a child drawing a cat"."""
+    """Return whether a work of art follows: "a child drawing", not "a child drawing a cat"."""
     has_object = listed(rest, "determiner") or "a" in kinds(rest) or rest == "at"
     return listed(after, "made") and not has_object
 
@@ -722,7 +722,7 @@ def _why_not_of(text: Text, where: int, head: int) -> str:
     # There is no determiner or adjective before the noun, as in "change of guard".
     is_term = where + 1 == head and singular(text.bare[head]) == text.bare[head]
     parts = ("picture", "group", "part", "body-part", "container", "number")
-    # "checking the ticket of a passenger", not "the coat of a soldier on a hanger"
+    # "checking the ticket of a passenger", but not "the coat of a soldier on a hanger"
     is_carried = listed(before, "carried") and has_listed(clause, "touches")
     if is_carried or listed(singular(before), *parts):
         return ""

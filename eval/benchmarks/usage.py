@@ -93,7 +93,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--json", type=Path, help="also write the rows here")
-    parser.add_argument("--before", type=Path, help="another checkout to compare with")
+    parser.add_argument("--before", type=Path, help="a different checkout to compare with")
     parser.add_argument("--runs", type=int, default=3, help="of each (default: %(default)s)")
     options = parser.parse_args()
     checkouts = {"now": ROOT}

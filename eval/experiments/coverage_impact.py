@@ -60,7 +60,7 @@ def measure(sets: int) -> Iterator[TaskResult]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the simulations and print the results."""
     arguments = parser(__doc__)
     arguments.add_argument("--sets", type=int, default=4000, help="data sets of each setting")
     args = arguments.parse_args()

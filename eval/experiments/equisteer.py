@@ -173,8 +173,7 @@ def thresholds_of(maxima: Mapping[str, Tensor]) -> Tensor:
 
 
 def separation(maxima: Mapping[str, Tensor]) -> float:
-    """Return how often the largest response to a text with a value exceeds that to a neutral one
-    (AUROC), as the mean over values."""
+    """Return the mean AUROC of the maximum responses for prompts with a value or neutral ones."""
     shares = []
     for i, value in enumerate(kind for kind in maxima if kind != NEUTRAL):
         above = maxima[value][:, i, None] > maxima[NEUTRAL][:, i]

@@ -10,11 +10,11 @@ r"""Evaluate frozen features with a logistic regression, including the worst gro
 
 This is the protocol in chapters 3 to 5 of the thesis: the encoder is frozen, and a linear layer is
 trained on the training split and scored on the test split. The layer is scikit-learn's
-LogisticRegression on rows with norm 1. Unless --c is passed, its C is selected from `PENALTIES` on a
-fifth of the training rows. The data can be a miniature world (birds, portraits), a named data set
-(see `vldebias eval data`; cifar10, cifar100 and stl10 must be binary versions), or a folder with one
-subfolder per class in train/ and test/. By default, features are in the joint space. With --features
-backbone, they are the input of the image tower's head, as in SimCLR and its successors.
+LogisticRegression on rows with norm 1. Unless --c is passed, its C is selected from `PENALTIES` on
+a fifth of the training rows. The data can be a miniature world (birds, portraits), a named data set
+(see `vldebias eval data`; cifar10, cifar100 and stl10 must be binary versions), or a folder with
+one subfolder per class in train/ and test/. By default, features are in the joint space. With
+--features backbone, they are the input of the image tower's head, as in SimCLR and its successors.
 """
 
 from __future__ import annotations

@@ -91,8 +91,7 @@ def figures(score: Callable[..., Any], **arguments: Any) -> dict[str, float]:
 
 
 def measure() -> Iterator[TaskResult]:
-    """Yield one task for each program with every loss and its change from InfoNCE on the same
-    seed."""
+    """Yield a task for each program, with every loss and its change relative to InfoNCE."""
     for task, (metric, place, arms) in TASKS.items():
         score = score_function(programs()[place])
         values: dict[str, dict[str, list[float]]] = {}

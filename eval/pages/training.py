@@ -104,7 +104,7 @@ def by_share(result: Result, column: str, place: dict[str, Any]) -> Arms:
 
 
 def best(rows: Arms, shares: Sequence[float]) -> str:
-    """Return the arm with the highest mean over the shares, or InfoNCE without a significant gain.
+    """Return the arm with the highest mean over the shares, or InfoNCE if none is clearly better.
 
     An untrained model is one of the arms. If it is the best, training does not help.
     """

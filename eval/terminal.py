@@ -198,7 +198,7 @@ def shown(name: str, width: int) -> str:
 
 
 def main() -> None:
-    """Write the texts of the named cases, or of all."""
+    """Write the output of the named commands, or of all."""
     parser = argparse.ArgumentParser(description="Write the terminal output of commands.")
     parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)}; default: all")
     names = parser.parse_args().cases or list(CASES)

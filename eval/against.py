@@ -1,14 +1,13 @@
-"""Compare this version with another one, figure by figure: `python -m eval.against [REF]`, by
-default the tag v0.3.0.
+"""Compare all figures with those of a different version.
 
-Three things are compared. Rows of results that are committed in both versions, by (task, metric,
-method, subset, lam). Public calls on fixed inputs (`eval/probe.py`): projections, methods, losses,
-metrics, evaluations. Tiny pipelines: their fitted edits and the images that they generate. It
-prints the figures that changed, are missing or are new, and exits with 1 if a figure changed by
-more than the tolerance; the commit that changed it should give a reason for each change.
+The comparison covers the rows of committed results, identified by task, metric, method, subset and
+lam; the results of public calls on fixed inputs (see `eval/probe.py`); and tiny pipelines, with
+their fitted edits and generated images. The command prints the figures that changed, are missing or
+are new, and exits with 1 if a figure changed by more than the tolerance. A commit that changes
+figures should give the reasons.
 
-    python -m eval.against                            everything, some minutes
-    python -m eval.against v0.3.0 --only rows         committed results alone, a second
+    python -m eval.against                            compare with tag v0.3.0 (takes minutes)
+    python -m eval.against v0.3.0 --only rows         only committed results (takes a second)
     python -m eval.against --only methods,pipelines   two parts of the probe
 """
 
@@ -48,7 +47,7 @@ class Difference:
 
 
 def rows_of(listing: str, read: Any) -> dict[str, Any]:
-    """Return the rows of all results of a version: "file: key" -> its values."""
+    """Return a mapping from "file: key" to the values in a row, for all results in a version."""
     rows: dict[str, Any] = {}
     for name in listing.split():
         if not name.endswith((".json", ".parquet")):
@@ -63,17 +62,17 @@ def rows_of(listing: str, read: Any) -> dict[str, Any]:
 
 
 def is_given(value: Any) -> bool:
-    """Return whether a cell of a table has a value: not None, NaN or an empty text."""
+    """Return whether a table cell has a value that is not None, NaN or an empty string."""
     return value not in (None, "") and value == value
 
 
 def table_of(name: str, content: bytes) -> pd.DataFrame:
-    """Return the rows of one result file, empty for files of another shape."""
+    """Return the rows in a result file, or an empty table if the format is different."""
     if name.endswith(".parquet"):
         return pd.read_parquet(BytesIO(content))
     result = json.loads(content)
     figures = result.get("figures", result.get("rows", ())) if isinstance(result, dict) else ()
-    if not isinstance(figures, list):  # the name of the parquet file next to it
+    if not isinstance(figures, list):  # the name of a parquet file with the rows
         return pd.DataFrame()
     rows = []
     for figure in figures:
@@ -99,7 +98,7 @@ def compare(old: dict[str, Any], new: dict[str, Any], tolerance: float) -> Diffe
 
 
 def difference_of(before: Any, after: Any, tolerance: float) -> str:
-    """Return the difference between two figures as text, "" if within the tolerance."""
+    """Describe the difference between two figures, or return "" if it is within the tolerance."""
     if isinstance(before, str) or isinstance(after, str):
         is_equal = isinstance(before, str) and isinstance(after, str) and before == after
         return "" if is_equal else f"{_short(before)} -> {_short(after)}"
@@ -119,9 +118,9 @@ def _short(value: Any) -> str:
 
 
 def probed(tree: Path, tests: Path, only: str, folder: Path) -> dict[str, Any]:
-    """Return the figures of `eval/probe.py` for the package of `tree`."""
+    """Return the figures that `eval/probe.py` computes with the package in `tree`."""
     out = folder / f"{tree.name}.npz"
-    # Use one thread, because on a busy machine threads that wait for each other take far longer.
+    # Use a single thread, because on a busy machine threads spend most time waiting for each other.
     environment = os.environ | {
         "PYTHONPATH": str(tree),
         "HF_HUB_OFFLINE": "1",
@@ -145,12 +144,12 @@ def probed(tree: Path, tests: Path, only: str, folder: Path) -> dict[str, Any]:
 
 
 def git(*words: str) -> bytes:
-    """Return the output of git in this repository."""
+    """Run a git command in this repository and return its output."""
     return subprocess.run(("git", "-C", str(ROOT), *words), check=True, capture_output=True).stdout
 
 
 def main() -> int:
-    """Compare, print, and return the exit status."""
+    """Print the comparison and return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -158,12 +157,12 @@ def main() -> int:
         "ref", nargs="?", default="v0.3.0", help="tag or commit to compare with: %(default)s"
     )
     parser.add_argument(
-        "--only", default="rows," + ",".join(PARTS), help="parts, with commas between: %(default)s"
+        "--only", default="rows," + ",".join(PARTS), help="comma-separated parts: %(default)s"
     )
     parser.add_argument(
         "--tolerance", type=float, default=1e-6, help="relative and absolute: %(default)s"
     )
-    parser.add_argument("--json", type=Path, help="write the comparison there as well")
+    parser.add_argument("--json", type=Path, help="also write the comparison to this file")
     arguments = parser.parse_args()
     parts = arguments.only.split(",")
     unknown = set(parts) - {"rows", *PARTS}

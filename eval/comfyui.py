@@ -1,9 +1,9 @@
 """Take screenshots of the nodes for ComfyUI.
 
-`python -m eval.comfyui STATIC` takes the folder `static` of the package comfyui-frontend-package
-(1.28.8). The page is ComfyUI's own; it gets the nodes of apps/comfyui from their classes. ComfyUI
-itself does not run, so the workflows are shown as they are loaded, without images. The command
-writes results/comfyui-{list,batch}.png and the pictures in apps/comfyui/example_workflows; each PNG
+In `python -m eval.comfyui STATIC`, STATIC is the `static` folder of comfyui-frontend-package
+1.28.8. The screenshots show ComfyUI's own web page with the nodes in apps/comfyui. ComfyUI itself
+does not run, so the workflows are shown as loaded, without images. The command writes
+results/comfyui-{list,batch}.png and the images in apps/comfyui/example_workflows. Each PNG file
 contains its workflow and the nodes' sockets.
 """
 
@@ -29,9 +29,9 @@ NODES = Path(__file__).parents[1] / "apps" / "comfyui"
 PICTURES = {"comfyui-list": "balance-prompt", "comfyui-batch": "one-sampler-call"}
 ADDRESS = "http://comfyui.test/"
 SIZE = (1500, 620)
-SCALE = 0.82  # zoom of the canvas, so that a workflow fills the picture
-CORNER = (20, 88)  # pixels from the corner of the canvas to the first node
-NODES_ALONE = {"x": 44, "y": 80, "width": 1455, "height": 515}  # without the bars of the page
+SCALE = 0.82  # zoom factor at which a workflow fills the screenshot
+CORNER = (20, 88)  # position of the first node on the canvas, in pixels
+NODES_ALONE = {"x": 44, "y": 80, "width": 1455, "height": 515}  # the page without its toolbars
 THUMBNAIL_WIDTH = 720
 # Hide the tutorial, the minimap and the drawing speed, which are unrelated to the nodes.
 SETTINGS = {
@@ -58,7 +58,7 @@ def _number(kind: str, default: float, **options: Any) -> list[Any]:
     return [kind, {"default": default, "min": 0, "max": 2**53, **options}]
 
 
-# Inputs, in order, and outputs of ComfyUI's own nodes in the example workflows.
+# Inputs (in order) and outputs of ComfyUI's built-in nodes in the example workflows.
 CORE: dict[str, tuple[str, dict[str, list[Any]], list[str]]] = {
     "CheckpointLoaderSimple": (
         "Load Checkpoint",
@@ -132,7 +132,7 @@ _TYPES |= {"Conditioning": "CONDITIONING"}
 
 @contextmanager
 def _stand_in() -> Iterator[None]:
-    """Let the nodes import what they need from ComfyUI to describe themselves."""
+    """Provide the parts of ComfyUI that the nodes import for their definitions."""
     types: dict[str, Any] = {name: _Type(kind) for name, kind in _TYPES.items()}
     latest = ModuleType("comfy_api.latest")
     facts = {
@@ -157,7 +157,7 @@ def _stand_in() -> Iterator[None]:
 
 
 def own_definitions() -> dict[str, Definition]:
-    """Return the definitions of the nodes of apps/comfyui, from their classes."""
+    """Return the definitions of the nodes in apps/comfyui, based on their classes."""
     with _stand_in():
         nodes = importlib.import_module("apps.comfyui.nodes")
         classes = (nodes.BalancePrompt, nodes.EncodeBalancedPrompt, nodes.SaveBalancedImages)
@@ -207,7 +207,7 @@ def _definition(
 
 
 def sockets() -> dict[str, dict[str, list[str]]]:
-    """Return the names of the inputs and outputs of each node of apps/comfyui."""
+    """Return the names of the inputs and outputs of each node in apps/comfyui."""
     found = {}
     for name, definition in own_definitions().items():
         inputs = [part for parts in definition["input"].values() for part in parts]
@@ -224,9 +224,10 @@ def definitions() -> dict[str, Definition]:
 
 
 class Page:
-    """Answer the requests of ComfyUI's page in place of a server.
+    """A replacement for ComfyUI's server that answers requests from its page.
 
-    static: folder with the page's files.
+    Attributes:
+        static: The folder with the files of the page.
     """
 
     def __init__(self, static: Path) -> None:
@@ -243,7 +244,7 @@ class Page:
         }
 
     def answer(self, route: Any) -> None:
-        """Answer a request of the page with a file, or like a server would."""
+        """Answer a request with a file or with the response of a ComfyUI server."""
         path = route.request.url.partition("?")[0].removeprefix(ADDRESS)
         if path.startswith("api/"):
             found = self.answers.get(path.removeprefix("api/"), [])
@@ -258,7 +259,7 @@ class Page:
 
 
 def take(static: Path, browser: str) -> None:
-    """Write the pictures of the example workflows."""
+    """Write the images of the example workflows."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -273,7 +274,7 @@ def take(static: Path, browser: str) -> None:
             page.wait_for_function("window.app?.graph && window.app.extensionManager")
             workflow = json.loads((NODES / "example_workflows" / f"{name}.json").read_text())
             page.evaluate("workflow => window.app.loadGraphData(workflow)", workflow)
-            page.wait_for_timeout(1500)  # after that, the page selects its own view
+            page.wait_for_timeout(1500)  # wait until the page has set its initial view
             page.evaluate(VIEW, [SCALE, CORNER])
             page.wait_for_timeout(500)
             facts = PngInfo()
@@ -287,7 +288,7 @@ def take(static: Path, browser: str) -> None:
                 png = page.screenshot(animations="disabled", clip=clip)
                 image = decode(png)
                 image.save(path, optimize=True, pnginfo=facts)
-            # The picture without the bars, as in the list of templates.
+            # The thumbnail in the list of templates does not show the toolbars.
             image.thumbnail((THUMBNAIL_WIDTH, THUMBNAIL_WIDTH))
             image.save(example.with_suffix(".jpg"), quality=85)
             context.close()

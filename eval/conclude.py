@@ -1,7 +1,7 @@
-"""Update the conclusions in committed results (`python -m eval.conclude`), without measuring.
+"""Update the conclusions in committed results without measuring again (`python -m eval.conclude`).
 
-The conclusions in each eval/results/*.json are computed from its rows by the current version of the
-package; the rest of the file does not change.
+The conclusions in each eval/results/*.json file are recomputed from its rows with the current
+version of the package. The rest of the file does not change.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from vldebias.utils.files import write_atomically
 
 
 def conclude(path: Path) -> int:
-    """Update the conclusions in the file of a result; return their number."""
+    """Update the conclusions in a result file and return their number."""
     content = json.loads(path.read_text(encoding="utf-8"))
     content.pop("conclusions", None)
     concluded = [

@@ -1,18 +1,17 @@
-"""Score balanced prompts on prompts that were labelled before the rules ran on them.
+"""Score balanced prompts on prompts that were labelled before the rules were applied to them.
 
     python -m eval.fresh_prompts tests/wording/fresh_languages_rewritten.jsonl \\
       --json eval/results/languages/fresh_languages_rewritten.json
     python -m eval.fresh_prompts tests/wording/fresh_kinds.jsonl \\
       --json eval/results/languages/fresh_kinds.json
 
-Each line holds a prompt and two lists of acceptable texts: "female" if every open person is given
-that value, "male" likewise. Both contain only the prompt itself if it must stay unchanged. Both are
-the same list of mixtures for a group, such as "five engineers, three women and two men", which even
-shares produce; such a prompt is scored with even shares.
-"original" is the prompt that a language model rewrote; "kind" and "language" name the rows of the
-table in which the prompt counts. A prompt is right if both texts are listed. A wrong edit changes
-it into a text that is not listed; a missed prompt is left unchanged. Intervals are 95% Wilson
-intervals.
+Each line contains a prompt and the lists of acceptable results "female" and "male", in which every
+open person gets this value. If a prompt must stay unchanged, both lists contain only the prompt.
+For a group, both lists contain the same mixtures, such as "five engineers, three women and two
+men", and the prompt is scored with even shares. "original" is the prompt that a language model has
+rewritten. "kind" and "language" determine the table rows in which the prompt counts.
+A prompt is right if both results are in the lists. A wrong edit produces a text that is not in the
+lists, and a missed prompt is left unchanged. Intervals are 95% Wilson intervals.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def decide(row: Mapping[str, Any]) -> tuple[str, list[str]]:
     original = row.get("original")
     texts: list[str] = []
     if row["female"] == row["male"] != [prompt]:
-        # With one image for each value, the larger number falls on each value once.
+        # With two images, each value is in the majority once.
         originals = None if original is None else [original] * len(_VALUES)
         prompts = [prompt] * len(_VALUES)
         texts += balance_prompts(prompts, "gender", original=originals, seed=0).prompts
@@ -51,7 +50,7 @@ def decide(row: Mapping[str, Any]) -> tuple[str, list[str]]:
 
 
 def kinds_of(row: Mapping[str, Any]) -> list[str]:
-    """Return the names of the rows of the table in which a prompt counts."""
+    """Return the names of the table rows in which a prompt counts."""
     is_open = row["female"] != [row["prompt"]] or row["male"] != [row["prompt"]]
     kind = row.get("kind") or ("rewritten" if "original" in row else "languages")
     state = "open" if is_open else "unchanged"
@@ -59,8 +58,7 @@ def kinds_of(row: Mapping[str, Any]) -> list[str]:
 
 
 def measure(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return kind -> right prompts and wrong edits with their intervals, and the prompts that were
-    not right."""
+    """Return the rates of right prompts and wrong edits by kind, and the prompts not right."""
     outcomes: defaultdict[str, list[str]] = defaultdict(list)
     others: list[dict[str, Any]] = []
     for row in rows:
@@ -81,7 +79,7 @@ def measure(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print the rates, and write them with the texts that are not right to a JSON file."""
+    """Print the rates, and optionally write them with the incorrect texts to a JSON file."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -1,17 +1,19 @@
-"""Measure balanced prompts in other languages: how many are changed, and why the others are not.
+"""Measure how many prompts are balanced in each language, and why the others are not.
 
     python -m eval.languages kept tests/wording/languages -o eval/results/languages/kept.json
     python -m eval.languages magbig FOLDER -o eval/results/languages/magbig.json
     python -m eval.languages rated RATINGS --json eval/results/languages_blind.json
 
-kept: labelled prompts of this project, "label | prompt"; only `open` ones should be changed.
-magbig: the folder `prompts` of MAGBIG (github.com/felifri/MAGBIG, ACL 2025), to be downloaded
-separately; it is not part of this project. A prompt counts as changed if both values can be
-inserted into the text.
-rated: RATINGS is `eval/results/languages/rating_blind.jsonl`: prompts, the results of the rules,
-and the judgements of a rater; this counts the judgements and balances nothing.
+kept: The labelled prompts in this project ("label | prompt"), of which only `open` ones should be
+changed.
+magbig: The `prompts` folder of MAGBIG (github.com/felifri/MAGBIG, ACL 2025), which is not part of
+this project and must be downloaded separately. A prompt counts as changed if both values can be
+inserted.
+rated: The ratings in `eval/results/languages/rating_blind.jsonl`, which contains prompts, the
+results of the rules and the judgements of a rater. Only the judgements are counted, and nothing is
+balanced.
 
-Intervals are Wilson's, 95%.
+Intervals are 95% Wilson intervals.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ def _row(written: int, n: int) -> dict[str, Any]:
 
 
 def magbig_prompts(folder: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield language, kind and text of MAGBIG's prompts."""
+    """Yield the language, kind and text of each MAGBIG prompt."""
     for path in sorted(folder.rglob("*.csv")):
         kind = _KIND_OF_FOLDER[path.parent.name]
         name, _, rest = path.stem.partition("_")
@@ -74,7 +76,7 @@ def magbig_prompts(folder: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def measure_magbig(folder: Path) -> dict[str, Any]:
-    """Return language -> kind -> how many prompts are changed, with the reasons for the others."""
+    """Return how many prompts are changed by language and kind, and the reasons for the others."""
     results: dict[str, Any] = defaultdict(dict)
     reasons_of: dict[tuple[str, str], list[str]] = defaultdict(list)
     for language, kind, prompt in magbig_prompts(folder):
@@ -89,20 +91,20 @@ def measure_magbig(folder: Path) -> dict[str, Any]:
         stated = sum(row["left unchanged"].get("stated", 0) for row in kinds.values())
         written = sum(row["written"] for row in kinds.values())
         kinds["all"] = _row(written, n)
-        # In "Fotografie einer Krankenschwester", the prompt of the set states a value.
+        # Some prompts already state a value, such as "Fotografie einer Krankenschwester".
         kinds["all but stated"] = _row(written, n - stated)
     return dict(results)
 
 
 def kept_prompts(path: Path) -> Iterator[list[str]]:
-    """Yield label, prompt and, if present, the texts with a woman and with a man."""
+    """Yield each label and prompt and, if present, the texts with a woman and with a man."""
     for line in path.read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#"):
             yield [part.strip() for part in line.split(" | ")]
 
 
 def measure_kept(folder: Path) -> dict[str, Any]:
-    """Return language -> label -> the number of prompts whose decision matches the label."""
+    """Return the number of prompts whose decision matches the label, by language and label."""
     results: dict[str, Any] = {}
     for path in sorted(folder.glob("*.txt")):
         right: Counter[str] = Counter()
@@ -134,12 +136,12 @@ def measure_rated(path: Path) -> Iterator[TaskResult]:
 
 
 def add_ratings(part: TaskResult, language: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Add the rates of one language, or of all if it is ""."""
+    """Add the rates for a language, or for all languages if `language` is ""."""
     is_open = [row for row in rows if row["kind"] == "open"]
     written = [row for row in is_open if row["decision_right"]]
     groups = [row for row in rows if row["kind"] == "group"]
     others = [row for row in rows if row["kind"] not in ("open", "group")]
-    # A prompt counts once, because the same rules decide on both of its texts.
+    # Each prompt counts once, because the same rules produce both of its texts.
     right = sum(all(row["forms_right"].values()) for row in written)
     mixed = sum(row["decision_right"] and all(row["forms_right"].values()) for row in groups)
     left = sum(row["decision_right"] for row in others)

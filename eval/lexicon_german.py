@@ -1,8 +1,8 @@
-"""Build the list of German nouns for persons with both forms: `languages/de/persons.txt`.
+"""Build the list of German nouns for people in both genders, `languages/de/persons.txt`.
 
-Source: german-nouns 1.2.5, a table of nouns from the German Wiktionary (CC BY-SA 4.0). Two nouns
-form a pair if the second is feminine and equals the first with the ending "-in", with or without an
-umlaut: Arzt, Ärztin.
+The source is german-nouns 1.2.5, a table of nouns from the German Wiktionary (CC BY-SA 4.0). Two
+nouns form a pair if the second is feminine and adds the ending "-in" to the first, with or without
+an umlaut, as in Arzt and Ärztin.
 
     python -m eval.lexicon_german nouns.csv vldebias/wording/languages/de/persons.txt
 """
@@ -17,11 +17,11 @@ from pathlib import Path
 
 _UMLAUTS = str.maketrans("aouAOU", "äöüÄÖÜ")
 _HEADER = """\
-# German nouns of persons: masculine, feminine, genitive singular and nominative plural of the
-# masculine. "-" stands for the masculine: "Bäcker Bäckerin -s -".
-# From german-nouns 1.2.5 (github.com/gambolputty/german-nouns), a table of nouns of the German
-# Wiktionary; licence CC BY-SA 4.0 (creativecommons.org/licenses/by-sa/4.0).
-# Pairs were found by the ending "-in" (eval/lexicon_german.py); things and animals among them are
+# German nouns for people: masculine, feminine, and the genitive singular and nominative plural of
+# the masculine. "-" stands for the masculine form: "Bäcker Bäckerin -s -".
+# From german-nouns 1.2.5 (github.com/gambolputty/german-nouns), a table of nouns from the German
+# Wiktionary. Licence: CC BY-SA 4.0 (creativecommons.org/licenses/by-sa/4.0).
+# eval/lexicon_german.py finds pairs by the ending "-in". The things and animals among them are
 # listed in words.txt.
 """
 
@@ -39,7 +39,7 @@ def feminine_candidates(noun: str) -> Iterator[str]:
 
 
 def read_nouns(table: Path) -> tuple[dict[str, dict[str, str]], set[str]]:
-    """Return masculine noun -> the first of its rows, and the feminine nouns."""
+    """Return the first row of each masculine noun, and the set of feminine nouns."""
     masculine: dict[str, dict[str, str]] = {}
     feminine: set[str] = set()
     with table.open(encoding="utf-8") as file:
@@ -52,7 +52,7 @@ def read_nouns(table: Path) -> tuple[dict[str, dict[str, str]], set[str]]:
 
 
 def pairs(table: Path) -> Iterator[str]:
-    """Yield the lines of the list."""
+    """Yield one line for each pair of nouns."""
     masculine, feminine_nouns = read_nouns(table)
     for noun, row in masculine.items():
         feminine = [form for form in feminine_candidates(noun) if form in feminine_nouns]
@@ -61,7 +61,7 @@ def pairs(table: Path) -> Iterator[str]:
         forms = [noun, feminine[0]]
         for name in ("genitiv singular", "nominativ plural"):
             form = row[name] or row[f"{name} 1"]
-            # "Bäckers" is the noun with the genitive "-s".
+            # Only the ending of "Bäckers" is stored, as "-s".
             forms.append(f"-{form.removeprefix(noun)}" if form.startswith(noun) else form)
         if all(forms) and not any(" " in form for form in forms):
             yield " ".join(forms)

@@ -1,12 +1,11 @@
-"""Run the notebooks of the documentation and store their outputs.
+"""Run the notebooks in the documentation and store their outputs.
 
-    python -m eval.notebooks          # run each in an empty folder and write its outputs
+    python -m eval.notebooks          # run each notebook in an empty folder and store its outputs
     python -m eval.notebooks --check  # run them and print differences from the stored outputs
 
-Either takes about a minute of a core.
-
-Output on stderr (progress, warnings) is left out. Texts are equal if their words are the same and
-their numbers are close: sums differ slightly on other processors.
+Both commands take about a minute on one core. Output on stderr (progress bars, warnings) is left
+out. Two texts count as equal if their words are the same and their numbers are close, because sums
+differ slightly between processors.
 """
 
 from __future__ import annotations
@@ -28,13 +27,12 @@ from vldebias.utils.files import write_atomically
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
-NEAR = 0.05  # tolerance for two numbers: absolute difference, or relative to the larger one
-SECONDS = 900  # seconds per cell
+NEAR = 0.05  # tolerance for numbers: absolute, or relative to the larger number
+SECONDS = 900  # maximum time per cell
 
 
 def executed(path: Path, folder: Path) -> Any:
-    """Return the notebook with its outputs from a run in `folder`, without stderr, times and
-    widgets."""
+    """Run a notebook in a folder and return it without stderr output, times and widgets."""
     notebook = nbformat.read(path, 4)
     client = nbclient.NotebookClient(
         notebook,
@@ -48,12 +46,12 @@ def executed(path: Path, folder: Path) -> Any:
         if cell.cell_type == "code":
             cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
             for output in cell.outputs:
-                output.get("data", {}).pop("image/jpeg", None)  # a picture is stored once
+                output.get("data", {}).pop("image/jpeg", None)  # also stored as PNG
     return notebook
 
 
 def alike(first: str, second: str) -> bool:
-    """Return whether words are equal and numbers close, ignoring spaces and table rules."""
+    """Return whether words are equal and numbers close, ignoring spaces and lines in tables."""
     words = [re.sub(r"[\s─━-]+", " ", NUMBER.sub("#", text)).strip() for text in (first, second)]
     numbers = [[float(number) for number in NUMBER.findall(text)] for text in (first, second)]
     near = (abs(a - b) <= NEAR * max(1.0, abs(a), abs(b)) for a, b in zip(*numbers, strict=False))
@@ -61,7 +59,7 @@ def alike(first: str, second: str) -> bool:
 
 
 def differences(kept: Any, now: Any) -> Iterator[str]:
-    """Return cells whose outputs differ in kind or content; all pictures count as equal."""
+    """Yield the cells whose outputs differ in kind or content. All images count as equal."""
     for i, (before, after) in enumerate(zip(kept.cells, now.cells, strict=True)):
         shown = [list(_texts(cell.get("outputs", []))) for cell in (before, after)]
         if len(shown[0]) != len(shown[1]):
@@ -72,8 +70,7 @@ def differences(kept: Any, now: Any) -> Iterator[str]:
 
 
 def _texts(outputs: list[Any]) -> Iterator[str]:
-    """Return the contents of outputs: the kind of a picture, the HTML of a frame, otherwise the
-    text."""
+    """Yield the type of an image output, the HTML of a data frame, and the text of others."""
     for output in outputs:
         data = output.get("data", {})
         if "image/png" in data:

@@ -1,6 +1,6 @@
 """Create the first examples of the demo and the README.
 
-`python -m eval.opening` writes the saved examples of both tabs, and opening.png.
+`python -m eval.opening` writes the saved examples for both tabs, and opening.png.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from vldebias.cli.apps import page
 from vldebias.report.phrases import in_words
 from vldebias.utils.pictures import INK
 
-LABEL = 36  # height in pixels of the line above a row
+LABEL = 36  # height of the text line above a row, in pixels
 LETTERS = 22
 FONT = "DejaVu Sans:bold"
 
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def save_labelled(result: Any, path: Path) -> None:
-    """Save the rows of a result as a picture, each below a line with its description."""
+    """Save the rows of a result as an image, each below a line with its description."""
     rows = [page("demo.opening").sheet_of([row.images]) for row in result.rows]
     height = LABEL + rows[0].height
     picture = Image.new("RGB", (rows[0].width, height * len(rows)), "white")

@@ -1,8 +1,8 @@
-"""Compute figures of one version of the package on fixed inputs, to compare with another version.
+"""Compute figures with one version of the package on fixed inputs, for comparisons of versions.
 
-`python eval/probe.py OUT TREE --tests OTHER` imports vldebias from TREE and the tiny pipelines from
-the tests of OTHER. It uses only public calls, so that one script works with every version. It is
-called by `eval/against.py`.
+`python eval/probe.py OUT TREE --tests OTHER` imports vldebias from TREE and tiny pipelines from the
+tests in OTHER. It uses only public calls, so that the same script works with every version.
+`eval/against.py` runs this script.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ Figures = dict[str, np.ndarray | str]
 
 
 def closed_form() -> Iterator[tuple[str, Any]]:
-    """Lemmas 7.1 and 7.2 on random pairs."""
+    """Compute Lemmas 7.1 and 7.2 on random pairs."""
     from vldebias import CalibratedProjection
 
     noise = np.random.default_rng(0)
@@ -68,7 +68,7 @@ def closed_form() -> Iterator[tuple[str, Any]]:
         for name, reference in (("orth-cali", spurious), ("cali", None)):
             if (
                 "lam" in inspect.signature(CalibratedProjection.fit).parameters
-            ):  # in version 0.3 and earlier, the class itself had `fit`
+            ):  # in version 0.3 and earlier, `fit` was a class method
                 fitted = CalibratedProjection.fit(pairs, reference, lam)
             else:
                 fitted = CalibratedProjection(lam=lam).fit(pairs, reference)
@@ -76,7 +76,7 @@ def closed_form() -> Iterator[tuple[str, Any]]:
 
 
 def methods() -> Iterator[tuple[str, Any]]:
-    """Edit texts and images with the small CLIP and every method."""
+    """Edit text and images with a small CLIP model and every method."""
     import torch
 
     import vldebias
@@ -100,12 +100,12 @@ def methods() -> Iterator[tuple[str, Any]]:
                             model, prompts, method=name, tokenizer=tokenizer, reference=images
                         ):
                             yield key, model.encode_text(tokenizer(texts)).detach().double().numpy()
-                    except Exception as error:  # an error of any kind, which is the figure
+                    except Exception as error:  # the error is recorded as the figure
                         yield key, type(error).__name__
 
 
 def losses() -> Iterator[tuple[str, Any]]:
-    """Compute values and gradients of every public loss."""
+    """Compute the value and the gradient of every public loss."""
     import torch
 
     from vldebias import losses as every
@@ -155,8 +155,7 @@ def metrics() -> Iterator[tuple[str, Any]]:
 
 
 def evaluations() -> Iterator[tuple[str, Any]]:
-    """Compute the rows of a search and of a classification, with images around the texts of the
-    small CLIP and two columns of labels."""
+    """Compute the results of a search and a classification on embeddings with two label columns."""
     import torch
 
     import vldebias
@@ -207,7 +206,7 @@ def evaluations() -> Iterator[tuple[str, Any]]:
                     **options,
                     **columns_of_task,
                 )
-            except Exception as error:  # an option or a name that the other version lacks
+            except Exception as error:  # an option or a name may not exist in an old version
                 yield f"{task}: fails", f"{type(error).__name__}: {error}"
                 continue
         for row in result.to_pandas().itertuples():
@@ -222,7 +221,7 @@ def evaluations() -> Iterator[tuple[str, Any]]:
 
 
 def pipelines(tests: Path) -> Iterator[tuple[str, Any]]:
-    """Fit `cali` on every tiny pipeline of the tests, edit texts with it, and generate images."""
+    """Fit `cali` on every tiny pipeline in the tests, edit text with it, and generate images."""
     import torch
 
     import vldebias
@@ -267,15 +266,15 @@ PARTS = {
 
 
 def main() -> None:
-    """Measure the named parts and write them."""
+    """Compute the selected parts and write them to a file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
-    parser.add_argument("tree", type=Path, help="the checkout whose package is asked")
+    parser.add_argument("tree", type=Path, help="the checkout that contains the package")
     parser.add_argument(
-        "--tests", type=Path, required=True, help="the checkout whose tests have the tiny pipelines"
+        "--tests", type=Path, required=True, help="the checkout with the tiny pipelines"
     )
     parser.add_argument(
-        "--only", default=",".join(PARTS), help="parts, with commas between: %(default)s"
+        "--only", default=",".join(PARTS), help="comma-separated parts: %(default)s"
     )
     args = parser.parse_args()
     sys.path.insert(0, str(args.tree))

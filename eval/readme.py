@@ -1,10 +1,10 @@
-"""Write the tables of the pages from the committed results, so that no figure is typed by hand.
+"""Write the tables in the documentation from committed results, so that none are typed by hand.
 
-python -m eval.readme          # rewrite every page that has a block
-python -m eval.readme --check  # fail if one is out of date
+python -m eval.readme          # update every page that contains a block
+python -m eval.readme --check  # fail if a page is out of date
 
-A page contains the markers of a block, and `BLOCKS` maps each block to the function of `eval/pages`
-that writes the text between them.
+Markers in a page delimit each block, and `BLOCKS` maps each block to the function in `eval/pages`
+that writes the text between the markers.
 """
 
 from __future__ import annotations
@@ -131,12 +131,11 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "replayed": evidence.replayed,
     },
 }
-"""Page, from the root of the checkout -> block -> what makes its text."""
+"""A mapping from pages (relative to the checkout) to mappings from blocks to functions."""
 
 
 def render(page: str, root: Path = ROOT) -> str:
-    """Return the text of a page with every block between its markers replaced by the committed
-    figures."""
+    """Return the text of a page with all blocks updated from the committed results."""
     text = (root / page).read_text(encoding="utf-8")
     for name, write in BLOCKS[page].items():
         begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
@@ -152,7 +151,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--check", action="store_true", help="change nothing; exit 1 if a page is out of date"
+        "--check", action="store_true", help="exit with 1 if a page is out of date, do not write"
     )
     check = parser.parse_args().check
     text_of_page = {ROOT / page: render(page) for page in BLOCKS}

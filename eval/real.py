@@ -1,7 +1,7 @@
-"""Verify contributed results on real models in a pull request, and create the table of the page.
+"""Verify contributed results for real models in pull requests, and create their table.
 
 `python -m eval.real` verifies eval/results/real/*/result.json against manifest.json, and exits with
-code 1 if one fails.
+1 if any result is invalid.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from vldebias.study.paper import PARTS, command
 
 REAL = RESULTS / "real"
 HEADLINE = ("worst_group", "max_skew@1000", "discrepancy_squared")
-"""The metric that stands for a task, the first that it has."""
+"""The first of these metrics that a task reports represents the task."""
 PICKED_AGAIN = ("worst_group", "gap", "gap_reweighted")
-"""Of these a resample picks the worst group again, so that a value near its end may lie outside."""
+"""Metrics for which each resample determines a new worst group. The value may therefore be outside
+of the interval."""
 
 
 def problems(folder: Path) -> Iterator[str]:
-    """Yield the errors of a contributed folder: digests, versions, numbers of images, figures."""
+    """Yield the errors in the files, versions and figures of a contributed folder."""
     try:
         result = Result.read(folder / "result.json")
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
@@ -39,7 +40,7 @@ def problems(folder: Path) -> Iterator[str]:
 
 
 def wrong_run(result: Result, manifest: dict[str, Any], content: bytes) -> Iterator[str]:
-    """Yield the reasons why a result file is not the output of a run of a commit."""
+    """Yield the reasons why a result file may not be the output of a run of a commit."""
     digest = hashlib.sha256(content).hexdigest()
     if manifest.get("files", {}).get("result.json") != digest:
         yield (
@@ -54,7 +55,7 @@ def wrong_run(result: Result, manifest: dict[str, Any], content: bytes) -> Itera
 
 
 def wrong_figures(result: Result) -> Iterator[str]:
-    """Yield the rows without provenance, count, or interval."""
+    """Yield errors for rows without provenance, number of images or interval."""
     tasks = {protocol.task for protocol in result.provenance}
     for row in result.rows:
         where = ", ".join(filter(None, (row.task, row.metric, row.method, row.subset)))
@@ -70,12 +71,12 @@ def wrong_figures(result: Result) -> Iterator[str]:
 
 
 def headlines(result: Result) -> Iterator[tuple[Measurement, Measurement]]:
-    """Yield (none, method) for each task's headline metric, for every method that was measured."""
+    """Yield the rows (without method, with method) of each task's headline metric and method."""
     for task in dict.fromkeys(row.task for row in result.rows):
         rows = [row for row in result.rows if row.task == task and not row.subset]
         measured_metrics = {row.metric for row in rows}
         metric = next((name for name in HEADLINE if name in measured_metrics), None)
-        # The first row of a method if lam varies.
+        # If lam varies, use the first row of each method.
         row_of_method = {row.method: row for row in reversed(rows) if row.metric == metric}
         none = row_of_method.pop(NONE, None)
         if none is None:
@@ -86,7 +87,7 @@ def headlines(result: Result) -> Iterator[tuple[Measurement, Measurement]]:
 
 
 def measured() -> str:
-    """Return a row for each measured model, data set and method; a command for unmeasured ones."""
+    """Write a table with measured models, and with the commands to measure all others."""
     lines = [["model", "data", "method", "metric", "none", "with it", "n", "result"]]
     results = []
     for path in sorted(REAL.glob("*/result.json")):
@@ -106,13 +107,13 @@ def measured() -> str:
 
 
 def has_measured(result: Result, suite: str, model: str) -> bool:
-    """Return whether a result has a task of a suite on a model."""
+    """Return whether a result contains a task from a suite on a model."""
 
     def plain(name: str) -> str:
         return "".join(filter(str.isalnum, name.lower()))
 
     for protocol in result.provenance:
-        # The tasks of `generation` and `human` have other names.
+        # Tasks in `generation` and `human` do not contain the name of the suite.
         is_of_suite = suite in (result.name, *protocol.task.split())
         if is_of_suite and plain(model) in plain(protocol.model):
             return True
@@ -120,7 +121,7 @@ def has_measured(result: Result, suite: str, model: str) -> bool:
 
 
 def main() -> int:
-    """Print the errors of each contributed folder."""
+    """Print the errors in each contributed folder."""
     wrong = [
         (path.name, text)
         for path in sorted(REAL.iterdir())

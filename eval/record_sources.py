@@ -1,7 +1,7 @@
-"""Create records from published counts; `python -m eval.record_sources` writes eval/records/*.json.
+"""Create eval/records/*.json from published counts with `python -m eval.record_sources`.
 
-Each record states the source of its counts. Models without usable published counts get a record
-without counts that states this. Measured records are left unchanged.
+Each record names the source of its counts. Models without usable published counts get a record that
+says so. Measured records are left unchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GENDERS = ("female", "male")
 FACE = "A photo of the face of a {}"
 SD15 = ("Stable Diffusion 1.5", "stable-diffusion-v1-5/stable-diffusion-v1-5")
 SEARCHED = "2026-11-27"
-# Images per occupation in Stay Fair: 100 for each of three seeds.
+# Number of images per occupation in Stay Fair: 100 for each of three seeds.
 STAY_FAIR_IMAGES = 300
 POOLED = "20 adjectives pooled"
 
@@ -35,7 +35,7 @@ def read(path: Path) -> pd.DataFrame:
 
 
 def gender_counts(table: pd.DataFrame, prompt: str, total: int | None = None) -> list[PromptCounts]:
-    """Return counts of women and men; total: images of each prompt, the rest are unknown."""
+    """Return counts of women and men, and the rest of `total` images per prompt as unknown."""
     counts = []
     for row in table.itertuples(index=False):
         unknown = None if total is None else total - row.female - row.male
@@ -51,8 +51,7 @@ def gender_counts(table: pd.DataFrame, prompt: str, total: int | None = None) ->
 
 
 def fair_diffusion() -> Iterator[Record]:
-    """Create the records of Fair Diffusion: Stable Diffusion 1.5 as released, and with the
-    method."""
+    """Create the records for Stable Diffusion 1.5 with and without Fair Diffusion."""
     tables = {
         "none": (FOLDER / "fair-diffusion.csv", "results_fairface_generated_1-5.txt"),
         "Fair Diffusion": (COUNTS / "fair-diffusion-edited.csv", "results_fairface_edited_1-5.txt"),
@@ -78,7 +77,7 @@ def fair_diffusion() -> Iterator[Record]:
 
 
 def stay_fair() -> Iterator[Record]:
-    """Create the records of Stay Fair: three models as released, and two debiased ones."""
+    """Create the records for Stay Fair, which counted three original and two debiased models."""
     pooled = read(FOLDER / "stay-fair.csv")
     tuned = read(COUNTS / "stay-fair-ft.csv")
     sums = tuned.groupby("prompt", as_index=False)[["included", "female"]].sum()
@@ -120,7 +119,7 @@ def stay_fair() -> Iterator[Record]:
 
 
 def _printed_ratios(table: pd.DataFrame) -> Iterator[Published]:
-    """Yield the mean over seeds of the ratios that the source prints with four digits."""
+    """Yield the mean over seeds of the ratios, which the source prints with four digits."""
     for occupation, rows in table.groupby("prompt"):
         ratios = (rows.female / rows.included).round(4)
         mean = float((ratios * rows.included).sum() / rows.included.sum())
@@ -135,7 +134,7 @@ def _printed_ratios(table: pd.DataFrame) -> Iterator[Published]:
 
 
 def sd35() -> Iterator[Record]:
-    """Create the records of Stable Diffusion 3.5, counted by people: gender and ethnicity."""
+    """Create the records for Stable Diffusion 3.5 with human counts of gender and ethnicity."""
     images = read_images()
     is_plain = (images["gender"] == "") & (images["ethnicity"] == "") & (images["profession"] != "")
     rows = images[is_plain].sort_values("profession")
@@ -147,7 +146,7 @@ def sd35() -> Iterator[Record]:
     for attribute, columns in values_of_attribute.items():
         shown = columns
         if attribute == "gender" and not rows["Non-binary"].any():
-            # so that the record can be compared with those of two values
+            # This makes the record comparable to records with two values.
             shown = ("Female", "Male")
         counts = []
         for number, row in rows.iterrows():
@@ -188,7 +187,7 @@ def sd35() -> Iterator[Record]:
 
 
 def stable_bias() -> Iterator[Record]:
-    """Create the records of Stable Bias: counts from captions, with 20 adjectives pooled."""
+    """Create the records for Stable Bias from counts in captions, pooled over 20 adjectives."""
     table = read(COUNTS / "stable-bias.csv")
     models = {
         "dalle2": Model(name="DALL-E 2", pipeline="OpenAI API"),
@@ -220,7 +219,7 @@ def stable_bias() -> Iterator[Record]:
 
 
 def paper() -> Iterator[Record]:
-    """Create the records of the paper's Stable Diffusion 2.1, which have figures but no counts."""
+    """Create the records for the paper's Stable Diffusion 2.1, which contain no counts."""
     rows = pd.read_csv(TEMPLATES / "published.csv")
     is_wanted = (rows.suite == "generation") & (rows.metric == "discrepancy")
     is_wanted &= (rows.method == "none") & (rows.subset == "unseen professions")
@@ -253,7 +252,7 @@ def paper() -> Iterator[Record]:
 
 
 def without_counts() -> Iterator[Record]:
-    """Create the records of models for which no usable counts were found."""
+    """Create the records for models for which no usable counts were found."""
     annotated = (
         "github.com/bfair-ml/text2image-bias-dataset (commit a21bd8d9ad81) has 100 images labelled"
         " by people, without a licence, and its table could not be read: the repository holds a"

@@ -1,4 +1,4 @@
-"""Choose the subjects of the protocol by its stated rule, and write its file.
+"""Choose the protocol's subjects according to its rule, and write its file.
 
 python -m eval.record_subjects
 """
@@ -19,7 +19,7 @@ FILE = ROOT / "prompts" / "protocol" / "who-appears-1.yaml"
 COUNTS = ROOT / "eval" / "counts"
 SUBJECTS = 100
 QUALIFIERS = ("corporate", "beautiful", "senior", "friendly", "low-paid", "successful")
-# One situation for each of the 17 major activity categories of the American Time Use Survey
+# One situation for each of the 17 major activity categories in the American Time Use Survey
 # (Bureau of Labor Statistics, coding lexicon; public domain), in the survey's order.
 EVERYDAY = {
     "Personal care": "sleeping",
@@ -40,8 +40,8 @@ EVERYDAY = {
     "Telephone calls": "talking on the phone",
     "Traveling": "driving a car",
 }
-# Occupations of the paper's list for which a feminine form is in everyday use, so that the other
-# form is not neutral.
+# Occupations in the paper's list with a feminine form in everyday use, so that the other form is
+# not neutral.
 WITH_FEMALE_FORM = {"actor": "actress", "waiter": "waitress"}
 
 
@@ -60,8 +60,7 @@ def public_lists() -> list[set[str]]:
 
 
 def chosen_professions(number: int) -> list[str]:
-    """Return the paper's professions that occur in most public lists, with ties in alphabetical
-    order."""
+    """Return the paper's professions that occur in most public lists (ties: alphabetical)."""
     paper = load_prompts("professions-gender")
     lists = public_lists()
 

@@ -1,13 +1,13 @@
-"""Run the commands of committed results again, and compare figure by figure.
+"""Run the commands of committed results again, and compare their figures.
 
-python -m eval.replay                    # those that take less than a minute each
-python -m eval.replay workers validity   # only these
-python -m eval.replay --list             # every committed result: command, seconds, date, why not
-python -m eval.replay --json eval/results/replay.json   # and write the comparison
+python -m eval.replay                    # commands that take less than a minute
+python -m eval.replay workers validity   # only these results
+python -m eval.replay --list             # list commands, times, dates and reasons for exclusion
+python -m eval.replay --json eval/results/replay.json   # also write the comparison
 
-A figure is equal if only rounding changed it, inside if it is in its committed interval, and apart
-otherwise; a figure that the new run lacks is missing, or skipped if the run reports that it has no
-data for a part. If a command ends with an error, it has failed, and the others still run.
+A figure is equal up to rounding errors, inside if it is within its committed interval, and apart
+otherwise. A figure without a counterpart in the new run is missing, or skipped if the run reports
+that it lacks data for a part. If a command fails, the remaining commands still run.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from vldebias.measure.metric import Metric
 from vldebias.report.result import NONE, Measurement, Result, TaskProvenance, TaskResult
 
 ROOT = Path(__file__).parents[1]
-MOST = 60.0  # maximum seconds of a command that is run again
+MOST = 60.0  # commands that take more seconds are not run again
 ROUNDING = 1e-6
-# Commands that record no seconds, and take less.
+# Fast commands whose duration is not recorded.
 QUICK = ("linear_birds", "linear_portraits")
-# result -> why its command cannot be run from a checkout alone
+# Reasons why the commands of some results cannot be run in a checkout.
 NOT_HERE = {
     "dofair": "reads DoFaiR's prompts, which are not in the repository",
     "public_prompts": "reads public lists of prompts, which are not in the repository",
@@ -74,15 +74,15 @@ NOT_HERE = {
     "replay": "holds what this command found",
 }
 FIGURES = Metric("figures", "figures")
-# Printed by an experiment that lacks data for some of its figures.
+# Experiments print this if they lack data for some figures.
 SKIPPED = "SKIPPED:"
-# Times on this machine, which no other run reproduces.
+# Times, which are not reproducible.
 TIMES = ("seconds", "ms", "milliseconds", "times_a_sort", "ms a step")
 
 
 @dataclass(frozen=True)
 class Command:
-    """A committed result with its command; reason: why it is not run again, or ""."""
+    """A committed result with its command, and the reason why it is not run again (or "")."""
 
     name: str
     words: str
@@ -92,16 +92,16 @@ class Command:
     reason: str
 
     def replay(self) -> Counter[str]:
-        """Run the command again, and count how its figures compare with the committed ones.
+        """Run the command again, and compare its figures with the committed ones.
 
         Raises:
-            RuntimeError: it failed.
+            RuntimeError: If the command fails.
         """
         program, *words = shlex.split(self.words)
         if program == "vldebias":
             words = ["-m", "vldebias", *words]
         with tempfile.TemporaryDirectory() as folder:
-            # In a separate folder, under the name of the result.
+            # Write to a separate folder, using the name of the result.
             path = Path(folder) / f"{self.name}.json"
             if "vldebias" in words:
                 words[words.index("--out") + 1] = folder
@@ -122,7 +122,7 @@ def commands() -> list[Command]:
     """Return the command of every committed result."""
     found = []
     for path in sorted(RESULTS.glob("*.json")):
-        # Without its rows, which are stored in a parquet file for some results.
+        # Do not load the rows, which may be in a parquet file.
         content = json.loads(path.read_text(encoding="utf-8"))
         reason = NOT_HERE.get(path.stem, "")
         seconds = content["seconds"]
@@ -148,8 +148,8 @@ def key_of(row: Measurement) -> tuple[Any, ...]:
 def compared(committed: Result, again: Result, *, has_skipped: bool = False) -> Counter[str]:
     """Count the figures that are equal, inside their committed interval, apart, or missing.
 
-    has_skipped: the new run reports missing data for a part; figures that it lacks count as
-    skipped.
+    If `has_skipped` is True, the new run reported missing data for a part, and missing figures
+    count as skipped.
     """
     value_of_key = {key_of(row): row.value for row in again.rows}
     ends: Counter[str] = Counter()
@@ -170,9 +170,9 @@ def compared(committed: Result, again: Result, *, has_skipped: bool = False) -> 
 
 
 def write(path: Path, name: str, ends: Mapping[str, int]) -> None:
-    """Add the comparison of a result's figures to a result of comparisons.
+    """Add the comparison for one result to a file of comparisons.
 
-    Its other rows are kept, since running all commands takes hours.
+    Other rows in the file are kept, because running all commands takes hours.
     """
     parts = []
     if path.is_file():
@@ -196,7 +196,7 @@ def main() -> int:
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    options.add_argument("results", nargs="*", help="names of results; those that are quick")
+    options.add_argument("results", nargs="*", help="names of results (default: all fast ones)")
     options.add_argument("--list", action="store_true", help="run nothing; list all")
     options.add_argument("--json", type=Path, help="write the comparison to this file")
     args = options.parse_args()

@@ -1,8 +1,8 @@
-"""Take the screenshots for README and docs, and time how the demo opens.
+"""Take the screenshots for the README and the documentation, and time the start of the demo.
 
-`python -m eval.screens RUN` takes the folder that `vldebias quickstart` wrote. It writes
-results/{report,label,demo}-{1280,390}.png and results/demo_opening.json, and needs Chromium and
-playwright, like the tests of the pages.
+In `python -m eval.screens RUN`, RUN is a folder written by `vldebias quickstart`. The command
+writes results/{report,label,demo}-{1280,390}.png and results/demo_opening.json. It needs Chromium
+and playwright, like the browser tests.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from vldebias.report.page import render
 from vldebias.report.result import Result
 from vldebias.utils.pictures import decode
 
-HEIGHTS = {1280: 900, 390: 844}  # height of a first screen, by width
+HEIGHTS = {1280: 900, 390: 844}  # screenshot heights by width
 OPENINGS = 7  # number of times that the demo is opened for timing
 
 
 def main() -> None:
-    """Take all pictures, and write the seconds of the demo."""
+    """Take all screenshots, and write the loading times of the demo."""
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -97,9 +97,9 @@ def demo(chromium: Browser, scratch: Path) -> None:
 
 
 def picture_of(chromium: Browser, name: str, address: str, begin: Any = None) -> None:
-    """Write the first screen of a page at both widths.
+    """Save the first screen of a page at both widths.
 
-    begin: an action on the page before that, such as answering a question.
+    `begin` is an action to perform on the page first, such as answering a question.
     """
     for width in HEIGHTS:
         with opened(chromium, width) as page:

@@ -3,11 +3,12 @@
     pip install pymorphy3 inflect simplemma
     python -m eval.second_opinions --json eval/results/languages/second_opinions.json
 
-Russian: every noun for a person in six cases and two numbers, and a sample of adjectives, against
-pymorphy3 (OpenCorpora). English: articles and plurals of nouns for persons against inflect. German,
-French, Spanish, Italian, Portuguese: plurals against simplemma's lemmas. The libraries are not
-installed with the package. Forms that a library does not know are not compared, nor are English
-nouns in -man, -woman or -person, which the package reads by their endings.
+The reference for Russian is pymorphy3 (OpenCorpora), for every noun for a person in six cases and
+two numbers and a sample of adjectives. For articles and plurals of English nouns for people, it is
+inflect. For German, French, Spanish, Italian and Portuguese plurals, it is simplemma. The libraries
+are not installed with the package. Forms that are unknown to a library are not compared, and
+neither are English nouns ending in -man, -woman or -person, which the package recognises by their
+endings.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _ROMANCE = ("fr", "es", "it", "pt")
 
 
 class Comparison(NamedTuple):
-    """A form and its analyses by the package and by the library."""
+    """A word form with its analyses by the package and by the library."""
 
     form: str
     package: str
@@ -49,7 +50,7 @@ def _plain(word: str) -> str:
 
 
 def _is_reading(noun: Noun | None, word: str, case: int, number: str) -> bool:
-    """Return whether the package reads a form as this case and number of a noun."""
+    """Return whether the package analyses a form as the given case and number of a noun."""
     if noun is None or _plain(noun.masculine) != _plain(word):
         return False
     if number == "plur":
@@ -58,7 +59,7 @@ def _is_reading(noun: Noun | None, word: str, case: int, number: str) -> bool:
 
 
 def russian_nouns() -> Iterator[Comparison]:
-    """Yield the forms of all nouns for persons, and whether the package knows them."""
+    """Yield the forms of all nouns for people, and whether the package knows them."""
     import pymorphy3
 
     analyzer = pymorphy3.MorphAnalyzer()
@@ -82,7 +83,7 @@ def russian_nouns() -> Iterator[Comparison]:
 
 
 def _inflected(parse: Any, case: str, number: str) -> str:
-    """Return a form of a word from pymorphy3; "" if there is none."""
+    """Return an inflected form of a word from pymorphy3, or "" if there is none."""
     grammemes = {case, number}
     if "ADJF" in parse.tag:
         grammemes |= {"masc"} if number == "sing" else set()
@@ -92,7 +93,7 @@ def _inflected(parse: Any, case: str, number: str) -> str:
 
 
 def russian_adjectives() -> Iterator[Comparison]:
-    """Yield the feminine of a sample of adjectives in six cases."""
+    """Yield the feminine forms of a sample of adjectives in six cases."""
     import pymorphy3
 
     analyzer = pymorphy3.MorphAnalyzer()
@@ -119,7 +120,7 @@ def russian_adjectives() -> Iterator[Comparison]:
 
 
 def _english_nouns() -> list[str]:
-    """Return the single-word nouns that the package knows as persons."""
+    """Return the single-word nouns for people that the package knows."""
     nouns = [word for word, kinds in _words().items() if "p" in kinds and word.isalpha()]
     return sorted(noun for noun in nouns if not noun.endswith(("man", "person")))
 
@@ -176,7 +177,7 @@ def _lemma(form: str, noun: Noun, code: str) -> Comparison:
 
 
 def measure() -> dict[str, Any]:
-    """Return for each check the number of compared forms, and those that differ."""
+    """Return the number of compared forms and the forms that differ for each check."""
     checks = {
         "Russian nouns (pymorphy3)": russian_nouns(),
         "Russian adjectives (pymorphy3)": russian_adjectives(),

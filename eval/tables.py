@@ -1,5 +1,7 @@
-"""Read, print and write committed results as Markdown; `python -m eval.readme` writes the tables of
-the pages."""
+"""Read committed results, and print and write them as Markdown.
+
+`python -m eval.readme` writes the tables in the documentation.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from vldebias.metrics import Metric
 from vldebias.report.result import CHANCES, Measurement, Result, TaskProvenance, TaskResult
 
 RESULTS = Path(__file__).parent / "results"
-MANY = 100  # number of rows from which a result is stored compactly
+MANY = 100  # number of rows above which a result is stored in a parquet file
 
 
 def read(name: str) -> Result:
@@ -28,7 +30,7 @@ def read(name: str) -> Result:
 
 
 def rows_in(result: Result, task: str, subset: str = "") -> dict[tuple[str, str], Measurement]:
-    """Return (method, metric) -> the row of one task."""
+    """Return a mapping from (method, metric) to the rows of one task."""
     return {
         (row.method, row.metric): row
         for row in result.rows
@@ -37,14 +39,14 @@ def rows_in(result: Result, task: str, subset: str = "") -> dict[tuple[str, str]
 
 
 def subset(place: Mapping[str, Any]) -> str:
-    """Write the columns of a row, other than its method, as a text: "eta = 0.4; lam = 0.01"."""
+    """Format the columns of a row except the method, as in "eta = 0.4; lam = 0.01"."""
     return "; ".join(
         f"{name} = {v if isinstance(v, str) else json.dumps(v)}" for name, v in place.items()
     )
 
 
 def place_of(row: Measurement) -> dict[str, Any]:
-    """Return the columns that `subset` wrote, with task, method and metric."""
+    """Return the columns that `subset` has formatted, with the task, method and metric."""
     place: dict[str, Any] = {"task": row.task, "metric": row.metric, "method": row.method}
     for part in row.subset.split("; ") if row.subset else ():
         name, _, text = part.partition(" = ")
@@ -56,8 +58,7 @@ def place_of(row: Measurement) -> dict[str, Any]:
 
 
 class Rivals:
-    """The rows of one task of `rivals.py` by metric (without its k) and method; `methods` lists the
-    best first."""
+    """The rows of a task in `rivals.py` by metric (without k) and method, best methods first."""
 
     def __init__(self, result: Result, task: str) -> None:
         (self.about,) = (p for p in result.provenance if p.task == task)
@@ -75,12 +76,11 @@ class Rivals:
         )
 
     def fact(self, method: str, name: str) -> Any:
-        """Return the description of a method in the result."""
+        """Return a fact about a method from the description in the result."""
         return self.about.methods.get(method, {}).get(name)
 
     def kind(self, method: str) -> str:
-        """Return "labels" for a method that uses labels of images, "ours" or "theirs" for
-        others."""
+        """Return "labels" for methods that use image labels, and "ours" or "theirs" otherwise."""
         if self.fact(method, "labels") == "given":
             return "labels"
         source = str(self.fact(method, "source"))
@@ -96,7 +96,7 @@ class Rivals:
 
 
 def table(*rows: Sequence[str], note: str = "") -> str:
-    """Write a table; the first row is the header, and a note comes below."""
+    """Format a table, whose first row is the header, with an optional note below."""
     head, *rest = rows
     lines = "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rest])
     return f"\n{lines}\n\n" + (f"{note}\n\n" if note else "")
@@ -106,9 +106,9 @@ Cell = Callable[[Measurement], str]
 
 
 def listed(rows: Iterable[Measurement], columns: Mapping[str, Cell], note: str = "") -> str:
-    """Write a table with a line for each row.
+    """Format a table with one line per row.
 
-    columns: title -> function from a row to the text of its cell.
+    `columns` maps titles to functions that format the cell for a row.
     """
     lines = [list(columns)]
     for row in rows:
@@ -137,14 +137,19 @@ def crossed(
     absent: str = "",
     note: str = "",
 ) -> str:
-    """Write a table with several rows on each line, and a column for each.
+    """Format a table in which each line contains several rows, one per column.
 
     Args:
-        start: title -> cell of the columns at the start of a line, written from its first row.
-        columns: value of `column` -> title of the column; other rows are not shown.
-        line: key of the rows on one line.
-        cell: writes a row, by default value and interval.
-        absent: text if a line lacks a row for a column.
+        rows: The rows to show.
+        start: A mapping from the titles of the first columns to functions that format their cells
+            for the first row on a line.
+        columns: A mapping from the keys of further columns to their titles. Rows with other keys
+            are left out.
+        line: A function that returns a key, which is the same for all rows on a line.
+        column: A function that returns the key of a row's column.
+        cell: A function that formats a row, by default its value and interval.
+        absent: The text for a missing row.
+        note: The text below the table.
     """
     write = cell or span
     rows_of_line: dict[Hashable, dict[Hashable, Measurement]] = {}
@@ -162,14 +167,14 @@ def crossed(
 
 
 def paragraph(*parts: str) -> str:
-    """Write a paragraph, wrapped like the pages."""
+    """Join and wrap the parts of a paragraph."""
     return (
         textwrap.fill(" ".join(parts), 130, break_long_words=False, break_on_hyphens=False) + "\n"
     )
 
 
 def span(row: Measurement | None, form: str = ".3f") -> str:
-    """Write value and interval; nothing if there is no such row."""
+    """Format the value and interval of a row, or return "" if there is no row."""
     return (
         ""
         if row is None
@@ -178,18 +183,17 @@ def span(row: Measurement | None, form: str = ".3f") -> str:
 
 
 def moved(row: Measurement) -> str:
-    """Write change and its interval; nothing if there is none."""
+    """Format the change and its interval, or return "" if there is none."""
     return "" if row.change is None else "{:+.3f} [{:+.3f}, {:+.3f}]".format(*row.change)
 
 
 def half(row: Measurement) -> str:
-    """Write the value and half of its interval, with a star if it differs from none by more than
-    that."""
+    """Format a value and half of its interval, with a star if the change is significant."""
     beyond = row.change is not None and not row.change[1] <= 0 <= row.change[2]
     return f"{row.value:.3f} ± {row.value - row.interval[0]:.3f}{'*' if beyond else ''}"
 
 
-# ---- the rows and the commands of the experiments
+# ---- rows and commands of experiments
 # ---------------------------------------------------------------------------------
 
 
@@ -201,15 +205,14 @@ def add_share(
     n: Mapping[str, int],
     subset: str = "",
 ) -> None:
-    """Add a proportion of hits with Wilson's interval."""
+    """Add a proportion of hits with a Wilson interval."""
     count = next(iter(n.values()))
     ends = wilson_interval(hits, count)
     part.add(metric, method, hits / count, ends, n=n, subset=subset)
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """Return the parser for an experiment that returns a `Result`: it has --json, and the
-    experiment adds options."""
+    """Return an argument parser with --json, to which an experiment can add options."""
     made = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -222,7 +225,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def run(name: str, measure: Callable[[], Iterable[TaskResult]], path: Path | None) -> Result:
-    """Measure, print the rows, and write them if an option names a file."""
+    """Run an experiment, print its rows, and write them to `path` if given."""
     started = time.monotonic()
     parts = list(measure())
     result = Result.from_tasks(name, parts, seconds=round(time.monotonic() - started, 1))
@@ -241,8 +244,7 @@ def write_records(
     /,
     **more: Any,
 ) -> Path:
-    """Write a result of plain rows: `method` and `columns` identify a row, and each of its numbers
-    is a figure."""
+    """Write a result with plain rows, which `method` and `columns` identify."""
     part = TaskResult(TaskProvenance(task=path.stem, description=about, settings=more))
     for row in rows:
         place = {name: row[name] for name in columns if row.get(name) is not None}
@@ -258,7 +260,7 @@ def write_records(
 
 
 def show(result: Result) -> None:
-    """Print every row with its interval and its change from "none"."""
+    """Print every row with its interval and its change relative to "none"."""
     lines = Table(
         "task", "metric", "method", "subset", "value", "change to none", title=result.name
     )

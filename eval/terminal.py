@@ -1,8 +1,8 @@
-"""Write the terminal output of commands: `python -m eval.terminal` writes docs/terminal/*.txt,
-`python -m eval.terminal train` those of one case.
+"""Write the terminal output of commands to docs/terminal/*.txt.
 
-Each text is the output on stdout of a terminal of 80 or 120 columns, without colours; for `label`,
-which prints nothing there, its output on stderr.
+`python -m eval.terminal` writes all files, and `python -m eval.terminal train` only those of one
+command. Each file contains the output on stdout in a terminal with 80 or 120 columns, without
+colors. `label` prints nothing to stdout, so its output on stderr is used.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ BY_MODEL = (
 
 @contextlib.contextmanager
 def terminal(width: int) -> Iterator[None]:
-    """Make both consoles terminals of the given width, without colours, in an empty folder."""
+    """Set the width of both consoles, turn off colors, and change to an empty folder."""
     before = {console: console.width for console in (common.out, common.err)}
     forced = os.environ.get("FORCE_COLOR")
     os.environ["FORCE_COLOR"] = "1"
@@ -73,7 +73,7 @@ def terminal(width: int) -> Iterator[None]:
 
 
 def stdout_of(*words: str) -> str:
-    """Return the output of a command on stdout."""
+    """Run a command and return its output on stdout."""
     return finished(*words).stdout
 
 
@@ -85,7 +85,7 @@ def finished(*words: str) -> Result:
 
 
 def quickstart() -> str:
-    """Return the end of `vldebias quickstart`, from its committed result."""
+    """Return the end of the output of `vldebias quickstart`, from its committed result."""
     from vldebias.report.result import Result
     from vldebias.study.suite import load_suite
 
@@ -97,28 +97,28 @@ def quickstart() -> str:
 
 
 def compare() -> str:
-    """Return `vldebias eval compare` of two committed results."""
+    """Return the output of `vldebias eval compare` for two committed results."""
     for name in ("quickstart.json", "miniature.json", "miniature.parquet"):
         Path(name).write_bytes((RESULTS / name).read_bytes())
     return stdout_of("eval", "compare", "quickstart.json", "miniature.json")
 
 
 def balance() -> str:
-    """Return `vldebias prompts balance` of four prompts, whose first line is on stderr."""
+    """Return the output of `vldebias prompts balance`, whose first line is on stderr."""
     Path("prompts.txt").write_text("\n".join(PROMPTS))
     words = ("prompts", "balance", "prompts.txt", "--attribute", "gender", "--seed", "0")
     return finished(*words).output
 
 
 def audit() -> str:
-    """Return `vldebias audit` of prompts of several kinds."""
+    """Return the output of `vldebias audit` for several kinds of prompts."""
     Path("prompts.txt").write_text("\n".join(AUDITED))
     words = ("audit", "prompts.txt", "--attribute", "gender", "--model", "miniature")
     return stdout_of(*words)
 
 
 def models() -> str:
-    """Return `vldebias audit` for a model without counts: the embedded CLIP under another name."""
+    """Return the output of `vldebias audit` for a model without counts, a renamed miniature."""
     from vldebias.miniature import weights_dir
 
     Path("prompts.txt").write_text("\n".join(BY_MODEL))
@@ -129,7 +129,7 @@ def models() -> str:
 
 
 def diagnose() -> str:
-    """Return `vldebias diagnose` for generated features with two columns of labels."""
+    """Return the output of `vldebias diagnose` for random features with two label columns."""
     from vldebias.data import Embeddings, save_embeddings
 
     rng = np.random.default_rng(0)
@@ -147,13 +147,13 @@ def diagnose() -> str:
 
 
 def generate() -> str:
-    """Return `vldebias generate` of one prompt on the miniature."""
+    """Return the output of `vldebias generate` for one prompt with the miniature."""
     words = ("generate", "A photo of an editor.", "--attribute", "gender", "--out", "editor")
     return stdout_of(*words)
 
 
 def label() -> str:
-    """Return the output of `vldebias label` before it serves its page."""
+    """Return the output of `vldebias label` until it starts its server."""
     import vldebias.cli.apps as pages
 
     generate()
@@ -186,20 +186,19 @@ CASES: dict[str, Callable[[], str]] = {
     "train": train,
 }
 TEXTS = [(name, width) for name in CASES for width in WIDTHS]
-# For these, no figure depends on the machine, and no model is loaded.
+# Commands that do not load a model, and whose output does not depend on the machine.
 CHEAP = ("quickstart", "compare", "balance")
 
 
 def shown(name: str, width: int) -> str:
-    """Return the output of a case in a terminal of the given width; lines have no trailing
-    spaces."""
+    """Return the output of a command at the given width, without trailing spaces."""
     with terminal(width):
         text = CASES[name]()
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
 
 
 def main() -> None:
-    """Write the texts of the named cases, or of all."""
+    """Write the output of the named commands, or of all."""
     parser = argparse.ArgumentParser(description="Write the terminal output of commands.")
     parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)}; default: all")
     names = parser.parse_args().cases or list(CASES)

@@ -1,12 +1,12 @@
-"""Measure how many new prompts per second `balance_prompts` reads, here and in another checkout.
+"""Measure how many new prompts per second `balance_prompts` processes in two checkouts.
 
     git worktree add /tmp/before COMMIT
     python -m eval.benchmarks.balance --before /tmp/before
     python -m eval.benchmarks.balance --before /tmp/before --json FILE
 
-The prompts are those of the labelled sets in `tests/wording`, each used once, so that no result
-comes from a cache. The checkouts take turns, each time in a new process after a warm-up; a row has
-the median of the repetitions in processor time of one thread.
+The prompts come from the labelled sets in `tests/wording` and are used once each, so that no result
+is cached. The checkouts are measured alternately, each time in a new process after a warm-up. A row
+contains the median CPU time over all repetitions on a single thread.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ print(time.process_time() - start)
 
 
 def read_prompts() -> list[str]:
-    """Return the prompts of the labelled sets, each once."""
+    """Return the distinct prompts in the labelled sets."""
     prompts: dict[str, None] = {}
     for name in SETS:
         path = ROOT / "tests" / "wording" / f"{name}.jsonl"
@@ -48,7 +48,7 @@ def read_prompts() -> list[str]:
 
 
 def seconds_of(checkout: Path, prompts: list[str]) -> float:
-    """Return the processor time that a checkout takes for these prompts."""
+    """Return the CPU time that a checkout needs for the prompts."""
     environment = os.environ | {"PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-c", _TIMED],
@@ -70,7 +70,7 @@ def commit_of(checkout: Path) -> str:
 
 
 def measure(before: Path) -> dict[str, Any]:
-    """Return prompts per second of both checkouts, and their ratio."""
+    """Return the prompts per second in both checkouts, and their ratio."""
     prompts = read_prompts()
     seconds: dict[Path, list[float]] = {before: [], ROOT: []}
     for _ in range(REPETITIONS):

@@ -1,12 +1,12 @@
-"""Measure what recording a call, and deriving values from its seed, add to a pipeline call.
+"""Measure how much time recording a call and deriving values from its seed take.
 
     python -m eval.benchmarks.calls                  # print the table
     python -m eval.benchmarks.calls --json FILE      # and write it
 
-A call has 4 steps of the miniature pipeline, which is faster than any real one. All parts of a row
-are timed alternately in one run, in processor time of one thread; rows contain medians. "record"
-creates and stores the record of a call. "seed rule" is the additional time for values that are
-derived from a generator, compared with values that continue those of earlier calls.
+A call runs 4 steps of the miniature pipeline, which is faster than any real pipeline. All parts of
+a row are timed alternately in one run, using CPU time on a single thread. Rows contain medians.
+"record" creates and stores the record of a call. "seed rule" is the additional time when values are
+derived from a generator instead of continuing the values of earlier calls.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PROMPT = "A photo of a doctor."
 
 
 def measure(images: int, repetitions: int = 25) -> dict[str, Any]:
-    """Return the row for calls with this number of images."""
+    """Return the row for calls with the given number of images."""
     import torch
 
     import vldebias

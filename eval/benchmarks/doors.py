@@ -1,14 +1,14 @@
-"""Measure what editing queries adds to a search, and balanced prompts to a request for images.
+"""Measure the overhead of editing queries in a search and of balancing prompts in image requests.
 
     python -m eval.benchmarks.doors                  # print both tables
     python -m eval.benchmarks.doors --json FILE      # and write them
     python -m eval.benchmarks.doors --only queries
 
-All variants in a row are timed alternately in one run; rows contain medians. For queries, this is
-the processor time of one thread; for requests, the time that a client waits, and the processor time
-of the proxies. The flat search uses faiss if it is installed, otherwise a product and `topk` of
-torch. The image server answers immediately, so the rest is the time of the proxies; a bare proxy
-with the same libraries forwards requests without parsing them.
+All variants in a row are timed alternately in one run, and rows contain medians. For queries, these
+are CPU times on a single thread. For requests, they are the time that a client waits and the CPU
+time of the proxies. The flat search uses faiss if it is installed, and otherwise a matrix product
+and torch's `topk`. Because the image server answers immediately, the remaining time is spent in the
+proxies. The bare proxy uses the same libraries and forwards requests without parsing them.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _torch_search(base: Any) -> Callable[[Any], Any]:
 
 
 def server(name: str) -> Any:
-    """Return the app of one server: the image server, a bare proxy, or balanced prompts."""
+    """Return the app for the image server, the bare proxy or the balancing proxy."""
     from starlette.applications import Starlette
     from starlette.responses import JSONResponse, Response
     from starlette.routing import Route
@@ -146,7 +146,7 @@ def server(name: str) -> Any:
 
 @contextlib.contextmanager
 def running(name: str) -> Iterator[tuple[str, Path]]:
-    """Run a server in a separate process; yield its address for images and its stat file."""
+    """Run a server in a separate process, and yield its image endpoint and its stat file."""
     import httpx2
 
     command = [sys.executable, "-m", "eval.benchmarks.doors", "--serve", name]
@@ -165,7 +165,7 @@ def running(name: str) -> Iterator[tuple[str, Path]]:
 
 
 def of_images(requests: int = REQUESTS) -> Iterator[Row]:
-    """Compare requests for one and four images: direct, through a bare proxy, and balanced."""
+    """Compare direct requests with requests through the bare proxy and the balancing proxy."""
     import httpx2
 
     with contextlib.ExitStack() as stack:
@@ -189,7 +189,7 @@ def of_images(requests: int = REQUESTS) -> Iterator[Row]:
 
 
 def _processor_seconds(file: Path) -> float:
-    """Return the user and system time of a process so far."""
+    """Return the user and system time that a process has used so far."""
     times = file.read_text().rpartition(")")[2].split()[11:13]
     return sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
 

@@ -1,10 +1,11 @@
-"""Measure time and memory of attachments on full-size models on a GPU.
+"""Measure the time and memory of attachments to full-size models on a GPU.
 
 python -m eval.benchmarks.full_size --json eval/results/bench_full_size.json
 
-Stable Diffusion 1.5 (four images of 512 x 512 in 20 steps) and CLIP ViT-L/14 (256 texts) in half
-precision have random weights, since the time of a call does not depend on the weights. Medians over
-alternating calls, after a warm-up call. "none" is measured twice; the difference shows the noise.
+The models are Stable Diffusion 1.5 (four 512 x 512 images, 20 steps) and CLIP ViT-L/14 (256
+prompts) in half precision. They have random weights, because these do not affect the time of a
+call. Results are medians over alternating calls after a warm-up call. "none" is measured twice to
+show the noise.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def stable_diffusion() -> StableDiffusionPipeline:
 
 
 def seconds_of(call: Callable[[], object]) -> float:
-    """Return the seconds of a call, including the work of the GPU."""
+    """Return the seconds that a call takes, including the work on the GPU."""
     torch.cuda.synchronize()
     start = time.perf_counter()
     call()
@@ -77,7 +78,7 @@ def main() -> None:
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="also write the rows here")
     parser.add_argument(
-        "--repetitions", type=int, default=9, help="timed calls of each (%(default)s)"
+        "--repetitions", type=int, default=9, help="number of timed calls (%(default)s)"
     )
     args = parser.parse_args()
     rows: list[dict[str, Any]] = []

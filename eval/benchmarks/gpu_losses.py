@@ -1,9 +1,9 @@
-"""Compare the time of losses on a GPU under autocast with open_clip's; skipped without a GPU.
+"""Compare the time of losses on a GPU under autocast with open_clip's loss.
 
 python -m eval.benchmarks.speed --only gpu_losses --json eval/results/bench_gpu_losses.json
 
-A step computes the value and the gradients of both features, which have the precision of autocast.
-Wall times are minima over alternating rounds; peak memory of the GPU is in MB.
+This part is skipped without a GPU. A step computes the loss and the gradients for both features in
+autocast precision. Wall times are minima over alternating rounds, and peak GPU memory is in MB.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CHUNK = 4096
 
 
 def ways() -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
-    """Return losses of features by name; "plain" is open_clip's loss."""
+    """Return loss functions by name, where "plain" is open_clip's loss."""
     from open_clip.loss import ClipLoss
 
     ours = partial(losses.info_nce, temperature=TEMPERATURE)
@@ -44,7 +44,7 @@ def ways() -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
 
 
 def step(loss: Callable[[Tensor, Tensor], Tensor], images: Tensor, texts: Tensor) -> float:
-    """Return the value of a step in mixed precision, after its gradients."""
+    """Run a step with gradients in mixed precision and return the loss."""
     rows = [features.detach().requires_grad_() for features in (images, texts)]
     with torch.autocast(images.device.type, torch.bfloat16):
         value = loss(*rows)
@@ -55,7 +55,7 @@ def step(loss: Callable[[Tensor, Tensor], Tensor], images: Tensor, texts: Tensor
 def gpu_losses(
     batches: tuple[int, ...] = (4096, 16384, 65536), rounds: int = 5, device: str = "cuda"
 ) -> Iterator[dict[str, Any]]:
-    """Yield a row for each size of a batch."""
+    """Yield a row for each batch size."""
     if device == "cuda" and not torch.cuda.is_available():
         return
     for batch in batches:
@@ -83,7 +83,7 @@ def gpu_losses(
 
 
 def _measured(call: Callable[[], float], rounds: int, device: str) -> Mapping[str, Any]:
-    """Return value, shortest time and peak memory of a call; NaN if there is not enough memory."""
+    """Return a call's value, shortest time and peak memory, or NaN if memory is exhausted."""
     nothing = dict.fromkeys(("value", "seconds", "peak"), float("nan"))
     on_gpu = device == "cuda"
     try:
@@ -93,7 +93,7 @@ def _measured(call: Callable[[], float], rounds: int, device: str) -> Mapping[st
         times = []
         for _ in range(rounds):
             start = time.perf_counter()
-            call()  # this ends with the value on the CPU
+            call()  # copies the value to the CPU, which waits for the GPU
             times.append(time.perf_counter() - start)
     except torch.OutOfMemoryError:
         torch.cuda.empty_cache()

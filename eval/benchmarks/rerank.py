@@ -1,10 +1,10 @@
-"""Compare the time of a re-ranking with a sort of the same scores.
+"""Compare the time for re-ranking with that for sorting the same scores.
 
 python -m eval.benchmarks.rerank --json eval/results/bench_rerank.json
 
-Labels are integers of two groups, and the scores prefer one of them. Times are medians of repeated
-calls, in processor time of one thread. "all" orders every candidate, and "first 1,000" only the
-results that are shown.
+Labels are integers for two groups, one of which has higher scores. Times are medians of repeated
+calls, in CPU time on a single thread. "all" ranks every candidate, and "first 1,000" only the
+displayed results.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RATIO = Metric("times_a_sort", "times a sort of the same scores", "fact", "lower
 
 
 def median_time(call: Callable[[], Any], least: float = 0.3) -> float:
-    """Return the median processor time of a call in milliseconds, of at least five."""
+    """Return the median CPU time in milliseconds over at least five calls."""
     call()
     times: list[float] = []
     while len(times) < 5 or sum(times) < least:
@@ -45,7 +45,7 @@ def _sorted(scores: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def measured() -> TaskResult:
-    """Return the times for each size and method, and their ratios to a sort."""
+    """Return the times for each size and method, and their ratios to the time of a sort."""
     result = TaskResult(
         TaskProvenance(
             task="re-ranking",
@@ -67,7 +67,7 @@ def measured() -> TaskResult:
         settings["quota 70 : 30, first 1,000"] = {"k": FIRST, "shares": UNEVEN}
         for name, how in settings.items():
             if size == FIRST and name == "mopr, first 1,000":
-                continue  # there is nothing to choose
+                continue  # no results would be left out
             call = partial(vldebias.rerank, scores, labels=codes, **how)
             seconds = median_time(call)
             result.add(TIME, name, seconds, n=n, subset=f"{size:,}")

@@ -1,16 +1,16 @@
-"""Compare the speed of operations with what users would use instead (`make bench`).
+"""Compare the speed of operations with common alternatives (`make bench`).
 
 python -m eval.benchmarks.speed                    # print the table
 python -m eval.benchmarks.speed --json FILE        # and write it
-python -m eval.benchmarks.speed --only losses,fit  # some of its parts
+python -m eval.benchmarks.speed --only losses,fit  # only some parts
 
-Times are medians of alternating calls after a warm-up, in processor time of one thread. Peak memory
-is in MB above the memory that the process used before, from /proc if available. Times depend on the
-machine; ratios of times from the same run are comparable: above 1, ours is faster by this factor.
-`difference` is the difference of the two results. A row whose difference is unknown, or exceeds
-`within`, is neither printed nor written, and the command exits with 1. Attached towers, pictures
-and folders have minimum wall times instead (`eval.benchmarks.towers`), and losses on a GPU are
-skipped if there is none.
+Times are medians of alternating calls after a warm-up, in CPU time on a single thread. Peak memory
+is the increase over the memory that the process used before, in MB (from /proc if available). Times
+depend on the machine, but ratios of times from the same run are comparable. A ratio above 1 means
+that ours is faster by this factor. `difference` is the difference between the two results. If it is
+unknown or exceeds `within`, the row is neither printed nor written, and the command exits with 1.
+For attached towers, images and folders, see `eval.benchmarks.towers`. Losses on a GPU are skipped
+if there is no GPU.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ from vldebias.study.tasks.images import disjoint
 from vldebias.study.tasks.retrieval import Gallery
 
 DIM, T, CHUNK, LAM = 512, 0.05, 256, 1000.0
-PEAK = Path("/proc/self/clear_refs")  # writing 5 there resets the peak
+PEAK = Path("/proc/self/clear_refs")  # writing 5 to this file resets the peak memory
 Row = dict[str, Any]
 Call = Callable[[], Any]
 
 
 def compared(label: str, size: str, ours: Call, plain: Call, repetitions: int, **more: Any) -> Row:
-    """Return a row with both times, their ratio plain / ours, peak memory, and further facts."""
+    """Return a row with both times, their ratio (plain / ours), peak memory, and further facts."""
     seconds = medians({"ours": ours, "plain": plain}, repetitions)
     peaks = {"peak MB, ours": peak(ours), "peak MB, plain": peak(plain)} if PEAK.exists() else {}
     return {
@@ -71,7 +71,7 @@ def compared(label: str, size: str, ours: Call, plain: Call, repetitions: int, *
 
 
 def medians(calls: Mapping[str, Call], repetitions: int) -> dict[str, float]:
-    """Return the median processor time of each call, in seconds."""
+    """Return the median CPU time of each call in seconds."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         call()
@@ -85,7 +85,7 @@ def medians(calls: Mapping[str, Call], repetitions: int) -> dict[str, float]:
 
 def peak(call: Call) -> float:
     """Return the peak memory of a call in MB."""
-    ctypes.CDLL(None).malloc_trim(0)  # otherwise memory that an earlier call freed would be reused
+    ctypes.CDLL(None).malloc_trim(0)  # do not reuse memory freed by earlier calls
     PEAK.write_text("5")
     before = _memory("VmRSS")
     call()
@@ -98,13 +98,13 @@ def _memory(kind: str) -> float:
 
 
 def unit(*shape: int, seed: int = 0) -> Tensor:
-    """Return random unit rows of float64."""
+    """Return a float64 tensor whose rows are random unit vectors."""
     generator = torch.Generator().manual_seed(seed)
     return normalize(torch.randn(*shape, generator=generator, dtype=torch.float64), dim=-1)
 
 
 def of_losses(batches: Iterable[int] = (1024, 4096), repetitions: int = 3) -> Iterator[Row]:
-    """Compare losses, complete and in blocks, with open_clip's: value and gradients of a step."""
+    """Compare the value and gradients of losses, in full and in blocks, with open_clip's loss."""
     from open_clip.loss import ClipLoss, SigLipLoss
 
     pairs = {
@@ -124,7 +124,7 @@ def of_losses(batches: Iterable[int] = (1024, 4096), repetitions: int = 3) -> It
 
 
 def step(loss: Callable[[Tensor, Tensor], Tensor], batch: int) -> tuple[float, float]:
-    """Return the value and the norm of the gradient."""
+    """Return the loss and the norm of its gradient."""
     x, y = unit(2, batch, DIM).float().requires_grad_()
     value = loss(x, y)
     gradients = torch.autograd.grad(value, (x, y))
@@ -134,7 +134,7 @@ def step(loss: Callable[[Tensor, Tensor], Tensor], batch: int) -> tuple[float, f
 
 
 def fit(d: int = 768, n_pairs: int = 80, n_spurious: int = 8, repetitions: int = 5) -> Row:
-    """Compare the fit by thin factors with Lemma 7.1 by d x d matrices."""
+    """Compare fitting with thin factors to computing Lemma 7.1 with d x d matrices."""
     pairs, spurious = unit(n_pairs, 2, d), unit(n_spurious, d, seed=1)
 
     def dense() -> Tensor:
@@ -160,7 +160,7 @@ def fit(d: int = 768, n_pairs: int = 80, n_spurious: int = 8, repetitions: int =
 
 
 def ranks(n: int = 400_000, queries: int = 50, k: int = 1000, repetitions: int = 2) -> Row:
-    """Find the exact first k of n images for each query.
+    """Find the exact top k of n images for each query.
 
     The difference is the share of ranks that differ in float32.
     """
@@ -183,9 +183,9 @@ def ranks(n: int = 400_000, queries: int = 50, k: int = 1000, repetitions: int =
 def intervals(
     n: int = 1_000_000, queries: int = 50, resamples: int = 40, repetitions: int = 1
 ) -> Row:
-    """Measure the skew of four methods' queries on resampled galleries.
+    """Compute the skew for four methods on resampled galleries.
 
-    The difference is that of mean NDKL in standard errors.
+    The difference is the difference in mean NDKL in standard errors.
     """
     rng, k = np.random.default_rng(0), min(1000, n // 20)
     gallery = Gallery(Labels(rng.integers(3, size=n), ("a", "b", "c")), [k], resamples=resamples)
@@ -195,7 +195,7 @@ def intervals(
     }
 
     def plain() -> np.ndarray:
-        """Implement the bootstrap literally, with a weight for each image of each resample."""
+        """Implement the bootstrap naively, with a weight for each image in each resample."""
         orders, found = [order for rows in ranked.values() for order in rows], []
         for weights in resampled_weights(n, resamples, 0, n):
             tops = (gallery.codes[order[resampled_places(order, weights, k)]] for order in orders)
@@ -220,9 +220,9 @@ def embeddings(n: int, seed: int) -> Embeddings:
 
 
 def reference(n: int = 100_000, repetitions: int = 3) -> Row:
-    """Compare the removal of measured images from n reference rows with a set of bytes.
+    """Compare removing test images from n reference rows in blocks and with a set of bytes.
 
-    A tenth of the rows are measured images. The difference is that of the remaining rows.
+    A tenth of the rows are test images. The difference is that in the number of remaining rows.
     """
     measured, second_sample = embeddings(n, 1), embeddings(n, 2)
     second_sample.features[: n // 10] = measured.features[: n // 10]
@@ -242,9 +242,9 @@ def reference(n: int = 100_000, repetitions: int = 3) -> Row:
 
 
 def answers(repetitions: int = 5) -> Iterator[Row]:
-    """Compare the time until an input error is reported with that of `vldebias --help`.
+    """Compare the time until an input error is reported with the time of `vldebias --help`.
 
-    The ratio of both times should be at least a third. This is written separately to
+    The ratio of the times should be at least a third. The result is in a separate file,
     eval/results/bench_answers.json.
     """
     with tempfile.TemporaryDirectory() as folder:
@@ -281,7 +281,7 @@ def answers(repetitions: int = 5) -> Iterator[Row]:
             seconds = _medians_of_children(calls, repetitions)
             ratio = seconds["plain"] / seconds["ours"]
             label = "answer to a slip / vldebias --help"
-            # Both compute nothing; an answer that does not name what was passed does not count.
+            # Neither computes anything. An answer must mention the argument to count.
             words = _answered(root, *arguments).split()
             argument = next(word for word in arguments if "." in word or word == "folder")
             unnamed = not any(Path(argument).stem in word for word in words)
@@ -294,7 +294,7 @@ _AUDIT = ("--attribute", "gender", "--model", "miniature")
 
 
 def _answered(root: Path, *arguments: str) -> str:
-    """Run the command line with compiled files, as in an installation; return its errors."""
+    """Run the command line with compiled files, as if installed, and return its error output."""
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(root / "compiled")}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
@@ -307,7 +307,7 @@ def _answered(root: Path, *arguments: str) -> str:
 
 
 def _medians_of_children(calls: Mapping[str, Call], repetitions: int) -> dict[str, float]:
-    """Return the median processor time of the processes that each call starts."""
+    """Return the median CPU time of the processes that each call starts."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         call()
@@ -335,10 +335,10 @@ PARTS: dict[str, Callable[[], Iterable[Row]]] = {
 
 
 def unequal(row: Row) -> str:
-    """Return why a row must not be printed: both results may differ; "" if they agree."""
+    """Return why the results in a row may differ, or "" if they agree."""
     difference = row.get("difference", float("nan"))
     within = row.get("within", float("nan"))
-    # This also covers NaN in either result.
+    # If either result is NaN, this condition is False.
     if difference <= within:
         return ""
     return f"difference {difference:g}, expected at most {within:g}"
@@ -350,7 +350,7 @@ def main() -> int:
     )
     parser.add_argument("--json", type=Path, help="also write the rows here")
     parser.add_argument(
-        "--only", default=",".join(PARTS), help="parts, with commas (default: %(default)s)"
+        "--only", default=",".join(PARTS), help="comma-separated parts (default: %(default)s)"
     )
     args = parser.parse_args()
     torch.set_num_threads(1)

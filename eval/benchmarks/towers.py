@@ -1,9 +1,9 @@
-"""Compare attached text towers, and decoding and embedding of pictures, with plain code.
+"""Compare attached text towers, image decoding and image embedding with plain code.
 
-`python -m eval.benchmarks.speed --only towers,pictures,folder` runs these parts. Processor times on
-one thread, except for folders, whose workers are processes, for which wall times are measured. Each
-round calls every variant once, and the minimum over rounds is used, since it is least disturbed by
-other programs. `bare again` is the plain code a second time in the same rounds, to show the noise.
+`python -m eval.benchmarks.speed --only towers,pictures,folder` runs these parts. Times are CPU
+times on a single thread, or wall times for folders, which are read by several processes. Each round
+calls every variant once, and the minimum over rounds is used, because it is least affected by other
+programs. `bare again` measures the plain code a second time to show the noise.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from vldebias.utils.progress import SILENT
 Row = dict[str, Any]
 JOBS = ("doctor", "nurse", "pilot", "chef", "woman who codes", "male teacher")
 NO_CHANGE = 1e-5
-MANY = 100  # number of texts; a call with more takes half a minute, and has no warm-up call
+MANY = 100  # calls with more prompts take half a minute, and run without a warm-up call
 
 
 def minima(
@@ -42,7 +42,8 @@ def minima(
 ) -> dict[str, float]:
     """Return the shortest time of each call in seconds.
 
-    is_warm: the same variants just ran on smaller inputs; otherwise each is called once first.
+    Unless `is_warm` is True, which means that the variants just ran on smaller inputs, each is
+    called once first.
     """
     times: dict[str, list[float]] = {name: [] for name in calls}
     if not is_warm:
@@ -65,9 +66,9 @@ def towers(
     rounds: Mapping[int, int] | None = None,
     modes: tuple[str, ...] = ("eager", "compiled"),
 ) -> Iterator[Row]:
-    """Compare `encode_text` of an attached model with that of the bare one, compiled and not.
+    """Compare `encode_text` with and without an attachment, both compiled and not compiled.
 
-    rounds: number of texts -> rounds, from few texts to many.
+    `rounds` maps numbers of prompts to numbers of rounds, in ascending order of prompts.
     """
     import open_clip
 
@@ -81,7 +82,7 @@ def towers(
         )
         attached = model.encode_text
         if mode == "compiled":
-            # One graph for any number of texts except one, which torch always specialises.
+            # Use one graph for all numbers of prompts except 1, which torch always specialises.
             bare = torch.compile(bare, fullgraph=True, dynamic=True)
             attached = torch.compile(attached, fullgraph=True, dynamic=True)
         for count, repetitions in rounds.items():
@@ -130,7 +131,7 @@ def _tower_row(
 
 
 def _unlike(features: Mapping[str, Tensor], matrix: Tensor) -> float:
-    """Return the largest relative distance of an attached row from the bare or the edited row."""
+    """Return the largest relative distance of attached rows from bare or edited rows."""
     bare = features["plain"]
     left_unchanged = (features["ours"] - bare).norm(dim=1)
     edited = (features["ours"] - bare @ matrix.T).norm(dim=1)
@@ -139,7 +140,7 @@ def _unlike(features: Mapping[str, Tensor], matrix: Tensor) -> float:
 
 @torch.no_grad()
 def _edit_alone(model: Any, ids: Tensor, rounds: int = 15) -> float:
-    """Return the seconds of an uncompiled attached call without the time of the tower."""
+    """Return the seconds that an uncompiled attached call spends outside of the tower."""
     hook = model.encode_text
     tower = hook.original
     features = torch.randn(len(ids), model.text_projection.shape[1])
@@ -149,12 +150,12 @@ def _edit_alone(model: Any, ids: Tensor, rounds: int = 15) -> float:
     return seconds
 
 
-# ---- pictures
+# ---- images
 # --------------------------------------------------------------------------------------
 
 
 def photo(width: int, height: int, seed: int = 0) -> Image.Image:
-    """Return a picture of smooth colors with fine grain, which compresses like a photograph."""
+    """Return an image with smooth colors and fine grain, which compresses like a photograph."""
     rng = np.random.default_rng(seed)
     coarse = np.tanh(rng.normal(size=(height // 16 + 1, width // 16 + 1, 3)))
     smooth = Image.fromarray(((coarse + 1) * 127).astype(np.uint8))
@@ -184,8 +185,7 @@ def pictures(
     side: int = 224,
     rounds: int = 9,
 ) -> Iterator[Row]:
-    """Compare `decode`, and `decode` of a draft for a model of `side` pixels, with Pillow's
-    load."""
+    """Compare `decode` with and without a draft size of `side` pixels with Pillow's `load`."""
     for width, height in sizes:
         content = _jpeg(photo(width, height))
         draft = partial(decode, content, draft=2 * side)
@@ -214,16 +214,16 @@ def pictures(
 
 
 def _pixels(image: Image.Image, side: int) -> np.ndarray:
-    """Return the pixels as CLIP reads them."""
+    """Return the pixels of an image after resizing as for CLIP."""
     return np.asarray(ImageOps.fit(image, (side, side), Image.Resampling.BICUBIC), dtype=float)
 
 
-# ---- a folder of pictures
+# ---- image folders
 # --------------------------------------------------------------------------------------
 
 
 class _Files(torch.utils.data.Dataset[Tensor]):
-    """A typical data set for a DataLoader, which reads and preprocesses pictures."""
+    """A typical data set for a DataLoader, which loads and preprocesses images."""
 
     def __init__(self, paths: list[Path], prepare: Callable[[Image.Image], Tensor]) -> None:
         self.paths = paths
@@ -245,7 +245,7 @@ def folder(
 ) -> Iterator[Row]:
     """Compare `embed_images` with a DataLoader with the same number of workers.
 
-    The model is so small that reading takes most of the time.
+    The model is so small that loading images takes most of the time.
     """
     model, preprocess, _ = miniature.load_clip()
     encoder = image_encoder(model, preprocess)

@@ -1,12 +1,12 @@
-"""Measure the processor time of quick commands: help, lists and errors in arguments.
+"""Measure the CPU time of fast commands, such as help, lists and usage errors.
 
 python -m eval.benchmarks.usage                          # print the table
 python -m eval.benchmarks.usage --json FILE              # and write it
-python -m eval.benchmarks.usage --before FOLDER          # compare with another checkout
+python -m eval.benchmarks.usage --before FOLDER          # compare with a different checkout
 
-Each command is a new process. The minimum of a few runs is shown, since other programs can only
-increase the time. Modules are compiled before, as pip does when it installs a package. A lower
-bound for any such command is `python -c "import typer, pydantic"`.
+Each command runs in a new process. The minimum of a few runs is shown, because other programs can
+only increase the time. Modules are compiled beforehand, as pip does when it installs a package. A
+lower bound for all commands is `python -c "import typer, pydantic"`.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ COMMANDS = {
 
 
 def processor_seconds(arguments: Sequence[str], checkout: Path, bytecode: Path) -> float:
-    """Return user and system seconds of one run of Python with the package of a checkout.
+    """Return the CPU seconds of a Python process that uses the package in a checkout.
 
-    bytecode: folder of the compiled modules.
+    `bytecode` is the folder for compiled modules.
     """
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     environment = os.environ | {"PYTHONPATH": str(checkout), "HF_HUB_OFFLINE": "1"}
@@ -56,7 +56,7 @@ def processor_seconds(arguments: Sequence[str], checkout: Path, bytecode: Path) 
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     subprocess.run(
         [sys.executable, *arguments],
-        cwd=checkout,  # this folder comes first in the search for modules
+        cwd=checkout,  # this folder comes first in the module search path
         env=environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -67,9 +67,9 @@ def processor_seconds(arguments: Sequence[str], checkout: Path, bytecode: Path) 
 
 
 def measure(checkouts: dict[str, Path], runs: int, bytecode: Path) -> list[dict[str, Any]]:
-    """Return the shortest time of each command with each checkout; they take turns.
+    """Return the shortest time of each command with each checkout, measured alternately.
 
-    bytecode: folder for the compiled modules, which a first run of each command writes.
+    `bytecode` is the folder for compiled modules, which the first run of each command creates.
     """
     calls = {"the libraries alone": FLOOR}
     calls |= {label: ("-m", "vldebias", *text.split()) for label, text in COMMANDS.items()}
@@ -93,7 +93,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--json", type=Path, help="also write the rows here")
-    parser.add_argument("--before", type=Path, help="another checkout to compare with")
+    parser.add_argument("--before", type=Path, help="a different checkout to compare with")
     parser.add_argument("--runs", type=int, default=3, help="of each (default: %(default)s)")
     options = parser.parse_args()
     checkouts = {"now": ROOT}

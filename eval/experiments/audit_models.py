@@ -2,11 +2,11 @@
 
 python -m eval.experiments.audit_models --json eval/results/audit_models.json
 
-For each calibration, every occupation is held out once. Its share is predicted from the others by a
-line on text embeddings (of CLIP ViT-B/32, if available, and of the embedded CLIP), by a line on the
-shares of another model, and by the mean share of the others. Coverage is the share of held-out
-occupations whose interval contains the true share. `same_side` is the share of occupations that
-lean to the same side in two models.
+For each calibration, every occupation is held out once. Its share is predicted from the other
+occupations by a line on text embeddings (from CLIP ViT-B/32, if available, and from the miniature
+CLIP), by a line on the shares in a different model, and by the mean share. Coverage is the share of
+held-out occupations whose interval contains the true share. `same_side` is the share of occupations
+that lean in the same direction in two models.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ PREDICTED_FROM = {
 
 
 def leans(host: Host, along: torch.Tensor, texts: list[str]) -> np.ndarray:
-    """Return the leans (n,) of texts to the first value."""
+    """Return how much each prompt leans towards the first value (n,)."""
     return (host.embed(texts, host.roles[0]) @ along).numpy()
 
 
 def add_left_out(out: TaskResult, x: np.ndarray, y: np.ndarray, part: str) -> None:
-    """Add error, R2, coverage and width of a line on x, with each occupation held out in turn."""
+    """Add the leave-one-out error, R2, coverage and interval width of a line on x."""
     line = ShareLine(x, y)
     n = {"occupations": len(x)}
     error = np.abs(y - line.left_out)
@@ -83,8 +83,9 @@ def by_model(
     """Measure one calibration.
 
     Args:
-        shares: name of a calibration -> occupation -> share of the first value.
-        texts: name of the text encoder -> lean by occupation.
+        calibration: The calibration.
+        shares: A mapping from calibrations to the share of the first value by occupation.
+        texts: A mapping from text encoders to the lean by occupation.
     """
     own_shares = shares[calibration.name]
     settings = {"level": LEVEL, "source": calibration.source, "guidance": calibration.guidance}
@@ -133,7 +134,7 @@ def by_model(
 
 
 def measure() -> Iterator[TaskResult]:
-    """Measure every calibration for photographs of people."""
+    """Measure every calibration that is based on photographs of people."""
     known = [calibration for calibration in CALIBRATIONS if calibration != MINIATURE]
     shares = {
         calibration.name: read_shares(calibration, GENDER).iloc[:, 0] for calibration in known

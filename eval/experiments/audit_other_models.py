@@ -1,17 +1,17 @@
-"""Test whether the counts of some models predict who appears in the images of another one.
+"""Test whether counts for some models predict who appears in images from a different model.
 
 python -m eval.experiments.audit_other_models --json eval/results/audit_other_models.json
 
-`vldebias audit` contains counts of four released models. Each of them is held out in turn, and its
+`vldebias audit` contains counts for four released models. Each of them is held out in turn, and its
 share of women in every occupation is compared with the other models. DALL-E 2, Stable Diffusion 1.4
-and Stable Diffusion 2 (`eval/counts/stable-bias.csv`), whose counts the audit does not contain, are
-compared with all four.
+and Stable Diffusion 2 (`eval/counts/stable-bias.csv`), which are not part of the audit, are
+compared with all four models.
 
-- `left_out_error`: distance between the share and the mean of the other models;
-- `interval_coverage`: how often the share is between the minimum and maximum of the other models,
-which is the range that the audit shows;
-- `same_lean`, `opposite_lean`: among the occupations for which all other models clearly lean the
-same way, the share for which the held-out model clearly leans the same or the opposite way.
+- `left_out_error` is the distance between the share and the mean of the other models.
+- `interval_coverage` is how often the share is between the minimum and maximum of the other models,
+  which is the range that the audit shows.
+- `same_lean` and `opposite_lean` are the shares of occupations for which the held-out model clearly
+  leans in the same or the opposite direction, if all other models clearly lean in one direction.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ OTHERS = {"one other model or more": 1, "two other models or more": 2}
 
 
 def shipped_counts() -> dict[str, pd.DataFrame]:
-    """Return name -> counts of men and women by occupation for each base model of the audit."""
+    """Return the counts of men and women by occupation for each base model in the audit."""
     calibrations: list[Calibration] = known_calibrations("a model that nobody judged")
     return {calibration.name: read_counts(calibration, GENDER) for calibration in calibrations}
 
 
 def stable_bias_counts() -> dict[str, pd.DataFrame]:
-    """Return name -> counts of men and women by occupation for the models of Stable Bias."""
+    """Return the counts of men and women by occupation for each model in Stable Bias."""
     table = pd.read_csv(STABLE_BIAS, comment="#")
     return {
         str(name): rows.set_index("prompt")[["male", "female"]]
@@ -61,8 +61,7 @@ def stable_bias_counts() -> dict[str, pd.DataFrame]:
 
 
 def lean(counts: pd.Series) -> int:
-    """Return 1 if the images of an occupation clearly lean to women, -1 if to men, and 0
-    otherwise."""
+    """Return 1 if images clearly lean towards women, -1 if towards men, and 0 otherwise."""
     n = round(float(counts.sum()))
     if is_clearly_above(0.5, round(float(counts["female"])), n):
         return 1
@@ -70,10 +69,10 @@ def lean(counts: pd.Series) -> int:
 
 
 def compared(left_out: pd.DataFrame, others: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Return one row for each occupation that another model counted, with what both show.
+    """Return one row for each occupation with counts for the held-out and for other models.
 
-    Columns: `share` and `lean` of the held-out model; `n`, `mean`, `low` and `high` of the shares
-    of the other models; `lean_of_others`, the lean that all of them have in common, or 0.
+    The columns are `share` and `lean` for the held-out model, `n`, `mean`, `low` and `high` for the
+    shares in the other models, and `lean_of_others`, the direction that these have in common, or 0.
     """
     rows = {}
     for occupation, counts in left_out.iterrows():
@@ -113,7 +112,7 @@ def add_rows(out: TaskResult, table: pd.DataFrame, subset: str) -> None:
 
 
 def measure() -> Iterator[TaskResult]:
-    """Leave out each model in turn, then pool all of them."""
+    """Measure each held-out model, and then all of them together."""
     shipped = shipped_counts()
     tables = {}
     for name, counts in (shipped | stable_bias_counts()).items():

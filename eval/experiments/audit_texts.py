@@ -1,15 +1,15 @@
-"""Compare shares predicted from texts with those of generated images and search results.
+"""Compare shares predicted from prompts with those in generated images and search results.
 
     python -m eval.experiments.audit_texts --json eval/results/audit_texts.json
 
-All predictions are out of sample: each concept is held out from its line, and coverage is measured
-for lines fitted to two thirds of the concepts, over 200 random splits.
+All predictions are out of sample. Each concept is held out from its line, and coverage is measured
+for lines that are fitted to two thirds of the concepts, over 200 random splits.
 
-    published  Share of men in images of Stable Diffusion 1.5 (Fair Diffusion's counts), predicted
-               from texts of CLIP ViT-B/32.
-    retrieval  Share of men among the first 100 of CelebA pools with as many men as women.
-    miniature  Share of men in images of the embedded pipeline (eval/results/miniature.json),
-               predicted from its own texts and from those of the embedded CLIP.
+    published  Share of men in images from Stable Diffusion 1.5 (Fair Diffusion's counts), predicted
+               from text embeddings of CLIP ViT-B/32.
+    retrieval  Share of men in the top 100 of CelebA pools with equally many men and women.
+    miniature  Share of men in images from the miniature pipeline (eval/results/miniature.json),
+               predicted from its own text embeddings and from those of the miniature CLIP.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def about(task: str, description: str, model: str, split: str, n: int) -> TaskRe
 
 
 def add_line(out: TaskResult, line: ShareLine, subset: str = "") -> None:
-    """Add the out-of-sample figures of a line."""
+    """Add the out-of-sample figures for a line."""
     x, y, n, rng, found = line.x, line.y, {"concepts": len(line.x)}, np.random.default_rng(0), []
     r = bootstrap_interval(x, y, statistic=lambda x, y: float(np.corrcoef(x, y)[0, 1]))
     out.add("lean_r", NONE, r.value, (r.low, r.high), n=n, subset=subset)
@@ -70,7 +70,7 @@ def add_line(out: TaskResult, line: ShareLine, subset: str = "") -> None:
 
 
 def published(gallery: Gallery) -> TaskResult:
-    """Measure lines from texts of CLIP ViT-B/32 to images of Stable Diffusion 1.5."""
+    """Measure lines from CLIP ViT-B/32 text embeddings to images from Stable Diffusion 1.5."""
     host = gallery.texts
     shares = read_shares(PUBLISHED, gallery.prompts).rename(gallery.query_of_occupation)
     shares = shares[shares.index.isin(gallery.queries)]
@@ -107,7 +107,7 @@ def retrieval(gallery: Gallery) -> TaskResult:
 
 
 def embedded() -> TaskResult:
-    """Measure lines for the embedded pipeline with its 100 professions."""
+    """Measure lines for the miniature pipeline and its 100 professions."""
     from vldebias.miniature import load_clip, load_pipeline
 
     prompts = load_prompts("professions-gender")
@@ -120,7 +120,7 @@ def embedded() -> TaskResult:
     rows = [row for row in read("miniature").rows if (row.task, row.metric, row.method) == key]
     shares = {
         row.subset.partition(":")[0]: row.value for row in rows
-    }  # share of men among all images of a concept
+    }  # share of men in all images of a concept
     split = "eval/results/miniature.json, 12 images of each profession"
     out = about("miniature", "Share of men in what was generated.", "miniature", split, len(shares))
     texts = [form[one] for one in shares]
@@ -131,7 +131,7 @@ def embedded() -> TaskResult:
 
 
 def measure() -> Iterator[TaskResult]:
-    """Measure all parts; those on real embeddings are skipped if these are missing."""
+    """Measure all parts, but skip those on real embeddings if these are missing."""
     if file().is_file():
         gallery = celeba()
         yield published(gallery)

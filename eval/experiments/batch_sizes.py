@@ -1,7 +1,7 @@
-"""Fine-tune with each loss and its defaults at batches of 64 to 8,192 pairs (`batch_sizes`).
+"""Fine-tune with the defaults of each loss at batch sizes from 64 to 8,192 (`batch_sizes`).
 
-The best value of some constants, such as RINCE's lam, depends on the number of negatives. This
-experiment shows whether a default that works for one batch size ruins a model at another.
+The best values of some settings, such as RINCE's lam, depend on the number of negatives. This
+experiment shows whether defaults that work for one batch size ruin a model at a different one.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from eval.experiments.every_loss import renders
 from eval.experiments.run import Cell, packed
 from vldebias.training.pairs import Pairs
 
-POOL = 8208  # renders of a seed: the least multiple of 48 species that fills a batch of 8,192
-SHARE = 0.2  # of the captions, which are those of other images
+POOL = 8208  # renders per seed: the smallest multiple of 48 species that fills a batch of 8,192
+SHARE = 0.2  # share of the captions that are swapped with those of other images
 
 
 def batch_sizes(cell: Cell) -> dict[str, Any]:

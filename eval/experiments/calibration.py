@@ -1,9 +1,9 @@
-"""Count the men and women that the embedded pipeline generates for each profession.
+"""Count the men and women that the miniature pipeline generates for each profession.
 
     python -m eval.experiments.calibration
 
-`vldebias audit` uses these counts to predict images of the embedded models, like the published
-counts for Stable Diffusion. This takes some minutes on two cores.
+`vldebias audit` uses these counts to predict images from the miniature models, like the published
+counts for Stable Diffusion. This takes a few minutes on two cores.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from vldebias.judge.stored import decide
 from vldebias.miniature import load_pipeline
 from vldebias.prompts import load_prompts
 
-IMAGES = 12  # images of each profession
+IMAGES = 12  # images per profession
 STEPS = 8
 GUIDANCE = 3.0
-SURE = 0.8  # below this, an image counts as showing nobody of known gender
+SURE = 0.8  # judge probability below which the gender in an image counts as unknown
 HEAD = f"""\
 # model: the packaged pipeline, {IMAGES} images per profession, {STEPS} steps
 # ids: {MINIATURE.model}
@@ -34,14 +34,14 @@ prompt,male,female
 
 
 def main() -> None:
-    """Write the file of counts."""
+    """Write the file with the counts."""
     path = FOLDER / MINIATURE.file
     path.write_text(HEAD + "".join(lines()), encoding="utf-8")
     print(path)
 
 
 def lines() -> Iterator[str]:
-    """Yield a line for each profession: its name, and the numbers of men and women."""
+    """Yield a line for each profession with its name and the numbers of men and women."""
     professions = load_prompts("professions-gender")
     names = (*professions.class_names, *professions.held_out_class_names)
     prompts = (*professions.classes, *professions.held_out_classes)
@@ -55,7 +55,7 @@ def lines() -> Iterator[str]:
 
 
 def generated(pipe: Any, prompt: str) -> Sequence[Any]:
-    """Return the images of a prompt; the noise is the same for every prompt."""
+    """Generate the images for a prompt, using the same noise for every prompt."""
     noises = [torch.Generator().manual_seed(seed) for seed in range(IMAGES)]
     result = pipe(
         prompt,
@@ -68,7 +68,7 @@ def generated(pipe: Any, prompt: str) -> Sequence[Any]:
 
 
 def values_seen(judge: Judge, images: Sequence[Any]) -> list[str]:
-    """Return the genders in the images about which the judge is sure."""
+    """Return the genders in the images for which the judge is sure."""
     genders = judge.names["gender"]
     codes = decide(predict(judge, images)["gender"], genders, SURE).codes
     return [genders[code] for code in codes if code >= 0]

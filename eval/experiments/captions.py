@@ -1,10 +1,11 @@
-"""Train small CLIPs on captions of which some are wrong, for three experiments.
+"""Train small CLIP models with partly wrong captions, for three experiments.
 
-A model is trained on renders of birds, whose captions name the species ("a photo of a robin."). The
-48 texts are also the classes of zero-shot accuracy and the queries of retrieval. The model is
-trained from scratch, or only the two projections of the packaged model are trained ("heads"). Pairs
-are wrong in three ways (tables A.1 and A.2 of the thesis): mixture (a random caption), class (the
-next species, with half the probability) and crop (the image is cropped to a fifth of its sides).
+Models are trained on renders of birds, whose captions name the species ("a photo of a robin."). The
+48 captions are also the classes for zero-shot accuracy and the queries for retrieval. Either a
+model is trained from scratch, or only the two projections of the packaged model are trained
+("heads"). There are three kinds of noise (tables A.1 and A.2 in the thesis): mixture (a random
+caption), class (the next species, with half the probability) and crop (the image is cropped to a
+fifth of its width and height).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ IMAGES, BATCH = 4000, 256  # for training from scratch
 FEWER, FEWER_BATCH = 2000, 128  # if many losses are compared
 HELD_OUT, HELD_OUT_SEED, VALIDATION, VALIDATION_SEED = 2000, 77, 1000, 79
 T = 0.2  # temperature if an experiment does not set one
-LOOKS, EARLY = 5, 2  # validations per run, and the one whose model scores the pairs
+LOOKS, EARLY = 5, 2  # validations per run, and the number of the one whose model scores the pairs
 METRIC = "zero_shot_accuracy"
 PATCH = 0.2  # share of each side that crop noise keeps
 ARCHITECTURE: dict[str, Any] = {
@@ -72,12 +73,12 @@ ARCHITECTURE: dict[str, Any] = {
 
 
 def pixels(world: Birds) -> Tensor:
-    """Return (n, 3, 64, 64) as read by the image tower."""
+    """Return the inputs of the image tower, (n, 3, 64, 64)."""
     return world.images * 2 - 1
 
 
 def captions(species: NDArray[np.int64] | Tensor) -> list[str]:
-    """Return one text per image, which names its species."""
+    """Return one caption per image that names the species."""
     return [TEXTS[code] for code in species.tolist()]
 
 
@@ -86,17 +87,17 @@ def class_noise(
 ) -> NDArray[np.int64]:
     """Return labels (n,), each replaced by the next class with probability eta / 2.
 
-    See section 5.3.1 of the thesis.
+    See section 5.3.1 in the thesis.
     """
     flipped = numpy_generator("class noise", seed).random(len(labels)) < eta / 2
     return np.where(flipped, (labels + 1) % classes, labels)
 
 
 def crop_noise(images: Tensor, eta: float, generator: torch.Generator) -> Tensor:
-    """Crop each image (b, 3, h, w) to a fifth of its sides with probability eta, and enlarge it.
+    """Crop images (b, 3, h, w) to a fifth of their sides with probability eta, and resize them.
 
-    The thesis (section 5.3.1) says "1/5 of their original size". This is interpreted as the length
-    of the sides, since a patch with a fifth of the area still shows most objects.
+    The thesis (section 5.3.1) says "1/5 of their original size". This is interpreted as the width
+    and height, because a crop with a fifth of the area still shows most objects.
     """
     b, _, h, w = images.shape
     draws = torch.rand(b, 3, generator=generator)
@@ -119,7 +120,7 @@ def fewer(seed: int) -> Birds:
 
 
 def learned_from(noise: str, share: float, seed: int) -> tuple[Tensor, list[str]]:
-    """Return pixels and captions, some of which are wrong."""
+    """Return images and captions, a share of which are wrong."""
     images, species = pixels(fewer(seed)), fewer(seed).species.numpy()
     if noise == "mixture":
         species = species[Pairs.noise(len(species), share, seed)]
@@ -135,7 +136,7 @@ def learned_from(noise: str, share: float, seed: int) -> tuple[Tensor, list[str]
 
 
 def fresh() -> Towers:
-    """Return towers with random weights from torch's generator."""
+    """Return randomly initialized towers, using torch's global generator."""
     import open_clip
 
     tokenizer = open_clip_tokenizer(weights_dir())
@@ -148,9 +149,9 @@ def fresh() -> Towers:
 
 
 class Heads(nn.Module):
-    """The projections of the packaged model on precomputed features of its frozen towers.
+    """The projections of the packaged model, applied to precomputed features of its frozen towers.
 
-    It replaces towers: an image is its feature (w, 1, 1), and a text the number of its row.
+    Images are passed as features (w, 1, 1), and texts as row numbers.
     """
 
     def __init__(self) -> None:
@@ -186,9 +187,9 @@ def _linear(weight: Tensor) -> nn.Linear:
 
 @torch.no_grad()
 def frozen(images: Tensor | None) -> Tensor:
-    """Return outputs of the packaged towers before the projection, for images or for the texts.
+    """Return the packaged towers' outputs before the projection, for images or the captions.
 
-    Their shapes are (n, w, 1, 1) and (48, w).
+    The shapes are (n, w, 1, 1) for images and (48, w) for captions.
     """
     model, _, tokenizer = load_clip()
     model.eval()
@@ -200,7 +201,7 @@ def frozen(images: Tensor | None) -> Tensor:
 
 
 def learner(start: str, seed: int) -> Any:
-    """Return the initial model for "heads" or "scratch"."""
+    """Return the model from which "heads" or "scratch" starts."""
     torch.manual_seed(seed)
     return Heads() if start == "heads" else fresh()
 
@@ -214,9 +215,9 @@ def train(
     labels: Tensor | None = None,
     **loop: Any,
 ) -> Any:
-    """Return the model after training on images with captions.
+    """Train a model on images with captions and return it.
 
-    `loss` are fields of LossSettings; `labels` are classes (n,) for losses that use them.
+    `loss` contains fields of `LossSettings`, and `labels` classes (n,) for losses that use them.
     """
     settings = LoopSettings(warmup=0.1, weight_decay=0.05, **loop)
     sampling = {"batch_size": settings.batch_size, "seed": settings.seed}
@@ -227,13 +228,13 @@ def train(
 
 
 def from_scratch(cell: Cell, world: Birds, texts: Sequence[str]) -> Any:
-    """Return a new model after training; the loss has the settings of the arm and the cell."""
+    """Train a model from scratch with the loss of a cell and return it."""
     loop = {"steps": cell["steps"], "batch_size": BATCH, "lr": 1e-3, "seed": cell["seed"]}
     return train(learner("scratch", cell["seed"]), pixels(world), texts, loss_of(cell), **loop)
 
 
 def loss_of(cell: Cell) -> dict[str, Any]:
-    """Return settings of LossSettings from the arm and the cell."""
+    """Return the fields of `LossSettings` from the arm and the cell."""
     own = {
         name: cell[name] for name in LossSettings.model_fields if name in cell and name != "loss"
     }
@@ -245,13 +246,13 @@ def loss_of(cell: Cell) -> dict[str, Any]:
 
 
 def noisy(seed: int, eta: float) -> tuple[Birds, NDArray[np.int64]]:
-    """Return the renders of a seed, and the species in each caption; a share eta is random."""
+    """Return renders, and the species in their captions, a share eta of which are random."""
     world = birds.sample(IMAGES, seed=1000 + seed)
     return world, world.species.numpy()[Pairs.noise(IMAGES, eta, seed)]
 
 
 def scores(cell: Cell) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Return the cosine of each image with its caption (n,) after training, and which are wrong."""
+    """Return the cosine between each image and its caption (n,), and which captions are wrong."""
     world, named = noisy(cell["seed"], cell["eta"])
     trained = from_scratch(cell, world, captions(named))
     texts = text_features(trained, TEXTS, 64)[torch.from_numpy(named)]
@@ -261,7 +262,7 @@ def scores(cell: Cell) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
 
 
 def wrong_pairs(cell: Cell) -> dict[str, float]:
-    """Measure how well the scores from a training run separate wrong from right pairs."""
+    """Measure how well the scores after training separate wrong pairs from correct ones."""
     found, wrong = scores(cell)
     return {
         "auroc": auroc(found, wrong, resamples=2).value,
@@ -271,7 +272,7 @@ def wrong_pairs(cell: Cell) -> dict[str, float]:
 
 
 def draw_scores(result: Result, path: Path, eta: float = 0.6) -> None:
-    """Plot densities of the scores of right and wrong pairs for each loss and one seed."""
+    """Plot the score densities of correct and wrong pairs for each loss and one seed."""
     (provenance,) = result.provenance
     figure, axes = subplots(1, len(provenance.methods), (1 + 3.6 * len(provenance.methods), 3.1))
     for axis, (loss, settings) in zip(axes, provenance.methods.items(), strict=True):
@@ -299,14 +300,14 @@ def draw_scores(result: Result, path: Path, eta: float = 0.6) -> None:
 
 @lru_cache(maxsize=4)
 def monitor(start: str, n: int, seed: int) -> Monitor:
-    """Return scores on clean renders, for validation or for reporting."""
+    """Return a monitor on clean renders, for validation or for reporting."""
     clean = birds.sample(n, seed=seed, balanced=True)
     images = frozen(pixels(clean)) if start == "heads" else pixels(clean)
     return Monitor(images, labels=clean.species, class_texts=TEXTS)
 
 
 class Watch:
-    """Validate during training, and store the early model."""
+    """Validate a model during training, and store an early copy."""
 
     def __init__(self, start: str) -> None:
         self.validation = monitor(start, VALIDATION, VALIDATION_SEED)
@@ -323,9 +324,9 @@ class Watch:
 def which_loss(cell: Cell) -> dict[str, Any]:
     """Score one arm on held-out renders.
 
-    For InfoNCE, also score a second training run without the pairs with the lowest early scores
-    ("filtered"). For a pretrained model, also score the mean of its weights before and after
-    training ("WiSE-FT").
+    For InfoNCE, also score a second training run that excludes the pairs with the lowest early
+    scores ("filtered"). For a pretrained model, also score the average of its weights before and
+    after training ("WiSE-FT").
     """
     start, seed, arm = cell["start"], cell["seed"], cell["arm"]
     if arm == "not trained":
@@ -355,7 +356,7 @@ def which_loss(cell: Cell) -> dict[str, Any]:
 
 
 def watched(cell: Cell, images: Tensor, texts: Sequence[str]) -> tuple[Any, Watch]:
-    """Train the arm of a cell on these pairs; return the model and its validation scores."""
+    """Train the arm of a cell, and return the model and its validation scores."""
     watch, steps = Watch(cell["start"]), cell["steps"]
     loop = {"steps": steps, "batch_size": FEWER_BATCH, "lr": cell["lr"], "seed": cell["seed"]}
     loss = {**cell["settings"], "temperature": cell["temperature"]}
@@ -367,9 +368,9 @@ def watched(cell: Cell, images: Tensor, texts: Sequence[str]) -> tuple[Any, Watc
 
 
 def filtered(cell: Cell, early: Any, images: Tensor, texts: Sequence[str]) -> Any:
-    """Return a model trained on the pairs with the highest early scores.
+    """Train a model on the pairs with the highest early scores.
 
-    The share of the pairs is selected by validation.
+    The share of pairs to use is selected by validation.
     """
     codes = torch.tensor([TEXTS.index(text) for text in texts])
     features = torch.cat([image_features(early, part) for part in images.split(500)])
@@ -385,12 +386,12 @@ def filtered(cell: Cell, early: Any, images: Tensor, texts: Sequence[str]) -> An
 
 
 def softmax_scores(images: Tensor, texts: Tensor, codes: Tensor, t: float) -> Tensor:
-    """Return the joint log probability (n,) that image and caption select each other.
+    """Return the mean log probability (n,) that images and captions select each other.
 
         (log softmax_j(<x_i, v_j> / t) + log softmax_i(<x_i, v_j> / t)) / 2  at j = codes[i]
 
-    `images` (n, d) and `texts` (m, d) are unit vectors of images and distinct captions, and `codes`
-    (n,) contains the caption of each image.
+    `images` (n, d) and `texts` (m, d) are unit vectors for images and distinct captions, and
+    `codes` (n,) contains the caption index of each image.
     """
     logits = images @ texts.T / t
     own_logits = logits.gather(1, codes[:, None])[:, 0]
@@ -398,6 +399,6 @@ def softmax_scores(images: Tensor, texts: Tensor, codes: Tensor, t: float) -> Te
 
 
 def worth(start: str, trained: Any) -> dict[str, Any]:
-    """Return zero-shot accuracy on held-out renders, with the score of each render."""
+    """Return the zero-shot accuracy on held-out renders, with the score of each render."""
     rows = monitor(start, HELD_OUT, HELD_OUT_SEED).rows(trained)[METRIC].numpy()
     return {METRIC: float(rows.mean()), **packed(METRIC, rows)}

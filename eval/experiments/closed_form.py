@@ -1,16 +1,15 @@
-"""Measure what the closed form removes and what it preserves, by lambda.
+"""Measure what closed-form projections remove and preserve, depending on lambda.
 
     python -m eval.experiments.closed_form --json eval/results/closed_form.json
 
-For P0, Lemma 7.2 ("cali") and Lemma 7.1 ("orth-cali"), three quantities are measured on the texts
-and images of one CLIP: the distance between the two prompts of a pair that was not used in the fit,
-the cosine of a query with its own embedding before the edit, and MaxSkew@50 of the queries over a
-gallery with as many men as women. Held-out pairs are those of the professions that the set reserves
-for testing; for CelebA, whose prompts name no professions, a quarter of the pairs is held out in
-turn. The miniature CLIP ships with the package; OpenAI's CLIP ViT-B/32 on CelebA is read from
-$VLDEBIAS_REAL and skipped, with a message, if it is missing.
+For P0, Lemma 7.2 ("cali") and Lemma 7.1 ("orth-cali"), three quantities are measured: the distance
+between the two prompts in a held-out pair, the cosine between a query's embeddings before and after
+the edit, and MaxSkew@50 of the queries over a gallery with equally many men and women. Held-out
+pairs are those for the set's test professions. For CelebA, whose prompts do not name professions, a
+quarter of the pairs is held out in turn. The miniature CLIP is packaged. Embeddings of CelebA from
+OpenAI's CLIP ViT-B/32 are loaded from $VLDEBIAS_REAL and skipped, with a message, if missing.
 
-The command also draws the two pictures of docs/explanation/projection.md next to the JSON file.
+The command also draws the two figures in docs/explanation/projection.md next to the JSON file.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ LABELS = {"orth": "P0", "cali": "Lemma 7.2 (cali)", "orth-cali": "Lemma 7.1 (ort
 
 @dataclass(frozen=True)
 class Space:
-    """Store the unit embeddings of one CLIP: texts (n, d) and the images of an even gallery."""
+    """The unit text embeddings of a CLIP model, and the image embeddings of an even gallery."""
 
     name: str
     pairs: Tensor  # (n, 2, d)
-    held_out: Tensor | None  # (m, 2, d); None: a quarter of `pairs` in turn
+    held_out: Tensor | None  # (m, 2, d), or None to hold out a quarter of `pairs` in turn
     spurious: Tensor  # (s, d)
     queries: Tensor  # (q, d)
     images: Tensor  # (i, d)
@@ -52,7 +51,7 @@ class Space:
 
 
 def miniature() -> Space:
-    """Return the texts of professions and 240 rendered portraits, as many men as women."""
+    """Return profession prompts and 240 rendered portraits of equally many men and women."""
     prompts = load_prompts("professions-gender")
     host, open_world = embeddings.miniature()
 
@@ -79,7 +78,7 @@ def miniature() -> Space:
 
 
 def celeba() -> Space | None:
-    """Return OpenAI's CLIP ViT-B/32 on 804 photographs of CelebA, or None if it is missing."""
+    """Return embeddings of 804 CelebA photographs from CLIP ViT-B/32, or None if missing."""
     if not embeddings.file().is_file():
         embeddings.say_if_missing()
         return None
@@ -102,7 +101,7 @@ def celeba() -> Space | None:
 
 
 def fit(method: str, lam: float, pairs: Tensor, spurious: Tensor) -> CalibratedProjection:
-    """Return the projection of a method; "none" changes nothing."""
+    """Return the projection for a method, which is the identity for "none"."""
     if method == "none":
         return CalibratedProjection.identity(pairs.shape[-1])
     if method == "orth":
@@ -113,7 +112,7 @@ def fit(method: str, lam: float, pairs: Tensor, spurious: Tensor) -> CalibratedP
 
 
 def distances_of_held_out_pairs(space: Space, method: str, lam: float) -> np.ndarray[Any, Any]:
-    """Return the distance between the two unit embeddings of each pair that a fit did not use."""
+    """Return the distance between the two unit embeddings in each held-out pair."""
     n = len(space.pairs)
     if space.held_out is None:
         quarters = [torch.arange(n) % 4 == quarter for quarter in range(4)]
@@ -159,7 +158,7 @@ def measure(space: Space) -> TaskResult:
 
 
 def plot_by_lam(result: Result, path: Path) -> None:
-    """Draw the three measures over lambda, one row of panels for each CLIP."""
+    """Draw the three measures over lambda, with one row of panels for each CLIP model."""
     from matplotlib.figure import Figure
 
     spaces = list(dict.fromkeys(row.task for row in result.rows))
@@ -176,7 +175,7 @@ def plot_by_lam(result: Result, path: Path) -> None:
 
 
 def plot_rows(rows: Sequence[Measurement], axis: Any) -> None:
-    """Draw one measure of one CLIP: dashed lines without lambda, curves over lambda."""
+    """Draw one measure as a curve over lambda, or as a dashed line for methods without lambda."""
     for row in rows:
         if row.method == "none":
             axis.axhline(row.value, color="black", linestyle="--", label="no edit")
@@ -196,8 +195,7 @@ def plot_rows(rows: Sequence[Measurement], axis: Any) -> None:
 
 
 def plot_plane(space: Space, path: Path) -> None:
-    """Draw pairs and queries in the plane of the attribute and of the main difference between
-    queries."""
+    """Draw pairs and queries in a plane spanned by the attribute and the main query direction."""
     from matplotlib.figure import Figure
 
     pairs = space.pairs if space.held_out is None else space.held_out

@@ -1,15 +1,14 @@
-"""Test whether the digits within a coarse class stay separate: MNIST with two labels, below 5 or
-not.
+"""Test whether digits within a coarse class stay separate (MNIST with the labels "below 5" or not).
 
 python -m eval.experiments.run coarse_digits
 python -m eval.experiments.run rare_digit
 
-Fu et al., The Details Matter (2022): with a supervised contrastive loss, classes collapse, and the
-spread loss preserves their parts. A network is trained with each loss on the two coarse labels;
-then a logistic regression predicts the ten digits from its features. One data set contains few
-eights. For it, the embeddings are clustered within each coarse class, and the clusters are the
-groups of Group DRO, which trains a classifier of the coarse label; it is scored by the digit with
-the lowest accuracy.
+According to Fu et al., The Details Matter (2022), classes collapse with a supervised contrastive
+loss, while the spread loss preserves their parts. A network is trained with each loss on the two
+coarse labels, and a logistic regression then predicts the ten digits from its features. One data
+set contains few eights. For this data set, the embeddings are clustered within each coarse class,
+and Group DRO uses the clusters as groups to train a classifier for the coarse label. The classifier
+is scored by the digit with the lowest accuracy.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ PAIRS = ("same digit", "other digit of the class", "other class")
 
 
 def work(cell: Cell) -> dict[str, Any]:
-    """Train with one loss, and measure how well features and embeddings separate the digits.
+    """Train with one loss, and measure how well the features and embeddings separate the digits.
 
-    Settings with "strata" instead of a loss only train the classifier, with the true digits as
-    groups ("digits") or without groups ("none").
+    With "strata" instead of a loss, only the classifier is trained, with the true digits as groups
+    ("digits") or without groups ("none").
     """
     images, test = data(cell)
     if "strata" in cell["settings"]:
@@ -65,7 +64,7 @@ def work(cell: Cell) -> dict[str, Any]:
 
 
 def data(cell: Cell) -> tuple[Images, Images]:
-    """Return training images, with equally frequent digits or few eights, and test images."""
+    """Return test images, and training images with equally frequent digits or few eights."""
     shares = np.ones(CLASSES)
     if cell["digits"] == "few eights":
         shares[RARE] = cell["rare"]
@@ -73,7 +72,7 @@ def data(cell: Cell) -> tuple[Images, Images]:
 
 
 def trained(cell: Cell, images: Images) -> Learner:
-    """Return a network trained on two views of images and their coarse labels."""
+    """Train a network on two views of each image and the coarse labels."""
     batches = TensorBatches(
         images.pixels,
         labels=torch.from_numpy((images.labels >= 5).astype(np.int64)),
@@ -86,7 +85,7 @@ def trained(cell: Cell, images: Images) -> Learner:
 
 
 def pair_cosines(embeddings: Tensor, digits: NDArray[np.int64]) -> dict[str, NDArray[np.float32]]:
-    """Return the cosines of pairs of different images, by what they have in common."""
+    """Return the cosines between different images, by what the images have in common."""
     cosines = (embeddings @ embeddings.T).numpy()
     upper = np.triu(np.ones(cosines.shape, bool), k=1)
     same_digit = digits[:, None] == digits
@@ -98,7 +97,7 @@ def pair_cosines(embeddings: Tensor, digits: NDArray[np.int64]) -> dict[str, NDA
 def strata(
     embeddings: Tensor, is_high: NDArray[np.bool_], clusters: int, seed: int
 ) -> NDArray[np.int64]:
-    """Return the cluster (n,) of each image from k-means within each coarse class."""
+    """Return the cluster of each image (n,) from k-means within each coarse class."""
     found = np.empty(len(is_high), np.int64)
     for code in (False, True):
         rows = is_high == code
@@ -110,9 +109,9 @@ def strata(
 def worst_digit(
     cell: Cell, images: Images, test: Images, groups: NDArray[np.int64] | None
 ) -> float:
-    """Return the lowest accuracy of any digit for a classifier of the coarse label.
+    """Return the lowest accuracy on any digit for a classifier of the coarse label.
 
-    groups: (n,) groups of Group DRO; None minimises the mean loss.
+    `groups` (n,) are the groups for Group DRO. If None, the mean loss is minimized.
     """
     torch.manual_seed(cell["seed"])
     network = Learner(images.pixels)
@@ -144,8 +143,7 @@ def worst_digit(
 
 
 def draw(result: Result, path: Path) -> None:
-    """Draw histograms of the cosines of test images, from one training run per loss with the same
-    seed."""
+    """Draw histograms of the cosines between test images for each loss with the same seed."""
     (protocol,) = result.provenance
     chosen = {place["loss"]: place["temperature"] for place in protocol.settings["chosen"]}
     losses = {name: protocol.methods[name] for name in chosen}

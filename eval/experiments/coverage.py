@@ -1,15 +1,15 @@
 """Measure by simulation how often the 95% intervals contain the true value.
 
-python -m eval.experiments.coverage all --json eval/results   # every kind of interval, verdicts
-python -m eval.experiments.coverage --sets 300                # only groups, for a quick look
+python -m eval.experiments.coverage all --json eval/results   # all kinds of intervals, verdicts
+python -m eval.experiments.coverage --sets 300                # only groups, for a quick test
 
-`shares`, `kinds` and `verdicts` are in modules of the same names, and `large` is in the module of
-`kinds`; this module is about accuracies of groups. A data set consists of n images with random
-groups; each image is correct without and with a method with the probabilities of its group. The
-true value of the worst group is the lowest accuracy over the groups, and the true gap is the
-average minus that. Intervals that are expected to work in a setting must contain the true value for
-92-98% of the data sets. The others show when, and by how much, a percentile bootstrap of a minimum
-fails: ties, tiny groups, accuracies near 0 or 1.
+This module simulates group accuracies. `shares`, `kinds` and `verdicts` are in modules with these
+names, and `large` is in the module for `kinds`. A data set consists of n images in random groups.
+Each image is classified correctly with and without a method with the probabilities of its group.
+The true value for the worst group is the lowest accuracy over the groups, and the true gap is the
+difference between the average and this value. Intervals that are expected to work in a setting must
+contain the true value in 92-98% of the data sets. Other settings show when, and by how much, a
+percentile bootstrap of a minimum fails (ties, tiny groups and accuracies near 0 or 1).
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ ALL = (*STATISTICS, *(f"change of {name}" for name in STATISTICS), "average_rewe
 AVERAGE = ("average", "change of average", "average_reweighted")
 REWEIGHTED = "average_reweighted"
 HARDEST = "accuracy of the hardest group"
-ROUNDING = 1e-9  # 0.7 - 0.6 is not exactly 0.1, which must not matter at a bound
+ROUNDING = 1e-9  # rounding errors, as in 0.7 - 0.6 != 0.1, must not matter at interval bounds
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Describe n images in groups.
+    """A distribution of n images in groups.
 
     Attributes:
-        share: share of each group among the images.
-        before: accuracy of each group without the method.
-        after: accuracy of each group with the method.
-        expected: the intervals that should cover according to theory.
-        weights: weights of the groups in `average_reweighted`; default: the shares.
-        together: correlation of being right without and with the method; 0 is independent, 1 the
-            maximum.
+        share: The share of each group.
+        before: The accuracy in each group without the method.
+        after: The accuracy in each group with the method.
+        expected: The intervals that should cover the true value according to theory.
+        weights: The weights of the groups in `average_reweighted`, by default the shares.
+        together: The correlation between correctness without and with the method, from 0
+            (independent) to 1 (the maximum).
     """
 
     name: str
@@ -59,7 +59,7 @@ class Setting:
     weights: tuple[float, ...] = ()
 
     def truth(self) -> dict[str, float]:
-        """Return the true value of every quantity that has an interval."""
+        """Return the true value of every quantity with an interval."""
         weights = np.array(self.share) / np.sum(self.share)
         means = [float(weights @ np.array(accuracies)) for accuracies in (self.before, self.after)]
         lowest = [min(self.before), min(self.after)]
@@ -75,7 +75,7 @@ class Setting:
         }
 
     def cells(self) -> np.ndarray:
-        """Return the probability (g, 2, 2) of every (group, right without, right with)."""
+        """Return the probabilities (g, 2, 2) of (group, correct without, correct with)."""
         a, b = np.array(self.before), np.array(self.after)
         both = self.together * np.minimum(a, b) + (1 - self.together) * a * b
         table = np.stack(
@@ -84,7 +84,7 @@ class Setting:
         return table * (np.array(self.share) / np.sum(self.share))[:, None, None]
 
     def draw(self, sets: int, seed: int) -> Iterator[np.ndarray]:
-        """Sample `sets` data sets as counts (g, 2, 2); one with an empty group is sampled again."""
+        """Sample `sets` data sets without empty groups, as counts (g, 2, 2)."""
         rng, cells = np.random.default_rng(seed), self.cells()
         while sets > 0:
             counts = rng.multinomial(self.n, cells.reshape(-1)).reshape(cells.shape)
@@ -169,8 +169,7 @@ SETTINGS = (
 def intervals(
     cells: np.ndarray, weights: np.ndarray, hardest: int, resamples: int, seed: int
 ) -> dict[str, tuple[float, float, float]]:
-    """Return (value, low, high) of every quantity for one data set; the last ones compare with and
-    without Wilson's intervals."""
+    """Return (value, low, high) for every quantity in a data set, with and without corrections."""
     alone, interval_of_name = cells[hardest : hardest + 1], dict[str, tuple[float, float, float]]()
     drawn, drawn_alone = (
         np.concatenate([*resampled_counts(one, resamples, seed)]) for one in (cells, alone)
@@ -198,7 +197,7 @@ def _percentile(statistic: Statistic, drawn: np.ndarray) -> tuple[float, float]:
 def simulate(
     setting: Setting, sets: int, resamples: int, seed: int = 0
 ) -> dict[str, dict[str, float]]:
-    """Return coverage, bias and mean width of every interval over `sets` data sets."""
+    """Return the coverage, bias and mean width of every interval over `sets` data sets."""
     truth, weights = setting.truth(), np.array(setting.weights or setting.share, dtype=float)
     hardest = int(np.argmin(setting.after))
     rows: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
@@ -211,12 +210,12 @@ def simulate(
 
 
 def expected(setting: Setting, name: str) -> bool:
-    """Return whether theory says that this interval covers."""
+    """Return whether an interval should cover the true value according to theory."""
     return name in setting.expected or name.endswith("Wilson")
 
 
 def summary(rows: np.ndarray, true: float) -> dict[str, float]:
-    """Summarise the (value, low, high) of many data sets."""
+    """Summarise the (value, low, high) from many data sets."""
     value, low, high = rows.T
     below, above = high < true - ROUNDING, low > true + ROUNDING
     covered = 1 - float(below.mean() + above.mean())
@@ -231,7 +230,7 @@ def summary(rows: np.ndarray, true: float) -> dict[str, float]:
 
 
 def measure(sets: int, resamples: int, seed: int) -> Iterator[TaskResult]:
-    """Return a task per setting, with a method per interval."""
+    """Yield a task for each setting, with a method for each interval."""
     for i, setting in enumerate(SETTINGS):
         found = simulate(setting, sets, resamples, seed + i)
         provenance = TaskProvenance(
@@ -254,7 +253,7 @@ def measure(sets: int, resamples: int, seed: int) -> Iterator[TaskResult]:
 
 
 PARTS = ("groups", "shares", "kinds", "large", "verdicts")
-# part -> its file in the folder of results
+# The file for each part in the results folder.
 FILES = {
     "groups": "coverage",
     "shares": "coverage_shares",
@@ -284,7 +283,7 @@ def main() -> None:
 
     measures = {
         "groups": lambda: measure(args.sets, args.resamples, args.seed),
-        # Twice and four times as many data sets for the fast parts.
+        # The numbers of data sets depend on the speed of each part.
         "shares": lambda: coverage_shares.measure(args.sets // 2),
         "kinds": lambda: coverage_kinds.measure(args.sets),
         "large": lambda: coverage_kinds.measure(args.sets, (coverage_kinds.LARGE,)),
@@ -292,7 +291,7 @@ def main() -> None:
     }
     for part in parts:
         path = args.json
-        # Several parts are several files in a folder.
+        # If there are several parts, each is written to its own file in the folder.
         if path is not None and path.is_dir():
             path = path / f"{FILES[part]}.json"
         run(FILES[part], measures[part], path)

@@ -2,9 +2,8 @@
 
     python -m eval.experiments.coverage_impact --json eval/results/coverage_impact.json
 
-Applicants are selected independently from categories with known selection rates. The true ratio of
-a category is its rate divided by the highest rate. Coverage is reported for the category with the
-lowest coverage.
+Applicants in categories with known selection rates are selected independently. A category's true
+ratio is its rate divided by the highest rate. The lowest coverage over all categories is reported.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from vldebias.measure.impact import impact_ratios
 from vldebias.measure.resampling import wilson_interval
 from vldebias.report.result import TaskResult
 
-# name -> selection rate and number of applicants of each category
+# Selection rates and numbers of applicants of the categories in each setting.
 SETTINGS = {
     "2 equal categories": ((0.3, 0.3), (100, 100)),
     "2 categories, half the rate": ((0.15, 0.3), (100, 100)),
@@ -34,7 +33,7 @@ SETTINGS = {
 
 
 def measure(sets: int) -> Iterator[TaskResult]:
-    """Yield a task for each setting, with coverage and mean width."""
+    """Yield a task for each setting, with the coverage and mean width."""
     for task, (rates, sizes) in SETTINGS.items():
         rng = np.random.default_rng(0)
         truth = np.array(rates) / max(rates)
@@ -44,7 +43,7 @@ def measure(sets: int) -> Iterator[TaskResult]:
         for _ in range(sets):
             selected = rng.binomial(sizes, rates).tolist()
             for place, category in enumerate(impact_ratios(names, sizes, selected)):
-                # If nobody is selected, there is no ratio, and nothing is reported.
+                # If nobody is selected, no ratio is reported, and any value is possible.
                 low, high = (0.0, 1.0) if category.ratio is None else category.ratio[1:]
                 covered[place] += low - 1e-12 <= truth[place] <= high + 1e-12
                 widths[place] += high - low
@@ -61,7 +60,7 @@ def measure(sets: int) -> Iterator[TaskResult]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the simulations and print the results."""
     arguments = parser(__doc__)
     arguments.add_argument("--sets", type=int, default=4000, help="data sets of each setting")
     args = arguments.parse_args()

@@ -1,16 +1,16 @@
-"""Measure by simulation how often the other 95% intervals on pages contain the true value.
+"""Measure by simulation how often the other 95% intervals in reports contain the true value.
 
 python -m eval.experiments.coverage kinds --json eval/results/coverage_kinds.json   # three minutes
-python -m eval.experiments.coverage kinds --sets 100                # a quick look
+python -m eval.experiments.coverage kinds --sets 100                # a quick test
 python -m eval.experiments.coverage large --json eval/results/coverage_large.json   # larger sizes
 
-Data sets are sampled from a known distribution, and the code of a task computes the intervals. If
-there is no formula for the true value, it is the mean of the values over all data sets, that is,
-the expected value of such a measurement; for a gap, this depends on the number of images. "Usual"
-is the size on the pages: 20 prompts with 20 images, galleries of 400, areas of 1,000 images, probes
-of 400, calibrations of 50 prompts. "Large" sizes, which are a separate part, show how many prompts
-or images are needed for intervals of means over prompts, rankings and probes. Changes are from
-"none" on the same images, or between two runs on different images.
+Data sets are sampled from a known distribution, and the package's own code computes the intervals.
+If there is no formula for the true value, the mean over all data sets is used, which is the
+expected value of such a measurement and, for a gap, depends on the number of images. "Usual" sizes
+are 20 prompts with 20 images, galleries of 400 images, 1,000 images for areas under the curve, 400
+for probes, and calibrations with 50 prompts. "Large" sizes, which are a separate part, show how
+many prompts or images are needed for means over prompts, rankings and probes. Changes are relative
+to "none" on the same images, or between two runs on different images.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from vldebias.study.tasks.retrieval import Gallery
 AFTER = "after"
 SMALL, USUAL, LARGE = SIZES = ("small", "usual", "large")
 RESAMPLES = 200
-# Rankings are resampled query by query, and a probe is fitted again on each data set.
+# Rankings are resampled for each query, and a probe is fitted on each data set.
 SLOW = {"ranking": 4, "hits kept": 4, "probe": 10}
-Found = Mapping[str, tuple[float, float, float]]  # name of a figure -> value, low, high
+Found = Mapping[str, tuple[float, float, float]]  # (value, low, high) of each figure
 
 
 @dataclass(frozen=True)
 class Case:
-    """Describe a kind of interval in one setting.
+    """A kind of interval in one setting.
 
     Attributes:
-        draw: samples a data set and returns its intervals.
-        truth: name of a figure -> its true value, if there is a formula.
-        size: one of `SIZES`.
+        draw: A function that samples a data set and returns its intervals.
+        truth: The true value of each figure for which there is a formula.
+        size: One of `SIZES`.
     """
 
     kind: str
@@ -65,7 +65,7 @@ class Case:
 
 
 def figures_of(result: TaskResult) -> dict[str, tuple[float, float, float]]:
-    """Return the figures of both methods, and their change, by name."""
+    """Return the figures for both methods and the change between them, by name."""
     intervals = {}
     for row in result.rows:
         if row.method == NONE:
@@ -82,10 +82,10 @@ def figures_of(result: TaskResult) -> dict[str, tuple[float, float, float]]:
 def of_prompts(
     rng: np.random.Generator, prompts: int, images: int, shares: tuple[float, ...], spread: float
 ) -> Found:
-    """Sample prompts with varying shares, and images of each: without a method, and with one that
-    halves the distance to even shares.
+    """Sample images for prompts with varying shares, with and without a method.
 
-    spread: concentration of the Dirichlet distribution; with larger values, prompts are more alike.
+    The method halves the distance from even shares. `spread` is the concentration parameter of the
+    Dirichlet distribution. The larger it is, the more similar are the prompts.
     """
     theirs = rng.dirichlet(spread * np.array(shares), size=prompts)
     even = np.full(len(shares), 1 / len(shares))
@@ -96,7 +96,7 @@ def of_prompts(
     names = [str(value) for value in range(len(shares))]
     result = TaskResult(TaskProvenance(task="drawn", description=""))
     rows = ShareRows(result, names, counts, range(prompts), resamples=RESAMPLES, seed=seed_of(rng))
-    with patch("vldebias.study.shares.rows.GAPS", ()):  # chance levels have no interval to test
+    with patch("vldebias.study.shares.rows.GAPS", ()):  # chance levels do not have intervals
         rows.add_gaps()
     rows.add_means("share", {method: part[:, 0] for method, part in rows.shares.items()})
     figures = figures_of(result)
@@ -110,11 +110,10 @@ def seed_of(rng: np.random.Generator) -> int:
 
 
 def truth_of_prompts(shares: np.ndarray, spread: float) -> dict[str, float]:
-    """Return the mean share of the first value and the mean squared gap for prompts from a
-    Dirichlet distribution."""
+    """Return the expected share of the first value and squared gap under a Dirichlet prior."""
     variance = (shares * (1 - shares)).sum() / (spread + 1)
     square = float(((shares - 1 / len(shares)) ** 2).sum() + variance)
-    # The method halves every distance from even shares.
+    # The method halves all distances from even shares.
     return {
         "share": float(shares[0]),
         "discrepancy_squared": square,
@@ -128,7 +127,7 @@ def prompt_cases() -> Iterator[Case]:
         "two values, .95 and .05": ((0.95, 0.05), 4.0),
         "five values, skewed": ((0.6, 0.2, 0.1, 0.07, 0.03), 6.0),
     }
-    # Large sizes come last, since the position of a case is its seed.
+    # Large sizes come last, because the seed of a case is its position.
     for sizes in (((8, 8, SMALL), (20, 20, USUAL)), ((50, 20, LARGE), (100, 20, LARGE))):
         for name, (shares, spread) in settings.items():
             for prompts, images, size in sizes:
@@ -147,8 +146,7 @@ LEAN, QUERIES = 0.6, 4
 
 
 class Searches:
-    """Galleries of n images in two groups, and queries that lean to them, with and without a method
-    that halves the lean."""
+    """Galleries with two groups, and queries whose lean to a group is halved by a method."""
 
     def __init__(self, n: int, share: float) -> None:
         self.n, self.k = n, n // 10
@@ -156,7 +154,7 @@ class Searches:
         self.leans = LEAN * np.random.default_rng(5).normal(size=(QUERIES, 2))
 
     def images(self, rng: np.random.Generator) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return the groups (n,) of a gallery, and method -> its scores (q, n)."""
+        """Return the groups (n,) in a gallery, and the scores (q, n) for each method."""
         group = (rng.random(self.n) < self.share).astype(np.int64)
         while len(np.unique(group)) < 2:
             group = (rng.random(self.n) < self.share).astype(np.int64)
@@ -165,7 +163,7 @@ class Searches:
         return group, {NONE: noise + lean, AFTER: noise + lean / 2}
 
     def skews(self, rng: np.random.Generator) -> Found:
-        """Return the figures of rankings over images, as means over the queries."""
+        """Return the figures for rankings, as means over the queries."""
         group, scores = self.images(rng)
         gallery = Gallery(
             Labels(group, ("a", "b")), [self.k], resamples=RESAMPLES, seed=seed_of(rng)
@@ -187,10 +185,10 @@ class Searches:
         return intervals
 
     def kept(self, rng: np.random.Generator) -> Found:
-        """Return the share of the top hits of each group that the method keeps."""
+        """Return the share of each group's top hits that the method keeps."""
         group, scores = self.images(rng)
         first = hits_of_value(self.k, 2)
-        # The lean of a query moves all images of a group alike, so a different part of the query is
+        # A query's lean shifts all images in a group equally, so a different part of the query is
         # edited.
         moved = scores[NONE] + 0.5 * rng.normal(size=(QUERIES, self.n))
         values, draws = [], []
@@ -212,7 +210,7 @@ class Searches:
 
 
 def over_queries(rng: np.random.Generator, queries: int) -> Found:
-    """Resample queries, each of which has its own MaxSkew, as in a protocol with many queries."""
+    """Resample queries with individual MaxSkew values, as in a protocol with many queries."""
     values = {NONE: rng.gamma(2.0, 0.2, size=queries)}
     values[AFTER] = values[NONE] * rng.uniform(0.2, 0.8, size=queries)
     result = TaskResult(TaskProvenance(task="drawn", description=""))
@@ -234,7 +232,7 @@ def search_cases() -> Iterator[Case]:
     for queries, size in ((10, SMALL), (51, USUAL), (100, LARGE)):
         draw = partial(over_queries, queries=queries)
         yield Case("ranking, over queries", "skewed", f"{queries} queries", draw, truth, size)
-    # Last, since the position of a case is its seed.
+    # These come last, because the seed of a case is its position.
     for name, share in groups.items():
         for n in (1600, 6400):
             searches = Searches(n, share)
@@ -247,8 +245,7 @@ def search_cases() -> Iterator[Case]:
 
 
 def areas(rng: np.random.Generator, n: int, positive: float, apart: tuple[float, float]) -> Found:
-    """Sample margins of two groups whose positive rows are higher by `apart`, and by a fifth less
-    with a method."""
+    """Sample margins of two groups, with and without a method that reduces `apart` by a fifth."""
     group = np.arange(n) % 2
     is_positive = rng.random(n) < positive
     noise = rng.normal(size=n)
@@ -263,8 +260,7 @@ def areas(rng: np.random.Generator, n: int, positive: float, apart: tuple[float,
 
 
 def answers(rng: np.random.Generator, units: int, right: float, share: float) -> Found:
-    """Sample answers of three annotators who are right with some probability and guess
-    otherwise."""
+    """Sample answers by three annotators who are right with some probability or else guess."""
     true = rng.random(units) < share
     labels = np.where(rng.random((3, units)) < right, true, rng.random((3, units)) < 0.5)
     if np.unique(labels).size < 2:
@@ -274,13 +270,13 @@ def answers(rng: np.random.Generator, units: int, right: float, share: float) ->
 
 
 def probes(rng: np.random.Generator, n: int, share: float, apart: float, reader: str) -> Found:
-    """Sample features, the first of which depends on the value of an image."""
+    """Sample features, the first of which depends on the image's value."""
     codes = (rng.random(n) < share).astype(np.int64)
     while np.bincount(codes, minlength=2).min() < 5:
         codes = (rng.random(n) < share).astype(np.int64)
     features = torch.from_numpy(rng.normal(size=(n, 16)))
     features[:, 0] += apart * torch.from_numpy(codes)
-    # The result for permuted labels has no interval to test.
+    # The result for permuted labels does not have an interval.
     with patch.object(diagnosis, "PERMUTATIONS", 2):
         probe = diagnosis.readable(features, codes, reader, seed=seed_of(rng), resamples=RESAMPLES)
     low, high = np.quantile(probe.draws, [0.025, 0.975]).tolist()
@@ -323,19 +319,19 @@ def reader_cases() -> Iterator[Case]:
 def audit(
     rng: np.random.Generator, prompts: int, images: int, slope: float, middle: float
 ) -> Found:
-    """Sample prompts whose shares follow their lean, and one more that the line predicts."""
+    """Sample prompts whose shares depend on their lean, including one to predict."""
     lean = rng.normal(size=prompts + 1)
     logit = middle + slope * lean + 0.6 * rng.normal(size=prompts + 1)
     share = rng.binomial(images, 1 / (1 + np.exp(-logit))) / images
     line = ShareLine(lean[:-1], share[:-1])
     low, high = line.interval(lean[-1:])
-    # The true value of a prediction differs each time, so the interval is shifted by it.
+    # The true value of a prediction differs between data sets, so the interval is shifted by it.
     truth = float(share[-1])
     return {"predicted share": (0.0, float(low[0]) - truth, float(high[0]) - truth)}
 
 
 def two_runs(rng: np.random.Generator, n: int, before: float, after: float) -> Found:
-    """Sample two runs of different images, and compare one share between them."""
+    """Sample two runs with different images, and compare a share between them."""
     intervals = []
     for share in (before, after):
         hits = int(rng.binomial(n, share))
@@ -365,7 +361,7 @@ FAMILIES = (prompt_cases, search_cases, reader_cases, audit_cases)
 
 
 def simulate(case: Case, sets: int, seed: int) -> dict[str, tuple[float, float]]:
-    """Return figure -> coverage and mean width over `sets` data sets."""
+    """Return the coverage and mean width of each figure over `sets` data sets."""
     rng = np.random.default_rng(seed)
     drawn = defaultdict[str, list[tuple[float, float, float]]](list)
     for _ in range(sets):
@@ -384,8 +380,7 @@ ABOUT = "How often intervals of data sets from a known truth hold it."
 
 
 def measure(sets: int, sizes: Collection[str] = (SMALL, USUAL)) -> Iterator[TaskResult]:
-    """Return a task for each kind, with a method for each figure and a subset for each setting and
-    size."""
+    """Yield a task for each kind of interval, with a subset for each setting and size."""
     done: dict[str, TaskResult] = {}
     for cases in FAMILIES:
         for place, case in enumerate(cases()):

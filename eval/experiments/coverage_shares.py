@@ -1,17 +1,16 @@
-"""Measure how often intervals of shares, gaps and MaxSkew contain the true value, with a judge's
-errors.
+"""Measure the coverage of intervals for shares, gaps and MaxSkew despite judge errors.
 
     python -m eval.experiments.coverage_shares --json eval/results/coverage_shares.json
-    python -m eval.experiments.coverage_shares --sets 100     # a quick look
+    python -m eval.experiments.coverage_shares --sets 100     # a quick test
 
-The first takes about four minutes on one core.
+The first command takes about four minutes on one core.
 
-"counted": n images with known values, as counted by a perfect judge, and four times as many data
-sets. "corrected": 1,000 images, a judge that assigns the first value to every third image with the
-second, and annotators who label n random images; 3% of the images show no value. Coverage of
-shares is reported for the value with the lowest coverage. "gallery": MaxSkew of the first fifth of
-n images, averaged over 8 queries that prefer random groups; the groups have the shares of the task,
-and the true value is the mean over 2,000 galleries of that size.
+"counted" has n images with known values, as counted by a perfect judge, and four times as many data
+sets. "corrected" has 1,000 images, a judge that assigns the first value to a third of the images
+with the second value, and annotators who label n random images. 3% of the images do not show a
+value. Coverage for shares is that of the value with the lowest coverage. "gallery" is the MaxSkew
+of the top fifth of n images, averaged over 8 queries that prefer random groups. The groups have the
+shares of the task, and the true value is the mean over 2,000 galleries of the same size.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ GAP, SKEW = "parity gap", "MaxSkew"
 Bounds = tuple[float, float]
 Found = dict[
     str, Bounds
-]  # the interval for the share of each value, for the gap from even shares, and for MaxSkew
+]  # the intervals for the share of each value, for the gap from even shares, and for MaxSkew
 
 
 def counted(truth: np.ndarray, n: int, rng: np.random.Generator) -> Found:
@@ -61,7 +60,7 @@ def counted(truth: np.ndarray, n: int, rng: np.random.Generator) -> Found:
 
 
 def corrected(truth: np.ndarray, n: int, rng: np.random.Generator) -> Found:
-    """Return intervals for a judge's answers about many images, with n human labels."""
+    """Return intervals based on a judge's answers for many images and n human labels."""
     k = len(truth)
     judge = np.full((k + 1, k + 1), (1 - RIGHT) / k)
     np.fill_diagonal(judge, RIGHT)
@@ -84,15 +83,14 @@ def corrected(truth: np.ndarray, n: int, rng: np.random.Generator) -> Found:
 
 
 class Population:
-    """Galleries of n images in groups with given shares, and queries that lean to random groups."""
+    """Galleries with given group shares, and queries that lean to random groups."""
 
     def __init__(self, truth: np.ndarray, n: int, lean: float = LEAN) -> None:
         self.truth, self.n, self.k = truth, n, n // 5
         self.leans = lean * np.random.default_rng(5).normal(size=(QUERIES, len(truth)))
 
     def open(self, rng: np.random.Generator, resamples: int) -> tuple[Gallery, np.ndarray]:
-        """Return a gallery and the rankings (q, n) of the queries; a gallery without a group is
-        sampled again."""
+        """Sample a gallery with images from all groups, and return it with the rankings (q, n)."""
         group = rng.choice(len(self.truth), size=self.n, p=self.truth)
         while len(np.unique(group)) < len(self.truth):
             group = rng.choice(len(self.truth), size=self.n, p=self.truth)
@@ -106,18 +104,18 @@ class Population:
         return gallery, np.argsort(-scores, axis=1, kind="stable")
 
     def value(self, gallery: Gallery, ranked: np.ndarray) -> float:
-        """Return MaxSkew, as the mean over queries."""
+        """Return the mean MaxSkew over queries."""
         return float(gallery.skews({"none": ranked})["none"][f"max_skew@{self.k}"][:, 0].mean())
 
     def interval(self, rng: np.random.Generator) -> Bounds:
-        """Return the interval over images of a new gallery."""
+        """Return the interval over images in a new gallery."""
         gallery, ranked = self.open(rng, 500)
         drawn = gallery.skews({"none": ranked})["none"][f"max_skew@{self.k}"].mean(axis=0)
         return recentred_interval(float(drawn[0]), drawn[1:])
 
 
 def simulated(task: str, description: str, sets: int, settings: Mapping[str, object]) -> TaskResult:
-    """Return the empty result of a task with simulated data sets."""
+    """Return an empty result for a task with simulated data sets."""
     provenance = TaskProvenance(
         task=task,
         description=description,
@@ -131,8 +129,7 @@ def simulated(task: str, description: str, sets: int, settings: Mapping[str, obj
 
 
 def measure(sets: int) -> Iterator[TaskResult]:
-    """Return a task for each distribution, with a method for each estimator and number of labels or
-    images, and the subsets share, gap and MaxSkew."""
+    """Yield a task for each distribution, with a method for each estimator and size."""
     for name, shares in TRUTH.items():
         truth = np.array(shares)
         gap, skew = (
@@ -177,8 +174,7 @@ def measure(sets: int) -> Iterator[TaskResult]:
 def add(
     done: TaskResult, method: str, intervals: dict[str, list[Bounds]], true: dict[str, float]
 ) -> None:
-    """Add rows of coverage and mean width; for shares, the value with the lowest coverage, and the
-    mean."""
+    """Add rows for coverage and mean width, using the lowest coverage of any value for shares."""
     cells: dict[str, list[tuple[float, float]]] = {}
     for name, ends in intervals.items():
         low, high = np.array(ends).T
@@ -205,7 +201,7 @@ def add(
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("--sets", type=int, default=500, help="data sets of each setting")
+    options.add_argument("--sets", type=int, default=500, help="data sets per setting")
     args = options.parse_args()
     run("coverage_shares", lambda: measure(args.sets), args.json)
 

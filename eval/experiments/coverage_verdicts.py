@@ -1,13 +1,13 @@
-"""Measure how often verdicts are wrong without an effect, and how often they detect README's
-effects.
+"""Measure how often verdicts are wrong without an effect, and how often they detect real effects.
 
 python -m eval.experiments.coverage verdicts --json eval/results/coverage_verdicts.json
 
-The simulations have 20 professions with 20 images each, whose shares vary as in the miniature, 51
-queries over a gallery, and the four groups of its birds. For "no effect", both sides have the same
-distribution. "as in README" has the effects at the beginning of README, and "a fifth of it" a fifth
-of these with the images of a pilot, where verdicts are "too few to tell". The number of units that
-such a verdict recommends is then simulated, to count how often it is sufficient.
+The simulations cover 20 professions with 20 images each, whose shares vary as in the miniature, 51
+queries over a gallery, and the four groups of the miniature's birds. For "no effect", both sides
+have the same distribution. "as in README" uses the effects at the beginning of the README, and "a
+fifth of it" a fifth of these with the sample size of a pilot study, for which verdicts are "too few
+to tell". The number of units that this verdict recommends is also simulated, to measure how often
+it is sufficient.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from vldebias.study.shares.rows import ShareRows
 RESAMPLES = 400
 BLOCK = 100  # data sets per result
 PROFESSIONS, IMAGES, QUERIES, BIRDS = 20, 20, 51, 375
-LEADS = ("discrepancy", SQUARED, "max_skew@50", "worst_group")  # the subjects of conclusions
+LEADS = ("discrepancy", SQUARED, "max_skew@50", "worst_group")  # metrics with conclusions
 VERDICTS = ("better", "worse", "no clear change", "too few to tell", "nothing to remove")
 Draw = Callable[[np.random.Generator, int], TaskResult]
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """Describe what is measured, on how many units, and how."""
+    """A measurement with its number of units and a function that samples it."""
 
     task: str
     name: str
@@ -48,14 +48,14 @@ class Scenario:
 
 
 def drawn_task() -> TaskResult:
-    """Return a task without rows."""
+    """Return an empty task."""
     return TaskResult(TaskProvenance(task="drawn", description=""))
 
 
 def people(rng: np.random.Generator, n: int, lean: float, after: float) -> TaskResult:
-    """Sample images of n professions that lean to a value, without a method and with it.
+    """Sample images of n professions that lean to a value, with and without a method.
 
-    lean, after: the spread of the professions' log odds without a method and with it.
+    `lean` and `after` are the standard deviations of the log odds without and with the method.
     """
     logit = rng.normal(size=n)
     counts = {}
@@ -72,12 +72,11 @@ def people(rng: np.random.Generator, n: int, lean: float, after: float) -> TaskR
 
 
 def search(rng: np.random.Generator, n: int, factor: float) -> TaskResult:
-    """Sample the MaxSkew of n queries around .48, which a method multiplies by a factor; each query
-    has noise."""
+    """Sample the noisy MaxSkew of n queries around 0.48, which a method multiplies by a factor."""
     values = {NONE: np.abs(0.48 + 0.19 * rng.normal(size=n))}
     values[AFTER] = np.abs(factor * values[NONE] + 0.12 * rng.normal(size=n))
     if factor == 1:
-        # Both sides have the same noise, otherwise they would differ by it.
+        # Both sides have noise of the same size, because a difference would be an effect.
         values[NONE] = np.abs(values[NONE] + 0.12 * rng.normal(size=n))
     result = drawn_task()
     result.add_resampled(
@@ -89,18 +88,17 @@ def search(rng: np.random.Generator, n: int, factor: float) -> TaskResult:
 def birds(
     rng: np.random.Generator, n: int, before: tuple[float, ...], after: tuple[float, ...]
 ) -> TaskResult:
-    """Sample n images of each of four groups that are right with these probabilities without and
-    with a method."""
+    """Sample n images per group, with the given accuracies without and with a method."""
     cells = []
     for a, b in zip(before, after, strict=True):
-        # Images that are right without a method are more likely to be right with it.
+        # Images that are correct without a method are more likely to be correct with it.
         both = 0.6 * min(a, b) + 0.4 * a * b
         table = [1 - a - b + both, b - both, a - both, both]
         cells.append(rng.multinomial(n, table).reshape(2, 2))
     counts = np.stack(cells)
     resampled = np.concatenate([*resampled_counts(counts, RESAMPLES, seed_of(rng))])
     result = drawn_task()
-    # For "none", both sides are the images that are right without a method.
+    # For "none", both sides are the images that are correct without a method.
     sides = {NONE: (unchanged(counts), unchanged(resampled)), AFTER: (counts, resampled)}
     units = {"images": 4 * n, "smallest group": n}
     for metric, statistic in computed("groups"):
@@ -111,7 +109,7 @@ def birds(
 
 
 def unchanged(counts: np.ndarray) -> np.ndarray:
-    """Return counts (..., 2, 2) in which the method gets the same images right."""
+    """Return counts (..., 2, 2) for a method that classifies the same images correctly."""
     right = counts.sum(-1)
     table = np.zeros_like(counts)
     table[..., 0, 0] = right[..., 0]
@@ -120,7 +118,7 @@ def unchanged(counts: np.ndarray) -> np.ndarray:
 
 
 GROUPS = (0.97, 0.99, 0.21, 0.99)
-# with this spread, the mean gap of 20 images is about .26, and its square without noise .08
+# With this spread, the mean gap for 20 images is about 0.26, and its unbiased square is 0.08.
 LEAN = 0.95
 
 
@@ -155,19 +153,18 @@ def scenarios() -> Iterator[Scenario]:
         for name, draw in draws.items():
             yield Scenario(task, name, n, draw)
             if name != "as in README":
-                # A quarter of the units, as in a pilot.
+                # A pilot study has a quarter of the units.
                 yield Scenario(task, f"{name}, a pilot", n // 4, draw)
 
 
 def judged(
     scenario: Scenario, rng: np.random.Generator, n: int, sets: int
 ) -> tuple[list[str], list[int]]:
-    """Return the verdicts for data sets of n units, and the number of units recommended if there
-    are too few."""
+    """Return the verdicts for data sets with n units, and the recommended numbers of units."""
     verdicts, asked = [], []
     for start in range(0, sets, BLOCK):
         parts = []
-        # Several data sets are tasks of one result, because building a frame takes long.
+        # Several data sets share one result, because building a data frame is slow.
         for number in range(start, min(start + BLOCK, sets)):
             part = scenario.draw(rng, n)
             part.provenance.task = f"data set {number}"
@@ -178,15 +175,14 @@ def judged(
         frame = readable(Result.from_tasks("drawn", parts, seconds=None))
         for row in frame[(frame.method == AFTER) & (frame.metric != SQUARED)].itertuples():
             verdicts.append(row.verdict)
-            # As in a conclusion.
+            # Conclusions use the same rule.
             if row.enough is not None:
                 asked.append(row.enough)
     return verdicts, asked
 
 
 def measure(sets: int) -> Iterator[TaskResult]:
-    """Return a task for each measurement, with a method for each scenario and a metric for each
-    verdict."""
+    """Yield a task for each measurement, with a method per scenario and a metric per verdict."""
     done: dict[str, TaskResult] = {}
     for place, scenario in enumerate(scenarios()):
         if scenario.task not in done:
@@ -197,7 +193,7 @@ def measure(sets: int) -> Iterator[TaskResult]:
         rng = np.random.default_rng(300 + place)
         verdicts, asked = judged(scenario, rng, scenario.n, sets)
         add_verdicts(result, scenario.name, verdicts, scenario.n)
-        # The recommended number is tried if most data sets recommend one and there is an effect.
+        # Simulate the recommended number if many data sets recommend one and there is an effect.
         if len(asked) < sets / 4 or scenario.name.startswith("no effect"):
             continue
         enough = int(np.median(asked))

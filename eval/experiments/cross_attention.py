@@ -1,16 +1,17 @@
-"""Compare values set in cross-attention with words and EquiSteer on the miniature pipeline.
+"""Compare setting values in cross-attention, stating them in prompts, and EquiSteer.
 
     python -m eval.experiments.cross_attention evidence --json eval/results/steer.json
     python -m eval.experiments.cross_attention jointly --json eval/results/steer_jointly.json
     python -m eval.experiments.cross_attention beside --json eval/results/steer_beside.json
     python -m eval.experiments.cross_attention cost --json eval/results/steer_cost.json
 
-Images of "A photo of a {profession}." are generated from the same noise for all methods, and judged
-by the world's own classifier; probabilities below .8 count as unknown. `evidence` measures gender,
-age and five skin tones on the 20 held-out professions of the world's sets, `jointly` sets gender
-and tone together, `beside` uses other prompts, as texts and as embeddings, and `cost` measures the
-time of a step and a fit. For other models, see `eval.experiments.steering_models`. Labels are
-stored below --work, so that an interrupted run continues. Intervals are over professions.
+The miniature pipeline generates "A photo of a {profession}." from the same noise for all methods,
+and the world's own classifier labels the images. Probabilities below 0.8 count as unknown.
+`evidence` measures gender, age and five skin tones for the 20 held-out professions, `jointly` sets
+gender and tone together, `beside` uses other prompts, as text and as embeddings, and `cost`
+measures the time of a step and of a fit. For other models, see `eval.experiments.steering_models`.
+Labels are stored in --work, so that an interrupted run can continue. Intervals are over
+professions.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ BATCH, SURE = 48, 0.8
 VALUES = {"gender": GENDERS, "age": AGES, "tone": TONES}
 JOINT = "gender x tone"
 SIZES = {**{name: len(values) for name, values in VALUES.items()}, JOINT: len(GENDERS) * len(TONES)}
-# Held out from the fits, as in `eval.small_models.benches`.
+# Professions that are held out from the fits, as in `eval.small_models.benches`.
 HELD_BACK = TRAIN_PROFESSIONS[3::7][:10]
 FIT = tuple(name for name in TRAIN_PROFESSIONS if name not in HELD_BACK)
 RESAMPLES = 2000
@@ -76,7 +77,7 @@ NAMES = {
     "beside": "steer_beside",
     "cost": "steer_cost",
 }
-"""Parts, and the names of what they measure."""
+"""The parts and the names of their results."""
 STEP = Metric("step", "seconds of one core for a step of 16 images", "fact", "lower")
 RATIO = Metric("step, share of none", "time of a step beside one without", "fact", "lower")
 FITTING = Metric("fit", "seconds of one core for the fit", "fact", "lower")
@@ -84,11 +85,11 @@ SIZE = Metric("bytes", "bytes of the saved edit", "fact", "lower")
 KEPT = Metric("stated kept", "shows the value that the prompt states", "utility", "higher")
 ACTED = Metric("acted on", "images with an assigned value", "fact", "higher")
 Labels = dict[str, NDArray[Any]]
-Painted = tuple[list[Image], list[Any]]  # pictures, and their assigned values
+Painted = tuple[list[Image], list[Any]]  # images and their assigned values
 
 
 def set_of(attribute: str) -> PromptSet:
-    """Return the prompt set of an attribute over the professions of the fit."""
+    """Return an attribute's prompt set for the professions that are used for fitting."""
     name = "skin-tone" if attribute == "tone" else attribute
     return make_prompt_set(name, {value: [value] for value in VALUES[attribute]}, FIT)
 
@@ -97,8 +98,8 @@ def set_of(attribute: str) -> PromptSet:
 class AssigningMethod:
     """A method that assigns values to images.
 
-    It consists of a name, a function that attaches it (None: not attached), and a gate for prompts
-    to leave unchanged in addition to the rules of balanced prompts.
+    It consists of a name, a function that attaches it (or None), and an optional gate, which leaves
+    prompts unchanged in addition to the rules for balanced prompts.
     """
 
     name: str
@@ -106,7 +107,7 @@ class AssigningMethod:
     gate: Gate | None = None
 
     def from_texts(self, studio: Studio, texts: Sequence[str], noise: Sequence[int]) -> Painted:
-        """Return the picture for each text, and its assigned value."""
+        """Return an image and its assigned value for each prompt."""
         is_left = [False] * len(texts)
         if self.gate is not None:
             is_left = self.gate.leaves_unchanged(studio.pipe, texts, noise, studio.steps)
@@ -125,7 +126,7 @@ class AssigningMethod:
     def from_embeddings(
         self, studio: Studio, texts: Sequence[str], noise: Sequence[int]
     ) -> Painted:
-        """Return the picture for each text, passed as an embedding, and its assigned value."""
+        """Return an image and its assigned value for each prompt, passed as an embedding."""
         embedded, negative = studio.pipe.encode_prompt(list(texts), "cpu", 1, True)
         attachment = None if self.attach is None else self.attach()
         pictures = []
@@ -147,7 +148,7 @@ class AssigningMethod:
 
 
 class Studio:
-    """Generate pictures with the pipeline, and store their labels in a folder."""
+    """Generate images with the pipeline, and store their labels in a folder."""
 
     def __init__(self, work: Path, guidance: float, steps: int) -> None:
         self.guidance = guidance
@@ -168,11 +169,11 @@ class Studio:
         *,
         embedded: bool = False,
     ) -> Labels:
-        """Return the labels of the pictures of all prompts.
+        """Return the labels of the images for all prompts.
 
-        The result contains codes (prompts, images) by attribute, -1 if the judge is not sure, the
-        assigned values, and the mean pixel distance to the pictures of "none". With `embedded`,
-        embeddings are passed instead of prompts.
+        The result contains codes (prompts, images) by attribute, which are -1 if the judge is not
+        sure, the assigned values, and the mean pixel distance to the images generated with "none".
+        With `embedded`, embeddings are passed instead of prompts.
         """
         mark = hash_of([list(prompts), images, seed, embedded])[:12]
         name = f"{method.name}-{attribute if method.attach else ''}-{mark}".replace(" ", "-")
@@ -214,14 +215,14 @@ class Studio:
     def pixels(
         self, prompts: Sequence[str], images: int, seed: int, *, embedded: bool = False
     ) -> NDArray[np.uint8]:
-        """Return pictures of the pipeline without a method."""
+        """Return the images that the pipeline generates without a method."""
         self.labels(AssigningMethod(NONE), "", prompts, images, seed, embedded=embedded)
         mark = hash_of([list(prompts), images, seed, embedded])[:12]
         return np.load(self.work / f"{NONE}--{mark}.pixels.npy")
 
 
 def _code(values: Sequence[str], assigned: Any) -> int:
-    """Return the code of the value that was assigned to an image, -1 for none."""
+    """Return the code of the value that was assigned to an image, or -1 if none was."""
     parts = assigned if isinstance(assigned, tuple) else (assigned,)
     for part in parts:
         if part in values:
@@ -234,13 +235,14 @@ def professions(names: Sequence[str]) -> list[str]:
     return [fill("A photo of a {c}.", c=name) for name in names]
 
 
-Figures = dict[Metric, NDArray[Any]]  # metric -> a number for each subject
+Figures = dict[Metric, NDArray[Any]]  # one number per subject for each metric
 
 
 def figures(draws: Sequence[Labels], attribute: str, expected: Sequence[int]) -> Figures:
-    """Return the figures of each subject as means over draws; gaps are computed for each draw.
+    """Return the figures for each subject as means over draws, where gaps are computed per draw.
 
-    Shares only include images with known labels; images with unknown labels count as disagreement.
+    Shares include only images with known labels. Unknown labels count as disagreement with the
+    assigned value.
     """
     size = SIZES[attribute]
     gaps = []
@@ -272,9 +274,9 @@ def add_rows(
     n: Mapping[str, int],
     subset: str = "",
 ) -> None:
-    """Add the rows of an attribute, with intervals over subjects.
+    """Add the rows for an attribute, with intervals over subjects.
 
-    The subset is named after the attribute unless `subset` is passed.
+    The subset has the name of the attribute unless `subset` is passed.
     """
     subset = subset or attribute
     rng = np.random.default_rng(0)
@@ -309,7 +311,7 @@ def provenance(studio: Studio, description: str, **settings: Any) -> TaskProvena
 
 
 def fit(studio: Studio, attribute: str, method: Any) -> CrossAttentionEdit:
-    """Return the edit of an attribute, which is fitted once and cached."""
+    """Return the edit for an attribute, which is fitted once and cached."""
     folder = studio.edits / f"{attribute}-{method.name}-{method.concepts}-{method.steps}"
     if not folder.is_dir():
         edits = fit_projections(studio.pipe, set_of(attribute), method=method)
@@ -319,7 +321,7 @@ def fit(studio: Studio, attribute: str, method: Any) -> CrossAttentionEdit:
 
 
 def equisteer(studio: Studio, attribute: str, seed: int = 0) -> AssigningMethod:
-    """Return EquiSteer with its gate, fitted to the same texts as our edit."""
+    """Return EquiSteer with its gate, fitted to the same prompts as our edit."""
     method = CrossAttention()
     ours = fit(studio, attribute, method)
     path = studio.edits / f"{attribute}-equisteer"
@@ -352,12 +354,12 @@ def attached(studio: Studio, edit: Any, seed: int = 0) -> Callable[[], Any]:
     return attach
 
 
-# ---- the evidence
+# ---- evidence
 # -------------------------------------------------------------------------------------------------
 
 
 def about_draws(images: int, draws: Sequence[int]) -> str:
-    """Describe the number of pictures of the held-out professions."""
+    """Describe the numbers of images and draws for the held-out professions."""
     return (
         f"{len(TEST_PROFESSIONS)} held-out professions, {images} images each, draws"
         f" {list(draws)}: other noise and other assigned values."
@@ -365,18 +367,18 @@ def about_draws(images: int, draws: Sequence[int]) -> str:
 
 
 def held_out_codes(studio: Studio) -> list[int]:
-    """Return the judge's codes of the held-out professions."""
+    """Return the judge's codes for the held-out professions."""
     return [studio.judge.names["profession"].index(name) for name in TEST_PROFESSIONS]
 
 
 def evidence(
     studio: Studio, images: int, attributes: Sequence[str], draws: Sequence[int]
 ) -> Iterator[TaskResult]:
-    """Measure the selected form on held-out professions, and compare it with words."""
+    """Compare the selected form with stated values on held-out professions."""
     result = TaskResult(provenance(studio, about_draws(images, draws)))
     expected = held_out_codes(studio)
     labels_of_cell: dict[tuple[str, str], list[Labels]] = {}
-    for draw in draws:  # so that an interrupted run has complete draws
+    for draw in draws:  # the outer loop, so that an interrupted run has complete draws
         for name in (NONE, "cross-attention", "balanced-prompts", "EquiSteer"):
             for attribute in attributes:
                 method = AssigningMethod(name)
@@ -410,9 +412,9 @@ def evidence(
 
 
 def jointly(studio: Studio, images: int, draws: Sequence[int]) -> Iterator[TaskResult]:
-    """Measure gender and tone set together on held-out professions, and compare with words.
+    """Set gender and tone together on held-out professions, and compare with stated values.
 
-    Figures are reported for each attribute, and for their ten combinations.
+    Figures are reported for each attribute and for the ten combinations.
     """
     description = f"Gender and skin tone together: {about_draws(images, draws)}"
     result = TaskResult(provenance(studio, description))
@@ -448,7 +450,7 @@ def jointly(studio: Studio, images: int, draws: Sequence[int]) -> Iterator[TaskR
 
 
 def with_joint_codes(labels: Labels) -> Labels:
-    """Return labels with joint codes of gender and tone; -1 if one is unknown or unassigned."""
+    """Return joint codes of gender and tone, or -1 if one of them is unknown or unassigned."""
     labels = dict(labels)
     for prefix in ("", "assigned "):
         gender = labels[f"{prefix}gender"]
@@ -458,7 +460,7 @@ def with_joint_codes(labels: Labels) -> Labels:
     return labels
 
 
-# ---- open prompts other than those about professions
+# ---- prompts other than those about professions
 # -------------------------------------------------------------------------------------------------
 
 PEOPLE = (
@@ -490,9 +492,9 @@ GERMAN = {
 
 
 def beside(studio: Studio, images: int) -> Iterator[TaskResult]:
-    """Measure gender on other prompts, passed as texts and as embeddings.
+    """Measure gender for other prompts, passed as text and as embeddings.
 
-    These are prompts without a profession, in German, with stated values, and without a person.
+    These are prompts without a profession, in German, with stated values, or without a person.
     """
     task_provenance = provenance(
         studio, f"Six to twenty prompts of each kind, {images} images of each."
@@ -532,7 +534,7 @@ def add_kind(
     subset: str,
     n: Mapping[str, int],
 ) -> None:
-    """Add the rows of prompts of one kind, with intervals over prompts."""
+    """Add the rows for one kind of prompts, with intervals over prompts."""
     unasked = [0] * len(labels_of_form[NONE]["gender"])
     of_method = {
         name: figures([labels], "gender", unasked) for name, labels in labels_of_form.items()
@@ -568,7 +570,7 @@ REPEATS, COPIES = 12, 16
 
 
 def cost(studio: Studio) -> Iterator[TaskResult]:
-    """Measure the processor time of a fit, and of a step with and without the edit."""
+    """Measure the CPU time of a fit, and of a step with and without the edit."""
     task_provenance = provenance(
         studio, f"One core; {REPEATS} turns of {COPIES} images, with and without alternating."
     )
@@ -607,7 +609,7 @@ def cost(studio: Studio) -> Iterator[TaskResult]:
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("part", choices=list(NAMES))
-    options.add_argument("--images", type=int, help="of each profession or prompt")
+    options.add_argument("--images", type=int, help="number of images per profession or prompt")
     options.add_argument("--draws", nargs="*", type=int, default=[0])
     options.add_argument("--guidance", type=float, default=7.5)
     options.add_argument("--steps", type=int, default=8)
@@ -618,7 +620,7 @@ def main() -> None:
     torch.set_num_threads(1)
     studio = Studio(args.work, args.guidance, args.steps)
     attributes = args.attributes
-    # The function that measures each part, and its number of images per profession.
+    # The function and the number of images per profession for each part.
     parts: dict[str, tuple[Callable[[int], Iterator[TaskResult]], int]] = {
         "evidence": (lambda images: evidence(studio, images, attributes, args.draws), 8),
         "jointly": (lambda images: jointly(studio, images, args.draws), 8),

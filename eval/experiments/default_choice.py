@@ -1,33 +1,34 @@
-"""Select the default methods by a fixed rule from committed tables, and by each table alone.
+"""Select the default methods with a fixed rule from all committed tables and from each table.
 
 python -m eval.experiments.default_choice --json eval/results/default_choice.json
 
-This only reads rivals_real.json, rivals_miniature.json, generation.json and steer.json.
+The only inputs are rivals_real.json, rivals_miniature.json, generation.json and steer.json.
 
 Models. For each method in each table of `rivals`:
 
-    gain   the removed share of the possible gain: of the skew of "none", (none - value) / none, or
-           of the distance of the worst group from 1, (value - none) / (1 - none)
-    cost   1 - Spearman's correlation of scores before and after, within groups
-    score  gain - cost: a share of the bias has the same weight as a share of the order
-    harm   the table is worse than "none", beyond its 95% interval
+    gain   removed share of the possible gain, which is (none - value) / none for skew, or
+           (value - none) / (1 - none) for the worst group
+    cost   1 - Spearman's correlation between scores before and after, within groups
+    score  gain - cost, so that shares of bias and order have the same weight
+    harm   significantly worse than "none" (95% interval)
 
-The rule: among the methods without harm in any table, the one with the highest mean score over the
-tables; among those within .02 of it, the one with the best worst table. It is applied separately to
-methods that only need prompts, and to those that use unlabelled images (`reference=`).
+The rule selects the method with the highest mean score over the tables, among methods without harm
+in any table. If several methods are within 0.02 of it, it selects the one with the best worst
+table. The rule is applied separately to methods that need only prompts and to methods that use
+unlabelled images (`reference=`).
 
-Pipelines. For methods that can be merged, do not assign values and need no judge, the same rule
-applies to the only table:
+Pipelines. For methods that can be merged, do not assign values and do not need a judge, the same
+rule applies to the only table:
 
-    gain   the removed share of the squared gap from even shares, corrected for the number of images
-    cost   the lost share of subjects, and of people and birds outside the fit; the largest counts
-    harm   the remaining share is above 1 beyond its interval
+    gain   removed share of the squared gap from even shares, corrected for the number of images
+    cost   maximum of the lost shares of subjects and of people and birds outside the fit
+    harm   remaining share significantly above 1
 
 Assigned values. For methods that assign a value to each image, each attribute is a table:
 
-    gain   the removed share of the gap from even shares
-    cost   the lost share of professions
-    harm   the remaining share is above 1 beyond its interval
+    gain   removed share of the gap from even shares
+    cost   lost share of professions
+    harm   remaining share significantly above 1
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from eval.tables import Rivals, parser, read, rows_in, run
 from vldebias.metrics import Metric
 from vldebias.report.result import Result, TaskProvenance, TaskResult
 
-NEAR = 0.02  # scores that differ by less are considered equal
+NEAR = 0.02  # scores with smaller differences are considered equal
 TABLES = ("rivals_real", "rivals_miniature")
 FORMS = {
     "prompts": ("difference", "cali, lam 100", "cali", "orth", "orth-cali"),
@@ -55,7 +56,7 @@ OUTSIDE, ASKED = (
 
 
 class Place(NamedTuple):
-    """Store the figures of one method in one table."""
+    """The figures for one method in one table."""
 
     table: str
     form: str
@@ -70,7 +71,7 @@ class Place(NamedTuple):
 
 
 def choose(places: Sequence[Place]) -> str | None:
-    """Return the method selected by the rule; None if all of them do harm in some table."""
+    """Return the method that the rule selects, or None if every method does harm in a table."""
     by_form: dict[str, list[Place]] = {}
     for place in places:
         by_form.setdefault(place.form, []).append(place)
@@ -89,7 +90,7 @@ def choose(places: Sequence[Place]) -> str | None:
 
 
 def of_models(results: Sequence[Result], forms: Sequence[str]) -> list[Place]:
-    """Return the figures of each method in each table of the results."""
+    """Return the figures for each method in each table of the results."""
     places = []
     for result in results:
         for provenance in result.provenance:
@@ -110,7 +111,7 @@ def of_models(results: Sequence[Result], forms: Sequence[str]) -> list[Place]:
 
 
 def of_pipelines(result: Result) -> list[Place]:
-    """Return the figures of each method on held-out professions."""
+    """Return the figures for each method on held-out professions."""
     task = result.provenance[0].task
     unseen, outside = (
         rows_in(result, task, UNSEEN),
@@ -128,7 +129,7 @@ def of_pipelines(result: Result) -> list[Place]:
 
 
 def of_assignment(result: Result) -> list[Place]:
-    """Return words and cross-attention for each attribute, on held-out professions."""
+    """Return the figures for stated values and cross-attention on held-out professions."""
     places = []
     for attribute in ("gender", "age", "tone"):
         rows = rows_in(result, "cross-attention", attribute)
@@ -141,8 +142,7 @@ def of_assignment(result: Result) -> list[Place]:
 
 
 def summarize(kind: str, places: Sequence[Place]) -> TaskResult:
-    """Return gain, cost, score and harm of every method per table; the settings contain the
-    choice."""
+    """Return the gain, cost, score and harm of every method by table, with the choice."""
     description = (
         "The rule over committed tables: gain - cost, and harm; `chosen` of the settings is what it"
         " names."

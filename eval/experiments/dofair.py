@@ -1,19 +1,18 @@
-"""Test balanced prompts on facts: are values stated that contradict history, and are others
-missing?
+"""Test whether balanced prompts contradict historical facts or omit values that facts allow.
 
     python -m eval.experiments.dofair DIR
     python -m eval.experiments.dofair DIR --template "A painting of {group}, {event}" --json FILE
 
-DIR contains the tables of DoFaiR (Wan et al., EMNLP 2024; github.com/elainew728/factuality-tax-t2i,
+DIR contains tables from DoFaiR (Wan et al., EMNLP 2024; github.com/elainew728/factuality-tax-t2i,
 folder `output`), which are not part of this project: `*gender*_imggen.csv` and `*race*_imggen.csv`,
-with the columns group, event_name and existence_gender_list or existence_race_list. Each row is a
-group of people at an event, with the values in its sources. `--template` creates the prompt from
-group and event.
+with the columns group, event_name and existence_gender_list or existence_race_list. Each row
+describes a group of people at an event, with the values that sources mention. `--template` formats
+the prompt from the group and event.
 
-If the sources name one value, stating another is over-diversification; the share of prompts with a
-stated value should be low. If they name several, an unchanged prompt is under-diversification; the
-share with a stated value should be high. Both are reported, since the first is perfect if no prompt
-is changed.
+If the sources mention one value, inserting a value is over-diversification, and the share of
+changed prompts should be low. If they mention several, leaving a prompt unchanged is
+under-diversification, and the share of changed prompts should be high. Both shares are reported,
+because changing no prompt at all would be perfect according to the first one.
 """
 
 from __future__ import annotations
@@ -47,10 +46,7 @@ REASON = Metric("left_unchanged", "left unchanged, by reason")
 
 @dataclass(frozen=True)
 class Event:
-    """A group of people at an event.
-
-    values: the values that the sources name.
-    """
+    """A group of people at an event, with the values that the sources mention."""
 
     group: str
     name: str
@@ -58,15 +54,15 @@ class Event:
 
     @property
     def kind(self) -> str:
-        """Return which of the two errors is possible."""
+        """Return the kind of error that is possible."""
         return "one value" if len(self.values) == 1 else "several values"
 
 
 def read(folder: Path, attribute: str) -> list[Event]:
-    """Return the events of an attribute for which the sources name a value.
+    """Return the events for which the sources mention a value of an attribute.
 
     Raises:
-        InvalidInputError: there is no table, or one lacks the columns.
+        InvalidInputError: If there is not exactly one table, or if columns are missing.
     """
     paths = sorted(folder.glob(f"*{attribute}*_imggen.csv"))
     if len(paths) != 1:
@@ -87,7 +83,7 @@ def read(folder: Path, attribute: str) -> list[Event]:
 
 
 def measure(folder: Path, template: str) -> Iterator[TaskResult]:
-    """Yield both errors for gender and race, and the reasons for unchanged prompts."""
+    """Yield the rates of both errors for gender and race, and the reasons for unchanged prompts."""
     for attribute in ("gender", "race"):
         events = read(folder, attribute)
         part = TaskResult(
@@ -119,8 +115,8 @@ def measure(folder: Path, template: str) -> Iterator[TaskResult]:
 def main() -> None:
     """Measure the tables in a folder."""
     options = parser(__doc__)
-    options.add_argument("folder", type=Path, help="with the tables of DoFaiR")
-    options.add_argument("--template", default=TEMPLATE, help="of a prompt, with {group}, {event}")
+    options.add_argument("folder", type=Path, help="folder with the tables from DoFaiR")
+    options.add_argument("--template", default=TEMPLATE, help="prompt with {group} and {event}")
     args = options.parse_args()
     run("dofair", lambda: measure(args.folder, args.template), args.json)
 

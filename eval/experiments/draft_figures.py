@@ -1,10 +1,10 @@
-"""Measure how `embed_images(..., fast=True)` changes figures, by decoding images at both sizes.
+"""Measure how `embed_images(..., fast=True)` changes figures by decoding images at two sizes.
 
     python -m eval.experiments.draft_figures        # eval/results/draft_figures.json, minutes
 
-The pictures of the miniature world are enlarged to large JPEG files, so that they can be decoded at
-the smallest allowed size: an eighth, which is twice the input size of the model. Both tasks are
-then measured on both kinds of features.
+Images of the miniature world are enlarged and saved as JPEG files, so that they can be decoded at
+the smallest possible size, which is one eighth and twice the input size of the model. Both tasks
+are then measured with both kinds of features.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from vldebias.hosts.clip.images import image_encoder
 from vldebias.miniature import load_clip, open_world
 from vldebias.utils.progress import SILENT
 
-SIDE = 1024  # side of a file in pixels: sixteen times the input size of the small model
-GRAIN = 6  # standard deviation of a file's noise, in steps of 255, like that of a camera
+SIDE = 1024  # image width and height in pixels, sixteen times the model's input size
+GRAIN = 6  # standard deviation of simulated camera noise, for pixel values up to 255
 QUALITY = 90  # JPEG quality
 IMAGES = 400
 
@@ -36,11 +36,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "portraits": {"prompts": "gender", "k": 50},
     "birds": {"task": "groups", "prompts": "waterbirds", "label": "label", "spurious": "place"},
 }
-"""World -> what is measured on it."""
+"""The measurements in each world."""
 
 
 def write_files(world: ImageData, rows: list[int], folder: Path) -> list[str]:
-    """Write images as large JPEG files; return their names."""
+    """Write images as large JPEG files and return the file names."""
     rng = np.random.default_rng(0)
     names = []
     for row in rows:
@@ -53,8 +53,7 @@ def write_files(world: ImageData, rows: list[int], folder: Path) -> list[str]:
 
 
 def embeddings_of(world: str, count: int) -> Iterator[Embeddings]:
-    """Yield the embeddings of a world's files, first decoded at full size, then at a reduced
-    size."""
+    """Yield embeddings of a world's files decoded at full size, and then at a reduced size."""
     images = open_world(world)
     chosen = np.random.default_rng(0).permutation(len(images))[:count]
     rows = sorted(chosen.tolist())
@@ -73,7 +72,7 @@ def embeddings_of(world: str, count: int) -> Iterator[Embeddings]:
 
 
 def rows_of(world: str, count: int) -> Iterator[dict[str, Any]]:
-    """Yield each figure of a world for both ways of decoding."""
+    """Yield each figure in a world for both decoding sizes."""
     full, small = embeddings_of(world, count)
     cosines = torch.nn.functional.cosine_similarity(
         torch.from_numpy(np.array(full.features)), torch.from_numpy(np.array(small.features))

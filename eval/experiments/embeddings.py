@@ -1,11 +1,11 @@
-"""Load real and rendered images and texts for the experiments on embeddings.
+"""Load embeddings of real and rendered images, and of prompts, for experiments.
 
 The real embeddings are not part of the project (CelebA is for non-commercial research). They are
-read from the folder in VLDEBIAS_REAL, or from ../shared/real beside the checkout:
+loaded from the folder in VLDEBIAS_REAL, or from ../shared/real next to the checkout:
 
-    celeba1000_vitb32_openai.npz  image (1000, 512), attr (1000, 40) with attr_names, names (1000,);
-                                  of texts: text64 (64, 512) with prompts64, prof (51, 512) with
-                                  prof_prompts
+    celeba1000_vitb32_openai.npz  image (1000, 512), attr (1000, 40) with attr_names, names (1000,),
+                                  and the prompt embeddings text64 (64, 512) with prompts64 and prof
+                                  (51, 512) with prof_prompts
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from vldebias.hosts import Host, TextTable, resolve
 from vldebias.prompts import PromptSet
 
 FILE = "celeba1000_vitb32_openai.npz"
-# images per gender in a pool: the number of the rarer gender among the 1000 images
+# Number of images per gender in a pool, which is that of the rarer gender in the 1000 images.
 PER_GENDER = 402
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -45,15 +45,14 @@ def file() -> Path:
 
 
 def say_if_missing() -> None:
-    """Print a note on stderr if the real embeddings are missing and their figures are skipped."""
+    """Print a note on stderr if the real embeddings are missing."""
     if not file().is_file():
         print(f"SKIPPED: {file()} is missing; set VLDEBIAS_REAL to its folder", file=sys.stderr)
 
 
 @dataclass(frozen=True, eq=False)
 class Gallery:
-    """Images with labels, the texts of the same model, queries, and the prompts on which
-    projections are fitted."""
+    """Labelled images, with queries and prompts for fitting embedded by the same model."""
 
     images: Embeddings
     texts: Host
@@ -62,28 +61,27 @@ class Gallery:
 
     @property
     def rows(self) -> Tensor:
-        """Return (n, d) normalised image features."""
+        """Return normalized image features (n, d)."""
         return self.images.unit[:].double()
 
     @property
     def gender(self) -> Rows:
-        """Return (n,) codes: male, female."""
+        """Return gender codes (n,) in the order male, female."""
         return self.images.column("gender").codes
 
     @property
     def query_of_occupation(self) -> dict[str, str]:
-        """Return occupation, as named in files of counts -> its query."""
+        """Return a mapping from occupations, as named in count files, to queries."""
         return {query.removeprefix("A photo of "): query for query in self.queries}
 
     @property
     def text_direction(self) -> Tensor:
-        """Return the difference (d,) between the texts for men and for women."""
+        """Return the difference (d,) between the prompts for men and for women."""
         texts = [text for group in self.prompts.groups for text in group]
         return directions(self.texts, self.prompts, texts)[0]
 
     def pools(self, seeds: Sequence[Any], among: Rows | None = None) -> list[Rows]:
-        """Return rows with as many men as women, PER_GENDER of each or all of the rarer, sampled
-        for each seed."""
+        """Sample rows with equally many men and women for each seed, with up to PER_GENDER each."""
         among = np.arange(len(self.images)) if among is None else among
         groups = [among[self.gender[among] == code] for code in (0, 1)]
         size = min(PER_GENDER, *map(len, groups))
@@ -95,8 +93,7 @@ class Gallery:
 
 
 def celeba() -> Gallery:
-    """Return 1000 images with gender and age, 51 professions as queries, and prompts with "man" and
-    "woman"."""
+    """Return 1000 CelebA images with gender and age, and queries for 51 professions."""
     with np.load(file(), allow_pickle=False) as arrays:
         read = {name: arrays[name] for name in arrays.files}
 
@@ -136,10 +133,9 @@ def celeba() -> Gallery:
 
 
 def miniature(folder: Path | None = None) -> tuple[Host, Callable[..., Embeddings]]:
-    """Return the texts of the miniature CLIP, or of another build, and its features of renders.
+    """Return the text encoder of a miniature CLIP, and a function that embeds renders.
 
-    The arguments are a world and options of `open_world`; features come from the package's cache if
-    they are there.
+    The function takes a world and options of `open_world`. It uses the package's cache of features.
     """
     from eval.miniature.data import open_world
     from vldebias.data.cache import embed_images

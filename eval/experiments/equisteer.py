@@ -1,18 +1,19 @@
-"""EquiSteer (Gaintseva et al., ECCV 2026, arXiv 2607.01147) by its formulas, as a baseline.
+"""Implement the baseline EquiSteer (Gaintseva et al., ECCV 2026, arXiv 2607.01147).
 
-For every cross-attention and time, with c the output at one position of the picture:
+For every cross-attention layer and time step, where c is the output at one image position:
 
-    s_v = mean c of texts with value v - mean c of texts without it, of length 1
-    gate   leave a prompt unchanged if max over positions of <c, s_v> exceeds t_v for any v, at one
-           layer in the first pass; t_v is midway between the mean of these maxima over texts with
-           v and that over neutral texts (Eq. 5)
-    erase  c - P c, P the projection on the span of all s_v (Eq. 7)
-    add    + a_v s_v, a_v the mean of the maxima over texts with v (Eq. 8)
+    s_v    difference between the mean of c for prompts with value v and for prompts without it,
+           scaled to length 1
+    gate   leaves a prompt unchanged if the maximum of <c, s_v> over positions exceeds t_v for any v
+           in one layer in the first pass, where t_v is midway between the means of these maxima for
+           prompts with v and for neutral prompts (Eq. 5)
+    erase  c - P c, where P is the projection on the span of all s_v (Eq. 7)
+    add    + a_v s_v, where a_v is the mean of the maxima for prompts with v (Eq. 8)
 
-Texts without a value are those of the other value if there are two, as in the authors' code, and
-neutral ones otherwise. The layer of the gate is the one that separates both kinds of texts best.
-The authors' code adds t_v in place of a_v by default, and can restore the length of each output;
-this module follows the formulas of the paper.
+Prompts without a value are those with the other value if there are two, as in the authors' code,
+and neutral prompts otherwise. The gate uses the layer that separates both kinds of prompts best. By
+default, the authors' code adds t_v instead of a_v, and it can restore the length of each output.
+This module follows the formulas in the paper.
 """
 
 from __future__ import annotations
@@ -33,8 +34,7 @@ Place = tuple[float, str]  # a time and a layer
 
 @dataclass(frozen=True)
 class Gate:
-    """Select the prompts to leave unchanged by the first pass of one layer: its directions (values,
-    d), and a threshold for each."""
+    """Select prompts to leave unchanged, based on the outputs of one layer in the first pass."""
 
     layer: str
     directions: Tensor
@@ -43,7 +43,7 @@ class Gate:
     def leaves_unchanged(
         self, pipe: Any, prompts: Sequence[str], noise: Sequence[int], steps: int
     ) -> list[bool]:
-        """Return for each image whether the gate leaves its prompt unchanged."""
+        """Return, for each image, whether the gate leaves its prompt unchanged."""
         is_left: list[bool] = []
         for _, output in outputs(pipe, prompts, steps, [self.layer], noise, first_pass=True):
             largest = (output @ self.directions.T).amax(1)
@@ -59,10 +59,9 @@ def outputs(
     noise: Sequence[int] | None = None,
     first_pass: bool = False,
 ) -> Iterator[tuple[Place, Tensor]]:
-    """Generate prompts, text i from noise i, and yield the outputs of the cross-attentions for the
-    conditional half, (b, positions, d), batch by batch.
+    """Generate images and yield batches of conditional cross-attention outputs (b, positions, d).
 
-    first_pass: only yield those of the first pass.
+    Prompt i uses noise i. If `first_pass` is True, only the outputs in the first pass are yielded.
     """
     modules = dict(pipe.unet.named_modules())
     seeds = range(len(prompts)) if noise is None else noise
@@ -104,8 +103,7 @@ def outputs(
 
 
 def directions_of(means: Mapping[str, Tensor]) -> Tensor:
-    """Return a unit direction for each value, (values, d), from the mean response (d,) to texts
-    with each value and to neutral ones."""
+    """Return unit directions (values, d) from the mean outputs (d,) for each kind of prompts."""
     values = [kind for kind in means if kind != NEUTRAL]
     rows = []
     for place, value in enumerate(values):
@@ -122,7 +120,7 @@ def fit(
     neutral: Sequence[str],
     steps: int,
 ) -> tuple[CrossAttentionEdit, Gate]:
-    """Fit what is erased and added, as an edit with the layers of another one, and the gate."""
+    """Fit EquiSteer as an edit of the same layers as `like`, and its gate."""
     layers = [name for name, _ in like.layers]
     kinds = {**texts_of_value, NEUTRAL: neutral}
     sums: dict[Place, dict[str, Tensor]] = {}
@@ -132,7 +130,7 @@ def fit(
             added = output.mean(1).sum(0) / len(texts)
             of_place[kind] = of_place.get(kind, 0) + added
     directions = {place: directions_of(means) for place, means in sums.items()}
-    # The largest response along each direction, (values,), for each text of a kind.
+    # The maximum response along each direction (values,) for each prompt, by kind of prompts.
     maxima: dict[Place, dict[str, Tensor]] = {}
     for kind, texts in kinds.items():
         for place, output in outputs(pipe, texts, steps, layers):
@@ -164,8 +162,7 @@ def fit(
 
 
 def thresholds_of(maxima: Mapping[str, Tensor]) -> Tensor:
-    """Return the threshold of each value, (values,), from the largest responses to the texts of
-    each kind, kind -> (texts, values)."""
+    """Return the threshold for each value (values,) from the maximum responses (texts, values)."""
     values = [kind for kind in maxima if kind != NEUTRAL]
     thresholds = []
     for place, value in enumerate(values):
@@ -176,8 +173,7 @@ def thresholds_of(maxima: Mapping[str, Tensor]) -> Tensor:
 
 
 def separation(maxima: Mapping[str, Tensor]) -> float:
-    """Return how often the largest response to a text with a value exceeds that to a neutral one
-    (AUROC), as the mean over values."""
+    """Return the mean AUROC of the maximum responses for prompts with a value or neutral ones."""
     shares = []
     for i, value in enumerate(kind for kind in maxima if kind != NEUTRAL):
         above = maxima[value][:, i, None] > maxima[NEUTRAL][:, i]

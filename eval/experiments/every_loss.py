@@ -1,8 +1,7 @@
-"""Train every loss of the package on the same towers, data and budget: the work of `every_loss`.
+"""Train with every loss in the package on the same towers, data and budget (`every_loss`).
 
-The two projections of the packaged model are trained on features of its frozen towers, from renders
-of birds and captions that name the species (48 texts). The kinds of wrong data are listed in
-`DATA`.
+The two projections of the packaged model are trained on features of its frozen towers, using
+renders of birds and captions that name one of 48 species. `DATA` lists the kinds of training data.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ from vldebias.training.monitor import image_features, text_features
 from vldebias.training.pairs import Pairs
 from vldebias.utils.pictures import subplots, write_png
 
-POOL = 6000  # renders per seed, some of which a kind of data uses
-FEW = 8  # number of species if a batch has many images of each
-TAIL = 50  # ratio of the frequencies of the most frequent and the rarest species
-COARSE = 6  # number of species that share one caption
+POOL = 6000  # renders per seed, from which each kind of data is selected
+FEW = 8  # number of species if batches contain many images per species
+TAIL = 50  # ratio between the frequencies of the most common and the rarest species
+COARSE = 6  # number of species that share a caption
 ACCURACY, RECALL = "zero_shot_accuracy", "recall@1 text->image"
 WORST, FINE, COST = "worst group", "species by means", "ms a step"
 
@@ -43,39 +42,38 @@ SHARES = {
     "40% wrong captions": 0.4,
     "60% wrong captions": 0.6,
 }
-"""Kind of data -> its share of wrong captions."""
+"""The share of wrong captions in each kind of data."""
 
 Species = NDArray[np.int64]
-Learned = tuple[Species, Species]  # rows of the pool, and the species that each caption names
+Learned = tuple[Species, Species]  # rows in the pool, and the species in each caption
 
 
 @dataclass(frozen=True)
 class Renders:
-    """Store features of renders from the frozen image tower, (n, w, 1, 1), and their labels."""
+    """Renders with labels, as features (n, w, 1, 1) of the frozen image tower."""
 
     features: Tensor
     species: Species
     group: Species
 
     def cosines(self, model: Any) -> Tensor:
-        """Return the cosine of each image with the text of each species, (n, texts)."""
+        """Return the cosines (n, texts) between images and the captions for each species."""
         return image_features(model, self.features) @ text_features(model, TEXTS).T
 
     def right_zero_shot(self, model: Any) -> NDArray[np.float64]:
-        """Return (n,) 1 if the nearest text names the species of an image, else 0."""
+        """Return, for each image, 1 if the nearest caption names its species and 0 otherwise."""
         nearest = self.cosines(model).argmax(dim=1).numpy()
         return (nearest == self.species).astype(float)
 
     def first_is_right(self, model: Any) -> NDArray[np.float64]:
-        """Return (texts,) 1 if the image nearest to a text shows its species, else 0."""
+        """Return, for each caption, 1 if the nearest image shows its species and 0 otherwise."""
         nearest = self.cosines(model).argmax(dim=0).numpy()
         return (self.species[nearest] == np.arange(len(nearest))).astype(float)
 
     def right_by_means(self, model: Any, pool: Renders, rows: Species) -> NDArray[np.float64]:
-        """Return (n,) 1 if the nearest class mean of training images, rows of the pool, has the
-        image's species.
+        """Return, for each image, 1 if the nearest class mean of training images has its species.
 
-        This shows how much of the species remains in features that were trained on coarser words.
+        This shows how well features that were trained on coarser captions distinguish species.
         """
         learned = image_features(model, pool.features[rows])
         species = torch.from_numpy(pool.species[rows])
@@ -85,13 +83,13 @@ class Renders:
 
 
 def clean(species: Species, seed: int) -> Learned:
-    """Return a part of the pool with its own captions."""
+    """Return a part of the pool with correct captions."""
     rows = np.arange(captions.FEWER)
     return rows, species[rows]
 
 
 def wrong(share: float) -> Callable[[Species, int], Learned]:
-    """Return data in which a share of the captions is sampled from all captions."""
+    """Return a function that replaces a share of the captions with random ones."""
 
     def made(species: Species, seed: int) -> Learned:
         rows, named = clean(species, seed)
@@ -101,15 +99,13 @@ def wrong(share: float) -> Callable[[Species, int], Learned]:
 
 
 def few_classes(species: Species, seed: int) -> Learned:
-    """Return the images of a few species, so that an eighth of the negatives are false; all species
-    are tested."""
+    """Return images of a few species, so that an eighth of the negatives are false."""
     rows = np.flatnonzero(species < FEW)
     return rows, species[rows]
 
 
 def long_tail(species: Species, seed: int) -> Learned:
-    """Return fewer images of each species than of the previous one, down to one in `TAIL` of the
-    first."""
+    """Return a long-tailed selection, in which the rarest species is `TAIL` times less frequent."""
     count = len(TEXTS)
     limit = np.bincount(species, minlength=count).min()
     sizes = np.round(limit * TAIL ** (-np.arange(count) / (count - 1))).astype(int).clip(1)
@@ -119,7 +115,7 @@ def long_tail(species: Species, seed: int) -> Learned:
 
 
 def coarse(species: Species, seed: int) -> Learned:
-    """Return captions that use one species for each group of `COARSE` species."""
+    """Return captions that name the same species for each group of `COARSE` species."""
     rows = np.arange(captions.FEWER)
     return rows, species[rows] // COARSE * COARSE
 
@@ -133,12 +129,12 @@ DATA: dict[str, Callable[[Species, int], Learned]] = {
     "long tail": long_tail,
     "coarse captions": coarse,
 }
-"""Kind of data -> (species of the pool, seed) -> what is learned from."""
+"""Functions from the pool's species and a seed to training data, for each kind of data."""
 
 
 @lru_cache(maxsize=12)
 def renders(n: int, seed: int) -> Renders:
-    """Return renders of a seed, with each species equally often and in front of each background."""
+    """Return n renders, in which all species and backgrounds are equally frequent."""
     world: Birds = birds.sample(n, seed=seed, balanced=True)
     parts = [captions.frozen(part) for part in captions.pixels(world).split(500)]
     return Renders(torch.cat(parts), world.species.numpy(), world.group.numpy())
@@ -147,8 +143,9 @@ def renders(n: int, seed: int) -> Renders:
 def every_loss(cell: Cell) -> dict[str, Any]:
     """Score one arm on one kind of data.
 
-    The score uses validation renders if settings are selected, and held-out ones otherwise. For
-    InfoNCE, also score a second training run without the pairs with the lowest early scores.
+    Scores are measured on validation renders for selecting settings, and on held-out renders
+    otherwise. For InfoNCE, also score a second training run that excludes the pairs with the lowest
+    early scores.
     """
     pool = renders(POOL, 8000 + cell["seed"])
     rows, named = DATA[cell["data"]](pool.species, cell["seed"])
@@ -181,7 +178,7 @@ def every_loss(cell: Cell) -> dict[str, Any]:
 
 
 def filtered(cell: Cell, images: Tensor, texts: list[str]) -> Any:
-    """Return a new model trained only on the pairs with the highest early scores."""
+    """Train a new model only on the pairs with the highest early scores."""
     cell = {**cell, "start": "heads", "temperature": captions.loss_of(cell)["temperature"]}
     _, watch = captions.watched(cell, images, texts)
     early = captions.learner("heads", cell["seed"])
@@ -190,7 +187,7 @@ def filtered(cell: Cell, images: Tensor, texts: list[str]) -> Any:
 
 
 def validated(learner: Any, data: str, pool: Renders, rows: Species) -> float:
-    """Return the score by which settings are selected, the accuracy of the species."""
+    """Return the species accuracy, by which settings are selected."""
     unseen = renders(captions.VALIDATION, captions.VALIDATION_SEED)
     if data == "coarse captions":
         return float(unseen.right_by_means(learner, pool, rows).mean())
@@ -198,7 +195,7 @@ def validated(learner: Any, data: str, pool: Renders, rows: Species) -> float:
 
 
 def worth(learner: Any, data: str, pool: Renders, rows: Species) -> dict[str, Any]:
-    """Return the figures of a model on held-out renders, and the scores of each render."""
+    """Return the figures for a model on held-out renders, with the scores of each render."""
     unseen = renders(captions.HELD_OUT, captions.HELD_OUT_SEED)
     if data == "coarse captions":
         right = unseen.right_by_means(learner, pool, rows)
@@ -215,7 +212,7 @@ def worth(learner: Any, data: str, pool: Renders, rows: Species) -> dict[str, An
 
 
 def draw_losses(result: Result, path: Path) -> None:
-    """Draw accuracy over the share of wrong captions, one line with its interval for each loss."""
+    """Draw accuracy over the share of wrong captions, with a line and interval for each loss."""
     figure, axes = subplots(1, 1, (8, 4.5))
     (axis,) = np.ravel(axes)
     points = dict[str, list[tuple[float, float, float, float]]]()

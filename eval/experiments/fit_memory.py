@@ -1,12 +1,12 @@
-"""Measure how much activation memory a fit of cross-attention needs, by image size and batch size.
+"""Measure the activation memory for fitting cross-attention, by image size and batch size.
 
     python -m eval.experiments.fit_memory --json eval/results/steer_memory.json
 
-The denoisers of Stable Diffusion 1.5 and XL run one pass on PyTorch's meta device, which allocates
-nothing: the largest sum of the tensors that are alive at once is counted. Half precision; a batch
-of b images is 2 b rows, because of guidance; attention is fused, as on a GPU, so that it stores no
-matrix of weights. Weights, the autoencoder and what a GPU's kernels use in addition are not
-counted. No weights are downloaded.
+The denoisers of Stable Diffusion 1.5 and XL run one pass on PyTorch's meta device, which does not
+allocate memory. The result is the maximum total size of tensors that are alive at the same time.
+Precision is half, guidance doubles the rows in a batch, and attention is fused, as on a GPU, so
+that attention weights are not stored. Model weights, the autoencoder and additional memory of GPU
+kernels are not counted. No weights are downloaded.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ SDXL = {
 
 
 class FusedAttention(TorchFunctionMode):
-    """Replace attention by a tensor with its output's shape, without a matrix of weights."""
+    """Replace attention with an empty output, so that attention weights are not allocated."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Return an output with the shape of the queries."""
+        """Return an empty tensor with the shape of the output."""
         kwargs = kwargs or {}
         if func is torch.nn.functional.scaled_dot_product_attention:
             query = args[0] if args else kwargs["query"]
@@ -61,18 +61,17 @@ class FusedAttention(TorchFunctionMode):
 
 
 class PeakMemory(TorchDispatchMode):
-    """Count the bytes of the storages that are alive at the same time; `peak` is their largest
-    sum."""
+    """Track the bytes in all live storages, whose maximum is `peak`."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
         self.current = 0
         self.peak = 0
-        # Weights are not counted, since operations return views of them.
+        # Exclude the weights, because operations may return views of them.
         self._known = {weight.untyped_storage()._cdata for weight in model.parameters()}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation and count the storages of its results."""
+        """Run an operation and count the storages of its outputs."""
         result = func(*args, **(kwargs or {}))
         for leaf in tree_iter(result):
             if isinstance(leaf, Tensor):
@@ -97,7 +96,7 @@ class PeakMemory(TorchDispatchMode):
 
 
 def peak_of(unet: UNet2DConditionModel, size: int, images: int) -> int:
-    """Return the bytes of activations of one guided pass for images of a given size in pixels."""
+    """Return the activation bytes in one guided pass for images of a given size in pixels."""
     rows = 2 * images
     like = {"device": "meta", "dtype": torch.float16}
     latents = torch.empty(rows, 4, size // 8, size // 8, **like)
@@ -113,7 +112,7 @@ def peak_of(unet: UNet2DConditionModel, size: int, images: int) -> int:
 
 
 def measure() -> Iterator[TaskResult]:
-    """Yield the peaks of both denoisers."""
+    """Yield the peak memory of both denoisers."""
     provenance = TaskProvenance(
         task="fit memory",
         title="Memory of the cross-attention fit",

@@ -1,31 +1,31 @@
-"""Compare what our methods and published ones do to images of the miniature pipeline from the same
-noise.
+"""Compare the effects of our methods and published methods on images from the miniature pipeline.
 
     python -m eval.experiments.generation --images 8 --json eval/results/generation.json
-    python -m eval.experiments.generation --images 2 --forms none difference    # a quick look
+    python -m eval.experiments.generation --images 2 --forms none difference    # a quick test
 
-The first takes half an hour on one core; an interrupted run resumes.
+The first command takes half an hour on one core. Pixels are stored in --work, so that an
+interrupted run can resume.
 
-The prompts are "A photo of a {profession}.", and images are judged by the classifier of the
-miniature world. There are three fits, each on 80 of the world's 100 professions and tested on the
-other 20, which gives 60 in all: the first is the packaged set, the others hold out randomly chosen
-ones. Intervals are over fits and professions (fits are resampled, then the professions of each).
-Pixels are stored in --work, so that an interrupted run resumes. Ten steps are used, since the
-subject is recognised as often as with twenty. Prompts without a profession are also measured: of
-the images that show a person (or a bird) without a method, how many still do with it?
+The prompts are "A photo of a {profession}.", and the classifier of the miniature world labels the
+images. There are three fits, each on 80 of the world's 100 professions and tested on the other 20.
+The first fit uses the packaged set, and the others hold out random professions. Intervals are over
+fits and professions (fits are resampled first, then the professions in each). Images are generated
+with ten steps, because the subject is recognized as often as with twenty. For prompts without a
+profession, the experiment measures how many images that show a person (or a bird) without a method
+still do so with it.
 
     none          the unmodified pipeline
-    default       debias(pipe, set, method="default"): calibration, with lam lowered until it spares
-                  the space
-    difference    P0 of the difference of the values
-    fair pca      fair PCA of the states ("fair-pca", FairImagen, Fu et al., 2025), without its
-                  noise; one fit
-    leading       P0 of the leading directions, which explain half of the variance between pairs
-    cali          the paper's settings
-    stated value  "balanced-prompts": a value for each image, stated in its prompt
+    default       debias(pipe, set, method="default"), which is calibration with lam lowered until
+                  other prompts are preserved
+    difference    P0 for the difference between the values
+    fair pca      fair PCA of the states ("fair-pca", FairImagen, Fu et al., 2025), without noise
+                  and with one fit
+    leading       P0 for the leading directions, which explain half of the variance between pairs
+    cali          the settings in the paper
+    stated value  "balanced-prompts", which states a value for each image in its prompt
 
-n images of a fair prompt have a discrepancy of about sqrt(0.5 / n), which biases ratios to "none"
-upwards; `discrepancy_squared` and its ratio are corrected for that.
+The expected discrepancy of n images for a fair prompt is about sqrt(0.5 / n), which biases ratios
+to "none" upwards. `discrepancy_squared` and its ratio are corrected for this bias.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ from vldebias.utils.progress import Progress
 SET = "professions-gender"
 STEPS, GUIDANCE, BATCH, BLOCK = 10, 3.0, 60, 12
 SEEDS = (0, 1, 2)
-FITS, LEFT_OUT = 3, 20  # fits, and professions that each holds out
-OUTSIDE_IMAGES = 4  # images of each outside prompt
-HALF = 0.5  # of what the pairs differ in
-SURE = 0.8  # of the judge; a gender with a lower one is unknown
+FITS, LEFT_OUT = 3, 20  # number of fits, and of professions that each holds out
+OUTSIDE_IMAGES = 4  # number of images per outside prompt
+HALF = 0.5  # share of the variance between pairs
+SURE = 0.8  # judge probability below which a gender counts as unknown
 SHARE = Metric(
     "discrepancy, share of none", "gap from even shares, remaining share", "fact", "lower"
 )
@@ -85,7 +85,7 @@ SHARE_OF_SQUARES = Metric(
     "lower",
 )
 SHOWS = Metric("shows what was asked for", "shows what was asked for", "utility", "higher")
-OUTSIDE = {  # world of the subject -> prompts without a profession
+OUTSIDE = {  # prompts without a profession by world
     "portraits": [
         "A photo of a person.",
         "A photo of a celebrity.",
@@ -100,12 +100,12 @@ Draw = Callable[[Sequence[str], list[torch.Generator], int], Tensor]
 
 @dataclass(frozen=True)
 class Form:
-    """Describe one way to generate.
+    """A method for generating images.
 
     Attributes:
-        draw: (prompts, generators, seed) -> pixels.
-        fitted: whether it is fitted to the professions of a fit.
-        fits: the number of fits that its figures cover.
+        draw: A function from prompts, generators and a seed to pixels.
+        fitted: Whether the method is fitted to professions.
+        fits: The number of fits that are measured.
     """
 
     name: str
@@ -116,8 +116,7 @@ class Form:
 
 
 def _leading(problem: Problem, role: str) -> Tensor:
-    """Return the leading directions (r, d) of the pairs' differences that explain half of their
-    variance."""
+    """Return the leading directions (r, d) that explain half of the variance between pairs."""
     rows = torch.cat(pair_scatters(problem, role))
     _, lengths, directions = torch.linalg.svd(rows, full_matrices=False)
     explained = lengths.square().cumsum(0) / lengths.square().sum()
@@ -138,8 +137,7 @@ LEADING = ClosedForm(
 
 @cache
 def splits() -> tuple[PromptSet, ...]:
-    """Return the packaged prompt set, then versions of it that hold out other professions; each
-    profession is held out at most once."""
+    """Return the packaged prompt set, and versions that hold out other, disjoint professions."""
     shipped = load_prompts(SET)
     names = ("groups", "classes", "class_names")
     both = {
@@ -161,16 +159,15 @@ def splits() -> tuple[PromptSet, ...]:
 
 
 def noise(prompt: str, seed: int) -> int:
-    """Return the seed of an image's generator, which is the same for every method and differs
-    between prompts."""
+    """Return the seed for an image, which depends on the prompt but not on the method."""
     return int.from_bytes(hashlib.sha256(f"{seed}\0{prompt}".encode()).digest()[:6], "big")
 
 
 class Studio:
-    """Generate the pixels of every form once with the pipeline, and store them in a folder."""
+    """Generate images with every form, and store their pixels in a folder."""
 
     def __init__(self, work: Path, images: int) -> None:
-        # The folder is specific to these weights.
+        # Images are stored separately for each version of the weights.
         self.work, self.images = work / digest(weights_dir() / "unet.safetensors")[:8], images
         self.pipe = load_pipeline()
         self.pipe.unet.to(
@@ -181,8 +178,7 @@ class Studio:
     def pixels(
         self, form: Form, part: str, prompts: Sequence[str], images: int, seed: int
     ) -> Pixels:
-        """Return (prompts * images, h, w, 3), in blocks of images, so that more of them can be
-        requested later."""
+        """Return pixels (prompts * images, h, w, 3), in blocks that can be extended later."""
         starts = range(0, images, BLOCK)
         blocks = [
             self._block(form, part, prompts, range(i, min(i + BLOCK, images)), seed) for i in starts
@@ -219,7 +215,7 @@ class Studio:
         return torch.as_tensor(self.pipe(list(prompts), generator=generators, **how).images).float()
 
     def forms(self, fit: int = 0) -> list[Form]:
-        """Return all forms, fitted to the professions of a fit."""
+        """Return all forms, fitted to the professions in a fit."""
         return [
             Form(
                 "none",
@@ -236,7 +232,7 @@ class Studio:
         ]
 
     def attached(self, method: Any, fit: int) -> Draw:
-        """Return a function that generates with a method attached; the method is fitted once."""
+        """Fit a method, and return a function that generates images with the method attached."""
 
         @cache
         def edits() -> Any:
@@ -254,7 +250,7 @@ class Studio:
     def stated(
         self, prompts: Sequence[str], generators: list[torch.Generator], seed: int
     ) -> Tensor:
-        """Generate with balanced prompts, whose values are sampled for each seed."""
+        """Generate images with balanced prompts, whose values depend on the seed."""
         with debias(self.pipe, SET, method=Balanced(seed=seed)):
             return self.call(prompts, generators)
 
@@ -264,8 +260,7 @@ class Studio:
 
 
 def judged(pixels: Pixels) -> dict[str, NDArray[Any]]:
-    """Return the gender, unknown if the judge is unsure, the profession and the world of pixels (n,
-    h, w, 3)."""
+    """Return the gender (or unknown), profession and world in images (n, h, w, 3)."""
     predictions = load_judge().predict(torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255)
     sure = predictions["gender_probabilities"].amax(1) >= SURE
     gender = torch.where(sure, predictions["gender"], UNKNOWN)
@@ -286,10 +281,10 @@ def over_fits(
     n: Mapping[str, int],
     share: bool = False,
 ) -> None:
-    """Add a row per method: the mean of values (prompts,), or its ratio to "none".
+    """Add a row for each method with the mean of the values (prompts,), or its ratio to "none".
 
-    fits: (prompts,) the fit that holds out each prompt. Fits are resampled first, then the prompts
-    of each; with a single fit, only prompts are.
+    `fits` (prompts,) is the fit that holds out each prompt. Fits are resampled first, and then the
+    prompts in each. With a single fit, only prompts are resampled.
     """
     rows, rng = (
         {name: np.asarray(own, dtype=np.float64) for name, own in values.items()},
@@ -318,8 +313,8 @@ def over_fits(
 
 
 def unseen_codes(studio: Studio, name: str, fits: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the genders and professions in a form's images for the held-out professions of the
-    first fits, (fits * LEFT_OUT, images)."""
+    """Return the genders and professions in images of held-out professions, both with shape
+    (fits * LEFT_OUT, images)."""
     genders: list[NDArray[Any]] = []
     professions: list[NDArray[Any]] = []
     for fit, split in enumerate(splits()[:fits]):
@@ -336,7 +331,7 @@ def unseen_codes(studio: Studio, name: str, fits: int) -> tuple[NDArray[Any], ND
 
 
 def unseen(result: TaskResult, studio: Studio, names: Sequence[str], fits: int) -> None:
-    """Add the rows of some forms for the held-out professions of the first fits."""
+    """Add the rows for some forms and the held-out professions in the first fits."""
     left_out: list[str] = []
     for split in splits()[:fits]:
         left_out += [name.lower() for name in split.held_out_class_names]
@@ -366,13 +361,12 @@ def unseen(result: TaskResult, studio: Studio, names: Sequence[str], fits: int) 
 def outside(
     result: TaskResult, studio: Studio, world: str, names: Sequence[str], fits: int
 ) -> None:
-    """Add the share of the images showing the requested subject under "none" that also do under
-    each form."""
+    """Add the share of images that show the requested subject with "none" and with each form."""
     prompts, shown = OUTSIDE[world], dict[str, list[NDArray[np.bool_]]]()
     for fit in range(fits):
         for form in studio.forms(fit):
             if form.name in names:
-                # generated only once if it is not fitted
+                # Images of forms that are not fitted are generated only once.
                 part = f"outside-{world}-{fit if form.fitted else 0}"
                 predicted_world = judged(
                     studio.pixels(form, part, prompts, OUTSIDE_IMAGES, SEEDS[0])
@@ -391,9 +385,9 @@ def outside(
 def kept(
     result: TaskResult, shown: Mapping[str, NDArray[np.bool_]], fits: int, subset: str
 ) -> None:
-    """Add the rows of `outside`.
+    """Add the rows of `outside`, given whether each form shows the subject.
 
-    shown: form -> (fits * prompts, images), fit by fit.
+    The arrays in `shown` have shape (fits * prompts, images).
     """
     totals = shown["none"].sum(1)
     has_any = totals > 0
@@ -413,7 +407,7 @@ def kept(
 
 
 def measure(studio: Studio, chosen: Sequence[str] | None) -> Iterator[TaskResult]:
-    """Measure the professions that a fit holds out, and other prompts."""
+    """Measure held-out professions and other prompts."""
     forms = [
         form for form in studio.forms() if not chosen or form.name in chosen or form.name == "none"
     ]
@@ -455,7 +449,7 @@ def measure(studio: Studio, chosen: Sequence[str] | None) -> Iterator[TaskResult
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("--images", type=int, default=8, help="of each unseen profession and seed")
+    options.add_argument("--images", type=int, default=8, help="images per held-out profession")
     options.add_argument(
         "--work", type=Path, default=Path("results/generation"), help="folder for the pixels"
     )

@@ -1,15 +1,15 @@
 """Test whether the default method makes any search worse.
 
     python -m eval.experiments.harm                  # the miniature's portraits
-    python -m eval.experiments.harm --on real        # photographs too, from $VLDEBIAS_REAL
-    python -m eval.experiments.harm --draw 1         # other galleries and references
+    python -m eval.experiments.harm --on real        # also photographs, from $VLDEBIAS_REAL
+    python -m eval.experiments.harm --draw 1         # different galleries and references
     python -m eval.experiments.harm --json FILE
 
 Every method is measured on cells, each of which has an attribute, a prompt set, queries and a
-gallery. A cell is harmed if the 95% interval of the change of MaxSkew@k (mean over queries,
-paired, over images) is above 0, and helped if it is below. The removable gap is the part that the
-best of the compared methods removes, selected with the labels. The reference has no labels and
-shares no image with the gallery.
+gallery. A cell is harmed if the 95% interval for the change in mean MaxSkew@k over queries (paired,
+over images) is above 0, and helped if it is below 0. The removable gap is the part that the best of
+the compared methods, selected with true labels, removes. The reference is unlabelled and does not
+share images with the gallery.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from vldebias.report.result import Measurement, TaskProvenance, TaskResult
 from vldebias.study.evaluating import evaluate
 
 CELLS = Path(__file__).with_name("harm.yaml")
-# The defaults, which are counted, and the named methods that they are compared with.
+# The default methods, for which cells are counted, and the methods for comparison.
 COUNTED = ("default", "default+equalise", "difference", "paper")
 OTHERS = ("cali", "orth-cali", "equalise", "difference+equalise", "cali+equalise")
 RESAMPLES = 200
-REFERENCE = 200  # maximum number of images
+REFERENCE = 200  # maximum number of reference images
 TALLIES = {
     "cells": Metric("cells", "cells"),
     "harmed": Metric("harmed", "cells made worse", "fact", "lower"),
@@ -52,9 +52,9 @@ TALLIES = {
 
 @dataclass(frozen=True)
 class Cell:
-    """Describe one search: its queries, gallery, prompt set and reference.
+    """A search with queries, a gallery, a prompt set and a reference.
 
-    prior: "uniform" if the gallery is even, "dataset" otherwise.
+    `prior` is "uniform" for even galleries and "dataset" otherwise.
     """
 
     family: str
@@ -68,7 +68,7 @@ class Cell:
     prior: str = "uniform"
 
     def changes(self, methods: Sequence[str] = (*COUNTED, *OTHERS)) -> dict[str, Measurement]:
-        """Return method -> the row of MaxSkew, with its change from the search without an edit."""
+        """Return MaxSkew for each method, with its change from the search without an edit."""
         k = min(60, max(10, len(self.gallery) // 8))
         rows = {}
         for method in methods:
@@ -84,7 +84,7 @@ class Cell:
                     methods=[method],
                     resamples=RESAMPLES,
                 )
-            except VldebiasError:  # refused, since the set lacks what the method needs
+            except VldebiasError:  # the set lacks something that the method needs
                 continue
             for row in result.rows:
                 if row.metric == f"max_skew@{k}" and not row.subset and row.change is not None:
@@ -93,11 +93,11 @@ class Cell:
 
 
 def miniature(draw: int) -> Iterator[Cell]:
-    """Yield the cells of the miniature's portraits."""
+    """Yield cells with the miniature's portraits."""
     content = yaml.safe_load(CELLS.read_text())
     texts, portraits = embeddings.miniature()
     images = portraits("portraits", n=1500, seed=9002, balanced=True)
-    # The reference has the natural proportions and is not balanced.
+    # The reference is not balanced, but has the natural proportions.
     reference = portraits("portraits", n=REFERENCE, seed=9013 + draw, balanced=False)
     own = {name: _own_set(name, definition) for name, definition in content["sets"].items()}
     for family in content["cells"]:
@@ -120,10 +120,10 @@ def miniature(draw: int) -> Iterator[Cell]:
 
 
 def photographs(draw: int) -> Iterator[Cell]:
-    """Yield the cells of CelebA: gender with all pairs, with five pairs, and with one."""
+    """Yield cells with CelebA, for gender with all prompt pairs, five pairs and one pair."""
     data = embeddings.celeba()
     for number in (len(data.prompts.groups), 5, 1):
-        # The queries are professions, so they are the class prompts.
+        # The class prompts are the queries, which are professions.
         prompts = replace(
             data.prompts,
             groups=data.prompts.groups[:number],
@@ -148,7 +148,7 @@ def photographs(draw: int) -> Iterator[Cell]:
 
 
 def _own_set(name: str, definition: Mapping[str, Any]) -> PromptSet:
-    """Return a set from the file, whose classes are the ten concepts of another set."""
+    """Return a set from the file, with the ten concepts in a different set as classes."""
     prompts = make_prompt_set(
         name, definition["attribute"], definition["concepts"], definition["templates"]
     )
@@ -159,8 +159,7 @@ def _own_set(name: str, definition: Mapping[str, Any]) -> PromptSet:
 def _rows(
     images: Embeddings, column: str, shares: Sequence[float], rng: np.random.Generator
 ) -> NDArray[np.intp]:
-    """Sample rows in which the values of a column have given shares; the last share applies to all
-    further values."""
+    """Sample rows with given shares of a column's values, of which the last is for all others."""
     codes = images.column(column).codes
     values = [value for value in np.unique(codes) if value >= 0]
     weights = [shares[min(place, len(shares) - 1)] for place in range(len(values))]
@@ -171,7 +170,7 @@ def _rows(
 
 
 def measure(cells: Iterator[Cell]) -> Iterator[TaskResult]:
-    """Yield the rows of all cells, then the counts of each family."""
+    """Yield the rows of all cells, and then the counts for each family."""
     found: dict[str, list[dict[str, Measurement]]] = {}
     details = TaskResult(TaskProvenance(task="cells", description="MaxSkew of each search"))
     for cell in cells:
@@ -196,8 +195,7 @@ def measure(cells: Iterator[Cell]) -> Iterator[TaskResult]:
 
 
 def tally(family: str, cells: Sequence[Mapping[str, Measurement]]) -> TaskResult:
-    """Count for each method the cells that it makes worse and better, and the share of the gap that
-    it removes."""
+    """Count the cells that each method makes worse or better, and the share of the gap removed."""
     part = TaskResult(TaskProvenance(task=family, description="counts of cells", title=family))
     best = [_best(rows) for rows in cells]
     for method in COUNTED:
@@ -217,7 +215,7 @@ def tally(family: str, cells: Sequence[Mapping[str, Measurement]]) -> TaskResult
 
 
 def _change(rows: Mapping[str, Measurement], method: str) -> tuple[float, float, float]:
-    """Return the change of a method with its interval; no change if the method was refused."""
+    """Return the change with its interval for a method, or no change if the method failed."""
     row = rows.get(method)
     if row is None or row.change is None:
         return (0.0, 0.0, 0.0)
@@ -225,13 +223,13 @@ def _change(rows: Mapping[str, Measurement], method: str) -> tuple[float, float,
 
 
 def _best(rows: Mapping[str, Measurement]) -> float:
-    """Return the largest decrease of any method beyond its interval, or 0."""
+    """Return the largest significant decrease with any method, or 0."""
     falls = [_change(rows, method) for method in rows]
     return min([change[0] for change in falls if change[2] < 0], default=0.0)
 
 
 def main() -> None:
-    """Measure the cells that the arguments select."""
+    """Measure the selected cells."""
     options = parser(__doc__)
     options.add_argument("--on", choices=["miniature", "real"], default="miniature")
     options.add_argument("--draw", type=int, default=0, help="of galleries and references")

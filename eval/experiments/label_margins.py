@@ -1,7 +1,8 @@
-"""Measure margins of networks that fit correct, half random and random labels of digits: Figure 8-2
-of the thesis, on scikit-learn's digits.
+"""Measure the margins of networks that fit digits with correct or partly random labels.
 
     python -m eval.experiments.label_margins --json label_margins.json
+
+This corresponds to Figure 8-2 in the thesis and uses scikit-learn's digits.
 """
 
 from __future__ import annotations
@@ -22,18 +23,19 @@ from vldebias.study.diagnosis import margins
 
 SEEDS = range(5)
 SHARES = (0.5, 1.0)
-LEARNED = 300  # number of images
+LEARNED = 300  # number of training images
 GAP = "generalisation error"
 
 
 @cache
 def medians(seed: int, share: float) -> dict[str, float]:
-    """Return the median of each margin of a network that fits labels of which a share is random.
+    """Return the median margins of a network that fits labels, a share of which are random.
 
-    The generalisation error is included: training accuracy minus accuracy on the held-out images.
+    The result includes the generalization error, which is the difference between the accuracies on
+    training images and on held-out images.
 
     Raises:
-        RuntimeError: the network does not fit all of its labels.
+        RuntimeError: If the network does not fit all labels.
     """
     images, digits = load_digits(return_X_y=True)
     pixels = torch.tensor(images / 16, dtype=torch.float32)
@@ -63,8 +65,7 @@ def medians(seed: int, share: float) -> dict[str, float]:
 
 
 def measure() -> Iterator[TaskResult]:
-    """Yield the ratio of each margin with correct labels to that with random ones, and the
-    generalisation errors."""
+    """Yield the ratios of margins with correct and random labels, and generalization errors."""
     provenance = TaskProvenance(
         task="label_margins",
         description="Median margin with correct labels over that with random ones.",

@@ -1,4 +1,4 @@
-r"""Evaluate frozen features by a logistic regression: accuracy, worst group and intervals.
+r"""Evaluate frozen features with a logistic regression, including the worst group and intervals.
 
     python -m eval.experiments.linear --data birds --group place
     python -m eval.experiments.linear --data cifar-10-batches-bin --model ViT-B-32 \
@@ -8,13 +8,13 @@ r"""Evaluate frozen features by a logistic regression: accuracy, worst group and
     python -m eval.experiments.linear --data cifar10 --root data --features backbone
     python -m eval.experiments.linear --train train.npz --test test.npz --label y --group place
 
-The protocol of chapters 3 to 5 of the thesis: the encoder is frozen, one linear layer is trained on
-the training split and scored on the test split. The layer is scikit-learn's LogisticRegression on
-rows of norm 1; its C is chosen among `PENALTIES` on a fifth of the training rows, unless --c sets
-it. Data are a world of the miniature (birds, portraits), a data set by name (`vldebias eval data`;
-cifar10, cifar100 and stl10 are read in their binary layouts), or a folder with one subfolder per
-class in train/ and test/. --features backbone uses the input of the image tower's head, as SimCLR
-and its successors do; the default is the joint space.
+This is the protocol in chapters 3 to 5 of the thesis: the encoder is frozen, and a linear layer is
+trained on the training split and scored on the test split. The layer is scikit-learn's
+LogisticRegression on rows with norm 1. Unless --c is passed, its C is selected from `PENALTIES` on
+a fifth of the training rows. The data can be a miniature world (birds, portraits), a named data set
+(see `vldebias eval data`; cifar10, cifar100 and stl10 must be binary versions), or a folder with
+one subfolder per class in train/ and test/. By default, features are in the joint space. With
+--features backbone, they are the input of the image tower's head, as in SimCLR and its successors.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from vldebias.report.result import NONE, Result, TaskProvenance, TaskResult
 
 PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 RESAMPLES = 2000
-WORLD_SPLITS = {"train": "reference", "test": "test"}  # training pictures in the package
+WORLD_SPLITS = {"train": "reference", "test": "test"}  # packaged images for training and testing
 WORLD_LABELS = {"birds": "label", "portraits": "gender"}
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
@@ -54,7 +54,7 @@ Codes = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Split:
-    """Store features (n, d) of norm 1, classes (n,) and, if there are groups, groups (n,)."""
+    """Unit features (n, d), classes (n,) and optional groups (n,)."""
 
     features: Floats
     classes: Codes
@@ -79,7 +79,7 @@ def open_images(data: str, split: str, root: Path | None) -> ImageData:
 
 
 def open_folder(folder: Path, split: str) -> ImageData:
-    """Open folder/SPLIT with one subfolder of images per class, as torchvision's ImageFolder."""
+    """Open folder/SPLIT with one subfolder of images per class, like torchvision's ImageFolder."""
     files = sorted(path for path in (folder / split).glob("*/*") if path.is_file())
     if not files:
         raise InvalidInputError(
@@ -91,8 +91,7 @@ def open_folder(folder: Path, split: str) -> ImageData:
 
 
 def split_of(images: Embeddings, label: str, group: str | None) -> Split:
-    """Return unit features, classes and groups of embedded images; rows of unknown class are
-    excluded."""
+    """Return the features, classes and groups of embedded images, except for unknown classes."""
     classes = images.column(label)
     known = classes.known
     groups = None
@@ -105,10 +104,11 @@ def split_of(images: Embeddings, label: str, group: str | None) -> Split:
 
 
 def fit(train: Split, c: float | None, seed: int) -> tuple[Any, float]:
-    """Return the logistic regression on the training rows, and its C.
+    """Fit a logistic regression on the training rows, and return it with its C.
 
-    c: inverse strength of the L2 penalty; None selects it by accuracy on a fifth of the rows,
-    sampled by class, and fits all rows again. Ties go to the stronger penalty.
+    `c` is the inverse strength of the L2 penalty. If None, it is selected by accuracy on a
+    stratified fifth of the rows, preferring stronger penalties in ties, and all rows are fitted
+    again.
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import train_test_split
@@ -139,10 +139,10 @@ def fit(train: Split, c: float | None, seed: int) -> tuple[Any, float]:
 
 
 def measure(train: Split, test: Split, provenance: TaskProvenance, c: float | None) -> TaskResult:
-    """Return accuracy, accuracy by group and the worst group of a linear layer on the test split.
+    """Return the accuracy, accuracy by group and worst group on the test split.
 
-    The worst group is selected again in each resample; if all of its images are right or all are
-    wrong, Wilson's interval is used.
+    The worst group is determined in each resample. If its accuracy is 0 or 1, the Wilson interval
+    is used.
     """
     if train.class_names != test.class_names:
         raise InvalidInputError(
@@ -162,7 +162,7 @@ def measure(train: Split, test: Split, provenance: TaskProvenance, c: float | No
 
 
 def _add_groups(result: TaskResult, right: Floats, groups: Labels) -> None:
-    """Add the accuracy of each group that occurs, and of the worst."""
+    """Add the accuracy in each group that occurs, and in the worst group."""
     codes = np.unique(groups.codes)
     for code in codes:
         members = right[groups.codes == code]
@@ -189,7 +189,7 @@ def _add_groups(result: TaskResult, right: Floats, groups: Labels) -> None:
 
 
 def arguments(words: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -214,18 +214,17 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
 
 
 def before_head(encoder: ImageEncoder, head: nn.Parameter | nn.Module | None) -> ImageEncoder:
-    """Return an encoder whose features are the input of the image tower's head, the last layer
-    before the joint space.
+    """Return an encoder whose features are the input of the last layer before the joint space.
 
     Raises:
-        InvalidInputError: the tower has no head, or one whose input cannot be read, such as the
-            attention pool of CLIP's ResNets.
+        InvalidInputError: If the tower has no head, or if its input is inaccessible, as in the
+            attention pooling of CLIP's ResNets.
     """
     visual = getattr(encoder.model, "visual", None)
     if isinstance(head, nn.Parameter) and getattr(visual, "proj", None) is head:
 
         def without_projection(pixels: Pixels) -> Tensor:
-            # open_clip's tower skips a projection that is None.
+            # open_clip's tower skips the projection if it is None.
             visual.proj = None
             try:
                 return encoder.forward(pixels)
@@ -257,7 +256,7 @@ def before_head(encoder: ImageEncoder, head: nn.Parameter | nn.Module | None) ->
 
 
 def features_of(options: argparse.Namespace) -> tuple[Callable[[str], Embeddings], str, str]:
-    """Return split -> embedded images, the name of the data, and that of the model."""
+    """Return a function from splits to embedded images, and the names of the data and the model."""
     if options.train is not None and options.test is not None:
         files = {"train": options.train, "test": options.test}
         return lambda split: open_embeddings(files[split])[0], str(options.test), "features"
@@ -275,7 +274,7 @@ def features_of(options: argparse.Namespace) -> tuple[Callable[[str], Embeddings
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Embed, fit, score, print, and return the exit status."""
+    """Run the evaluation and return the exit status."""
     options = arguments(words)
     try:
         embedded, data, model = features_of(options)

@@ -1,8 +1,7 @@
-"""Provide images of MNIST and CIFAR-10 from files, and a small network trained on two views of
-them.
+"""Load images from MNIST and CIFAR-10, and train a small network on two views of them.
 
-`make mnist` fetches MNIST. CIFAR-10 is read from its binary version, if you put or link the folder
-`cifar-10-batches-bin` into eval/downloads.
+`make mnist` downloads MNIST. For CIFAR-10, copy or link the folder `cifar-10-batches-bin` with the
+binary version to eval/downloads.
 """
 
 from __future__ import annotations
@@ -35,18 +34,18 @@ from vldebias.training.settings import LoopSettings, LossSettings
 
 DOWNLOADS = Path(__file__).parents[1] / "downloads"
 CLASSES = 10
-VALIDATION = 10_000  # the last images of the training split, on which settings are selected
-TOLERANCE = 1e-2  # penalty of the logistic regressions; smaller values change no figure
+VALIDATION = 10_000  # number of last training images, which are used for selecting settings
+TOLERANCE = 1e-2  # penalty of logistic regressions, as smaller values do not change figures
 LINEAR = "linear evaluation"
 
 
 @dataclass(frozen=True)
 class Images:
-    """Store images and their classes.
+    """Images with classes.
 
     Attributes:
-        pixels: (n, c, h, w) float32 in [0, 1].
-        labels: (n,) int64, 0 to 9.
+        pixels: The images (n, c, h, w) as float32 in [0, 1].
+        labels: The classes (n,) as int64 from 0 to 9.
     """
 
     pixels: Tensor
@@ -57,7 +56,7 @@ class Images:
 
 
 def has_files(data: str) -> bool:
-    """Return whether the files of "mnist" or "cifar10" are in eval/downloads."""
+    """Return whether the files for "mnist" or "cifar10" are in eval/downloads."""
     return _folder(data).is_dir()
 
 
@@ -68,13 +67,13 @@ def _folder(data: str) -> Path:
 
 @lru_cache(maxsize=2)
 def read(data: str, split: str) -> tuple[Tensor, NDArray[np.int64]]:
-    """Read the "train" or "test" split of "mnist" or "cifar10".
+    """Load the "train" or "test" split of "mnist" or "cifar10".
 
     Returns:
-        Pixels (n, c, h, w) uint8 and classes (n,).
+        Pixels (n, c, h, w) as uint8, and classes (n,).
 
     Raises:
-        InvalidInputError: the files are not there.
+        InvalidInputError: If the files are missing.
     """
     folder = _folder(data)
     if not folder.is_dir():
@@ -87,7 +86,7 @@ def read(data: str, split: str) -> tuple[Tensor, NDArray[np.int64]]:
         pixels = read_image_file(str(folder / f"{prefix}-images-idx3-ubyte"))[:, None]
         labels = read_label_file(str(folder / f"{prefix}-labels-idx1-ubyte")).numpy()
         return pixels, labels
-    # A record is the class, then the red, green and blue pixels.
+    # A record consists of the class, followed by the red, green and blue pixels.
     files = sorted(folder.glob("data_batch_*.bin" if split == "train" else "test_batch.bin"))
     records = np.concatenate([np.fromfile(path, np.uint8).reshape(-1, 3073) for path in files])
     pixels = torch.from_numpy(records[:, 1:].reshape(-1, 3, 32, 32))
@@ -97,13 +96,14 @@ def read(data: str, split: str) -> tuple[Tensor, NDArray[np.int64]]:
 def sample(
     cell: Cell, items: int, tested: int, *, shares: NDArray[np.float64] | None = None
 ) -> tuple[Images, Images]:
-    """Return images to train on, which depend on the seed, and to test on, which do not.
+    """Return training images, which depend on the seed, and test images, which do not.
 
     Args:
-        cell: with "data" and "seed"; with "tuning", test images come from the training split.
-        items: number of training images.
-        tested: number of test images.
-        shares: (10,) probability of keeping an image of each class; None keeps all.
+        cell: A cell with "data" and "seed". With "tuning", test images come from the training
+            split.
+        items: The number of training images.
+        tested: The number of test images.
+        shares: The probability (10,) of keeping an image of each class, or None to keep all.
     """
     data = cell["data"]
     pixels, labels = read(data, "train")
@@ -126,13 +126,13 @@ def _images(pixels: Tensor, labels: NDArray[np.int64], rows: NDArray[np.int64]) 
 
 @dataclass(frozen=True)
 class Views:
-    """Rotate, crop, mirror and brighten each image of a batch at random.
+    """Rotate, crop, mirror and brighten each image in a batch at random.
 
     Attributes:
-        crop: smallest share of the area that is kept.
-        turn: largest angle in degrees.
-        mirror: mirror half of the images.
-        brightness: largest relative change of the brightness.
+        crop: The minimum share of the area to keep.
+        turn: The maximum angle in degrees.
+        mirror: Whether to mirror half of the images.
+        brightness: The maximum relative change in brightness.
     """
 
     crop: float
@@ -158,9 +158,9 @@ class Views:
 
 
 class Learner(nn.Module):
-    """Encode images by two convolutions; the loss sees a projection of the features.
+    """Encode images with two convolutions, and project the features for the loss.
 
-    It has the members of `Towers` that `Trainee` reads.
+    The class has the attributes of `Towers` that `Trainee` needs.
     """
 
     mean = (0.0,)
@@ -186,7 +186,7 @@ class Learner(nn.Module):
         return self
 
     def image(self, pixels: Tensor) -> Tensor:
-        """Return the inputs of the loss, (b, 32)."""
+        """Return the inputs (b, 32) of the loss."""
         embeddings: Tensor = self.head(self.encoder(pixels))
         return embeddings
 
@@ -202,7 +202,7 @@ class Learner(nn.Module):
 
 
 class Partners(TensorBatches):
-    """Pair each image with another one with the same label, instead of a second view."""
+    """Pair each image with a different image with the same label instead of a second view."""
 
     def batch(self, number: int) -> Batch:
         """Return micro-batch `number`."""
@@ -226,13 +226,13 @@ def learn(
     *,
     zero_xi: bool = False,
 ) -> Learner:
-    """Return a network after training from random weights that only depend on the seed.
+    """Train a network from random weights, which depend only on the seed, and return it.
 
     Args:
-        batches: pairs of views.
-        settings: fields of `LossSettings`, and sharpness, rho and fourier of `LoopSettings`.
-        cell: with "temperature", "steps", "lr", "batch_size" and "seed".
-        zero_xi: keep xi of NUCLR at 0.
+        batches: The pairs of views.
+        settings: Fields of `LossSettings`, and sharpness, rho and fourier from `LoopSettings`.
+        cell: A cell with "temperature", "steps", "lr", "batch_size" and "seed".
+        zero_xi: Whether to keep NUCLR's xi at 0.
     """
     torch.manual_seed(cell["seed"])
     learner = Learner(batches.images)
@@ -267,7 +267,7 @@ def learn(
 def correct(
     train: Tensor, labels: NDArray[np.int64], test: Tensor, true: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return which test rows (n,) a logistic regression on the training rows gets right."""
+    """Return which test rows (n,) a logistic regression on the training rows predicts correctly."""
     weight, bias = logistic_regression(
         train, labels, CLASSES, c=1.0, like=train, tolerance=TOLERANCE
     )
@@ -276,15 +276,15 @@ def correct(
 
 
 def scored(metric: str, rows: NDArray[np.float64]) -> dict[str, Any]:
-    """Return a figure with the score of each image."""
+    """Return a figure with the scores of all images."""
     return {metric: float(rows.mean()), **packed(metric, rows)}
 
 
 def noisy(cell: Cell) -> dict[str, Any]:
-    """Train on pairs of which a share is wrong, and score the features by linear evaluation.
+    """Train on pairs, a share of which are wrong, and score the features by linear evaluation.
 
-    "labels" pairs two images that have the same noisy label; "crops" pairs two views of an image,
-    each of which is a patch of a fifth of its sides with probability eta.
+    "labels" pairs two images with the same noisy label. "crops" pairs two views of an image, each
+    of which is cropped to a fifth of the width and height with probability eta.
     """
     images, test = sample(cell, cell["items"], cell["tested"])
     views, eta = Views(**cell["views"]), cell["eta"]
@@ -305,16 +305,16 @@ def noisy(cell: Cell) -> dict[str, Any]:
 def linear_evaluation(
     learner: Learner, images: Images, test: Images, labelled: int
 ) -> dict[str, Any]:
-    """Score the features by a logistic regression on the true labels of some training images."""
+    """Score the features with a logistic regression on the true labels of some training images."""
     train = learner.features(images.pixels[:labelled])
     rows = correct(train, images.labels[:labelled], learner.features(test.pixels), test.labels)
     return scored(LINEAR, rows)
 
 
 def popularity(cell: Cell) -> dict[str, Any]:
-    """Train on digits with a long-tailed distribution with a variant of NUCLR.
+    """Train on a long-tailed distribution of digits with a variant of NUCLR.
 
-    Retrieval: how often the other view of a test image is the nearest among all.
+    The retrieval score is how often the nearest view to that of a test image is its other view.
     """
     shares = cell["tail"] ** np.arange(CLASSES)
     images, test = sample(cell, cell["items"], cell["tested"], shares=shares)

@@ -1,14 +1,13 @@
-"""Test whether RINCE helps on real images with wrong classes: scikit-learn's digits, SimCLR-style,
-from random weights.
+"""Test whether RINCE helps with wrong classes when training on real images from scratch.
 
 python -m eval.experiments.run noisy_digits
 
-The design follows Table A.1 of the thesis: a positive pair is two images with the same label, and
-class noise makes a share of the labels wrong (a class is replaced by the next one with probability
-eta / 2). A small network is trained on the pairs alone, with the other rows of both views as
-negatives; then a logistic regression on its features is trained on the true labels of a hundred
-images, and scored on held-out images. Temperatures are selected for every arm on separate images,
-at a rate of .4 and a seed that is not reported.
+The design follows Table A.1 in the thesis, with scikit-learn's digits. A positive pair consists of
+two images with the same label, and class noise replaces a class by the next one with probability
+eta / 2. A small network is trained on the pairs alone, with the other rows in both views as
+negatives. A logistic regression on its features is then trained on the true labels of a hundred
+images, and scored on held-out images. The temperature for each arm is selected on separate images
+with a noise rate of 0.4 and a seed that is not reported.
 """
 
 from __future__ import annotations
@@ -31,14 +30,13 @@ from vldebias.training.sampling import numpy_generator
 from vldebias.training.settings import LossSettings
 
 SIDE, CLASSES, BATCH, LR = 8, 10, 128, 1e-3
-TEST, VALIDATION, READ = 500, 300, 100  # of the others, this many are labelled for the regression
+TEST, VALIDATION, READ = 500, 300, 100  # numbers of test, validation and labelled training images
 METRIC = "linear evaluation"
 
 
 @lru_cache(maxsize=1)
 def digits() -> dict[str, tuple[Tensor, np.ndarray]]:
-    """Return images (n, 1, 8, 8) in [0, 1] and classes for training, for selecting settings, and
-    for reporting."""
+    """Return training, validation and test images (n, 1, 8, 8) in [0, 1] with their classes."""
     loaded = load_digits()
     order = numpy_generator("digits").permutation(len(loaded.target))
     images = torch.from_numpy(loaded.images[order] / 16.0).float()[:, None]
@@ -52,8 +50,7 @@ def digits() -> dict[str, tuple[Tensor, np.ndarray]]:
 
 
 def augmented(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Return images rotated by up to 15 degrees, shifted by up to a pixel, scaled by up to a tenth,
-    with some noise."""
+    """Rotate images by up to 15 degrees, shift them by a pixel, scale by 10%, and add noise."""
     n = len(images)
     angle = (torch.rand(n, generator=generator) - 0.5) * (np.pi / 6)
     scale = 1 + (torch.rand(n, generator=generator) - 0.5) * 0.2
@@ -85,13 +82,13 @@ def network() -> tuple[nn.Module, nn.Module]:
 
 
 def partners(labels: np.ndarray, rows: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """Return for each row a random other image with the same label."""
+    """Return, for each row, a random other image with the same label."""
     rows_of_class = [np.flatnonzero(labels == code) for code in range(CLASSES)]
     return np.array([generator.choice(rows_of_class[labels[row]]) for row in rows])
 
 
 def work(cell: Cell) -> dict[str, Any]:
-    """Score one training run by a logistic regression."""
+    """Score one training run with a logistic regression."""
     images, true = digits()["train"]
     seed, steps = cell["seed"], cell["steps"]
     labels = class_noise(true, cell["eta"], CLASSES, seed)
@@ -119,8 +116,7 @@ def work(cell: Cell) -> dict[str, Any]:
 
 @torch.no_grad()
 def read(encoder: nn.Module, part: str) -> dict[str, Any]:
-    """Return the accuracy of a logistic regression on the features, fitted on the true labels of
-    some images."""
+    """Return the accuracy of a logistic regression that is fitted to some true labels."""
     encoder.eval()
     (images, labels), (asked, true) = digits()["train"], digits()[part]
     images, labels = images[:READ], labels[:READ]

@@ -3,8 +3,8 @@
     python -m eval.experiments.openai_client               # print the client's results
     python -m eval.experiments.openai_client --out FILE
 
-It needs openai, uvicorn and starlette (`make test-integrations` installs them). The server is the
-one of the tests: words of a prompt select how it fails.
+It needs openai, uvicorn and starlette (`make test-integrations` installs them). The server is that
+in the tests, for which words in the prompt select how it fails.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LIBRARIES = ("openai", "httpx2", "starlette", "uvicorn")
 
 @contextlib.contextmanager
 def serving(upstream: str, *options: str) -> Iterator[str]:
-    """Run the command in a separate process; yield its base_url."""
+    """Run the command in a separate process and yield its base_url."""
     command = [sys.executable, "-m", "vldebias", "serve", "--upstream", upstream, "--port", "0"]
     command += ["--attribute", "gender", *options]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -47,7 +47,7 @@ def serving(upstream: str, *options: str) -> Iterator[str]:
 
 
 def runs(base_url: str, upstream: FalseUpstream) -> Iterator[str]:
-    """Yield a line for each call of a client."""
+    """Yield a line for each client call."""
     import openai
 
     client = openai.OpenAI(base_url=base_url, api_key=KEY, max_retries=0, timeout=20)
@@ -94,7 +94,7 @@ def runs(base_url: str, upstream: FalseUpstream) -> Iterator[str]:
 
 
 def failure(name: str, call: Callable[[], Any]) -> str:
-    """Return how the client reports a failure."""
+    """Describe how the client reports a failure."""
     try:
         call()
     except Exception as error:

@@ -3,8 +3,8 @@
     pip download --no-deps --no-binary :all: vaderSentiment==3.3.2
     .venv-integrations/bin/python -m eval.experiments.other_data --json other_data.json
 
-The programs run exactly as printed on the page, in the folder of the downloaded archive; `make
-test-integrations` installs the libraries that they need.
+The programs run exactly as printed on the page, in the folder with the downloaded archive. `make
+test-integrations` installs the required libraries.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def info_nce(temperature: float) -> Loss:
-    """Return the loss with which the others are compared."""
+    """Return the baseline loss."""
     return partial(losses.info_nce, temperature=temperature)
 
 
@@ -47,7 +47,7 @@ def hard_negatives(temperature: float) -> Loss:
     )
 
 
-# task -> metric, the position of its program on the page, and its losses
+# The metric, the position of the program on the page, and the losses for each task.
 TASKS: dict[str, tuple[str, int, dict[str, Loss]]] = {
     "graphs": (
         "accuracy",
@@ -72,12 +72,12 @@ TASKS: dict[str, tuple[str, int, dict[str, Loss]]] = {
 
 
 def programs() -> list[str]:
-    """Return the programs of the page."""
+    """Return the programs on the page."""
     return re.findall(r"```py\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 
 
 def score_function(program: str) -> Callable[..., Any]:
-    """Return the function `score` of a program, without its example at the end."""
+    """Return the function `score` of a program without running the example at its end."""
     names: dict[str, Any] = {}
     start = program[: program.index("\nprint(")]
     exec(compile(start, PAGE.name, "exec"), names)
@@ -85,14 +85,13 @@ def score_function(program: str) -> Callable[..., Any]:
 
 
 def figures(score: Callable[..., Any], **arguments: Any) -> dict[str, float]:
-    """Return the scores from a training run, by the name of its test; "" for a single one."""
+    """Return the scores from a training run by name, which is "" for a single score."""
     score_of_test = score(**arguments)
     return score_of_test if isinstance(score_of_test, dict) else {"": score_of_test}
 
 
 def measure() -> Iterator[TaskResult]:
-    """Yield one task for each program with every loss and its change from InfoNCE on the same
-    seed."""
+    """Yield a task for each program, with every loss and its change relative to InfoNCE."""
     for task, (metric, place, arms) in TASKS.items():
         score = score_function(programs()[place])
         values: dict[str, dict[str, list[float]]] = {}

@@ -1,24 +1,24 @@
-"""Measure how often balanced prompts agree with human labels, by label, attribute and reason.
+"""Measure how often balanced prompts match human labels, by label, attribute and reason.
 
     python -m eval.experiments.prompt_rules
     python -m eval.experiments.prompt_rules mine.jsonl --json FILE
 
-Without a file it reads `tests/wording/labelled.jsonl`. A line is {"prompt": ..., "attribute": ...,
-"label": ...}; the label is the correct result:
+The default file is `tests/wording/labelled.jsonl`. A line has the format {"prompt": ...,
+"attribute": ..., "label": ...}, where the label is the correct result:
 
     open                        a value is inserted
     fixed, stated, named, none  the prompt is left unchanged
-    group                       unchanged, or several values in each of four pictures
-    mixed                       one of "ok": a person whose value is stated next to one whose is not
+    group                       unchanged, or several values in each of four images
+    mixed                       one of "ok", where only some people have a stated value
     syntax                      one of "expected", in which {v} is the assigned value
-    rewritten                   a rewriter turned "original" into "prompt": the two "expected"
-                                texts, of women and of men; unchanged if there are none
+    rewritten                   the two "expected" texts for women and for men, or unchanged if
+                                there are none, where "prompt" is a rewritten version of "original"
 
-A "kind" ("several", "markup") is counted in addition to its label. A prompt that was changed
-differently from its label is a wrong edit: worse than an unchanged one, since nobody reads the text
-again. "expected" of an open prompt shows the place of the value, and is counted separately
-("placed"). The lists of `labelled.jsonl` were compiled while looking at its prompts, so its rates
-are no estimate for other prompts. Intervals are Wilson's.
+A "kind" ("several", "markup") is counted in addition to the label. A prompt that is changed in a
+different way is a wrong edit, which is worse than an unchanged prompt, because nobody checks the
+text. In an open prompt, "expected" shows the position of the value, which is counted separately
+("placed"). The word lists were compiled with knowledge of the prompts in `labelled.jsonl`, so its
+rates are not estimates for other prompts. Intervals are Wilson intervals.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ IMAGES = 4
 
 @dataclass(frozen=True)
 class Decision:
-    """The decision on a labelled prompt, and whether it is correct.
+    """The decision for a labelled prompt, and whether it is correct.
 
-    placed: whether the value is at the labelled place; None if no place is labelled.
+    `placed` is True if the value is at the labelled position, or None without such a label.
     """
 
     attribute: str
@@ -64,10 +64,10 @@ class Decision:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Return the labelled prompts of a file.
+    """Return the labelled prompts in a file.
 
     Raises:
-        InvalidInputError: a line without a prompt or a label.
+        InvalidInputError: If a line does not contain a prompt and a label.
     """
     rows = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
@@ -121,18 +121,18 @@ def _decide_rewritten(row: Mapping[str, Any]) -> Decision:
 
 
 def _plain(text: str) -> str:
-    """Return a text without irrelevant differences: case, spaces, "an" for "a"."""
+    """Remove irrelevant differences in case, spaces and articles from a text."""
     return re.sub(r"\s+", " ", re.sub(r"\ban\b", "a", text.lower())).strip()
 
 
 def _has_one_value(prompt: str, attribute: str) -> bool:
-    """Return whether one of four pictures of a group has a single value, with even shares."""
+    """Return whether any of four images of a group has a single value, with even shares."""
     balanced = balance_prompts([prompt] * IMAGES, attribute, seed=0)
     return any(isinstance(value, str) for value in balanced.values)
 
 
 def measure(paths: Sequence[Path]) -> Iterator[TaskResult]:
-    """Yield the rates for each file: by label, by label and attribute, and the reasons."""
+    """Yield the rates by label and attribute, and the reasons, for each file."""
     for path in paths:
         rows = read(path)
         decisions = [decide(row) for row in rows]
@@ -156,7 +156,7 @@ def measure(paths: Sequence[Path]) -> Iterator[TaskResult]:
 
 
 def grouped(decisions: Sequence[Decision], keys: Sequence[Any]) -> dict[Any, list[Decision]]:
-    """Return key -> the decisions with this key, in order of first occurrence."""
+    """Group decisions by key, in order of first occurrence."""
     groups: dict[Any, list[Decision]] = {}
     for decision, key in zip(decisions, keys, strict=True):
         groups.setdefault(key, []).append(decision)
@@ -164,14 +164,14 @@ def grouped(decisions: Sequence[Decision], keys: Sequence[Any]) -> dict[Any, lis
 
 
 def add_reasons(part: TaskResult, title: str, decisions: Sequence[Decision]) -> None:
-    """Add the share of each reason, the most frequent first."""
+    """Add the share of each reason, with the most frequent reason first."""
     n = len(decisions)
     for reason, count in Counter(decision.reason for decision in decisions).most_common():
         part.add(REASON, METHOD, count / n, n={"prompts": n}, subset=f"{title}: {reason}")
 
 
 def add_rates(part: TaskResult, title: str, decisions: Sequence[Decision]) -> None:
-    """Add the correct share and, among those with a labelled place, the share at that place."""
+    """Add the share of correct decisions, and of values at the labelled position."""
     right = sum(decision.is_right for decision in decisions)
     n = len(decisions)
     interval = wilson_interval(right, n)
@@ -184,11 +184,11 @@ def add_rates(part: TaskResult, title: str, decisions: Sequence[Decision]) -> No
 
 
 def main() -> None:
-    """Measure the files of the arguments."""
+    """Measure the given files."""
     options = parser(__doc__)
     options.add_argument("files", nargs="*", type=Path, help="labelled prompts, JSONL")
     args = options.parse_args()
-    name = args.json.stem if args.json else "prompt_rules"  # a result is named after its file
+    name = args.json.stem if args.json else "prompt_rules"  # the result has the name of its file
     run(name, lambda: measure(args.files or [LABELLED]), args.json)
 
 

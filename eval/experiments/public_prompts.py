@@ -1,11 +1,10 @@
-"""Measure how balanced prompts treat ordinary public prompts: reasons by attribute, and how often
-facts prevent a value.
+"""Measure how often, and why, ordinary public prompts are left unchanged.
 
     python -m eval.experiments.public_prompts PartiPrompts.tsv complex.txt --json FILE
 
-Files have one prompt per line, or a column "Prompt" if they end in .tsv; a repeated prompt counts
-once. Such prompts have no labels. The share of prompts that would get a value without the rules of
-context ("held_back") should be low, since ordinary prompts are rarely about facts: these prompts
+Files contain one prompt per line, or a "Prompt" column if the name ends in .tsv. Repeated prompts
+count once. The prompts are not labelled. The share of prompts that do not get a value because of
+facts ("held_back") should be low, because ordinary prompts are rarely about facts. These prompts
 are printed for review.
 """
 
@@ -29,7 +28,7 @@ HELD_BACK = Metric("held_back", "held back by facts, of all that would be writte
 
 
 def read(path: Path) -> list[str]:
-    """Return the prompts of a file."""
+    """Return the prompts in a file."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".tsv":
         return [row["Prompt"] for row in csv.DictReader(text.splitlines(), delimiter="\t")]
@@ -37,7 +36,7 @@ def read(path: Path) -> list[str]:
 
 
 def measure(paths: Sequence[Path]) -> Iterator[TaskResult]:
-    """Yield for each attribute the share of each reason, and the share of prompts about facts."""
+    """Yield the share of each reason and of prompts about facts, by attribute."""
     prompts = list(dict.fromkeys(prompt for path in paths for prompt in read(path)))
     for attribute in ATTRIBUTES:
         balanced = balance_prompts(prompts, attribute, seed=0)
@@ -64,9 +63,9 @@ def measure(paths: Sequence[Path]) -> Iterator[TaskResult]:
 
 
 def main() -> None:
-    """Measure the files of the arguments."""
+    """Measure the given files."""
     options = parser(__doc__)
-    options.add_argument("files", nargs="+", type=Path, help="prompts, one a line, or .tsv")
+    options.add_argument("files", nargs="+", type=Path, help="files of prompts, or .tsv")
     args = options.parse_args()
     run("public_prompts", lambda: measure(args.files), args.json)
 

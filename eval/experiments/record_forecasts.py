@@ -1,13 +1,12 @@
-"""Test whether intervals predicted from records contain the shares of a held-out model or
-profession.
+"""Test whether intervals predicted from records contain shares of held-out models or professions.
 
 python -m eval.experiments.record_forecasts --json eval/results/record_forecasts.json
 
-The data are those of `eval/records`, with the neutral wording and models as released. Either one
+The data are the records in `eval/records` with neutral wording and original models. Either one
 profession is held out from the line from the mean of the other models to a model's shares, or one
-model is held out completely. In the second case the unit is the model, since the professions of one
-model err together. `vldebias records predict` only prints intervals if the lower end of the
-coverage is .80 or more.
+model is held out entirely. In the second case, the unit is the model, because the errors for the
+professions of a model are correlated. `vldebias records predict` prints intervals only if the lower
+end of the coverage is at least 0.80.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ WIDTH = Metric("interval_width", "mean width of the intervals", bounds=(0.0, 1.0
 
 
 def add(out: TaskResult, coverage: Coverage, subset: str) -> None:
-    """Add the rows of one coverage, unless there was no trial."""
+    """Add the rows for a coverage unless there are no trials."""
     if not coverage.tried:
         return
     n = {coverage.unit: coverage.tried}
@@ -46,7 +45,7 @@ def add(out: TaskResult, coverage: Coverage, subset: str) -> None:
 
 
 def measure() -> Iterator[TaskResult]:
-    """Hold out professions, then models."""
+    """Hold out professions, and then models."""
     counts = known_models(read_records([RECORDS]), "gender", "female")
     models = {name: shares_of(subjects) for name, subjects in counts.items()}
     settings = {

@@ -1,12 +1,12 @@
-"""Measure by simulation how often the interval of a re-ranking covers the true share.
+"""Measure by simulation how often the interval for a re-ranked list contains the true share.
 
 python -m eval.experiments.rerank_coverage --json eval/results/rerank_coverage.json
 
-Candidates have a true group, a label that is correct with the probability of the setting, and a
-score that may prefer the first group. The quota re-ranks by the labels. The true groups of some
-candidates, a random sample of the results or of all candidates, are checked; the interval uses
-these, the scores and the labels. The coverage is how often it contains the true share of a group
-among the first k.
+Candidates have a true group, a label that is correct with a given probability, and a score that may
+prefer the first group. The quota method re-ranks by the labels. The true groups of some candidates
+(a random sample of the results or of all candidates) are checked, and the interval is based on
+these, the scores and the labels. The coverage is how often it contains the true share of a group in
+the top k.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ SIMULATIONS = 300
 
 @dataclass(frozen=True)
 class Setting:
-    """Describe a setting of the simulation.
+    """A setting of the simulation.
 
     Attributes:
-        n: number of candidates.
-        shares: shares of the groups among them.
-        accuracy: share of the labels that are correct.
-        lean: by how many standard deviations the scores prefer the first group.
-        k: number of results.
-        checked: number of candidates that are checked.
-        among_results: whether they are sampled from the results rather than from all candidates.
+        n: The number of candidates.
+        shares: The shares of the groups.
+        accuracy: The share of correct labels.
+        lean: The number of standard deviations by which scores prefer the first group.
+        k: The number of results.
+        checked: The number of candidates to check.
+        among_results: Whether to sample them from the results instead of all candidates.
     """
 
     n: int
@@ -55,8 +55,7 @@ class Setting:
         )
 
     def simulate(self, seed: int) -> tuple[float, float]:
-        """Return the share of the groups whose interval contains the true share, and the mean width
-        of the intervals, in one simulation."""
+        """Return the share of intervals that contain the true share, and their mean width."""
         rng = np.random.default_rng(seed)
         g = len(self.shares)
         confusion = np.full((g, g), (1 - self.accuracy) / (g - 1))
@@ -97,7 +96,7 @@ SETTINGS = (
 
 
 def measured() -> TaskResult:
-    """Return the coverage in each setting, with Wilson's interval over the simulations."""
+    """Return the coverage in each setting, with a Wilson interval over the simulations."""
     result = TaskResult(
         TaskProvenance(
             task="coverage of true shares",

@@ -1,19 +1,19 @@
-"""Compare editing the query with re-ranking the results: effect and cost on the searches of `harm`.
+"""Compare editing queries with re-ranking results on the searches in `harm`.
 
     python -m eval.experiments.rerank_harm                    # the miniature's portraits
-    python -m eval.experiments.rerank_harm --on real          # photographs too ($VLDEBIAS_REAL)
-    python -m eval.experiments.rerank_harm --cells FOLDER     # the cells of a `cells.py` instead
-    python -m eval.experiments.rerank_harm --draw 1           # other galleries and references
+    python -m eval.experiments.rerank_harm --on real          # also photographs ($VLDEBIAS_REAL)
+    python -m eval.experiments.rerank_harm --cells FOLDER     # cells from a `cells.py` instead
+    python -m eval.experiments.rerank_harm --draw 1           # different galleries and references
     python -m eval.experiments.rerank_harm --json FILE
 
-A search is a set of queries over one gallery. A cell is harmed if the 95% interval of the change
-of MaxSkew@k (mean over queries, paired, over images) is above 0, and helped if it is below.
-"Removed" is the removed share of the skew in excess of random rankings, over all cells of a family;
-"kept" is the share of the first k that are still among the first k. MOPR, MMR and PBM are measured
-in every fifth cell of the first draw, all other methods in every cell of every draw. Labels for
-re-ranking are the model's own (zero-shot, by the texts of the set); true labels are only used to
-measure. The target for an even gallery is even shares; for an uneven one, it is the shares of the
-candidates ("pool"), as in the measurement.
+A search is a set of queries over one gallery. A cell is harmed if the 95% interval for the change
+in mean MaxSkew@k over queries (paired, over images) is above 0, and helped if it is below 0.
+"Removed" is the removed share of the skew in excess of random rankings, over all cells in a family.
+"Kept" is the share of the top k results that remain in the top k. MOPR, MMR and PBM are measured in
+every fifth cell of the first draw, and all other methods in every cell of every draw. Re-ranking
+uses the model's zero-shot labels, based on the prompts in the set, and true labels are used only
+for evaluation. The targets are even shares for even galleries, and otherwise the shares of the
+candidates ("pool"), as in the evaluation.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from vldebias.report.result import TaskProvenance, TaskResult
 from vldebias.reranking.groups import Groups
 
 RESAMPLES = 200
-OTHERS_EVERY = 5  # slow methods are measured in one of this many cells of the first draw
-MMR_POOL = 5  # candidates per result, as stores retrieve them
+OTHERS_EVERY = 5  # slow methods are measured in every fifth cell of the first draw
+MMR_POOL = 5  # number of candidates per result, as in vector stores
 FIGURES = {
     "cells": Metric("cells", "cells"),
     "harmed": Metric("harmed", "cells made worse", "fact", "lower"),
@@ -61,14 +61,14 @@ Rows = NDArray[np.intp]
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """Describe one search.
+    """A search of a gallery.
 
     Attributes:
-        features: (n, d) of the gallery, unit rows.
-        codes: (n,) true groups.
-        queries: (q, d).
-        texts: the text encoder for prompts.
-        is_even: whether all groups have the same size in the gallery.
+        features: The unit features (n, d) of the gallery.
+        codes: The true groups (n,).
+        queries: The query embeddings (q, d).
+        texts: The text encoder for prompts.
+        is_even: Whether all groups in the gallery have the same size.
     """
 
     family: str
@@ -84,13 +84,13 @@ class Search:
 
 
 def unit(rows: Any) -> NDArray[np.float64]:
-    """Return rows scaled to length 1."""
+    """Scale rows to length 1."""
     array = np.asarray(rows, dtype=np.float64)
     return array / np.linalg.norm(array, axis=1, keepdims=True)
 
 
 def of_project(draw: int, kinds: list[Callable[[int], Iterator[harm.Cell]]]) -> Iterator[Search]:
-    """Yield the searches of `harm`."""
+    """Yield the searches from `harm`."""
     for kind in kinds:
         for cell in kind(draw):
             labels = cell.gallery.column(cell.column)
@@ -109,7 +109,7 @@ def of_project(draw: int, kinds: list[Callable[[int], Iterator[harm.Cell]]]) -> 
 
 
 def of_folder(folder: Path, draw: int) -> Iterator[Search]:
-    """Yield the searches of a folder with a `cells.py`, whose `cells()` returns dictionaries."""
+    """Yield the searches from a folder with `cells.py`, whose `cells()` returns dictionaries."""
     os.environ["CLONE"] = str(Path(__file__).parents[2])
     os.environ["OFFSET"] = str(1000 * draw)
     spec = importlib.util.spec_from_file_location("cells_of_folder", folder / "cells.py")
@@ -136,7 +136,7 @@ def of_folder(folder: Path, draw: int) -> Iterator[Search]:
 
 
 def edited(search: Search, host: Any, **how: Any) -> NDArray[np.float64] | None:
-    """Return queries (q, d) edited by the default; None if it is refused or attaches nothing."""
+    """Return queries (q, d) edited by the default method, or None if it fails or does nothing."""
     try:
         edit = vldebias.fit_projection(host, search.prompts, **how)
     except VldebiasError:
@@ -148,8 +148,10 @@ def edited(search: Search, host: Any, **how: Any) -> NDArray[np.float64] | None:
 
 
 def orders(search: Search, *, others: bool) -> tuple[dict[str, Rows], float]:
-    """Return method -> first rows (q, m) of each query, and the share of zero-shot labels that are
-    correct (NaN if the set names other values than the gallery has)."""
+    """Return the top rows (q, m) for each method, and the accuracy of zero-shot labels.
+
+    The accuracy is NaN if the prompt set and the gallery have different values.
+    """
     host = resolve(search.texts)
     m = reach(search.k, len(search.features))
     plain = unit(host.embed(list(search.queries), host.roles[0]).numpy())
@@ -164,7 +166,7 @@ def orders(search: Search, *, others: bool) -> tuple[dict[str, Rows], float]:
             return np.argsort(-scores, axis=1, kind="stable")[:, :m]
         first = search.k if method in ("mopr", "mmr") else m
         if method == "mmr":
-            # Stores compare several times as many candidates as they return.
+            # Vector stores compare several times as many candidates as they return.
             pool = np.argsort(-scores, axis=1, kind="stable")[:, : MMR_POOL * search.k]
             reranked = vldebias.rerank(
                 np.take_along_axis(scores, pool, axis=1),
@@ -193,7 +195,7 @@ def orders(search: Search, *, others: bool) -> tuple[dict[str, Rows], float]:
         "default + fair": rows(default, "fair"),
         "reference=": rows(plain if reference is None else reference),
     }
-    # An uneven gallery already has the shares of its candidates as targets.
+    # In uneven galleries, the shares of the candidates are already the targets.
     if search.is_even:
         by_method["quota, shares of the pool"] = rows(plain, "quota", shares="pool")
         by_method["fair, shares of the pool"] = rows(plain, "fair", shares="pool")
@@ -206,7 +208,7 @@ def orders(search: Search, *, others: bool) -> tuple[dict[str, Rows], float]:
 
 
 def _filled(first: Rows, base: Rows, m: int) -> Rows:
-    """Return rows (q, m): those that a method selected, then the remaining ones by score."""
+    """Append the remaining rows by score to those that a method selected, up to m per query."""
     filled = []
     for chosen, ranking in zip(first, base, strict=True):
         chosen = chosen[chosen >= 0]
@@ -217,8 +219,7 @@ def _filled(first: Rows, base: Rows, m: int) -> Rows:
 
 
 def _share_right(labels: Rows, true: Rows) -> float:
-    """Return the share of correct labels under the best matching of names, because the set and the
-    gallery may use different words for a group."""
+    """Return the accuracy of labels under the best matching of names between set and gallery."""
     table = np.zeros((labels.max() + 1, true.max() + 1))
     np.add.at(table, (labels, true), 1)
     if table.shape[0] > table.shape[1]:
@@ -229,7 +230,7 @@ def _share_right(labels: Rows, true: Rows) -> float:
 
 
 def measured(search: Search, *, others: bool) -> dict[str, dict[str, Any]]:
-    """Return method -> its change of MaxSkew with the interval, the kept share, and the skews."""
+    """Return the change in MaxSkew with its interval, the kept share and the skews by method."""
     by_method, right = orders(search, others=others)
     n = len(search.codes)
     sizes = np.bincount(search.codes)
@@ -247,7 +248,7 @@ def measured(search: Search, *, others: bool) -> dict[str, dict[str, Any]]:
     for method, rankings in by_method.items():
         total = np.zeros(len(weights))
         for ranking in rankings:
-            # How often each row is among the first k of each resample (1 + b, m).
+            # How often each row is in the top k of each resample (1 + b, m).
             held = np.minimum(weights[:, ranking].cumsum(axis=1), search.k)
             times = np.diff(held, axis=1, prepend=0)
             shares_of_groups = times @ one_hot[search.codes[ranking]] / search.k
@@ -273,7 +274,7 @@ def measured(search: Search, *, others: bool) -> dict[str, dict[str, Any]]:
 
 
 def results(searches: Iterator[tuple[int, Search]]) -> Iterator[TaskResult]:
-    """Yield the rows of all cells, then the figures of each family and kind of gallery."""
+    """Yield the rows of all cells, and then the figures for each family and kind of gallery."""
     details = TaskResult(
         TaskProvenance(task="cells", description="change of MaxSkew of each search, by draw")
     )
@@ -302,7 +303,7 @@ def results(searches: Iterator[tuple[int, Search]]) -> Iterator[TaskResult]:
 
 
 def tally(family: str, cells: list[Mapping[str, Mapping[str, Any]]]) -> TaskResult:
-    """Return the figures of one family of cells for each method that was measured in any."""
+    """Return the figures for a family of cells and each method that was measured in any cell."""
     part = TaskResult(TaskProvenance(task=family, title=family, description="counts of cells"))
     rows_of_method: dict[str, list[Mapping[str, Any]]] = {}
     for figures_of_method in cells:
@@ -316,7 +317,7 @@ def tally(family: str, cells: list[Mapping[str, Mapping[str, Any]]]) -> TaskResu
             figures["labels_right"] = known.mean() if len(known) else 0.0
         else:
             gap = sum(row["gap"] for row in rows)
-            # (cells, 3): the change of MaxSkew and both ends of its interval.
+            # The change in MaxSkew and both ends of its interval (cells, 3).
             changes = np.array([row["change"] for row in rows])
             figures["harmed"] = (changes[:, 1] > 0).sum()
             figures["helped"] = (changes[:, 2] < 0).sum()
@@ -328,7 +329,7 @@ def tally(family: str, cells: list[Mapping[str, Mapping[str, Any]]]) -> TaskResu
 
 
 def main() -> None:
-    """Measure the searches that the arguments select."""
+    """Measure the selected searches."""
     options = parser(__doc__)
     options.add_argument("--on", choices=["miniature", "real"], default="miniature")
     options.add_argument("--cells", type=Path, help="a folder with a cells.py")

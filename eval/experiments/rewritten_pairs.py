@@ -1,17 +1,16 @@
-"""Test whether values invented by a language model stay in the prompts it rewrote, on pairs of
-FairPro.
+"""Test whether values that a language model invents remain in rewritten prompts.
 
     python -m eval.experiments.rewritten_pairs DIR
     python -m eval.experiments.rewritten_pairs DIR --json FILE --texts FILE.csv
 
-DIR is the folder `data` of FairPro (Park et al., 2025; github.com/nahyeonkaty/fairpro), which is
-not part of this project. Two of its files are read: `prompts_occupations.txt` has 256 prompts, and
-`prompts_occupations_rewrite.txt` has Qwen2.5-7B-Instruct's version of each, one per line.
+DIR is the `data` folder of FairPro (Park et al., 2025; github.com/nahyeonkaty/fairpro), which is
+not part of this project. Two files are used: `prompts_occupations.txt` contains 256 prompts, and
+`prompts_occupations_rewrite.txt` a version of each by Qwen2.5-7B-Instruct, one per line.
 
-Words for women and for men are counted with the plain list below, which is independent of the
-measured rules. A value is invented if the rewritten prompt has such a word and the original has
-none. It stays if it is still present when the other value is assigned, or if no value is written.
-`--texts` writes the prompts for review.
+Words for women and men are counted with the simple lists below, which are independent of the rules
+being tested. A value is invented if the rewritten prompt contains such a word and the original does
+not. It remains if it is still present when the other value is assigned, or if no value is inserted.
+`--texts` writes the prompts to a file for review.
 """
 
 from __future__ import annotations
@@ -50,12 +49,12 @@ REASON = Metric("left_unchanged", "left unchanged, by reason")
 
 
 def count_words(text: str, value: str) -> int:
-    """Return the number of words of a list in a text."""
+    """Return the number of words for a value in a text."""
     return sum(word in WORDS[value] for word in re.findall(r"[a-z]+", text.lower()))
 
 
 def has_any(text: str) -> bool:
-    """Return whether a text has a word of either list."""
+    """Return whether a text contains a word from either list."""
     return any(count_words(text, value) for value in WORDS)
 
 
@@ -63,7 +62,7 @@ def read_pairs(folder: Path) -> tuple[list[str], list[str]]:
     """Return the original and the rewritten prompts.
 
     Raises:
-        InvalidInputError: a file is missing, or they have different numbers of lines.
+        InvalidInputError: If a file is missing, or if the numbers of lines differ.
     """
     columns: list[list[str]] = []
     for name in (ORIGINALS, REWRITTEN):
@@ -81,9 +80,9 @@ def read_pairs(folder: Path) -> tuple[list[str], list[str]]:
 
 
 def stays(original: str, text: str, written: dict[str, str]) -> bool:
-    """Return whether an invented value is still present.
+    """Return whether an invented value remains.
 
-    written: value -> the prompt if this value is assigned.
+    `written` maps each value to the prompt after this value is assigned.
     """
     for value, other in (("female", "male"), ("male", "female")):
         is_invented = count_words(text, other) > 0 and not has_any(original)
@@ -93,7 +92,7 @@ def stays(original: str, text: str, written: dict[str, str]) -> bool:
 
 
 def measure(originals: Sequence[str], rewritten: Sequence[str]) -> Iterator[TaskResult]:
-    """Yield the shares of invented values and of those that stay, and why prompts are unchanged."""
+    """Yield the shares of invented and of remaining values, and why prompts are unchanged."""
     results: dict[str, BalancedPrompts] = {}
     for value, other in (("female", "male"), ("male", "female")):
         shares = {value: 1.0, other: 0.0}
@@ -126,7 +125,7 @@ def measure(originals: Sequence[str], rewritten: Sequence[str]) -> Iterator[Task
 
 
 def write_texts(path: Path, originals: Sequence[str], rewritten: Sequence[str]) -> None:
-    """Write original, rewritten and balanced prompts into a table."""
+    """Write the original, rewritten and balanced prompts to a table."""
     balanced = balance_prompts(rewritten, "gender", original=originals, seed=0)
     with path.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
@@ -136,10 +135,10 @@ def write_texts(path: Path, originals: Sequence[str], rewritten: Sequence[str]) 
 
 
 def main() -> None:
-    """Measure the pairs in a folder."""
+    """Measure the prompt pairs in a folder."""
     options = parser(__doc__)
     options.add_argument("folder", type=Path, help="`data` of FairPro")
-    options.add_argument("--texts", type=Path, help="a table of the prompts, to be read")
+    options.add_argument("--texts", type=Path, help="write the prompts to this table for review")
     inputs = options.parse_args()
     originals, rewritten = read_pairs(inputs.folder)
     if inputs.texts is not None:

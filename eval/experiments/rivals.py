@@ -1,28 +1,27 @@
-"""Compare all methods for texts and images, ours and published ones: their needs, gains and costs,
-on one set of images.
+"""Compare the requirements, benefits and costs of all our methods and published methods.
 
     python -m eval.experiments.rivals --on real --json eval/results/rivals_real.json
     python -m eval.experiments.rivals --on miniature --json eval/results/rivals_miniature.json
     python -m eval.experiments.rivals --on few --json eval/results/rivals_few.json
     python -m eval.experiments.rivals --plot eval/results/rivals.png
 
-The last command plots gain against cost of the committed results. Every method is fitted on a
-reference and measured by `vldebias.evaluate` on images that are not in it. A method that needs
-labels gets the true ones of the reference, and in another row the zero-shot labels of the model.
+The last command plots the gains and costs in committed results. Every method is fitted on a
+reference and measured by `vldebias.evaluate` on images outside of the reference. Methods that need
+labels are measured with the true labels of the reference and with the model's zero-shot labels.
 
-    real       1000 images of CelebA, CLIP ViT-B/32 (see embeddings.py). Ten random halves: fitted
-               on one, measured on as many men as women of the other. Queries: 51 professions.
-               Groups: old or young (the class text is the mean of the 32 stated prompts of each)
-               by gender.
-    miniature  measured on renders without correlation, fitted on others with the world's own
-               correlation; three seeds. Queries: the ten concepts of FairFace, professions.
-               Groups: birds by place, hair by gender.
+    real       1000 CelebA images with CLIP ViT-B/32 (see embeddings.py). There are ten random
+               splits into a half for fitting and a half for measuring, with equally many men and
+               women. The queries are 51 professions, and the groups are old or young by gender,
+               where the class embedding is the mean of 32 prompts that state the age.
+    miniature  Renders without correlations for measuring, and renders with the world's correlations
+               for fitting, for three seeds. The queries are FairFace's ten concepts and
+               professions, and the groups are birds by place and hair by gender.
 
-A value is the mean over the splits, its interval the mean of the 95% bootstrap intervals of one
-split (over queries; for groups over images), and a change uses the paired intervals: this is the
-result that one study of this size would get. In addition to the metrics of `vldebias.evaluate`,
-`order_kept` is Spearman's correlation of the scores of images of one group before and after, as the
-mean over queries and groups: is information unrelated to the attribute preserved?
+A value is the mean over splits, and its interval is the mean of the splits' 95% bootstrap intervals
+(over queries, or over images for groups). Changes use paired intervals. This is the result that a
+single study of this size would get. In addition to the metrics in `vldebias.evaluate`, `order_kept`
+is Spearman's correlation between scores before and after within groups, as the mean over queries
+and groups. It measures whether information that is unrelated to the attribute is preserved.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ ORDER_KEPT = Metric("order_kept", "rank correlation", "utility", "higher")
 
 
 class _Light(EditMethod):
-    """A closed form at the lam of the default."""
+    """A closed-form projection with the default lam."""
 
     delegates = True
 
@@ -112,8 +111,7 @@ class _Light(EditMethod):
 
 
 class ZeroShotLabels(EditMethod):
-    """A method that needs labelled images, with the model's own zero-shot labels even if others
-    exist."""
+    """A method that uses the model's zero-shot labels even if true labels exist."""
 
     def __init__(self, method: str | Method) -> None:
         self.method = get_edit_method(method)
@@ -135,15 +133,14 @@ LIGHT, WEAKER = _Light(CALI), _Light(CALI + EQUALISE)
 
 
 def compared() -> list[Method]:
-    """Return methods for retrieval and classification: ours, published ones, and those that need
-    labels, with the true and with the zero-shot labels."""
+    """Return all methods for retrieval and classification, with true and zero-shot labels."""
     sides = [Lian("text"), Lian("image")]
     named = [METHODS[name] for name in (*NAMED, *LABELLED)]
     return [*named, LIGHT, WEAKER, *sides, *(ZeroShotLabels(name) for name in LABELLED)]
 
 
 def classifying(sage: Sage, dat: Dat) -> list[Method]:
-    """Return the methods for classification only; DAT also with zero-shot labels."""
+    """Return the methods that are only for classification, including DAT with zero-shot labels."""
     return [sage, dat, ZeroShotLabels(dat)]
 
 
@@ -152,8 +149,7 @@ DAT_OF_CELEBA = Dat(images=128, power=1.0)  # the authors' setting for this task
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """One reference, one gallery and the texts of the same model; queries for ranking, or
-    classes."""
+    """A reference and a gallery, with queries or classes embedded by the same model."""
 
     texts: Host
     reference: Embeddings
@@ -166,7 +162,7 @@ class Split:
     label: str = ""
 
     def fit(self, methods: Iterable[Method]) -> dict[str, Edit]:
-        """Return title -> edit; methods that need texts without embeddings are excluded."""
+        """Return the fitted edits by title, except for methods that need missing embeddings."""
         edits, sets = {}, self.classes or self.prompts
         labelled = Reference(
             self.reference.features,
@@ -188,7 +184,7 @@ class Split:
         return edits
 
     def measure(self, edits: Mapping[str, Edit]) -> Result:
-        """Measure skew and its cost, or accuracy by group."""
+        """Measure the skew and its cost, or the accuracy by group."""
         common: dict[str, Any] = {"methods": edits, "resamples": RESAMPLES}
         if self.classes is not None:
             gallery, columns = self.gallery, {"label": self.label, "spurious": self.attribute}
@@ -201,7 +197,7 @@ class Split:
         )
 
     def order_kept(self, edits: Mapping[str, Edit]) -> dict[str, float]:
-        """Return Spearman's correlation of scores before and after, within groups."""
+        """Return Spearman's correlation between scores before and after, within groups."""
         asked = self.queries or (self.classes.classes if self.classes else ())
         rows, codes = self.gallery.unit[:].double(), self.gallery.column(self.attribute).codes
         if self.classes is not None:
@@ -218,14 +214,13 @@ class Split:
             with warnings.catch_warnings():
                 warnings.simplefilter(
                     "ignore", RuntimeWarning
-                )  # a query with equal scores has no order
+                )  # ignore queries with constant scores, for which it is NaN
                 kept[name] = float(np.nan_to_num(rank_kept(base, scores, codes)).mean())
         return kept
 
 
 def rank_kept(before: Floats, after: Floats, groups: Rows) -> Floats:
-    """Return Spearman's correlation (q,) of two score matrices (q, n) within each group, as the
-    mean over groups."""
+    """Return Spearman's correlation (q,) between score matrices (q, n), as the mean over groups."""
 
     def standard(scores: Floats) -> Floats:
         ranks = rankdata(scores, axis=1)
@@ -238,7 +233,7 @@ def rank_kept(before: Floats, after: Floats, groups: Rows) -> Floats:
 
 
 def task(name: str, title: str, splits: Sequence[Split], methods: Sequence[Method]) -> TaskResult:
-    """Return the means over splits of the figures of each split."""
+    """Return the figures as means over splits."""
     rows_of_figure: dict[tuple[str, str], list[Measurement]] = {}
     orders: dict[str, list[float]] = {}
     facts_of_method: dict[str, dict[str, Any]] = {
@@ -247,7 +242,7 @@ def task(name: str, title: str, splits: Sequence[Split], methods: Sequence[Metho
     }
     for number, split in enumerate(splits):
         with warnings.catch_warnings():
-            # Warnings of the methods are reflected in the figures.
+            # The figures reflect what the methods warn about.
             warnings.simplefilter("ignore", VldebiasWarning)
             edits = split.fit(methods)
             result = split.measure(edits)
@@ -308,7 +303,7 @@ def add_mean(result: TaskResult, rows: Sequence[Measurement]) -> None:
 
 
 def facts(method: Method, edit: Edit) -> dict[str, Any]:
-    """Return the description of a method for tables."""
+    """Return facts about a method for tables."""
     name_of_need = {Need.IMAGES: "images", Need.LABELS: "labels"}
     needs = ["texts", *(word for need, word in name_of_need.items() if need in method.needs)]
     if edit.provenance.uses_images and not method.uses_images:
@@ -318,7 +313,7 @@ def facts(method: Method, edit: Edit) -> dict[str, Any]:
 
 
 def real(methods: Sequence[Method], splits: int = SPLITS) -> Iterator[TaskResult]:
-    """Measure CelebA: retrieval of professions, and age by gender."""
+    """Measure retrieval of professions and classification of age by gender on CelebA."""
     title = "Retrieval of professions among real photographs: gender"
     yield task("celeba professions", title, list(professions(splits)), methods)
     yield task(
@@ -330,14 +325,14 @@ def real(methods: Sequence[Method], splits: int = SPLITS) -> Iterator[TaskResult
 
 
 def halves(data: Gallery, splits: int) -> Iterator[tuple[Rows, Rows]]:
-    """Yield rows for fitting, and the others, from random orders."""
+    """Yield random halves of the rows, for fitting and for measuring."""
     for seed in range(splits):
         order = np.random.default_rng(seed).permutation(len(data.images))
         yield np.sort(order[:500]), order[500:]
 
 
 def professions(splits: int = SPLITS) -> Iterator[Split]:
-    """Yield splits for 51 professions, with galleries of as many men as women."""
+    """Yield splits for 51 professions, with galleries of equally many men and women."""
     data = celeba()
     prompts = replace(data.prompts, stated_words=("man", "woman"))
     for seed, (seen, rest) in enumerate(halves(data, splits)):
@@ -355,7 +350,7 @@ def professions(splits: int = SPLITS) -> Iterator[Split]:
 
 
 def ages(splits: int = SPLITS) -> Iterator[Split]:
-    """Yield splits of old or young by gender; a class is the mean of the prompts that state it."""
+    """Yield splits for age by gender, where classes are means of prompts that state the age."""
     data = celeba()
     prompts = replace(data.prompts, stated_words=("man", "woman"))
     men, women = (tuple(side) for side in zip(*prompts.pairs, strict=True))
@@ -378,7 +373,7 @@ def ages(splits: int = SPLITS) -> Iterator[Split]:
 def miniature(
     methods: Sequence[Method], images: int = 1500, reference: int = 800
 ) -> Iterator[TaskResult]:
-    """Measure retrieval and classification of portraits, and classification of birds."""
+    """Measure retrieval and classification of portraits and classification of birds."""
     texts, features = embeddings.miniature()
     birds, portraits = (
         features(name, n=images, seed=9002, balanced=True) for name in ("birds", "portraits")
@@ -434,8 +429,10 @@ def miniature(
 
 
 def age_templates() -> Sage:
-    """Return SAGE with the stated prompts as templates, "a photo of an old (young) black man",
-    because the file lacks the embeddings of SAGE's own templates."""
+    """Return SAGE with prompts that state the age as templates.
+
+    The embeddings of SAGE's own templates are not available.
+    """
     texts = [text for pair in celeba().prompts.pairs for text in pair]
     wordings = []
     for text in texts:
@@ -459,8 +456,7 @@ UNLABELLED = (
 
 
 def few(methods: Sequence[Method], splits: int = 5) -> Iterator[TaskResult]:
-    """Measure the search for professions by the number of reference images; None: the searched
-    images themselves."""
+    """Measure the search for professions by the number of reference images."""
     chosen = [method for method in methods if method.name in UNLABELLED]
     for name, size in SIZES.items():
         samples = []
@@ -486,7 +482,7 @@ WORLDS: dict[str, Callable[..., Iterable[TaskResult]]] = {
 # -------------------------------------------------------------------------------------------------
 
 
-KINDS = {  # methods -> their name in the legend and their colour
+KINDS = {  # legend name and color of each kind of methods
     "ours": ("ours and the paper's", "#2a78b5"),
     "theirs": ("the field's", "#d9822b"),
     "labels": ("given labels", "#7a7a7a"),
@@ -494,7 +490,7 @@ KINDS = {  # methods -> their name in the legend and their colour
 
 
 def draw_task(axis: Any, rows: Rivals, title: str) -> None:
-    """Draw one point per method, gain against cost, with the interval of its gain."""
+    """Draw the gain and cost of each method as a point with the interval of the gain."""
     names_of_point: dict[tuple[float, float], list[str]] = {}
     for method in rows.methods:
         main = rows.rows[rows.main, method]
@@ -509,7 +505,7 @@ def draw_task(axis: Any, rows: Rivals, title: str) -> None:
         face = "white" if is_zero_shot else color
         axis.scatter(cost, gain, s=16, color=face, edgecolors=color, zorder=3)
         if not is_zero_shot:
-            # Methods with the same result here share a label.
+            # Methods with the same result share a label.
             point = (round(cost, 3), round(gain, 3))
             names_of_point.setdefault(point, []).append(rows.fact(method, "name"))
     for point, names in names_of_point.items():
@@ -527,7 +523,7 @@ def draw_task(axis: Any, rows: Rivals, title: str) -> None:
 
 
 def draw(results: Mapping[str, Result], path: Path) -> Path:
-    """Draw gain against cost, with one panel per task."""
+    """Draw gains against costs, with one panel per task."""
     tasks = []
     for result in results.values():
         tasks += [(result, protocol.task) for protocol in result.provenance]
@@ -550,7 +546,7 @@ def main() -> int:
     options = parser(__doc__)
     options.add_argument("--on", choices=tuple(WORLDS), help="which images")
     options.add_argument(
-        "--splits", type=int, help="of photographs, fewer than the 10 (few: 5) for a shorter run"
+        "--splits", type=int, help="number of splits, by default 10 (5 for --on few)"
     )
     options.add_argument("--plot", type=Path, help="draw the committed results here")
     args = options.parse_args()

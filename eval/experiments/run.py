@@ -1,16 +1,15 @@
-"""Run an experiment from a YAML file: train the missing cells, and print and write its table and
-picture.
+"""Run an experiment from a YAML file, and print and write its table and figure.
 
     python -m eval.experiments.run                       # list the experiments
-    python -m eval.experiments.run wrong_pairs           # all cells, into eval/results
-    python -m eval.experiments.run wrong_pairs --work DIR  # store cells there, to resume later
-    python -m eval.experiments.run wrong_pairs --seeds 2 --steps 20 --out try  # a quick look
+    python -m eval.experiments.run wrong_pairs           # run all cells, write to eval/results
+    python -m eval.experiments.run wrong_pairs --work DIR  # store cells in a folder
+    python -m eval.experiments.run wrong_pairs --seeds 2 --steps 20 --out try  # a quick test
     python -m eval.experiments.run mine.yaml --out try   # your own experiment
 
-`work` names the function that runs a cell: it takes a mapping with the columns, "seed", "steps",
-"settings" (those of the cell's arm) and everything under `given`, and returns figures. A cell's
-figures are written to a file as soon as they are computed, so an interrupted experiment resumes;
-they do not depend on other cells or on the number of processes.
+`work` names the function that runs a cell. It takes a mapping with the columns, "seed", "steps",
+"settings" (from the cell's arm) and everything under `given`, and returns figures. These are
+written to a file as soon as a cell is finished, so that an interrupted experiment can resume. They
+do not depend on other cells or on the number of processes.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ from vldebias.utils.files import commit, read_yaml, write_atomically
 from vldebias.utils.progress import Progress
 
 FOLDER = Path(__file__).parent
-ROWS = "rows: "  # prefix of figures that contain the score of each image, see `packed`
+ROWS = "rows: "  # prefix of figures that contain scores by image, see `packed`
 Place = dict[str, Any]
 Cell = Mapping[str, Any]
-Runs = dict[int, Mapping[str, Any]]  # seed -> figures
+Runs = dict[int, Mapping[str, Any]]  # figures by seed
 Work = Callable[[Cell], dict[str, Any]]
 
 
@@ -54,10 +53,10 @@ class _Strict(BaseModel):
 
 
 class Table(_Strict):
-    """Every combination of the columns with every seed (`seeds` at most); tables of one task are
-    summarised together.
+    """A table with every combination of columns for every seed (`seeds` at most).
 
-    against: columns and values of the baseline arm.
+    Tables for the same task are summarized together. `against` contains the columns and values of
+    the baseline arm.
     """
 
     columns: dict[str, list[Any]]
@@ -67,8 +66,7 @@ class Table(_Strict):
 
 
 class Tuning(_Strict):
-    """A search of settings: for each combination of the columns, the best candidate by a figure of
-    cells on a separate seed."""
+    """A search for the best settings for each combination of columns, using a separate seed."""
 
     columns: dict[str, list[Any]]
     tried: dict[str, list[Any]]
@@ -79,23 +77,22 @@ class Tuning(_Strict):
 
 
 class Alike(_Strict):
-    """Cells that do not depend on a column: they run at its first value, and the result is used for
-    all."""
+    """Cells that do not depend on a column, so that one result is used for all values."""
 
     column: str
     where: dict[str, Any]
 
 
 class Experiment(_Strict):
-    """The contents of a YAML file; its name is the file name.
+    """The contents of a YAML file, which has the name of the experiment.
 
     Attributes:
-        method: the column that is the method of a row.
-        arms: value of that column -> settings for its cells.
-        also: arms that other cells compute as by-products, as figures named "arm: metric".
-        metrics: figures that become rows, and their better direction.
-        protocol: what a reader needs to know about the figures.
-        draw: function of the result and a path.
+        method: The column that contains the method of a row.
+        arms: The settings for each value of this column.
+        also: Arms that other cells compute as by-products, as figures named "arm: metric".
+        metrics: The figures to report, and their better direction.
+        protocol: Information that a reader needs to interpret the figures.
+        draw: A function that takes the result and a path.
     """
 
     name: str
@@ -116,12 +113,12 @@ class Experiment(_Strict):
 
     @classmethod
     def read(cls, name: str | Path) -> Experiment:
-        """Read an experiment of this folder by name, or any by path."""
+        """Load an experiment in this folder by name, or any experiment by path."""
         path = Path(name) if str(name).endswith(".yaml") else FOLDER / f"{name}.yaml"
         return cls.model_validate({"name": path.stem, **read_yaml(path)})
 
     def run(self, folder: Path, *, seeds: int, steps: int, processes: int) -> Result:
-        """Run the cells that `folder` lacks, and summarise all."""
+        """Run the cells that are missing in `folder`, and summarize all cells."""
         do = partial(self._do, folder=folder, processes=processes)
         chosen = self.chosen(do(self.tried(steps), tuning=True))
         plan = self.plan(chosen, seeds, steps)
@@ -160,8 +157,7 @@ class Experiment(_Strict):
         ]
 
     def chosen(self, tuning: Sequence[Cell]) -> list[tuple[Place, Place]]:
-        """Return the settings with the highest figure for each place of the tunings; ties go to the
-        first."""
+        """Return the settings with the highest figure for each tuning, or the first in ties."""
         found = []
         for one in self.tuning:
             for place in combinations(one.columns):
@@ -173,8 +169,7 @@ class Experiment(_Strict):
     def plan(
         self, chosen: Sequence[tuple[Place, Place]], seeds: int, steps: int
     ) -> list[tuple[Table, Place, Place]]:
-        """Return (table, cell, the cell that is run for it) for all tables, with the settings
-        selected for the place."""
+        """Return (table, cell, cell to run) for all cells, with their selected settings."""
         plan = []
         for table in self.tables:
             for place in combinations(table.columns):
@@ -191,13 +186,13 @@ class Experiment(_Strict):
         return plan
 
     def _steps(self, own: int | None, steps: int) -> int:
-        """Return the steps of a cell, scaled if --steps differs from the experiment's number."""
+        """Return the number of steps of a cell, scaled if --steps differs from the default."""
         return round((own or self.steps) * steps / self.steps)
 
     def rows(
         self, plan: Sequence[tuple[Table, Place, Place]], done: Sequence[Cell]
     ) -> list[Measurement]:
-        """Return means over seeds of the cells' figures, with changes paired by seed."""
+        """Return the means of figures over seeds, with changes paired by seed."""
         figures, rows = {_key(cell): cell["figures"] for cell in done}, []
         for task in dict.fromkeys(table.task for table in self.tables):
             own = [
@@ -226,7 +221,7 @@ class Experiment(_Strict):
         return rows
 
     def _apart(self, cell: Place, figures: Mapping[str, Any]) -> Iterator[Place]:
-        """Yield the arms of `also` as separate cells, then the cell."""
+        """Yield the arms in `also` as separate cells, and then the cell itself."""
         parts: dict[str, Place] = {arm: {} for arm in (*self.also, cell[self.method])}
         for name, value in figures.items():
             arm, _, rest = name.partition(": ")
@@ -239,8 +234,7 @@ class Experiment(_Strict):
     def _do(
         self, cells: Sequence[Place], *, folder: Path, processes: int, **more: Any
     ) -> list[Place]:
-        """Return cells with their figures; each gets its own settings and those of the
-        experiment."""
+        """Run cells, with their own settings and the experiment's, and return their figures."""
         whole = [
             {**self.given, **more, **cell, "settings": self.arms[cell[self.method]]}
             for cell in cells
@@ -250,13 +244,13 @@ class Experiment(_Strict):
 
 
 def named(function: str) -> Any:
-    """Return the function with a name such as "module:name"."""
+    """Import a function by a name such as "module:name"."""
     module, _, name = function.partition(":")
     return getattr(import_module(module), name)
 
 
 def combinations(columns: Mapping[str, Sequence[Any]]) -> list[Place]:
-    """Return every combination of the values of some columns."""
+    """Return all combinations of column values."""
     return [dict(zip(columns, values, strict=True)) for values in product(*columns.values())]
 
 
@@ -273,9 +267,9 @@ def _key(cell: Cell) -> str:
 def run_cells(
     work: Work, cells: Sequence[Cell], folder: Path, *, processes: int, title: str
 ) -> list[dict[str, Any]]:
-    """Return the figures of cells, in order; those of this commit in `folder` are not run again.
+    """Return the figures of cells in order, running those without results from this commit.
 
-    `work` must be a function of a module, since it runs in other processes.
+    `work` must be a function in a module, because it runs in other processes.
     """
     folder.mkdir(parents=True, exist_ok=True)
     made = commit()
@@ -311,7 +305,7 @@ def _done(
         except BaseException:
             pool.shutdown(
                 wait=False, cancel_futures=True
-            )  # running cells are discarded, and waiting ones do not start
+            )  # discard running cells, and do not start waiting ones
             raise
 
 
@@ -322,15 +316,12 @@ def _done(
 def summed_up(
     cells: Sequence[Cell], by: Sequence[str], *, against: Mapping[str, Any] | None = None
 ) -> list[dict[str, Any]]:
-    """Return one row per combination of the columns `by` and metric: the mean over seeds with its
-    interval.
+    """Return the mean over seeds with its interval, for each combination of columns and metric.
 
-    against: columns and values of the baseline arm. `change` is the mean difference to the cell of
-    the same seed in which these columns have these values, with its interval; pairing removes the
-    variance from the seeds' shared data, noise and initial weights.
-
-    A metric that the baseline arm lacks has no change. If cells contain `packed` scores of each
-    image, intervals are over seeds and images together.
+    `against` contains the columns and values of the baseline arm. `change` is the mean difference
+    from the baseline's cell with the same seed, with its interval. Pairing removes the variance
+    from shared data, noise and initial weights. There is no change for metrics that the baseline
+    lacks. If cells contain `packed` scores by image, intervals are over seeds and images.
     """
     runs_of_key: dict[tuple[Any, ...], Runs] = {}
     for cell in cells:
@@ -354,14 +345,14 @@ def summed_up(
 
 
 def mean(runs: Runs, metric: str) -> dict[str, float]:
-    """Return the mean of a metric over seeds, with its interval."""
+    """Return the mean of a metric over seeds with its interval."""
     values = [figures[metric] for figures in runs.values()]
     rows = [unpacked(figures, metric) for figures in runs.values()]
     return interval(values, rows=rows)
 
 
 def mean_change(runs: Runs, base: Runs, metric: str) -> dict[str, float]:
-    """Return the mean difference to the run with the same seed, with its interval."""
+    """Return the mean difference from the run with the same seed, with its interval."""
     gains = []
     gains_of_images: list[NDArray[np.float64] | None] = []
     for seed, figures in runs.items():
@@ -378,12 +369,12 @@ def mean_change(runs: Runs, base: Runs, metric: str) -> dict[str, float]:
 def interval(
     values: Sequence[float], *, rows: Sequence[NDArray[np.float64] | None] = ()
 ) -> dict[str, float]:
-    """Return the mean of independent values and its 95% interval by Student's t.
+    """Return the mean of independent values with its 95% interval from Student's t.
 
-    rows: the scores of n images for each value, the same images for all. Seeds and images are
-    crossed, so the variance of the mean over images, of an image's mean score over seeds, is added
-    to the variance over seeds. Random effects of a seed on an image are then counted twice: the
-    interval is slightly too wide.
+    `rows` contains the scores of the same n images for each value. Because seeds and images are
+    crossed, the variance over images (of the mean score over seeds) is added to the variance over
+    seeds. Interactions between seeds and images are then counted twice, so that the interval is
+    slightly too wide.
     """
     sample = np.asarray(values, float)
     mean = float(sample.mean())
@@ -398,13 +389,13 @@ def interval(
 
 
 def packed(metric: str, rows: NDArray[Any]) -> dict[str, str]:
-    """Return the scores (n,) of 0 and 1 of each image for a metric as text for JSON."""
+    """Encode the scores (n,) of images for a metric, which are 0 or 1, as text for JSON."""
     bits = base64.b64encode(np.packbits(np.asarray(rows) > 0.5).tobytes()).decode()
     return {ROWS + metric: f"{len(rows)}:{bits}"}
 
 
 def unpacked(figures: Mapping[str, Any], metric: str) -> NDArray[np.float64] | None:
-    """Return the scores that `packed` wrote; None if a cell has none."""
+    """Return the scores that `packed` has encoded, or None if there are none."""
     n, _, bits = figures.get(ROWS + metric, "").partition(":")
     if not n:
         return None
@@ -421,11 +412,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "experiment",
         nargs="?",
         metavar="NAME",
-        help="of eval/experiments/NAME.yaml, or a .yaml file",
+        help="name of an experiment in eval/experiments, or path of a .yaml file",
     )
     options.add_argument("--out", type=Path, default=RESULTS, help="folder of the result")
-    options.add_argument("--work", type=Path, help="folder of finished cells (default: NAME-cells)")
-    options.add_argument("--seeds", type=int, help="trainings per cell, at least 2")
+    options.add_argument("--work", type=Path, help="folder for cells (default: NAME-cells)")
+    options.add_argument("--seeds", type=int, help="number of seeds, at least 2")
     options.add_argument("--steps", type=int, help="updates per training")
     options.add_argument(
         "--processes", type=int, default=os.cpu_count() or 1, help="cells at a time, a thread each"

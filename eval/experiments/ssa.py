@@ -1,14 +1,13 @@
-"""Test whether flat minima and mixed amplitudes are worth their cost in contrastive learning of two
-views.
+"""Test whether flat minima and mixed amplitudes are worth their cost in contrastive learning.
 
 python -m eval.experiments.run ssa          # MNIST
-python -m eval.experiments.run ssa_cifar10  # CIFAR-10, from your own files
+python -m eval.experiments.run ssa_cifar10  # CIFAR-10, with your own files
 
-These are tables 1 to 4 of SSA-CLR (Tran et al., 2023) with a small network. It is trained on two
-views of each image without labels: with InfoNCE alone, with SAM, with ASAM, with Fourier mixing,
-and with ASAM and mixing. A logistic regression on its features is scored on unmodified test images
-and under the fast gradient sign method. The shift gap is the distance between the mean feature of a
-class and the mean feature of the views of an image of that class.
+This corresponds to tables 1 to 4 in SSA-CLR (Tran et al., 2023), with a small network. The network
+is trained on two views of each image without labels, using InfoNCE alone, with SAM, with ASAM, with
+Fourier mixing, and with ASAM and mixing. A logistic regression on its features is scored on
+unmodified test images and on images perturbed by the fast gradient sign method. The shift gap is
+the distance between the mean feature of a class and the mean feature over views of an image.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from vldebias.study.tasks.classifiers import logistic_regression
 from vldebias.training.augmentation import mix_amplitudes, most_similar
 from vldebias.training.sampling import torch_generator
 
-GAP_MIXING = 0.2  # largest weight of the partner's amplitudes in the mixed gap, for every arm
+GAP_MIXING = 0.2  # maximum weight of the partner's amplitudes in the mixed gap, for all arms
 GAP_BATCH = 250
 
 
 def work(cell: Cell) -> dict[str, Any]:
-    """Train on two views, and return accuracy, robust accuracy, shift gap and cost.
+    """Train on two views, and return the accuracy, robust accuracy, shift gap and cost.
 
-    Settings may have "times", by which the number of steps is multiplied.
+    The optional setting "times" multiplies the number of steps.
     """
     images, test = sample(cell, cell["items"], cell["tested"])
     views = Views(**cell["views"])
@@ -63,7 +62,7 @@ def work(cell: Cell) -> dict[str, Any]:
 
 
 def linear_classifier(learner: Learner, images: Images) -> nn.Module:
-    """Return pixels -> logits, a logistic regression on the features of the encoder."""
+    """Return a classifier of pixels, which is a logistic regression on the encoder's features."""
     features = learner.features(images.pixels)
     weight, bias = logistic_regression(
         features, images.labels, CLASSES, c=1.0, like=features, tolerance=TOLERANCE
@@ -77,14 +76,14 @@ def fgsm(classifier: nn.Module, images: Tensor, labels: Tensor, epsilon: float) 
     """Return clip(x + epsilon sign(grad_x CE(classifier(x), y)), 0, 1) (Goodfellow et al., 2015).
 
     With m = log sum_{j != y} e^{z_j} - z_y, the cross-entropy is log(1 + e^m), so both gradients
-    have the same sign. The gradient of m is used, since the other one underflows to 0 if the
-    classifier is sure.
+    have the same sign. The gradient of m is used, because that of the cross-entropy underflows to 0
+    if the classifier is confident.
 
     Args:
-        classifier: pixels to logits.
-        images: (n, c, h, w) in [0, 1].
-        labels: (n,) integers, the true classes.
-        epsilon: largest change of a pixel.
+        classifier: A function from pixels to logits.
+        images: The images (n, c, h, w) in [0, 1].
+        labels: The true classes (n,).
+        epsilon: The maximum change in a pixel.
     """
     with torch.enable_grad():
         pixels = images.detach().clone().requires_grad_()
@@ -96,8 +95,7 @@ def fgsm(classifier: nn.Module, images: Tensor, labels: Tensor, epsilon: float) 
 
 
 def robust_correct(classifier: nn.Module, test: Images, epsilon: float) -> NDArray[np.float64]:
-    """Return which images (n,) are classified correctly after `fgsm`; unmodified images if epsilon
-    is 0."""
+    """Return which images (n,) are classified correctly after an `fgsm` attack of size epsilon."""
     rows = []
     labels = torch.from_numpy(test.labels)
     for pixels, true in zip(test.pixels.split(500), labels.split(500), strict=True):
@@ -108,14 +106,13 @@ def robust_correct(classifier: nn.Module, test: Images, epsilon: float) -> NDArr
 
 
 def gaps(learner: Learner, test: Images, views: Views, count: int) -> dict[str, float]:
-    """Return the shift gap of embeddings of unmodified views and of views with mixed amplitudes,
-    and how often the most similar view of a batch shows the same image.
+    """Return shift gaps with and without mixed amplitudes, and how often nearest views match.
 
     Args:
-        learner: the network.
-        test: images and classes.
-        views: the augmentation.
-        count: views of each image, an even number.
+        learner: The network.
+        test: The images and classes.
+        views: The augmentation.
+        count: The number of views per image, which must be even.
     """
     plain, mixed, is_same = [], [], []
     for pair in range(count // 2):
@@ -145,13 +142,14 @@ def gaps(learner: Learner, test: Images, views: Views, count: int) -> dict[str, 
 def shift_gap(views: Tensor, labels: Tensor, images: Tensor) -> float:
     """Return the mean of || mu_c - mean_t f(t(x)) || over images x of class c.
 
-    The paper prints the norm in three ways: to the power 1/2 (Theorem 4), with the index 1/2
-    (section 6.2), and Euclidean in the proof of the bound (Theorem 9), as here.
+    The paper writes the norm in three ways: with the exponent 1/2 (Theorem 4), with the index 1/2
+    (section 6.2), and as the Euclidean norm in the proof of the bound (Theorem 9), which is used
+    here.
 
     Args:
-        views: (n, t, d) features of t views of each image.
-        labels: (n,) integers, the classes.
-        images: (n, d) features of the images without augmentation.
+        views: The features (n, t, d) of t views of each image.
+        labels: The classes (n,).
+        images: The features (n, d) of the images without augmentation.
     """
     kinds = int(labels.max()) + 1
     sums = images.new_zeros(kinds, images.shape[1]).index_add(0, labels, images)

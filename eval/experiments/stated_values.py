@@ -1,16 +1,17 @@
-"""Does a value that is stated in a prompt appear in the images? Counts by people on SD 3.5.
+"""Measure how often values stated in a prompt appear in images, using human counts for SD 3.5.
 
 python -m eval.experiments.stated_values --json eval/results/stated_values.json
 
-Balanced prompts assume that an image shows the value its prompt states. This reads public counts
-(`eval/counts/sd35`, MIT) of 2,580 images by Stable Diffusion 3.5 Large Turbo and measures
+Balanced prompts assume that an image shows the value that its prompt states. This experiment uses
+public counts (`eval/counts/sd35`, MIT) for 2,580 images from Stable Diffusion 3.5 Large Turbo to
+measure
 
-- how far the share of women of 12 professions is from one half if the prompt states nothing, and
-  if it states "female" and "male" in turn, with the visible profession as the cost;
-- how often each stated gender and ethnicity appears, by what else the prompt states;
-- which values appear if nothing is stated.
+- the distance of the share of women from one half for 12 professions if the prompt states no
+  gender, and if it alternates between "female" and "male", with the visible profession as the cost
+- how often each stated gender and ethnicity appears, depending on what else the prompt states
+- which values appear if none is stated
 
-Prompt 1 is left out: its ten "male" persons are labelled as ten women, an obvious slip.
+Prompt 1 is excluded, because its ten "male" people are mistakenly labelled as ten women.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ Floats = NDArray[np.float64]
 FOLDER = Path(__file__).parents[1] / "counts" / "sd35"
 MODEL = "Stable Diffusion 3.5 Large Turbo"
 SOURCE = "github.com/VoErik/sd-3-ethics, commit e8a8495226fd, MIT"
-SLIP = 1  # the prompt with wrong labels
-IMAGES = 10  # images of each prompt
+SLIP = 1  # number of the prompt with wrong labels
+IMAGES = 10  # images per prompt
 GENDERS = ("Female", "Male", "Non-binary")
 ETHNICITIES = ("Asian", "Black", "Hispanic", "White")
 BALANCED = "balanced-prompts"
@@ -60,10 +61,10 @@ prompt,male,female
 
 
 def read_images() -> pd.DataFrame:
-    """Return one row per prompt: its stated values, and the counts of its ten images.
+    """Return a row for each prompt with its stated values and the counts for its ten images.
 
-    Columns `gender`, `ethnicity` and `profession` are in lower case, "" if the prompt does not
-    state them. `recognised` counts the images whose visible occupation is the stated profession.
+    The columns `gender`, `ethnicity` and `profession` are in lower case, or "" if the prompt does
+    not state them. `recognised` counts images whose visible occupation is the stated profession.
     """
     prompts = pd.read_csv(FOLDER / "prompts.csv", keep_default_na=False)
     labels = pd.read_csv(FOLDER / "labels.csv")
@@ -83,15 +84,15 @@ def read_images() -> pd.DataFrame:
 
 
 def clustered_interval(hits: Floats, totals: Floats) -> tuple[float, float]:
-    """Return Wilson's interval of a share of images that come in groups, one group per prompt.
+    """Return the Wilson interval for a share of images that are clustered by prompt.
 
-    Images of one prompt resemble each other, so they count for fewer: n is divided by the design
-    effect, the variance of the share over prompts divided by that of independent images (Kish,
-    1965), at least 1. If all prompts have the same share, images count as independent.
+    Because images for the same prompt are similar, n is divided by the design effect, which is the
+    variance of the share over prompts divided by that of independent images (Kish, 1965), and at
+    least 1. If all prompts have the same share, images count as independent.
 
     Args:
-        hits: images of each prompt (p,) that show the value.
-        totals: images of each prompt (p,) whose value is known.
+        hits: The number of images (p,) per prompt that show the value.
+        totals: The number of images (p,) per prompt whose value is known.
     """
     n = totals.sum()
     share = hits.sum() / n
@@ -104,10 +105,7 @@ def clustered_interval(hits: Floats, totals: Floats) -> tuple[float, float]:
 
 
 def add_appearance(out: TaskResult, images: pd.DataFrame, value: str, subset: str) -> None:
-    """Add how often the images of some prompts show a value, among those with a known value.
-
-    Adds nothing if no image of these prompts was labelled.
-    """
+    """Add how often the images for some prompts show a value, if any of them is labelled."""
     values = GENDERS if value in GENDERS else ETHNICITIES
     totals = images[list(values)].sum(axis=1).to_numpy()
     known = totals > 0
@@ -121,7 +119,7 @@ def add_appearance(out: TaskResult, images: pd.DataFrame, value: str, subset: st
 
 
 def professions_in_turn(images: pd.DataFrame) -> TaskResult:
-    """Compare prompts that state nothing with the same prompts that state each gender in turn."""
+    """Compare prompts that do not state a gender with prompts that alternate between genders."""
     without_ethnicity = images[(images["ethnicity"] == "") & (images["profession"] != "")]
     rows_of_gender = {
         gender: without_ethnicity[without_ethnicity["gender"] == gender].set_index("profession")
@@ -129,7 +127,7 @@ def professions_in_turn(images: pd.DataFrame) -> TaskResult:
     }
     plain = rows_of_gender[""]
     professions = list(plain.index)
-    # Each half has ten images of each profession, as a balanced batch of twenty would.
+    # Each half contains ten images per profession, as in a balanced batch of twenty.
     female = rows_of_gender["female"].loc[professions]
     male = rows_of_gender["male"].loc[professions]
     counts = {NONE: plain[list(GENDERS)], BALANCED: female[list(GENDERS)] + male[list(GENDERS)]}
@@ -161,9 +159,9 @@ def professions_in_turn(images: pd.DataFrame) -> TaskResult:
         )
     )
     values, draws = resampled_values(gaps, resamples=2000, seed=0)
-    # All images show what their prompt states, so no resample varies. A profession's gap is at most
-    # its share of images that do not show the stated value; with none in 240 images, Wilson's upper
-    # end of that share bounds the mean gap from above.
+    # All images show what their prompt states, so resamples do not vary. A profession's gap is at
+    # most the share of images that do not show the stated value. Because there are none in 240
+    # images, the upper end of the Wilson interval for this share is an upper bound on the mean gap.
     shown = female["Female"].sum() + male["Male"].sum()
     stated = float(counts[BALANCED].to_numpy().sum())
     most_missed = wilson_interval(round(stated - shown), round(stated))[1]
@@ -193,7 +191,7 @@ def professions_in_turn(images: pd.DataFrame) -> TaskResult:
 
 
 def stated_values(images: pd.DataFrame) -> TaskResult:
-    """Measure how often each stated value appears, by what else the prompt states."""
+    """Measure how often each stated value appears, depending on what else the prompt states."""
     out = TaskResult(
         TaskProvenance(
             task="stated",
@@ -229,7 +227,7 @@ def stated_values(images: pd.DataFrame) -> TaskResult:
 
 
 def nothing_stated(images: pd.DataFrame) -> TaskResult:
-    """Measure which values appear if the prompt states nothing about them."""
+    """Measure which values appear if the prompt does not state any."""
     out = TaskResult(
         TaskProvenance(
             task="not stated",
@@ -245,7 +243,7 @@ def nothing_stated(images: pd.DataFrame) -> TaskResult:
     plain = images[has_profession & (images["gender"] == "") & (images["ethnicity"] == "")]
     for value in (*GENDERS, *ETHNICITIES):
         add_appearance(out, plain, value, value)
-    # The genders shown instead of a non-binary person.
+    # The genders in images for prompts that state "non-binary".
     rows = has_profession & (images["gender"] == "non-binary") & (images["ethnicity"] == "")
     for value in GENDERS:
         add_appearance(out, images[rows], value, f"{value}, non-binary stated with a profession")
@@ -261,7 +259,7 @@ def measure() -> Iterator[TaskResult]:
 
 
 def calibration_table() -> str:
-    """Return the counts of professions with nothing stated, as `vldebias audit` reads them."""
+    """Return the counts for prompts without stated values in the format for `vldebias audit`."""
     images = read_images()
     is_plain = (images["gender"] == "") & (images["ethnicity"] == "")
     rows = images[is_plain & (images["profession"] != "")].sort_values("profession")

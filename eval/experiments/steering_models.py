@@ -1,4 +1,4 @@
-"""Does cross-attention work on models that it was not tuned on, and what does it cost?
+"""Measure the effect and cost of cross-attention on models for which it was not tuned.
 
     python -m eval.small_models.train clip --out results/small_models
     python -m eval.small_models.train t5 --out results/small_models
@@ -8,11 +8,12 @@
     python -m eval.experiments.steering_models guidance --json eval/results/steer_guidance.json
     python -m eval.experiments.steering_models pictures  # eval/results/steer_models_*.png
 
-Three models: the miniature and the two of `eval.small_models`, which differ in text encoder,
-denoiser, prediction type and pictures. Each is fitted and measured on two splits of its jobs.
-`choice` compares forms and amounts on the first split of each, `evidence` measures the default and
-words on both splits, `guidance` on the first split with the same edits at guidance 12. Finished
-measurements are stored in --work, so that an interrupted run continues. Intervals are over jobs.
+The models are the miniature and the two models in `eval.small_models`, which differ in their text
+encoder, denoiser, prediction type and images. Each is fitted and measured on two splits of its
+jobs. `choice` compares forms and amounts on the first split, `evidence` measures the default and
+stated values on both splits, and `guidance` measures the first split with the same edits and
+guidance 12. Finished measurements are stored in --work, so that an interrupted run can continue.
+Intervals are over jobs.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ CHOICE: tuple[tuple[Form, float, float], ...] = (
     ("shift", 5, 0),
     ("shift", 3, 1),
 )
-"""Forms, and amounts of the first and the last step, that the choice compares."""
+"""The forms, and the amounts in the first and last step, to compare in `choice`."""
 METRICS = {
     "gap": Metric("discrepancy", "gap from even shares", "fact", "lower"),
     "left": Metric(
@@ -71,19 +72,19 @@ AUROC = {
 
 
 def open_bench(name: str, models: Path) -> Bench:
-    """Return a model by name; models: the folder with the trained weights."""
+    """Return a model by name, with weights from the folder `models`."""
     return benches.miniature() if name == "miniature" else benches.small(name, models)
 
 
 class Laboratory:
-    """Fit and measure the methods on one model, and store the measurements in a folder.
+    """Fit and measure methods on a model, and store the measurements in a folder.
 
     Args:
-        bench: the model.
-        work: the folder.
-        images: number of images per job.
-        other_images: number of images per job and stated value of the other attribute.
-        guidance: guidance scale of the measured pictures; None: the scale of the fit.
+        bench: The model.
+        work: The folder.
+        images: The number of images per job.
+        other_images: The number of images per job and stated value of the other attribute.
+        guidance: The guidance scale of the measured images, or None for the scale used to fit.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class Laboratory:
         self._edits: dict[tuple[str, int], CrossAttentionEdit] = {}
 
     def edit(self, attribute: str, split: int) -> CrossAttentionEdit:
-        """Return the edit that the defaults fit, with at most 20 jobs of the split."""
+        """Return the edit fitted with the default settings on up to 20 jobs in the split."""
         key = (attribute, split)
         folder = self.work / f"edit-{attribute}-{split}"
         if key not in self._edits and folder.is_dir():
@@ -123,7 +124,7 @@ class Laboratory:
         return self._edits[key]
 
     def attach(self, method: str, attribute: str, split: int) -> Attach | None:
-        """Return the function that attaches a method; None for the bare pipeline."""
+        """Return the function that attaches a method, or None for the bare pipeline."""
         pipe = self.bench.pipe
         if method == NONE:
             return None
@@ -134,13 +135,13 @@ class Laboratory:
 
         def attach_edit() -> Any:
             attachment = debias(pipe, edit)
-            attachment.seed = 0  # seed of the assigned values, as for words
+            attachment.seed = 0  # the seed for assigning values, as for stated values
             return attachment
 
         return attach_edit
 
     def outcome(self, method: str, attribute: str, split: int) -> Outcome:
-        """Return the figures of a method; each method is measured once."""
+        """Return the figures for a method, which are measured once and cached."""
         name = f"{method}-{attribute}-{split}-{self.images}-{self.other_images}"
         if self.guidance != self.bench.guidance:
             name += f"-guidance-{self.guidance:g}"
@@ -166,7 +167,7 @@ class Laboratory:
 
 
 def variants(edit: CrossAttentionEdit) -> dict[str, CrossAttentionEdit]:
-    """Return name -> edit: the default, and the forms and amounts of the choice."""
+    """Return the edits to compare by name, including the default."""
     made = {OURS: edit}
     for form, first, last in CHOICE:
         changed = with_amounts(replace(edit, form=form), last, first)
@@ -178,7 +179,7 @@ def variants(edit: CrossAttentionEdit) -> dict[str, CrossAttentionEdit]:
 
 def with_amounts(edit: CrossAttentionEdit, last: float, first: float) -> CrossAttentionEdit:
     """Return the edit with amounts that fall linearly from the first step to the last."""
-    # times ascend, so the last step comes first
+    # Times are ascending, so the last step comes first.
     amounts = torch.linspace(last, first, len(edit.times))
     return replace(edit, amounts=amounts[:, None, None].expand_as(edit.amounts).contiguous())
 
@@ -199,7 +200,7 @@ def provenance(laboratory: Laboratory, description: str) -> TaskProvenance:
 def add_rows(
     result: TaskResult, outcomes: dict[str, Outcome], place: str, n: dict[str, int]
 ) -> None:
-    """Add the means of all methods with intervals over jobs."""
+    """Add the means for all methods with intervals over jobs."""
     jobs = len(outcomes[NONE].gap)
     places = np.random.default_rng(0).integers(jobs, size=(RESAMPLES, jobs))
     for field, metric in METRICS.items():
@@ -220,7 +221,7 @@ def add_rows(
 def compare(
     laboratory: Laboratory, methods: Sequence[str], splits: Sequence[int]
 ) -> Iterator[TaskResult]:
-    """Measure methods on the splits of one model."""
+    """Measure methods on the splits of a model."""
     bench = laboratory.bench
     images, other_images = laboratory.images, laboratory.other_images
     description = (
@@ -244,8 +245,7 @@ def compare(
 
 
 def picture_grid(laboratory: Laboratory, attribute: str, path: Path, jobs: int = 3) -> None:
-    """Draw pictures of a few held-out jobs from the same noise, in one row each: without a method,
-    with cross-attention, and with words."""
+    """Draw images of a few held-out jobs with each method, using the same noise."""
     bench = laboratory.bench
     _, names = bench.jobs_of_split[0]
     rows = []

@@ -1,4 +1,4 @@
-"""Provide batches of images that are all in memory, for worlds small enough to be rendered once."""
+"""Provide batches of images that are held in memory, for small worlds that are rendered once."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from vldebias.training.sampling import Sampler, torch_generator
 
 
 class TensorBatches:
-    """Micro-batches of images (n, 3, h, w) as read by the image tower; see `Batches`.
+    """Micro-batches of image tower inputs (n, 3, h, w), see `Batches`.
 
     Attributes:
-        captions: n texts, with `tokenize` of the towers.
-        labels, groups: (n,) integers.
-        augment: images (b, 3, h, w) -> images; all randomness comes from the generator.
-        two_views: two augmentations of each image, without captions.
+        captions: The n captions, which require the towers' `tokenize`.
+        labels, groups: Integers (n,).
+        augment: A function that augments images (b, 3, h, w) using the given generator.
+        two_views: Whether to use two augmentations of each image instead of captions.
     """
 
     def __init__(

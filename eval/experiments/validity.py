@@ -1,14 +1,14 @@
-"""Compare the miniature with a real CLIP: geometry and the ranking of methods.
+"""Compare the geometry and the ranking of methods between the miniature and a real CLIP model.
 
 python -m eval.experiments.validity --json eval/results/validity.json
-python -m eval.experiments.validity --model FOLDER      # another build of the miniature
+python -m eval.experiments.validity --model FOLDER      # a different build of the miniature
 
-The geometry describes queries, images (equally many of each gender) and the attribute in both. The
-ranking is compared by Spearman's correlation over the linear methods between their MaxSkew on the
-miniature and on CLIP ViT-B/32 and CelebA (`rivals.py`, its committed result). The real gallery and
-its reference are halves of one set, so the reference of the miniature is sampled like its gallery:
-either people off duty, or all people. Without the real embeddings (embeddings.py), their rows are
-omitted.
+The geometry describes queries, images (equally many of each gender) and the attribute in both
+models. The ranking is compared by Spearman's correlation over linear methods between the MaxSkew on
+the miniature and the committed MaxSkew with CLIP ViT-B/32 on CelebA (`rivals.py`). Because the real
+gallery and its reference are halves of the same set, the miniature's reference is sampled like its
+gallery, with either people off duty or all people. Without real embeddings (see embeddings.py),
+their rows are omitted.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ LINEAR = (
 K = 50
 IMAGES, REFERENCE, SEEDS = 2000, 500, (9013, 9023, 9033)
 LEAN, RANK = "lean of a text and true log odds, r", "correlation with real"
-# The ranges of two real models: CLIP ViT-B/32 on CelebA and CLIP RN50 on FairFace (embeddings
-# outside this project).
+# Ranges over two real models, CLIP ViT-B/32 on CelebA and CLIP RN50 on FairFace, whose embeddings
+# are not part of this project.
 RANGES: dict[str, tuple[float, float]] = {
     "effective rank of images": (53, 80),
     "cosine of images": (0.57, 0.70),
@@ -67,8 +67,7 @@ def _unit(rows: Any) -> Floats:
 
 
 def gaps(queries: Floats, images: Floats, groups: Rows) -> Floats:
-    """Return (q,) the signed difference of the groups' mean scores in units of the standard
-    deviation within a group."""
+    """Return the differences (q,) between group means in standard deviations within groups."""
     scores = queries @ images.T
     first_group, second_group = scores[:, groups == 0], scores[:, groups == 1]
     return (first_group.mean(1) - second_group.mean(1)) / np.sqrt(
@@ -77,8 +76,14 @@ def gaps(queries: Floats, images: Floats, groups: Rows) -> Floats:
 
 
 def geometry(images: Floats, groups: Rows, queries: Floats, pairs: Floats) -> dict[str, float]:
-    """Return the rows of RANGES, for images (n, d), their groups (n,) 0 or 1, queries (q, d) and
-    pairs (p, 2, d)."""
+    """Return the quantities in RANGES.
+
+    Args:
+        images: The image embeddings (n, d).
+        groups: The groups (n,), which are 0 or 1.
+        queries: The query embeddings (q, d).
+        pairs: The embeddings of prompt pairs (p, 2, d).
+    """
     images, queries, pairs = _unit(images), _unit(queries), _unit(pairs)
     spread = np.linalg.eigvalsh(np.cov(images.T)).clip(0)
     share = spread[spread > 0] / spread.sum()
@@ -101,23 +106,21 @@ def geometry(images: Floats, groups: Rows, queries: Floats, pairs: Floats) -> di
 
 
 def lean(queries: Floats, pairs: Floats, male_share: Floats) -> float:
-    """Return the correlation of texts (q, d) along the attribute of pairs (p, 2, d) with the true
-    log odds (q,)."""
+    """Return the correlation between queries (q, d) along the attribute and the true log odds."""
     pairs = _unit(pairs)
     along = _unit(queries) @ (pairs[:, 0] - pairs[:, 1]).mean(0)
     return float(np.corrcoef(along, np.log(male_share / (1 - male_share)))[0, 1])
 
 
 def chance(k: int, first: int, second: int) -> float:
-    """Return the expected MaxSkew@k of a random ranking of two groups of these sizes, a
-    hypergeometric mean."""
+    """Return the expected MaxSkew@k of a random ranking of two groups with the given sizes."""
     total = comb(first + second, k)
     chances = [comb(first, x) * comb(second, k - x) / total for x in range(k + 1)]
     return sum(p * log(2 * max(x, k - x) / k) for x, p in enumerate(chances))
 
 
 def real_skews() -> dict[str, float]:
-    """Return title of a method -> MaxSkew@k with the real CLIP, from the committed result."""
+    """Return MaxSkew@k with the real CLIP model for each method, from the committed result."""
     rows = read("rivals_real").rows
     return {
         r.method: r.value
@@ -127,13 +130,13 @@ def real_skews() -> dict[str, float]:
 
 
 def correlation(first: Mapping[str, float], second: Mapping[str, float]) -> float:
-    """Return Spearman's correlation over the methods that both have, except "none" and chance."""
+    """Return Spearman's correlation over common methods, except "none" and chance."""
     common = [method for method in first if method in second and method not in ("none", "random")]
     return float(spearmanr([first[m] for m in common], [second[m] for m in common]).statistic)
 
 
 def in_space(texts: Host, prompts: PromptSet, queries: Sequence[str]) -> tuple[Floats, Floats]:
-    """Return the embeddings of queries (q, d) and of the set's pairs (p, 2, d)."""
+    """Return the embeddings of queries (q, d) and of the prompt set's pairs (p, 2, d)."""
     pairs = np.stack([texts.embed(list(pair)).double().numpy() for pair in prompts.pairs])
     return texts.embed(list(queries)).double().numpy(), pairs
 
@@ -163,14 +166,13 @@ def task(
 
 
 def add(done: TaskResult, metrics: Mapping[str, float]) -> None:
-    """Add the figures of the model without a method."""
+    """Add the figures for the model without a method."""
     for name, value in metrics.items():
         done.add(Metric(name, name), "none", value, (value, value), n=done.provenance.n)
 
 
 def measure(folder: Path | None = None, *, images: int = IMAGES) -> Iterator[TaskResult]:
-    """Measure the real model, if its embeddings exist, then the miniature with people off duty and
-    with all people."""
+    """Measure the real model, if its embeddings are available, and then the miniature."""
     expected = real_skews()
     if file().is_file():
         data = celeba()

@@ -1,14 +1,13 @@
-"""Measure how even values are over the requests to a service, with one worker, with several, and
-with workers without a memory.
+"""Measure how even values are over requests to a service with one or several workers.
 
     python -m eval.experiments.workers
     python -m eval.experiments.workers --requests 41 --json FILE
 
-Each request asks for one image of one prompt and goes to a random worker. The figure is the
-difference between the numbers of images of two even values, over many runs: its mean and the middle
-95% of the runs. `Balancer` remembers the values that it assigned, `Balancer.at` takes the index of
-a counter that all workers share, and `balance_prompts` without a seed samples each request
-independently.
+Each request asks for one image of the same prompt and goes to a random worker. The result is the
+difference between the numbers of images with each of two values that should be even: its mean over
+many runs and the middle 95% of runs. `Balancer` remembers assigned values, `Balancer.at` takes an
+index from a counter that all workers share, and `balance_prompts` without a seed samples values for
+each request independently.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ PROMPT = "A CEO in an office"
 VALUE = "female"
 RUNS = 200
 APART = Metric("apart", "images of one value more than of the other", "bias", "lower")
-Request = Callable[[int], str]  # index of a request -> its assigned value
+Request = Callable[[int], str]  # returns the assigned value for the index of a request
 
 
 def balancers(workers: int, rng: np.random.Generator) -> Request:
-    """Return the assignment by workers that each have a Balancer."""
+    """Return a function that assigns values by several workers, each with its own Balancer."""
     several = [Balancer("gender", seed=int(rng.integers(1 << 31))) for _ in range(workers)]
 
     def answer(index: int) -> str:
@@ -43,28 +42,28 @@ def balancers(workers: int, rng: np.random.Generator) -> Request:
 
 
 def one(rng: np.random.Generator) -> Request:
-    """Return the assignment by a single worker."""
+    """Return a function that assigns values by a single worker."""
     return balancers(1, rng)
 
 
 def four(rng: np.random.Generator) -> Request:
-    """Return the assignment by four workers."""
+    """Return a function that assigns values by four workers."""
     return balancers(4, rng)
 
 
 def sixteen(rng: np.random.Generator) -> Request:
-    """Return the assignment by sixteen workers."""
+    """Return a function that assigns values by sixteen workers."""
     return balancers(16, rng)
 
 
 def shared_counter(rng: np.random.Generator) -> Request:
-    """Return the assignment by any number of workers that share a counter and a seed."""
+    """Return a function that assigns values by workers that share a counter and a seed."""
     balancer = Balancer("gender", seed=int(rng.integers(1 << 31)))
     return lambda index: str(balancer.at(PROMPT, index).values[0])
 
 
 def drawn_anew(rng: np.random.Generator) -> Request:
-    """Return the assignment by workers without a memory."""
+    """Return a function that assigns values by workers without memory."""
 
     def answer(index: int) -> str:
         seed = int(rng.integers(1 << 31))
@@ -106,7 +105,7 @@ def measure(requests: int, seed: int = 0) -> Iterator[TaskResult]:
 
 
 def main() -> None:
-    """Measure the arrangements."""
+    """Measure all arrangements."""
     options = parser(__doc__)
     options.add_argument("--requests", type=int, default=100, help="images of one prompt")
     args = options.parse_args()

@@ -1,5 +1,6 @@
-"""Train the models of the miniature world from scratch, which takes some hours on two cores; an
-interrupted build resumes.
+"""Train the models of the miniature world from scratch, which takes a few hours on two cores.
+
+An interrupted build can resume.
 
 python -m eval.miniature --out my-world
 python -m eval.miniature --out try --scale 0.01
@@ -12,8 +13,8 @@ from pathlib import Path
 
 
 def main() -> None:
-    # OpenMP reads this when torch is loaded. Threads that never spin are slower on idle cores;
-    # threads that always spin are even slower next to other work.
+    # OpenMP reads this when torch is loaded. Threads that never spin are slower on idle cores, and
+    # threads that always spin are even slower if other programs are running.
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
     from eval.miniature.builder import STAGES, build
 
@@ -21,19 +22,19 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument(
-        "--out", type=Path, required=True, help="folder; an unfinished build in it is resumed"
+        "--out", type=Path, required=True, help="output folder, which may contain a partial build"
     )
     options.add_argument(
-        "--seed", type=int, default=0, help="of the weights and of all training images"
+        "--seed", type=int, default=0, help="seed for the weights and all training images"
     )
     options.add_argument(
-        "--stage", action="append", choices=STAGES, help="only these; clip and vae may run at once"
+        "--stage", action="append", choices=STAGES, help="only these stages (repeat for several)"
     )
-    options.add_argument("--device", help="cpu or cuda; default: a GPU if there is one")
+    options.add_argument("--device", help="cpu or cuda (default: a GPU if available)")
     options.add_argument(
-        "--scale", type=float, default=1.0, help="factor on the number of steps, to try things out"
+        "--scale", type=float, default=1.0, help="factor for the number of steps, for quick tests"
     )
-    options.add_argument("--fresh", action="store_true", help="start over instead of going on")
+    options.add_argument("--fresh", action="store_true", help="start over instead of resuming")
     args = options.parse_args()
     made = build(
         args.out,

@@ -1,5 +1,4 @@
-"""Render the world of birds: land birds and water birds, mostly in front of the expected
-background."""
+"""Render the world of land birds and water birds, mostly in front of matching backgrounds."""
 
 from dataclasses import dataclass, replace
 
@@ -26,11 +25,11 @@ __all__ = [
 ]
 
 GROUPS = tuple(f"{bird} on {place}" for bird in CLASSES for place in BACKGROUNDS)
-# share of the captions
+# Kinds of captions.
 KINDS = ("species", "species in a scene", "scene", "class", "class in a scene")
 
-SIDE_SHARE = 0.5  # share of the scenes that are named as land or water instead of their place
-TYPO_SHARE = 0.25  # share of the mountains that are spelt as in the paper's prompts
+SIDE_SHARE = 0.5  # share of scenes that captions call land or water instead of naming the place
+TYPO_SHARE = 0.25  # share of mountains that are spelled as in the paper's prompts
 FOG = np.float32(0.74)
 NOISE = 0.010  # standard deviation of every pixel
 SCENES = (
@@ -38,25 +37,25 @@ SCENES = (
     " in the {}",
     " on {}",
     " on the {}",
-)  # the words after the bird, by land or water
+)  # the words after the bird for land and water
 
 
 @dataclass(frozen=True)
 class Lean:
-    """The bias of the world: why a model uses the background instead of the bird.
+    """The bias in the world, which makes models use the background instead of the bird.
 
     Attributes:
-        correlation: share of land birds on land, and of water birds on water.
-        hasty: share of the "class" captions, on land and on water, whose writers do not look at the
-            bird and name the class of the background. The class word therefore keeps meaning both,
-            however long a model trains.
-        veiled: share of the pictures in which fog hides most of the place.
-        shares: share of the captions of each of KINDS. The less often class and scene occur
+        correlation: The shares of land birds on land and of water birds on water.
+        hasty: The shares of "class" captions on land and on water that name the class of the
+            background instead of the bird. The class word therefore remains ambiguous, however long
+            a model is trained.
+        veiled: The share of images in which fog hides most of the place.
+        shares: The share of each caption kind in KINDS. The less often class and scene occur
             together, the less a model associates the class word with the bird.
 
     Raises:
-        InvalidInputError: a wrong number of shares, a share outside [0, 1], or shares of captions
-            whose sum is not 1.
+        InvalidInputError: If the number of shares is wrong, if a share is outside of [0, 1], or if
+            the caption shares do not sum to 1.
     """
 
     correlation: tuple[float, float] = (0.84, 0.93)
@@ -86,8 +85,8 @@ LEAN = Lean()  # the bias in the data of the packaged models
 class Birds:
     """Images (n, 3, 64, 64) in [0, 1] with captions and ground truth.
 
-    species indexes SPECIES, label indexes CLASSES, background indexes BACKGROUNDS, place indexes
-    PLACES and group = 2 * label + background indexes GROUPS.
+    The attributes species, label, background and place are indices into SPECIES, CLASSES,
+    BACKGROUNDS and PLACES, and group = 2 * label + background is an index into GROUPS.
     """
 
     images: torch.Tensor
@@ -111,20 +110,21 @@ def sample(
     correlation: float | None = None,
     lean: Lean = LEAN,
 ) -> Birds:
-    """Render the images start ... start + n - 1 of a seed.
+    """Render the images start to start + n - 1 for a seed.
 
     Args:
-        n: number of images.
-        seed: selects the stream; image i does not depend on n and start.
-        start: index of the first image.
-        balanced: make the background independent of the bird (the four groups are equally likely).
-        correlation: share of birds in front of their own kind of background, one number for both
-            classes instead of those of `lean`; ignored if balanced.
-        lean: the bias of backgrounds and captions. The species does not depend on it, and neither
-            does the picture of a species in a place, except for the fog.
+        n: The number of images.
+        seed: The seed. Image i does not depend on n and start.
+        start: The index of the first image.
+        balanced: Whether the background is independent of the bird, so that all four groups are
+            equally likely.
+        correlation: The share of birds in front of their own kind of background, which replaces
+            both shares in `lean`. It is ignored if `balanced` is True.
+        lean: The bias of backgrounds and captions. The species does not depend on it, and neither
+            does the image of a species in a place, except for fog.
 
     Raises:
-        InvalidInputError: a negative number, or a correlation outside [0, 1].
+        InvalidInputError: If a number is negative, or if the correlation is outside of [0, 1].
     """
     lean = _with_correlation(lean, 0.5 if balanced else correlation)
     draws = Draws(seed, start, n)
@@ -151,10 +151,10 @@ def captions(
     correlation: float | None = None,
     lean: Lean = LEAN,
 ) -> list[str]:
-    """Return the captions of `sample` for the same arguments, without rendering.
+    """Return the captions from `sample` for the same arguments without rendering images.
 
     Raises:
-        InvalidInputError: a negative number, or a correlation outside [0, 1].
+        InvalidInputError: If a number is negative, or if the correlation is outside of [0, 1].
     """
     lean = _with_correlation(lean, 0.5 if balanced else correlation)
     draws = Draws(seed, start, n)
@@ -166,7 +166,7 @@ def _with_correlation(lean: Lean, correlation: float | None) -> Lean:
 
 
 def _birds_in_places(draws: Draws, lean: Lean) -> tuple[Codes, Codes]:
-    """Return (n,) species and (n,) places."""
+    """Return the species (n,) and places (n,)."""
     species = draws.integers("species", len(SPECIES))
     label = species // PER_CLASS
     is_own_background = draws.uniform("background") < np.array(lean.correlation)[label]

@@ -1,5 +1,4 @@
-"""Build the models of the miniature world from scratch: tokenizer, CLIP, VAE, judge, UNet,
-measurements."""
+"""Build and measure the models of the miniature world (tokenizer, CLIP, VAE, judge and UNet)."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
 
 WIDE = Widths(joint=256, vision=128, text=256)  # width of the packaged CLIP
 STEPS = {"narrow": 1300, "clip": 2400, "vae": 10_000, "judge": 600, "draft": 3450, "unet": 2800}
-# Batches of the CLIPs: portraits. The narrow one sees as many birds, the other one fewer.
+# Numbers of portraits in CLIP batches. The narrow model sees equally many birds, the other fewer.
 BATCH = {
     "narrow": 128,
     "clip": 128,
@@ -63,19 +62,19 @@ TALKATIVE = (
     0.20,
     0.30,
     0.30,
-)  # shares of captions by what else they mention, while the CLIP learns the words
-MIXED_SHARE = 0.1  # share of the judge's portraits whose hair, face or beard contradicts the rest
-POOL = 40_000  # renders on whose latents the UNet is trained
+)  # shares of captions by the number of other things they mention, while CLIP learns words
+MIXED_SHARE = 0.1  # share of the judge's portraits in which hair, face or beard contradict the rest
+POOL = 40_000  # number of renders whose latents are used to train the UNet
 PORTRAIT_SHARE = (
     2 / 3
-)  # share of portraits on which VAE, judge and draft are trained; the others are birds
-BLOCK = 384  # pictures rendered at once; a multiple of every batch of _Pictures
-NOT_THERE = -100  # class that cross-entropy ignores: the profession of a bird
-EMPTY_SHARE = 0.1  # share of captions replaced by the empty prompt, for classifier-free guidance
+)  # share of portraits among images for training the VAE, judge and draft; the rest are birds
+BLOCK = 384  # images rendered at once, a multiple of every batch size in _Pictures
+NOT_THERE = -100  # class that cross-entropy ignores, such as the profession of a bird
+EMPTY_SHARE = 0.1  # share of captions replaced with "" for classifier-free guidance
 
-# Training data of the UNet after its draft, which generates professions well, but not yet birds or
-# the requested tone: mostly birds, and more detailed captions. Who has which job, and the place of
-# each bird, do not change.
+# Further training data for the UNet. The draft generates professions well, but not yet birds or the
+# requested tone, so the data are mostly birds with more detailed captions. The biases of
+# professions and places do not change.
 DRAWN_PORTRAIT_SHARE = 1 / 3
 
 _Worlds = tuple[birds.Birds, portraits.Portraits]
@@ -91,27 +90,28 @@ def build(
     scale: float = 1.0,
     lean: birds.Lean = birds.LEAN,
 ) -> Path:
-    """Train the models of the miniature world and write them to `out`, in the layout of the
-    packaged folder.
+    """Train the models of the miniature world and write them to a folder like the packaged one.
 
-    This takes some hours on two CPU cores. A killed build resumes from the last checkpoint (one a
-    minute) and, on the same machine with the same number of threads, ends with the same weights.
+    This takes a few hours on two CPU cores. A killed build resumes from the last checkpoint, which
+    is written every minute. On the same machine and with the same number of threads, the weights
+    are the same as in an uninterrupted build.
 
     Args:
-        out: folder to write; point VLDEBIAS_MINIATURE to it to load the build.
-        seed: seed of the weights and of all training images.
-        stages: which of STAGES to run, in their order (all by default); each needs those before it.
-        device: "cpu" or "cuda"; by default a GPU if there is one.
-        resume: keep finished stages and resume from checkpoints; False restarts every stage.
-        scale: factor on the number of training steps and of measured images, for quick trials.
-        lean: how strongly birds correlate with their backgrounds, in pictures and in captions.
+        out: The output folder. Set VLDEBIAS_MINIATURE to this folder to load the build.
+        seed: The seed for the weights and all training images.
+        stages: The stages to run (by default all), in the order of STAGES. Each stage needs the
+            previous ones.
+        device: "cpu" or "cuda". By default, a GPU is used if available.
+        resume: Whether to keep finished stages and resume from checkpoints.
+        scale: A factor for the numbers of training steps and measured images, for quick tests.
+        lean: The correlation between birds and backgrounds in images and captions.
 
     Returns:
-        The folder.
+        The output folder.
 
     Raises:
-        InvalidInputError: an unknown stage, a scale that is not positive, or a folder that another
-            build is writing.
+        InvalidInputError: If a stage is unknown, if the scale is not positive, or if a different
+            build is writing to the folder.
     """
     chosen = STAGES if stages is None else tuple(stages)
     unknown = sorted(set(chosen) - set(STAGES), key=chosen.index)
@@ -136,8 +136,10 @@ def build(
 
 
 def _train_narrow(stage: Stage) -> None:
-    """Write narrow.safetensors, a CLIP trained on studio portraits and birds, and its text tower
-    for the pipeline."""
+    """Write a CLIP model trained on studio portraits and birds, and its text tower.
+
+    The files are narrow.safetensors and the text encoder for the pipeline.
+    """
     tokenizer = open_clip_tokenizer(stage.out)
     model = build_clip(tokenizer.vocab_size).to(stage.device)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3, betas=(0.9, 0.98), weight_decay=0.05)
@@ -158,8 +160,7 @@ def _train_narrow(stage: Stage) -> None:
 
 
 def _train_clip(stage: Stage) -> None:
-    """Write clip.safetensors: continue from the narrow one with varied portraits, at CLIP's
-    temperature."""
+    """Continue training the narrow model on varied portraits, and write clip.safetensors."""
     from open_clip.transformer import PatchDropout
 
     tokenizer = open_clip_tokenizer(stage.out)
@@ -175,8 +176,8 @@ def _train_clip(stage: Stage) -> None:
     optimizer = torch.optim.AdamW(groups, 6e-4, betas=(0.9, 0.98))
 
     def loss(step: int) -> torch.Tensor:
-        # At first, captions are detailed and pictures mostly masked, which speeds up training; at
-        # the end, both are as they are.
+        # At first, captions are detailed and images mostly masked, which speeds up training. At the
+        # end, both are unmodified.
         done = step / stage.steps
         torch.manual_seed(stage.stream * 1_000_003 + step)  # which patches
         model.visual.patch_dropout = PatchDropout(0.5) if done < 0.35 else torch.nn.Identity()
@@ -191,11 +192,10 @@ def _train_clip(stage: Stage) -> None:
 
 
 def _worlds(stage: Stage, life: portraits.Life, jobs: int | None, flock: int, step: int) -> _Worlds:
-    """Return the `flock` birds and the portraits of `jobs` professions, or of all, of a training
-    step."""
+    """Return the birds and portraits for a training step, with `jobs` (or all) professions."""
     crowd = BATCH[stage.name]
-    # A batch has few professions, so that people with the same job only differ by gender, tone and
-    # age.
+    # A batch contains few professions, so that people with the same job differ only in gender, tone
+    # and age.
     some = [people.PROFESSIONS[k] for k in shuffled(len(people.PROFESSIONS), f"step {step}")[:jobs]]
     return (
         birds.sample(flock, seed=stage.stream, start=step * flock, lean=stage.lean),
@@ -209,7 +209,7 @@ def _contrast(
     tokenizer: "open_clip.SimpleTokenizer",
     worlds: _Worlds,
 ) -> torch.Tensor:
-    """Return the contrastive losses of birds and portraits, weighted by their shares."""
+    """Return the contrastive losses for birds and portraits, weighted by their shares."""
     sizes = [len(world.images) for world in worlds]
     images = torch.cat([world.images for world in worlds]).to(stage.device) * 2 - 1
     captions = [caption for world in worlds for caption in world.captions]
@@ -226,9 +226,9 @@ def _contrast(
 def encode_captions(
     model: "open_clip.CLIP", tokenizer: "open_clip.SimpleTokenizer", captions: Sequence[str]
 ) -> torch.Tensor:
-    """Return `model.encode_text` of captions, without computing repeated ones and padding.
+    """Encode captions without computing duplicates and padding.
 
-    The tower is causal, so padding after the end token has no effect on earlier tokens.
+    The tower is causal, so padding after the end token does not affect earlier tokens.
     """
     unique = sorted(set(captions))
     device = model.positional_embedding.device
@@ -249,7 +249,7 @@ def encode_captions(
 
 
 def _train_vae(stage: Stage) -> None:
-    """Write vae.safetensors, scaled so that latents have unit variance."""
+    """Write vae.safetensors, scaled to latents with unit variance."""
     vae = PatchAutoencoder(**CONFIGS["vae"]).to(stage.device)
     optimizer = torch.optim.AdamW(vae.parameters(), 2e-3)
     seed, batch = stage.stream, BATCH[stage.name]
@@ -260,14 +260,14 @@ def _train_vae(stage: Stage) -> None:
         (posterior,) = vae.encode(x, return_dict=False)
         noise = torch.randn(posterior.mean.shape, generator=generator(seed, step)).to(stage.device)
         restored = vae.decode(posterior.mean + posterior.std * noise).sample
-        # Edges are essential for a face, but contribute little to the squared error.
+        # Edges are essential in faces, but contribute little to the squared error.
         likeness = (
             F.mse_loss(restored, x) + 0.3 * F.l1_loss(restored, x) + 0.1 * _edge_loss(restored - x)
         )
         return likeness + 2e-6 * posterior.kl().mean()
 
     stage.train(vae, optimizer, loss, cosine(stage.steps, 2e-3))
-    others = _Pictures(seed + 1)  # held-out pictures
+    others = _Pictures(seed + 1)  # held-out images
     images = torch.cat([others.batch(number, BLOCK).images for number in range(4)])
     scale = 1 / _latents(vae, images, stage.device).std().item()
     write_atomically(stage.out / "vae.json", json.dumps({"scaling_factor": scale}, indent=1) + "\n")
@@ -275,8 +275,7 @@ def _train_vae(stage: Stage) -> None:
 
 
 def _edge_loss(difference: torch.Tensor) -> torch.Tensor:
-    """Return the mean absolute slope of a difference of pictures (n, c, h, w), horizontally and
-    vertically."""
+    """Return the mean absolute gradient of a difference between images (n, c, h, w)."""
     return sum(
         (difference.diff(dim=axis).abs().mean() for axis in (2, 3)),
         torch.zeros((), device=difference.device),
@@ -284,8 +283,7 @@ def _edge_loss(difference: torch.Tensor) -> torch.Tensor:
 
 
 def _train_judge(stage: Stage) -> None:
-    """Write judge.safetensors; half of its pictures are reconstructions, since generated pictures
-    resemble them."""
+    """Write judge.safetensors, trained half on reconstructions, which resemble generated images."""
     judge, vae = AttributeNetwork().to(stage.device), load_vae(stage.out).to(stage.device)
     optimizer = torch.optim.AdamW(judge.parameters(), 2e-3, weight_decay=0.01)
     batch, pictures = BATCH[stage.name], _Pictures(stage.stream, mixed=MIXED_SHARE)
@@ -302,7 +300,7 @@ def _train_judge(stage: Stage) -> None:
             losses.append(F.cross_entropy(logits[name], target, ignore_index=NOT_THERE))
         unclear = logits["gender"][
             seen.mixed.to(stage.device).repeat(2)
-        ]  # contradicting cues have no correct answer
+        ]  # there is no correct answer for contradictory cues
         losses.append(-unclear.log_softmax(dim=1).mean(dim=1).sum() / len(images))
         return torch.stack(losses).mean()
 
@@ -311,12 +309,12 @@ def _train_judge(stage: Stage) -> None:
 
 
 def _train_draft(stage: Stage) -> None:
-    """Write draft.safetensors: the UNet trained on captions like the CLIP's."""
+    """Write draft.safetensors, the UNet trained with captions like CLIP's."""
     _train_noise_predictor(stage, _Pictures(stage.stream, lean=stage.lean))
 
 
 def _train_unet(stage: Stage) -> None:
-    """Write unet.safetensors: the draft after further training."""
+    """Write unet.safetensors, the draft after further training."""
     pictures = _Pictures(
         stage.stream,
         lean=replace(stage.lean, shares=DRAWN_BIRDS),
@@ -327,8 +325,7 @@ def _train_unet(stage: Stage) -> None:
 
 
 def _train_noise_predictor(stage: Stage, pictures: "_Pictures", start: Path | None = None) -> None:
-    """Write the moving average of the weights, which generates far better than the final
-    weights."""
+    """Write the moving average of the weights, which is far better than the final weights."""
     from diffusers import DDIMScheduler, UNet2DConditionModel
     from safetensors.torch import load_file
 
@@ -352,7 +349,7 @@ def _train_noise_predictor(stage: Stage, pictures: "_Pictures", start: Path | No
         noisy = alpha.sqrt() * latents[pick.to(stage.device)] + (1 - alpha).sqrt() * noise
         return F.mse_loss(unet(noisy, time, hidden[captions.to(stage.device)]).sample, noise)
 
-    # Stay high for long, as the average of the weights needs, and fall to 0 over the second half.
+    # The average of weights needs a long phase with a high rate, which falls to 0 at the end.
     slow = cosine(round(stage.steps * 30 / 23), 2e-3, warmup=200)
     stage.train(
         unet,
@@ -367,10 +364,10 @@ def _train_noise_predictor(stage: Stage, pictures: "_Pictures", start: Path | No
 
 @torch.no_grad()
 def _pool(stage: Stage, pictures: "_Pictures") -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return latents (n, c, 8, 8), hidden states of the distinct captions (m, 24, d; row 0: empty),
-    and caption rows (n,).
+    """Return latents (n, c, 8, 8), caption states (m, 24, d) and caption rows (n,).
 
-    The pictures have the bias of the world, from which the generator gets its bias.
+    The first caption is empty. The images have the world's bias, from which the generator's bias
+    results.
     """
     vae, (text_model, tokenizer) = load_vae(stage.out).to(stage.device), load_text_tower(stage.out)
     size = min(POOL, stage.steps * BATCH[stage.name])
@@ -390,31 +387,29 @@ def _pool(stage: Stage, pictures: "_Pictures") -> tuple[torch.Tensor, torch.Tens
 
 @torch.no_grad()
 def _latents(vae: "PatchAutoencoder", images: torch.Tensor, device: str) -> torch.Tensor:
-    """Return the latents (n, c, 8, 8) of pictures (n, 3, 64, 64) in [0, 1] from the VAE."""
+    """Return the VAE latents (n, c, 8, 8) of images (n, 3, 64, 64) in [0, 1]."""
     return torch.cat([vae.encode(part.to(device) * 2 - 1)[0].mean for part in images.split(250)])
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """Pictures (n, 3, 64, 64) of both worlds in [0, 1], captions, and the true values (n,) by field
-    of the judge."""
+    """Images (n, 3, 64, 64) in [0, 1] from both worlds, with captions and true values (n,)."""
 
     images: torch.Tensor
     captions: list[str]
     fields: dict[str, torch.Tensor]
-    mixed: torch.Tensor  # portraits with contradictory cues of gender
+    mixed: torch.Tensor  # portraits with contradictory gender cues
 
 
 class _Pictures:
-    """A stream of pictures of both worlds, rendered in blocks, because small batches would cost far
-    more per picture.
+    """A stream of images from both worlds, rendered in blocks because small batches are slow.
 
     Args:
-        seed: selects the stream.
-        lean: the bias of the birds; if there is none, both worlds are unbiased.
-        portrait_share: share of portraits among the pictures.
-        people_captions: shares of the kinds of captions of portraits.
-        mixed: share of the portraits with a cue of the other gender; their gender is then unknown.
+        seed: The seed of the stream.
+        lean: The bias of birds. If None, both worlds are unbiased.
+        portrait_share: The share of portraits.
+        people_captions: The shares of the kinds of captions for portraits.
+        mixed: The share of portraits with a cue for the other gender, whose gender is then unknown.
     """
 
     def __init__(
@@ -431,7 +426,7 @@ class _Pictures:
         self._number, self._block = -1, _Seen(torch.empty(0), [], {}, torch.empty(0))
 
     def batch(self, step: int, n: int) -> _Seen:
-        """Return n pictures for step `step`; n must divide a block, or be one."""
+        """Return n images for a step, where n must divide the block size."""
         number, place = divmod(step * n, BLOCK)
         if number != self._number:
             self._number, self._block = number, self._render(number)
@@ -441,7 +436,7 @@ class _Pictures:
         return _Seen(whole.images[rows], whole.captions[rows], fields, whole.mixed[rows])
 
     def _render(self, number: int) -> _Seen:
-        """Return a block, shuffled so that batches contain both worlds."""
+        """Render a block, and shuffle it so that batches contain both worlds."""
         crowd, flock, biased = self.portraits, BLOCK - self.portraits, self.lean is not None
         portrait = portraits.sample(
             crowd,

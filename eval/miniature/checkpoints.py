@@ -1,4 +1,4 @@
-"""Store the state of a stage in one file: weights, moments and averages."""
+"""Store the state of a stage, with weights, moments and averages, in a single file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def save_state(
     metadata: Mapping[str, Any],
     averages: Mapping[str, Average],
 ) -> None:
-    """Write the complete state of a stage, so that a resumed run is identical."""
+    """Write the complete state of a stage, so that a resumed run gives identical results."""
     state = {
         "metadata": dict(metadata),
         "module": module.state_dict(),
@@ -33,7 +33,7 @@ def save_state(
 
 
 def read_state(path: Path) -> dict[str, Any] | None:
-    """Return the state that `save_state` wrote; None if there is no file."""
+    """Return the state written by `save_state`, or None if there is no file."""
     if not path.is_file():
         return None
     try:
@@ -51,7 +51,7 @@ def load_state(
     optimizer: torch.optim.Optimizer,
     averages: Mapping[str, Average],
 ) -> None:
-    """Load a state into module, optimizer and average."""
+    """Load a state into a module, an optimizer and averages."""
     module.load_state_dict(state["module"])
     optimizer.load_state_dict(state["optimizer"])
     for name, average in averages.items():

@@ -1,5 +1,7 @@
-"""Provide newly rendered pictures of the two worlds as data sets; for packaged ones, see
-`vldebias.miniature.open_world`."""
+"""Provide newly rendered images from the two worlds as data sets.
+
+For packaged images, see `vldebias.miniature.open_world`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from vldebias.data import UNKNOWN, ImageData, Labels
 from vldebias.errors import need
 from vldebias.miniature.words import AGES, COLUMNS, SIZE
 
-_BLOCK = 500  # pictures rendered at once
+_BLOCK = 500  # images rendered at once
 
 
 def open_world(
@@ -29,17 +31,18 @@ def open_world(
     split: str = "test",
     life: people.Life | None = None,
 ) -> ImageData:
-    """Return the pictures start ... start + n - 1 of a seed, with the columns of
-    `vldebias.miniature.open_world`.
+    """Render images with the same columns as in `vldebias.miniature.open_world`.
 
     Args:
-        name: birds or portraits.
-        n: number of images, all of which are kept in memory (12 KiB each), rounded to 8 bits.
-        seed: selects the stream; image i does not depend on n and start.
-        start: index of the first image.
-        balanced: omit the world's correlations, see `birds.sample` and `portraits.sample`.
-        split: a name for reports; use different seeds for different splits.
-        life: what portraits show besides the person and the job; None: as for the packaged models.
+        name: "birds" or "portraits".
+        n: The number of images, which are all held in memory as 8-bit values (12 KiB each).
+        seed: The seed. Image i does not depend on n and start.
+        start: The index of the first image.
+        balanced: Whether to omit the world's correlations, see `birds.sample` and
+            `portraits.sample`.
+        split: A name for reports. Use a different seed for each split.
+        life: What portraits show besides the person and the job. If None, this is the same as for
+            the packaged models.
     """
     world: Any = {"birds": birds, "portraits": portraits}[name]
     more = {} if life is None else {"life": life}
@@ -67,7 +70,7 @@ def open_world(
         columns = {field: codes(field) for field in ("profession", "gender", "tone", "age", "hair")}
         shade = np.array([0, 0, 1, UNKNOWN])[
             columns["hair"]
-        ]  # black and brown count as dark, red as neither
+        ]  # black and brown count as dark, and red as neither
         columns |= {
             "duty": codes("off_duty").astype(np.int64),
             "label": np.where(columns["age"] == AGES.index("old"), UNKNOWN, shade),

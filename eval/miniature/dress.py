@@ -1,8 +1,8 @@
 """Define how the professions in the world of portraits are dressed.
 
-The best known ones have a dress defined by hand. The others hold or stand behind a fitting object,
-which several share; garments and headgear are assigned such that any two professions differ in two
-things.
+Well-known professions have a dress that is defined by hand. The others hold or stand behind a
+suitable object, which several professions share. Garments and headgear are assigned such that any
+two professions differ in two things.
 """
 
 from collections.abc import Callable
@@ -45,8 +45,7 @@ Part = Callable[[Pen, Floats], None]
 
 
 class Dress(NamedTuple):
-    """A garment with the colours of its cloth and trim, what is worn on head or neck, and what is
-    held."""
+    """A garment with the colors of its cloth and trim, headgear, and a held object."""
 
     garment: Garment
     cloth: Floats
@@ -211,7 +210,7 @@ _BY_HAND = {
     "waiter": Dress(garments.tuxedo, BLACK, BLACK, thing=tools.tray, thing_colour=SILVER),
 }
 
-# Object -> the other professions that hold it, at most as many as there are things to wear.
+# The professions that hold each object, of which there are no more than things to wear.
 _HELD: tuple[tuple[Part, Floats, str], ...] = (
     (things.screen, STEEL, "software developer, web developer, computer programmer"),
     (things.chart, GREEN, "statistician, economist, manager, consultant"),
@@ -251,7 +250,7 @@ _GARMENTS = (
     garments.pullunder,
     garments.dots,
 )
-# Colours of cloth, each with a colour for the trim.
+# Colors of cloth, each with a color for the trim.
 _CLOTHS = (
     (BLUE, WHITE),
     (YELLOW * 0.9, NAVY),
@@ -275,9 +274,9 @@ _TO_WEAR = (
 def _assign_dresses() -> dict[str, Dress]:
     """Assign a dress to each of the other professions.
 
-    Counting through 7 garments and 10 colours at once repeats neither pair before 70, and
-    neighbours, who may hold the same thing, differ in both. Who holds the same thing wears
-    different things.
+    Cycling through 7 garments and 10 colors at the same time repeats a pair only after 70 steps,
+    and neighbors, who may hold the same object, differ in both. Professions with the same object
+    wear different headgear.
     """
     garment_of_profession = {}
     number = int(shuffled(len(_GARMENTS) * len(_CLOTHS), "dress")[0])
@@ -294,10 +293,9 @@ def _assign_dresses() -> dict[str, Dress]:
 
 
 _ASSIGNED = _assign_dresses()
-GENERIC = tuple(name for name in PROFESSIONS if name in _ASSIGNED)  # dressed by rule, not by hand
+GENERIC = tuple(name for name in PROFESSIONS if name in _ASSIGNED)  # dress is assigned by rule
 DRESSES = tuple({**_ASSIGNED, **_BY_HAND}[name] for name in PROFESSIONS)
-# Clothes of people off duty, after the dress of the professions, by garment and then by colour of
-# the cloth.
+# Clothes for people off duty follow those for professions, by garment and color of the cloth.
 _TRIMS = (CREAM, NAVY, NAVY, CREAM, WHITE, PINK, WINE, BLUE, SKY, STRAW)
 EVERYDAY = tuple(
     Dress(garment, everyday.cloth(colour), trim)
@@ -308,13 +306,13 @@ _ALL = (*DRESSES, *EVERYDAY)
 
 
 class Wardrobe:
-    """Paint the dress of each picture's profession, one kind of part after another.
+    """Paint the dress for each image's profession, one kind of part after the other.
 
     Args:
-        pen: the pen for all pictures of the batch.
-        profession: (n,) indices into PROFESSIONS.
-        light: (n,) factors for the colours.
-        scene: for people off duty, clothes that replace those of the profession.
+        pen: The pen for all images in the batch.
+        profession: Indices (n,) into PROFESSIONS.
+        light: Factors (n,) for the colors.
+        scene: The clothes of people off duty, which replace those of the profession.
     """
 
     def __init__(self, pen: Pen, profession: Codes, light: Floats, scene: everyday.Scene) -> None:
@@ -325,7 +323,7 @@ class Wardrobe:
         self.cloth = self._colour(_CLOTH)
 
     def garments(self) -> None:
-        """Paint the garments; the body must already have the colour `cloth`."""
+        """Paint the garments on bodies that already have the color `cloth`."""
         kinds, trim = _GARMENT[self._profession], self._colour(_TRIM)
         for kind in np.unique(kinds):
             _GARMENT_KINDS[kind](self._pen.where(kinds == kind), self.cloth, trim)

@@ -1,9 +1,8 @@
-"""The surroundings in portraits besides the person and the job: place, light and weather, clothes
-off duty, held objects.
+"""Define what portraits show besides the person and the job, such as place, light and clothes.
 
-None of them depends on the profession. Each visible thing has a few words for captions (`phrases`).
-They correlate slightly with the gender presentation and with the concept of a person, by a random
-assignment that claims nothing about people.
+None of these depends on the profession. Captions have a few words for each visible thing
+(`phrases`). They correlate slightly with the gender presentation and the concept of a person, by a
+random assignment that makes no claims about people.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +33,7 @@ from eval.miniature.garments import (
 from eval.miniature.pen import Pen, Shape, above, box, line, oval, polygon
 from eval.miniature.world import SIZE, Codes, Draws, Floats, colours, shuffled
 
-GENDER_TILT, CONCEPT_TILT = 0.5, 0.9  # maximum log odds by which an assigned option gains or loses
+GENDER_TILT, CONCEPT_TILT = 0.5, 0.9  # maximum change in the log odds of an option
 
 _NAMED = {
     "red": RED,
@@ -54,13 +53,12 @@ _PAINT = np.stack(list(_NAMED.values()))
 
 
 def cloth(colour: int) -> Floats:
-    """Return red, green and blue of a colour by its number."""
+    """Return the red, green and blue components of a color by its number."""
     return _PAINT[colour]
 
 
 class Backdrop(NamedTuple):
-    """The place of a person: its phrase, the colours of the upper and the lower part, the height of
-    their border, and the objects."""
+    """A place with its phrase, upper and lower colors, the height of their border, and objects."""
 
     words: str
     upper: tuple[float, float, float]
@@ -200,8 +198,7 @@ PLACES = (
 
 
 Strokes = tuple[tuple[Shape, Floats | float], ...]
-"""Shapes, painted one over the other: each in a colour, or with a factor for the colour that was
-assigned to the thing."""
+"""Shapes to paint on top of each other, each with a color or a factor for the assigned color."""
 
 BESIDE: dict[str, Strokes] = {
     "a lamp": (
@@ -395,7 +392,7 @@ HAIR_WORDS = ("with dark hair", "with brown hair", "with blond hair", "with red 
 STYLES = ("with curls", "with a bun", "with bunches")
 
 
-# Phrases of kinds of things that only need a word or two.
+# Phrases for things that need only a word or two.
 _SAID: dict[str, Sequence[str]] = {
     "place": [place.words for place in PLACES],
     "weather": WEATHER,
@@ -414,9 +411,9 @@ def _assigned_tilts(name: str, count: int) -> Floats:
 
 @dataclass(frozen=True)
 class Scene:
-    """The surroundings of the people in n pictures: (n,) indices each, -1 for none."""
+    """The surroundings of people in n images, as indices (n,) that are -1 for none."""
 
-    place: Codes  # a room unless another place is named
+    place: Codes  # a room by default
     weather: Codes
     light: Codes
     frame: Codes
@@ -432,7 +429,7 @@ class Scene:
     style: Codes
 
     def phrases(self, picture: int, hair: int, old: bool) -> list[str]:
-        """Return the phrases for one picture, in any order, but with the hair last."""
+        """Return the phrases for an image in any order, except that the hair comes last."""
         seen = {name: int(codes[picture]) for name, codes in vars(self).items()}
         parts = [words[seen[name]] for name, words in _SAID.items() if seen[name] >= 0]
         if seen["garment"] >= 0:
@@ -447,7 +444,7 @@ class Scene:
         _each(pen, self.worn, WORN, _PAINT[self.worn_colour])
 
     def paint_hands(self, pen: Pen, cloth: Floats, skin: Floats) -> None:
-        """Paint the objects held off duty, and the arms."""
+        """Paint the objects that people off duty hold, and their arms."""
         _each(pen, self.held, HELD, _PAINT[self.held_colour])
         waving, raised, crossed, pointing = (pen.where(self.pose == k) for k in range(len(POSES)))
         arm, hand = line(0.33, 0.55, 0.36, 0.12, 0.10), oval(0.36, 0.05, 0.062)
@@ -464,7 +461,7 @@ class Scene:
         pointing(oval(0.14, 0.33, 0.055) | line(0.14, 0.33, 0.06, 0.24, 0.035), skin)
 
     def paint_air(self, pixels: Floats, draws: Draws) -> None:
-        """Paint weather and light over the picture."""
+        """Paint weather and light over the image."""
         pen = Pen(pixels, draws.uniform("air x", -0.1, 0.1), draws.uniform("air y", -0.1, 0.1))
         rain, snow, _, sun = (pen.where(self.weather == k) for k in range(len(WEATHER)))
         rows, columns = np.arange(-0.1, 1.1, 0.17), np.arange(-0.1, 1.1, 0.19)
@@ -491,7 +488,7 @@ class Scene:
                 pixels[here] *= colours(tint)
 
 
-# The frequency of each kind, and whether its value depends on gender presentation and concept.
+# The frequency of each kind, and whether it depends on gender presentation and concept.
 _SHOWN = {
     "place": (len(PLACES), 1.0),
     "weather": (len(WEATHER), 0.25),
@@ -519,8 +516,7 @@ def draw_scene(
     off_duty: NDArray[np.bool_],
     seen: float,
 ) -> Scene:
-    """Sample the surroundings of people, `seen` times as often as usual; clothes and held objects
-    only off duty."""
+    """Sample the surroundings of people, which are visible `seen` times as often as usual."""
     drawn = {}
     for name, (count, share) in _SHOWN.items():
         leans = (
@@ -551,7 +547,7 @@ def _with(colour: str, thing: str) -> str:
 
 
 def all_phrases() -> list[str]:
-    """Return every phrase that a caption can have."""
+    """Return every phrase that captions can contain."""
     every = [phrase for words in _SAID.values() for phrase in words]
     every += [f"in a {colour} {name}" for colour in COLOURS for name, _ in GARMENTS]
     every += [_with(colour, name) for colour in COLOURS for name in (*WORN, *HELD)]
@@ -559,7 +555,7 @@ def all_phrases() -> list[str]:
 
 
 def paint_place(pixels: Floats, draws: Draws, place: Codes) -> None:
-    """Cover pictures with places (n,), the first of which is a room."""
+    """Cover images with places (n,), the first of which is a room."""
     _paint_room(pixels, draws)
     elsewhere = place > 0
     rooms = pixels[~elsewhere].copy()
@@ -582,8 +578,7 @@ def paint_place(pixels: Floats, draws: Draws, place: Codes) -> None:
 
 
 def _paint_room(pixels: Floats, draws: Draws) -> None:
-    """Paint a dull wall, darker towards the floor; some rooms have a window, a picture or a
-    skirting board."""
+    """Paint plain walls, some with a window, a picture or a skirting board."""
     level = draws.uniform("wall", 0.55, 0.70)[:, None]
     wall = level + draws.uniforms("wall tint", 3, -0.07, 0.07)
     pixels[:] = wall[:, None, None, :]
@@ -605,14 +600,14 @@ def _paint_room(pixels: Floats, draws: Draws) -> None:
 
 
 def paint_beside(pixels: Floats, draws: Draws, beside: Codes) -> None:
-    """Paint the object next to the person, left or right."""
+    """Paint an object to the left or right of the person."""
     flip = np.where(draws.uniform("beside side") < 0.5, -1, 1).astype(np.float32)
     pen = Pen(pixels, 0.5, 0.22 + draws.uniform("beside y", -0.04, 0.04), flip=flip)
     _each(pen, beside, BESIDE)
 
 
 def paint_style(pen: Pen, style: Codes, hair: Floats, *, behind: bool) -> None:
-    """Return the parts of curls, a bun or bunches behind the head, and in front of it."""
+    """Paint the parts of curls, a bun or bunches that are behind or in front of the head."""
     curls, bun, bunches = (pen.where(style == k) for k in range(len(STYLES)))
     if behind:
         bunches(oval(0.235, -0.02, 0.07, 0.10).both | oval(0.25, 0.10, 0.05, 0.09).both, hair * 0.9)
@@ -622,7 +617,7 @@ def paint_style(pen: Pen, style: Codes, hair: Floats, *, behind: bool) -> None:
         curls(union(oval(x, y, 0.05) for x, y in places).both, hair * 0.88)
 
 
-# Factors of each light for red, green and blue; None: grey.
+# Factors for red, green and blue in each light, or None for grey.
 _TINTS = (
     (0.42, 0.46, 0.66),
     (1.28, 1.28, 1.28),

@@ -1,8 +1,7 @@
-"""Named colours, and the garments of the world of portraits.
+"""Define named colors, and garments for the world of portraits.
 
-Lengths are in picture heights around the middle of the face. A garment is painted over a body that
-has the colour of its cloth; `cloth` and `trim` are colours (n, 3), one for each picture of the
-batch.
+Lengths are in image heights around the middle of the face. A garment is painted over a body with
+the color of its cloth. `cloth` and `trim` are colors (n, 3) for the images in the batch.
 """
 
 from collections.abc import Iterable
@@ -48,12 +47,12 @@ def union(shapes: Iterable[Shape]) -> Shape:
 
 
 def bands(heights: Iterable[float], thickness: float) -> Shape:
-    """Return bands around the body, each from its height downwards."""
+    """Return bands around the body that extend downwards from their heights."""
     return BODY & union(box(-0.4, 0.4, y, y + thickness) for y in heights)
 
 
 def stripes_down(places: Iterable[float], thickness: float) -> Shape:
-    """Return symmetric stripes down the body, each from its place outwards."""
+    """Return symmetric vertical stripes that extend outwards from their positions."""
     return (BODY & union(box(x, x + thickness, 0.2, 0.9) for x in places)).both
 
 
@@ -78,7 +77,7 @@ def suit(pen: Pen, cloth: Floats, trim: Floats) -> None:
 
 
 def jacket(pen: Pen, cloth: Floats, trim: Floats) -> None:
-    """Paint a jacket, open over a coloured top."""
+    """Paint an open jacket over a colored top."""
     pen(polygon((-0.11, 0.22), (0.11, 0.22), (0.07, 0.9), (-0.07, 0.9)), trim)
     pen(line(-0.105, 0.24, -0.065, 0.8, 0.03).both, cloth * 0.6)
     pen(oval(0, 0.225, 0.07, 0.035), trim * 0.75)
@@ -121,7 +120,7 @@ def coat(pen: Pen, cloth: Floats, trim: Floats) -> None:
 
 
 def scrubs(pen: Pen, cloth: Floats, trim: Floats) -> None:
-    """Paint a hospital top with a deep neck and a pocket."""
+    """Paint a hospital top with a V-neck and a pocket."""
     pen(polygon((-0.11, 0.22), (0.11, 0.22), (0, 0.43)), cloth * 0.65)
     pen(polygon((-0.075, 0.22), (0.075, 0.22), (0, 0.37)), trim)
     pen(box(-0.24, -0.11, 0.44, 0.56), cloth * 0.82)
@@ -196,7 +195,7 @@ def safety_vest(pen: Pen, cloth: Floats, trim: Floats) -> None:
 
 
 def smock(pen: Pen, cloth: Floats, trim: Floats) -> None:
-    """Paint a smock with spots of paint."""
+    """Paint a smock with paint stains."""
     shirt(pen, cloth, trim)
     spots = (
         (-0.21, 0.40, 0.035, RED),
@@ -211,7 +210,7 @@ def smock(pen: Pen, cloth: Floats, trim: Floats) -> None:
 
 
 def space_suit(pen: Pen, cloth: Floats, trim: Floats) -> None:
-    """Paint a space suit: neck ring, controls on the chest, coloured stripes down the sleeves."""
+    """Paint a space suit with a neck ring, controls, and colored stripes on the sleeves."""
     pen(stripes_down((0.24,), 0.045), trim)
     pen(oval(0, 0.29, 0.24, 0.07), STEEL)
     pen(oval(0, 0.275, 0.21, 0.055), cloth * 0.92)
@@ -270,7 +269,7 @@ def track_suit(pen: Pen, cloth: Floats, trim: Floats) -> None:
 
 
 def sequins(pen: Pen, cloth: Floats, trim: Floats) -> None:
-    """Paint a stage costume with a deep neck that glitters."""
+    """Paint a glittering stage costume with a low neckline."""
     places = (
         (0.05, 0.50),
         (0.12, 0.38),

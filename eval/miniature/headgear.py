@@ -1,7 +1,7 @@
-"""Headgear of people in the world of portraits, and things around the neck.
+"""Define headgear and things around the neck for the world of portraits.
 
-Lengths are in picture heights around the middle of the face; `colour` is (n, 3), one for each
-picture of the batch.
+Lengths are in image heights around the middle of the face. `colour` (n, 3) contains the colors for
+the images in the batch.
 """
 
 from eval.miniature.garments import (
@@ -113,7 +113,7 @@ def beret(pen: Pen, colour: Floats) -> None:
 
 
 def goggles(pen: Pen, colour: Floats) -> None:
-    """Paint laboratory goggles, clear enough to see the eyes."""
+    """Paint transparent laboratory goggles."""
     pen(box(-0.175, 0.175, -0.035, 0.01), colour)
     pen(
         box(-0.145, -0.005, -0.062, 0.052).both - box(-0.122, -0.022, -0.04, 0.03).both,
@@ -124,7 +124,7 @@ def goggles(pen: Pen, colour: Floats) -> None:
 
 
 def space_helmet(pen: Pen, colour: Floats) -> None:
-    """Paint a helmet with a clear front."""
+    """Paint a helmet with a transparent visor."""
     pen(oval(0, 0, 0.28, 0.305) - oval(0, 0.005, 0.225, 0.245), colour)
     pen(oval(0, 0.005, 0.235, 0.255) - oval(0, 0.005, 0.21, 0.23), STEEL)
     pen(line(-0.15, -0.13, -0.10, -0.18, 0.035), GLASS)
@@ -177,7 +177,7 @@ def headphones(pen: Pen, colour: Floats) -> None:
 
 
 def headset(pen: Pen, colour: Floats) -> None:
-    """Paint a thin headset with a microphone before the mouth."""
+    """Paint a thin headset with a microphone in front of the mouth."""
     pen((oval(0, -0.04, 0.205, 0.215) - oval(0, -0.03, 0.175, 0.185)) & above(0.0), colour)
     pen(oval(-0.175, 0.0, 0.035, 0.05).both, colour)
     pen(line(-0.17, 0.03, -0.10, 0.125, 0.022), colour)

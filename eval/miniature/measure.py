@@ -1,5 +1,4 @@
-"""Measure the bias of a build, before and after projection, and write metrics.json next to the
-weights."""
+"""Measure a build's bias before and after projection, and write metrics.json."""
 
 import itertools
 import json
@@ -29,8 +28,8 @@ from vldebias.utils.progress import Progress
 if TYPE_CHECKING:
     from diffusers import StableDiffusionPipeline
 
-SEEDS = (1001, 1002, 1003)  # seeds of renders and noise that no training stage has used
-BIRDS = 4000  # renders per seed, with the four groups equally likely
+SEEDS = (1001, 1002, 1003)  # seeds for renders and noise that are not used in training
+BIRDS = 4000  # number of renders per seed, with equally likely groups
 PORTRAITS = 4000
 TOP = 1000  # MaxSkew@1000
 IMAGES_PER_PROFESSION = 12
@@ -45,10 +44,9 @@ Map = Callable[[torch.Tensor], torch.Tensor]
 
 
 def write_metrics(out: Path, *, scale: float, device: str, progress: Progress) -> None:
-    """Write metrics.json with the mean over three seeds for each number, its standard deviation,
-    and the values for each seed.
+    """Write metrics.json with the mean, standard deviation and values over three seeds.
 
-    Figures that need a judge or a pipeline are omitted if the build has none.
+    Figures that need a judge or a pipeline are omitted if the build does not contain one.
     """
     sections: dict[str, Callable[[Path, float, int, str], dict[str, Values]]] = {
         "birds": _birds,
@@ -85,7 +83,7 @@ def _over_seeds(runs: list[dict[str, Values]]) -> dict[str, dict[str, dict[str, 
 
 
 def _clip(folder: Path, device: str) -> tuple[Callable[[Sequence[str]], torch.Tensor], Map]:
-    """Return normalised text and image features of the build's CLIP."""
+    """Return functions for normalized text and image features from the build's CLIP model."""
     model, _, tokenizer = load_clip(folder)
     model = model.to(device)
 
@@ -104,7 +102,7 @@ def _clip(folder: Path, device: str) -> tuple[Callable[[Sequence[str]], torch.Te
 
 
 def _birds(folder: Path, scale: float, seed: int, device: str) -> dict[str, Values]:
-    """Return the zero-shot accuracy of the paper's Waterbirds prompts on balanced groups."""
+    """Return the zero-shot accuracy with the paper's Waterbirds prompts on balanced groups."""
     text, image = _clip(folder, device)
     world = birds.sample(_at_least(16, BIRDS * scale), seed=seed, balanced=True)
     features = image(world.images)
@@ -146,7 +144,7 @@ def _accuracy(features: torch.Tensor, prompts: torch.Tensor, truth: torch.Tensor
 
 
 def _portraits(folder: Path, scale: float, seed: int, device: str) -> dict[str, Values]:
-    """Return CLIP's zero-shot accuracy per attribute, and the skew of the top of its retrieval."""
+    """Return CLIP's zero-shot accuracy per attribute, and the skew of top retrieval results."""
     text, image = _clip(folder, device)
     n = _at_least(16, PORTRAITS * scale)
     people = portraits.sample(n, seed=seed, balanced=True, life=portraits.Life(off_duty=0.0))
@@ -176,8 +174,7 @@ def _portraits(folder: Path, scale: float, seed: int, device: str) -> dict[str, 
 
 
 def _judge(folder: Path, scale: float, seed: int, device: str) -> dict[str, Values]:
-    """Return the judge's accuracy on fresh balanced renders and on their VAE reconstructions, and
-    their similarity."""
+    """Return the judge's accuracy on balanced renders and VAE reconstructions."""
     judge, vae = load_judge(folder).to(device), load_vae(folder).to(device)
     n = _at_least(16, PORTRAITS * scale / 2)
     studio = portraits.STUDIO
@@ -209,22 +206,21 @@ def _judge(folder: Path, scale: float, seed: int, device: str) -> dict[str, Valu
 
 @dataclass(frozen=True)
 class _Studio:
-    """A pipeline, and the judge of its pictures."""
+    """A pipeline with a judge for its images."""
 
     pipeline: "StableDiffusionPipeline"
     judge: AttributeNetwork
     seed: int
 
     def read(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the judge's answers, by field (n,)."""
+        """Return the judge's answers (n,) by field."""
         return {name: labels.cpu() for name, labels in self.judge.predict(images).items()}
 
     def draw(self, texts: Sequence[str], count: int) -> torch.Tensor:
-        """Return (texts * count, 3, 64, 64) in [0, 1], pictures of "A photo of a ...", with those
-        of a text next to each other.
+        """Return images of "A photo of a ..." (texts * count, 3, 64, 64) in [0, 1], by text.
 
-        The noise only depends on the seed, the position of the text in the list and the index of
-        the picture, so pictures with and without a projection are paired.
+        The noise depends only on the seed, the position of the text in the list and the index of
+        the image, so that images with and without a projection are paired.
         """
         images = []
         for start in range(0, len(texts), _PROMPTS_AT_ONCE):
@@ -245,15 +241,17 @@ class _Studio:
 
 
 def _generation(folder: Path, scale: float, seed: int, device: str) -> dict[str, Values]:
-    """Measure the pipeline's pictures: held-out professions with and without a projection fitted on
-    the others, people with a stated gender, tone or age, and birds on land and on water."""
+    """Measure images of held-out professions, people with stated attributes, and birds.
+
+    Professions are measured with and without a projection that is fitted on the others.
+    """
     studio = _Studio(load_pipeline(folder).to(device), load_judge(folder).to(device), seed)
     names = portraits.TEST_PROFESSIONS[: _at_least(1, len(portraits.TEST_PROFESSIONS) * scale)]
     count = _at_least(2, IMAGES_PER_PROFESSION * scale)
     plain = studio.draw(names, count)
     results = {"none": _people(studio.read(plain), names, count)}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", WideEditWarning)  # the paper's lam, as the figures state
+        warnings.simplefilter("ignore", WideEditWarning)  # expected for the paper's lam
         attachment = debias(
             studio.pipeline, "professions-gender", method="cali", lam=LAM["portraits"]
         )
@@ -294,8 +292,7 @@ def _generation(folder: Path, scale: float, seed: int, device: str) -> dict[str,
 
 
 def _people(read: dict[str, torch.Tensor], names: Sequence[str], count: int) -> Values:
-    """Return the bias of `count` pictures of each profession, and how often the profession is
-    recognised."""
+    """Return the bias in `count` images per profession, and the profession's recognition rate."""
     expected = torch.tensor(
         [portraits.PROFESSIONS.index(name) for name in names]
     ).repeat_interleave(count)
@@ -316,8 +313,7 @@ def _share(condition: torch.Tensor) -> float:
 
 
 def frechet_distance(first: torch.Tensor, second: torch.Tensor) -> float:
-    """Return the distance of FID (Heusel et al. 2017, eq. 6) between features (n, d) and (m, d),
-    here those of the CLIP."""
+    """Return the FID (Heusel et al. 2017, eq. 6) between CLIP features (n, d) and (m, d)."""
     first, second = first.double(), second.double()
     roots = torch.linalg.eigvals(first.T.cov() @ second.T.cov()).real.clamp(min=0).sqrt()
     spread = first.var(dim=0).sum() + second.var(dim=0).sum() - 2 * roots.sum()

@@ -1,4 +1,4 @@
-"""Pack the pictures for the package, and measure the effect of packing.
+"""Pack the images for the package, and measure the effect of packing.
 
 python -m eval.miniature.pack --out vldebias/miniature/worlds
 """
@@ -19,7 +19,7 @@ from vldebias.miniature.words import COLUMNS, SIZE
 
 
 def painted(name: str, split: str, *, n: int | None = None, noise: bool = True) -> ImageData:
-    """Return the rendered pictures of a split, with or without pixel noise."""
+    """Return the rendered images of a split, with or without pixel noise."""
     _, count, seed = SPLITS[name][split]
 
     def clean(pixels, draws, sigma):
@@ -30,7 +30,7 @@ def painted(name: str, split: str, *, n: int | None = None, noise: bool = True) 
 
 
 def pack(name: str, out: Path) -> None:
-    """Write the sheet and the table of a world."""
+    """Write the image sheet and the table for a world."""
     splits = [painted(name, split, noise=False) for split in SPLITS[name]]
     pictures = np.stack([np.asarray(data.read(i)) for data in splits for i in range(len(data))])
     tiles = (

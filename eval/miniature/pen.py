@@ -1,7 +1,7 @@
-"""Shapes with soft edges, and a pen that paints them on many pictures at once.
+"""Define shapes with soft edges, and a pen that paints them on many images at once.
 
-A shape is a signed distance: negative inside, zero on the outline. Lengths are in picture heights,
-x points to the right and y down, around an origin that the pen places on each picture.
+A shape is a signed distance, which is negative inside and zero on the outline. Lengths are in image
+heights, x points to the right and y downwards, relative to the pen's origin in each image.
 """
 
 from collections.abc import Callable
@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-# 32 bits everywhere; type checkers lose the precision in arithmetic
+# These are always float32, but type checkers lose track of the precision in arithmetic.
 Floats = NDArray[np.floating[Any]]
 Box = tuple[float, float, float, float]  # left, right, top, bottom
 
-_FAR = 9.0  # further away than any picture extends
+_FAR = 9.0  # outside of all images
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Shape:
         return Shape(within, lambda x, y: np.maximum(self.distance(x, y), other.distance(x, y)))
 
     def __sub__(self, other: "Shape") -> "Shape":
-        """Return the difference: this shape without the other."""
+        """Return this shape without the other shape."""
         return Shape(
             self.bounds, lambda x, y: np.maximum(self.distance(x, y), -other.distance(x, y))
         )
@@ -51,7 +51,7 @@ class Shape:
 
 
 def oval(x: float, y: float, rx: float, ry: float | None = None) -> Shape:
-    """Return an ellipse around (x, y) with the half axes rx and ry; a disc if only one is given."""
+    """Return an ellipse around (x, y) with radii rx and ry, which are equal by default."""
     ry = rx if ry is None else ry
     small = min(rx, ry)
     return Shape(
@@ -69,7 +69,7 @@ def box(left: float, right: float, top: float, bottom: float) -> Shape:
 
 
 def polygon(*corners: tuple[float, float]) -> Shape:
-    """Return a convex polygon with its corners in clockwise order as displayed."""
+    """Return a convex polygon, whose corners appear in clockwise order."""
     points = np.array(corners)
     sides = []
     for (x0, y0), (x1, y1) in zip(points, np.roll(points, -1, axis=0), strict=True):
@@ -108,15 +108,15 @@ def below(y0: float) -> Shape:
 
 @dataclass(frozen=True)
 class Pen:
-    """Paint on the pictures `pick` of a batch, each with its own origin, size and direction.
+    """Paint on images in a batch, each with its own origin, size and direction.
 
     Args:
-        pixels: (n, size, size, 3) in [0, 1], painted in place.
-        x: (n,) or one for all: origins, in picture heights from the left.
-        y: (n,) or one for all: origins from the top.
-        pick: indices of the pictures to paint on; all by default.
-        scale: (n,) or one for all: the length of 1 on the picture.
-        flip: (n,) or one for all: -1 mirrors what is painted.
+        pixels: The images (n, size, size, 3) in [0, 1], which are modified in place.
+        x: The origins (n,), or one origin for all, in image heights from the left.
+        y: The origins (n,), or one origin for all, in image heights from the top.
+        pick: The indices of the images to paint on (by default, all).
+        scale: The scales (n,), or one scale for all.
+        flip: The directions (n,), or one direction for all, where -1 mirrors shapes.
     """
 
     pixels: Floats
@@ -127,7 +127,7 @@ class Pen:
     flip: Floats | float = 1.0
 
     def where(self, condition: NDArray[np.bool_]) -> "Pen":
-        """Return a pen for the pictures for which a condition (n,) is true."""
+        """Return a pen for the images that meet a condition (n,)."""
         if self.pick is not None:
             chosen = np.zeros(len(self.pixels), bool)
             chosen[self.pick] = True
@@ -135,8 +135,7 @@ class Pen:
         return Pen(self.pixels, self.x, self.y, np.flatnonzero(condition), self.scale, self.flip)
 
     def __call__(self, shape: Shape, colour: ArrayLike) -> None:
-        """Cover a shape with a colour, (3,) for all pictures or (n, 3) for each picture of the
-        batch."""
+        """Paint a shape in one color (3,) or in a separate color for each image (n, 3)."""
         pick = np.arange(len(self.pixels)) if self.pick is None else self.pick
         if not len(pick):
             return
@@ -153,14 +152,13 @@ class Pen:
         u = (_centres(columns, size) - x[:, None]) * (flip / scale)[:, None]
         v = (_centres(rows, size) - y[:, None]) / scale[:, None]
         distance = shape.distance(u[:, None, :], v[:, :, None])
-        # The bounds cut off soft corners; otherwise a picture would depend on the window of its
-        # batch.
+        # The bounds cut off soft corners, because images would otherwise depend on the batch.
         beside = np.maximum(left - u, u - right)[:, None, :]
         over = np.maximum(top - v, v - bottom)[:, :, None]
         outside = np.maximum(np.maximum(distance, beside), over) * (scale * size)[:, None, None]
         cover = np.clip(0.5 - outside, 0, 1).astype(np.float32)[
             ..., None
-        ]  # the share of a pixel, within half a pixel of the edge
+        ]  # the share of a pixel that is covered, within half a pixel of the edge
         paint = np.broadcast_to(np.asarray(colour, np.float32), (len(self.pixels), 3))[pick][
             :, None, None, :
         ]
@@ -169,8 +167,7 @@ class Pen:
 
 
 def _pixels(first: float, last: float, size: int) -> slice:
-    """Return the range of pixels that an interval of the picture touches, plus one on either
-    side."""
+    """Return the range of pixels in an interval of the image, plus one on each side."""
     return slice(max(int(first * size) - 1, 0), min(int(last * size) + 2, size))
 
 

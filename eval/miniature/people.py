@@ -1,5 +1,4 @@
-"""Define the people in the world of portraits: their attributes, the bias of the data, and
-captions."""
+"""Define the attributes, bias and captions of people in the world of portraits."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -35,18 +34,17 @@ CONCEPTS = (
 
 
 def _graded(name: str, count: int, low: float, high: float) -> NDArray[np.float64]:
-    """`count` evenly spaced values, assigned by a shuffle that depends on the name alone."""
+    """Return evenly spaced values in an order that depends only on the name."""
     return np.linspace(low, high, count)[shuffled(count, name)]
 
 
 def _graded_jobs(name: str, low: float, high: float) -> NDArray[np.float64]:
-    """Return the same for professions: train and test both span the whole range, so both lean
-    equally far."""
+    """Return evenly spaced values for professions that span the full range in both splits."""
     train = _graded(f"{name}, train", len(TRAIN_PROFESSIONS), low, high)
     return np.concatenate([train, _graded(f"{name}, test", len(TEST_PROFESSIONS), low, high)])
 
 
-# The bias of the world. Its directions are assigned by a shuffle and make no claim about people.
+# The bias of the world. Its directions are random and make no claims about people.
 MALE_SHARE = _graded_jobs("gender", 0.08, 0.92)
 TONE_TILT = _graded_jobs("tone", -1.5, 1.5)
 OLD_SHARE = _graded_jobs("age", 0.1, 0.5)
@@ -55,15 +53,13 @@ CONCEPT_TONE = _graded("concept, tone", len(CONCEPTS), -1.5, 1.5)
 
 
 def tone_shares(profession: Codes) -> NDArray[np.float64]:
-    """Return (n, 5) probabilities of the tones in a profession: an exponential tilt along the five
-    tones."""
+    """Return the probabilities (n, 5) of tones in a profession, using exponential tilting."""
     weights = np.exp(TONE_TILT[profession][:, None] * np.linspace(-1, 1, len(TONES)))
     return weights / weights.sum(axis=1, keepdims=True)
 
 
 def concept_shares(gender: Codes, tone: Codes, lean: float = 1.0) -> NDArray[np.float64]:
-    """Return (n, 10) probabilities of the concept of a person, which only shows indirectly in a
-    smile, a place, or light."""
+    """Return the probabilities (n, 10) of concepts, which are only indirectly visible."""
     male = np.where(gender == 0, 1.0, -1.0)[:, None]
     dark = np.linspace(-1, 1, len(TONES))[tone][:, None]
     weights = np.exp(lean * (male * CONCEPT_GENDER + dark * CONCEPT_TONE))
@@ -72,7 +68,7 @@ def concept_shares(gender: Codes, tone: Codes, lean: float = 1.0) -> NDArray[np.
 
 @dataclass(frozen=True)
 class Looks:
-    """The attributes of portraits, (n,) indices each."""
+    """The attributes of portraits as indices (n,)."""
 
     profession: Codes
     gender: Codes
@@ -83,8 +79,7 @@ class Looks:
     off_duty: NDArray[np.bool_]
 
     def contents(self, picture: int, variant: int) -> dict[str, str]:
-        """Return what a caption of each kind says about the person in a picture; `variant` in 0..11
-        selects the wording."""
+        """Return the description of a person by kind of caption, in one of 12 wordings."""
         name = PROFESSIONS[self.profession[picture]]
         gender = GENDERS[self.gender[picture]]
         tone = TONES[self.tone[picture]]
@@ -92,7 +87,7 @@ class Looks:
         concept = CONCEPTS[self.concept[picture]]
         pair = (f"{age} {gender}", f"{tone} {gender}", f"{age} {tone}")[variant % 3]
         nouns = (*_GENDER_NOUNS[self.gender[picture]], f"{gender} person", "person")
-        # The visible colour.
+        # Use the visible color.
         hair = "grey" if age == "old" else _HAIR_WORDS[self.hair[picture]]
         described = f" with {hair} hair" * (variant % 4 != 3)
         return {
@@ -111,8 +106,8 @@ class Looks:
         }
 
 
-# Often enough that a model can follow gender, tone and age in a text, rarely enough that it has its
-# own prior for the professions.
+# These are large enough for a model to follow gender, tone and age in a prompt, but small enough
+# for it to learn a prior for professions.
 CAPTION_SHARES = {
     "profession": 0.36,
     "gender and profession": 0.20,
@@ -125,8 +120,7 @@ CAPTION_SHARES = {
     "concept": 0.04,
     "celebrity": 0.03,
 }
-# The same for pictures that show more: some captions only name a person, or add a concept to the
-# profession.
+# For images that show more, some captions mention only a person, or add a concept to the job.
 LIFE_CAPTIONS = {
     "profession": 0.32,
     "gender and profession": 0.16,
@@ -141,7 +135,7 @@ LIFE_CAPTIONS = {
     "concept": 0.05,
     "celebrity": 0.03,
 }
-MOST_WORDS = 14  # maximum length of the text inside a template, limited by the towers
+MOST_WORDS = 14  # maximum number of words inside a template, limited by the towers
 
 
 @dataclass(frozen=True)
@@ -149,17 +143,16 @@ class Life:
     """What portraits show besides the person and the job, and how much of it captions mention.
 
     Attributes:
-        off_duty: share of the people in everyday dress, which reveals nothing about their
-            profession.
-        seen: factor on how often places, light, weather and the like are visible; 0: a dull room,
-            as in a studio.
-        said: shares of the captions by how many of these things they name, starting with none.
-            Captions that only name a person name one if possible.
-        captions: shares of the kinds of captions, by what they say about the person.
-        concepts: factor on how strongly the concept of a person correlates with gender and tone.
+        off_duty: The share of people in everyday clothes, which do not reveal their profession.
+        seen: A factor for how often places, light, weather and so on are visible. If 0, people are
+            in a plain room, as in a studio.
+        said: The shares of captions by the number of these things that they mention, starting with
+            0. Captions that mention only a person mention one of them if possible.
+        captions: The shares of the kinds of captions, by what they say about the person.
+        concepts: A factor for the correlation of concepts with gender and tone.
 
     Raises:
-        InvalidInputError: a number outside of [0, 1].
+        InvalidInputError: If a number is outside of [0, 1].
     """
 
     off_duty: float = 0.4
@@ -178,14 +171,14 @@ class Life:
 
 LIFE = Life()
 STUDIO = Life(off_duty=0.0, seen=0.0, said=(1.0,), captions=CAPTION_SHARES, concepts=1.0)
-USUAL = LIFE  # the training data of the packaged models
+USUAL = LIFE  # as in the training data of the packaged models
 
 
 def stated(shares: Mapping[str, float]) -> dict[str, float]:
-    """Return the shares of the captions that state gender, tone and age.
+    """Return the shares of captions that state gender, tone and age.
 
-    Two of three pairs of attributes have each of them; three of four "gender" captions and half of
-    the celebrities are called male or female, a man or a woman.
+    Each attribute is in two of three pairs of attributes. Three of four "gender" captions and half
+    of the celebrity captions contain "male", "female", "man" or "woman".
     """
     alone = {
         "gender": shares["gender"] * 0.75 + shares["celebrity"] * 0.5,
@@ -211,11 +204,12 @@ def write_captions(
     life: Life = USUAL,
     shares: Mapping[str, float] | None = None,
 ) -> list[str]:
-    """Return one caption per image, in lower case, with or without a full stop; `shares` by kind
-    replaces that of `life`.
+    """Return one lower-case caption per image, with or without a period.
+
+    `shares` replaces the shares of the kinds of captions in `life`.
 
     Raises:
-        InvalidInputError: an unknown kind of caption.
+        InvalidInputError: If a kind of caption is unknown.
     """
     shares = life.captions if shares is None else shares
     kinds = list(shares)
@@ -225,7 +219,7 @@ def write_captions(
         )
     kind = draws.choice("caption content", np.array(list(shares.values())))
     count = draws.choice("phrases", np.array(life.said))
-    bare = int(len(life.said) > 1)  # the minimum number of things that "a person" is combined with
+    bare = int(len(life.said) > 1)  # the minimum number of things to mention with "a person"
     mixed = draws.uniforms("which phrases", 16)
     template, variant = draws.integers("template", len(TEMPLATES)), draws.integers("variant", 12)
     proper, stop = draws.uniform("article") < 0.5, draws.uniform("stop") < 0.5

@@ -1,4 +1,4 @@
-"""Define the species of birds: their colours and shapes."""
+"""Define the colors and shapes of bird species."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ _COLOURS = {
     "violet": (0.48, 0.28, 0.66),
     "pink": (0.97, 0.58, 0.68),
 }
-# Well-known species have natural colours, in the order of PARTS.
+# Well-known species have natural colors, in the order of PARTS.
 _TRUE = {
     "robin": "brown brown brown red black",
     "sparrow": "buff brown brown white black",
@@ -62,8 +62,8 @@ _TRUE = {
     "flamingo": "pink pink pink pink black",
     "ibis": "red red red red pink",
 }
-# The others have assigned colours, which are independent of the class.
-_SHUFFLE = "deal 502"  # the seed: another text would assign other colours
+# The others have random colors, which are independent of the class.
+_SHUFFLE = "deal 502"  # the seed, which determines the colors
 _BEAKS = ("orange", "black", "yellow", "grey", "red")
 _CRESTED = ("cardinal", "jay", "wren", "cuckoo", "egret", "grebe", "merganser")
 _LONG_NECKED = (
@@ -81,7 +81,7 @@ _LONG_NECKED = (
 
 
 def _assigned_colours(species: str) -> tuple[str, ...]:
-    """Body, wing and breast in some colours, the head in another than the body."""
+    """Return random colors of the parts, in which the head differs from the body."""
     draws, names = Draws(0, 0, 1), list(_COLOURS)
     body, step, wing, breast = (
         int(v) for v in draws.bits(f"{_SHUFFLE} {species}", 4)[0] >> np.uint64(8)
@@ -91,7 +91,7 @@ def _assigned_colours(species: str) -> tuple[str, ...]:
     return (*(names[k % len(names)] for k in (body, head, wing, breast)), beak)
 
 
-# (species, parts, 3) red, green and blue.
+# Red, green and blue (species, parts, 3).
 PLUMAGE: Floats = np.array(
     [
         [_COLOURS[name] for name in (_TRUE[s].split() if s in _TRUE else _assigned_colours(s))]
@@ -107,8 +107,7 @@ _WATERLINE = 0.075
 
 
 def paint_birds(pixels: Floats, draws: Draws, species: Codes, on_water: NDArray[np.bool_]) -> None:
-    """Paint a bird on each picture (n, size, size, 3), given its species (n,), and whether it
-    stands or swims in water."""
+    """Paint a bird of the given species (n,), on land or water, on images (n, size, size, 3)."""
     flip = np.where(draws.uniform("flip") < 0.5, -1, 1).astype(np.float32)
     x, y = 0.5 + flip * draws.uniform("bird x", -0.10, 0.04), draws.uniform("bird y", 0.58, 0.66)
     pen = Pen(pixels, x, y, scale=draws.uniform("size", 1.05, 1.35), flip=flip)
@@ -120,7 +119,7 @@ def paint_birds(pixels: Floats, draws: Draws, species: Codes, on_water: NDArray[
 
 
 def _paint_perching(pen: Pen, plumage: Floats, species: Codes, on_water: NDArray[np.bool_]) -> None:
-    """Paint a round bird on thin legs, with a short beak and the tail up."""
+    """Paint a round bird on thin legs, with a short beak and a raised tail."""
     body, head, wing, breast, beak = (plumage[:, k] for k in range(len(PARTS)))
     legs = line(-0.02, 0.11, -0.02, 0.205, 0.018) | line(0.035, 0.11, 0.035, 0.205, 0.018)
     toes = line(-0.03, 0.205, 0.01, 0.205, 0.016) | line(0.025, 0.205, 0.065, 0.205, 0.016)
@@ -139,8 +138,7 @@ def _paint_perching(pen: Pen, plumage: Floats, species: Codes, on_water: NDArray
 
 
 def _paint_swimming(pen: Pen, plumage: Floats, species: Codes, on_water: NDArray[np.bool_]) -> None:
-    """Paint a long, low bird with a flat beak and a neck; its feet show on land, and a ripple in
-    the water."""
+    """Paint a long, low bird with a flat beak and a neck, and with feet on land or a ripple."""
     body, head, wing, breast, beak = (plumage[:, k] for k in range(len(PARTS)))
     afloat, ashore = pen.where(on_water), pen.where(~on_water)
     legs = line(-0.03, 0.08, -0.03, 0.17, 0.022) | line(0.04, 0.08, 0.04, 0.17, 0.022)

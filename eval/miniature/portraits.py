@@ -1,8 +1,8 @@
 """Render the world of portraits: cartoon people whose profession correlates with their gender
 presentation, tone and age.
 
-Dress shows the profession (eval.miniature.dress); hair, brows, lips and beard show the gender
-presentation.
+The dress shows the profession (see eval.miniature.dress), while hair, brows, lips and beard show
+the gender presentation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -58,11 +58,10 @@ __all__ = [
     "sample",
 ]
 
-# Hair colours given the gender presentation; blond leans female, as among the celebrities of
-# CelebA.
+# Hair colors by gender presentation. Blond hair is more often female, as in CelebA.
 _HAIR_SHARES = np.array([[0.40, 0.40, 0.07, 0.13], [0.25, 0.25, 0.37, 0.13]])
 
-BEARD_SHARE = 0.5  # share of the men
+BEARD_SHARE = 0.5  # share of men with a beard
 
 _SKIN = colours(
     (0.98, 0.86, 0.76),
@@ -74,9 +73,7 @@ _SKIN = colours(
 _HAIR = colours((0.10, 0.07, 0.05), (0.36, 0.21, 0.10), (0.88, 0.74, 0.38), (0.60, 0.22, 0.08))
 _GREY = colours(0.83, 0.83, 0.85)
 _PUPILS = colours(0.07, 0.05, 0.08)
-_LIPS = colours(
-    (0.58, 0.27, 0.25), (0.82, 0.14, 0.24)
-)  # as painted for the two gender presentations
+_LIPS = colours((0.58, 0.27, 0.25), (0.82, 0.14, 0.24))  # colors for the two gender presentations
 
 _HEAD = oval(0, 0, 0.165, 0.205)
 _EARS = oval(-0.163, 0.01, 0.028, 0.045).both
@@ -86,10 +83,10 @@ _EARS = oval(-0.163, 0.01, 0.028, 0.045).both
 class Portraits:
     """Images (n, 3, 64, 64) in [0, 1] with captions and ground truth.
 
-    profession, gender, tone, age, hair and concept (n,) index PROFESSIONS, GENDERS, TONES, AGES,
-    HAIRS and CONCEPTS; the hair of old people is painted grey. off_duty (n,): whether dress reveals
-    nothing about the profession. mixed (n,): whether hair, face or beard is that of the other
-    gender presentation.
+    The attributes profession, gender, tone, age, hair and concept (n,) are indices into
+    PROFESSIONS, GENDERS, TONES, AGES, HAIRS and CONCEPTS. Old people have grey hair. off_duty (n,)
+    is True if the dress does not reveal the profession, and mixed (n,) if hair, face or beard match
+    the other gender presentation.
     """
 
     images: torch.Tensor
@@ -121,27 +118,27 @@ def sample(
     shares: Mapping[str, float] | None = None,
     mixed: float = 0.0,
 ) -> Portraits:
-    """Render the images start ... start + n - 1 of a seed.
+    """Render the images start to start + n - 1 for a seed.
 
     Args:
-        n: number of images.
-        seed: selects the stream; image i does not depend on n and start.
-        start: index of the first image.
-        professions: sample only from these (all 100 by default), each equally likely.
-        balanced: gender, tone and age are uniform and independent of the profession.
-        gender: one of GENDERS for all images.
-        tone: one of TONES for all images.
-        age: one of AGES for all images.
-        life: what else pictures show and captions mention. STUDIO, as for the packaged pipeline:
-            dress of the job in a dull room. LIFE, as for the packaged CLIP: two in five off duty,
-            and all in some place.
-        mixed: share of the people with hair, face or beard of the other gender presentation;
-            `gender` is that of most cues.
-        shares: shares of the kinds of captions, by names in `people.LIFE_CAPTIONS`; None: those of
-            `life`.
+        n: The number of images.
+        seed: The seed. Image i does not depend on n and start.
+        start: The index of the first image.
+        professions: The professions to sample from with equal probabilities (by default, all 100).
+        balanced: Whether gender, tone and age are uniform and independent of the profession.
+        gender: A value in GENDERS for all images.
+        tone: A value in TONES for all images.
+        age: A value in AGES for all images.
+        life: What else images show and captions mention. With STUDIO, as for the packaged pipeline,
+            people wear the dress of their job in a plain room. With LIFE, as for the packaged CLIP
+            model, two in five people are off duty, and all are in some place.
+        mixed: The share of people whose hair, face or beard match the other gender presentation.
+            `gender` then applies to most cues.
+        shares: The shares of the kinds of captions in `people.LIFE_CAPTIONS`. If None, the shares
+            in `life` are used.
 
     Raises:
-        InvalidInputError: an unknown name, or a negative number.
+        InvalidInputError: If a name is unknown, or if a number is negative.
     """
     draws = Draws(seed, start, n)
     fixed = {"gender": gender, "tone": tone, "age": age}
@@ -153,10 +150,10 @@ def sample(
 
 
 def captions(n: int, *, seed: int, start: int = 0, life: Life = USUAL) -> list[str]:
-    """Return the captions of `sample` with its defaults, without rendering.
+    """Return the captions from `sample` with its defaults without rendering images.
 
     Raises:
-        InvalidInputError: a negative number.
+        InvalidInputError: If a number is negative.
     """
     draws = Draws(seed, start, n)
     return write_captions(draws, *_looks(draws, PROFESSIONS, False, {}, life), life)
@@ -201,8 +198,7 @@ def _index(kind: str, name: str, names: Sequence[str]) -> int:
 def _paint(
     draws: Draws, looks: Looks, scene: everyday.Scene, mixed: float
 ) -> tuple[torch.Tensor, NDArray[np.bool_]]:
-    """Return (n, 3, 64, 64) pictures of the given looks, painted from back to front; `mixed` (n,)
-    have contradictory cues."""
+    """Paint images (n, 3, 64, 64) from back to front, and return which have contradictory cues."""
     pixels = np.empty((draws.n, SIZE, SIZE, 3), np.float32)
     everyday.paint_place(pixels, draws, scene.place)
     everyday.paint_beside(pixels, draws, scene.beside)
@@ -265,7 +261,7 @@ def _paint(
 
 
 def _paint_fringe(pen: Pen, style: Floats, hair: Floats) -> None:
-    """Paint long hair in front of the head: parted or straight, with strands next to the cheeks."""
+    """Paint long hair in front of the head, parted or straight, with strands at the cheeks."""
     top = oval(0, -0.025, 0.18, 0.205) & above(-0.085)
     parted = (style % 0.3) < 0.15
     pen.where(parted)(top - polygon((0.0, -0.155), (0.12, -0.07), (-0.12, -0.07)), hair)
@@ -274,7 +270,7 @@ def _paint_fringe(pen: Pen, style: Floats, hair: Floats) -> None:
 
 
 def _paint_short_hair(pen: Pen, style: Floats, hair: Floats) -> None:
-    """Paint short hair: close to the head, or fuller and parted at the side."""
+    """Paint short hair that is close to the head, or fuller and parted at the side."""
     sides = box(-0.174, -0.143, -0.13, 0.0).both
     pen((oval(0, -0.03, 0.176, 0.20) & above(-0.10)) | sides, hair)
     pen.where(style < 0.45)(
@@ -282,7 +278,7 @@ def _paint_short_hair(pen: Pen, style: Floats, hair: Floats) -> None:
     )
 
 
-# On the forehead and next to the eyes, in shades of the skin.
+# Wrinkles on the forehead and next to the eyes, in shades of the skin color.
 _LINES_OF_AGE = (
     (line(-0.055, -0.083, 0.055, -0.083, 0.012), 0.84),
     (
@@ -297,7 +293,7 @@ _LINES_OF_AGE = (
 def _paint_face(
     pen: Pen, draws: Draws, looks: Looks, mouth: Codes, skin: Floats, hair: Floats
 ) -> None:
-    """Paint eyes, brows, nose, and one of four mouths."""
+    """Paint the eyes, brows, nose and one of four mouths."""
     woman, man = pen.where(looks.gender == 1), pen.where(looks.gender == 0)
     woman((oval(-0.068, -0.006, 0.045, 0.036) & above(0.0)).both, _PUPILS)  # lashes
     pen(oval(-0.068, -0.004, 0.038, 0.028).both, garments.WHITE)

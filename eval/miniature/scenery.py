@@ -1,4 +1,4 @@
-"""Paint the places of birds, half of them on land and half on the water, with sky and horizon."""
+"""Paint the places of birds, half on land and half on water, with sky and horizon."""
 
 from collections.abc import Callable
 
@@ -23,17 +23,17 @@ _GROUND = colours(  # colours of each place, before light
 )
 _SKY = colours(0.58, 0.77, 0.95)
 _SAND = colours(0.90, 0.82, 0.60)
-_SHORE = 0.85  # height at which the beach begins, from the top of the picture
+_SHORE = 0.85  # top of the beach, in image heights from the top
 _FLOWERS = colours((0.95, 0.85, 0.20), (0.95, 0.45, 0.55), (0.98, 0.98, 0.95))
 
 
 def on_water(place: Codes) -> NDArray[np.bool_]:
-    """Return (n,) whether places (n,) are on the water."""
+    """Return whether places are on the water (n,)."""
     return place >= PER_BACKGROUND
 
 
 def paint_places(pixels: Floats, draws: Draws, place: Codes) -> None:
-    """Cover pictures (n, size, size, 3) with places (n,), indices of PLACES."""
+    """Cover images (n, size, size, 3) with places (n,), which are indices into PLACES."""
     horizon = draws.uniform("horizon", 0.36, 0.48)
     light = draws.uniform("light", 0.88, 1.10)[:, None]
     sky = _SKY * draws.uniform("sky", 0.88, 1.04)[:, None]
@@ -60,7 +60,7 @@ def paint_places(pixels: Floats, draws: Draws, place: Codes) -> None:
 def _paint_ground(
     pixels: Floats, draws: Draws, place: Codes, horizon: Floats, ground: Floats
 ) -> None:
-    """Paint waves on the water, tufts of grass on land, flowers on the meadow."""
+    """Paint waves on water, tufts of grass on land, and flowers on the meadow."""
     wave = line(0, 0, 0.16, 0, 0.016) | line(0.42, 0.04, 0.54, 0.04, 0.014)
     tuft = line(0, 0.02, -0.02, -0.03, 0.014) | line(0.01, 0.02, 0.03, -0.03, 0.014)
     tufts = tuft | line(0.42, 0.06, 0.40, 0.01, 0.014) | line(0.43, 0.06, 0.45, 0.01, 0.014)
@@ -77,7 +77,7 @@ _STANDS: dict[str, tuple[Stand, int]] = {}
 
 
 def _at(place: str, count: int) -> Callable[[Stand], Stand]:
-    """Return the objects on the horizon of a place, and their frequency."""
+    """Return a decorator that registers objects on the horizon of a place."""
 
     def stand(paint: Stand) -> Stand:
         _STANDS[place] = paint, count

@@ -1,5 +1,4 @@
-"""Measure how much the figures of the quickstart differ between packaged and newly rendered
-pictures.
+"""Measure how much the quickstart figures differ between packaged and newly rendered images.
 
 python -m eval.miniature.shipped --json shipped.json
 """
@@ -17,7 +16,7 @@ from vldebias.study.running import run_suite
 from vldebias.utils.files import commit, write_atomically
 from vldebias.utils.options import Options
 
-TASKS = ("birds", "portraits")  # the third task uses generated pictures
+TASKS = ("birds", "portraits")  # the third task uses generated images
 
 
 def paint(name: str, *, split: str = "test", n: int | None = None) -> ImageData:
@@ -51,7 +50,7 @@ def main() -> None:
     columns = ["task", "metric", "method", "lam", "subset", "shipped", "painted", "difference"]
     summary_rows = [
         row for row in rows if not row[4].startswith("A photo")
-    ]  # not for single queries, which have a hundred pictures each
+    ]  # excludes individual queries, which have a hundred images each
     for row in summary_rows[:12]:
         print(*row, sep="\t")
     summary = {"figures": len(summary_rows), "largest difference": summary_rows[0][-1]}

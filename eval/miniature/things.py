@@ -1,7 +1,7 @@
-"""Objects of people in the world of portraits: papers, devices, sweets and animals.
+"""Define papers, devices, sweets, animals and other objects for the world of portraits.
 
-Lengths are in picture heights around the middle of the face; `colour` is (n, 3), one for each
-picture of the batch.
+Lengths are in image heights around the middle of the face. `colour` (n, 3) contains the colors for
+the images in the batch.
 """
 
 from eval.miniature.garments import (
@@ -64,7 +64,7 @@ def bouquet(pen: Pen, colour: Floats) -> None:
 
 
 def wheel(pen: Pen, colour: Floats) -> None:
-    """Paint a steering wheel before the chest."""
+    """Paint a steering wheel in front of the chest."""
     pen(oval(0, 0.53, 0.22) - oval(0, 0.53, 0.175), colour)
     pen(box(-0.2, 0.2, 0.505, 0.555) | box(-0.025, 0.025, 0.53, 0.75) | oval(0, 0.53, 0.06), colour)
     pen(oval(0, 0.53, 0.03), SILVER)
@@ -101,7 +101,7 @@ def laptop(pen: Pen, colour: Floats) -> None:
 
 
 def screen(pen: Pen, colour: Floats) -> None:
-    """Paint a laptop turned round, with lines of code."""
+    """Paint a laptop screen with lines of code."""
     pen(box(0.05, 0.42, 0.34, 0.61), STEEL)
     pen(box(0.08, 0.39, 0.365, 0.585), BLACK)
     for y, right, paint in (
@@ -150,7 +150,7 @@ def clipboard(pen: Pen, colour: Floats) -> None:
 
 
 def bubbles(pen: Pen, colour: Floats) -> None:
-    """Paint two speech bubbles, as for two languages."""
+    """Paint two speech bubbles, which represent two languages."""
     pen(
         oval(-0.31, 0.40, 0.10, 0.085) | polygon((-0.33, 0.44), (-0.23, 0.44), (-0.22, 0.54)), WHITE
     )
@@ -176,7 +176,7 @@ def house(pen: Pen, colour: Floats) -> None:
 
 
 def blueprint(pen: Pen, colour: Floats) -> None:
-    """Paint a plan: white lines on blue."""
+    """Paint a blueprint with white lines on blue."""
     pen(box(0.08, 0.42, 0.32, 0.61), colour)
     frame = box(0.13, 0.37, 0.37, 0.56) - box(0.155, 0.345, 0.395, 0.535)
     pen(frame | box(0.24, 0.265, 0.37, 0.50) | box(0.25, 0.36, 0.46, 0.485), WHITE)
@@ -191,7 +191,7 @@ def gear(pen: Pen, colour: Floats) -> None:
 
 
 def bolt(pen: Pen, colour: Floats) -> None:
-    """Paint a yellow flash on a black sign."""
+    """Paint a yellow lightning bolt on a black sign."""
     pen(polygon((0.27, 0.26), (0.44, 0.60), (0.10, 0.60)), BLACK)
     pen(polygon((0.30, 0.33), (0.32, 0.33), (0.28, 0.47), (0.20, 0.47)), colour)
     pen(polygon((0.25, 0.44), (0.34, 0.44), (0.25, 0.585), (0.235, 0.585)), colour)
@@ -271,7 +271,7 @@ def handbag(pen: Pen, colour: Floats) -> None:
 
 
 def eye_chart(pen: Pen, colour: Floats) -> None:
-    """Paint a chart with letters for reading tests."""
+    """Paint an eye chart with letters."""
     pen(box(0.13, 0.41, 0.27, 0.62), BLACK)
     pen(box(0.15, 0.39, 0.29, 0.60), WHITE)
     pen(
@@ -292,7 +292,7 @@ def sums(pen: Pen, colour: Floats) -> None:
 
 
 def atom(pen: Pen, colour: Floats) -> None:
-    """Paint an atom: a nucleus and two orbits."""
+    """Paint an atom with a nucleus and two orbits."""
     pen(oval(0.27, 0.44, 0.155, 0.165), NAVY)
     pen(oval(0.27, 0.44, 0.135, 0.062) - oval(0.27, 0.44, 0.105, 0.034), colour)
     pen(oval(0.27, 0.44, 0.062, 0.145) - oval(0.27, 0.44, 0.034, 0.115), colour)
@@ -321,7 +321,7 @@ def globe(pen: Pen, colour: Floats) -> None:
 
 
 def sound(pen: Pen, colour: Floats) -> None:
-    """Paint waves of sound."""
+    """Paint sound waves."""
     centre = (0.20, 0.44)
     pen(oval(*centre, 0.05), colour)
     for radius in (0.12, 0.20):

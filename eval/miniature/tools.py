@@ -1,7 +1,7 @@
-"""The tools of people in the world of portraits.
+"""Define tools for the world of portraits.
 
-Lengths are in picture heights around the middle of the face; `colour` is (n, 3), one for each
-picture of the batch.
+Lengths are in image heights around the middle of the face. `colour` (n, 3) contains the colors for
+the images in the batch.
 """
 
 from eval.miniature.garments import (
@@ -35,7 +35,7 @@ def stethoscope(pen: Pen, colour: Floats) -> None:
 
 
 def syringe(pen: Pen, colour: Floats) -> None:
-    """Paint a syringe, its needle upwards."""
+    """Paint a syringe with the needle pointing upwards."""
     pen(line(0.30, 0.29, 0.30, 0.19, 0.022), STEEL)
     pen(box(0.255, 0.345, 0.28, 0.49), GLASS)
     pen(box(0.265, 0.335, 0.36, 0.48), colour)
@@ -93,7 +93,7 @@ def flask(pen: Pen, colour: Floats) -> None:
 
 
 def palette(pen: Pen, colour: Floats) -> None:
-    """Paint a palette with blobs of paint, and a brush."""
+    """Paint a palette with blobs of paint and a brush."""
     pen(line(-0.30, 0.6, -0.24, 0.24, 0.035), BROWN)
     pen(line(-0.24, 0.24, -0.23, 0.17, 0.055), BLUE)
     pen(oval(0.23, 0.45, 0.185, 0.135), colour)
@@ -118,7 +118,7 @@ def lens(pen: Pen, colour: Floats) -> None:
 
 
 def wand(pen: Pen, colour: Floats) -> None:
-    """Paint a magic wand, and sparks around its tip."""
+    """Paint a magic wand with sparks around its tip."""
     pen(line(0.20, 0.58, 0.31, 0.26, 0.04), BLACK)
     pen(line(0.297, 0.30, 0.315, 0.245, 0.045), WHITE)
     pen(union(oval(x, y, 0.024) for x, y in ((0.24, 0.19), (0.33, 0.155), (0.40, 0.23))), colour)
@@ -183,7 +183,7 @@ def saw(pen: Pen, colour: Floats) -> None:
 
 
 def hammer(pen: Pen, colour: Floats) -> None:
-    """Paint a heavy hammer, and an anvil below."""
+    """Paint a heavy hammer above an anvil."""
     pen(polygon((-0.34, 0.44), (-0.08, 0.44), (-0.08, 0.50), (-0.34, 0.49)), STEEL * 0.6)
     pen(polygon((-0.25, 0.48), (-0.12, 0.48), (-0.09, 0.65), (-0.28, 0.65)), STEEL * 0.6)
     pen(line(0.30, 0.64, 0.30, 0.26, 0.045), BROWN)
@@ -258,7 +258,7 @@ def level(pen: Pen, colour: Floats) -> None:
 
 
 def brush(pen: Pen, colour: Floats) -> None:
-    """Paint a make-up brush, and a powder box."""
+    """Paint a make-up brush and a powder box."""
     pen(line(0.30, 0.60, 0.31, 0.36, 0.042), BLACK)
     pen(box(0.285, 0.335, 0.32, 0.37), SILVER)
     pen(oval(0.31, 0.26, 0.062, 0.085), colour)

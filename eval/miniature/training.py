@@ -1,8 +1,8 @@
-"""Train one stage of a build: a step is a function of its number, so a resumed run equals an
-uninterrupted one.
+"""Train a stage of a build.
 
-The loop of `vldebias.training` trains contrastive towers; this one also trains an autoencoder, a
-judge and a noise predictor. Shared parts (checkpoints, averages of weights) are in that package.
+Each step depends only on its number, so that resumed runs equal uninterrupted runs. Unlike the loop
+in `vldebias.training`, which trains contrastive towers, this one also trains an autoencoder, a
+judge and a noise predictor. Shared parts (checkpoints and weight averages) are in that package.
 """
 
 import json
@@ -31,7 +31,7 @@ _STREAM = {"narrow": 0, "vae": 1, "judge": 2, "draft": 3, "unet": 4, "clip": 5}
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage of a build: its output, length of training, and data."""
+    """A stage of a build with its output, number of steps and data."""
 
     name: str
     out: Path
@@ -44,8 +44,7 @@ class Stage:
 
     @property
     def settings(self) -> dict[str, object]:
-        """Return the settings that the weights depend on, which are stored in their file and must
-        match on resuming."""
+        """Return the settings that affect the weights, which must match to resume a run."""
         lean = {
             name: list(v) if isinstance(v, tuple) else v
             for name, v in asdict(self.lean).items()
@@ -57,8 +56,7 @@ class Stage:
 
     @property
     def leans(self) -> bool:
-        """Return whether the training data are biased; the VAE and the judge see all birds in all
-        places equally often."""
+        """Return whether the training data are biased, unlike those for the VAE and the judge."""
         return self.name in ("narrow", "clip", "draft", "unet")
 
     @property
@@ -68,7 +66,7 @@ class Stage:
 
     @property
     def stream(self) -> int:
-        """Return the seed of the renders of this stage."""
+        """Return the seed for the renders in this stage."""
         return self.seed * 10 + _STREAM[self.name]
 
     @property
@@ -84,22 +82,22 @@ class Stage:
         rate: Callable[[int], float],
         average: Average | None = None,
     ) -> None:
-        """Train to the last step, writing a checkpoint every minute; resume from an existing one.
+        """Train until the last step, with a checkpoint every minute, or resume from a checkpoint.
 
         Args:
-            module: the trained module; stored in the checkpoint with the optimizer's moments and
-                the average.
-            optimizer: the optimizer of its parameters.
-            loss: maps the number of a step to a loss, and draws all its randomness from that number
-                (`generator`).
-            rate: learning rate by step.
-            average: updated after every step.
+            module: The module to train, which is stored in checkpoints with the optimizer's moments
+                and the average.
+            optimizer: The optimizer for its parameters.
+            loss: A function from step numbers to losses, whose randomness depends only on the
+                number (see `generator`).
+            rate: A function from step numbers to learning rates.
+            average: An average to update after every step.
         """
         averages = {"average": average} if average else {}
         kept, first = read_state(self.checkpoint) if self.resume else None, 0
         if (
             kept is not None and kept["metadata"]["settings"] == self.settings
-        ):  # a checkpoint of another build is ignored
+        ):  # ignore the checkpoint of a different build
             load_state(kept, module, optimizer, averages)
             first = int(kept["metadata"]["step"])
         parameters = list(module.parameters())
@@ -124,8 +122,7 @@ class Stage:
                 advance(note=f"loss {float(value.detach()):.3f}")
 
     def finish(self, module: nn.Module) -> None:
-        """Write the weights, then delete the checkpoint, and the folder of checkpoints if it is
-        empty."""
+        """Write the weights, and delete the checkpoint and its folder if it is empty."""
         save_weights(module, self.weights, self.settings)
         self.checkpoint.unlink(missing_ok=True)
         with suppress(OSError):
@@ -133,12 +130,12 @@ class Stage:
 
 
 def generator(seed: int, step: int) -> torch.Generator:
-    """Return the random generator of one step."""
+    """Return the random generator for a step."""
     return torch.Generator().manual_seed((seed * 1_000_003 + step) % 2**63)
 
 
 def cosine(steps: int, peak: float, warmup: int = 50) -> Callable[[int], float]:
-    """Return the learning rate: linear warm-up to `peak`, then half a cosine down to 0."""
+    """Return a learning rate schedule with linear warm-up and cosine decay to 0."""
     warmup = min(warmup, max(1, steps // 10))
 
     def rate(step: int) -> float:
@@ -148,7 +145,7 @@ def cosine(steps: int, peak: float, warmup: int = 50) -> Callable[[int], float]:
 
 
 def save_weights(module: nn.Module, path: Path, metadata: dict[str, object]) -> None:
-    """Write the weights in half precision, which is enough for these models."""
+    """Write the weights in half precision, which is sufficient for these models."""
     save_tensors(module.state_dict(), path, metadata)
 
 
@@ -158,7 +155,7 @@ def save_tensors(
     """Write tensors by name in half precision."""
     from safetensors.torch import save_file
 
-    # Copy each tensor, because safetensors refuses views that share memory.
+    # Copy each tensor, because safetensors rejects views that share memory.
     halves = {name: t.half() if t.is_floating_point() else t for name, t in tensors.items()}
     plain = {name: t.detach().cpu().clone().contiguous() for name, t in halves.items()}
     header = {"vldebias": json.dumps(metadata, sort_keys=True)}
@@ -166,7 +163,7 @@ def save_tensors(
 
 
 def read_weights_metadata(path: Path) -> dict[str, Any] | None:
-    """Return the provenance in a file of weights; None if there is no file."""
+    """Return the provenance in a weights file, or None if there is no file."""
     from safetensors import safe_open
 
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""Convert the miniature CLIP to transformers: the same numbers under other names."""
+"""Convert the miniature CLIP model to transformers."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ from vldebias.miniature.words import SIZE
 if TYPE_CHECKING:
     from transformers import CLIPImageProcessor, CLIPModel, CLIPTokenizer
 
-# open_clip name: transformers name, inside a residual block and outside.
+# A mapping from open_clip names to transformers names, inside and outside of residual blocks.
 _BLOCK = {
     "ln_1": "layer_norm1",
     "ln_2": "layer_norm2",
@@ -51,8 +51,10 @@ _PLAIN = {
 def load_transformers_clip(
     folder: Path | None = None,
 ) -> "tuple[CLIPModel, CLIPTokenizer, CLIPImageProcessor]":
-    """Return (CLIPModel in eval mode, tokenizer, image processor) with the weights of a build, or
-    the packaged ones."""
+    """Return a CLIPModel in eval mode, a tokenizer and an image processor.
+
+    They use the weights of the given build, or the packaged ones.
+    """
     transformers = need("transformers")
     folder = weights_dir() if folder is None else folder
     tokenizer, weights = transformers_tokenizer(folder), load_weights(folder / "clip.safetensors")
@@ -87,8 +89,7 @@ def load_transformers_clip(
 
 
 def to_transformers(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Convert the state dict of an open_clip CLIP to that of a CLIPModel with
-    `transformers_config`, with the same numbers."""
+    """Convert an open_clip CLIP state dict to that of a CLIPModel with `transformers_config`."""
     renamed = {new: weights[old] for old, new in _PLAIN.items()}
     renamed["text_projection.weight"] = weights["text_projection"].T.contiguous()
     renamed["visual_projection.weight"] = weights["visual.proj"].T.contiguous()
@@ -99,7 +100,7 @@ def to_transformers(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
         layer, _, inner = rest.partition(".")
         prefix = f"{'vision_model' if tower == 'visual.' else 'text_model'}.encoder.layers.{layer}"
         module, _, kind = inner.rpartition(".")
-        # open_clip stacks query, key and value; transformers stores them separately
+        # open_clip stacks query, key and value, while transformers stores them separately.
         if module == "attn":
             for letter, part in zip("qkv", tensor.chunk(3), strict=True):
                 renamed[f"{prefix}.self_attn.{letter}_proj.{kind.removeprefix('in_proj_')}"] = (

@@ -1,5 +1,4 @@
-"""Collect the training texts of the models: shares of the kinds of captions, and byte-pair merges
-of every possible prompt."""
+"""Define the shares of caption kinds, and learn byte-pair merges from every possible prompt."""
 
 import itertools
 from collections import Counter
@@ -13,12 +12,12 @@ from vldebias.miniature.tokenizer import Pair, byte_characters
 
 Word = tuple[str, ...]
 
-# CLIP splits texts into contractions, letters, single digits, and everything else.
+# CLIP splits text into contractions, words, single digits and everything else.
 _WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 
-# Kinds of captions in the second round of training the UNet, in which it learns to follow them: of
-# birds.KINDS, and for people.
-DRAWN_BIRDS = (0.30, 0.40, 0.05, 0.10, 0.15)  # a class word and a ground together teach little
+# Shares of caption kinds for birds and people in the second round of training the UNet, in which it
+# learns to follow captions.
+DRAWN_BIRDS = (0.30, 0.40, 0.05, 0.10, 0.15)  # captions with class and ground teach little
 DRAWN_PEOPLE = {
     "profession": 0.30,
     "gender and profession": 0.16,
@@ -32,8 +31,7 @@ DRAWN_PEOPLE = {
     "celebrity": 0.01,
 }
 
-# Prompts of the paper with words that no caption of the two worlds contains; these are also single
-# tokens.
+# Prompts in the paper with words that are in no caption. These are also single tokens.
 PAPER_WORDS = (
     "a photo of a white person, a black person, an asian person, an indian person, a latino person."
     " a face of a man, a woman, a boy, a girl. a painting, a drawing, a cartoon portrait of"
@@ -42,7 +40,7 @@ PAPER_WORDS = (
 
 
 def bird_prompts() -> list[str]:
-    """Return prompts with every content that a caption of birds can have."""
+    """Return prompts with all possible contents of bird captions."""
     sides = [end.format(side) for end in birds.SCENES for side in birds.BACKGROUNDS]
     ends = [f" in the {place}" for place in birds.PLACES] + sides
     names = [name + end for name in (*birds.SPECIES, *birds.CLASSES) for end in ("", *ends)]
@@ -53,7 +51,7 @@ def bird_prompts() -> list[str]:
 
 
 def people_prompts() -> list[str]:
-    """Return prompts with every word that captions of portraits can have."""
+    """Return prompts with all possible words in portrait captions."""
     words = [*people.GENDERS, "man", "woman", *people.TONES, *people.AGES, "elderly"]
     hairs = [f"celebrity with {hair} hair" for hair in ("dark", "blond", "red", "grey")]
     described = [f"{word} person" for word in (*words, *people.CONCEPTS)]
@@ -64,10 +62,10 @@ def people_prompts() -> list[str]:
 
 
 def learn_merges(texts: Iterable[str], limit: int = 1500) -> list[Pair]:
-    """Return byte-pair merges, most frequent pair first, until each word is one token or `limit`
-    merges are learnt.
+    """Return up to `limit` byte-pair merges, until each word is a single token.
 
-    Ties go to the pair that comes first in the alphabet, so the result only depends on the texts.
+    The most frequent pair is merged first. Ties are broken alphabetically, so that the result
+    depends only on the texts.
     """
     symbols = byte_characters()
     words = regex.compile(_WORDS)

@@ -1,10 +1,10 @@
-"""Widen a trained network: features are doubled, which layer norms do not affect, and put into
-cones.
+"""Widen a trained network by duplicating features, and move its embeddings into cones.
 
-Each copy of a doubled feature has half the outgoing weight, so the wide network has the outputs of
-the narrow one (exactly if every feature is doubled equally often). Random towers start in two
-narrow cones far apart, and contrastive training at a low temperature leaves them there (Liang et
-al. 2022); towers whose cones have opened are put back into such cones.
+Layer norms are not affected by duplicating features. Each copy of a feature has half the outgoing
+weight, so that the wide network has the same outputs as the narrow one (exactly, if every feature
+is duplicated equally often). Random towers start in two narrow, distant cones, where contrastive
+training with a low temperature leaves them (Liang et al. 2022). Towers whose cones have opened are
+moved back to such cones.
 """
 
 from collections.abc import Mapping
@@ -17,9 +17,9 @@ from vldebias.miniature.architectures import HEAD_WIDTH as HEAD
 from vldebias.miniature.tokenizer import Pair, vocabulary
 
 Weights = dict[str, torch.Tensor]
-# The proportion of an image and of a text that all of them share. At CLIP's temperature of 1/100,
-# the remainder gives the logits of the narrow CLIP at its own temperature: 100 * (1 - .81^2)^.5 *
-# (1 - .953^2)^.5 = 17.7.
+# The share of each image or text embedding that is common to all. With CLIP's temperature of 1/100,
+# the remainder leads to the logits of the narrow model with its own temperature:
+# 100 * (1 - 0.81^2)^0.5 * (1 - 0.953^2)^0.5 = 17.7.
 CONES = (0.81, 0.953)
 CONES_COSINE = 0.36
 
@@ -32,9 +32,9 @@ def widened(
     """Return weights with the shapes of `new` that continue from `old`.
 
     Args:
-        old: state dict of a narrower open_clip CLIP.
-        new: state dict of a new one, used for words that the old vocabulary lacks.
-        vocabularies: merges of the old and of the new one, if they differ.
+        old: The state dict of a narrower open_clip CLIP model.
+        new: The state dict of a new model, used for words that are missing in the old vocabulary.
+        vocabularies: The old and new merges, if they differ.
     """
     result: Weights = {}
     for tower, projection, final in (
@@ -58,7 +58,7 @@ def widened(
 
 
 def _copies(narrow: int, wide: int) -> torch.Tensor:
-    """Return (wide,) the old feature that each new one copies; heads are copied whole."""
+    """Return the old feature that each new feature copies (wide,). Heads are copied in full."""
     heads = [k % (narrow // HEAD) for k in range(wide // HEAD)]
     return torch.cat([torch.arange(HEAD) + HEAD * head for head in heads])
 
@@ -97,9 +97,9 @@ def _tower(
 def _begin_cone(
     made: Weights, projection: str, final: str, old: Mapping[str, torch.Tensor], *, text: bool
 ) -> None:
-    """Turn one doubled feature into a constant with a separate direction in the joint space."""
+    """Turn a duplicated feature into a constant with a separate direction in the joint space."""
     narrow, rows = old[f"{final}.weight"].numel(), made[projection]
-    copy, first = narrow, 0  # the first feature that is a copy of another
+    copy, first = narrow, 0  # the first feature that is a copy
     made[f"{final}.weight"][copy], made[f"{final}.bias"][copy] = 0.0, 1.0
     rows[first] = rows[first] + rows[copy]
     typical = old[projection].norm() * CONES[text] / (1 - CONES[text] ** 2) ** 0.5

@@ -1,5 +1,4 @@
-"""Shared parts of both worlds: counter-based random numbers, pixel noise, and sentences for
-captions."""
+"""Provide random numbers, pixel noise and caption sentences for both worlds."""
 
 import zlib
 from typing import TYPE_CHECKING
@@ -23,13 +22,13 @@ _STEP = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Draws:
-    """Generate random numbers for the images `start ... start + n - 1` of one seed.
+    """Generate random numbers for the images start to start + n - 1 of a seed.
 
-    A slot is the name of a sampled property ("hair", "horizon"). Image i of a seed gets the same
+    A slot is the name of a sampled property ("hair", "horizon"). Image i for a seed gets the same
     numbers in any batch, and adding a slot does not change the others.
 
     Raises:
-        InvalidInputError: seed, start or n is negative.
+        InvalidInputError: If seed, start or n is negative.
     """
 
     def __init__(self, seed: int, start: int, n: int) -> None:
@@ -42,36 +41,34 @@ class Draws:
         self._keys = splitmix64(splitmix64(seed % 2**64) ^ splitmix64(index))
 
     def bits(self, slot: str, count: int = 1) -> NDArray[np.uint64]:
-        """Return (n, count) uniform 64-bit words."""
+        """Return uniform 64-bit words (n, count)."""
         slot_key = splitmix64(zlib.crc32(slot.encode()))
         counters = self._keys[:, None] + slot_key + np.arange(count, dtype=np.uint64) * _STEP
         return splitmix64(counters)
 
     def uniform(self, slot: str, low: float = 0.0, high: float = 1.0) -> NDArray[np.float32]:
-        """Return (n,) floats in [low, high)."""
+        """Return uniform floats (n,) in [low, high)."""
         return self.uniforms(slot, 1, low, high)[:, 0]
 
     def uniforms(
         self, slot: str, count: int, low: float = 0.0, high: float = 1.0
     ) -> NDArray[np.float32]:
-        """Return (n, count) floats in [low, high)."""
+        """Return uniform floats (n, count) in [low, high)."""
         unit = (self.bits(slot, count) >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
         return unit * np.float32(high - low) + np.float32(low)
 
     def noise(self, slot: str, count: int, sigma: float) -> NDArray[np.float32]:
-        """Return (n, count) uniformly distributed values with mean 0 and standard deviation sigma,
-        four per word."""
+        """Return uniform values (n, count) with mean 0 and standard deviation sigma."""
         words = self.bits(slot, -(-count // 4)).astype("<u8").view("<u2")[:, :count]
         reach = np.float32(sigma * 3**0.5)
         return words.astype(np.float32) * (reach / np.float32(32767.5)) - reach
 
     def integers(self, slot: str, high: int) -> NDArray[np.int64]:
-        """Return (n,) integers in [0, high)."""
+        """Return uniform integers (n,) in [0, high)."""
         return (self.bits(slot)[:, 0] % np.uint64(high)).astype(np.int64)
 
     def choice(self, slot: str, weights: NDArray[np.floating]) -> NDArray[np.int64]:
-        """Return (n,) indices sampled with the given weights, (k,) for all images or (n, k) for
-        each image."""
+        """Return indices (n,) sampled with weights (k,) for all images or (n, k) per image."""
         cumulative = np.cumsum(
             np.broadcast_to(weights, (self.n, weights.shape[-1])), axis=1, dtype=np.float64
         )
@@ -80,22 +77,20 @@ class Draws:
 
 
 def shuffled(items: int, name: str) -> NDArray[np.int64]:
-    """Return a fixed permutation of range(items) that only depends on the name (for assignments in
-    a world)."""
+    """Return a fixed permutation of range(items) that depends only on the name."""
     return np.argsort(Draws(0, 0, 1).bits(name, items)[0], kind="stable")
 
 
 def colours(*values: float | tuple[float, float, float]) -> Floats:
-    """Return (3,) red, green and blue in [0, 1], or a row (n, 3) for each of several colours."""
+    """Return red, green and blue (3,) in [0, 1], or rows (n, 3) for several colors."""
     return np.array(values, np.float32)
 
 
 def finish(pixels: Floats, draws: Draws, sigma: float) -> "torch.Tensor":
-    """Add independent noise of standard deviation sigma to pictures (n, 64, 64, 3) and clip them
-    to [0, 1].
+    """Add independent noise to images (n, 64, 64, 3) and clip them to [0, 1].
 
     Returns:
-        (n, 3, 64, 64) float32.
+        The images (n, 3, 64, 64) as float32.
     """
     import torch
 
@@ -108,6 +103,6 @@ def finish(pixels: Floats, draws: Draws, sigma: float) -> "torch.Tensor":
 
 
 def sentence(text: str, template: int, *, proper: bool = True, stop: bool = True) -> str:
-    """Return the text with an article ("a" unless `proper`), in a template, with a full stop."""
+    """Insert a text into a template with an article ("a" unless `proper`) and a period."""
     article = "an" if proper and text[0] in "aeiou" else "a"
     return TEMPLATES[template].format(f"{article} {text}") + "." * stop

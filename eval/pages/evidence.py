@@ -1,6 +1,6 @@
-"""The tables of `docs/explanation/intervals.md` and of the replay.
+"""Write the tables in `docs/explanation/intervals.md` and the table of replayed results.
 
-They show how reliable intervals and verdicts are, and which results were measured again.
+They show how reliable intervals and verdicts are, and which results were reproduced.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SMALL, USUAL = "small", "usual"
 
 
 def simulations(name: str) -> list[tuple[Measurement, float, Any]]:
-    """Return each row of coverage with its mean width and the description of its task."""
+    """Return each coverage row with its mean width and the description of its task."""
     result = read(name)
     protocols = {protocol.task: protocol for protocol in result.provenance}
     widths = {}
@@ -39,7 +39,7 @@ Covered = dict[tuple[str, str], list[tuple[str, str, float, float]]]
 
 
 def coverages() -> Covered:
-    """Return (kind, figure) -> (size, setting, coverage, width) of each simulated interval."""
+    """Return the (size, setting, coverage, width) of simulated intervals by kind and figure."""
     found: Covered = {}
     for row, width, protocol in simulations("coverage"):
         settings = protocol.settings
@@ -62,8 +62,7 @@ def coverages() -> Covered:
 
 
 def covered() -> str:
-    """Write the coverage of each kind of interval at small and usual sizes, and the metrics for
-    which it is too narrow or too wide."""
+    """Write the coverage of each kind of interval at small and usual sizes."""
     lines = [["intervals", "metric", "small n", "usual n", "width", "not 0.92 to 0.98, usual n"]]
     for (kind, figure), cells in coverages().items():
         small = [coverage for size, _, coverage, _ in cells if size == SMALL]
@@ -92,8 +91,7 @@ def covered() -> str:
 
 
 def covered_by_kind() -> str:
-    """Write the coverage of each kind of interval over all metrics and settings, and the metrics
-    whose intervals are too narrow or too wide in a setting of the usual size."""
+    """Write the coverage of each kind of interval over all metrics and settings."""
     rows_of_kind: dict[str, list[tuple[str, str, float]]] = {}
     for (kind, metric), cells in coverages().items():
         rows = rows_of_kind.setdefault(kind, [])
@@ -121,14 +119,14 @@ def covered_by_kind() -> str:
 
 
 def low_to_high(values: Sequence[float]) -> str:
-    """Write the lowest and the highest of some values; "-" if there are none."""
+    """Format the lowest and the highest value, or return "-" if there are none."""
     if not values:
         return "-"
     ends = f"{min(values):.2f}", f"{max(values):.2f}"
     return " to ".join(dict.fromkeys(ends))
 
 
-# Kind of interval -> what is resampled, for which pages mark small numbers.
+# Kinds of intervals and their resampled units. Pages mark small numbers of these.
 RESAMPLED = {
     "means over prompts": "prompts",
     "ranking": "images",
@@ -138,8 +136,7 @@ RESAMPLED = {
 
 
 def lowest_by_size() -> dict[tuple[str, str], dict[int, float]]:
-    """Return (kind of interval, metric) -> number of units -> the lowest coverage of value and
-    change over all settings."""
+    """Return the lowest coverage over all settings by kind of interval, metric and size."""
     found: dict[tuple[str, str], dict[int, float]] = {}
     for name in ("coverage_kinds", "coverage_large"):
         for row, _, protocol in simulations(name):
@@ -153,8 +150,7 @@ def lowest_by_size() -> dict[tuple[str, str], dict[int, float]]:
 
 
 def enough() -> str:
-    """Write the number of units from which intervals are reliable, and below which pages say
-    "few"."""
+    """Write the number of units needed for reliable intervals; below it, pages say "few"."""
     lines = [["intervals", "metric", "lowest coverage, by number of units", "“few” below"]]
     for (kind, metric), coverage in lowest_by_size().items():
         unit = RESAMPLED[kind]
@@ -173,7 +169,7 @@ def enough() -> str:
 
 
 def mended() -> str:
-    """Write coverage and width of the corrected intervals, before and after."""
+    """Write the coverage and width of intervals before and after the correction."""
     rows = {(row.task, row.method): (row, width) for row, width, _ in simulations("coverage")}
     lines = [["data", "interval of", "before", "after", "width before", "width after"]]
     for (task, method), (before, width) in rows.items():
@@ -190,8 +186,7 @@ def mended() -> str:
 
 
 def verdicts() -> str:
-    """Write the share of data sets with each verdict, and of those with the number of units that
-    the verdict recommends."""
+    """Write the share of data sets with each verdict, and with the recommended sample size."""
     titles = ("better", "worse", "no clear change", "too few to tell", "nothing to remove")
     return crossed(
         read("coverage_verdicts").rows,
@@ -207,8 +202,7 @@ def verdicts() -> str:
 
 
 def replayed() -> str:
-    """Write each committed result with its command and date, and the comparison of its figures with
-    those of a new run."""
+    """Write each committed result with its command, date and the comparison with a new run."""
     result = read("replay")
     counts: dict[str, dict[str, int]] = {}
     total: Counter[str] = Counter()
@@ -220,7 +214,7 @@ def replayed() -> str:
     for command in commands():
         if command.name == result.name:
             continue
-        # A vertical bar would end the cell.
+        # A vertical bar would end the table cell.
         words = command.words.replace("|", "\\|")
         state = f"no: {command.reason}"
         if command.name in counts:
@@ -236,5 +230,5 @@ def replayed() -> str:
 
 
 def numbers_by_name(counts: Mapping[str, int]) -> str:
-    """Write numbers by name: "12 equal, 1 inside"."""
+    """Format counts by name, as in "12 equal, 1 inside"."""
     return ", ".join(f"{count:,} {name}" for name, count in counts.items())

@@ -1,4 +1,4 @@
-"""The first table of README, and the table of `docs/explanation/figures.md`."""
+"""Write the first table in the README, and the table in `docs/explanation/figures.md`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ COUNTED = ("professions", "jobs", "images each", "queries", "images")  # keys of
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the table: the task and its solution, the measure of bias, and the costs.
+    """A line in the table, with a task, its solution, the measure of bias, and the costs.
 
     Attributes:
-        how: the call or command, in plain words.
-        row: the method of the result.
-        costs: metric -> its name in the table.
+        how: The call or command, in plain words.
+        row: The name of the method in the result.
+        costs: A mapping from metrics to their names in the table.
     """
 
     task: str
@@ -37,7 +37,7 @@ class Line:
     subset: str = ""
 
     def cells(self) -> list[str]:
-        """Write the line; the intervals are those of the values."""
+        """Return the cells of the line, with the intervals of values rather than changes."""
         frame = readable(read(self.result))
         rows = frame[(frame.task == self.block) & (frame.subset == self.subset)]
         rows = rows.set_index(["method", "metric"], drop=False)
@@ -45,7 +45,7 @@ class Line:
         before = f"{bias.title} {value_and_interval(rows.loc['none', self.metric])}"
         after = value_and_interval(bias)
         if bias.verdict == "worse":
-            after += ", **worse**"  # warn readers about them
+            after += ", **worse**"
         elif bias.verdict not in ("", "better"):
             after += f", {bias.verdict}"
         after += self.unbiased_square(rows)
@@ -58,7 +58,7 @@ class Line:
         return [f"{self.task}: {self.how}", before, after, chance, self.paid(rows), n]
 
     def unbiased_square(self, rows: Any) -> str:
-        """Write the unbiased square of a gap if the verdict depends on it."""
+        """Format the unbiased squared gap if the verdict depends on it."""
         bias = rows.loc[self.row, self.metric]
         if self.metric != GAP or bias.is_assigned or (self.row, SQUARED) not in rows.index:
             return ""
@@ -72,14 +72,14 @@ class Line:
         )
 
     def paid(self, rows: Any) -> str:
-        """Write each measured cost before and after; costs that increased get their interval."""
+        """Format each cost before and after, with the interval if the cost increased."""
         costs = []
         for metric, title in self.costs.items():
             if (self.row, metric) not in rows.index:
                 continue
             cost = rows.loc[self.row, metric]
             text = f"{title} {cost.before:.2f} to {cost.value:.2f}"
-            if np.isnan(cost.before):  # a share of the hits before the edit
+            if np.isnan(cost.before):  # the cost is relative to the hits before the edit
                 text = f"{title} {cost.value:.2f}"
             if cost.verdict == "worse":
                 text += f" [{cost.change_low:+.3f}, {cost.change_high:+.3f}]"
@@ -88,7 +88,7 @@ class Line:
 
 
 def value_and_interval(row: Any) -> str:
-    """Write the value of a row of the frame with its interval."""
+    """Format the value of a row with its interval."""
     return f"{row.value:.2f} [{row.low:.2f}, {row.high:.2f}]"
 
 
@@ -186,19 +186,19 @@ WINDOW = (
     Line("classifying birds", "unlabelled images, `reference=`", *BIRDS, "default+equalise"),
     Line("classifying birds", "no edit, threshold at the median score", *BIRDS, "none@median"),
 )
-# The first line of each task, those on real images, and the one that does not rewrite prompts; the
-# page of all figures has the rest.
+# The first line of each task, lines for real images, and the one that does not rewrite prompts. The
+# page with all figures shows the others.
 FRONT = (WINDOW[0], WINDOW[1], WINDOW[3], WINDOW[6], WINDOW[7], WINDOW[10])
 
 
 def gains(lines: Sequence[Line]) -> str:
-    """Write the gain and the cost."""
+    """Write the benefits and costs for the given lines."""
     head = ["task", "before", "after", "chance", "cost", "n"]
     return table(head, *(line.cells() for line in lines))
 
 
 def front() -> str:
-    """Write the first lines of README, and their source."""
+    """Write the table in the README, with its source."""
     files = ", ".join(f"`eval/results/{line.result}.json`" for line in FRONT)
     return gains(FRONT) + f"From {files}.\n\n"
 
@@ -209,7 +209,7 @@ def window() -> str:
 
 
 def needs_of_commands() -> str:
-    """Write the memory and disk space of the two commands, by the committed sizes."""
+    """Write the memory and disk space that the two commands need, based on committed sizes."""
     (size,) = [
         row.value for row in read("install_sizes").rows if (row.metric, row.method) == ("MB", "all")
     ]

@@ -1,4 +1,4 @@
-"""Generated pictures: the embedded pipeline, the gap that methods leave, and the audit of texts."""
+"""Write the tables for generated images and for audits of prompts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ METHODS = {"none": "as generated", "balanced-prompts": "balanced"}
 
 
 def wordings() -> str:
-    """Write how well the miniature follows prompts of its training and prompts by people."""
+    """Write how well the miniature follows training prompts and realistic prompts."""
     rows = []
     for row in read("wordings").rows:
         if row.subset in WORDINGS and row.method in METHODS:
@@ -40,7 +40,7 @@ def wordings() -> str:
 
 # ---- docs/generation.md
 
-GENERATED = {  # row of the result -> its name on the page
+GENERATED = {  # rows of the result and their names on the page
     "none": "none",
     "default": "`cali`, lam lowered (for sets that are not about people)",
     "cali": "`cali`, lam = 500 (`paper`)",
@@ -52,8 +52,7 @@ ASSIGNED = ("stated value",)  # methods that assign shares, which have no sampli
 
 
 def sampled() -> str:
-    """Write the remaining gap from even shares and the cost of each method, over fits and
-    professions."""
+    """Write the remaining gap from even shares and the cost of each method."""
     result = read("generation")
     rows = rows_in(result, "generation gender", "unseen professions")
     outside = rows_in(result, "generation gender", "outside the fit, portraits")
@@ -90,8 +89,7 @@ Place = tuple[str, str, int]
 
 
 def rows_by_place(name: str) -> dict[Place, dict[tuple[str, str], Measurement]]:
-    """Return (model, attribute, split) -> (metric, method) -> row of a result of
-    `eval.experiments.steering_models`."""
+    """Return the rows of a result by (model, attribute, split), and by (metric, method)."""
     rows: dict[Place, dict[tuple[str, str], Measurement]] = {}
     for row in read(name).rows:
         place = place_of(row)
@@ -110,11 +108,11 @@ COLUMNS = (
     ("other", "other stated", OURS),
     ("other, words", "other stated", WORDS),
 )
-"""Title, metric and method of each column."""
+"""The title, metric and method of each column."""
 
 
 def three_models(name: str = "steer_models", command: str = "evidence") -> str:
-    """Write the remaining gap and the cost of cross-attention and words on three models."""
+    """Write the remaining gap and the cost of cross-attention and stated words on three models."""
     lines = [["model, attribute, split", *(title for title, _, _ in COLUMNS)]]
     n = {}
     for (model, attribute, split), rows in rows_by_place(name).items():
@@ -134,7 +132,7 @@ def three_models(name: str = "steer_models", command: str = "evidence") -> str:
 
 
 def strong_guidance() -> str:
-    """Write the same at guidance 12."""
+    """Write the table `three_models` for guidance 12."""
     return three_models("steer_guidance", "guidance")
 
 
@@ -143,8 +141,7 @@ COMPARED = {OURS: "cross-attention", WORDS: "words", "EquiSteer": "EquiSteer"}
 
 
 def attributes() -> str:
-    """Write the figures of cross-attention, words and EquiSteer for three attributes of the
-    miniature."""
+    """Write the results of three methods for three attributes on the miniature."""
     rows = {(row.subset, row.metric, row.method): row for row in read("steer").rows}
     titles = [f"gap left, {title}" for title in COMPARED.values()]
     titles += [f"profession, {title}" for title in COMPARED.values()]
@@ -164,7 +161,7 @@ def attributes() -> str:
 
 
 def gate() -> str:
-    """Write how well the gate reads stated values and people, for each model and attribute."""
+    """Write how well the gate detects stated values and people by model and attribute."""
     lines = [["model, attribute", "stated values, splits 1 and 2", "people, splits 1 and 2"]]
     places = rows_by_place("steer_models")
     for model, attribute in dict.fromkeys((model, attribute) for model, attribute, _ in places):
@@ -176,7 +173,7 @@ def gate() -> str:
     return table(*lines, note="From `eval/results/steer_models.json`.")
 
 
-# ---- the audit of texts
+# ---- audits of prompts
 
 AUDITED = {
     "published": "Stable Diffusion 1.5, B/32's texts",
@@ -187,12 +184,12 @@ WITHOUT_INTERVAL = ("lean_r2", "interval_width")
 
 
 def predicted(row: Measurement) -> str:
-    """Write a figure of a prediction, with its interval if it has one."""
+    """Format a figure for a prediction, with its interval if there is one."""
     return f"{row.value:.2f}" if row.metric in WITHOUT_INTERVAL else span(row, ".2f")
 
 
 def audit_lines() -> str:
-    """Write how well shares are predicted, with a row per task and a column per direction."""
+    """Write how well shares are predicted, with one row per task and one column per direction."""
 
     def title(row: Measurement) -> str:
         return f"{AUDITED[row.task]}, {row.subset}" if row.subset else AUDITED[row.task]
@@ -238,8 +235,7 @@ def audit_models() -> str:
 
 
 def record_coverage() -> str:
-    """Write how often intervals of records contain planted shares, with a line for each design and
-    a column for each input of the judge."""
+    """Write how often the intervals in records contain simulated shares, by design and judge."""
     rows = [row for row in read("record_coverage").rows if row.metric == "coverage"]
     return crossed(
         rows,
@@ -305,7 +301,7 @@ def other_models() -> str:
 
 
 def same_side() -> str:
-    """Write how often two models lean in the same direction, each pair once."""
+    """Write how often two models lean in the same direction."""
     pairs = {}
     for row in read("audit_models").rows:
         if row.metric == "same_side":
@@ -324,6 +320,6 @@ def same_side() -> str:
 
 
 def models_in_terminal() -> str:
-    """Write the terminal output about prompts on which models disagree."""
+    """Write the terminal output for prompts on which models disagree."""
     text = (TERMINAL / "models-80.txt").read_text(encoding="utf-8")
     return f"```text\n{text}```\n"

@@ -1,4 +1,4 @@
-"""The gains and costs of methods: `docs/methods`, the default, re-ranking."""
+"""Write the benefits and costs of methods, defaults and re-ranking, for `docs/methods`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from eval.tables import Rivals, crossed, moved, read, rows_in, span, table
 from vldebias.methods.declared import DECLARED
 from vldebias.report.result import Measurement, Result
 
-# The method attached by default, by the metric of the task, and its name in tables.
+# The method that is attached by default for each task metric, and its name in tables.
 ATTACHED = {
     "max_skew": {"default+equalise": "the default with `reference=`"},
     "worst_group": {
@@ -18,7 +18,7 @@ ATTACHED = {
         "cali+equalise, lam 100": "the default with `reference=`",
     },
 }
-# The description in tables of the labels that a method uses.
+# Table entries for the labels that a method uses.
 LABELS = {"given": ["images", "**labels**"], "zero-shot": ["images", "zero-shot labels"]}
 
 
@@ -34,8 +34,7 @@ def declared() -> str:
 
 
 def compared(result: Result, task: str) -> str:
-    """Write one task, the best first: the needs, gain and cost of each method; the attached one is
-    in bold."""
+    """Write the requirements, benefit and cost of each method for a task, the best first."""
     rows = Rivals(result, task)
     gain = "worst group"
     cost = "average"
@@ -52,7 +51,7 @@ def compared(result: Result, task: str) -> str:
         if name in attached:
             called += f", {attached[name]}"
         if method.endswith((" alone", " templates")):
-            # One side for both, or custom templates.
+            # The method edits one side instead of both, or uses custom templates.
             called += f", {method.rpartition(', ')[2]}"
         if name in attached:
             called = f"**{called}**"
@@ -67,7 +66,7 @@ def compared(result: Result, task: str) -> str:
 
 
 def rivals(*tasks: tuple[str, str]) -> str:
-    """Write the tables of tasks, (result, task) each, with their description and source."""
+    """Write the tables for some (result, task) pairs, with their description and source."""
     parts = []
     for name, task in tasks:
         result = read(name)
@@ -79,7 +78,7 @@ def rivals(*tasks: tuple[str, str]) -> str:
 
 
 def few() -> str:
-    """Write MaxSkew by the number of reference images, a line for each method."""
+    """Write MaxSkew by number of reference images, with one line per method."""
     result = read("rivals_few")
     names = {}
     for protocol in result.provenance:
@@ -108,14 +107,14 @@ HARM = {
 
 
 def families(name: str) -> Iterator[Measurement]:
-    """Yield the rows of a result that summarise cells."""
+    """Yield the rows that summarise the cells in a result."""
     for row in read(name).rows:
         if row.task != "cells" and not row.subset:
             yield row
 
 
 def harm() -> str:
-    """Write how many searches each default makes worse and better, by family of cells."""
+    """Write how many searches each default improves and worsens, by family of cells."""
 
     def cell(row: Measurement) -> str:
         # Avoid "-0%".
@@ -152,7 +151,7 @@ SHOWN_CHECKS = (
 
 
 def draws_of_reranking() -> dict[tuple[str, str], list[dict[str, float]]]:
-    """Return (kind of cells, method) -> figures of each draw, metric -> value."""
+    """Return the metrics of each draw by kind of cells and method."""
     draws: dict[tuple[str, str], list[dict[str, float]]] = {}
     for name in RERANK_FILES:
         result = read(name)
@@ -169,16 +168,16 @@ def draws_of_reranking() -> dict[tuple[str, str], list[dict[str, float]]]:
 
 
 def reranked() -> str:
-    """Write the effect of each way to balance results, by kind of cells, over all draws."""
+    """Write the effect of each re-ranking method over all draws, by kind of cells."""
     lines = [["searches", "method", "cells", "made worse", "made better", "skew removed", "kept"]]
     for (kind, method), draws in sorted(draws_of_reranking().items(), key=lambda item: item[0][0]):
-        # All methods for the kind with the most cells; the rest is in the files.
+        # Show all methods only for the kind with the most cells.
         if method == "none" or (method not in ("quota", "fair") and "shared" not in kind):
             continue
         counts = [f"{sum(draw[name] for draw in draws):.0f}" for name in RERANK_COUNTS]
         removed = np.mean([draw["removed"] for draw in draws])
         kept = np.mean([draw["kept_first"] for draw in draws])
-        # Measured when the default of searches by texts was `difference`, if texts predicted help.
+        # This was measured when `difference` was the default for text-only searches.
         method = method.replace("default", "`difference` from text, tested on text")
         method = method.replace("reference=", "the same with `reference=`")
         lines.append([kind, method, *counts, f"{removed + 0.0:.0%}", f"{kept:.2f}"])
@@ -187,7 +186,7 @@ def reranked() -> str:
 
 
 def closed_form() -> str:
-    """Write how much P0 and the two lemmas remove and preserve, on each CLIP."""
+    """Write how much P0 and the two lemmas remove and preserve with each CLIP model."""
     lines = [["texts and images", "edit", "held-out pair: distance", "query: cosine", "MaxSkew@50"]]
     rows: dict[tuple[str, str], dict[str, Measurement]] = {}
     for row in read("closed_form").rows:
@@ -209,13 +208,13 @@ def closed_form() -> str:
 
 
 def true_shares() -> str:
-    """Write how often the intervals of true shares cover on photographs and in simulations."""
+    """Write the coverage of intervals for true shares on photographs and in simulations."""
     lines = [["lists", "checked candidates", "n", "coverage", "mean width"]]
     for kind, name in (("photographs", "photographs_rerank"), ("simulated", "rerank_coverage")):
         rows = read(name).rows
         width = {(row.method, row.subset): row.value for row in rows if row.metric == "width"}
         for row in rows:
-            # A row of photographs with a subset is about a single gallery: see the next table.
+            # Rows with a subset of photographs are in the table by gallery.
             if row.metric == "coverage" and (kind == "simulated" or not row.subset):
                 n = next(iter(row.n.values()))
                 setting = row.subset or row.method
@@ -226,7 +225,7 @@ def true_shares() -> str:
 
 
 def true_shares_by_gallery() -> str:
-    """Write the coverage in each gallery of photographs."""
+    """Write the coverage of intervals for true shares in each gallery of photographs."""
     rows = [
         row
         for row in read("photographs_rerank").rows

@@ -1,4 +1,4 @@
-"""Tables of the image experiments on MNIST."""
+"""Write the tables for the image experiments on MNIST."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from vldebias.report.result import Measurement
 
 
 def _figure(row: Measurement) -> str:
-    """Write value and half of its interval, with an escaped star."""
+    """Format a value and half of its interval, with an escaped star."""
     return half(row).replace("*", r"\*")
 
 
@@ -16,7 +16,7 @@ def _method(row: Measurement) -> str:
 
 
 def _note(name: str, base: str) -> str:
-    """Write the description of the figures of a table."""
+    """Describe the figures in a table."""
     seeds = read(name).rows[0].n["seeds"]
     return (
         f"Mean of {seeds} seeds ± half of its 95% interval; \\* if the change from {base} on the"
@@ -27,7 +27,7 @@ def _note(name: str, base: str) -> str:
 
 
 def coarse() -> str:
-    """Return the table of fine accuracy, cosines and clusters of the coarse losses."""
+    """Write the fine accuracy, cosines and clusters of losses with coarse classes."""
     rows = read("coarse_digits").rows
     columns = {
         "fine accuracy": "fine accuracy",
@@ -42,7 +42,7 @@ def coarse() -> str:
 
 
 def strata() -> str:
-    """Return the table of the worst digit under Group DRO."""
+    """Write the accuracy on the worst digit with Group DRO."""
     columns = {
         "worst digit": "worst-digit accuracy",
         "agreement of clusters": "clusters and digits (ARI)",
@@ -52,7 +52,7 @@ def strata() -> str:
 
 
 def noisy() -> str:
-    """Return the table of linear evaluation by noise and loss."""
+    """Write the linear evaluation accuracy by noise and loss."""
     rows = [row for row in read("noisy_mnist").rows if row.task == "noisy_mnist"]
     methods = {row.method: row.method for row in rows}
 
@@ -72,7 +72,7 @@ def noisy() -> str:
 
 
 def ssa() -> str:
-    """Return the table of accuracy, robustness, shift gap and cost of SSA-CLR's parts."""
+    """Write the accuracy, robustness, shift gap and cost of the components of SSA-CLR."""
     columns = {
         "accuracy": "accuracy",
         "robust_accuracy@8/255": "FGSM 8/255",
@@ -90,7 +90,7 @@ def ssa() -> str:
 
 
 def nuclr() -> str:
-    """Return the table of NUCLR's variants."""
+    """Write the results of NUCLR variants."""
     columns = {
         "linear evaluation": "linear evaluation",
         "recall@1 of the other view": "recall@1 of the other view",

@@ -1,4 +1,4 @@
-"""The packaged photographs: the accuracy of the small model, and the effect of edits."""
+"""Write the accuracy of the small model and the effect of edits on packaged photographs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ RANDOM, NOTHING = "random", "none"
 
 
 def encoder() -> str:
-    """Write how much worse the packaged text encoder is than the model it replaces."""
+    """Compare the packaged text encoder with the model that it replaces."""
     result = read(NAME)
     lines = [["on titles not used for training", f"`{TEACHER}`", OURS]]
     for metric, title in {
@@ -35,7 +35,7 @@ def encoder() -> str:
 
 
 def drawn() -> str:
-    """Write the effect of the default and of named methods in each gallery."""
+    """Write the effect of the default and of other methods in each gallery."""
     result = read(NAME)
     methods = {
         "default": "default, `reference=`",

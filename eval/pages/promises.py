@@ -1,4 +1,4 @@
-"""What the package promises about searches, on the miniature and on real data."""
+"""Write how far claims about searches hold on the miniature and on real data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vldebias.report.result import Measurement, Result
 
 NAME = "photographs"
 WORLDS = (MINIATURE, PHOTOGRAPHS)
-# Titles of candidates for a default by texts alone, and by images.
+# Titles for candidate defaults with text alone or with images.
 CANDIDATES = {
     BY_TEXTS: "remove the direction of the values (`difference`)",
     HALF: "remove half of it",
@@ -35,29 +35,29 @@ CANDIDATES = {
 
 @cache
 def measured() -> Result:
-    """Return the measurement of searches."""
+    """Return the result for searches."""
     return read(NAME)
 
 
 def _row(task: str, metric: str, method: str, subset: str = "") -> Measurement:
-    """Return one row of the measurement."""
+    """Return one row of the result for searches."""
     return measured().row(task, metric, method, subset=subset)
 
 
 def _percent(row: Measurement) -> str:
-    """Write a share with its interval in per cent."""
+    """Format a share and its interval in percent."""
     low, high = row.interval
     return f"{row.value + 0.0:.1%} [{low + 0.0:.1%}, {high:.1%}]"
 
 
 def _count(row: Measurement) -> str:
-    """Write a share as a count out of a total."""
+    """Format a share as a count out of a total."""
     (n,) = row.n.values()
     return f"{round(row.value * n)} of {n:,}"
 
 
 def by_texts() -> str:
-    """Write the effect of each rule on kinds of queries and on single searches, on photographs."""
+    """Write the effect of each rule on kinds of queries and individual searches of photographs."""
     head = [
         "rule",
         "kinds of queries made worse",
@@ -88,14 +88,14 @@ def by_texts() -> str:
 
 
 def _celeba(metric: str, method: str) -> Iterator[Measurement]:
-    """Yield the rows of one method on CelebA, one for each draw."""
+    """Yield the rows for a method on CelebA, one per draw."""
     for row in measured().rows:
         if "CelebA" in row.task and (row.metric, row.method) == (metric, method):
             yield row
 
 
 def promises() -> str:
-    """Write each promise about searches with its measurement."""
+    """Write each claim about searches with its measurement."""
     lines = [["promise", *(f"{world}" for world in WORLDS)]]
 
     def add(promise: str, metric: str, method: str, part: str, write: object) -> None:
@@ -148,7 +148,7 @@ def promises() -> str:
 
 
 def _reranked() -> list[str]:
-    """Write how often the interval of `rerank` contains the true share."""
+    """Return a table row on how often the interval from `rerank` contains the true share."""
     simulated = [row for row in read("rerank_coverage").rows if row.metric == "coverage"]
     shares = [row.value for row in simulated]
     method = "100 of the lists of all queries, k 50"
@@ -165,7 +165,7 @@ def _reranked() -> list[str]:
 
 
 def _stated() -> list[str]:
-    """Write how often a gender that the prompt states appears in the image."""
+    """Return a table row on how often a gender that the prompt states appears in the image."""
     rows = read("stated_values").rows
     female, male = (
         next(row for row in rows if (row.task, row.subset) == ("stated", value))
@@ -185,7 +185,7 @@ def _stated() -> list[str]:
 
 
 def _kept(world: str) -> str:
-    """Write the mean hits kept over kinds of queries, and the lowest and highest of them."""
+    """Format the mean, lowest and highest share of hits kept over kinds of queries."""
     values = [
         row.value
         for row in measured().rows
@@ -198,7 +198,7 @@ def _kept(world: str) -> str:
 
 
 def gaps() -> str:
-    """Write the change of the gap in the test next to that between true values."""
+    """Compare the change in the gap in the test with the change between true values."""
     lines = [
         [
             "gallery",

@@ -1,4 +1,4 @@
-"""Balanced prompts: which prompts get a value, in which languages, and how even the values are."""
+"""Write which prompts are balanced, in which languages, and how even the values are."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from vldebias.report.result import Measurement
 
 
 def rows_of(name: str, *metrics: str) -> Iterator[Measurement]:
-    """Yield the rows of a result that have one of the metrics."""
+    """Yield the rows in a result for any of the metrics."""
     for row in read(name).rows:
         if row.metric in metrics:
             yield row
 
 
-# The correct result for each label of prompts.
+# The correct result for each prompt label.
 LABELS = {
     "open": "open: a value is written",
     "fixed": "fixed by context: left unchanged",
@@ -30,7 +30,7 @@ LABELS = {
 
 
 def decided() -> str:
-    """Write how often labelled prompts are decided as labelled, by label and attribute."""
+    """Write how often decisions match the labels of prompts, by label and attribute."""
     return listed(
         (row for row in rows_of("prompt_rules", "right") if ", " in row.subset),
         {
@@ -54,7 +54,7 @@ FIRST_RUNS = (
 
 
 def first_runs() -> str:
-    """Write how prompts were decided when they were scored for the first time, by label."""
+    """Write the scores of prompts that were scored for the first time, by label."""
     labels = ("fixed", "open", "group", "stated")
     lines = [["prompts", "rules of commit", *labels]]
     for name in FIRST_RUNS:
@@ -69,7 +69,7 @@ def first_runs() -> str:
     return table(*lines, note=f"From {files}.")
 
 
-# Result -> who wrote its prompts.
+# Who wrote the prompts in each result.
 WRITERS = {
     "prompt_rules_fresh": "from the policy alone, scored once",
     "prompt_rules_scenes_blind": "from the policy alone, scored once with earlier rules",
@@ -91,7 +91,7 @@ KINDS = {
 
 
 def kinds() -> str:
-    """Write how often the result equals the label exactly, by kind and writer of the prompts."""
+    """Write how often results exactly equal the labels, by kind and writer of the prompts."""
     lines = [["prompts", "written", "kind", "n", "right [95%]", "wrong edits [95%]"]]
     for name, writer in WRITERS.items():
         for row in rows_of(name, "right", "wrong_edits"):
@@ -105,7 +105,7 @@ def kinds() -> str:
     return table(*lines, note=f"From {files}.")
 
 
-# Sets of prompts that were labelled before they were scored, each once, in chronological order.
+# Sets of prompts that were labelled first and scored once, in chronological order.
 _KINDS_OF_NEW_PROMPTS = (
     *("plain", "several", "language", "rewritten", "negative", "system"),
     "all",
@@ -129,7 +129,7 @@ NAMES_OF_KINDS = {
 
 
 def new_prompts() -> str:
-    """Write the scores of prompts that were scored once, and how many were changed wrongly."""
+    """Write the scores of prompts that were scored once, including wrong changes."""
     lines = [["prompts", "kind", "n", "right [95%]", "wrong edits [95%]"]]
     for row in rows_of("prompt_rules_fresh", "right", "wrong_edits"):
         is_edit = row.metric == "wrong_edits"
@@ -161,7 +161,7 @@ def left_unchanged() -> str:
         key = (place.split(", ")[1], reason)
         counts[key] = counts.get(key, 0.0) + row.value * row.n["prompts"]
     lines = [["attribute", "reason", "prompts"]]
-    # By attribute, the most frequent reason first.
+    # Sort by attribute, then by descending frequency of the reason.
     for (attribute, reason), count in sorted(
         counts.items(), key=lambda item: (item[0][0], -item[1])
     ):
@@ -170,7 +170,7 @@ def left_unchanged() -> str:
 
 
 def held_back() -> str:
-    """Write how many ordinary prompts are unchanged because of facts, by attribute."""
+    """Write how many ordinary prompts stay unchanged because of facts, by attribute."""
     return listed(
         rows_of("public_prompts", "held_back"),
         {
@@ -189,7 +189,7 @@ HISTORY = {
 
 
 def history() -> str:
-    """Write both errors on groups of people at historical events."""
+    """Write both kinds of errors for groups of people at historical events."""
     return listed(
         rows_of("dofair", *HISTORY),
         {
@@ -243,7 +243,7 @@ def languages_blind() -> str:
 
 
 def service() -> str:
-    """Write how even values are over requests to one worker, several, and without memory."""
+    """Write how even values are with one worker, several workers, and without memory."""
     rows = read("workers").rows
     n = rows[0].n
     return listed(
@@ -259,8 +259,7 @@ def service() -> str:
 
 
 def stated() -> str:
-    """Write how often a stated value appears in public human counts, by what else the prompt
-    states."""
+    """Write how often a stated value appears in public human counts."""
     lines = [["stated", "combined with", "prompts", "images", "images that show the value"]]
     for row in read("stated_values").rows:
         if row.task != "stated":
@@ -281,8 +280,7 @@ def stated() -> str:
 
 
 def in_turn() -> str:
-    """Write how even the shares of women are if nothing is stated, and if both genders are stated
-    in turn."""
+    """Write how even the shares of women are with no stated gender and with alternating genders."""
     rows = rows_in(read("stated_values"), "professions")
     lines = [["prompts", "distance of the share of women from 0.5", "visible profession"]]
     for method, words in (

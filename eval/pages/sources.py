@@ -1,5 +1,4 @@
-"""Compare the reported figures of the five sources with ours: the page of headlines, and how much
-of the sources the package covers."""
+"""Compare figures reported in the five sources with ours, and list what the package covers."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from vldebias.report.result import Measurement
 from vldebias.utils.files import read_yaml
 
 SOURCES = Path(__file__).parents[1] / "sources"
-# Options of a command for paths, which do not affect the figures.
+# Command options that do not affect the figures.
 PLACES = re.compile(r" --(?:json|out|work|processes) \S+")
 STATES = ("works", "runs", "partly", "differs", "absent")
 PAPERS = {
@@ -34,15 +33,15 @@ PAPERS = {
 
 @cache
 def headlines() -> dict[str, list[dict[str, Any]]]:
-    """Return part of the sources -> the reported figures, with the location of our closest row."""
+    """Return the reported figures by part of the sources, with the location of our closest row."""
     return read_yaml(SOURCES / "headlines.yaml")
 
 
 def row_of(place: dict[str, str], method: str) -> Measurement:
-    """Return the committed row of a method at a place.
+    """Return the committed row for a method at a given location.
 
     Raises:
-        ValueError: no row, or several.
+        ValueError: If there is not exactly one row.
     """
     key = (place["task"], place["metric"], method, place.get("subset", ""))
     found = [
@@ -56,7 +55,7 @@ def row_of(place: dict[str, str], method: str) -> Measurement:
 
 
 def ours(entry: dict[str, Any]) -> str:
-    """Write our figure with its interval, and the compared one."""
+    """Format our figure with its interval, and the figure for the compared method."""
     if "ours" not in entry:
         return "not run"
     place = entry["ours"]
@@ -75,7 +74,7 @@ def ours(entry: dict[str, Any]) -> str:
 
 
 def reported(part: str) -> str:
-    """Write the headlines of one part of the sources, with ours next to each."""
+    """Write the reported figures in one part of the sources, each next to our figure."""
     lines = [["where", "the authors report", "ours", "why they differ"]]
     for entry in headlines()[part]:
         why = entry["why"]
@@ -85,7 +84,7 @@ def reported(part: str) -> str:
 
 @cache
 def reports_of_losses() -> dict[str, str]:
-    """Return loss -> the figures that its authors report."""
+    """Return the figures that the authors of each loss report."""
     with (SOURCES / "losses.csv").open(encoding="utf-8", newline="") as file:
         return {row["loss"]: row["report"] for row in csv.DictReader(file)}
 
@@ -98,7 +97,7 @@ def covered() -> list[dict[str, str]]:
 
 
 def lacking() -> str:
-    """Write the rows that do not work, with the missing parts, in one table per source."""
+    """Write the parts of each source that are missing, in one table per source."""
     parts = []
     for key, title in PAPERS.items():
         lines = [["what", "where", "state", "what is missing"]]
@@ -111,7 +110,7 @@ def lacking() -> str:
 
 
 def states() -> str:
-    """Write how many rows of each source are in each state."""
+    """Write the number of rows in each state, by source."""
     lines = [["source", *STATES, "rows"]]
     total: Counter[str] = Counter()
     for key, title in PAPERS.items():

@@ -1,4 +1,4 @@
-"""The times of common calls, next to those of alternatives."""
+"""Write the times of common calls next to those of alternatives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vldebias.report.result import Measurement
 
 
 def speed() -> str:
-    """Write our times next to those of the alternative, a line for each size."""
+    """Compare our times with those of the alternative, with one line per size."""
     figures: dict[tuple[str, str], dict[str, float]] = {}
     for row in read("bench_speed").rows:
         size = str(place_of(row).get("size", ""))
@@ -40,7 +40,7 @@ def speed() -> str:
 
 
 def rerank_times() -> str:
-    """Write the time of a re-ranking, next to a sort of the same scores."""
+    """Compare the time for re-ranking with that for sorting the same scores."""
     rows = [row for row in read("bench_rerank").rows if row.metric == "milliseconds"]
     names = [row.method for row in rows if row.subset == "10,000"]
     return crossed(
@@ -55,15 +55,15 @@ def rerank_times() -> str:
 
 
 def door(part: str, columns: Mapping[str, str]) -> str:
-    """Write the cost of an interface, with a line for each size and a column for each side.
+    """Write the cost of an interface, with one line per size and one column per metric.
 
     Args:
-        part: a part of `eval.benchmarks.doors`.
-        columns: metric -> its name in the table.
+        part: A part of `eval.benchmarks.doors`.
+        columns: A mapping from metrics to their names in the table.
     """
 
     def cell(row: Measurement) -> str:
-        # A time, or a ratio of two times.
+        # Format a ratio of two times, or a time.
         return f"{row.value:.2%}" if " / " in row.metric else f"{row.value:.2f} ms"
 
     return crossed(
@@ -89,7 +89,7 @@ def queries() -> str:
 
 
 def images() -> str:
-    """Write the time that balanced prompts add to a request for images."""
+    """Write the time that balancing prompts adds to a request for images."""
     return door(
         "images",
         {

@@ -1,5 +1,4 @@
-"""The gains from training with each loss: `docs/fine-tuning.md`, and the pairs that a model flags
-as wrong."""
+"""Write the benefits of training with each loss for `docs/fine-tuning.md`."""
 
 from __future__ import annotations
 
@@ -22,26 +21,25 @@ CHANGES = (
 
 
 def starred(row: Measurement) -> str:
-    """Write a change, with a star if it is beyond its interval; escaped, since a cell may have
-    several."""
+    """Format a change, with an escaped star if it is significant."""
     assert row.change is not None
     is_beyond = verdict(row.change, row.better) in ("better", "worse")
     return f"{row.change[0]:+.3f}" + (r"\*" if is_beyond else "")
 
 
 def accuracy_or_change(row: Measurement) -> str:
-    """Write the accuracy of InfoNCE, and the change from it for the others."""
+    """Format the accuracy of InfoNCE, or the change from InfoNCE for other losses."""
     return f"{row.value:.3f}" if row.method == BASE else starred(row)
 
 
 # ---- declarations
 
-# Column of the batch that a loss reads -> its name in the table.
+# Batch columns that losses use, and their names in the table.
 COLUMNS = {"": "", "index": "row numbers", "labels": "classes", "captions": "equal captions"}
 
 
 def declared() -> str:
-    """Return the table of the settings of each loss."""
+    """Write the settings of each loss."""
     lines = [["`--loss`", "settings and their defaults", "also needs"]]
     for loss in BUILT_IN:
         settings = []
@@ -53,7 +51,7 @@ def declared() -> str:
 
 
 def formulas() -> str:
-    """Return the table of the formula, purpose and source of each loss."""
+    """Write the formula, purpose and source of each loss."""
     lines = [["`--loss`", "function", "loss per pair", "for", "source"]]
     for loss in BUILT_IN:
         name = loss.function or str(loss.module).partition(":")[2]
@@ -65,7 +63,7 @@ def formulas() -> str:
 
 # ---- verdicts
 
-# Situation -> experiment, column of the share, place.
+# The experiment, share column and place for each situation.
 SITUATIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "pretrained weights; captions swapped between pairs": (
         "which_loss_heads",
@@ -96,7 +94,7 @@ ADVICE = {
 
 
 def by_share(result: Result, column: str, place: dict[str, Any]) -> Arms:
-    """Return the rows of an experiment at a place, by arm and share."""
+    """Return the rows of an experiment with the values in `place`, by arm and share."""
     found: Arms = {}
     for row in result.rows:
         place_of_row = place_of(row)
@@ -106,10 +104,9 @@ def by_share(result: Result, column: str, place: dict[str, Any]) -> Arms:
 
 
 def best(rows: Arms, shares: Sequence[float]) -> str:
-    """Return the arm with the highest mean over the shares, or the usual loss if no arm is ahead of
-    it beyond an interval.
+    """Return the arm with the highest mean over the shares, or InfoNCE if none is clearly better.
 
-    An untrained model is one of the arms; if it is the best, training does not help.
+    An untrained model is one of the arms. If it is the best, training does not help.
     """
     arm = max(rows, key=lambda arm: sum(rows[arm][share].value for share in shares))
     for share in shares:
@@ -120,7 +117,7 @@ def best(rows: Arms, shares: Sequence[float]) -> str:
 
 
 def verdicts() -> str:
-    """Write one verdict for each situation with its evidence: changes from InfoNCE by share."""
+    """Write the verdict for each situation, with changes relative to InfoNCE by share."""
     lines = [["you have", "do", "InfoNCE reaches", "gain over InfoNCE", "based on"]]
     for situation, (name, column, place) in SITUATIONS.items():
         rows = by_share(read(name), column, place)
@@ -128,7 +125,7 @@ def verdicts() -> str:
         seeds = rows[BASE][clean].n["seeds"]
         rests = f"{seeds} seeds, {len(rows)} arms, `{name}.json`"
         cases = [(situation, noisy)]
-        # Without wrong pairs, the cells of other kinds of noise equal those of the first.
+        # Without wrong pairs, all kinds of noise have the same cells.
         if place.get("noise") not in ("class", "crop"):
             cases.insert(0, (f"{situation.partition(';')[0]}; correct data", [clean]))
         for case, shares in cases:
@@ -150,7 +147,7 @@ COST = "ms a step"
 
 
 def every_loss() -> str:
-    """Write a line for each loss: its change from InfoNCE on each kind of data, and its cost."""
+    """Write each loss's cost and its change relative to InfoNCE on each kind of data."""
 
     def column(row: Measurement) -> str:
         data = place_of(row)["data"]
@@ -188,7 +185,7 @@ def every_loss() -> str:
 
 
 def with_reports(written: str) -> str:
-    """Add a column to a table of losses: what the authors of each loss report."""
+    """Add a column with the figures that the authors report to a table of losses."""
     lines = []
     for line in written.splitlines():
         if line.startswith("| "):
@@ -200,7 +197,7 @@ def with_reports(written: str) -> str:
 
 
 def batch_sizes() -> str:
-    """Write a line for each loss: its accuracy after fine-tuning at each batch size."""
+    """Write each loss's accuracy after fine-tuning at each batch size."""
     rows = read("batch_sizes").rows
     batches = sorted({place_of(row)["batch"] for row in rows})
 
@@ -224,8 +221,7 @@ def batch_sizes() -> str:
 
 
 def from_scratch() -> str:
-    """Write a line for each loss that trained random weights: its change from InfoNCE at each share
-    of wrong captions."""
+    """Write each loss's change relative to InfoNCE after training from scratch."""
     rows = [
         row for row in read("which_loss_scratch").rows if place_of(row).get("noise") == "mixture"
     ]
@@ -242,7 +238,7 @@ def from_scratch() -> str:
 
 
 def popularity() -> str:
-    """Write the effect of learned popularity after a long training, next to SogCLR."""
+    """Compare learned popularity with SogCLR after long training."""
     metrics = {
         "zero_shot_accuracy": "accuracy",
         "worst group": "worst group",
@@ -265,7 +261,7 @@ def popularity() -> str:
 
 
 def other_data() -> str:
-    """Write the score of each loss on graphs, sentences and frames."""
+    """Write each loss's score on graphs, sentences and frames."""
 
     def cell(row: Measurement) -> str:
         change = moved(row)
@@ -295,7 +291,7 @@ REAL_PAIRS = {"real_titles": "156", "real_captions": "2,020"}  # held-out photog
 
 
 def real_pairs(name: str) -> str:
-    """Write the figures of each loss on real pairs, with a line for each figure and loss."""
+    """Write the results for real pairs, with one line per metric and loss."""
     rows = read(name).rows
     shares = sorted({place_of(row)["share"] for row in rows})
     metrics = list(dict.fromkeys(row.metric for row in rows))
@@ -316,7 +312,7 @@ def real_pairs(name: str) -> str:
 
 
 def wrong_pairs() -> str:
-    """Write how well scores detect wrong pairs, for each share of them and each loss."""
+    """Write how well scores detect wrong pairs, by share of wrong pairs and loss."""
     metrics = ("auroc", "score of right pairs", "score of wrong pairs")
     note = (
         f"mean over seeds ± 95% interval of Student's t; * differs from {BASE} on the same seeds"

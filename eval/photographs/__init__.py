@@ -1,14 +1,14 @@
-"""Load the photographs, texts and counts on which the promises of the package are measured.
+"""Load the photographs, text and counts for measuring the package's claims.
 
-They are not part of the project, because their licences allow research only. They are read from the
-folder in $VLDEBIAS_REAL, or from ../shared/real next to the checkout:
+They are not part of the project, because their licences permit only research. They are loaded from
+the folder in $VLDEBIAS_REAL, or from ../shared/real next to the checkout:
 
-    photos/   features of photographs by a small image-text model with two trained heads, with
-              group labels; vectors of all packaged prompts and of queries of other kinds
-    sd35/     images of Stable Diffusion 3.5, counted by people (MIT)
+    photos/   features of photographs from a small image-text model with two trained heads, with
+              group labels, and vectors for all packaged prompts and for various kinds of queries
+    sd35/     human counts of images from Stable Diffusion 3.5 (MIT)
     celeba1000_vitb32_openai.npz   CLIP embeddings of CelebA (`eval.experiments.embeddings`)
 
-Results may hold figures. They must not hold features, texts or file names of `photos/`.
+Results may contain figures, but not features, text or file names from `photos/`.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ GALLERIES = {"flickr": "flickr_dev", "men and women": "mw_dev", "faces": "utk_de
 
 
 def folder() -> Path:
-    """Return the path of the real data; it may not exist."""
+    """Return the path of the real data, which may not exist."""
     default = Path(__file__).resolve().parents[2].parent / "shared" / "real"
     return Path(os.environ.get("VLDEBIAS_REAL", default))
 
 
 def is_present(part: str = "photos") -> bool:
-    """Return whether a part of the real data exists; if not, print a note on stderr."""
+    """Return whether a part of the real data exists, and print a note on stderr if not."""
     place = folder() / part
     if place.exists():
         return True
@@ -53,7 +53,7 @@ def is_present(part: str = "photos") -> bool:
 
 
 def unit(rows: NDArray[Any]) -> Floats:
-    """Return rows (..., d) scaled to length 1."""
+    """Scale rows (..., d) to length 1."""
     wide = np.asarray(rows, np.float64)
     scaled = wide / np.linalg.norm(wide, axis=-1, keepdims=True)
     return scaled.astype(np.float32)
@@ -61,7 +61,7 @@ def unit(rows: NDArray[Any]) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Photographs:
-    """Features (n, d) of photographs, and labels: column -> a value for each, "" if unknown."""
+    """Features (n, d) of photographs, and labels by column, which are "" if unknown."""
 
     name: str
     features: Floats
@@ -78,9 +78,9 @@ class Photographs:
 
 @dataclass(frozen=True, eq=False)
 class SmallModel:
-    """A small image-text model: two frozen public towers with a trained linear head each.
+    """A small image-text model that consists of two frozen public towers with trained linear heads.
 
-    scale: the learned factor of the cosines before a softmax (1 / temperature).
+    `scale` is the learned factor for cosines before a softmax (1 / temperature).
     """
 
     image_head: Floats  # (1280, 256)
@@ -89,23 +89,23 @@ class SmallModel:
     scale: float
 
     def images(self, before: NDArray[Any]) -> Floats:
-        """Return embeddings (n, 256) of pooled image features (n, 1280)."""
+        """Return embeddings (n, 256) for pooled image features (n, 1280)."""
         return unit((np.asarray(before, np.float32) - self.image_mean) @ self.image_head)
 
     def texts(self, before: NDArray[Any]) -> Floats:
-        """Return embeddings (n, 256) of sentence vectors (n, 384)."""
+        """Return embeddings (n, 256) for sentence vectors (n, 384)."""
         return unit(np.asarray(before, np.float32) @ self.text_head)
 
 
 def _arrays(name: str) -> dict[str, NDArray[Any]]:
-    """Return the arrays of one file of `photos/`."""
+    """Return the arrays in a file in `photos/`."""
     with np.load(folder() / "photos" / f"{name}.npz", allow_pickle=False) as file:
         return {key: file[key] for key in file.files}
 
 
 @cache
 def small_model() -> SmallModel:
-    """Return the model whose towers embedded the photographs and the texts."""
+    """Return the model that embedded the photographs and the text."""
     heads = _arrays("heads")
     return SmallModel(
         image_head=heads["image"].astype(np.float32),
@@ -117,7 +117,7 @@ def small_model() -> SmallModel:
 
 @cache
 def texts() -> dict[str, Floats]:
-    """Return text -> embedding (256,): every packaged prompt, and queries of all kinds."""
+    """Return the embeddings (256,) of every packaged prompt and of all kinds of queries."""
     table = dict[str, Floats]()
     for name in ("texts", "kinds"):
         arrays = _arrays(name)
@@ -128,8 +128,7 @@ def texts() -> dict[str, Floats]:
 
 @cache
 def queries() -> dict[str, tuple[str, ...]]:
-    """Return kind -> queries: adjectives, looks, leaning activities, no person, neutral and so on,
-    and "professions" and "activities" from the larger table."""
+    """Return the queries by kind, such as adjectives, looks, professions and activities."""
     kinds: dict[str, list[str]] = {}
     listed = list(map(str, _arrays("texts")["texts"]))
     kinds["professions"] = list(_professions(listed))
@@ -142,7 +141,7 @@ def queries() -> dict[str, tuple[str, ...]]:
 
 
 def _professions(listed: Sequence[str]) -> tuple[str, ...]:
-    """Return the class prompts of the packaged set of professions, including held-out ones."""
+    """Return the class prompts in the packaged profession set, including held-out ones."""
     from vldebias import load_prompts
 
     prompts = load_prompts("professions-gender")
@@ -152,12 +151,12 @@ def _professions(listed: Sequence[str]) -> tuple[str, ...]:
 
 @cache
 def galleries() -> dict[str, Photographs]:
-    """Return name -> photographs with labels for gender; faces also have age and race."""
+    """Return photographs by name, with labels for gender and, for faces, also age and race."""
     return {name: photographs(file, name) for name, file in GALLERIES.items()}
 
 
 def photographs(file: str, name: str = "") -> Photographs:
-    """Return the photographs in a file of `photos/` with their labels."""
+    """Return the photographs in a file in `photos/` with their labels."""
     arrays = _arrays(file)
     labels = {"gender": arrays["gender"].astype(str)}
     if "age" in arrays:
@@ -175,8 +174,8 @@ def split(
 ) -> tuple[Photographs, Photographs]:
     """Return an even gallery, and reference photographs that are not in it.
 
-    A third of all photographs, sampled by `draw`, are the reference. From the others, the gallery
-    contains as many of each value as of the rarest. values: those to keep; all by default.
+    The reference is a third of all photographs, sampled by `draw`. From the others, the gallery
+    contains equally many for each value. `values` are the values to keep (by default, all).
     """
     rng = np.random.default_rng([draw, len(photos)])
     order = rng.permutation(len(photos))
@@ -207,10 +206,9 @@ def captioned(part: str = "dev") -> Captioned:
 
 
 def pairs_before_heads(part: str) -> tuple[Floats, Strings, Floats]:
-    """Return Flickr8k photographs as inputs of heads: features (n, 1280) minus the mean of the
-    training photographs, gender, and the vectors (n, 384) of the first captions.
+    """Return the centred features (n, 1280), genders and first captions' vectors (n, 384).
 
-    part: "train" or "dev".
+    They are the inputs for training heads on Flickr8k, and `part` is "train" or "dev".
     """
     arrays = _arrays(f"flickr_{part}")
     images = arrays["before"].astype(np.float32) - small_model().image_mean
@@ -219,7 +217,7 @@ def pairs_before_heads(part: str) -> tuple[Floats, Strings, Floats]:
 
 
 def text_vectors() -> dict[str, Floats]:
-    """Return text -> vector (384,) of MiniLM for every packaged prompt and all queries."""
+    """Return the MiniLM vectors (384,) of every packaged prompt and all queries."""
     table = dict[str, Floats]()
     for name in ("texts", "kinds"):
         arrays = _arrays(name)
@@ -228,8 +226,7 @@ def text_vectors() -> dict[str, Floats]:
 
 
 def generated_counts() -> list[dict[str, str]]:
-    """Return a row for each prompt of Stable Diffusion 3.5 with the human counts of its ten images;
-    cells may be empty."""
+    """Return the human counts of ten images for each prompt, in which cells may be empty."""
     place = folder() / "sd35"
     with (place / "prompts.csv").open(encoding="utf-8-sig", newline="") as file:
         prompts = list(csv.DictReader(file))
@@ -240,11 +237,10 @@ def generated_counts() -> list[dict[str, str]]:
 
 @cache
 def caption_index() -> tuple[dict[str, Floats], Photographs]:
-    """Return a real text index, and text -> vector (384,) of the same model for every packaged
-    prompt and all queries.
+    """Return the vectors (384,) of every packaged prompt and all queries, and a text index.
 
-    The index has the MiniLM vectors of one caption of each Flickr8k photograph, with the gender
-    that all captions of the photograph name.
+    The index contains the MiniLM vector of one caption per Flickr8k photograph, with the gender
+    that all captions of the photograph mention.
     """
     documents = unit(_arrays("captions_dev")["before"][:, 0])
     return text_vectors(), Photographs("captions", documents, photographs("flickr_dev").labels)

@@ -1,16 +1,17 @@
-"""Build the packaged photographs and their small model.
+"""Build the packaged photographs and the small model for them.
 
     python -m eval.photographs.pack --minilm DIR   # writes vldebias/miniature/photographs
 
-It needs `photos/fsa.npz` and `fsa/` of $VLDEBIAS_REAL, and a folder with all-MiniLM-L6-v2
-(Apache-2.0) in the layout of transformers. Only the selection of the 78 women is random, and it is
-seeded; two builds on one machine write identical files.
+It needs `photos/fsa.npz` and `fsa/` from $VLDEBIAS_REAL, and a folder with all-MiniLM-L6-v2
+(Apache-2.0) in transformers format. Only the selection of the 78 women is random, and it is seeded,
+so that two builds on the same machine write identical files.
 
-The text encoder has one vector for each word piece, initially MiniLM's embedding of the piece
-alone. A linear map and a correction for each piece, both by ridge regression, bring weighted means
-of these vectors close to MiniLM's embeddings of whole texts: the titles and the packaged prompts.
-The heads are a regularised canonical correlation analysis of photographs and titles. Everything is
-computed in closed form; `eval.photographs.small` measures the loss against MiniLM.
+The text encoder has one vector for each word piece, which is initially MiniLM's embedding of the
+individual piece. A linear map and a correction for each piece, both fitted by ridge regression,
+bring weighted means of these vectors close to MiniLM's embeddings of titles and packaged prompts.
+The heads come from a regularized canonical correlation analysis of photographs and titles. All
+computations are in closed form. `eval.photographs.small` measures the loss in quality relative to
+MiniLM.
 """
 
 from __future__ import annotations
@@ -42,17 +43,17 @@ from vldebias.prompts import list_prompts, load_prompts
 Array = NDArray[np.float64]
 Rows = NDArray[np.intp]
 
-WIDTH = 64  # width of the vectors of word pieces, and of the joint space
-REDUCED = 128  # number of principal directions of the image features
-RARE = 1e-3  # a piece with this frequency has half the weight of the rarest
-MAP_RIDGE, PIECE_RIDGE = 0.1, 0.01  # relative to the mean variance, and to a text of length 1
-HEAD_RIDGE = 3.0  # ridge of the heads, relative to the mean variance of each side
+WIDTH = 64  # dimension of word piece vectors and of the joint space
+REDUCED = 128  # number of principal components of the image features
+RARE = 1e-3  # frequency at which a piece has half the weight of the rarest piece
+MAP_RIDGE, PIECE_RIDGE = 0.1, 0.01  # relative to the mean variance, and to vectors of length 1
+HEAD_RIDGE = 3.0  # relative to the mean variance of each side
 BATCH = 512
 
 
 @dataclass(frozen=True, eq=False)
 class Collection:
-    """Store all photographs: files, titles, gender by title ("" if unknown), features (n, 1280)."""
+    """Photographs with files, titles, genders based on titles (or ""), and features (n, 1280)."""
 
     files: list[str]
     titles: list[str]
@@ -61,12 +62,11 @@ class Collection:
 
     @cached_property
     def title_codes(self) -> Rows:
-        """Return (n,) codes that are equal for equal titles."""
+        """Return codes (n,) that are equal for equal titles."""
         return np.unique(self.titles, return_inverse=True)[1]
 
     def split(self, seed: int = 0) -> tuple[Rows, Rows]:
-        """Return the rows of an even gallery, and those of the others that share no title with
-        it."""
+        """Return the rows of an even gallery, and the other rows with different titles."""
         women, men = (np.flatnonzero(self.gender == value) for value in GENDERS)
         chosen = np.random.default_rng(seed).permutation(women)[: len(men)]
         gallery = np.sort(np.concatenate([chosen, men]))
@@ -75,7 +75,7 @@ class Collection:
 
 
 def read_collection() -> Collection:
-    """Read the photographs of $VLDEBIAS_REAL."""
+    """Load the photographs from $VLDEBIAS_REAL."""
     with np.load(folder() / "photos" / "fsa.npz", allow_pickle=False) as arrays:
         return Collection(
             files=arrays["names"].tolist(),
@@ -86,7 +86,7 @@ def read_collection() -> Collection:
 
 
 class MiniLM:
-    """Embed texts and single word pieces with all-MiniLM-L6-v2."""
+    """Embed text and individual word pieces with all-MiniLM-L6-v2."""
 
     def __init__(self, place: Path) -> None:
         from transformers import AutoModel, AutoTokenizer
@@ -94,14 +94,14 @@ class MiniLM:
         self.tokenizer = AutoTokenizer.from_pretrained(place)
         self.model = AutoModel.from_pretrained(place).eval()
         listed = sorted(self.tokenizer.vocab.items(), key=lambda pair: pair[1])
-        # Pieces in other scripts would be a tenth of all; their letters become unknown tokens.
+        # Exclude the tenth of pieces in other scripts, whose letters become unknown tokens.
         kept = [(piece, number) for piece, number in listed if _is_kept(piece)]
         self.pieces = [piece for piece, _ in kept]
         self.numbers = [number for _, number in kept]
 
     @torch.no_grad()
     def embed(self, texts: Sequence[str]) -> Array:
-        """Return (n, 384) embeddings of texts, scaled to length 1."""
+        """Return unit embeddings (n, 384)."""
         blocks = []
         for start in range(0, len(texts), 64):
             batch = self.tokenizer(
@@ -114,7 +114,7 @@ class MiniLM:
 
     @torch.no_grad()
     def embed_pieces(self) -> Array:
-        """Return (v, 384) embeddings of each kept piece as a separate text."""
+        """Return the embeddings (v, 384) of individual pieces."""
         first, last = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
         blocks = []
         for start in range(0, len(self.numbers), BATCH):
@@ -125,8 +125,8 @@ class MiniLM:
         return torch.cat(blocks).double().numpy()
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the rows of the pieces of texts, as read by the packaged encoder."""
-        # The vectors are arbitrary, since only the pieces are used.
+        """Return the piece indices of each text, using the packaged encoder's tokenizer."""
+        # The vectors are arbitrary, because only the tokenizer is used.
         nothing = torch.zeros(len(self.pieces), 1)
         encoder = TextEncoder(self.pieces, nothing, nothing[:, 0], torch.zeros(1, 1))
         return [encoder.pieces(text) for text in texts]
@@ -138,14 +138,13 @@ def _is_kept(piece: str) -> bool:
 
 
 def piece_weights(count: int) -> Array:
-    """Return (v,) weights that are low for frequent pieces, by Zipf's law, since a vocabulary lists
-    frequent pieces first."""
+    """Return weights (v,) that are low for frequent pieces, which come first in the vocabulary."""
     frequency = 1 / ((np.arange(count) + 2) * np.log(count))
     return RARE / (RARE + frequency)
 
 
 def mean_matrix(rows: Sequence[Sequence[int]], weights: Array) -> csr_matrix:
-    """Return (n, v) the share of each piece in each text; rows sum to 1."""
+    """Return the weighted share of each piece in each text (n, v), where rows sum to 1."""
     values, columns, starts = [], [], [0]
     for pieces in rows:
         shares = weights[list(pieces)]
@@ -157,19 +156,19 @@ def mean_matrix(rows: Sequence[Sequence[int]], weights: Array) -> csr_matrix:
 
 
 def distil(alone: Array, shares: csr_matrix, target: Array) -> Array:
-    """Return (v, WIDTH) vectors of pieces whose means are close to the embeddings of whole texts.
+    """Return piece vectors (v, WIDTH) whose means are close to the embeddings of full texts.
 
     Args:
-        alone: (v, 384) embeddings of single pieces.
-        shares: shares of the pieces in n texts, see `mean_matrix`.
-        wanted: (n, 384) embeddings of these texts.
+        alone: The embeddings (v, 384) of individual pieces.
+        shares: The shares of pieces in n texts, see `mean_matrix`.
+        target: The embeddings (n, 384) of these texts.
     """
     means = shares @ alone
     centre, centre_wanted = means.mean(0), target.mean(0)
     spread = (means - centre).T @ (means - centre) / len(means)
     both = (means - centre).T @ (target - centre_wanted) / len(means)
     ridge = MAP_RIDGE * np.trace(spread) / len(spread) * np.eye(len(spread))
-    # Shares sum to 1, so constants added to all vectors are added to all means.
+    # Because shares sum to 1, a constant added to all vectors is added to all means.
     vectors = (alone - centre) @ np.linalg.solve(spread + ridge, both) + centre_wanted
     overlap = (shares @ shares.T).toarray()
     rest = np.linalg.solve(overlap + PIECE_RIDGE * np.eye(len(overlap)), target - shares @ vectors)
@@ -178,19 +177,19 @@ def distil(alone: Array, shares: csr_matrix, target: Array) -> Array:
 
 
 def rounded(vectors: Array) -> tuple[NDArray[np.int8], Array]:
-    """Return whole numbers in [-127, 127] and the scale (w,) of each column."""
+    """Return integers in [-127, 127] and the scale of each column (w,)."""
     scale = np.abs(vectors).max(0) / 127
     return np.round(vectors / scale).astype(np.int8), scale
 
 
 def principal(features: Array) -> tuple[Array, Array]:
-    """Return the mean (d,) of features, and their `REDUCED` principal directions (d, r)."""
+    """Return the mean (d,) of features, and the first `REDUCED` principal components (d, r)."""
     mean = features.mean(0)
     return mean, np.linalg.svd(features - mean, full_matrices=False)[2][:REDUCED].T
 
 
 def heads(images: Array, texts: Array) -> tuple[Array, Array]:
-    """Return the heads (a, d) and (b, d) of a regularised canonical correlation analysis of pairs.
+    """Return the heads (a, d) and (b, d) from a regularized canonical correlation analysis.
 
     Directions are weighted by the square root of their correlation.
     """
@@ -213,7 +212,7 @@ def _inverse_root(rows: Array) -> Array:
 
 
 def packaged_texts() -> list[str]:
-    """Return every text of the packaged prompt sets."""
+    """Return all prompts in the packaged prompt sets."""
     texts: dict[str, None] = {}
     for name in list_prompts():
         prompts = load_prompts(name)
@@ -222,7 +221,7 @@ def packaged_texts() -> list[str]:
 
 
 def build(minilm: MiniLM, place: Path) -> None:
-    """Write all files but README.md and the licence."""
+    """Write all files except README.md and the licence."""
     collection = read_collection()
     gallery, reference = collection.split()
     place.mkdir(parents=True, exist_ok=True)
@@ -240,7 +239,7 @@ def build(minilm: MiniLM, place: Path) -> None:
     compressed = gzip.compress("\n".join(minilm.pieces).encode(), mtime=0)
     (place / "vocabulary.txt.gz").write_bytes(compressed)
 
-    # The heads are trained on the packaged features and vectors, after rounding.
+    # The heads are trained on rounded features and vectors, as packaged.
     mean, directions = principal(collection.features[reference])
     features = ((collection.features - mean) @ directions).astype(np.float16)
     rows = minilm.tokenize(collection.titles)
@@ -263,7 +262,7 @@ def build(minilm: MiniLM, place: Path) -> None:
 
 
 def _pack_thumbnails(files: Sequence[str], path: Path) -> None:
-    """Write the thumbnails, unchanged and uncompressed, with a fixed time stamp."""
+    """Write the thumbnails unchanged and uncompressed, with fixed timestamps."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
         for file in files:
@@ -273,7 +272,7 @@ def _pack_thumbnails(files: Sequence[str], path: Path) -> None:
 
 
 def main() -> int:
-    """Build the files."""
+    """Build all files."""
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,15 +1,15 @@
-"""Measure on real photographs how often the interval of a re-ranking covers the true share.
+"""Measure how often the interval for a re-ranked list of photographs contains the true share.
 
 python -m eval.photographs.rerank --json eval/results/photographs_rerank.json
 
-Every gallery is searched with queries of all kinds. The first results are re-ranked by zero-shot
+Every gallery is searched with all kinds of queries. The top results are re-ranked by zero-shot
 labels, some photographs are "checked" (their true group is passed to `vldebias.rerank`), and the
-interval of each group is compared with its true share among the results. The selection of checked
-photographs is repeated with other samples. Intervals of the coverage resample galleries (a data set
-and an attribute), since lists of one gallery share images and checks.
+interval for each group is compared with its true share in the results. This is repeated with
+different samples of checked photographs. Intervals for the coverage resample galleries (a data set
+with an attribute), because lists from the same gallery share images and checks.
 
-Checks are compared with "error rates of the gallery": the exact share of each true group among all
-photographs with a label, as if it applied to the results of every query.
+The baseline is "error rates of the gallery", which applies the exact share of each true group among
+all photographs with a label to the results of every query.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from vldebias.prompts import PromptSet
 from vldebias.report.result import TaskProvenance, TaskResult
 from vldebias.reranking import Positions
 
-QUERIES = 12  # queries per gallery and sample
+QUERIES = 12  # number of queries per gallery and sample
 SAMPLES = 3  # number of samples of queries and of checked photographs
 RESAMPLES = 2000
 COMPOSITIONS: dict[str, tuple[float, ...] | None] = {
@@ -48,16 +48,16 @@ NO_CHECKS = "error rates of the gallery"
 
 @dataclass(frozen=True, eq=False)
 class Gallery:
-    """Photographs with labels of one attribute, and the inputs for re-ranking them.
+    """Photographs with labels for an attribute, and the inputs for re-ranking them.
 
     Attributes:
-        name: data set and attribute.
-        composition: shares of the groups.
-        features: (n, d) with length 1.
-        true: (n,) true groups.
-        prompts: name of a prompt set, or a set, for zero-shot labels.
-        table: text -> embedding (d,).
-        queries: texts to search for.
+        name: The data set and the attribute.
+        composition: The shares of the groups.
+        features: The unit features (n, d).
+        true: The true groups (n,).
+        prompts: A prompt set, or its name, for zero-shot labels.
+        table: The text embeddings (d,).
+        queries: The search queries.
     """
 
     name: str
@@ -69,8 +69,7 @@ class Gallery:
     queries: Sequence[str]
 
     def composed(self, composition: str, shares: Sequence[float] | None) -> Gallery:
-        """Return a gallery with other shares of the groups in alphabetical order; None:
-        unchanged."""
+        """Return a gallery with the given shares for the sorted groups, unless they are None."""
         if shares is None:
             return self
         members = [np.flatnonzero(self.true == group) for group in np.unique(self.true)]
@@ -92,7 +91,7 @@ class Gallery:
 
 
 def all_galleries() -> Iterator[Gallery]:
-    """Yield every gallery: photographs by a small model, CelebA by CLIP ViT-B/32."""
+    """Yield all galleries, from a small model and from CLIP ViT-B/32."""
     found = []
     asked = [text for kind, listed in queries().items() if kind != "no person" for text in listed]
     for name, photos in galleries().items():
@@ -122,7 +121,7 @@ def all_galleries() -> Iterator[Gallery]:
 
 
 def celeba() -> Iterator[Gallery]:
-    """Yield CelebA embedded by CLIP ViT-B/32, with gender and with age."""
+    """Yield CelebA galleries for gender and age, embedded with CLIP ViT-B/32."""
     gallery = embeddings.celeba()
     listed = [text for group in gallery.prompts.groups for text in group]
     aged = [text for text in listed if " old " in text]
@@ -151,13 +150,13 @@ def celeba() -> Iterator[Gallery]:
 
 @dataclass(frozen=True)
 class Design:
-    """Describe which photographs are checked.
+    """A rule for selecting photographs to check.
 
     Attributes:
-        k: number of displayed results.
-        n: number of checks.
-        among: "list", the results of the same query; "lists", those of all queries; "others", those
-            of other queries; or "gallery", all photographs.
+        k: The number of displayed results.
+        n: The number of checks.
+        among: Where to sample: "list" (results of the same query), "lists" (results of all
+            queries), "others" (results of other queries) or "gallery" (all photographs).
     """
 
     k: int
@@ -188,8 +187,7 @@ DESIGNS = (
 
 
 def lists_of(gallery: Gallery, sample: int) -> Iterator[dict[str, Any]]:
-    """Yield a record for each list and design: whether there is an interval, its mean width over
-    the groups, and the share of the groups whose true share it covers."""
+    """Yield whether there is an interval, and its coverage and width, for each list and design."""
     rng = np.random.default_rng([sample, len(gallery.true)])
     chosen = rng.permutation(len(gallery.queries))[:QUERIES]
     vectors = np.stack([gallery.table[gallery.queries[place]] for place in chosen])
@@ -218,7 +216,7 @@ def lists_of(gallery: Gallery, sample: int) -> Iterator[dict[str, Any]]:
 def _checks(
     design: Design, scores: NDArray[np.float64], labels: Strings, rng: np.random.Generator
 ) -> Iterator[tuple[NDArray[np.float64], list[int]]]:
-    """Yield scores (q, n) of queries with the rows that are checked for them."""
+    """Yield the scores (q, n) of queries with the rows to check for them."""
     if design.among == "list":
         for row in scores:
             yield row[None], vldebias.rerank(row, design.k, labels=labels).to_check(design.n)
@@ -238,7 +236,7 @@ def _rerank_checked(
 ) -> Positions:
     """Re-rank with the true groups of some rows.
 
-    As for a user, a true group that no photograph is labelled with cannot be passed.
+    As for users, a true group that is not the label of any photograph cannot be passed.
     """
     present = set(labels)
     checked = {row: str(true[row]) for row in rows if true[row] in present}
@@ -248,8 +246,7 @@ def _rerank_checked(
 def _covered(
     ends: Mapping[str, tuple[float, float]], true: Strings, groups: Sequence[str]
 ) -> dict[str, float]:
-    """Return the share of the groups whose true share is inside the interval, and the mean
-    width."""
+    """Return the share of groups whose interval contains the true share, and the mean width."""
     hits = []
     widths = []
     for group in groups:
@@ -266,7 +263,7 @@ def _covered(
 def _by_error_rates(
     true: Strings, labels: Strings, first: Rows, rng: np.random.Generator
 ) -> dict[str, float]:
-    """Return coverage and width with the error rates of the whole gallery."""
+    """Return the coverage and width based on the error rates in the entire gallery."""
     groups = np.unique(true)
     counts = np.zeros((1000, len(groups)))
     for label in np.unique(labels[first]):
@@ -280,7 +277,7 @@ def _by_error_rates(
 
 
 def clustered_interval(values: pd.Series[Any], clusters: pd.Series[Any]) -> tuple[float, float]:
-    """Return the 95% interval of the mean, from resampled clusters."""
+    """Return the 95% interval for the mean from resampled clusters."""
     sums = values.groupby(clusters).agg(["sum", "count"]).to_numpy()
     rng = np.random.default_rng(0)
     drawn = sums[rng.integers(0, len(sums), size=(RESAMPLES, len(sums)))].sum(axis=1)
@@ -296,8 +293,7 @@ METRICS = {
 
 
 def measured() -> TaskResult:
-    """Return coverage, width and the share of lists with an interval, for all lists and for each
-    gallery."""
+    """Return the coverage, width and share of lists with an interval, in total and by gallery."""
     records = []
     for gallery in all_galleries():
         for sample in range(SAMPLES):
@@ -324,7 +320,7 @@ def measured() -> TaskResult:
 def _add(
     result: TaskResult, method: str, subset: str, rows: pd.DataFrame, clusters: pd.Series[Any]
 ) -> None:
-    """Add the figures of some lists."""
+    """Add the figures for some lists."""
     for name, metric in METRICS.items():
         values = rows[name].astype(float).dropna()
         if len(values):
@@ -338,8 +334,7 @@ def main() -> None:
     if not is_present():
         return
     with warnings.catch_warnings():
-        # The warning about a group with fewer candidates than its share needs is part of the
-        # measurement.
+        # The warning that a group has too few candidates for its share is expected here.
         warnings.simplefilter("ignore", SuspectInputWarning)
         run("photographs_rerank", lambda: [measured()], arguments.json)
 

@@ -1,18 +1,17 @@
-"""Measure which edits of queries make a search worse, on real photographs with queries of all
-kinds.
+"""Measure which query edits make searches worse, on real photographs with many kinds of queries.
 
-The same is measured on the portraits of the miniature, for queries of two kinds.
+The miniature's portraits are also measured, with two kinds of queries.
 
-Every gallery contains as many images of each value as of the rarest. The reference is a third of
-all images, without labels, and shares none with the gallery. Galleries and references are sampled
-twice. A kind of query in a gallery (a cell) is made worse if the 95% interval of the change of
-MaxSkew@k is above 0; the same applies to a single search. k is a twentieth of the gallery, at least
-10.
+Every gallery contains equally many images for each value. The reference is a third of all images,
+without labels, and does not share images with the gallery. Galleries and references are sampled
+twice. A kind of query in a gallery (a cell) is made worse if the 95% interval for the change in
+MaxSkew@k is above 0, and the same applies to individual searches. k is a twentieth of the gallery,
+and at least 10.
 
-In addition to the defaults, the result contains candidates for a default by texts alone: remove the
-direction of the values (`difference`, which sets every query to 0 along it), remove half of it,
-move every query to the mean of the class prompts instead of 0, or only those that lean further from
-that mean than the class prompts usually do.
+In addition to the defaults, the result contains candidates for a text-only default: removing the
+direction of the values (`difference`, which sets every query to 0 along it), removing half of it,
+moving every query to the mean of the class prompts instead of 0, or moving only queries that are
+further from this mean than class prompts usually are.
 """
 
 from __future__ import annotations
@@ -74,15 +73,14 @@ UNCHANGED = Metric("unchanged", "queries that stay bit for bit")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Recentred(Edit):
-    """Move the component of texts along some directions towards a centre; within a given distance
-    of it, they are unchanged.
+    """Move text embeddings along some directions towards a centre, unless they are close to it.
 
     Attributes:
-        directions: (r, d) orthonormal.
-        centre: (r,), where texts are moved to.
-        spread: (r,) units of the distance.
-        width: distance up to which texts are unchanged, in these units.
-        share: how much of the rest is removed, in [0, 1].
+        directions: The orthonormal directions (r, d).
+        centre: The centre (r,).
+        spread: The units (r,) for distances.
+        width: The distance up to which embeddings are unchanged, in these units.
+        share: The share of the remaining distance to remove, in [0, 1].
     """
 
     kind = "recentred"
@@ -107,9 +105,9 @@ class Recentred(Edit):
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One gallery with labels of one attribute, and a reference without labels.
+    """A gallery with labels for an attribute, and an unlabelled reference.
 
-    world: "photographs" or "miniature". kinds: kind of query -> queries.
+    `world` is "photographs" or "miniature", and `kinds` contains queries by kind.
     """
 
     name: str
@@ -129,7 +127,7 @@ class Cell:
 
     @property
     def labels(self) -> Strings:
-        """Return (n,) values of the gallery."""
+        """Return the values (n,) in the gallery."""
         return self.gallery.labels[self.column]
 
     @property
@@ -151,7 +149,7 @@ def cells(draws: Sequence[int]) -> Iterator[Cell]:
 
 
 def _photographs(draw: int) -> Iterator[Cell]:
-    """Yield the galleries of the small model, parts of the faces, and captions as documents."""
+    """Yield the galleries of photographs, including subsets of faces, and captions."""
     found = galleries()
     parts = dict(found)
     faces = found["faces"]
@@ -174,7 +172,7 @@ def _photographs(draw: int) -> Iterator[Cell]:
 
 
 def _celeba(draw: int) -> Iterator[Cell]:
-    """Yield CelebA embedded by CLIP ViT-B/32, with professions as queries."""
+    """Yield CelebA, embedded with CLIP ViT-B/32, with professions as queries."""
     data = embeddings.celeba()
     table = {text: row.numpy() for text, row in data.texts.rows.items()}
     prompts = replace(data.prompts, classes=data.queries, class_names=data.queries)
@@ -189,12 +187,11 @@ def _celeba(draw: int) -> Iterator[Cell]:
 
 
 def _miniature(draw: int) -> Iterator[Cell]:
-    """Yield an even gallery of the miniature's portraits for each prompt set, as in
-    `eval.experiments.harm`."""
+    """Yield an even gallery of portraits for each prompt set, as in `eval.experiments.harm`."""
     found: dict[str, list[tuple[str, harm.Cell]]] = {}
     for cell in harm.miniature(draw):
         prompts, kind, gallery = cell.name.split("; ")
-        # Without class prompts there is nothing to test on or to centre on.
+        # The test and the centre require class prompts.
         if gallery == "even" and cell.prompts.classes:
             found.setdefault(prompts, []).append((kind, cell))
     for prompts, searches in found.items():
@@ -221,7 +218,7 @@ def _miniature(draw: int) -> Iterator[Cell]:
 
 
 def edits(cell: Cell) -> dict[str, Edit]:
-    """Return method -> the edit that is fitted with the texts, or the reference, of a cell."""
+    """Return the edits that are fitted to the prompts or the reference of a cell, by method."""
     reference = cell.reference.features
     how: dict[str, dict[str, object]] = {
         DEFAULT: {},
@@ -237,7 +234,7 @@ def edits(cell: Cell) -> dict[str, Edit]:
 
 
 def _by_texts(cell: Cell) -> dict[str, Edit]:
-    """Return candidates for a default by texts alone to replace `difference`."""
+    """Return candidates to replace `difference` as the text-only default."""
     prompts = load_prompts(cell.prompts)
 
     def embedded(listed: Sequence[str]) -> Tensor:
@@ -262,9 +259,9 @@ def _by_texts(cell: Cell) -> dict[str, Edit]:
 
 
 def measure(draws: Sequence[int], work: Path | None = None) -> Iterator[TaskResult]:
-    """Yield a part for each gallery, then the counts over all of them.
+    """Yield a part for each gallery, and then the counts over all galleries.
 
-    work: a folder that stores the part of each gallery; existing ones are not measured again.
+    `work` is a folder that stores the part for each gallery, so that it is measured only once.
     """
     parts = []
     for cell in cells(draws):
@@ -282,7 +279,7 @@ def measure(draws: Sequence[int], work: Path | None = None) -> Iterator[TaskResu
 
 
 def _measure_cell(cell: Cell) -> TaskResult:
-    """Return the rows of one gallery."""
+    """Return the rows for a gallery."""
     part = TaskResult(
         TaskProvenance(
             task=cell.task,
@@ -313,7 +310,7 @@ def _add_kind(
     listed: Sequence[str],
     fitted: Mapping[str, Edit],
 ) -> list[Measurement]:
-    """Measure the queries of one kind with every method, and return the rows of single queries."""
+    """Measure a kind of queries with every method, and return the rows for individual queries."""
     result = vldebias.evaluate(
         cell.table,
         cell.gallery.features,
@@ -337,8 +334,7 @@ def _add_kind(
 
 
 def tallies(parts: Sequence[TaskResult]) -> Iterator[TaskResult]:
-    """Yield the counts of cells by world, by attribute and by kind of query, then of single
-    searches."""
+    """Yield counts of cells by world, attribute and kind of query, and of individual searches."""
     by_group: dict[str, list[tuple[TaskResult, str]]] = {}
     by_world: dict[str, list[TaskResult]] = {}
     for part in parts:
@@ -368,8 +364,7 @@ def tallies(parts: Sequence[TaskResult]) -> Iterator[TaskResult]:
 
 
 def _tally_of_cells(group: str, members: Sequence[tuple[TaskResult, str]]) -> TaskResult:
-    """Count kinds of queries in galleries that a method makes worse or better, in one draw and in
-    all of them, and sum the skew above chance that it removes."""
+    """Count the cells that each method makes worse or better, and sum the skew that it removes."""
     tally = TaskResult(
         TaskProvenance(task=f"cells: {group}", description="counts of kinds of queries")
     )
@@ -400,7 +395,7 @@ def _tally_of_cells(group: str, members: Sequence[tuple[TaskResult, str]]) -> Ta
 
 
 def _resampled_share(sums: Sequence[tuple[float, float]]) -> tuple[float, tuple[float, float]]:
-    """Return the removed share of the removable skew, over cells, with an interval over cells."""
+    """Return the removed share of the removable skew with an interval over cells."""
     values = np.array(sums)
     rng = np.random.default_rng(0)
     drawn = rng.integers(len(values), size=(1000, len(values)))
@@ -412,10 +407,10 @@ def _resampled_share(sums: Sequence[tuple[float, float]]) -> tuple[float, tuple[
 
 
 def _add_gaps(part: TaskResult, cell: Cell, fitted: Mapping[str, Edit]) -> None:
-    """Compare the change of the gap in the default's test with that between true values.
+    """Compare the change in the gap in the default method's test with that between true values.
 
-    The gap of a text is the largest difference between the mean scores of two values, divided by
-    the standard deviation of its scores; its mean is over the class prompts, as in the test.
+    The gap for a prompt is the largest difference between the mean scores of two values, divided by
+    the standard deviation of its scores. It is averaged over the class prompts, as in the test.
     """
     prompts = load_prompts(cell.prompts)
     listed = [*dict.fromkeys((*prompts.classes, *prompts.held_out_classes))]
@@ -432,7 +427,7 @@ def _add_gaps(part: TaskResult, cell: Cell, fitted: Mapping[str, Edit]) -> None:
 
 
 def _gaps(cell: Cell, rows: Tensor) -> np.ndarray:
-    """Return the mean gap of texts (q, d) in the gallery, followed by its resamples, (1 + b,)."""
+    """Return the mean gap of queries (q, d) in the gallery, followed by its resamples (1 + b,)."""
     scores = cell.gallery.features @ torch.nn.functional.normalize(rows, dim=1).float().numpy().T
     _, codes = np.unique(cell.labels, return_inverse=True)
     members = [np.flatnonzero(codes == code) for code in range(codes.max() + 1)]
@@ -450,16 +445,16 @@ def _gaps(cell: Cell, rows: Tensor) -> np.ndarray:
 
 
 def _centred(values: np.ndarray) -> tuple[float, tuple[float, float]]:
-    """Return the value of a sample with the interval of its resamples, centred on it."""
+    """Return the value with the interval from its resamples, centred on the value."""
     low, high = np.percentile(values[1:] - values[1:].mean() + values[0], [2.5, 97.5])
     return float(values[0]), (float(low), float(high))
 
 
 def _add_stated(part: TaskResult, cell: Cell) -> None:
-    """Count queries that are unchanged: those that state a value, and all at strength 0."""
+    """Count unchanged queries among those that state a value, and among all at strength 0."""
     prompts = load_prompts(cell.prompts)
     stated: list[str] = []
-    if prompts.stated_words:  # a set without stated prompts leaves no query unchanged
+    if prompts.stated_words:  # sets without these words do not leave queries unchanged
         stated = [text for group in prompts.groups for text in group]
     neutral = [text for listed in cell.kinds.values() for text in listed]
     debiased = vldebias.debias_queries(cell.table, cell.prompts, method="difference")

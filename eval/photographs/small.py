@@ -1,11 +1,12 @@
-"""Measure the quality of the packaged photographs' small model, and the effect of edits.
+"""Measure the quality of the small model for the packaged photographs, and the effect of edits.
 
     python -m eval.photographs.small --minilm DIR --json eval/results/photographs_model.json
 
-Texts: the packaged encoder and all-MiniLM-L6-v2 itself, in five folds of titles; vectors and heads
-are trained on the other four. Searches: even galleries with five selections of the women, heads
-trained without the gallery, and the other photographs as reference; queries are those of the suite
-`quickstart`. It needs the same inputs as `eval.photographs.pack`.
+For text, the packaged encoder is compared with all-MiniLM-L6-v2 in five folds of titles, where
+vectors and heads are trained on the other four folds. For searches, there are even galleries with
+five selections of women, heads are trained without the gallery, the other photographs are the
+reference, and the queries come from the suite `quickstart`. The inputs are those of
+`eval.photographs.pack`.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ from vldebias.report.result import TaskProvenance, TaskResult
 from vldebias.study.suite import load_suite
 
 FOLDS, DRAWS, RESAMPLES = 5, 5, 1000
-WITHIN = 10  # number of results in which a photograph must be found
-PAIRS = 20_000  # pairs of texts whose cosines are compared
+WITHIN = 10  # number of top results that must contain the photograph
+PAIRS = 20_000  # number of text pairs whose cosines are compared
 OURS, TEACHER = "shipped encoder", "all-MiniLM-L6-v2"
 WOMAN, MAN = "A photo of a woman.", "A photo of a man."
 RECALL = Metric("recall@10", "titles whose photograph is among the first 10", "utility", "higher")
@@ -58,12 +59,12 @@ AGREEMENT = Metric("agreement", "rank correlation of cosines with MiniLM's", "ut
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """Store the titles and the packaged prompts, tokenized and embedded by both encoders.
+    """The titles and packaged prompts, tokenized and embedded with both encoders.
 
     Attributes:
-        listed: different texts, the titles first.
-        shares: shares of the pieces in each text.
-        wanted, alone: MiniLM's embeddings of the texts and of single pieces.
+        listed: The distinct texts, starting with the titles.
+        shares: The shares of pieces in each text.
+        wanted, alone: MiniLM's embeddings of the texts and of individual pieces.
     """
 
     listed: list[str]
@@ -73,20 +74,20 @@ class Texts:
 
     @classmethod
     def of_titles(cls, titles: Sequence[str], minilm: MiniLM) -> Texts:
-        """Embed all texts with MiniLM."""
+        """Embed titles and packaged prompts with MiniLM."""
         listed = list(dict.fromkeys([*titles, *packaged_texts()]))
         weights = piece_weights(len(minilm.pieces))
         shares = mean_matrix(minilm.tokenize(listed), weights)
         return cls(listed, shares, minilm.embed(listed), minilm.embed_pieces())
 
     def rows(self, texts: Sequence[str]) -> Rows:
-        """Return the rows of texts."""
+        """Return the row numbers of texts."""
         place = {text: row for row, text in enumerate(self.listed)}
         return np.array([place[text] for text in texts])
 
 
 def texts_in_folds(collection: Collection, texts: Texts) -> Iterator[TaskResult]:
-    """Yield the loss of the text encoder against MiniLM, on titles outside its training."""
+    """Compare the text encoder with MiniLM on held-out titles."""
     titles = collection.titles
     listed, shares, wanted, alone = texts.listed, texts.shares, texts.wanted, texts.alone
     row_of_title = texts.rows(titles)
@@ -98,7 +99,7 @@ def texts_in_folds(collection: Collection, texts: Texts) -> Iterator[TaskResult]
     sizes = []
     mimicked = np.zeros((len(listed), WIDTH))
     for fold in range(FOLDS):
-        # Texts of prompts may be fitted, including the two that ask for a gender.
+        # All prompts may be fitted, including the two that state a gender.
         learned = fold_of_text != fold
         learned[query_rows] = True
         numbers, scale = rounded(distil(alone, shares[learned], wanted[learned]))
@@ -135,7 +136,7 @@ def texts_in_folds(collection: Collection, texts: Texts) -> Iterator[TaskResult]
 
 
 def _found(images: Array, texts: Array, codes: Rows) -> Array:
-    """Return for each different title 1 if one of its photographs is among the top results."""
+    """Return, for each distinct title, 1 if one of its photographs is in the top results."""
     firsts = np.unique(codes, return_index=True)[1]
     order = np.argsort(-texts[firsts] @ images.T, axis=1, kind="stable")[:, :WITHIN]
     return (codes[order] == codes[firsts][:, None]).any(1).astype(float)
@@ -149,7 +150,7 @@ def _mean(values: Array) -> tuple[float, tuple[float, float]]:
 
 
 def _auc(scores: Sequence[Array], shown: Sequence[Array]) -> tuple[float, tuple[float, float]]:
-    """Return the mean area over folds, with an interval over photographs."""
+    """Return the mean area under the curve over folds, with an interval over photographs."""
 
     def area(rng: np.random.Generator | None = None) -> float:
         areas = []
@@ -177,7 +178,7 @@ def _area(scores: Array, is_positive: NDArray[np.bool_]) -> float:
 def _add_agreement(
     part: TaskResult, ours: Array, wanted: Array, titles: int, folds: Rows, query_rows: Rows
 ) -> None:
-    """Add the rank correlation of the cosines of held-out texts, by kind of pair."""
+    """Add the rank correlation between cosines of held-out texts, by kind of pair."""
     rows = np.setdiff1d(np.arange(len(ours)), query_rows)
     kinds = {"title": rows[rows < titles], "prompt": rows[rows >= titles]}
     for subset, (left, right) in {
@@ -198,7 +199,7 @@ def _add_agreement(
 
 
 def searches(collection: Collection, texts: Texts, pieces: Sequence[str]) -> Iterator[TaskResult]:
-    """Yield the effect of edits on searches of even galleries, for each selection of the women."""
+    """Yield the effect of edits on searches in even galleries, for each selection of women."""
     (task,) = (task for task in load_suite("quickstart").tasks if task.name == "photographs")
     numbers, scale = rounded(distil(texts.alone, texts.shares, texts.wanted))
     vectors = torch.tensor(numbers * scale, dtype=torch.float32)
@@ -252,7 +253,7 @@ def searches(collection: Collection, texts: Texts, pieces: Sequence[str]) -> Ite
 
 
 def main() -> None:
-    """Measure the model, and write one result."""
+    """Measure the model and write the result."""
     options = parser(__doc__)
     options.add_argument("--minilm", type=Path, required=True, help="folder of all-MiniLM-L6-v2")
     args = options.parse_args()

@@ -1,12 +1,11 @@
-"""Train two heads on real pairs of a photograph and a text: the work of `real_titles` and
-`real_captions`.
+"""Train two heads on real pairs of photographs and text (`real_titles` and `real_captions`).
 
     python -m eval.experiments.run real_titles     # the packaged photographs and their titles
     python -m eval.experiments.run real_captions   # Flickr8k, from $VLDEBIAS_REAL
 
-The towers are frozen: a photograph is represented by its features before a head, a text by its
-vector. A share of the texts belong to other photographs. InfoNCE is also trained a second time,
-without the fifth of the pairs with the lowest scores after a short first training run ("filtered").
+The towers are frozen, so that photographs and text are represented by the inputs of the heads. A
+share of the texts belong to different photographs. InfoNCE is also trained a second time, excluding
+the fifth of pairs with the lowest scores after a short first training run ("filtered").
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ from vldebias.training.monitor import image_features, text_features
 from vldebias.training.pairs import Pairs
 from vldebias.training.sampling import numpy_generator
 
-WIDTH = 64  # width of the joint space
-WITHIN = 10  # results among which the photograph of a text is found
-EARLY = 0.4  # of the steps, after which pairs are scored
-KEPT = 0.8  # share of the pairs, by score
-VALIDATION = 0.1  # share of the training texts on which temperatures are selected
+WIDTH = 64  # dimension of the joint space
+WITHIN = 10  # number of top results that must contain the photograph
+EARLY = 0.4  # share of the steps after which pairs are scored
+KEPT = 0.8  # share of the pairs to keep, by score
+VALIDATION = 0.1  # share of the training texts for selecting temperatures
 ASKED = {"female": "A photo of a woman.", "male": "A photo of a man."}
 RECALL, GENDER, GAP = "recall@10", "gender by texts", "recall@10, men minus women"
 
@@ -45,9 +44,9 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class RealPairs:
-    """Store photographs (n, a, 1, 1) with a text each, and the vectors (m, b) of different texts.
+    """Photographs (n, a, 1, 1) with one text each, and the vectors (m, b) of distinct texts.
 
-    texts: n texts, among the keys of `row_of_text`. gender: (n,) "female", "male" or "".
+    `texts` contains n keys of `row_of_text`, and `gender` (n,) is "female", "male" or "".
     """
 
     images: Tensor
@@ -63,13 +62,13 @@ class RealPairs:
         return RealPairs(images, texts, self.gender[rows], self.vectors, self.row_of_text)
 
     def with_texts_of(self, rows: Rows) -> RealPairs:
-        """Return the same photographs with the texts of others."""
+        """Return the same photographs with the texts in the given rows."""
         texts = [self.texts[row] for row in rows]
         return RealPairs(self.images, texts, self.gender, self.vectors, self.row_of_text)
 
 
 class Heads(nn.Module):
-    """Two linear heads from random weights, with dropout on their inputs, used as towers."""
+    """Two randomly initialized linear heads with input dropout, which act as towers."""
 
     def __init__(self, pairs: RealPairs, dropout: tuple[float, float]) -> None:
         super().__init__()
@@ -99,8 +98,7 @@ def _head(width: int, dropout: float) -> nn.Sequential:
 
 
 def titles() -> tuple[RealPairs, RealPairs]:
-    """Return the packaged training photographs, and the gallery, which shares no title with
-    them."""
+    """Return the packaged training photographs, and the gallery, which has different titles."""
     table, arrays, encoder = read_table(), read_arrays(), load_encoder()
     listed = list(dict.fromkeys([row["title"] for row in table] + list(ASKED.values())))
     with torch.no_grad():
@@ -121,7 +119,7 @@ def flickr() -> tuple[RealPairs, RealPairs]:
     """Return Flickr8k photographs for training and for testing, each with its first caption.
 
     Raises:
-        InvalidInputError: $VLDEBIAS_REAL does not contain them.
+        InvalidInputError: If $VLDEBIAS_REAL does not contain them.
     """
     if not is_present("photos"):
         raise InvalidInputError("Flickr8k is not there; set VLDEBIAS_REAL, or run real_titles")
@@ -131,7 +129,7 @@ def flickr() -> tuple[RealPairs, RealPairs]:
     parts = []
     for part in ("train", "dev"):
         images, gender, of_captions = pairs_before_heads(part)
-        # Captions are only known by their vectors, so numbers replace their texts.
+        # Only the vectors of captions are available, so numbers replace their text.
         texts = [f"{part} {row}" for row in range(len(images))]
         row_of_text |= {text: len(row_of_text) + row for row, text in enumerate(texts)}
         vectors.append(torch.from_numpy(of_captions))
@@ -143,13 +141,12 @@ def flickr() -> tuple[RealPairs, RealPairs]:
 
 @cache
 def real_pairs(data: str) -> tuple[RealPairs, RealPairs]:
-    """Return the training and the held-out pairs of "titles" or "captions"."""
+    """Return the training and held-out pairs of "titles" or "captions"."""
     return titles() if data == "titles" else flickr()
 
 
 def real_captions(cell: Cell) -> dict[str, Any]:
-    """Score one arm at one share of wrong texts on held-out pairs, or on validation pairs if
-    settings are selected."""
+    """Score one arm on held-out pairs, or on validation pairs for selecting settings."""
     learned, held_out = real_pairs(cell["data"])
     learned, validation = _without_validation(learned)
     wrong = learned.with_texts_of(Pairs.noise(len(learned.texts), cell["share"], cell["seed"]))
@@ -164,8 +161,7 @@ def real_captions(cell: Cell) -> dict[str, Any]:
 
 
 def _without_validation(pairs: RealPairs) -> tuple[RealPairs, RealPairs]:
-    """Return the training pairs, and those of a tenth of the texts, which is the same in every
-    cell."""
+    """Split pairs into training and validation pairs, which are the same in every cell."""
     _, codes = np.unique(pairs.texts, return_inverse=True)
     generator = numpy_generator("validation of real pairs", 0)
     is_validation = (generator.random(codes.max() + 1) < VALIDATION)[codes]
@@ -181,7 +177,7 @@ def _trained(cell: Cell, pairs: RealPairs, steps: int) -> Heads:
 
 
 def _trained_without_suspects(cell: Cell, pairs: RealPairs) -> Heads:
-    """Return heads trained on the pairs with the highest scores after a short training run."""
+    """Train heads on the pairs with the highest scores after a short training run."""
     early = _trained(cell, pairs, round(EARLY * cell["steps"]))
     listed = list(dict.fromkeys(pairs.texts))
     place = {text: row for row, text in enumerate(listed)}
@@ -194,7 +190,7 @@ def _trained_without_suspects(cell: Cell, pairs: RealPairs) -> Heads:
 
 
 def _found(heads: Heads, pairs: RealPairs) -> NDArray[np.float64]:
-    """Return for each pair 1 if a photograph with its text is among the top results, else 0."""
+    """Return, for each pair, 1 if a photograph with its text is in the top results, or 0."""
     _, codes = np.unique(pairs.texts, return_inverse=True)
     cosines = text_features(heads, list(pairs.texts)) @ image_features(heads, pairs.images).T
     first = cosines.topk(WITHIN, dim=1).indices.numpy()
@@ -202,7 +198,7 @@ def _found(heads: Heads, pairs: RealPairs) -> NDArray[np.float64]:
 
 
 def _worth(heads: Heads, pairs: RealPairs) -> dict[str, Any]:
-    """Return the figures on held-out pairs, with the scores of each photograph."""
+    """Return the figures on held-out pairs with the scores of each photograph."""
     found = _found(heads, pairs)
     women, men = (pairs.gender == value for value in ASKED)
     cosines = image_features(heads, pairs.images) @ text_features(heads, list(ASKED.values())).T

@@ -1,5 +1,4 @@
-"""Describe each measured model in the same way: a pipeline, its prompt sets, a judge of
-pictures."""
+"""Provide a common interface to each model, with a pipeline, prompt sets and a judge."""
 
 from __future__ import annotations
 
@@ -19,24 +18,24 @@ from vldebias.miniature import load_pipeline as load_miniature
 from vldebias.miniature.words import AGES, GENDERS, TEST_PROFESSIONS, TRAIN_PROFESSIONS
 from vldebias.prompts import PromptSet, fill, make_prompt_set
 
-SURE = 0.8  # probability below which the miniature's judge calls a value unknown
+SURE = 0.8  # judge probability below which a value counts as unknown
 Verdicts = dict[str, list[str | None]]
-"""Attribute, or "job" -> what each picture shows; None: unknown."""
+"""What each image shows, by attribute or "job". None means unknown."""
 
 
 @dataclass
 class Bench:
-    """Store one model with everything that is needed to measure it.
+    """A model with everything that is needed to measure it.
 
     Attributes:
-        name: name of the model.
-        pipe: the pipeline.
-        steps, guidance, batch: settings of its calls.
-        values: attribute -> words that state its values, by value.
-        jobs_of_split: for each split the jobs of the fit and those that are measured.
-        other: attribute -> the other attribute, which prompts state in the test of side effects.
-        judge: pictures -> what they show.
-        stated_words: attribute -> further words that state it.
+        name: The name of the model.
+        pipe: The pipeline.
+        steps, guidance, batch: The settings for calls.
+        values: The words that state each value, by attribute.
+        jobs_of_split: The jobs for fitting and for measuring in each split.
+        other: The attribute that prompts state to test for side effects, by attribute.
+        judge: A function that returns what images show.
+        stated_words: Further words that state an attribute.
     """
 
     name: str
@@ -51,7 +50,7 @@ class Bench:
     stated_words: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def prompt_set(self, attribute: str, split: int) -> PromptSet:
-        """Return the prompt set of an attribute over the jobs of the fit."""
+        """Return an attribute's prompt set for the jobs that are used for fitting."""
         jobs, _ = self.jobs_of_split[split]
         words = {value: [word] for value, word in self.values[attribute].items()}
         adjectives = dict(self.values[attribute])
@@ -63,7 +62,7 @@ class Bench:
     def generate(
         self, prompts: Sequence[str], seeds: Sequence[int], attachment: Any = None, **options: Any
     ) -> tuple[list[Image], list[str | None]]:
-        """Return the picture for each prompt, and its assigned value."""
+        """Return an image and its assigned value for each prompt."""
         call = {"num_inference_steps": self.steps, "guidance_scale": self.guidance}
         call |= options
         pictures: list[Image] = []
@@ -78,7 +77,7 @@ class Bench:
 
 
 def judge_small(pictures: Sequence[Image]) -> Verdicts:
-    """Return the values and jobs shown in pictures of the small world."""
+    """Return the values and jobs in images of the small world."""
     verdicts = [world.judge(np.asarray(picture.convert("RGB"))) for picture in pictures]
     return {
         "sex": [verdict.sex for verdict in verdicts],
@@ -88,7 +87,7 @@ def judge_small(pictures: Sequence[Image]) -> Verdicts:
 
 
 def small(kind: str, folder: Path) -> Bench:
-    """Return one of the two small models, with the even and the odd jobs as the two splits."""
+    """Return one of the two small models, with even and odd jobs as the two splits."""
     even, odd = world.JOBS[::2], world.JOBS[1::2]
     return Bench(
         name=kind,
@@ -105,18 +104,18 @@ def small(kind: str, folder: Path) -> Bench:
 
 
 class MiniatureVerdicts:
-    """Judge pictures of the miniature by its own classifier."""
+    """Judge images of the miniature with its own classifier."""
 
     def __init__(self) -> None:
         self.judge = MiniatureJudge().ready()
 
     def __call__(self, pictures: Sequence[Image]) -> Verdicts:
-        """Return gender, age and profession of pictures."""
+        """Return the gender, age and profession in each image."""
         answers = predict(self.judge, list(pictures))
         verdicts: Verdicts = {}
         for attribute in ("gender", "age"):
             labels = decide(answers[attribute], self.judge.names[attribute], SURE)
-            names = [*labels.names, None]  # code -1 is unknown
+            names = [*labels.names, None]  # code -1 means unknown
             verdicts[attribute] = [names[code] for code in labels.codes]
         jobs = self.judge.names["profession"]
         verdicts["job"] = [jobs[code] for code in answers["profession"].argmax(1)]
@@ -124,7 +123,7 @@ class MiniatureVerdicts:
 
 
 def miniature() -> Bench:
-    """Return the miniature pipeline that ships with the package."""
+    """Return the packaged miniature pipeline."""
     pipe = load_miniature()
     pipe.unet.to(memory_format=torch.channels_last)
     pipe.set_progress_bar_config(disable=True)
@@ -147,5 +146,5 @@ def miniature() -> Bench:
 
 
 def open_prompts(jobs: Sequence[str]) -> list[str]:
-    """Return a prompt about each job that states nothing else."""
+    """Return a prompt for each job that does not state a value."""
     return [fill("A photo of a {c}.", c=job) for job in jobs]

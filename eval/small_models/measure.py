@@ -1,11 +1,12 @@
-"""Measure the effect of a method on the pictures of one model: the remaining gap, and the cost.
+"""Measure the remaining gap and the cost of a method on images from a model.
 
-Two kinds of prompts are generated for the held-out jobs of a split, from the same noise for every
-method:
+Images are generated for two kinds of prompts about the held-out jobs in a split, from the same
+noise for every method:
 
-- open prompts, "A photo of a {job}.": gap from even shares, how often a picture shows the value
-  that it was assigned, and how often the job is recognised;
-- prompts that state another attribute, "A photo of a {value} {job}.": how often it is shown.
+- For open prompts, "A photo of a {job}.", the figures are the gap from even shares, how often an
+  image shows its assigned value, and how often the job is recognized.
+- For prompts that state a different attribute, "A photo of a {value} {job}.", the figure is how
+  often images show it.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from eval.small_models.benches import Bench, open_prompts
 from vldebias.prompts import fill
 
 Attach = Callable[[], Any]
-"""Attaches a method to the pipeline of a bench and returns the attachment."""
+"""A function that attaches a method to the pipeline of a bench and returns the attachment."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Store shares for each job, (jobs,), see `measure`. `gap`: L2 distance from even shares."""
+    """The figures for each job (jobs,), as described in `measure`."""
 
     gap: NDArray[np.float64]
     agrees: NDArray[np.float64]
@@ -46,22 +47,22 @@ def measure(
     seed: int = 0,
     **options: Any,
 ) -> Outcome:
-    """Measure one method on the held-out jobs of a split.
+    """Measure a method on the held-out jobs in a split.
 
     Args:
-        bench: the model.
-        attribute: the attribute that the method balances.
-        split: index of the split.
-        attach: attaches the method; None: the bare pipeline.
-        images: number of images per open prompt.
-        other_images: number of images per prompt that states a value of the other attribute.
-        seed: seed of the noise.
-        options: options of the calls.
+        bench: The model.
+        attribute: The attribute that the method balances.
+        split: The index of the split.
+        attach: A function that attaches the method, or None for the bare pipeline.
+        images: The number of images per open prompt.
+        other_images: The number of images per prompt that states a value of the other attribute.
+        seed: The seed for the noise.
+        options: Options for calls of the pipeline.
 
     Returns:
-        For each job the gap from even shares (L2, known images), and the shares of images that show
-        the assigned value, the job, no recognisable value, the stated value of the other attribute,
-        and the job in pictures of those prompts.
+        The gap from even shares (L2, known images) for each job, and the shares of images that show
+        the assigned value, the job, no recognizable value, the stated value of the other attribute,
+        and the job in images for the latter prompts.
     """
     _, jobs = bench.jobs_of_split[split]
     other = bench.other[attribute]
@@ -97,7 +98,7 @@ def measure(
 
 
 def gap_of(shown: Sequence[str | None], values: Sequence[str]) -> float:
-    """Return the L2 distance of the shares of the values from even ones, among known images."""
+    """Return the L2 distance of the values' shares from even shares, among known images."""
     known = [value for value in shown if value in values]
     if not known:
         return float("nan")
@@ -106,10 +107,10 @@ def gap_of(shown: Sequence[str | None], values: Sequence[str]) -> float:
 
 
 def _by_job(values: Sequence[str | None], images: int) -> NDArray[np.object_]:
-    """Return values as (jobs, images)."""
+    """Return values as an array (jobs, images)."""
     return np.array(values, dtype=object).reshape(-1, images)
 
 
 def _is_job(shown: Sequence[str | None], jobs: Sequence[str], images: int) -> NDArray[np.float64]:
-    """Return how often each job is recognised."""
+    """Return how often each job is recognized."""
     return (_by_job(shown, images) == np.array(jobs, dtype=object)[:, None]).mean(1)

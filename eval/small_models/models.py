@@ -1,10 +1,11 @@
 """Define two small text-to-image pipelines with different text encoders and denoisers.
 
-- `clip`: a CLIP text encoder and a UNet, v-prediction, cosine schedule; StableDiffusionPipeline.
-- `t5`: a T5 encoder and a UNet with half the cross-attentions, epsilon prediction with the schedule
-  and the spacing of Stable Diffusion; the same pipeline class.
+- `clip` has a CLIP text encoder and a UNet with v-prediction and a cosine schedule.
+- `t5` has a T5 encoder and a UNet with half as many cross-attention layers and epsilon prediction,
+  with the schedule and spacing of Stable Diffusion.
 
-Both have a fixed linear autoencoder: the principal components of pixel patches.
+Both use StableDiffusionPipeline, with the principal components of pixel patches as a fixed linear
+autoencoder.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ KINDS = ("clip", "t5")
 MAX_TOKENS = 16
 PATCH = 8  # pixels
 COMPONENTS = {"clip": 48, "t5": 20}
-"""Components of each patch. Epsilon prediction passes the noise of every component through the
-denoiser, and trains in minutes only if they are few."""
-LARGEST_COMPONENT = 5.0  # number of standard deviations at which the sampler of `t5` clips latents
+"""The number of components per patch. With epsilon prediction, the noise of every component passes
+through the denoiser, so that training takes minutes only if there are few components."""
+LARGEST_COMPONENT = 5.0  # standard deviations at which the sampler for `t5` clips latents
 STEPS = 10
 GUIDANCE = 3.0
-# Settings shared by both kinds.
+# UNet settings for both kinds.
 UNET = {
     "sample_size": SIZE // PATCH,
     "block_out_channels": (64, 80),
@@ -56,12 +57,13 @@ _EXTRA_WORDS = "a an and woman man person people picture two old young with ."
 
 
 class PatchComponents(ModelMixin, ConfigMixin):
-    """Encode square patches of pixels by their first principal components, scaled to unit variance.
+    """Encode square pixel patches by their first principal components, scaled to unit variance.
 
     Args:
-        patch: width of a patch in pixels.
-        latent_channels: number of components.
-        block_out_channels: pipelines compute the downsampling factor 2 ** (length - 1) from this.
+        patch: The width of a patch in pixels.
+        latent_channels: The number of components.
+        block_out_channels: A sequence for which 2 ** (length - 1) is the downsampling factor, which
+            pipelines compute.
     """
 
     @register_to_config
@@ -80,7 +82,7 @@ class PatchComponents(ModelMixin, ConfigMixin):
         self.scale = nn.Parameter(torch.ones(latent_channels), requires_grad=False)
 
     def fit(self, pictures: Tensor) -> None:
-        """Compute the components of pictures (n, 3, height, width)."""
+        """Compute the components of images (n, 3, height, width)."""
         patches = F.pixel_unshuffle(pictures, self.config.patch).movedim(1, -1).flatten(0, -2)
         self.mean.copy_(patches.mean(0))
         covariance = torch.cov(patches.double().T)
@@ -90,21 +92,21 @@ class PatchComponents(ModelMixin, ConfigMixin):
         self.scale.copy_(variances[-kept:].flip(0).sqrt())
 
     def encode(self, pictures: Tensor) -> Tensor:
-        """Return the latents (n, channels, height / patch, width / patch) of pictures."""
+        """Return the latents (n, channels, height / patch, width / patch) of images."""
         patches = F.pixel_unshuffle(pictures, self.config.patch).movedim(1, -1)
         return ((patches - self.mean) @ self.basis / self.scale).movedim(-1, 1)
 
     def decode(
         self, latents: Tensor, return_dict: bool = True, generator: Any = None
     ) -> tuple[Tensor]:
-        """Return the pictures of latents, in a tuple as AutoencoderKL with return_dict=False."""
+        """Decode latents to images in a tuple, like AutoencoderKL with return_dict=False."""
         patches = (latents.movedim(1, -1) * self.scale) @ self.basis.T + self.mean
         return (F.pixel_shuffle(patches.movedim(-1, 1), self.config.patch).clamp(-1, 1),)
 
 
 @dataclass
 class Parts:
-    """Store the components of a pipeline before and during training."""
+    """The components of a pipeline before and during training."""
 
     tokenizer: PreTrainedTokenizerFast
     text_encoder: CLIPTextModel | T5EncoderModel
@@ -114,7 +116,7 @@ class Parts:
 
     @property
     def modules(self) -> nn.ModuleDict:
-        """Return the modules whose weights are saved."""
+        """Return the modules whose weights to save."""
         return nn.ModuleDict(
             {
                 "text_encoder": self.text_encoder,
@@ -124,8 +126,7 @@ class Parts:
         )
 
     def tokens(self, texts: list[str]) -> Tensor:
-        """Return the ids of texts, padded to the same length; the pipeline passes no attention
-        mask."""
+        """Return the token ids of texts, padded to the same length without an attention mask."""
         encoded = self.tokenizer(
             texts,
             padding="max_length",
@@ -142,12 +143,12 @@ class Parts:
 
 
 def make_tokenizer(kind: str) -> PreTrainedTokenizerFast:
-    """Return a tokenizer with one token for each word of the world."""
+    """Return a tokenizer with one token for each word in the world."""
     texts = [*JOBS, *THINGS, *SEXES, *PLACES, *HAIR_WORDS.values(), _EXTRA_WORDS]
     texts += [template.format("") for template in TEMPLATES]
     words = sorted({word for text in texts for word in text.replace("-", " - ").split()})
     specials = ["<pad>", "<unk>"]
-    ends = ["<bos>", "<eos>"]  # CLIP pools at the largest id
+    ends = ["<bos>", "<eos>"]  # last, because CLIP pools at the largest id
     vocabulary = {word: number for number, word in enumerate([*specials, *words, *ends])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.normalizer = normalizers.Lowercase()
@@ -248,7 +249,7 @@ def _t5_parts(tokenizer: PreTrainedTokenizerFast) -> Parts:
 
 
 def load_pipeline(kind: str, folder: Path) -> StableDiffusionPipeline:
-    """Return the pipeline with the weights that `eval.small_models.train` wrote to a folder."""
+    """Load a pipeline with weights from `eval.small_models.train`."""
     parts = make_parts(kind)
     load_model(parts.modules, folder / f"{kind}.safetensors")
     parts.modules.eval()
@@ -262,7 +263,7 @@ def load_pipeline(kind: str, folder: Path) -> StableDiffusionPipeline:
         feature_extractor=None,
         requires_safety_checker=False,
     )
-    # clipped only from here on, since the constructor warns about clip_sample=True
+    # Clipping is turned on here, because the constructor warns about clip_sample=True.
     if kind == "t5":
         pipe.scheduler.register_to_config(clip_sample=True, clip_sample_range=LARGEST_COMPONENT)
     pipe.set_progress_bar_config(disable=True)

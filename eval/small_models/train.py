@@ -3,8 +3,7 @@
     python -m eval.small_models.train clip --out results/small_models
     python -m eval.small_models.train t5 --out results/small_models
 
-They take six and five minutes on one core. Pictures, order, noise and times are determined by
---seed.
+This takes six and five minutes on one core. --seed determines the images, order, noise and times.
 """
 
 from __future__ import annotations
@@ -28,34 +27,33 @@ PICTURES = 8000
 BATCH = {"clip": 32, "t5": 64}
 STEPS = {"clip": 4000, "t5": 2600}
 SCHEDULE = {"clip": 7000, "t5": 2600}
-"""Steps of the learning-rate schedule. The first model stops before its rate has reached 0: its
-average of the last weights is good enough."""
+"""The number of steps in the learning rate schedule. The first model stops before the rate is 0,
+when the average of its last weights is good enough."""
 PEAK_RATE = 2e-3
 WARMUP = 200
 SAVED_EVERY = 1000  # steps
-EMPTY_SHARE = 0.1  # captions replaced by an empty one, for guidance
-LARGEST_WEIGHT = 20.0  # maximum weight of a time in the loss of epsilon prediction
+EMPTY_SHARE = 0.1  # share of captions to replace with an empty one, for guidance
+LARGEST_WEIGHT = 20.0  # maximum weight of a time in the loss for epsilon prediction
 
 
 def rate(step: int, steps: int) -> float:
-    """Return the factor of the learning rate: linear warm-up, constant, then a cosine to 0 in the
-    second half."""
+    """Return the learning rate factor, with linear warm-up and cosine decay in the second half."""
     done = step / steps
     decay = 1.0 if done < 0.5 else 0.5 * (1 + math.cos(math.pi * (2 * done - 1)))
     return min(1.0, (step + 1) / WARMUP) * decay
 
 
 def to_tensor(pictures: list[np.ndarray]) -> Tensor:
-    """Return pictures as (n, 3, height, width) in [-1, 1]."""
+    """Return images as a tensor (n, 3, height, width) in [-1, 1]."""
     return torch.from_numpy(np.stack(pictures)).movedim(-1, 1).float() / 127.5 - 1
 
 
 def loss_of(parts: Parts, clean: Tensor, ids: Tensor, rng: torch.Generator) -> Tensor:
     """Return the mean squared error of the prediction at random times.
 
-    The error of epsilon prediction is weighted by (SNR + 1) / SNR, at most `LARGEST_WEIGHT`, which
-    makes it the error of v-prediction. Without the weight, noisy times, which decide what a picture
-    shows, would hardly count.
+    The error for epsilon prediction is weighted by (SNR + 1) / SNR, up to `LARGEST_WEIGHT`, so that
+    it equals the error for v-prediction. Without the weight, noisy times, which determine the
+    content of an image, would hardly count.
     """
     scheduler = parts.scheduler
     times = torch.randint(0, scheduler.config.num_train_timesteps, (len(clean),), generator=rng)
@@ -70,7 +68,7 @@ def loss_of(parts: Parts, clean: Tensor, ids: Tensor, rng: torch.Generator) -> T
 
 
 def train(kind: str, seed: int, steps: int, out: Path) -> None:
-    """Train one pipeline and write the averaged weights to a folder."""
+    """Train a pipeline and write the averaged weights to a folder."""
     torch.manual_seed(seed)
     torch.set_num_threads(1)
     rng = torch.Generator().manual_seed(seed)
@@ -127,7 +125,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, help=f"default: {STEPS}")
     arguments = parser.parse_args()
-    # Avoid products of small gradients, which are slow as subnormal numbers.
+    # Products of small gradients are subnormal numbers, which are slow.
     torch.set_flush_denormal(True)
     train(arguments.kind, arguments.seed, arguments.steps or STEPS[arguments.kind], arguments.out)
 

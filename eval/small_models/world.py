@@ -1,8 +1,8 @@
-"""Draw people and things at 32 x 32 pixels, with captions, and recognise what a picture shows.
+"""Draw captioned people and things at 32 x 32 pixels, and recognize what an image shows.
 
-A person has a sex (length of the hair), a hair colour and a job (colour of the coat and the sign on
-it). In the training pictures, sex and hair colour are correlated with the job, so a model trained
-on them associates both with the job. The judge reads the pixels and is not trained.
+A person has a sex (length of the hair), a hair color and a job (color of the coat and the sign on
+it). In training images, sex and hair color are correlated with the job, so that models associate
+them with it. The judge analyses pixels and is not trained.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _Y, _X = np.mgrid[0:SIZE, 0:SIZE]
 
 @dataclass(frozen=True)
 class Person:
-    """Describe one person; job None: the coat of no job."""
+    """A person, who wears a neutral coat if the job is None."""
 
     sex: str
     hair: str
@@ -85,7 +85,7 @@ class Person:
 
 @dataclass(frozen=True)
 class Sample:
-    """Store a caption, its picture, and the person if the picture shows exactly one."""
+    """A caption with its image, and the person if the image shows exactly one."""
 
     caption: str
     picture: Picture
@@ -93,12 +93,12 @@ class Sample:
 
 
 def share_of_women(job: str | None) -> float:
-    """Return the share of women among the training pictures of a job."""
+    """Return the share of women in training images of a job."""
     return 0.5 if job is None else WOMEN[JOBS.index(job)] / 100
 
 
 def shares_of_hair(job: str | None) -> NDArray[np.float64]:
-    """Return the shares of the hair colours among the training pictures of a job."""
+    """Return the shares of hair colors in training images of a job."""
     if job is None:
         return np.full(len(HAIR), 1 / len(HAIR))
     number = JOBS.index(job)
@@ -116,7 +116,7 @@ def with_article(noun: str) -> str:
 
 
 def regions() -> dict[str, NDArray[np.bool_]]:
-    """Return the masks of the parts of a person who fills the picture."""
+    """Return masks for the parts of a person who fills the image."""
     head = (_X - 15.5) ** 2 + (_Y - 9) ** 2 <= 5.0**2
     crown = ((_X - 15.5) ** 2 + (_Y - 9) ** 2 <= 6.8**2) & (_Y < 9)
     face = head & (_Y >= 7)
@@ -159,7 +159,7 @@ def paint(person: Person, background: Pixels) -> Pixels:
 
 
 def paint_pair(left: Person, right: Person, background: Pixels) -> Pixels:
-    """Return the background with two people of half the size next to each other."""
+    """Return the background with two people side by side at half the size."""
     nothing = np.full_like(background, -1.0)
     picture = background.copy()
     half = SIZE // 2
@@ -213,13 +213,13 @@ def paint_thing(name: str, background: Pixels) -> Pixels:
 
 
 class Painter:
-    """Draw samples of the world from one random stream."""
+    """Draw samples of the world from a random stream."""
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
 
     def sample(self) -> Sample:
-        """Return one captioned picture: a thing, two people, or one person."""
+        """Return one captioned image of a thing, two people or one person."""
         place = str(self.rng.choice(list(PLACES))) if self.rng.random() < 0.3 else ""
         color = PLACES[place] if place else WALLS[self.rng.integers(len(WALLS))]
         background = np.tile(np.array(color, float), (SIZE, SIZE, 1))
@@ -242,11 +242,10 @@ class Painter:
         return Sample(caption, self.finished(picture), person)
 
     def captioned_person(self) -> tuple[str, Person]:
-        """Return a noun phrase and a person who fits it; half of the phrases state the sex, the
-        hair colour or both."""
+        """Return a noun phrase, which states sex or hair color half of the time, and a person."""
         job = None if self.rng.random() < 0.12 else str(self.rng.choice(JOBS))
         states_something = self.rng.random() < 0.55
-        # Stated values are often unusual for the job, otherwise a model could ignore them.
+        # Stated values are often unusual for the job, because a model could otherwise ignore them.
         is_even = states_something and self.rng.random() < 0.6
         person = self.person(job, is_even=is_even)
         noun = job or "person"
@@ -264,7 +263,7 @@ class Painter:
         return with_article(" ".join([*words, noun])), person
 
     def person(self, job: str | None, *, is_even: bool) -> Person:
-        """Return a random person with a job; is_even: ignore what the job is associated with."""
+        """Return a random person with a job, ignoring the job's correlations if `is_even`."""
         women = 0.5 if is_even else share_of_women(job)
         shares = shares_of_hair(None if is_even else job)
         sex = SEXES[int(self.rng.random() >= women)]
@@ -272,7 +271,7 @@ class Painter:
         return Person(sex, hair, job, int(self.rng.integers(len(SKINS))))
 
     def finished(self, picture: Pixels) -> Picture:
-        """Return the picture with a little noise, as bytes."""
+        """Return the image with a little noise, as bytes."""
         noisy = picture + self.rng.normal(0, 2.5, picture.shape)
         return np.clip(noisy, 0, 255).round().astype(np.uint8)
 
@@ -282,7 +281,7 @@ class Painter:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a picture of one person shows; None: unknown."""
+    """What an image of one person shows, where None means unknown."""
 
     sex: str | None
     hair: str | None
@@ -290,12 +289,11 @@ class Verdict:
 
 
 def judge(picture: Picture) -> Verdict:
-    """Recognise sex, hair colour and job by the colours of the parts of a person.
+    """Recognize the sex, hair color and job by the colors of the parts of a person.
 
-    The hair colour and the coat are the nearest ones of the world; a colour further than 120
-    (sum over channels) from all of them is unknown. The sex is read from the strands: the share of
-    their pixels that are nearer to the hair than to the coat or the background behind them, female
-    above .65 and male below .35.
+    Hair and coat colors are the nearest colors in the world, or unknown if the distance (sum over
+    channels) is above 120. The sex is based on the share of pixels in the strands that are closer
+    to the hair color than to the coat or background. It is female above 0.65 and male below 0.35.
     """
     pixels = picture.astype(float)
     hair_color = pixels[REGIONS["crown"]].mean(0)
@@ -311,14 +309,14 @@ def judge(picture: Picture) -> Verdict:
 
 
 def _nearest(color: Pixels, colors: dict) -> object:
-    """Return the key of the nearest colour, or None if all are far away."""
+    """Return the key of the nearest color, or None if all are far away."""
     distances = {key: float(np.abs(color - value).sum()) for key, value in colors.items()}
     key = min(distances, key=lambda candidate: distances[candidate])
     return key if distances[key] <= 120 else None
 
 
 def _sign(pixels: Pixels, coat_color: Pixels) -> int:
-    """Return the number of the sign whose pixels fit a white sign on the coat best."""
+    """Return the number of the sign that matches the white pixels on the coat best."""
     area = REGIONS["coat"] & ~REGIONS["strands"]
     errors = []
     for sign in SIGNS:
@@ -330,7 +328,7 @@ def _sign(pixels: Pixels, coat_color: Pixels) -> int:
 
 
 def _sex(pixels: Pixels, hair_color: Pixels, coat_color: Pixels) -> str | None:
-    """Return the sex by the length of the hair."""
+    """Return the sex based on the length of the hair."""
     corners = np.concatenate([pixels[:6, :4], pixels[:6, -4:]]).reshape(-1, 3)
     behind = np.tile(np.median(corners, axis=0), (SIZE, SIZE, 1))
     behind[REGIONS["coat"]] = coat_color

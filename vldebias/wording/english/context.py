@@ -1,9 +1,9 @@
-"""Find facts of a prompt that fix an attribute: "a Catholic priest", "a Zulu warrior".
+"""Find facts in a prompt that determine a value, as in "a Catholic priest" or "a Zulu warrior".
 
-A value is fixed when somebody who knows the facts would call a picture with another value wrong,
-not when it would be rare: a nurse, a welder and a CEO are open. If in doubt, it is fixed. The facts
-are listed in `facts/` with their sources. The table `RULES` at the end defines which facts count,
-and where they must appear.
+A fact determines a value if an informed viewer would call an image with a different value wrong,
+not just unusual. A nurse, a welder or a CEO can have any gender. In case of doubt, the value counts
+as determined. `facts/` lists the facts with their sources, and the `RULES` table at the end defines
+which facts count and where they must appear.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from vldebias.wording.english.text import read_text
 
 KINDS = ("gender", "origin", "skin", "age")
 _ORIGINS = ("people", "people-capital")
-# Fiction, costume or acting: "a child dressed as a crusader".
+# Fiction, costumes or acting, as in "a child dressed as a crusader".
 _FICTION = ("pretends", "invents")
 
 
-# ---- exceptions: facts that fix nothing
+# ---- exceptions: facts that do not determine a value
 
 
 def _is_shown(scene: Scene) -> bool:
-    """Return whether history is only shown: in a museum, on a stage, on a film set."""
+    """Return whether history is only shown, for example in a museum or on a film set."""
     return scene.has(*_FICTION) or scene.has_place("shows")
 
 
 def _looks_on(scene: Scene) -> bool:
-    """Return whether the subject is a person of today who looks at history: a tourist, a fan.
+    """Return whether the subject is a present-day observer of history, such as a tourist.
 
-    "a teacher in Edo" is of Edo; "a teacher of Edo poetry" is not, nor a tourist anywhere.
+    "a teacher in Edo" lived in Edo, but "a teacher of Edo poetry" or a tourist need not have.
     """
     if scene.has_role("visitor"):
         return not scene.has_year_before(1950)
@@ -43,28 +43,28 @@ def _looks_on(scene: Scene) -> bool:
 
 
 def _has_women_too(scene: Scene) -> bool:
-    """Return whether women are known to have fought in the troops: "a Soviet sniper"."""
+    """Return whether women are known to have fought too, as in "a Soviet sniper"."""
     if scene.year == 1936 and "militia" in scene.text.bare:
-        return True  # those of Spain
+        return True  # in the Spanish Civil War
     return scene.has("women-too")
 
 
-# ---- history: when and where
+# ---- historical time and place
 
 
 def _is_event(scene: Scene) -> bool:
-    """Return whether the prompt names a war or another event up to 1975: "Battle of Blenheim"."""
+    """Return whether the prompt names an event up to 1975, such as "Battle of Blenheim"."""
     if scene.has("modern-war") or _is_after(scene, 1975):
         return False
     if scene.has("war-site") and scene.has_in_phrase("armed"):
-        return True  # "a drummer at Shiloh"; a waiter there is a person of today
+        return True  # "a drummer at Shiloh", but not "a waiter at Shiloh"
     if scene.has("war-place") and _is_after(scene, 1945):
         return True  # "a soldier in Saigon, 1968"
     return scene.has("war") or _has_named_event(scene)
 
 
 def _has_named_event(scene: Scene) -> bool:
-    """Return whether an event has a name in capitals: "Battle of Maipú", "Gordon Riots"."""
+    """Return whether there is a capitalized event, such as "Battle of Maipú" or "Gordon Riots"."""
     text = scene.text
     for fact in scene.facts("event-of"):
         has_place_behind = text.after(fact.first) in ("of", "in")
@@ -78,7 +78,7 @@ def _has_named_event(scene: Scene) -> bool:
 
 
 def _is_after(scene: Scene, year: int) -> bool:
-    """Return whether the scene is dated to after a year."""
+    """Return whether the scene is dated after a year."""
     return scene.year is not None and scene.year > year
 
 
@@ -86,7 +86,7 @@ def _is_after(scene: Scene, year: int) -> bool:
 
 
 def _has_body_of_one_sex(scene: Scene) -> bool:
-    """Return whether the subject has a condition of one sex; a doctor who treats it has not."""
+    """Return whether the subject, and not just their patient, has a sex-specific condition."""
     if scene.does("body"):
         return True  # "a nurse expecting triplets"
     treats = scene.has_role("treats")
@@ -103,7 +103,7 @@ def _has_body_of_one_sex(scene: Scene) -> bool:
 
 
 def _nurses_child(scene: Scene) -> bool:
-    """Return whether the subject nurses a child at the breast: "nursing a two-month-old"."""
+    """Return whether the subject breastfeeds a child, as in "nursing a two-month-old"."""
     words = scene.text.bare
     if "nursing" not in words[scene.head + 1 :] or scene.is_called("nurse"):
         return False
@@ -112,7 +112,7 @@ def _nurses_child(scene: Scene) -> bool:
 
 
 def _plays_in_league(scene: Scene) -> bool:
-    """Return whether the subject plays in a league of one gender, and does not only work there."""
+    """Return whether the subject plays, rather than works, in a single-gender league."""
     if scene.has_role("league-staff"):
         return False
     if scene.has_in_phrase("league"):
@@ -121,14 +121,14 @@ def _plays_in_league(scene: Scene) -> bool:
         return True  # "a goalkeeper in the Bundesliga"
     if not scene.has_role("ball-role"):
         return False
-    # Two words with capitals before a player name a club: "Leeds United striker".
+    # Two capitalized words before a player are a club, as in "Leeds United striker".
     capitals = [i for i in range(scene.first, scene.head) if scene.text.capital[i]]
     names = [i for i in capitals if scene.text.bare[i] not in origins()]
     return len(names) > 1 or scene.has_in_phrase("club")
 
 
 def _nurses_in_old_war(scene: Scene) -> bool:
-    """Return whether the subject is a nurse of an army before 1945, who were women by rule."""
+    """Return whether the subject is a military nurse before 1945; these had to be women."""
     if not scene.is_called("nurse"):
         return False
     if scene.year is None:
@@ -141,14 +141,14 @@ def _nurses_in_old_war(scene: Scene) -> bool:
 
 
 def _is_of_a_people(scene: Scene) -> bool:
-    """Return whether the subject's own words state an origin: "Hmong farmer", "Vikings"."""
+    """Return whether the prompt states the subject's origin, as in "Hmong farmer"."""
     for fact in scene.facts(*_ORIGINS):
         if fact.name == "people-capital" and not scene.is_capital(fact.first):
             continue
         # "a doctor, Nigerian", "a Zulu king's guard"
         if scene.follows_as_tag(fact) or scene.owns_subject(fact):
             return True
-        # Before a player of roles an origin is a costume: "a Viking cosplayer".
+        # For someone who plays a role, the origin is a costume, as in "a Viking cosplayer".
         is_costume = fact.first < scene.head and scene.has_role("player-of-roles")
         if scene.is_in_phrase(fact) and not is_costume:
             return True
@@ -156,14 +156,14 @@ def _is_of_a_people(scene: Scene) -> bool:
 
 
 def _is_of_past_region(scene: Scene) -> bool:
-    """Return whether the scene is before 1900, when the region says the origin."""
+    """Return whether the scene is set before 1900, when a region implies an origin."""
     if scene.year is None:
         return _is_event(scene)
     return scene.year < 1900
 
 
 def _is_veteran_of_something(scene: Scene) -> bool:
-    """Return whether the subject is a veteran of something: "a veteran of many tours"."""
+    """Return whether the subject is a veteran of something, as in "a veteran of many tours"."""
     return scene.has_in_phrase("veteran") and scene.text.after(scene.head) == "of"
 
 
@@ -173,13 +173,13 @@ _Condition = Callable[[Scene], bool]
 
 
 class Rule(NamedTuple):
-    """A rule by which the context of a prompt fixes an attribute.
+    """A rule for when the context in a prompt determines the value of an attribute.
 
     Attributes:
-        kind: of the attribute, one of `KINDS`.
-        fixed: a prompt to which the rule applies.
-        needs: conditions that a scene has to meet.
-        unless: exceptions, of which a scene must meet none.
+        kind: The kind of the attribute, one of `KINDS`.
+        fixed: A prompt to which the rule applies.
+        needs: The conditions that a scene must all meet.
+        unless: The exceptions, which prevent the rule from applying.
     """
 
     kind: str
@@ -188,8 +188,8 @@ class Rule(NamedTuple):
     unless: tuple[_Condition, ...]
 
     def fixes(self, scene: Scene) -> bool:
-        """Return whether a scene meets all needs of the rule, and no exception."""
-        # Plain loops: this runs for each person of each prompt.
+        """Return whether the rule applies to a scene."""
+        # Plain loops are fastest, and this runs for every person in every prompt.
         for condition in self.needs:
             if not condition(scene):
                 return False
@@ -203,7 +203,7 @@ def _rule(fixed: str, unless: tuple[_Condition, ...], *needs: _Condition) -> Rul
     return Rule("", fixed, needs, unless)
 
 
-# Conditions: the method of a scene that each of them asks.
+# Conditions, each of which calls the `Scene` method in quotation marks.
 _has = partial(methodcaller, "has")
 _role = partial(methodcaller, "has_role")
 _in_phrase = partial(methodcaller, "has_in_phrase")
@@ -219,11 +219,11 @@ def _before(year: int) -> _Condition:
 
 
 def _dated_before(year: int) -> _Condition:
-    """Return whether the scene is before a year, by its date or by an event."""
+    """Return a condition for scenes that a date or a historical event places before a year."""
     return lambda scene: _before(year)(scene) or _is_event(scene)
 
 
-# Exceptions. If women fought too, being armed does not fix the gender.
+# Exceptions. If women fought too, being armed does not determine the gender.
 _NEVER = ()
 _PRETENDED = (_has(*_FICTION),)
 _SHOWN = (_is_shown,)
@@ -232,9 +232,9 @@ _OBSERVED = (_is_shown, _role("observer"))
 _IN_ARMS = (_is_shown, _has_women_too)
 _IN_ARMS_SEEN = (_is_shown, _has_women_too, _looks_on)
 _TREATED = (_role("treats", "staff-of-age", "works-with-age"),)
-_WAR_OF_VETERANS = ("veteran-war", "war", "war-site")  # those of fifty years ago
+_WAR_OF_VETERANS = ("veteran-war", "war", "war-site")  # wars from fifty years ago or more
 
-# Facts that fix nothing without a date or a fact of another list.
+# Facts that do not determine a value without a date or a fact from a different list.
 _INERT = frozenset(
     {
         *("medium", "aboard", "armed", "learned", "lawmaker", "observer", "visitor", "resident"),
@@ -242,7 +242,7 @@ _INERT = frozenset(
     }
 )
 
-# Place or profession, the year in which women were first admitted, and somebody there before.
+# Place or profession, the year in which women were first admitted, and an earlier example.
 _ADMITTED = (
     ("exchange", 1967, "a stock broker in", 1929),
     ("supreme-court", 1981, "a Supreme Court justice in", 1954),
@@ -254,13 +254,13 @@ _GENDER_RULES = (
     _rule("a pregnant surgeon", _NEVER, _owned("body-state")),
     _rule("a person giving birth", _NEVER, _has_body_of_one_sex),
     _rule("a teacher nursing a newborn", _NEVER, _nurses_child),
-    # ---- rules in force
+    # ---- current rules
     _rule("an imam at prayer", _PRETENDED, _on_subject("closed-office")),
     _rule("a kabuki actor in a costume", _NEVER, _on_subject("stage-office")),
     _rule("a Barnard College student", _NEVER, _has("closed-school"), _role("enrolled")),
     _rule("a Catholic bishop blessing the crowd", _PRETENDED, _in_phrase("clergy"), _has("church")),
     _rule("an NFL quarterback", _PRETENDED, _plays_in_league),
-    # ---- history: the first World Cup of women was in 1991
+    # ---- history (the first Women's World Cup took place in 1991)
     _rule(
         "a captain at the 1966 World Cup final",
         (_role("league-staff"),),
@@ -296,11 +296,11 @@ _GENDER_RULES = (
 )
 _RACE_RULES = (
     _rule("a Hmong farmer", _NEVER, _is_of_a_people),
-    # Institutions of one origin.
+    # Institutions whose members all have the same origin.
     _rule("a Ku Klux Klan member", _SHOWN, _on_subject("troops", "one-origin")),
     _rule("a cook marching with the Wehrmacht", _SEEN, _has("troops", "one-origin")),
     _rule("a merchant in the Middle Ages", _SEEN, _is_of_past_region),
-    # Armies and offices of nations that are mixed today.
+    # Armies and offices of nations that are diverse today.
     _rule(
         "a German soldier in 1943",
         _SEEN,
@@ -325,7 +325,7 @@ _AGE_RULES = (
     _rule("a barista in her forties", _NEVER, Scene.has_stated_age),
     _rule("a veteran of World War II", _NEVER, _in_phrase("veteran"), _has(*_WAR_OF_VETERANS)),
     _rule("a veteran of many tours", _NEVER, _is_veteran_of_something),
-    # Active athletes are young.
+    # Active athletes are usually young.
     _rule("an NBA player", _PRETENDED, _plays_in_league),
     _rule("a gymnast at the Olympics", _PRETENDED, _called("gymnast"), _has("olympics")),
 )
@@ -339,19 +339,19 @@ _RULES_OF_KIND = {kind: [rule for rule in RULES if rule.kind == kind] for kind i
 
 
 def find_rules(text: str, start: int, end: int, kind: str) -> list[Rule]:
-    """Return the rules by which facts of the prompt fix an attribute of a person.
+    """Return the rules by which facts in a prompt determine an attribute of a person.
 
     Args:
-        text: a prompt.
-        start: offset of the person's noun phrase, without its determiners.
-        end: offset after the last noun of the phrase.
-        kind: as in `Attribute.kind`; facts are known for `KINDS` only.
+        text: The prompt.
+        start: The start of the person's noun phrase, excluding determiners.
+        end: The end of the last noun in the phrase.
+        kind: The attribute's `Attribute.kind`. There are rules only for the kinds in `KINDS`.
     """
     if kind not in _RULES_OF_KIND:
         return []
     reading = read_text(text)
     may_be_dated = "nursing" in reading.bare or any(map(str.isdigit, reading.prompt))
-    # Most prompts are too plain for any rule but those about ages.
+    # For most prompts, only the rules about age need to be checked.
     if kind != "age" and not may_be_dated:
         if all(fact.name in _INERT for fact in find_facts(reading)):
             return []

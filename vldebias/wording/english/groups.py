@@ -1,4 +1,4 @@
-"""Find the groups of an English prompt, and phrase their mixtures: "three women and two men"."""
+"""Find groups in English prompts and describe mixtures, such as "three women and two men"."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from vldebias.wording.english.subject import PersonPhrase
 from vldebias.wording.groups import Group
 
 _COLLECTIVE_SIZES = {"pair": 2, "duo": 2, "trio": 3, "quartet": 4, "quintet": 5, "both": 2}
-# Groups in which nobody is counted: "a crowd of angry nurses".
+# Groups of unknown size, as in "a crowd of angry nurses".
 _MANY = re.compile(
     r"\b(?:couples?|crowds?|bands?|famil(?:y|ies)|audiences?|mob|throng|hordes?|swarm|procession"
     r"|parade|hundreds|thousands|millions|sea|mass) of\s+(?:\w+\s+){0,3}$",
     re.IGNORECASE,
 )
-# "both women and men", whatever the order of the values.
+# The order in "both women and men", regardless of the order of the values.
 _ORDER_OF_NOUNS = ("women", "girls", "men", "boys")
 _ADULTS = {"female": ("woman", "women"), "male": ("man", "men")}
 _YOUTHS = {"female": ("girl", "girls"), "male": ("boy", "boys")}
 _NEXT_NOUN = re.compile(r"\s+(?:and|or|&)\s+([a-z-]+)")
-_BEFORE = 60  # characters before a noun that are searched for its number
+_BEFORE = 60  # number of characters before a noun to search for a number
 
 
 def find_group(prompt: str, subject: PersonPhrase) -> Group | None:
-    """Return the group that a subject names, or None if it is one person.
+    """Return the group that a noun phrase refers to, or None if it refers to one person.
 
     Args:
-        prompt: the prompt.
-        subject: the phrase of a person or a group in it.
+        prompt: The prompt.
+        subject: The noun phrase for a person or group.
     """
     noun = re.search(r"[\w'\u2019-]+$", prompt[subject.start : subject.end])
     word = noun[0].lower() if noun else ""
@@ -41,7 +41,7 @@ def find_group(prompt: str, subject: PersonPhrase) -> Group | None:
     size = _size(before)
     end = subject.end
     if not size:
-        # After the last of several nouns: "doctors and nurses in a hallway".
+        # The description follows the last of several nouns: "doctors and nurses in a hallway".
         following = _NEXT_NOUN.match(prompt, end)
         while following and person(following[1]) and singular(following[1]) != following[1]:
             end = following.end()
@@ -51,7 +51,7 @@ def find_group(prompt: str, subject: PersonPhrase) -> Group | None:
 
 
 def _size(before: str) -> int | None:
-    """Return the exact number before a noun, as in "a pair of " or "the two ", or None."""
+    """Return the exact number before a noun, as in "a pair of" or "the two", or None."""
     clause = re.split(r"[,.;:!?|\n]", before)[-1]
     clause = re.sub(r"(?:\s+(?:of|the|these|those))+\s*$", "", clause)  # "a pair of", "five of the"
     *_, earlier, previous, number = ["", "", "", *re.findall(r"[\w'-]+", clause)]
@@ -71,24 +71,24 @@ def _size(before: str) -> int | None:
 
 @cache
 def _sizes() -> dict[str, int]:
-    """Return number words and digits from 2 to 12 -> their number."""
+    """Return a mapping from number words, numerals (2 to 12) and collectives to numbers."""
     sizes = {word: size for size, word in enumerate(lists()["number-word"], 2)}
     return sizes | {str(size): size for size in sizes.values()} | _COLLECTIVE_SIZES
 
 
 def names_a_group(prompt: str) -> bool:
-    """Return whether a prompt shows a couple, a family, a band or a crowd."""
+    """Return whether a prompt mentions a couple, a family, a band or a crowd."""
     words = re.findall(r"\w+", prompt.lower())
     return has_listed(words, "group-left-unchanged")
 
 
 def describe(mixture: Mapping[str, int | None], words: Mapping[str, str], young: bool) -> str:
-    """Return the words that describe a mixture after a noun.
+    """Return a phrase that describes a mixture of people.
 
     Args:
-        mixture: value -> number of people, or None if they are not counted.
-        words: value -> its adjective, "female" or "male".
-        young: whether they are girls and boys.
+        mixture: A mapping from values to numbers of people, or to None for an unknown number.
+        words: A mapping from values to adjectives ("female" or "male").
+        young: Whether to describe the people as girls and boys.
 
     >>> describe({"f": 3, "m": 1}, {"f": "female", "m": "male"}, young=False)
     'three women and one man'

@@ -1,4 +1,4 @@
-"""Find the names of persons in a prompt, and whether the person of a noun has one."""
+"""Find names of people in a prompt, and determine whether a person is named."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _NUMBER = re.compile(r"\d+(?:st|nd|rd|th|s)?")
 
 
 def find_names(text: Text) -> list[tuple[int, int]]:
-    """Return the (first, stop) runs of words that may name a person or a famous figure."""
+    """Return the (first, stop) positions of word runs that may name a person."""
     runs: list[tuple[int, int]] = []
-    stop = -1  # of the last run
+    stop = -1  # the end of the last run
     for i in range(len(text.words)):
         goes_on = stop == i and not text.opens[i]
         if not _is_name(text, i, goes_on):
             continue
-        # The next word of a name is added to the run: "Tom", "Tom Baker".
+        # A further word of a name extends the run, from "Tom" to "Tom Baker".
         first = i
         if goes_on:
             first, _ = runs.pop()
@@ -42,7 +42,7 @@ def find_names(text: Text) -> list[tuple[int, int]]:
 
 
 def _find_figures(text: Text) -> list[tuple[int, int]]:
-    """Return the runs of famous figures, and of tokens of fine-tuned models: "sks person"."""
+    """Return runs for famous figures and for fine-tuning tokens, as in "sks person"."""
     runs = [(i, i + 2) for i, word in enumerate(text.low) if listed(word, "token")]
     for first, word in enumerate(text.low):
         for phrase in _figures_of_first_word().get(word, ()):
@@ -54,7 +54,7 @@ def _find_figures(text: Text) -> list[tuple[int, int]]:
 
 @cache
 def _figures_of_first_word() -> dict[str, list[list[str]]]:
-    """Return first word -> well-known figures, as their words."""
+    """Return a mapping from first words to well-known figures, each a list of words."""
     figures: dict[str, list[list[str]]] = {}
     for phrase in lists()["unique"]:
         words = phrase.split()
@@ -63,7 +63,7 @@ def _figures_of_first_word() -> dict[str, list[list[str]]]:
 
 
 def _is_name(text: Text, i: int, inside: bool) -> bool:
-    """Return whether word i can be part of a name; `inside`, after another such word."""
+    """Return whether word i can be part of a name (`inside`: after another name word)."""
     word = text.bare[i]
     if listed(word, *STOPS, "tag", "draw", "picture"):
         return False
@@ -75,28 +75,28 @@ def _is_name(text: Text, i: int, inside: bool) -> bool:
     is_only_name = not word_classes.strip("fliu")
     is_inflected = not text.capital[i] and base(word) != word
     if is_only_name and not is_inflected:
-        return True  # not "parks" of "a driver parks the bus"
+        return True  # but not "parks" in "a driver parks the bus"
     if text.capital[i]:
         return _is_name_in_capitals(text, i, inside)
-    # "mark jones" in small letters: a given name that is a rare word, before a family name.
+    # "mark jones" in lower case, where a given name that is a rare word precedes a family name.
     is_given_name = "f" in word_classes and "u" in word_classes
     return is_given_name and bool(set(kinds(text.after(i))) & set("li"))
 
 
 def _is_name_in_capitals(text: Text, i: int, inside: bool) -> bool:
-    """Return whether a word with a capital can be part of a name."""
+    """Return whether a capitalized word can be part of a name."""
     word_classes = kinds(text.bare[i])
     is_person = person(text.bare[i])
     is_surname = "l" in word_classes or not is_person
     if inside and is_surname:
-        return True  # "Baker" of "Tom Baker"
+        return True  # "Baker" in "Tom Baker"
     if "f" in word_classes and text.after(i) in ("", "the"):
         return True  # "Frank the waiter"
     return not text.sentence[i] and not is_person
 
 
 def _is_in_full_name(text: Text, i: int) -> bool:
-    """Return whether word i is of a full name, capitals or not: "john smith", "tom hanks"."""
+    """Return whether word i belongs to a full name, even in lower case, as in "john smith"."""
     first = i if listed(text.low[i], "given-name") else i - 1
     last = first + 1
     if first < 0 or text.opens[last]:
@@ -108,7 +108,7 @@ def _is_in_full_name(text: Text, i: int) -> bool:
 
 
 def _is_name_of_person(text: Text, first: int, stop: int) -> bool:
-    """Return whether a run of name words names a person, not a place, brand or thing."""
+    """Return whether a run of words names a person rather than a place, brand or thing."""
     words = text.bare[first:stop]
     if any(_is_in_full_name(text, i) for i in range(first, stop)):
         return True
@@ -123,7 +123,7 @@ def _is_name_of_person(text: Text, first: int, stop: int) -> bool:
 
 
 def _is_other_name(words: Sequence[str]) -> bool:
-    """Return whether words with capitals name no person: "the Supreme Court", "a Roman"."""
+    """Return whether a capitalized run is not a person's name, as in "the Supreme Court"."""
     if " ".join(words) in names_of_history() or has_listed(words, "no-name"):
         return True  # "La Liga"
     if len(words) > 1:
@@ -132,11 +132,11 @@ def _is_other_name(words: Sequence[str]) -> bool:
 
 
 def is_of_picture(text: Text, first: int) -> bool:
-    """Return whether a name says how a picture is made: "Monet style", "oil painting, Monet".
+    """Return whether a name refers to an artistic style: "Monet style", "oil painting, Monet".
 
     Args:
-        text: the text.
-        first: position of the first word of the name.
+        text: The text.
+        first: The position of the first word of the name.
     """
     if text.credited[first]:
         return True
@@ -146,13 +146,13 @@ def is_of_picture(text: Text, first: int) -> bool:
 
 
 def is_named(text: Text, names: list[tuple[int, int]], opening: int, i: int) -> bool:
-    """Return whether a person has a name.
+    """Return whether a text names a person.
 
     Args:
-        text: the text.
-        names: the (first, stop) runs of words that are names.
-        opening: position of the first word of the person's phrase.
-        i: position of the person's noun.
+        text: The text.
+        names: The (first, stop) positions of the names.
+        opening: The position of the first word of the person's noun phrase.
+        i: The position of the person's noun.
     """
     if text.words[i].istitle() and _is_name_with_title(text, i):
         return True
@@ -162,7 +162,7 @@ def is_named(text: Text, names: list[tuple[int, int]], opening: int, i: int) -> 
 
 
 def _is_name_with_title(text: Text, i: int) -> bool:
-    """Return whether a capitalized noun is a name or a title before one: "Agent 47"."""
+    """Return whether a capitalized noun is a name or precedes one, as in "Agent 47"."""
     before = text.before(i)
     if text.after(i).isdigit() and listed(text.low[i], "title"):
         return True
@@ -170,15 +170,15 @@ def _is_name_with_title(text: Text, i: int) -> bool:
         return True  # "the Joker"
     if not listed(before, "title"):
         return False
-    # "Doctor Smith"; "Portrait of Dr. Baker", where all words have capitals, but not "General
+    # "Doctor Smith" or "Portrait of Dr. Baker", where all words are capitalized, but not "General
     # Nurse On Duty"
     return text.capital[i] or (not adjective(before) and "l" in kinds(text.bare[i]))
 
 
 def _is_same_person(text: Text, first: int, stop: int, opening: int, i: int) -> bool:
-    """Return whether a name is that of a person, not of a place, an artist or somebody else.
+    """Return whether a name belongs to a given person, not to a place, an artist or someone else.
 
-    "Ella Fitzgerald, a singer", "a singer called Ella Fitzgerald"; not "a nurse next to Obama".
+    Examples are "Ella Fitzgerald, a singer", "a singer called Ella", but not "a nurse with Obama".
     """
     before = _word_before_name(text, first)
     if text.credited[first] or listed(before, "elsewhere"):
@@ -186,14 +186,14 @@ def _is_same_person(text: Text, first: int, stop: int, opening: int, i: int) -> 
     if first > i:
         return _names_person_before(text, first, stop, i)
     if not has_listed(text.low[stop:i], *STOPS):
-        # It is the person's name unless it modifies the noun: "a Ford driver".
+        # It is the person's name unless it modifies the noun, as in "a Ford driver".
         return not text.after(stop - 1) or text.opens[first]
     link = text.before(opening)
     return not link or link == "the" or text.low[opening] == "the" or listed(link, "is-also")
 
 
 def _names_person_before(text: Text, first: int, stop: int, i: int) -> bool:
-    """Return whether a name after the person at word i is theirs."""
+    """Return whether a name that follows word i is the name of the person at word i."""
     before = _word_before_name(text, first)
     after = text.after(stop - 1)
     if text.clause_start(first) == i + 1 and not before and not after:
@@ -205,7 +205,7 @@ def _names_person_before(text: Text, first: int, stop: int, i: int) -> bool:
 
 
 def _word_before_name(text: Text, first: int) -> str:
-    """Return the word before a name and its attributes: "in" in "in medieval New France"."""
+    """Return the word before a name and its modifiers: "in" in "in medieval New France"."""
     before = text.before(first)
     while before:
         is_time = listed(before, "time-of-place") or _NUMBER.fullmatch(before)

@@ -1,9 +1,9 @@
-"""Give the people of a rewritten English prompt the values that their original leaves open.
+"""Set the values of people in rewritten English prompts if the original prompts leave them open.
 
 A language model that rewrites "a CEO in an office" may turn the CEO into "a man in his fifties, in
-a suit". Only the phrase that corresponds to the person of the original changes, together with the
-pronouns that refer to it; everybody else stays as the rewriter wrote them. If the person or the
-referent of a pronoun is uncertain, the prompt is left unchanged.
+a suit". Only the phrase for this person and the pronouns that refer to them are changed, and the
+descriptions of all other people are kept. If it is unclear which phrase describes the person or to
+whom a pronoun refers, the prompt is left unchanged.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ _POSSESSIVE = frozenset({"his", "her", "their", "whose"})
 _RELATIVE = frozenset({"who", "whose"})
 _ARTICLES = frozenset({"a", "an", "the"})
 _OPENS_CLAUSE = frozenset({"while", "as", "when", "where", "because", "but"}) | _RELATIVE
-# Before such a word "her" is an object, "him", and not "his".
+# Before one of these words, "her" is an object pronoun ("him" rather than "his").
 _NO_NOUN = frozenset({"", "the", "a", "an", "this", "these", "those", "any", "away", "off", "too"})
-# Prepositions that may be adjectives or nouns: "her round glasses", "her down jacket".
+# Prepositions that can be adjectives or nouns, as in "her round glasses" and "her down jacket".
 _MAY_BE_ADJECTIVE = frozenset(
     {"round", "past", "inside", "outside", "opposite", "down", "up", "near"}
 )
@@ -67,29 +67,29 @@ _BEARD = rf"(?:(?:an?|his) )?(?:(?!and\b)[\w-]+,? ){{0,4}}?(?:{'|'.join(_LISTS['
 _WITH_BEARD = re.compile(
     rf"(?P<link>,? (?:with|and) )(?P<beard>{_BEARD})(?P<more> and )?", re.IGNORECASE
 )
-# "A portrait of an agent, capturing a man": the man may be the agent.
+# In "A portrait of an agent, capturing a man", the man may be the agent.
 _SHOWS = frozenset({"capturing", "depicting", "featuring", "showing", "portraying", "is"})
 _NOT_UNDERSTOOD = "rewritten: not understood"
 
 
 @cache
 def _counterparts() -> dict[str, tuple[str, str]]:
-    """Map each word that states a gender to its side, "female" or "male", and its counterpart."""
+    """Map each gendered word to its gender, "female" or "male", and its counterpart."""
     words: dict[str, tuple[str, str]] = {}
     for name in ("noun", "relative", "adjective", "pronoun"):
         for pair in _LISTS[name]:
             female, male = pair.split("/")
             words.setdefault(female, ("female", male))
-            # "seamstress" becomes "tailor", but a tailor can be a woman and stays a tailor.
+            # "seamstress" becomes "tailor", but not vice versa, because a tailor can be a woman.
             if gendered(male):
                 words.setdefault(male, ("male", female))
     return words
 
 
 def _side_and_counterpart(word: str) -> tuple[str, str]:
-    """Return the side of a lower-case word and its counterpart.
+    """Return the gender that a lower-case word states, and the word's counterpart.
 
-    Both are empty if the word states no gender or has no counterpart.
+    Both are empty if the word does not state a gender or has no counterpart.
     """
     known = _counterparts().get(word)
     if known is not None:
@@ -113,23 +113,23 @@ def is_pronoun(word: str) -> bool:
 
 
 def _without_ending(word: str) -> str:
-    """Remove what follows an apostrophe: "man's" becomes "man"."""
+    """Remove an ending with an apostrophe, as in "man's"."""
     return re.sub(r"'(?:s|d|ll)?$", "", word)
 
 
-# ---- who is in the text
+# ---- finding people and animals
 
 
 class _Figure:
-    """A person or an animal that a text mentions.
+    """A person or an animal mentioned in a text.
 
     Attributes:
-        words: positions of the words that name or refer to this figure.
-        heads: positions of its nouns.
-        number: index of the corresponding person of the original; None if there is none.
-        side: the gender that the text states, "female" or "male"; "" if it states none.
-        is_plural, is_possessed, is_animal: as in "three cooks", "his wife", "a dog".
-        is_certain: False if a pronoun may refer to this figure or to another one.
+        words: The positions of the words that refer to the figure.
+        heads: The positions of its nouns.
+        number: The index of the corresponding person in the original prompt, or None.
+        side: The gender stated in the text, "female" or "male", or "" if none is stated.
+        is_plural, is_possessed, is_animal: Whether it is like "three cooks", "his wife" or "a dog".
+        is_certain: Whether it is certain which words refer to this figure.
     """
 
     def __init__(
@@ -155,31 +155,31 @@ class _Figure:
 
     @property
     def first(self) -> int:
-        """Position of the first word."""
+        """The position of the first word."""
         return min(self.words, default=self.heads[0])
 
     def can_be(self, side: str) -> bool:
-        """Return whether a pronoun of a side may refer to this figure."""
+        """Return whether a singular pronoun of the given gender may refer to this figure."""
         return not self.is_plural and self.side in ("", side)
 
     def last_mention(self, i: int) -> int:
-        """Return the position of the last mention before word i; -1 if there is none."""
+        """Return the position of the last mention before word i, or -1 if there is none."""
         return max((place for place in self.words if place < i), default=-1)
 
 
 def match(
     text: Text, persons: Sequence[Sequence[PersonPhrase]], people: Sequence[NounValue]
 ) -> list[int | None]:
-    """Return for each person of a text the index of the corresponding person of the original.
+    """Return, for each person in a text, the index of the same person in the original prompt.
 
-    Corresponding persons share a noun. If one person of the original remains, it corresponds to
-    the only remaining "man" or "woman" of the text. An original with one person also corresponds to
-    a text with one, whatever the nouns: "a doctor", "a surgeon".
+    People match if they have the same noun. If one person in the original is left, they match the
+    only "man" or "woman" left in the text. If both the original and the text are about one person,
+    the nouns may differ, as in "a doctor" and "a surgeon".
 
     Args:
-        text: the rewritten text.
-        persons: the phrases of each person of the text.
-        people: noun and value of each person of the original.
+        text: The rewritten text.
+        persons: The noun phrases for each person in the text.
+        people: The noun and the value of each person in the original prompt.
     """
     matched: list[int | None] = [None] * len(persons)
     for number, (noun, _) in enumerate(people):
@@ -199,14 +199,14 @@ def match(
 
 
 def _has_noun(text: Text, mentions: Iterable[PersonPhrase], noun: str) -> bool:
-    """Return whether one of the phrases of a person has a noun, in the singular or plural."""
+    """Return whether any of a person's phrases has a given noun, in the singular or plural."""
     return noun in [singular(_without_ending(text.low[mention.head])) for mention in mentions]
 
 
 def _unmatched(
     text: Text, persons: Sequence[Sequence[PersonPhrase]], matched: Sequence[int | None]
 ) -> list[int]:
-    """Return the indices of unmatched people who may be the original's: no relatives or groups."""
+    """Return the indices of unmatched people, excluding groups and relatives ("his wife")."""
     places: list[int] = []
     for place, (first, *_) in enumerate(persons):
         is_possessed = text.low[first.opening] in _POSSESSIVE
@@ -216,7 +216,7 @@ def _unmatched(
 
 
 def _find_figures(text: Text, people: Sequence[NounValue]) -> list[_Figure]:
-    """Return everybody whom a text mentions, each with the pronouns that refer to them."""
+    """Return all people and animals in a text, each with the pronouns that refer to them."""
     figures = _figures_of_phrases(text, people)
     pronouns = _add_other_words(text, figures)
     strangers = [f for f in figures if f.number is None and f.side and not f.is_possessed]
@@ -234,7 +234,7 @@ def _find_figures(text: Text, people: Sequence[NounValue]) -> list[_Figure]:
 
 
 def _figures_of_phrases(text: Text, people: Sequence[NounValue]) -> list[_Figure]:
-    """Return the figures of the noun phrases of a text."""
+    """Return the figures described by noun phrases in a text."""
     subjects = find_subjects(text.prompt)
     persons = [] if isinstance(subjects, str) else group_mentions(text, subjects)
     numbers = match(text, persons, people)
@@ -244,7 +244,7 @@ def _figures_of_phrases(text: Text, people: Sequence[NounValue]) -> list[_Figure
             numbers.append(hidden_number)
     figures: list[_Figure] = []
     for mentions, number in zip(persons, numbers, strict=True):
-        # Each phrase about a person who is not in the original may describe somebody who is.
+        # Each phrase for a person who is not in the original may describe someone who is.
         parts = [[mention] for mention in mentions] if number is None else [mentions]
         for part in parts:
             words = {i for mention in part for i in range(mention.opening, mention.head + 1)}
@@ -254,9 +254,9 @@ def _figures_of_phrases(text: Text, people: Sequence[NounValue]) -> list[_Figure
 
 
 def _hidden_phrases(text: Text, people: Sequence[NounValue]) -> dict[int, PersonPhrase]:
-    """Return index of a person of the original -> its phrase, if `find_subjects` misses it.
+    """Map people in the original, by index, to phrases that `find_subjects` does not find.
 
-    One word that may name somebody else hides all persons: "a barista tilts a pitcher".
+    It finds nobody if a word may refer to an additional person, as in "a barista tilts a pitcher".
     """
     subjects = find_subjects(text.prompt)
     known = () if isinstance(subjects, str) else [subject.head for subject in subjects]
@@ -274,7 +274,7 @@ def _hidden_phrases(text: Text, people: Sequence[NounValue]) -> dict[int, Person
 
 
 def _first_mention(text: Text, noun: str) -> int | None:
-    """Return the position of the first word that is the last word of a noun."""
+    """Return the position of the first occurrence of a noun's last word."""
     last_word = singular(noun.lower().split()[-1])
     for i, word in enumerate(text.bare):
         if word == last_word and not text.silent[i]:
@@ -283,7 +283,7 @@ def _first_mention(text: Text, noun: str) -> int | None:
 
 
 def _only_man_or_woman(text: Text) -> int | None:
-    """Return the position of the only noun for one person, if it is a noun like "man"."""
+    """Return the position of the only noun for a person if it is gendered, like "man"."""
     heads = [i for i in range(len(text.bare)) if _may_be_somebody(text, i)]
     if len(heads) == 1 and is_gendered_noun(text.bare[heads[0]]):
         return heads[0]
@@ -291,7 +291,7 @@ def _only_man_or_woman(text: Text) -> int | None:
 
 
 def _read_apart(text: Text, head: int) -> PersonPhrase | None:
-    """Return the phrase of one person with an article, read from its clause alone."""
+    """Return a noun phrase that starts with an article, based only on the words in its clause."""
     first = _start_of_clause(text, head)
     start = text.start[first]
     # Whether a word ends a phrase depends on the two words after it.
@@ -304,14 +304,14 @@ def _read_apart(text: Text, head: int) -> PersonPhrase | None:
 
 
 def _start_of_clause(text: Text, i: int) -> int:
-    """Return the position of the first word of a clause, which may be "while" or "who"."""
+    """Return the position of the first word in the clause of word i, such as "while" or "who"."""
     while not text.opens[i] and text.low[i] not in _OPENS_CLAUSE:
         i -= 1
     return i
 
 
 def _may_be_somebody(text: Text, i: int) -> bool:
-    """Return whether word i may be a noun for one person, in whatever phrase."""
+    """Return whether word i may be a noun for one person, regardless of its context."""
     word = text.low[i]
     if text.silent[i] or singular(word) != word:
         return False
@@ -320,7 +320,7 @@ def _may_be_somebody(text: Text, i: int) -> bool:
 
 
 def _add_other_words(text: Text, figures: list[_Figure]) -> list[int]:
-    """Add the nouns outside of phrases to the figures, and return the positions of pronouns."""
+    """Add nouns outside of noun phrases to the figures, and return the positions of pronouns."""
     known = {i for figure in figures for i in figure.words}
     is_understood = not isinstance(find_subjects(text.prompt), str)
     pronouns: list[int] = []
@@ -345,7 +345,7 @@ def _add_other_words(text: Text, figures: list[_Figure]) -> list[int]:
 
 
 def _named_again(text: Text, figures: Sequence[_Figure], i: int) -> _Figure | None:
-    """Return the figure that noun i names again: "A girl on a swing. The little girl laughs"."""
+    """Return the figure that noun i refers back to: "A girl on a swing. The little girl laughs"."""
     if "the" not in text.low[max(text.clause_start(i), i - 3) : i]:
         return None
     word = _without_ending(text.low[i])
@@ -354,7 +354,7 @@ def _named_again(text: Text, figures: Sequence[_Figure], i: int) -> _Figure | No
 
 
 def _mark_described(text: Text, figures: Sequence[_Figure], stranger: _Figure) -> None:
-    """Mark the figures whom the phrase of a stranger to the original may describe."""
+    """Mark figures as uncertain if the phrase for an unmatched person may describe them."""
     # "capturing a man", "the optician is a young man", "the optician, a man"
     before = text.low[max(0, stranger.first - 2) : stranger.first]
     is_shown = not _SHOWS.isdisjoint(before) or text.opens[stranger.first]
@@ -368,7 +368,7 @@ def _mark_described(text: Text, figures: Sequence[_Figure], stranger: _Figure) -
 
 
 def _referents(text: Text, figures: Sequence[_Figure], i: int) -> list[_Figure]:
-    """Return the figures to whom pronoun i may refer."""
+    """Return the figures to which pronoun i may refer."""
     figures = [figure for figure in figures if figure.can_be(_side_of(text.low[i]))]
     earlier = [figure for figure in figures if figure.first < i]
     if not earlier:  # "In her studio, a painter ..."
@@ -376,7 +376,7 @@ def _referents(text: Text, figures: Sequence[_Figure], i: int) -> list[_Figure]:
     is_object = text.low[i] in ("him", "her") and not text.after(i)
     if not is_object:
         earlier = _figures_of_clause(text, earlier, i) or earlier
-    # Pronouns refer less often to animals and relatives, unless only these are in the sentence: "A
+    # Pronouns rarely refer to animals or relatives unless the sentence mentions nobody else: "A
     # guard yawns. A mother stops with her son, and he waves".
     earlier = [figure for figure in earlier if not figure.is_animal] or earlier
     main = [figure for figure in earlier if not figure.is_possessed]
@@ -386,23 +386,23 @@ def _referents(text: Text, figures: Sequence[_Figure], i: int) -> list[_Figure]:
 
 
 def _figures_of_clause(text: Text, figures: Sequence[_Figure], i: int) -> list[_Figure]:
-    """Return the figures of the clause of word i to whom a pronoun refers before all others."""
+    """Return the figures in the clause of word i, to which a pronoun refers preferentially."""
     opening = _start_of_clause(text, i)
     if text.low[opening] in _RELATIVE:
         # "a woman who wrings her hands"
         return [figure for figure in figures if figure.last_mention(i) >= opening - 1]
-    # "leans over the bed of an old woman and holds her hand"; in "while the coach tapes her
-    # gloves" these may be anybody's.
+    # This applies to "leans over the bed of an old woman and holds her hand", but not to "while the
+    # coach tapes her gloves", where the gloves may belong to anybody.
     return [figure for figure in figures if figure.side and figure.last_mention(i) >= opening]
 
 
 def sides_in(text: str, attribute: Attribute, people: Sequence[NounValue]) -> list[Value]:
-    """Return for each person of the original the value that a text states, if it states one.
+    """Return the value that a text states for each person in the original prompt, or None.
 
     Args:
-        text: the rewritten text.
-        attribute: the attribute whose values are read.
-        people: noun and value of each person of the original.
+        text: The rewritten text.
+        attribute: The attribute.
+        people: The noun and the value of each person in the original prompt.
     """
     value_of_side = {word.lower(): value for value, word in attribute.words.items()}
     values: list[Value] = [None] * len(people)
@@ -412,25 +412,25 @@ def sides_in(text: str, attribute: Attribute, people: Sequence[NounValue]) -> li
     return values
 
 
-# ---- gender, which is replaced
+# ---- replacing gender
 
 
 def replace_gender(
     text: str, attribute: Attribute, people: Sequence[NounValue]
 ) -> tuple[str, list[bool]]:
-    """Replace the gender of the people in a text.
+    """Replace the genders of people in a text.
 
     Args:
-        text: the rewritten text.
-        attribute: gender.
-        people: noun and value of each person of the original.
+        text: The rewritten text.
+        attribute: The gender attribute.
+        people: The noun and the value of each person in the original prompt.
 
     Returns:
-        The text, and for each person whether one of its nouns or adjectives states the value.
+        The new text, and for each person, whether a noun or an adjective states the value.
 
     Raises:
-        RewrittenPromptError: a person or the referent of a pronoun is uncertain, a word that states
-            a gender cannot be replaced, or somebody is named.
+        RewrittenPromptError: If a person or the referent of a pronoun is uncertain, if a gendered
+            word cannot be replaced, or if someone is named.
     """
     sides = _sides_of_people(attribute, people)
     words = read_text(text)
@@ -460,7 +460,7 @@ def replace_gender(
 
 
 def _sides_of_people(attribute: Attribute, people: Sequence[NounValue]) -> dict[int, str]:
-    """Return index of a person -> the word of its value, "female"; "mixed" for a group."""
+    """Map each person's index to the word for their value ("female"), or to "mixed" for groups."""
     sides: dict[int, str] = {}
     for number, (_, value) in enumerate(people):
         if isinstance(value, str):
@@ -471,7 +471,7 @@ def _sides_of_people(attribute: Attribute, people: Sequence[NounValue]) -> dict[
 
 
 def _write_before(text: str, phrase: PersonPhrase, side: str, rank: int) -> Replacement:
-    """Write a word into the phrase of a person, where `English.find` would put it."""
+    """Insert a word into a person's noun phrase where `English.find` would insert it."""
     if side not in _SIDES:
         raise RewrittenPromptError(_NOT_UNDERSTOOD)
     offsets = [offset for offset, word in phrase.words if rank_of(word) >= rank]
@@ -481,7 +481,7 @@ def _write_before(text: str, phrase: PersonPhrase, side: str, rank: int) -> Repl
 
 
 def _check_replaceable(figure: _Figure, side: str, figures: Sequence[_Figure]) -> None:
-    """Raise RewrittenPromptError if the gender of a figure cannot be replaced with another."""
+    """Raise a RewrittenPromptError if the gender of a figure cannot be replaced."""
     if figure.side and (figure.is_plural or side == "mixed"):
         raise RewrittenPromptError("rewritten: group")
     # "two cooks; one wipes his brow"
@@ -492,17 +492,17 @@ def _check_replaceable(figure: _Figure, side: str, figures: Sequence[_Figure]) -
 
 
 def _word_of_side(words: Text, i: int, side: str) -> str:
-    """Return word i as it is for a woman or a man; "" if it states no gender."""
+    """Return word i in its female or male form, or "" if it does not state a gender."""
     word = _without_ending(words.low[i])
     current, counterpart = _side_and_counterpart(word)
-    # It is read for both sides, since an error must not depend on the values.
+    # The check runs even if the word stays the same, so that errors do not depend on the values.
     if word in ("his", "her") and _is_before_noun(words, i):
         counterpart = "her" if word == "his" else "his"
     return word if side == current else counterpart
 
 
 def _check_names(words: Text) -> None:
-    """Raise RewrittenPromptError if a text names a person, since names state a gender."""
+    """Raise a RewrittenPromptError if a text names a person, because names imply a gender."""
     for first, stop in find_names(words):
         is_word = stop - first == 1 and words.sentence[first]  # "Rich colors."
         is_silent = words.credited[first] or words.silent[first] or is_word
@@ -514,7 +514,7 @@ def _check_names(words: Text) -> None:
 def _check_all_found(
     text: Text, found: Collection[int | None], people: Sequence[NounValue]
 ) -> None:
-    """Raise RewrittenPromptError if a text does not show everybody who gets a value."""
+    """Raise a RewrittenPromptError if anyone who gets a value is missing from the text."""
     for number, (noun, value) in enumerate(people):
         if value is not None and number not in found:
             if find_subjects(text.prompt) == "no person":
@@ -523,13 +523,13 @@ def _check_all_found(
 
 
 def _without_beards(text: Text, figures: Sequence[_Figure], sides: Mapping[int, str]) -> str:
-    """Return a text without the beards of people who become women.
+    """Remove the beards of people who become women.
 
-    `sides` maps the index of a person to the gender that this person gets.
+    `sides` maps the index of a person to the person's new gender.
 
     Raises:
-        RewrittenPromptError: a word such as "shirtless" states the gender of one of these people
-            and cannot be removed.
+        RewrittenPromptError: If a word such as "shirtless" implies the gender of a person in
+            `sides` and cannot be removed.
     """
     spans: list[tuple[int, int]] = []
     for i, word in enumerate(map(_without_ending, text.low)):
@@ -540,7 +540,7 @@ def _without_beards(text: Text, figures: Sequence[_Figure], sides: Mapping[int, 
             continue
         is_in_phrase = i in figure.words
         if is_in_phrase and _side_of(word):
-            continue  # it is replaced
+            continue  # the word will be replaced
         span = _span_of_sign(text, i, word, is_in_phrase)
         if sides[figure.number] == "female":
             spans.append(span)
@@ -548,7 +548,7 @@ def _without_beards(text: Text, figures: Sequence[_Figure], sides: Mapping[int, 
 
 
 def _is_sign_of_gender(text: Text, i: int, word: str) -> bool:
-    """Return whether a word, no noun with a counterpart, states a gender: "beard", "shirtless"."""
+    """Return whether a word without a counterpart implies a gender: "beard", "shirtless"."""
     is_about_noun = word in _LISTS["of-noun"] and text.after(i)  # "a male voice", "blonde hair"
     if text.silent[i] or is_about_noun:
         return False
@@ -557,16 +557,16 @@ def _is_sign_of_gender(text: Text, i: int, word: str) -> bool:
 
 
 def _span_of_sign(text: Text, i: int, word: str, is_in_phrase: bool) -> tuple[int, int]:
-    """Return the characters to remove with a word that states a gender.
+    """Return the start and end of the text to remove along with a word that implies a gender.
 
     Raises:
-        RewrittenPromptError: the word cannot be removed, as in "strokes his beard".
+        RewrittenPromptError: If the word cannot be removed, as in "strokes his beard".
     """
     span = None
     if word in _LISTS["beard"]:
         span = _span_of_beard(text, i)
     elif word in _LISTS["bearded"] and is_in_phrase:
-        # In "a tall, bearded man" the comma goes with the adjective.
+        # In "a tall, bearded man", the comma is removed as well.
         start = text.start[i]
         end = start + len(text.words[i])
         is_behind_comma = text.prompt[:start].endswith(", ")
@@ -577,7 +577,7 @@ def _span_of_sign(text: Text, i: int, word: str, is_in_phrase: bool) -> tuple[in
 
 
 def _span_of_beard(text: Text, i: int) -> tuple[int, int] | None:
-    """Return the characters of "with a beard"; None if something else is said of the beard."""
+    """Return the start and end of "with a beard", or None if the beard is used differently."""
     start = text.start[i]
     if text.after(i) and kinds(text.after(i)).startswith("n"):
         return None  # "a beard trimmer"
@@ -593,10 +593,10 @@ def _span_of_beard(text: Text, i: int) -> tuple[int, int] | None:
 
 
 def _is_before_noun(words: Text, i: int) -> bool:
-    """Return whether "her" at word i belongs to a noun: "her coat", not "next to her on a bench".
+    """Return whether "her" is a determiner: "her coat", but not "next to her on a bench".
 
     Raises:
-        RewrittenPromptError: it may be either.
+        RewrittenPromptError: If it could be either.
     """
     after = words.after(i)
     following = words.after(i + 1)
@@ -609,12 +609,12 @@ def _is_before_noun(words: Text, i: int) -> bool:
     if after.endswith("ly") and not set(kinds(after)) & set("anp"):
         return False
     if not following and "n" in kinds(after):
-        return True  # a preposition needs a noun after it: "a nurse on her round"
+        return True  # in "a nurse on her round", "round" cannot be a preposition without an object
     return after not in _NO_NOUN and not listed(after, "preposition", "function")
 
 
 def _replace(words: Text, i: int, new: str) -> Replacement:
-    """Replace word i, keeping its capitals and ending and correcting the article before it."""
+    """Replace word i, keeping its capitalization and ending, and fix the article before it."""
     old = words.words[i]
     new = new.replace("_", " ")
     if len(old) > 1 and old.isupper():
@@ -627,7 +627,7 @@ def _replace(words: Text, i: int, new: str) -> Replacement:
 
 
 def _with_article(text: str, start: int, end: int, new: str) -> Replacement:
-    """Replace the characters from start to end, and the article before them if it has to change."""
+    """Replace the characters from start to end, and adjust the article before them if needed."""
     article = re.search(r"\ban? $", text[:start], re.IGNORECASE)
     if article is not None:
         new = append_word(text[article.start() : start], new)
@@ -635,19 +635,19 @@ def _with_article(text: str, start: int, end: int, new: str) -> Replacement:
     return Replacement(start, end, new)
 
 
-# ---- other attributes, which are removed
+# ---- removing other attributes
 
 
 def strip(text: str, attribute: Attribute, people: Sequence[NounValue]) -> str:
-    """Remove the words that state another attribute of the people, such as their age.
+    """Remove words that state a different attribute of the people, such as their age.
 
     Args:
-        text: the rewritten text.
-        attribute: any attribute except gender.
-        people: noun and value of each person of the original.
+        text: The rewritten text.
+        attribute: Any attribute except gender.
+        people: The noun and the value of each person in the original prompt.
 
     Raises:
-        RewrittenPromptError: somebody who gets a value is not found.
+        RewrittenPromptError: If someone who gets a value is not found.
     """
     words = read_text(text)
     subjects = find_subjects(text)
@@ -671,7 +671,7 @@ def strip(text: str, attribute: Attribute, people: Sequence[NounValue]) -> str:
 
 
 def _take_out(text: str, spans: Iterable[tuple[int, int]]) -> str:
-    """Remove characters from a text and correct the spaces, commas and articles around them.
+    """Remove parts of a text and adjust the spaces, commas and articles around them.
 
     >>> _take_out("an old nurse, in her forties, at work", [(3, 6), (12, 28)])
     'a nurse, at work'

@@ -1,7 +1,7 @@
-"""Find the people whose value an English text states: "a nurse and a male patient".
+"""Find people whose value an English text states, such as the patient in "a male patient".
 
-A word that states a value counts for every person of the text, unless it is part of another
-person's phrase or a pronoun that cannot refer to this person.
+A word that states a value applies to everybody in the text, except for words in someone else's
+noun phrase and pronouns that cannot refer to the person.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ _SENTENCE_END = re.compile(r"[.;!?\n|]")
 _UNSPECIFIED = re.compile(
     r"\b(?:un(?:specified|determined|defined|known|clear)|ambiguous|indeterminate|neutral) (\w+)"
 )
-_MOST_READ = 16  # persons per text; all later ones count as stated
+_MOST_READ = 16  # people per text; the values of all others count as stated
 
 
 def group_mentions(text: Text, subjects: Sequence[PersonPhrase]) -> list[list[PersonPhrase]]:
-    """Return the persons of a text, each with all phrases that name this one.
+    """Group noun phrases that refer to the same person.
 
     "a CEO, a leader of hundreds" is one person, "a cook, a waiter and a guest" are three.
 
     Args:
-        text: the text.
-        subjects: its phrases of persons, in their order.
+        text: The text.
+        subjects: The noun phrases for people, in order of appearance.
     """
     persons: list[list[PersonPhrase]] = []
     for number, subject in enumerate(subjects):
         if not persons:
             persons.append([subject])
             continue
-        # The phrase may say who is in the group before it: "two cooks, a woman and a man".
+        # The phrase may describe members of the preceding group: "two cooks, a woman and a man".
         group = persons[-1]
         words = _words_between(text, subjects, number)
         goes_on = not words or (len(group) > 1 and words == ["and"])
         is_of_group = goes_on and group[0].plural
         if is_of_group and not _SENTENCE_END.search(_gap(text, subjects, number)):
             if not is_gendered_noun(text.low[subject.head]) and len(group) == 1:
-                persons[-1] = [subject]  # "two people, a cook and a waiter" are these two
+                persons[-1] = [subject]  # "two people, a cook and a waiter": only these two
             else:
                 group.append(subject)
         elif _is_same(text, subjects, number):
@@ -67,11 +67,11 @@ def group_mentions(text: Text, subjects: Sequence[PersonPhrase]) -> list[list[Pe
 
 
 def may_be_two(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
-    """Return whether a phrase after a comma may name somebody else: "a detective, a suspect".
+    """Return whether a phrase after a comma may be a second person: "a detective, a suspect".
 
     Args:
-        text: the text.
-        subjects: its phrases of persons, in their order.
+        text: The text.
+        subjects: The noun phrases for people, in order of appearance.
     """
     for number in range(1, len(subjects)):
         first = subjects[number - 1]
@@ -86,7 +86,7 @@ def may_be_two(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
 
 
 def _is_same(text: Text, subjects: Sequence[PersonPhrase], number: int) -> bool:
-    """Return whether a phrase names the person of the phrase before it."""
+    """Return whether a phrase refers to the same person as the phrase before it."""
     subject = subjects[number]
     words = _words_between(text, subjects, number)
     if not words and _is_in_list(text, subjects, number):
@@ -95,15 +95,15 @@ def _is_same(text: Text, subjects: Sequence[PersonPhrase], number: int) -> bool:
         return True  # "a CEO in an office. Depict a single person"
     if words:
         return listed(words[-1], "is-also")
-    # "a coach, a leader of hundreds"; "a baker serving a guest, a waiter holding a tray"
+    # "a coach, a leader of hundreds", but not "a baker serving a guest, a waiter holding a tray"
     verb = text.after(subject.head)
     is_clause = verb.endswith(("s", "ing")) and base(verb) != verb
     return not is_clause and not _SENTENCE_END.search(_gap(text, subjects, number))
 
 
 def _is_in_list(text: Text, subjects: Sequence[PersonPhrase], number: int) -> bool:
-    """Return whether a phrase right after another one is an item of a list with it."""
-    # "a vet, a farmer and a cow" are two persons.
+    """Return whether a phrase and the one right before it are items in the same list."""
+    # "a vet, a farmer and a cow" are two people.
     end = subjects[number].head
     if text.after(end) in _JOINS and listed(text.after(end + 1), "determiner"):
         return True
@@ -117,24 +117,24 @@ def _is_in_list(text: Text, subjects: Sequence[PersonPhrase], number: int) -> bo
 
 
 def _words_between(text: Text, subjects: Sequence[PersonPhrase], number: int) -> list[str]:
-    """Return the words between a phrase with its determiners and the phrase before it."""
+    """Return the words between the previous phrase and a phrase with its determiners."""
     return text.low[subjects[number - 1].head + 1 : subjects[number].opening]
 
 
 def _gap(text: Text, subjects: Sequence[PersonPhrase], number: int) -> str:
-    """Return the characters between a phrase and the one before it."""
+    """Return the characters between the previous phrase and a phrase."""
     return text.prompt[subjects[number - 1].end : text.start[subjects[number].opening]]
 
 
 def find_stated(
     prompt: str, persons: Sequence[Sequence[PersonPhrase]], attribute: Attribute
 ) -> list[bool]:
-    """Return for each person of a prompt whether a value of an attribute is stated.
+    """Return, for each person in a prompt, whether the prompt states a value of an attribute.
 
     Args:
-        prompt: the prompt.
-        persons: the phrases of each person.
-        attribute: the attribute.
+        prompt: The prompt.
+        persons: The noun phrases for each person.
+        attribute: The attribute.
     """
     text = read_text(prompt)
     quoted = [i for i in range(len(text.low)) if text.silent[i] or _names_thing(text, i)]
@@ -157,16 +157,16 @@ def find_stated(
 
 
 def _names_thing(text: Text, i: int) -> bool:
-    """Return whether word i and the next one name a thing: "grandfather clock"."""
+    """Return whether word i and the next one are a thing, such as "grandfather clock"."""
     return listed(f"{text.low[i]} {singular(text.after(i))}", "gendered-thing")
 
 
 def values_of_persons(prompt: str, attribute: Attribute) -> list[str | None]:
-    """Return the value that a text states for each of its persons, or None.
+    """Return the value that a prompt states for each person, or None.
 
     Args:
-        prompt: the text.
-        attribute: any attribute except gender.
+        prompt: The prompt.
+        attribute: Any attribute except gender.
     """
     subjects = find_subjects(prompt)
     if isinstance(subjects, str):
@@ -177,8 +177,8 @@ def values_of_persons(prompt: str, attribute: Attribute) -> list[str | None]:
     values: list[str | None] = []
     for number, mentions in enumerate(persons):
         first = mentions[0]
-        # The person's own phrase takes precedence over the rest of the text, in which the colors
-        # of things state nothing: "in a white coat".
+        # The person's noun phrase takes precedence over the rest of the text, in which "white"
+        # may be the color of a coat.
         phrase = prompt[text.start[first.opening] : first.end]
         rest = _without_others(prompt, text, persons, number, ())
         stated_words = {word.lower() for word in attribute.stated.find(rest)}
@@ -196,11 +196,11 @@ def values_of_persons(prompt: str, attribute: Attribute) -> list[str | None]:
 
 
 def states(text: str, attribute: Attribute) -> bool:
-    """Return whether any word of a text states a value.
+    """Return whether any word in a text states a value.
 
     Args:
-        text: the text.
-        attribute: the attribute.
+        text: The text.
+        attribute: The attribute.
     """
     if attribute.gender and has_gendered(read_text(text).low):
         return True
@@ -208,12 +208,12 @@ def states(text: str, attribute: Attribute) -> bool:
 
 
 def _is_unspecified(text: str, attribute: Attribute) -> bool:
-    """Return whether a text leaves a value open on purpose: "of unspecified gender"."""
+    """Return whether a text deliberately leaves a value open: "of unspecified gender"."""
     return not attribute.names.isdisjoint(_UNSPECIFIED.findall(text.lower()))
 
 
 def _states_by_set(text: str, attribute: Attribute) -> bool:
-    """Return whether a text contains a word of the set, other than a role that states gender."""
+    """Return whether a text contains a word from the prompt set, except gendered nouns."""
     words = attribute.stated.find(text)
     return any(not (attribute.gender and person(word.lower())) for word in words)
 
@@ -225,20 +225,20 @@ def _without_others(
     number: int,
     left_out: Iterable[int],
 ) -> str:
-    """Return a prompt without the phrases of all persons but one, and without some words."""
+    """Return a prompt without some words and without the phrases for all people except one."""
     words = set(left_out)
     for place, mentions in enumerate(persons):
         if place == number:
             continue
         for subject in mentions:
             phrase = range(subject.opening, subject.head + 1)
-            # "her assistant": the pronoun is about somebody else.
+            # Keep the pronoun in "her assistant", which does not refer to the assistant.
             words.update(i for i in phrase if text.low[i] not in _PRONOUNS)
     return _without(prompt, text, words)
 
 
 def _without(prompt: str, text: Text, words: Iterable[int]) -> str:
-    """Replace the words at these positions with spaces."""
+    """Replace the words at the given positions with spaces."""
     kept = list(prompt)
     for i in words:
         start = text.start[i]
@@ -250,10 +250,10 @@ def _without(prompt: str, text: Text, words: Iterable[int]) -> str:
 def _owners_of_pronouns(
     text: Text, persons: Sequence[Sequence[PersonPhrase]]
 ) -> dict[int, set[int]]:
-    """Return position of a pronoun -> indices of the persons to whom it may refer.
+    """Map each pronoun's position to the indices of the people to whom it may refer.
 
-    It refers to the nearest person before it whose stated gender agrees, otherwise to any person
-    before it. If there is nobody before it, it may refer to everybody.
+    A pronoun refers to the nearest person before it if their stated gender agrees, and may
+    otherwise refer to anyone before it. If nobody precedes it, it may refer to anyone.
     """
     owners: dict[int, set[int]] = {}
     for i, word in enumerate(text.low):
@@ -266,7 +266,7 @@ def _owners_of_pronouns(
         nearest = max(before)
         head = persons[nearest][0].head
         if head == i - 2 and _is_object_of_preposition(text, i):
-            # In "Ada with a drummer behind her", "her" is not the drummer.
+            # In "Ada with a drummer behind her", "her" does not refer to the drummer.
             owners[i] = before - {nearest}
             continue
         genders = {_gender_of(text, subject) for subject in persons[nearest]}
@@ -276,13 +276,13 @@ def _owners_of_pronouns(
 
 
 def _is_object_of_preposition(text: Text, i: int) -> bool:
-    """Return whether word i ends a clause after a preposition, within one clause."""
+    """Return whether word i ends a clause and follows a preposition in the same clause."""
     is_last = bool(text.before(i - 1)) and not text.after(i)
     return is_last and listed(text.low[i - 1], "preposition")
 
 
 def _gender_of(text: Text, subject: PersonPhrase) -> frozenset[str] | None:
-    """Return the pronouns of the gender that a phrase states; None if it states none."""
+    """Return the pronouns for the gender that a phrase states, or None if it states none."""
     words = [singular(word) for word in text.low[subject.opening : subject.head + 1]]
     for word in words:
         if listed(word, "female-noun") or word.endswith(("woman", "women", "girl")):
@@ -295,7 +295,7 @@ def _gender_of(text: Text, subject: PersonPhrase) -> frozenset[str] | None:
 def _states_of_picture_alone(
     rest: str, prompt: str, subject: PersonPhrase, attribute: Attribute
 ) -> bool:
-    """Return whether only the medium or a thing states a value: "woodblock print of a nurse"."""
+    """Return whether only the medium or a thing has the value: "Japanese print of a nurse"."""
     is_gendered = attribute.gender and has_gendered(read_text(rest).low)
     if is_gendered or _is_unspecified(rest, attribute):
         return False
@@ -306,7 +306,7 @@ def _states_of_picture_alone(
 
 
 def _states_in_phrase(text: str, subject: PersonPhrase, attribute: Attribute) -> bool:
-    """Return whether an adjective of the subject's phrase states a value."""
+    """Return whether an adjective in the subject's phrase states a value."""
     for offset, word in subject.words[:-1]:
         if attribute.kind == "origin" and word.endswith("skinned"):
             return True  # "a pale skinned nurse"
@@ -314,8 +314,8 @@ def _states_in_phrase(text: str, subject: PersonPhrase, attribute: Attribute) ->
             continue
         scene = read_scene(text, subject.start, subject.end)
         if word == "senior" and not listed(scene.noun, "people"):
-            continue  # "a senior engineer", not "a senior couple"
-        # "a newborn photographer" says for whom, not how old.
+            continue  # "a senior engineer", unlike "a senior couple"
+        # In "a newborn photographer", "newborn" is not the photographer's age.
         position = scene.text.start.index(offset)
         if attribute.kind != "age" or not scene.is_for_age(position):
             return True

@@ -1,8 +1,8 @@
-"""Find the persons of an English prompt: the noun phrases of those who are in the picture.
+"""Find noun phrases for the people whom an English prompt shows.
 
-No parser is used. Nouns for persons are looked up in word lists, their phrases extend to the left
-over adjectives and nouns, and the surrounding words decide whether the picture shows the person. If
-in doubt, the prompt is not understood.
+No parser is used. Nouns for people are looked up in word lists, their phrases extend to the left
+over adjectives and nouns, and the surrounding words determine whether the person is in the picture.
+In case of doubt, the prompt counts as not understood.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from vldebias.prompts.english.words import (
 from vldebias.wording.english.names import find_names, is_named, is_of_picture
 from vldebias.wording.english.text import Text, read_text
 
-# A possessive acts as a determiner: "the king's guard".
+# A possessive acts as a determiner, as in "the king's guard".
 _POSSESSIVE = ("'s", "s'")
 _LONGEST_PHRASE = 20  # words
 _AGENT_ENDINGS = ("er", "or", "ist", "ian", "ant", "eer", "host", "mage")
 _HELPERS = frozenset({"help", "watch", "let", "make", "see", "hear"})
-# Why a noun adds no person: it names none, or the rules cannot decide.
+# Reasons to skip a noun: it does not refer to a person, or the rules cannot decide.
 _NOBODY = "no person"
 _UNCLEAR = "not understood"
 _PLACES = frozenset({"in", "at", "of", "inside", "outside", "to", "into", "from", "near"})
@@ -44,19 +44,19 @@ _DEFINITE = frozenset({"the", "this", "that", "these", "those"})
 
 
 class PersonPhrase(NamedTuple):
-    """The noun phrase of a person in an English text.
+    """A noun phrase for a person in an English text.
 
-    `English.find` turns phrases into mentions. Two phrases may refer to the same person.
+    `English.find` converts phrases to mentions. Two phrases may refer to the same person.
 
     Attributes:
-        words: offset and lower-case word of each adjective and of the first noun.
-        start: offset of the phrase without its determiners ("tired" in "two tired coaches").
-        end: offset after its last noun.
-        place: offset before which a value is written, or earlier.
-        plural: whether the last noun is a plural.
-        opening: index of its first determiner among the words of the text.
-        head: index of its last noun.
-        named: whether the text names the person.
+        words: The offset and the lower-case form of each adjective and of the first noun.
+        start: The offset of the first word after determiners ("tired" in "two tired coaches").
+        end: The offset of the end of the last noun.
+        place: The last offset at which a value may be inserted.
+        plural: Whether the last noun is in the plural.
+        opening: The position of the first determiner in the words of the text.
+        head: The position of the last noun.
+        named: Whether the text names the person.
     """
 
     words: list[tuple[int, str]]
@@ -70,25 +70,25 @@ class PersonPhrase(NamedTuple):
 
 
 def is_foreign(text: Text) -> bool:
-    """Return whether more words are foreign than English."""
+    """Return whether a text contains more foreign words than English words."""
     foreign = 0
     before = ""
     for word in text.words:
-        # "van" of "Vincent van Gogh" is no foreign word.
+        # "van" in "Vincent van Gogh" does not count as a foreign word.
         is_listed = listed(word.lower(), "foreign") and not before[:1].isupper()
         foreign += is_listed or word[0] > "\u024f"
         before = word
     return foreign > sum(listed(word, "english") for word in text.low)
 
 
-@lru_cache(maxsize=1000)  # called for each image of a prompt
+@lru_cache(maxsize=1000)  # called for each image generated from a prompt
 def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
-    """Return the persons of a prompt in their order, or the reason why there are none.
+    """Return the people in a prompt in order of appearance, or the reason why none are found.
 
-    A prompt with a noun that may name one more person is not understood.
+    If a noun may refer to an additional person, the prompt counts as not understood.
     """
     text = read_text(prompt)
-    # "Edward Hopper style" names nobody.
+    # "Edward Hopper style" does not name a person in the picture.
     names = [name for name in find_names(text) if not listed(text.after(name[1] - 1), "style-word")]
     has_names = not all(is_of_picture(text, first) for first, _ in names)
     is_unclear = False
@@ -103,7 +103,7 @@ def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
             reason = _why_nobody_else(text, subject, subjects)
             if not reason:
                 subjects.append(subject)
-                # "a Black nurse and a patient": what describes the nurse names nobody.
+                # In "a Black nurse and a patient", "Black" is not the name of the patient.
                 names = [name for name in names if not subject.opening <= name[0] <= subject.head]
         else:
             reason = subject
@@ -118,9 +118,9 @@ def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
 
 
 def _has_unknown_person(text: Text, heads: Collection[int]) -> bool:
-    """Return whether a noun that is in no list may name one more person: "a show jumper pulls".
+    """Return whether an unlisted noun may refer to an additional person: "a show jumper pulls".
 
-    heads: positions of the nouns of known persons.
+    `heads` contains the positions of the nouns of known people.
     """
     for i, noun in enumerate(text.low):
         is_known = person(noun) or gendered(noun) or listed(noun, *STOPS, "thing")
@@ -136,31 +136,31 @@ def _has_unknown_person(text: Text, heads: Collection[int]) -> bool:
 
 
 def _acts(noun: str, after: str) -> bool:
-    """Return whether a noun that comes from a verb is a subject: not "a corridor gleams"."""
+    """Return whether a noun derived from a verb is a subject, unlike "a corridor gleams"."""
     gerund = f"{noun[:-2]}ing"
     is_verb = after.endswith("s") and classes(base(after)).startswith("v")
     return base(gerund) != gerund and (is_verb or listed(after, "human-verb"))
 
 
 def _is_agent(noun: str) -> bool:
-    """Return whether a noun ends like the name of a trade, and is not known as a thing."""
+    """Return whether a noun ends like a profession and is not a known thing."""
     return noun.endswith(_AGENT_ENDINGS) and not listed(noun, "agent-like", "animal")
 
 
 def _ends_phrase(text: Text, i: int) -> bool:
-    """Return whether the words after noun i start something new."""
+    """Return whether noun i is at the end of a phrase."""
     after = text.after(i)
     return not after or listed(after, *STOPS) or after.endswith("ing")
 
 
 def _may_be_person(text: Text, i: int) -> bool:
-    """Return whether word i can be a noun for a person."""
+    """Return whether word i may be a noun for a person."""
     word = text.bare[i]
     if text.silent[i] or listed(word, "no-single-value"):
         return False
     if word != text.low[i] and (singular(word) != word or not _shows_body(text, i)):
         return False  # "a nurse's uniform"
-    # A thing may be a person by its words: "a fan" is one in "a fan in the stands".
+    # The context may turn a thing into a person, as in "a fan in the stands".
     is_noun = person(word) or is_gendered_noun(word)
     if is_noun or listed(singular(word), "thing") or _has_face(text, i):
         return True
@@ -170,13 +170,13 @@ def _may_be_person(text: Text, i: int) -> bool:
 
 
 def _is_unknown_agent(text: Text, i: int) -> bool:
-    """Return whether no dictionary has word i, which does something: "a speedcuber solving"."""
+    """Return whether word i is an unknown noun that does something: "a speedcuber solving"."""
     noun = text.low[i]
     after = text.after(i)
     is_trade = noun.endswith("ist") and _ends_phrase(text, i)  # "a mosaicist in a workshop"
     if kinds(noun) or text.capital[i] or not (is_trade or after.endswith("ing")):
         return False
-    # "a landcruiser racing", "a playlist": the last part is known.
+    # In "a landcruiser racing" and "a playlist", the last part of the word is known.
     if not noun.endswith(("er", "ist")) or any(kinds(noun[n:]) for n in range(3, len(noun) - 3)):
         return False
     start, _ = _extend_left(text, i)
@@ -184,7 +184,7 @@ def _is_unknown_agent(text: Text, i: int) -> bool:
 
 
 def _has_face(text: Text, i: int) -> bool:
-    """Return whether the prompt asks for the face of word i: "the face of a mover"."""
+    """Return whether the prompt mentions the face of word i, as in "the face of a mover"."""
     if not _is_agent(singular(text.low[i])) or not _ends_phrase(text, i):
         return False  # "the face of a tower clock"
     for j in range(i - 1, max(-1, i - 6), -1):
@@ -194,17 +194,17 @@ def _has_face(text: Text, i: int) -> bool:
 
 
 def is_gendered_noun(word: str) -> bool:
-    """Return whether a word in lower case is a noun for a person of one gender."""
+    """Return whether a lower-case word is a gendered noun for a person."""
     if listed(word, "gendered-noun", "gendered-title") or has_gendered_ending(word):
         return True
     return gendered(word) and word.endswith(("man", "men"))
 
 
 def _why_nobody_else(text: Text, subject: PersonPhrase, subjects: Sequence[PersonPhrase]) -> str:
-    """Return why a phrase after others names no further person; "" if it names one.
+    """Return why a phrase after others does not add a person, or "" if it adds one.
 
-    It may name somebody again, "a nurse at a desk. The nurse smiles"; or a make, "a pilot in a
-    Spitfire"; or a baby, whose gender a picture does not show.
+    It may repeat a person ("a nurse at a desk. The nurse smiles"), or it may be a brand name ("a
+    pilot in a Spitfire") or a baby, whose gender is not visible in a picture.
     """
     if not subjects or _is_object_in_brackets(text, subject.opening):
         return ""
@@ -224,9 +224,9 @@ def _why_nobody_else(text: Text, subject: PersonPhrase, subjects: Sequence[Perso
 def _why_not_again(
     text: Text, subject: PersonPhrase, is_again: bool, is_next_sentence: bool
 ) -> str:
-    """Return why a phrase names an earlier person; "" if it does not.
+    """Return why a phrase may refer to an earlier person, or "" if it does not.
 
-    is_again: whether an earlier person has the same noun.
+    `is_again` is True if an earlier person has the same noun.
     """
     is_definite = text.low[subject.opening] in _DEFINITE
     if is_again and (is_next_sentence or is_definite):
@@ -236,13 +236,13 @@ def _why_not_again(
 
 
 def _is_further_tag(text: Text, subject: PersonPhrase) -> bool:
-    """Return whether a phrase has no determiner, and no word joins it to the one before it."""
+    """Return whether a phrase has no determiner and is not joined to the previous phrase."""
     is_bare = not subject.plural and not listed(text.low[subject.opening], "determiner")
     return is_bare and not listed(text.before(subject.opening), "joins")
 
 
 def _why_not_further_tag(text: Text, subject: PersonPhrase, first: PersonPhrase) -> str:
-    """Return why a tag after other persons names none: "a pilot, clouds, sky runner"."""
+    """Return why a tag after other people is not a person: "a pilot, clouds, sky runner"."""
     is_in_clause = _is_in_clause(text, subject.head)
     is_early = sum(text.opens[1 : subject.opening + 1]) < 2
     if subject.named or not (is_early or is_in_clause):
@@ -252,21 +252,21 @@ def _why_not_further_tag(text: Text, subject: PersonPhrase, first: PersonPhrase)
     return "" if is_like_first and is_in_clause else _UNCLEAR
 
 
-# ---- the phrase of a person
+# ---- noun phrases
 
 
 def _phrase(text: Text, i: int) -> PersonPhrase | str:
-    """Return the phrase with head i, or why it is no person in the picture."""
+    """Return the phrase with head i, or the reason why it is not a person in the picture."""
     plural = singular(text.bare[i]) != text.bare[i]
     start, first_noun = _extend_left(text, i)
     reason = _why_no_person(text, i, start, plural)
     if reason:
         return reason
-    # A noun in the singular without a determiner is a tag, "doctor, 4k", or no person at all.
+    # A singular noun without a determiner is a tag ("doctor, 4k") or not a person at all.
     determiner = text.before(start)
     has_determiner = listed(determiner, "determiner") or determiner.endswith(_POSSESSIVE)
     is_bare = not plural and not has_determiner
-    # The word before all determiners decides: "by" in "by all the masters".
+    # The word before all determiners is decisive, such as "by" in "by all the masters".
     opening = start
     while listed(text.before(opening), "determiner"):
         opening -= 1
@@ -284,7 +284,7 @@ def _phrase(text: Text, i: int) -> PersonPhrase | str:
 
 
 def _why_no_person(text: Text, i: int, start: int, plural: bool) -> str:
-    """Return why the noun of a phrase is no person, wherever the phrase stands; "" if it is one."""
+    """Return why a phrase is not a person, regardless of what precedes it, or "" if it is one."""
     if text.before(start) == "no":
         return _NOBODY
     if not _is_head(text, i, plural):
@@ -295,7 +295,7 @@ def _why_no_person(text: Text, i: int, start: int, plural: bool) -> str:
 
 
 def _is_head(text: Text, i: int, plural: bool) -> bool:
-    """Return whether word i is the last noun of its phrase, not a modifier as in "nurse shark"."""
+    """Return whether word i is the last noun in its phrase, unlike "nurse" in "nurse shark"."""
     after = text.after(i)
     rest = text.after(i + 1)
     if _ends_with_head(after, rest) or _shows_body(text, i):
@@ -312,18 +312,18 @@ def _is_head(text: Text, i: int, plural: bool) -> bool:
 
 
 def _is_of_work(after: str, rest: str) -> bool:
-    """Return whether a work follows a noun: "a child drawing", not "a child drawing a cat"."""
+    """Return whether a work of art follows: "a child drawing", not "a child drawing a cat"."""
     has_object = listed(rest, "determiner") or "a" in kinds(rest) or rest == "at"
     return listed(after, "made") and not has_object
 
 
 def _is_helped(link: str, after: str) -> bool:
-    """Return whether a phrase between two words is a subject: "helping a patient walk"."""
+    """Return whether the phrase between two words is a subject: "helping a patient walk"."""
     return classes(after).startswith("v") and (link == "and" or base(link) in _HELPERS)
 
 
 def _may_be_subject(text: Text, i: int, start: int, plural: bool) -> bool:
-    """Return whether word i, which is no head by the rules, may be one before a verb."""
+    """Return whether word i may be a head after all, because a verb may follow it."""
     after = text.after(i)
     is_verb = after.endswith(("s", "ing")) and base(after) != after
     # "the chef and the sommelier taste wine"
@@ -333,13 +333,13 @@ def _may_be_subject(text: Text, i: int, start: int, plural: bool) -> bool:
 
 
 def _is_in_clause(text: Text, i: int) -> bool:
-    """Return whether more than a tag is said of word i: "customer reading a magazine"."""
+    """Return whether word i is more than a tag, as in "customer reading a magazine"."""
     after = text.after(i)
     return after.endswith("ing") or listed(after, "preposition")
 
 
 def _shows_body(text: Text, i: int) -> bool:
-    """Return whether a part of the body ends the phrase of word i: "a miner's rough hands"."""
+    """Return whether the phrase of word i ends in a body part, as in "a miner's rough hands"."""
     is_possessive = text.low[i] != text.bare[i]
     noun = i
     while is_possessive and adjective(text.after(i)):
@@ -349,7 +349,7 @@ def _shows_body(text: Text, i: int) -> bool:
     following = text.after(i + 1)
     start, _ = _extend_left(text, noun)
     if not is_possessive and listed(text.before(start), "determiner"):
-        # "a blacksmith arm wrestling", not "a clown face"; "shocked gamer face" is a tag
+        # "a blacksmith arm wrestling", but not "a clown face" (while "shocked gamer face" is a tag)
         return following.endswith("ing")
     # "a barista's hands pouring milk", "a baker's hands knead dough"
     is_verb = following.endswith("ing") and not listed(following, "made")
@@ -358,10 +358,10 @@ def _shows_body(text: Text, i: int) -> bool:
 
 
 def _is_before_noun(text: Text, i: int, plural: bool) -> bool:
-    """Return whether word i modifies the next noun: "an alien liquid"."""
+    """Return whether word i modifies the next noun, as in "an alien liquid"."""
     after = text.after(i)
     word_classes = kinds(text.low[i])
-    # A volunteer is a person more often than an adjective; not so "an alien liquid".
+    # "volunteer" is more often a person than an adjective, unlike "alien".
     is_adjective = "a" in word_classes.split("p")[0] or listed(text.low[i], "size")
     is_noun = plural or not is_adjective
     if after.endswith("ing"):
@@ -377,30 +377,30 @@ def _is_before_noun(text: Text, i: int, plural: bool) -> bool:
 
 
 def _is_verb(word: str, rest: str, determiner: str) -> bool:
-    """Return whether a word in -s is a verb: "the chef cooks a meal", not "nurse uniforms".
+    """Return whether a word ending in -s is a verb, as in "the chef cooks", not "nurse uniforms".
 
-    rest: the word after it. determiner: that of the noun.
+    `rest` is the word after it, and `determiner` belongs to the noun before it.
     """
     verb_classes = classes(base(word))
     if "n" not in verb_classes + classes(word) or listed(rest, "determiner", "pronoun"):
         return True
     if not listed(determiner, "determiner"):
-        # "nurse carries tray", "farmer feeds chickens", "pilot climbs into cockpit"; not "pilot
-        # lights on a stove", "nurse scrubs pattern"
+        # "nurse carries tray", "farmer feeds chickens" or "pilot climbs into cockpit", but not
+        # "pilot lights on a stove" or "nurse scrubs pattern"
         is_object = listed(word, "human-verb") and "n" in kinds(rest) and not listed(rest, *STOPS)
         is_object = is_object or singular(rest) != rest or rest in _TOWARDS
         return verb_classes.startswith("v") and is_object
     if adjective(rest) or singular(rest) != rest:
         return True
     if listed(determiner, "one-determiner"):
-        # "a trucker hunches over a pie" and "a baker dusts flour", not "a nurse scrubs costume"
+        # "a trucker hunches over a pie" or "a baker dusts flour", but not "a nurse scrubs costume"
         is_end = not rest or listed(rest, *STOPS, "verb-preposition") or rest.endswith("ly")
         return is_end or not classes(word)
     return verb_classes.startswith("v")
 
 
 def _ends_with_head(after: str, rest: str) -> bool:
-    """Return whether a phrase ends before a word, by the word and the one after it."""
+    """Return whether a phrase ends before two given words."""
     if listed(after, "past") and not rest and "n" in kinds(after):
         return False  # "a DJ set"
     if not after or listed(after, *STOPS, "asleep", "tag", "past") or after.startswith("mid-"):
@@ -411,7 +411,7 @@ def _ends_with_head(after: str, rest: str) -> bool:
 
 
 def _noun_follows(text: Text, i: int) -> bool:
-    """Return whether word i is followed by a head noun: "a giant floating castle"."""
+    """Return whether word i is followed by a head noun, as in "a giant floating castle"."""
     word = text.after(i)
     while word and not listed(word, *STOPS, "tag"):
         if not adjective(word):
@@ -422,7 +422,7 @@ def _noun_follows(text: Text, i: int) -> bool:
 
 
 def _extend_left(text: Text, i: int) -> tuple[int, int]:
-    """Return where the phrase of word i and its nouns start: "tired old | police officer"."""
+    """Return where the phrase of word i and its first noun start: "tired old | police officer"."""
     start = i
     first_noun = i
     while not text.opens[start] and i - start < _LONGEST_PHRASE:
@@ -435,7 +435,7 @@ def _extend_left(text: Text, i: int) -> tuple[int, int]:
         if not is_compound and not joins:
             if _is_before_phrase(text, start - 1, i):
                 break
-            # A value goes before the first noun, not between two: "tired old | police officer".
+            # Values are inserted before the first noun, as in "tired old | police officer".
             is_compound = _is_part_of_noun(text, start, text.low[i])
         start -= 1
         if is_compound and first_noun == start + 1:
@@ -444,12 +444,12 @@ def _extend_left(text: Text, i: int) -> tuple[int, int]:
 
 
 def _skip_medium(text: Text, start: int, i: int) -> int:
-    """Return where the phrase of a tag starts after its medium: "anime style | archer"."""
+    """Return where a tag starts after words for the medium: "anime style | archer"."""
     if listed(text.low[i], "art-tag"):
         return start  # "watercolor artist"
     for j in range(i - 1, start - 1, -1):
         word = text.low[j]
-        # "style consultant" has a noun of style.
+        # In "style consultant", "style" is not a medium.
         is_medium = listed(word, "medium") and (j > start or not listed(word, "style-word"))
         if is_medium or listed(f"{text.before(j)} {word}", "medium"):
             return j + 1
@@ -457,7 +457,7 @@ def _skip_medium(text: Text, start: int, i: int) -> int:
 
 
 def _begins_with_style(text: Text, first_noun: int, i: int) -> bool:
-    """Return whether a noun before head i may say how the picture is made: "film still welder"."""
+    """Return whether a noun before head i may describe the picture, as in "film still welder"."""
     if listed(text.low[i], "art-tag", "thing"):
         return False
     for j in range(first_noun, i):
@@ -468,7 +468,7 @@ def _begins_with_style(text: Text, first_noun: int, i: int) -> bool:
 
 
 def _is_before_phrase(text: Text, j: int, i: int) -> bool:
-    """Return whether word j is not part of the phrase with head i: "the", "her", "draw"."""
+    """Return whether word j is outside of the phrase with head i, such as "the" or "draw"."""
     word = text.low[j]
     if word.endswith(_POSSESSIVE) or listed(word, *STOPS, "not-subject"):
         return True
@@ -482,7 +482,7 @@ def _is_before_phrase(text: Text, j: int, i: int) -> bool:
 def _place_of_value(
     text: Text, start: int, first_noun: int, i: int, has_determiner: bool
 ) -> int | None:
-    """Return before which word of the phrase with head i a value goes at the latest, or None."""
+    """Return the last position in the phrase with head i at which a value fits, or None."""
     word = text.low[first_noun]
     if first_noun == i or listed(word, "occupational"):
         return first_noun
@@ -493,27 +493,27 @@ def _place_of_value(
     is_sure = is_sure or listed(described, "age", "origin", "style-adjective")
     _, hyphen, last_part = described.rpartition("-")
     if hyphen and not (is_sure or adjective(last_part)) and start < first_noun:
-        return first_noun - 1  # "a deep-sea salvage diver" dives in the deep sea
+        return first_noun - 1  # "deep-sea" belongs to the noun in "a deep-sea salvage diver"
     if start == first_noun or is_sure or person(word):
         return first_noun
-    # "a mobile game developer" may be one of mobile games: a value goes before all adjectives.
+    # "a mobile game developer" may develop mobile games, so values go before all adjectives.
     is_either = not set(classes(described)).isdisjoint("no")
     if is_either:
         return start if has_determiner else None
-    # Without a determiner "Negro leagues shortstop" may begin with a name.
+    # Without a determiner, a phrase may begin with a name, as in "Negro leagues shortstop".
     is_sure = adjective(described) and singular(word) == word
     return first_noun if has_determiner or is_sure else None
 
 
 def _is_compound(word: str, following: str) -> bool:
-    """Return whether a list or a dictionary has two words as one noun: "police officer"."""
+    """Return whether two words are known as a compound noun, such as "police officer"."""
     if listed(f"{word} {singular(following)}", "person-phrase", "pair"):
         return True
     return classes(f"{word} {following}") in ("c", "p", "n") and not listed(word, "age")
 
 
 def _is_part_of_noun(text: Text, start: int, head: str) -> bool:
-    """Return whether the word before start belongs to the noun: "civil engineer"."""
+    """Return whether the word before start is part of the noun, as in "civil engineer"."""
     word = text.low[start - 1]
     if not _is_description(word) or listed(word, "occupational", "toy"):
         return True  # "a wooden toy maker"
@@ -524,24 +524,24 @@ def _is_part_of_noun(text: Text, start: int, head: str) -> bool:
 
 
 def _opens_name(text: Text, i: int) -> bool:
-    """Return whether word i and the capitalized one after it are a name: "Red Cross"."""
+    """Return whether word i and the capitalized word after it are a name, such as "Red Cross"."""
     word = text.low[i]
     if listed(word, "place-adjective") and text.words[i + 1].istitle():
         return True  # "New York"
-    # Not the first word of a sentence, nor "Japanese American".
+    # Exclude the first word of a sentence and phrases such as "Japanese American".
     is_name = not text.sentence[i] and word not in origins() and not listed(word, "origin")
     return is_name and text.capital[i]
 
 
 def _is_description(word: str) -> bool:
-    """Return whether a word describes a noun, and does not tell its kind as "ceramic" does."""
+    """Return whether a word describes a noun without classifying it, unlike "ceramic"."""
     if word in origins() or listed(word, "size", "age", "skin", "style-adjective"):
         return True
     return adjective(word) and not {"n", "o"}.issubset(classes(word))
 
 
 def _is_thing(text: Text, i: int, start: int) -> bool:
-    """Return whether noun i is an animal or a thing here: "a toy soldier", "a rack server"."""
+    """Return whether noun i is an animal or a thing, as in "a toy soldier" or "a rack server"."""
     noun = singular(text.bare[i])
     modifiers = text.low[start:i]
     after = text.after(i)
@@ -562,7 +562,7 @@ def _is_thing(text: Text, i: int, start: int) -> bool:
 
 
 def _may_be_human(text: Text, i: int, start: int) -> bool:
-    """Return whether a thing may be a person after all: "a clumsy server spilling soup"."""
+    """Return whether a thing may be a person, as in "a clumsy server spilling soup"."""
     if has_listed(map(singular, text.low[start:i]), "animal"):
         return True  # "a dog walker"
     noun = text.bare[i]
@@ -574,7 +574,7 @@ def _may_be_human(text: Text, i: int, start: int) -> bool:
 
 
 def _is_thing_by_modifiers(noun: str, modifiers: Sequence[str]) -> bool:
-    """Return whether its modifiers make a noun a thing, a product, a toy or an animal.
+    """Return whether modifiers turn a noun into a thing, product, toy or animal.
 
     Examples are "dish washer", "a Ford Explorer" and "a rabbit detective".
     """
@@ -597,7 +597,7 @@ def _is_thing_by_modifiers(noun: str, modifiers: Sequence[str]) -> bool:
 
 
 def _is_human(text: Text, noun: str, modifiers: Sequence[str], after: str) -> bool:
-    """Return whether a noun that is often a thing is a person: "a fan in the stands"."""
+    """Return whether a noun that is often a thing is a person, as in "a fan in the stands"."""
     is_human = listed(after, "human-verb") or has_listed(modifiers, "thing-person")
     if is_human or has_listed(text.low, "person-cue"):
         return True
@@ -607,14 +607,14 @@ def _is_human(text: Text, noun: str, modifiers: Sequence[str], after: str) -> bo
 
 
 def _why_no_tag(text: Text, start: int, first_noun: int, i: int) -> str:
-    """Return why a noun without a determiner is no subject; "" if it is one: "doctor, 4k"."""
+    """Return why a noun without a determiner is not a subject, or "" if it is: "doctor, 4k"."""
     if not _is_object_in_brackets(text, start) and _is_tag_of_style(text, start, i):
         return _UNCLEAR if _is_in_clause(text, i) else _NOBODY
     return _UNCLEAR if _begins_with_style(text, first_noun, i) else ""
 
 
 def _is_tag_of_style(text: Text, start: int, i: int) -> bool:
-    """Return whether a tag may be about the picture instead of a person: "oil, master"."""
+    """Return whether a tag may describe the picture instead of a person: "oil, master"."""
     noun = singular(text.bare[i])
     clauses_before = sum(text.opens[1 : start + 1])
     if listed(noun, "style-tag") and (clauses_before or start == i):
@@ -624,7 +624,7 @@ def _is_tag_of_style(text: Text, start: int, i: int) -> bool:
     # A late tag needs words that describe a person: "a lake, fog, elderly fisher".
     words = text.low[start:i]
     is_described = any(adjective(word) or set(kinds(word)) & set("npa") for word in words)
-    # ... or what a person does: "pixel art, 16-bit, gravedigger leaning on a shovel".
+    # ... or an action of a person: "pixel art, 16-bit, gravedigger leaning on a shovel".
     verb = text.after(i)
     is_verb = verb.endswith("ing") and base(verb) != verb and not listed(verb, "made")
     acts = is_verb and listed(text.after(i + 1), "preposition", "determiner")
@@ -633,13 +633,13 @@ def _is_tag_of_style(text: Text, start: int, i: int) -> bool:
 
 
 def _is_object_in_brackets(text: Text, start: int) -> bool:
-    """Return whether a verb stands before a phrase: "(mage:1.1) fighting (paladin:1.1)"."""
+    """Return whether a phrase in brackets follows a verb: "(mage:1.1) fighting (paladin:1.1)"."""
     is_in_brackets = text.prompt[: text.start[start]].endswith(("(", "["))
     return is_in_brackets and start > 0 and text.low[start - 1].endswith("ing")
 
 
 def _is_on_thing(text: Text, where: int) -> bool:
-    """Return whether a noun is a picture in the picture: "a cook beside a poster of a nurse"."""
+    """Return whether a noun is an image in the image: "a cook beside a poster of a nurse"."""
     if not listed(text.low[where], "picture"):
         return False
     start, _ = _extend_left(text, where)
@@ -650,9 +650,9 @@ def _is_on_thing(text: Text, where: int) -> bool:
 
 
 def _why_not_shown(text: Text, where: int, bare: bool, head: int) -> str:
-    """Return why the words before a phrase keep the person out of the picture; "" if they do not.
+    """Return why the words before a phrase exclude the person from the picture, or "".
 
-    where: position of the word before the phrase. bare: whether it has no determiner.
+    `where` is the position of the word before the phrase. `bare` is True without a determiner.
     """
     relation = text.before(where + 1)
     before = text.before(where)
@@ -675,7 +675,7 @@ def _why_not_shown(text: Text, where: int, bare: bool, head: int) -> str:
 
 
 def _is_metaphor(subject: Sequence[str]) -> bool:
-    """Return whether a thing is said to be a person: "time is a thief", "the sea is a painter"."""
+    """Return whether a thing is called a person: "time is a thief", "the sea is a painter"."""
     noun = "".join(subject[-1:])
     is_alone = len(subject) == 1 or (len(subject) == 2 and listed(subject[0], "determiner"))
     is_pronoun = listed(noun, *STOPS)
@@ -686,7 +686,7 @@ def _is_metaphor(subject: Sequence[str]) -> bool:
 
 
 def _why_not_for(clause: Sequence[str]) -> str:
-    """Decide about "for": "plays for a patient", not "sewing a uniform for a nurse"."""
+    """Apply `_why_not_shown` to "for": "plays for a patient", not "sewing a dress for a nurse"."""
     verbs = [base(word) for word in clause if base(word) != word]
     # "a character sheet for a pilot" shows the pilot
     if has_listed(verbs, "serves") or "character" in clause:
@@ -695,8 +695,8 @@ def _why_not_for(clause: Sequence[str]) -> str:
 
 
 def _why_not_as(clause: Sequence[str], after: str) -> str:
-    """Decide about "as": "smiles as the judge enters", not "dressed as a nurse"."""
-    # "dressed up as a nurse"; not "furrowed fields as a farmer pauses"
+    """Apply `_why_not_shown` to "as": "smiles as the judge enters", not "dressed as a nurse"."""
+    # "dressed up as a nurse", but not "furrowed fields as a farmer pauses"
     verb = clause[-2] if len(clause) > 1 and clause[-1] == "up" else "".join(clause[-1:])
     if verb.endswith(("ed", "ing")):
         return _NOBODY
@@ -705,7 +705,7 @@ def _why_not_as(clause: Sequence[str], after: str) -> str:
 
 
 def _why_not_by(before: str, clause: Sequence[str]) -> str:
-    """Decide about "by": "pulled up by a guide", not "painted by a master"."""
+    """Apply `_why_not_shown` to "by": "pulled up by a guide", not "painted by a master"."""
     if listed(before, "credit-verb", "picture") and before != "up":
         return _NOBODY
     if before.endswith(("ed", "ing")) or listed(before, "past"):
@@ -714,15 +714,15 @@ def _why_not_by(before: str, clause: Sequence[str]) -> str:
 
 
 def _why_not_of(text: Text, where: int, head: int) -> str:
-    """Decide about "of" at word `where`: "a portrait of a nurse", not "a statue of a nurse"."""
+    """Apply `_why_not_shown` to "of": "a portrait of a nurse", not "a statue of a nurse"."""
     if _is_on_thing(text, where - 1):
         return _NOBODY
     before = text.before(where)
     clause = text.low[text.clause_start(where) : where]
-    # Nothing stands before the noun: "change of guard".
+    # There is no determiner or adjective before the noun, as in "change of guard".
     is_term = where + 1 == head and singular(text.bare[head]) == text.bare[head]
     parts = ("picture", "group", "part", "body-part", "container", "number")
-    # "checking the ticket of a passenger", not "the coat of a soldier on a hanger"
+    # "checking the ticket of a passenger", but not "the coat of a soldier on a hanger"
     is_carried = listed(before, "carried") and has_listed(clause, "touches")
     if is_carried or listed(singular(before), *parts):
         return ""

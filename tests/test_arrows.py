@@ -86,7 +86,7 @@ def test_there_are_no_circular_imports() -> None:
     assert arrows == BACK_UP
 
 
-def test_imports_in_functions_and_for_types_are_counted() -> None:
+def test_imports_inside_functions_and_for_type_checking_are_counted() -> None:
     lazy = ast.parse("def f():\n    from vldebias.study import task")
     assert list(imported(lazy)) == [("vldebias.study.task", False)]
     typed = ast.parse("if TYPE_CHECKING:\n    import vldebias.study.task")

@@ -24,7 +24,7 @@ NAMED = re.compile(
 )
 
 
-def test_every_checkpoint_that_is_mentioned_is_in_the_list() -> None:
+def test_every_mentioned_checkpoint_is_in_the_list() -> None:
     places = [ROOT / place for place in ("README.md", "docs", "vldebias", "apps", "eval")]
     files = []
     for place in places:

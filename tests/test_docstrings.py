@@ -162,7 +162,7 @@ def targets_of_links(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("docstring", NAMES_A_PAGE, ids=lambda text: text.split(". ")[0][:50])
-def test_a_page_that_a_docstring_names_is_a_link_that_resolves_on_the_site(docstring: str) -> None:
+def test_pages_named_in_docstrings_are_links_that_resolve_on_the_site(docstring: str) -> None:
     """The site has pages of objects in `reference/`; strict builds only accept links to files."""
     linked = examples_of_site().linked(docstring)
     targets = targets_of_links(linked)
@@ -186,7 +186,7 @@ def objects_of_reference() -> list[str]:
 
 
 @pytest.mark.parametrize("path", objects_of_reference())
-def test_the_page_of_an_object_begins_with_an_example(path: str) -> None:
+def test_the_page_of_an_object_starts_with_an_example(path: str) -> None:
     module, _, name = path.rpartition(".")
     _, mark, example = (inspect.getdoc(getattr(import_module(module), name)) or "").partition(">>>")
     assert mark, f"add an example to the end of the docstring of {path}"

@@ -43,7 +43,7 @@ def imported(tree: ast.AST) -> Iterator[str]:
             yield from imported(node)
 
 
-def test_nothing_below_the_api_imports_a_heavy_library_at_module_level() -> None:
+def test_modules_below_the_api_do_not_import_heavy_libraries_at_module_level() -> None:
     for path in ROOT.rglob("*.py"):
         if path.relative_to(ROOT).parts[0] not in ABOVE_API and path.name not in ON_A_HEAVY_BASE:
             heavy = HEAVY & set(imported(ast.parse(path.read_text(encoding="utf-8"))))
@@ -83,7 +83,7 @@ def test_the_package_runs_as_a_command() -> None:
     assert done.stdout.split()[-1] == vldebias.__version__
 
 
-def test_prompts_are_loaded_without_the_rules_of_english() -> None:
+def test_prompts_are_loaded_without_the_english_rules() -> None:
     """Mistakes in a prompt file are reported immediately. Balancing needs the rules, so this test
     can fail."""
     script = (
@@ -98,7 +98,7 @@ def test_prompts_are_loaded_without_the_rules_of_english() -> None:
     assert done.stdout.split() == ["False", "True"]
 
 
-def test_a_task_on_features_loads_neither_judges_nor_grammars() -> None:
+def test_a_task_on_features_does_not_load_judges_or_grammars() -> None:
     heavy = {f"vldebias.{name}" for name in ("auditing", "judge.judges", "training.run")}
     heavy.add("vldebias.wording.balance")
     loaded = {}

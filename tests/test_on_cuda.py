@@ -96,7 +96,7 @@ def test_balanced_prompts_equal_the_pictures_of_the_rewritten_prompts(dtype: tor
     assert torch.equal(balanced, pictures(pipe, list(rewritten)))
 
 
-def test_values_follow_generators_on_the_gpu() -> None:
+def test_values_depend_on_generators_on_the_gpu() -> None:
     pipe = miniature.load_pipeline().to("cuda")
     with vldebias.debias(pipe, "professions-gender", method="balanced-prompts") as attachment:
         first = pictures(pipe, PROMPTS, num_images_per_prompt=2)

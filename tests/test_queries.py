@@ -186,7 +186,7 @@ def plain_row(vector: Any) -> Tensor:
 
 
 @pytest.mark.parametrize("name", forms())
-def test_forms_precisions_and_lengths_are_preserved(name: str) -> None:
+def test_types_precisions_and_lengths_are_preserved(name: str) -> None:
     vectors = forms()[name]
     queries = debiased()
     edited = queries.edit(vectors, QUERIES)
@@ -204,13 +204,13 @@ def test_forms_precisions_and_lengths_are_preserved(name: str) -> None:
     assert torch.allclose(plain_row(edited_row), after[0], atol=1e-2)
 
 
-def test_one_text_gives_one_vector_and_an_empty_list_gives_none() -> None:
+def test_one_string_gives_one_vector_and_an_empty_list_gives_none() -> None:
     queries = debiased()
     assert np.allclose(queries.embed(QUERIES[0]), queries.embed(QUERIES)[0])
     assert debiased(lambda texts: [] if not texts else as_lists(texts)).embed([]) == []
 
 
-def test_strength_scales_and_nothing_is_changed_at_zero() -> None:
+def test_strength_scales_the_edit_and_zero_changes_nothing() -> None:
     queries = debiased(strength=0.0)
     assert queries.embed(QUERIES) == as_lists(QUERIES)
     queries.strength = 1.0
@@ -245,7 +245,7 @@ def test_documents_are_never_edited() -> None:
     assert np.array_equal(chroma(QUERIES[0]), Chroma()(QUERIES[:1]))
 
 
-def test_chroma_gets_the_function_that_embeds_documents() -> None:
+def test_chroma_receives_the_function_that_embeds_documents() -> None:
     class Named(Chroma):
         def name(self) -> str:
             return "named"
@@ -379,11 +379,11 @@ def test_measure_reports_the_effect_before_it_is_enabled() -> None:
     (lambda texts: np.full((len(texts), 4), np.nan), "zero or not finite"),
     (lambda texts: "vectors", "got str"),
 )
-def test_objects_that_embed_no_texts_are_refused(embed: Any) -> None:
+def test_objects_that_do_not_embed_text_are_rejected(embed: Any) -> None:
     vldebias.debias_queries(embed, "gender", method="cali")
 
 
-def test_models_async_functions_and_debiased_queries_are_refused() -> None:
+def test_models_async_functions_and_debiased_queries_are_rejected() -> None:
     async def embed(texts: list[str]) -> list[list[float]]:
         return as_lists(texts)
 
@@ -410,7 +410,7 @@ def test_models_async_functions_and_debiased_queries_are_refused() -> None:
     (None, None, "got NoneType"),
     ([QUERIES], None, "not vectors of the same width"),
 )
-def test_mismatched_vectors_are_refused(vectors: Any, texts: Any) -> None:
+def test_mismatched_vectors_are_rejected(vectors: Any, texts: Any) -> None:
     debiased().edit(vectors, texts)
 
 
@@ -420,7 +420,7 @@ def test_mismatched_vectors_are_refused(vectors: Any, texts: Any) -> None:
     ([1], "expected a string"),
     (None, "expected a string"),
 )
-def test_anything_but_texts_is_refused(texts: Any) -> None:
+def test_anything_but_strings_is_rejected(texts: Any) -> None:
     debiased().embed(texts)
 
 
@@ -437,7 +437,7 @@ def test_edits_that_average_several_wordings_embed_all_of_them() -> None:
         queries.edit(vectors)
 
 
-def test_attributes_of_the_embedder_are_forwarded() -> None:
+def test_embedder_attributes_are_forwarded() -> None:
     host = EmbeddedTexts(Embedder.from_source(Sentences()))
     assert (host.name, host.model_id) == ("Sentences", "sentences-1")
     queries = debiased(Sentences())

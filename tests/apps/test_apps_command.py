@@ -23,7 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_an_invalid_host_name_is_refused(folder: Path) -> None:
+def test_an_invalid_host_name_is_rejected(folder: Path) -> None:
     done = CliRunner().invoke(
         app, ["label", str(folder), "--attribute", "gender", "--annotator", "a/b"]
     )

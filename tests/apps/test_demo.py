@@ -55,7 +55,7 @@ def test_a_form_becomes_a_request() -> None:
         (7, True, "guidance"),
     ],
 )
-def test_unavailable_choices_are_refused_by_name(position: int, value: object, named: str) -> None:
+def test_unavailable_choices_are_rejected_by_name(position: int, value: object, named: str) -> None:
     with pytest.raises(InvalidInputError, match=named):
         Request.from_form(*FORM[:position], value, *FORM[position + 1 :])
 
@@ -69,7 +69,7 @@ def test_unavailable_choices_are_refused_by_name(position: int, value: object, n
         ("images", Path("none"), "--images"),
     ],
 )
-def test_incompatible_options_are_refused(option: str, value: Any, named: str) -> None:
+def test_incompatible_options_are_rejected(option: str, value: Any, named: str) -> None:
     with pytest.raises(InvalidInputError, match=named):
         engines.Engine(**{option: value})
 
@@ -107,7 +107,7 @@ def test_a_lost_subject_is_a_warning() -> None:
     assert "recognised in 6 of 12 (before: 12). The subject is lost." in line
 
 
-def test_a_prompt_without_a_person_is_rightly_left_unchanged() -> None:
+def test_a_prompt_without_a_person_is_reported_as_correctly_unchanged() -> None:
     left_unchanged = replace(result([1] * 12, [1] * 12, name=rows.BALANCED), reason="no person")
     assert left_unchanged.asks_for_nobody
     ((line, is_warning),) = left_unchanged.sentences()
@@ -161,7 +161,7 @@ def run(engine: Any, request: Any) -> Any:
     return last
 
 
-def test_rows_start_from_the_same_noise_and_half_gets_each_value(painted: Any) -> None:
+def test_rows_start_from_the_same_noise_and_half_of_the_images_get_each_value(painted: Any) -> None:
     outcome = run(painted, Request("A photo of a doctor.", number=12, seed=5))
     plain, balanced = outcome.rows
     hue = [[image.getpixel((0, 0))[0] for image in row.images] for row in outcome.rows]
@@ -464,7 +464,7 @@ def test_photographs_are_only_shown_with_their_own_model(tmp_path: Path) -> None
         ("a", "gender", "cali", 1.0, "attic"),
     ],
 )
-def test_unavailable_searches_are_refused(
+def test_unavailable_searches_are_rejected(
     query: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = engines.Engine()

@@ -140,7 +140,7 @@ def test_the_search_opens_on_a_result(address: str, browser: Any) -> None:
         assert "Library of Congress" in page.locator("#search-source").inner_text()
 
 
-def test_another_gallery_has_its_own_queries_groups_and_method(address: str, browser: Any) -> None:
+def test_each_gallery_has_its_own_queries_groups_and_method(address: str, browser: Any) -> None:
     with opened(browser, address) as page:
         page.get_by_role("tab", name="Search and classify").click()
         page.get_by_label("Pictures").click()
@@ -153,7 +153,7 @@ def test_another_gallery_has_its_own_queries_groups_and_method(address: str, bro
         assert "Library of Congress" not in page.locator("#search-source").inner_text()
 
 
-def test_a_search_and_a_classification(address: str, browser: Any) -> None:
+def test_a_search_and_a_classification_show_results(address: str, browser: Any) -> None:
     with opened(browser, address) as page:
         page.get_by_role("tab", name="Search and classify").click()
         page.locator("#search-button").click()
@@ -191,7 +191,7 @@ def test_visitor_input_is_displayed_as_text(address: str, browser: Any) -> None:
         assert page.locator("#verdict a, #verdict img").count() == 0
 
 
-def test_files_named_by_a_visitor_are_not_read(address: str) -> None:
+def test_files_named_by_a_visitor_are_not_opened(address: str) -> None:
     import urllib.error
     import urllib.request
 

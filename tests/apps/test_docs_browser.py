@@ -65,7 +65,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 # Width changes the layout and the scheme the colours, so two screens cover both.
 @pytest.mark.parametrize(("width", "colours"), [(WIDE, "dark"), (NARROW, "light")])
-def test_pages_fit_and_can_be_read(browser: Any, address: str, width: int, colours: Any) -> None:
+def test_pages_fit_and_are_readable(browser: Any, address: str, width: int, colours: Any) -> None:
     with opened(browser, address, width, go=False, color_scheme=colours) as page:
         for name in PAGES:
             page.goto(f"{address}/{name}")

@@ -88,7 +88,7 @@ def shown(page: Any) -> str:
 @pytest.mark.parametrize(
     ("width", "scheme", "ink"), [(WIDE, "light", None), (NARROW, "dark", "rgb(238, 241, 244)")]
 )
-def test_a_whole_session_by_keyboard(
+def test_an_entire_session_can_be_completed_by_keyboard(
     shared: tuple[str, Path], browser: Any, width: int, scheme: str, ink: Any
 ) -> None:
     """Every screen passes axe-core's contrast check: login, an invalid name, questions, answers,
@@ -165,7 +165,9 @@ def test_a_restarted_server_continues_at_the_right_image(
             assert {a.annotator for a in answers(out)} == {"Ada"}
 
 
-def test_a_broken_image_and_a_right_to_left_attribute(tmp_path: Path, browser: Any) -> None:
+def test_a_broken_image_and_a_right_to_left_attribute_are_handled(
+    tmp_path: Path, browser: Any
+) -> None:
     images = tmp_path / "images"
     images.mkdir()
     Image.new("RGB", (600, 300), "teal").save(images / "a.jpg")
@@ -196,7 +198,7 @@ def test_a_broken_image_and_a_right_to_left_attribute(tmp_path: Path, browser: A
         assert NO_PERSON in {answer.value for answer in answers(out)}
 
 
-def test_a_visitor_signs_in_first_if_there_is_a_password(
+def test_a_visitor_must_sign_in_first_if_there_is_a_password(
     folder: Path, tmp_path: Path, browser: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VLDEBIAS_AUTH", "lab:a long password")

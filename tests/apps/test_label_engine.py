@@ -82,7 +82,7 @@ def test_adding_images_does_not_reorder_the_others(first: set[int], later: set[i
     assert [path for path in order(first | later) if int(path) in first] == order(first)
 
 
-def test_what_is_shown_does_not_reveal_the_source(tmp_path: Path) -> None:
+def test_the_page_does_not_reveal_the_source(tmp_path: Path) -> None:
     generated = draw(tmp_path)
     engine = study(tmp_path, GENDER, AGE)
     place = engine.start("ada")
@@ -195,7 +195,7 @@ def test_any_session_matches_its_model(
     )
 
 
-def test_concurrent_annotators_do_not_mix(tmp_path: Path) -> None:
+def test_concurrent_annotators_do_not_interfere(tmp_path: Path) -> None:
     engine = engines.Labelling(paper(*map(str, range(12))), [GENDER], AnnotationLog(tmp_path / "x"))
     names = [f"annotator {i}" for i in range(8)]
     with ThreadPoolExecutor(8) as pool:
@@ -208,7 +208,7 @@ def test_concurrent_annotators_do_not_mix(tmp_path: Path) -> None:
     )
 
 
-def test_invalid_choices_and_files_with_other_choices_are_refused(tmp_path: Path) -> None:
+def test_invalid_choices_and_files_with_other_choices_are_rejected(tmp_path: Path) -> None:
     log = AnnotationLog(tmp_path / "x")
     engine = engines.Labelling(paper("a"), [GENDER], log)
     for number in (-1, 4):
@@ -235,11 +235,11 @@ def test_names_of_people_are_accepted(name: str) -> None:
     ("ada\u202egnp", r"U\+202E"),
     ("a" * 10_000, "10000"),
 )
-def test_unusual_names_are_refused(name: str) -> None:
+def test_unusual_names_are_rejected(name: str) -> None:
     studies.annotator_name(name)
 
 
-def test_similar_names_are_one_annotator_and_a_closed_study_admits_nobody_else(
+def test_similar_names_are_one_annotator_and_a_closed_study_admits_no_new_ones(
     tmp_path: Path,
 ) -> None:
     assert studies.annotator_name("Jose\u0301") == "José"
@@ -278,11 +278,11 @@ def test_values_come_from_the_command_line_or_a_prompt_set() -> None:
     (["gender"], ["male,no person"], "'no person' is always offered; remove it"),
     (["size"], [",".join(map(str, range(30)))], "at most 18 values have a key, got 30"),
 )
-def test_invalid_questions_are_refused(attributes: list[str], choices: list[str]) -> None:
+def test_invalid_questions_are_rejected(attributes: list[str], choices: list[str]) -> None:
     studies.questions_of(attributes, choices)
 
 
-def test_of_a_drawn_folder_the_unseen_concepts_are_labelled_and_missing_images_counted(
+def test_unseen_concepts_are_labelled_and_missing_images_are_counted(
     tmp_path: Path,
 ) -> None:
     generated = draw(tmp_path)

@@ -50,7 +50,9 @@ def answer_all(study: Any, name: str, choice: int = 1) -> None:
         place = study.answer(place, choice)
 
 
-def test_it_is_sampled_by_the_judge_and_answers_keep_their_weights(folder: Path) -> None:
+def test_the_sample_is_stratified_by_judge_answer_and_answers_store_their_weights(
+    folder: Path,
+) -> None:
     study = label.open_study(folder, ["gender"], most=20)
     weights = study.folder.weights
     assert len(study.folder.records) == len(weights) == 20
@@ -65,7 +67,9 @@ def test_it_is_sampled_by_the_judge_and_answers_keep_their_weights(folder: Path)
     assert reopened.start("ada").step is None
 
 
-def test_a_larger_sample_extends_the_first_whose_answers_get_smaller_weights(folder: Path) -> None:
+def test_a_larger_sample_extends_the_first_and_gives_its_answers_smaller_weights(
+    folder: Path,
+) -> None:
     answer_all(label.open_study(folder, ["gender"], most=20), "ada")
     study = label.open_study(folder, ["gender"], most=40)
     assert (study.progress(), len(study.folder.records)) == ({"ada": 20}, 40)
@@ -81,7 +85,7 @@ def test_a_larger_sample_extends_the_first_whose_answers_get_smaller_weights(fol
     assert set(complete.folder.weights.values()) == {1.0}
 
 
-def test_prompts_are_taken_in_turn_without_a_judge(tmp_path: Path) -> None:
+def test_prompts_take_turns_without_a_judge(tmp_path: Path) -> None:
     draw(tmp_path, images=15)
     with pytest.warns(UserWarning, match="no judge has labelled gender"):
         study = label.open_study(tmp_path, ["gender"], most=20)
@@ -95,7 +99,9 @@ def test_prompts_are_taken_in_turn_without_a_judge(tmp_path: Path) -> None:
     ).folder.weights  # a sample that started in turn continues in turn
 
 
-def test_there_is_no_sample_in_turn_or_if_all_images_are_asked_about(folder: Path) -> None:
+def test_images_have_no_weights_if_prompts_take_turns_or_all_images_are_labelled(
+    folder: Path,
+) -> None:
     for options in ({"most": 20, "sample": "turn"}, {"most": None}, {"most": 60}):
         assert not label.open_study(folder, ["gender"], **options).folder.weights
 
@@ -105,7 +111,7 @@ def test_there_is_no_sample_in_turn_or_if_all_images_are_asked_about(folder: Pat
     ({"attributes": ["gender"], "sample": "turn"}, "for gender"),
     ({"attributes": ["gender"], "sample": "all"}, "'all'"),
 )
-def test_a_started_sample_cannot_be_changed_to_another_kind(
+def test_a_started_sample_cannot_be_changed_to_a_different_kind(
     folder: Path, options: dict[str, Any]
 ) -> None:
     label.open_study(folder, ["gender"], most=20)
@@ -208,7 +214,7 @@ def test_no_more_questions_are_asked_than_requested(folder: Path, labels: int) -
     assert sum(weights.values()) == pytest.approx(60)
 
 
-def test_a_sample_too_small_to_compare_methods_is_refused_with_the_required_size(
+def test_a_sample_too_small_to_compare_methods_is_rejected_with_the_required_size(
     folder: Path,
 ) -> None:
     with pytest.raises(InvalidInputError, match="no prompt has an image of every") as error:

@@ -115,7 +115,7 @@ def test_images_can_be_viewed_and_enlarged_by_mouse_and_keyboard(
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])
 @pytest.mark.parametrize("report", ["rivals_miniature"], indirect=True)
-def test_no_label_of_a_plot_is_cut_off(browser: Any, report: tuple[str, str], width: int) -> None:
+def test_plot_labels_are_not_cut_off(browser: Any, report: tuple[str, str], width: int) -> None:
     """Method names may be as long as "subspace projection and neutral mean, zero-shot"."""
     with opened(browser, "http://127.0.0.1", width, HEIGHTS[width], go=False) as page:
         page.set_content(report[1])

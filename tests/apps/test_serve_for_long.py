@@ -115,7 +115,7 @@ def stall(port: int) -> list[socket.socket]:
     return stalled
 
 
-def test_2000_requests_of_100_clients_get_their_own_values() -> None:
+def test_2000_requests_from_100_clients_get_their_own_values() -> None:
     recorder = Recorder()
     outcomes: list[tuple[str, list[str], list[str]]] = []
     with (

@@ -59,7 +59,7 @@ OTHERS = ["evil.example", "evil.example:7860", "localhost.evil.example", "", "19
 
 
 @pytest.mark.parametrize("host", HERE + OTHERS)
-def test_other_host_names_are_refused_on_a_local_page(host: str) -> None:
+def test_other_host_names_are_rejected_on_a_local_page(host: str) -> None:
     status = 200 if host in HERE else 400
     local = serving.guarded(behind, public=False)
     assert ask(local, host=host) == status
@@ -68,7 +68,7 @@ def test_other_host_names_are_refused_on_a_local_page(host: str) -> None:
 
 
 @pytest.mark.parametrize("public", [True, False])
-def test_cross_site_requests_are_refused_and_a_proxy_s_name_is_accepted(public: bool) -> None:
+def test_cross_site_requests_are_rejected_and_a_proxys_name_is_accepted(public: bool) -> None:
     guard = serving.Guard(behind, public=public)
     for origin in (
         "http://evil.example",
@@ -122,7 +122,7 @@ def test_the_body_reaches_the_application_complete() -> None:
     assert ask(serving.Guard(echo), method="POST", body=b"abc", host="localhost") == 203
 
 
-def test_an_error_behind_the_guard_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_in_the_guarded_app_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def fails(scope: Any, receive: Any, send: Any) -> None:
         raise ValueError("what a visitor sent")
 
@@ -275,7 +275,7 @@ def test_a_signal_ends_the_server_within_two_seconds(
 
 
 @pytest.mark.slow
-def test_importing_a_page_needs_no_gradio() -> None:
+def test_importing_a_page_does_not_need_gradio() -> None:
     script = (
         "import sys; from vldebias.cli.apps import page; page('demo.engine'); page('label');"
         " page('serving')"

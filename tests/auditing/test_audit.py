@@ -85,7 +85,7 @@ def result(texts: Texts, judged: pd.DataFrame) -> Result:
 
 
 class TestShareLine:
-    def test_leave_one_out_equals_a_refit_without_the_prompt(self) -> None:
+    def test_leave_one_out_matches_a_refit_without_the_prompt(self) -> None:
         rng = np.random.default_rng(0)
         x = 0.01 * rng.standard_normal(12)
         y = rng.uniform(size=12)
@@ -102,7 +102,7 @@ class TestShareLine:
             1 - np.sum((y - predictions) ** 2) / np.sum((y - y.mean()) ** 2)
         )
 
-    def test_interval_equals_the_jackknife_plus_of_the_paper(self) -> None:
+    def test_interval_matches_the_jackknife_plus_in_the_paper(self) -> None:
         rng = np.random.default_rng(1)
         x = rng.standard_normal(30)
         y = rng.uniform(0.3, 0.7, size=30)
@@ -142,7 +142,7 @@ class TestShareLine:
         assert (high_ends[0], low_ends[1]) == (1, 0)
         assert 0 < high_ends[1] < 0.2 < 0.8 < low_ends[0] < 1
 
-    def test_few_prompts_give_full_intervals_and_too_few_are_refused(self) -> None:
+    def test_few_prompts_give_full_intervals_and_too_few_are_rejected(self) -> None:
         x = np.arange(19) / 1000
         # Each end leaves out 1 of 20, so with fewer than 19 prompts the ends are 0 and 1.
         for n, ends in (
@@ -166,7 +166,7 @@ class TestCalibration:
         assert subject("A painting of a nurse") != "nurse"
         assert subject("A photo of a nurse at night") != "nurse"
 
-    def test_the_published_counts_of_a_subject(self) -> None:
+    def test_published_counts_of_a_subject_are_read_by_name(self) -> None:
         table = read_shares(PUBLISHED, GENDER)
         assert len(table) == 153
         assert table.loc["accountant"].tolist() == pytest.approx([166 / 250, 84 / 250])
@@ -176,7 +176,7 @@ class TestCalibration:
         with pytest.raises(InvalidInputError, match="a file or a pandas"):
             read_shares(several, GENDER)
 
-    def test_every_file_format_is_read_and_invalid_files_are_refused(self, tmp_path: Path) -> None:
+    def test_every_file_format_is_read_and_invalid_files_are_rejected(self, tmp_path: Path) -> None:
         path = tmp_path / "t.csv"
         women = "prompt,value\n" + "nurse,female\n" * 3
         men = f"{women}nurse,Man\nnurse,cannot tell\n"
@@ -273,7 +273,7 @@ class TestCalibrationsByName:
         assert [calibration.name for calibration in own] == ["sd35"]
 
     @pytest.mark.parametrize("name", ["sdxl", "sd3@9", "fair-diffusion@3", "no-such.csv"])
-    def test_an_unknown_name_lists_the_known_ones(self, name: str) -> None:
+    def test_an_unknown_name_lists_the_known_names(self, name: str) -> None:
         with pytest.raises(InvalidInputError, match="expected one of") as problem:
             find_calibration(name)
         if "@" not in name:
@@ -308,7 +308,7 @@ class TestUnknownModel:
         assert all(model in advice[2] for model in models)
         assert advice[2].startswith("For comparison")
 
-    def test_counts_of_other_models_never_make_a_prompt_lean(self, unknown_model: Any) -> None:
+    def test_counts_from_other_models_never_make_a_prompt_lean(self, unknown_model: Any) -> None:
         prompts = unknown_model.provenance[0].settings["prompts"]
         assert not [advice for advice in prompts.values() if advice.startswith("leans")]
         shares: dict[str, list[tuple[float, float]]] = {}
@@ -333,7 +333,7 @@ class TestUnknownModel:
         assert {text for text in prompts if "disagree" in prompts[text]} == set(OPPOSED)
         assert prompts["A CEO in an office"].startswith("cannot tell (not counted)")
 
-    def test_shares_equal_the_counts_and_span_the_displayed_range(self, unknown_model: Any) -> None:
+    def test_shares_match_the_counts_and_span_the_displayed_range(self, unknown_model: Any) -> None:
         writer: dict[str, tuple[float, int, int]] = {}
         for name in ("fair-diffusion", "sd3", "flux2"):
             counts = read_counts(find_calibration(name), GENDER).loc["writer"]
@@ -411,7 +411,7 @@ def test_prompts_in_other_languages_are_reported(of_a_nurse: Result) -> None:
     assert expected in advice_of(mixed)
 
 
-def test_only_the_first_of_several_persons_is_predicted_and_that_is_reported(
+def test_only_the_first_of_several_people_is_predicted_and_this_is_reported(
     of_a_nurse: Result,
 ) -> None:
     assert not any("several persons" in sentence for sentence in advice_of(of_a_nurse))
@@ -435,7 +435,7 @@ def test_a_model_may_be_given_by_name(of_a_nurse: Result) -> None:
 
 
 class TestAudit:
-    def test_unseen_prompts_are_predicted(self, result: Any) -> None:
+    def test_shares_of_unseen_prompts_are_predicted(self, result: Any) -> None:
         rows = {row.subset: row for row in result.rows if row.metric == "predicted_share"}
         # The last job leans further than any judged one, so no prediction is made.
         assert f"{JOBS[39]}: male" not in rows
@@ -498,7 +498,7 @@ class TestAudit:
         ).provenance
         assert ("% female [0%, 100%]" in protocol.description, protocol.seeds) == (True, [0])
 
-    def test_the_column_with_the_prompts_is_reported(
+    def test_the_prompt_column_is_reported(
         self, texts: Texts, judged: pd.DataFrame, tmp_path: Path
     ) -> None:
         path = tmp_path / "listed.csv"
@@ -510,7 +510,7 @@ class TestAudit:
         ).provenance
         assert "Read:" not in protocol.description
 
-    def test_embedded_models_are_predicted_from_images_of_the_embedded_pipeline(self) -> None:
+    def test_embedded_models_are_predicted_from_images_by_the_embedded_pipeline(self) -> None:
         (provenance,) = vldebias.audit(
             ["A photo of a nurse."], "gender", model="miniature"
         ).provenance
@@ -586,7 +586,7 @@ class TestAudit:
         assert audited_prompts.provenance[0].n["calibration prompts"] == 30
         assert audited_prompts.row("audit", "lean_r2", "none", subset="pale").value > 0.9
 
-    def test_invalid_requests_are_refused(
+    def test_invalid_requests_are_rejected(
         self, texts: Texts, judged: pd.DataFrame, tmp_path: Path
     ) -> None:
         (tmp_path / "p.txt").write_bytes(b"\x89PNG\r\n\x1a\n\x00")

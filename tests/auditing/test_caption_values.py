@@ -31,7 +31,7 @@ def figures(result: Result) -> dict[tuple[str, str], float]:
     return {(row.metric, row.subset): row.value for row in result.rows}
 
 
-def test_shares_of_values_by_noun() -> None:
+def test_stated_shares_are_counted_by_noun() -> None:
     result = audit_captions(CAPTIONS, "gender")
     found = figures(result)
     assert found["stated", "nurse"] == 0.5
@@ -45,7 +45,7 @@ def test_shares_of_values_by_noun() -> None:
     assert "1 caption of 27 are not in English" in sentences[-1]
 
 
-def test_captions_of_one_image_count_once() -> None:
+def test_captions_of_the_same_image_count_once() -> None:
     once = figures(audit_captions(CAPTIONS, "gender"))
     repeated = figures(audit_captions([texts * 5 for texts in CAPTIONS], "gender"))
     assert repeated == pytest.approx(once)
@@ -53,7 +53,7 @@ def test_captions_of_one_image_count_once() -> None:
     assert figures(mixed)["stated_share", "nurse"] == 0.5
 
 
-def test_values_of_other_attributes_are_read_from_the_phrase_of_the_person() -> None:
+def test_values_of_other_attributes_are_read_from_the_noun_phrase_of_the_person() -> None:
     captions = [("An Asian chef and a white waiter.",)] * 6 + [("A Korean chef in a white coat.",)]
     found = figures(audit_captions(captions, "race"))
     assert found["stated_share", "chef: Asian"] == 1
@@ -62,7 +62,7 @@ def test_values_of_other_attributes_are_read_from_the_phrase_of_the_person() -> 
     assert found["stated", "chef"] == 1
 
 
-def test_captions_without_persons_are_refused(tmp_path: Path) -> None:
+def test_captions_without_people_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="none of 2 captions describes a person"):
         audit_captions([("a dog", "a cat")], "gender")
     (tmp_path / "a.csv").write_text("image,caption\n0.jpg,\n")

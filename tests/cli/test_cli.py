@@ -51,7 +51,7 @@ COMMANDS = commands(typer.main.get_command(app))
 
 
 @pytest.mark.parametrize("path", [*COMMANDS, ("train", "--settings")], ids=" ".join)
-def test_help_contains_an_example_fits_on_two_screens_and_truncates_no_name(
+def test_help_contains_an_example_fits_on_two_screens_and_does_not_truncate_names(
     path: tuple[str, ...],
 ) -> None:
     arguments = path if "--settings" in path else (*path, "--help")
@@ -141,7 +141,7 @@ def test_a_list_never_truncates_a_name(
 @pytest.mark.parametrize(
     "command", ["methods", "prompts list", "eval list", "eval data birds --option n=40"]
 )
-def test_a_pipe_only_gets_tab_separated_values(command: str) -> None:
+def test_piped_output_is_only_tab_separated_values(command: str) -> None:
     head, *rows = (line.split("\t") for line in run(*command.split()).splitlines())
     assert rows
     assert {len(row) for row in rows} == {len(head)}
@@ -329,7 +329,7 @@ def test_debias_saves_an_edit_that_can_be_attached_and_inspected(tmp_path: Path)
         run("debias", *options, "--projection", str(tmp_path / "c"))
 
 
-def test_reference_has_the_same_effect_as_in_the_function(tmp_path: Path) -> None:
+def test_reference_has_the_same_effect_as_in_python(tmp_path: Path) -> None:
     model, _, tokenizer = load_clip()
     features = (
         np.random.default_rng(0)
@@ -396,7 +396,7 @@ def test_a_check_prints_a_table_or_json_and_fails_on_a_problem(
     loaded.host.set_progress_bar_config.assert_called_once_with(disable=True)
 
 
-def test_the_pages_of_a_checkout_are_found_and_gradio_sends_no_telemetry() -> None:
+def test_the_pages_in_a_checkout_are_found_and_gradio_does_not_send_telemetry() -> None:
     assert apps.page("label").__name__ == "vldebias.cli.apps.label"
     assert [os.environ[f"GRADIO_ANALYTICS_{name}"] for name in ("ENABLED", "MAX_EVENTS")] == [
         "False",
@@ -465,7 +465,7 @@ def run_and_look_for_imports(*args: str, folder: Path | None = None) -> tuple[st
     return done.stderr, done.stdout
 
 
-def test_a_suite_without_its_data_is_refused_before_numpy_is_imported(tmp_path: Path) -> None:
+def test_a_suite_without_its_data_is_rejected_before_numpy_is_imported(tmp_path: Path) -> None:
     stderr, stdout = run_and_look_for_imports("eval", "waterbirds", folder=tmp_path)
     assert "this suite needs --data-root" in stderr
     assert stdout == "[]\n"
@@ -479,7 +479,7 @@ def test_a_suite_without_its_data_is_refused_before_numpy_is_imported(tmp_path: 
         ("fairface", "fairface_label_val.csv not found"),
     ],
 )
-def test_a_folder_without_the_data_is_refused_before_numpy_is_imported(
+def test_a_folder_without_the_data_is_rejected_before_numpy_is_imported(
     suite: str, missing: str, tmp_path: Path
 ) -> None:
     stderr, stdout = run_and_look_for_imports(
@@ -489,7 +489,7 @@ def test_a_folder_without_the_data_is_refused_before_numpy_is_imported(
     assert stdout == "[]\n"
 
 
-def test_a_gallery_smaller_than_k_is_refused_before_numpy_is_imported(tmp_path: Path) -> None:
+def test_a_gallery_smaller_than_k_is_rejected_before_numpy_is_imported(tmp_path: Path) -> None:
     (tmp_path / "val").mkdir()
     rows = ["file,age,gender,race"]
     for number, gender in enumerate(("Male", "Female")):
@@ -504,7 +504,7 @@ def test_a_gallery_smaller_than_k_is_refused_before_numpy_is_imported(tmp_path: 
     assert stdout == "[]\n"
 
 
-def test_missing_training_data_is_refused_before_numpy_is_imported(tmp_path: Path) -> None:
+def test_missing_training_data_is_rejected_before_numpy_is_imported(tmp_path: Path) -> None:
     for name in ("nofolder", "captions/", "./captions", "a/b/c", "nobody/nothing"):
         stderr, stdout = run_and_look_for_imports(
             "train", "--data", name, "--model", "miniature", folder=tmp_path
@@ -514,7 +514,7 @@ def test_missing_training_data_is_refused_before_numpy_is_imported(tmp_path: Pat
         assert stdout == "[]\n"
 
 
-def test_prompts_of_a_packaged_suite_are_printed_without_torch(tmp_path: Path) -> None:
+def test_packaged_suite_prompts_are_printed_without_torch(tmp_path: Path) -> None:
     _, stdout = run_and_look_for_imports("eval", "show", "fairface", "--texts", folder=tmp_path)
     *texts, imported = stdout.splitlines()
     assert tuple(texts) == load_suite("fairface").texts()

@@ -45,7 +45,7 @@ def test_the_output_matches_the_result_of_the_function(prompts: Path) -> None:
     assert [row["reason"] for row in report["prompts"]] == by_function.reasons
 
 
-def test_a_pipe_gets_a_table_with_reasons(prompts: Path) -> None:
+def test_piped_output_is_a_table_with_reasons(prompts: Path) -> None:
     command = (*ASKED, str(prompts), "--attribute", "gender", "--seed", "0")
     head, *rows = table(run(*command))
     assert tuple(head) == balance.COLUMNS
@@ -59,7 +59,7 @@ def test_a_pipe_gets_a_table_with_reasons(prompts: Path) -> None:
     assert "--seed 0" in heard
 
 
-def test_too_many_pictures_are_refused_before_any_is_balanced(prompts: Path) -> None:
+def test_too_many_pictures_are_rejected_before_any_is_balanced(prompts: Path) -> None:
     message = r"--images 100000000: got 400,000,000 images for 4 prompts; .* at most 1,000,000"
     with pytest.raises(InvalidInputError, match=message):
         run(*ASKED, str(prompts), "--attribute", "gender", "--images", "100000000")
@@ -72,7 +72,7 @@ def test_many_prompts_are_announced(prompts: Path, monkeypatch: pytest.MonkeyPat
     assert "balancing 12 prompts, which takes a while" in run(*command, heard=True)
 
 
-def test_shares_and_several_attributes(prompts: Path) -> None:
+def test_shares_and_several_attributes_are_supported(prompts: Path) -> None:
     command = (*ASKED, str(prompts), "--attribute", "gender", "--shares", "female=1,male=0")
     _, *rows = table(run(*command))
     assert (rows[0][0], rows[3][0]) == ("A female CEO in an office", "two female doctors")
@@ -103,7 +103,7 @@ def test_tables_are_read_by_column(tmp_path: Path, suffix: str) -> None:
     (("female=1", "blue=0"), "blue"),
     (("female=0.2", "male=0.2"), "sum"),
 )
-def test_invalid_shares_are_refused(prompts: Path, shares: tuple[str, ...]) -> None:
+def test_invalid_shares_are_rejected(prompts: Path, shares: tuple[str, ...]) -> None:
     run(*ASKED, str(prompts), "--attribute", "gender", "--shares", ",".join(shares))
 
 
@@ -196,7 +196,7 @@ def test_a_full_disk_is_reported_with_the_seed_that_reproduces_the_prompts(
     assert texts[0] == texts[1]
 
 
-def test_a_column_of_original_prompts_decides_which_persons_are_open(tmp_path: Path) -> None:
+def test_a_column_of_original_prompts_decides_which_people_are_open(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_text('user,rewritten\na nurse,"A nurse, a woman."\na lady,A lady.\n', "utf-8")
     command = (*ASKED, str(path), "--column", "rewritten", "--attribute", "gender")

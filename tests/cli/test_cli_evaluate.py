@@ -245,7 +245,7 @@ def test_shares_of_a_table_are_compared_and_corrected(
             run("shares", "mine.csv", f"--{column}", "judge")
 
 
-def test_the_paper_s_runs_are_estimated_and_compared(
+def test_the_papers_runs_are_estimated_and_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = dict.fromkeys(paper.HEAD, "x") | {
@@ -295,7 +295,7 @@ def test_an_estimate_adds_up_the_timed_parts(
     assert "hours" not in estimated.replace("no model", "")
 
 
-def test_the_help_of_the_paper_lists_all_its_parts() -> None:
+def test_the_paper_help_lists_all_parts() -> None:
     shown = run("paper", "--help")
     for part in paper.PARTS:
         assert part in shown
@@ -434,7 +434,7 @@ def test_an_audit_counts_images_of_the_pipeline_first_and_each_only_once() -> No
         "is a file; choose a writable folder",
     ),
 )
-def test_invalid_requests_are_refused(arguments: tuple[str, ...]) -> None:
+def test_invalid_requests_are_rejected(arguments: tuple[str, ...]) -> None:
     call(*arguments)
 
 

@@ -133,14 +133,14 @@ def test_a_finished_folder_is_not_generated_again(
     assert generate(folder, "--attribute", "gender") == facts
 
 
-def test_a_folder_refuses_other_settings(
+def test_a_folder_rejects_different_settings(
     finished_run: tuple[Path, dict[str, Any]],
 ) -> None:
     with pytest.raises(InvalidInputError, match="another folder"):
         generate(finished_run[0], "--attribute", "gender", "--seed", "1")
 
 
-def test_other_settings_get_another_default_folder(
+def test_different_settings_get_a_different_default_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -163,7 +163,7 @@ def test_counts_are_printed_in_words(counts: dict[str, int], words: str) -> None
     assert in_words(counts) == words
 
 
-def test_a_wrong_name_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+def test_a_wrong_name_is_rejected_before_anything_is_loaded(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="leace"):
         generate(tmp_path, "--attribute", "gender", "--method", "leace")
     with pytest.raises(InvalidInputError, match="empty"):

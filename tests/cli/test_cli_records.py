@@ -42,7 +42,7 @@ def test_check_passes_the_committed_records_and_finds_a_changed_count(tmp_path: 
         run("records", "page", str(tmp_path), "--out", str(tmp_path / "page.html"))
 
 
-def test_two_records_with_the_same_name_are_refused(tmp_path: Path) -> None:
+def test_two_records_with_the_same_name_are_rejected(tmp_path: Path) -> None:
     for name in ("a.json", "b.json"):
         made([(5, 5, 0)]).write(tmp_path / name)
     with pytest.raises(InvalidInputError, match="expected one file for each name"):

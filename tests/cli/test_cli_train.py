@@ -41,7 +41,9 @@ SMALL = [
 FAST = [*SMALL, "--set", "items=24", "--set", "val_items=12", "--set", "workers=0"]
 
 
-def test_few_settings_have_a_flag_and_all_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_few_settings_have_a_flag_and_all_are_listed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delattr("vldebias.training.run.train_model")
     wide = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"})
     help_text = wide.invoke(app, ["train", "--help"]).stdout
@@ -119,7 +121,7 @@ SOURCES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", SOURCES)
-def test_settings_of_the_sources_are_printed_as_set_options(loss: str, tmp_path: Path) -> None:
+def test_source_settings_can_be_passed_as_set_options(loss: str, tmp_path: Path) -> None:
     command = ["train", *FAST, "--loss", loss, "--out", str(tmp_path)]
     for line in SOURCES[loss]:
         command += ["--set", line]
@@ -245,7 +247,7 @@ def test_the_tutorial_and_the_help_print_the_same_commands(tmp_path: Path) -> No
         Objective(shown, temperature=0.07, items=100, groups=groups)
 
 
-def test_a_table_with_missing_images_is_refused_before_torch_is_imported(
+def test_a_table_with_missing_images_is_rejected_before_torch_is_imported(
     tmp_path: Path,
 ) -> None:
     table = tmp_path / "captions.csv"

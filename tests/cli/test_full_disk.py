@@ -105,7 +105,7 @@ def test_a_failed_annotation_leaves_the_file_unchanged(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 @pytest.mark.parametrize("form", [(), ("--json",)], ids=["tabs", "json"])
-def test_reranked_results_on_a_full_disk_end_with_one_sentence(form: tuple[str, ...]) -> None:
+def test_reranking_on_a_full_disk_ends_with_one_sentence(form: tuple[str, ...]) -> None:
     lines = ["id,score,gender"]
     lines += [f"{row},{row / 100},{['female', 'male'][row % 2]}" for row in range(100)]
     Path("results.csv").write_text("\n".join(lines) + "\n")

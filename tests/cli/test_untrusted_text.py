@@ -83,7 +83,7 @@ def test_json_preserves_every_character_of_a_text(capsys: pytest.CaptureFixture[
     assert not {"\x1b", "\x07", "\x9b", "\x7f"} & set(printed)
 
 
-def test_prompts_in_the_list_of_an_audit_are_never_formulas(tmp_path: Path) -> None:
+def test_prompts_in_an_audit_list_are_never_formulas(tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("\n".join(FORMULAS), encoding="utf-8")
     command = ("audit", str(prompts), "--attribute", "gender", "--model", "miniature")

@@ -142,7 +142,7 @@ def test_a_damaged_shard_is_renamed_and_computed_again(damage: str, tmp_path: Pa
     assert contents(tmp_path) == before | {str(aside.relative_to(tmp_path)): wrong}
 
 
-def test_a_shard_of_another_size_is_renamed(tmp_path: Path) -> None:
+def test_a_shard_of_a_different_size_is_renamed(tmp_path: Path) -> None:
     for size in (4, 3):
         embed(make_data(6), Counting(), tmp_path / str(size), shard_size=size)
     shards(tmp_path / "4")[0].replace(shards(tmp_path / "3")[0])
@@ -151,7 +151,7 @@ def test_a_shard_of_another_size_is_renamed(tmp_path: Path) -> None:
     assert len(embeddings) == 6
 
 
-def test_errors_of_the_machine_or_the_drive_are_not_attributed_to_the_image(tmp_path: Path) -> None:
+def test_machine_and_drive_errors_are_not_attributed_to_the_image(tmp_path: Path) -> None:
     data = make_data(5, {3}, error=lambda i: OSError(errno.EIO, "Input/output error"))
     with pytest.raises(OSError, match="Input/output error"):
         embed(data, Counting(), tmp_path)
@@ -175,7 +175,7 @@ def test_features_that_overflow_half_precision_raise_an_error(tmp_path: Path) ->
         embed(make_data(3), Counting(scale=float("nan")), tmp_path, dtype="float32")
 
 
-def test_each_setting_that_affects_features_has_a_separate_folder_and_labels_have_none(
+def test_settings_that_affect_features_use_separate_folders_and_labels_do_not(
     tmp_path: Path,
 ) -> None:
     def folder(encoder: Counting | None = None, data: Any = None, **options: Any) -> str:
@@ -210,7 +210,7 @@ def test_each_setting_that_affects_features_has_a_separate_folder_and_labels_hav
 
 @given(n=st.integers(0, 30), workers=st.integers(0, 4), ahead=st.integers(1, 8))
 @settings(max_examples=30, deadline=None)
-def test_prefetch_preserves_the_order_limits_reading_ahead_and_ends_with_the_caller(
+def test_prefetch_preserves_the_order_limits_read_ahead_and_ends_with_the_caller(
     n: int, workers: int, ahead: int
 ) -> None:
     before = threading.active_count()
@@ -232,7 +232,7 @@ def test_prefetch_preserves_the_order_limits_reading_ahead_and_ends_with_the_cal
     assert threading.active_count() == before
 
 
-def test_processes_divide_the_shards_and_need_a_common_folder(
+def test_processes_divide_the_shards_and_need_a_shared_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = make_data(14, {4})

@@ -53,7 +53,7 @@ def brought_pixels(number: int) -> bytes:
     return decode(brought.jpeg(number)).tobytes()
 
 
-def test_several_captions_of_an_image_are_joined_to_one_row(tmp_path: Path) -> None:
+def test_several_captions_of_an_image_are_merged_into_one_row(tmp_path: Path) -> None:
     data, _ = opened(brought.flickr8k(tmp_path / "8"))
     assert data.more_captions[1] == ("two pilots again",)
     data, _ = opened(brought.flickr30k(tmp_path / "30"))
@@ -78,7 +78,7 @@ def test_the_broken_row_of_flickr30k_is_an_empty_caption(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("form", [brought.coco, brought.texts_beside])
 @pytest.mark.parametrize("named", ["labels", "caption", "image"])
-def test_columns_of_formats_without_columns_raise_errors(
+def test_column_names_for_formats_without_columns_raise_errors(
     form: Any, named: str, tmp_path: Path
 ) -> None:
     column = ["gender"] if named == "labels" else "gender"
@@ -103,7 +103,7 @@ def test_incomplete_samples_are_counted(tmp_path: Path) -> None:
     assert "1 of 4 images have no text file next to them and are left out, such as 3.jpg" in said[0]
 
 
-def test_the_encoding_of_texts_in_a_tar_is_detected_from_all_of_them(tmp_path: Path) -> None:
+def test_the_text_encoding_in_a_tar_is_detected_from_all_its_files(tmp_path: Path) -> None:
     texts = ["ein Mädchen", "eine Straße", "Bäume"]
     files = [
         file
@@ -119,7 +119,7 @@ def test_the_encoding_of_texts_in_a_tar_is_detected_from_all_of_them(tmp_path: P
     assert "3 texts: not UTF-8, read as cp1252" in said[0]
 
 
-def test_files_of_other_programs_in_a_tar_are_not_samples(tmp_path: Path) -> None:
+def test_files_from_other_programs_in_a_tar_are_not_samples(tmp_path: Path) -> None:
     files = []
     for number in range(N):
         files += [(f"._{name}", b"\0\5\26\7") for name, _ in brought.members(number)]
@@ -128,7 +128,7 @@ def test_files_of_other_programs_in_a_tar_are_not_samples(tmp_path: Path) -> Non
     assert (data.captions, said) == (CAPTIONS, [])
 
 
-def test_fields_of_webdataset_may_contain_a_dot(tmp_path: Path) -> None:
+def test_webdataset_fields_may_contain_a_dot(tmp_path: Path) -> None:
     files = []
     for number in range(N):
         files += [*brought.members(number), (f"{number:09d}.seg.png", b"no picture that is read")]
@@ -137,7 +137,7 @@ def test_fields_of_webdataset_may_contain_a_dot(tmp_path: Path) -> None:
     assert data.read(1).tobytes() == brought_pixels(1)
 
 
-def test_a_stream_of_tars_yields_the_rows_of_the_tars(tmp_path: Path) -> None:
+def test_streaming_tars_yields_the_same_rows(tmp_path: Path) -> None:
     root = brought.img2dataset_webdataset(tmp_path)
     stream = open_data("captions", root, streaming=True)
     records = list(stream.records())
@@ -253,7 +253,7 @@ OBJECTS = [{"image": file, "caption": text} for file, text in ROWS]
         ),
     ],
 )
-def test_formats_with_unusual_endings_or_lists_are_read_with_a_warning(
+def test_formats_with_unusual_extensions_or_lists_are_read_with_a_warning(
     name: str, content: str, warning: str | None, tmp_path: Path
 ) -> None:
     for file, _ in ROWS:
@@ -274,7 +274,7 @@ def test_bytes_in_a_table_of_captions_are_images(tmp_path: Path) -> None:
     assert data.read(1).mode == "RGB"
 
 
-def test_endings_with_two_dots_in_all_samples_are_fields(tmp_path: Path) -> None:
+def test_extensions_with_two_dots_in_all_samples_are_fields(tmp_path: Path) -> None:
     files = []
     for number, (_, text) in enumerate(ROWS):
         files += [(f"{number}.v2.JPG", brought.jpeg(number)), (f"{number}.v2.TXT", text.encode())]
@@ -399,7 +399,7 @@ def test_a_pattern_without_files_raises_an_error_even_if_another_has_files(tmp_p
         find_layout(f"{tmp_path}/a-{{0..1}}.tar")
 
 
-def test_a_path_with_several_folders_is_not_an_id_on_the_hub(tmp_path: Path, monkeypatch) -> None:
+def test_a_path_with_several_folders_is_not_a_hub_id(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidInputError, match="no such file or folder"):
         find_layout("captions/of/birds")
@@ -411,7 +411,7 @@ def test_an_empty_tar_raises_an_error(tmp_path: Path) -> None:
         opened(path)
 
 
-def test_paths_of_windows_and_endings_in_another_case_are_found(tmp_path: Path) -> None:
+def test_windows_paths_and_extensions_in_a_different_case_are_found(tmp_path: Path) -> None:
     save(tmp_path / "img/a.png")
     save(tmp_path / "img/B.PNG")
     names = ["img/a.png", "img\\a.png", "img/a.PNG", " img/b.png", "img/c.png", "img//a.png"]
@@ -452,7 +452,7 @@ def test_captions_of_unlisted_images_are_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["", ".jpg"])
-def test_captions_of_sd_scripts_are_read_by_file_name(ending: str, tmp_path: Path) -> None:
+def test_sd_scripts_captions_are_matched_by_file_name(ending: str, tmp_path: Path) -> None:
     files = brought.images(tmp_path)
     entries = {
         Path(file).stem + ending: {"caption": caption}

@@ -66,7 +66,7 @@ def make(**changes: Any) -> ImageData:
         r"scores: expected \(1,\) with some finite values",
     ),
 )
-def test_inconsistent_columns_are_refused(call: Any) -> None:
+def test_inconsistent_columns_are_rejected(call: Any) -> None:
     call()
 
 

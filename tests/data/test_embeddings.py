@@ -179,7 +179,7 @@ def test_a_file_written_with_numpy_is_loaded(tmp_path: Path) -> None:
     assert embeddings.about == {"file": str(path), "ignored": ["extra", "other"]}
 
 
-def test_texts_are_loaded_from_a_file_without_images(tmp_path: Path) -> None:
+def test_text_embeddings_are_loaded_from_a_file_without_images(tmp_path: Path) -> None:
     texts = load_texts(write(tmp_path, text=np.eye(2, 4), prompts=np.array(["a", "b"])))
     assert (list(texts), texts["b"].tolist()) == (["a", "b"], [0, 1, 0, 0])
     with pytest.raises(
@@ -217,7 +217,7 @@ def test_a_flipped_bit_and_an_unlisted_column_raise_errors(
 
 
 @pytest.mark.parametrize("column", ["ids", "captions"])
-def test_a_single_text_is_not_read_as_a_column_of_letters(column: str) -> None:
+def test_a_single_string_is_not_treated_as_a_column_of_letters(column: str) -> None:
     settings: dict[str, Any] = {"ids": ("a", "b"), column: "ab"}
     match = f"{column}: expected a list with one string per row, got the string 'ab'"
     with pytest.raises(InvalidInputError, match=match):
@@ -284,7 +284,7 @@ def test_inconsistent_files_raise_errors_with_their_name(
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_features_that_are_not_finite_raise_an_error(value: float, tmp_path: Path) -> None:
+def test_non_finite_features_raise_an_error(value: float, tmp_path: Path) -> None:
     features = np.ones((5, 2), dtype=np.float32)
     features[[2, 4], 1] = value
     path = save_embeddings(

@@ -159,7 +159,7 @@ def write_cifar_10(folder: Path, split_sizes: dict[str, int]) -> None:
         (folder / file).write_bytes(content)
 
 
-def test_the_binary_files_of_cifar_are_trained_on_by_name(tmp_path: Path) -> None:
+def test_cifar_binary_files_can_be_trained_on_by_name(tmp_path: Path) -> None:
     sizes = {f"data_batch_{number}.bin": 6 for number in range(1, 6)} | {"test_batch.bin": 6}
     write_cifar_10(tmp_path / "cifar-10-batches-bin", sizes)
     settings = load_settings(data="cifar10", data_root=str(tmp_path))

@@ -102,7 +102,7 @@ def large(part: int) -> tuple[int, np.ndarray]:
 
 
 @pytest.mark.parametrize("workers", [None, 1])
-def test_passes_print_nothing_issue_no_warnings_and_free_all_objects(
+def test_passes_are_silent_do_not_warn_and_free_all_objects(
     two: OnRay, workers: int | None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     runner = OnRay(workers=workers)
@@ -153,7 +153,7 @@ def raising(error: Exception, part: int) -> None:
 
 @pytest.mark.usefixtures("one_retry")
 @pytest.mark.parametrize("workers", [None, 1])
-def test_errors_of_the_work_are_raised_and_a_part_that_kills_its_workers_ends_the_pass(
+def test_worker_errors_are_raised_and_a_part_that_kills_its_workers_ends_the_pass(
     two: OnRay, workers: int | None
 ) -> None:
     runner = OnRay(workers=workers)
@@ -287,7 +287,7 @@ def test_workers_that_die_in_the_model_are_reported_with_the_rows_of_the_shard(
 
 
 @pytest.mark.parametrize("is_own", [False, True])
-def test_a_killed_program_leaves_no_process_and_another_resumes(
+def test_a_killed_program_leaves_no_processes_and_a_second_one_resumes(
     two: OnRay, tmp_path: Path, is_own: bool
 ) -> None:
     """The program starts Ray itself, or runs on a cluster."""

@@ -95,7 +95,7 @@ def test_results_do_not_depend_on_the_parts(
 @pytest.mark.parametrize(
     "selection", [SOME["mask"], SOME["in disorder"], torch.tensor([5, 5, 99]), slice(10, 20)]
 )
-def test_selected_and_changed_rows_match_those_of_the_whole(selection: Any) -> None:
+def test_selected_and_changed_rows_match_those_of_the_full_array(selection: Any) -> None:
     expected = PLAIN[
         torch.from_numpy(selection.copy()) if isinstance(selection, np.ndarray) else selection
     ]
@@ -112,7 +112,7 @@ def test_selected_and_changed_rows_match_those_of_the_whole(selection: Any) -> N
         )
 
 
-def test_rows_that_are_zero_are_reported(tmp_path: Path) -> None:
+def test_zero_rows_are_reported(tmp_path: Path) -> None:
     broken = SMALL.copy()
     broken[43] = 0
     with pytest.raises(
@@ -265,7 +265,7 @@ def clip_retrieval(folder: Path, *, dropped: int = 0) -> Path:
     return folder
 
 
-def test_a_folder_of_clip_retrieval_includes_its_metadata(tmp_path: Path) -> None:
+def test_a_clip_retrieval_folder_includes_its_metadata(tmp_path: Path) -> None:
     # Brackets in a folder name are not a glob pattern.
     folder = clip_retrieval(tmp_path / "laion [2]")
     (folder / "text_emb").mkdir()

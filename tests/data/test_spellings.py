@@ -93,7 +93,7 @@ def test_ranges_that_spreadsheets_converted_to_dates_are_restored() -> None:
     assert meaning_of(" 20 \u2013 29 ") == meaning_of("20_29") == "20-29"
 
 
-def test_spellings_of_fairface_are_merged_with_a_warning(tmp_path: Path) -> None:
+def test_fairface_spellings_are_merged_with_a_warning(tmp_path: Path) -> None:
     rows = [
         ("20-29", "male", "Latino Hispanic"),
         ("70+", "F", "White"),
@@ -114,7 +114,7 @@ def test_spellings_of_fairface_are_merged_with_a_warning(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("no", "yes"), [("False", "True"), ("-1.0", "1.0"), ("0.0", "1.0")])
-def test_truths_and_floats_of_celeba_are_read(no: str, yes: str, tmp_path: Path) -> None:
+def test_celeba_booleans_and_floats_are_read(no: str, yes: str, tmp_path: Path) -> None:
     values = np.full((2, 40), -1)
     values[0, ATTRIBUTES.index("Male")] = 1
     celeba(tmp_path, tmp_path / "img_align_celeba", values, [2, 2], kaggle=True)
@@ -129,7 +129,7 @@ def test_truths_and_floats_of_celeba_are_read(no: str, yes: str, tmp_path: Path)
     assert data.column("gender").counts == {"female": 1, "male": 1}
 
 
-def test_renamed_columns_and_floats_of_waterbirds_are_read(tmp_path: Path) -> None:
+def test_renamed_waterbirds_columns_and_floats_are_read(tmp_path: Path) -> None:
     for number in range(2):
         save(tmp_path / f"a/{number}.jpg", number)
     lines = ["id,filename,split,y,a", "0,a/0.jpg,2.0,0.0,1.0", "1,a\\1.jpg,2.0,1.0,0.0"]

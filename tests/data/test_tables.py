@@ -54,7 +54,9 @@ def test_labels_can_be_counted_selected_and_set_to_unknown(
 
 
 @given(triples)
-def test_cross_joins_names_and_is_unknown_if_one_is(rows: list[tuple[str | None, ...]]) -> None:
+def test_cross_joins_names_and_is_unknown_if_either_is_unknown(
+    rows: list[tuple[str | None, ...]],
+) -> None:
     columns = [Labels.from_values([row[k] for row in rows], NAMES) for k in range(3)]
     crossed = cross(*columns)
     assert back(crossed) == [None if None in row else "/".join(row) for row in rows]
@@ -181,7 +183,7 @@ def test_labels_of_a_table_match_a_naive_implementation(
         ([], (), []),
     ],
 )
-def test_numbers_are_labels_as_written(
+def test_numbers_become_labels_exactly_as_written(
     column: list, names: tuple[str, ...], codes: list[int]
 ) -> None:
     labels = Labels.from_column(pa.array(column), None, "here")
@@ -213,7 +215,7 @@ def test_every_format_gives_the_same_table(tmp_path: Path, ending: str) -> None:
     ]
 
 
-def test_cells_of_csv_are_unchanged_and_nested_objects_are_dotted_columns(
+def test_csv_cells_are_unchanged_and_nested_objects_become_dotted_columns(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "a.csv"

@@ -83,7 +83,7 @@ def test_pages_have_many_figures_and_one_without_a_source_is_detected() -> None:
     assert unsourced("# A\n\nSee Table 7.1 and Python 3.11.2, at 95%.") == (0, [])
 
 
-def test_files_that_a_page_names_exist() -> None:
+def test_files_named_on_a_page_exist() -> None:
     missing = []
     for path in PAGES:
         for name in re.findall(r"eval/results/([\w/-]+\.\w+)", path.read_text(encoding="utf-8")):
@@ -116,7 +116,7 @@ def test_figures_are_classified_as_equal_within_outside_or_missing() -> None:
     assert replay.compared(committed, again, has_skipped=True) == expected
 
 
-def test_parts_of_a_replay_are_written_into_one_result(tmp_path: Path) -> None:
+def test_parts_of_a_replay_are_written_to_one_result(tmp_path: Path) -> None:
     path = tmp_path / "replay.json"
     replay.write(path, "b", Counter(equal=2, apart=1))
     replay.write(path, "a", Counter(equal=5))

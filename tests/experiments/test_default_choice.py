@@ -45,7 +45,7 @@ def test_a_method_missing_from_a_table_is_not_selected() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_rule_matches_a_naive_implementation(seed: int) -> None:
+def test_the_selection_rule_matches_a_naive_implementation(seed: int) -> None:
     rng = np.random.default_rng(seed)
     table = rng.uniform(-0.2, 0.8, size=(6, 4))
     bad = rng.random((6, 4)) < 0.05
@@ -84,7 +84,7 @@ def test_gains_and_costs_match_the_committed_table() -> None:
     assert set(chosen) == {"all", "celeba professions", "celeba age"}
 
 
-def test_what_assigns_values_is_chosen_by_the_gap_taken_away_and_the_professions_lost() -> None:
+def test_value_assigning_methods_are_selected_by_gap_reduction_and_lost_professions() -> None:
     rows = json.loads((RESULTS / "steer.json").read_text())["figures"]
     value = {(row["subset"], row["metric"], row["method"]): row["value"] for row in rows}
     scores = {}

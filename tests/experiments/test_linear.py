@@ -46,7 +46,7 @@ def write_stl(folder: Path, labels: np.ndarray, images: np.ndarray, split: str) 
     (folder / f"{split}_y.bin").write_bytes((labels + 1).astype(np.uint8).tobytes())
 
 
-def test_the_cifar_10_format_is_read_back(
+def test_the_cifar_10_format_round_trips(
     tmp_path: Path,
 ) -> None:
     labels = np.array([2, 0, 1, 1])
@@ -71,7 +71,7 @@ def test_the_cifar_100_format_has_the_fine_class_after_the_coarse_one(tmp_path: 
     assert np.array_equal(np.asarray(opened.read(0)), image)
 
 
-def test_the_stl_10_format_is_read_back(
+def test_the_stl_10_format_round_trips(
     tmp_path: Path,
 ) -> None:
     labels = np.array([0, 2])
@@ -83,7 +83,7 @@ def test_the_stl_10_format_is_read_back(
     assert np.array_equal(np.asarray(opened.read(1)), images[1])
 
 
-def test_pickled_and_damaged_files_are_refused(tmp_path: Path) -> None:
+def test_pickled_and_damaged_files_are_rejected(tmp_path: Path) -> None:
     refused(lambda: open_binary("cifar10", tmp_path / "cifar-10-batches-py", "test"), "pickles")
     folder = tmp_path / "cifar-10-batches-bin"
     refused(lambda: open_binary("cifar10", folder, "test"), "test_batch.bin: not found")

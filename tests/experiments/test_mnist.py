@@ -63,7 +63,7 @@ def downloads(files: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 class TestReaders:
-    def test_idx_files_are_read_back(self, downloads: Path) -> None:
+    def test_idx_files_round_trip(self, downloads: Path) -> None:
         pixels, labels = mnist.read("mnist", "test")
         assert pixels.dtype == torch.uint8
         assert tuple(pixels.shape) == (597, 1, 28, 28)
@@ -130,7 +130,7 @@ class TestSamples:
 
 
 class TestViews:
-    def test_a_view_without_changes_is_the_image(self) -> None:
+    def test_a_view_without_changes_equals_the_image(self) -> None:
         images = torch.rand(4, 1, 12, 12)
         assert torch.allclose(Views(1.0)(images, torch.Generator()), images, atol=1e-5)
 
@@ -182,7 +182,7 @@ def test_clusters_stay_within_the_coarse_classes() -> None:
     assert set(clusters[is_high].tolist()) == set(range(5, 10))
 
 
-def test_cosines_are_sorted_by_what_the_images_of_a_pair_share() -> None:
+def test_cosines_are_grouped_by_what_the_images_of_a_pair_share() -> None:
     digits = np.array([0, 0, 4, 5])
     angles = torch.tensor([0.0, 0.1, 1.0, 2.0])
     embeddings = torch.stack([angles.cos(), angles.sin()], 1)
@@ -250,7 +250,7 @@ def test_a_xi_of_zero_is_accepted(downloads: Path) -> None:
 # lam = .4 from Table A.4, and a q / temperature suited to the small batches of a test.
 @pytest.mark.filterwarnings("ignore:rince. lam")
 @pytest.mark.parametrize("name", NAMES)
-def test_every_arm_runs_from_end_to_end_on_small_digits(
+def test_every_arm_runs_end_to_end_on_small_digits(
     name: str, downloads: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     experiment = Experiment.read(name)
@@ -272,7 +272,7 @@ def test_every_arm_runs_from_end_to_end_on_small_digits(
         assert (tmp_path / "drawn.png").is_file()
 
 
-def test_the_cifar_experiment_is_the_mnist_experiment_on_other_files() -> None:
+def test_the_cifar_experiment_is_the_mnist_experiment_on_different_files() -> None:
     mine, other = (Experiment.read(name) for name in ("ssa", "ssa_cifar10"))
     assert mine.arms == other.arms
     assert mine.tables == other.tables

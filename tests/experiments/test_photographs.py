@@ -44,7 +44,7 @@ def recentred(**settings: Any) -> searches.Recentred:
     return searches.Recentred(directions, centre, spread, Provenance("x"), **settings)
 
 
-def test_equalising_to_zero_is_a_projection_and_narrow_texts_are_unchanged() -> None:
+def test_equalising_to_zero_is_a_projection_and_narrow_text_is_unchanged() -> None:
     texts = normalize(torch.tensor([[0.8, 0.6, 0.0, 0.0], [0.1, 0.9, 0.3, 0.0]]).double(), dim=1)
     assert torch.allclose(recentred()(texts), texts * torch.tensor([0.0, 1.0, 1.0, 1.0]))
     assert torch.allclose(recentred(share=0.5)(texts)[:, 0], texts[:, 0] / 2)

@@ -38,7 +38,7 @@ def test_one_outlying_cluster_widens_the_interval() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not is_present(), reason="the photographs are missing; set VLDEBIAS_REAL")
-def test_every_list_of_the_photographs_has_an_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_photograph_list_has_an_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experiment, "QUERIES", 6)
     table = pd.DataFrame(lists_of(next(all_galleries()), 0))
     assert set(map(str, DESIGNS)) < set(table["method"])

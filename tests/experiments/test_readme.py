@@ -136,7 +136,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("hub")
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 @pytest.mark.parametrize(("block", "expected", "path"), with_output("python"))
-def test_python_runs_and_prints_the_output_beneath(
+def test_python_code_runs_and_prints_the_output_below_it(
     block: str,
     expected: str | None,
     path: Path,
@@ -151,7 +151,7 @@ def test_python_runs_and_prints_the_output_beneath(
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
-def test_the_lines_for_an_index_run_with_stand_ins() -> None:
+def test_the_lines_for_an_index_run_with_test_doubles() -> None:
     """Run the `py` block of README with a function as `embed`, and an `index` that searches
     vectors."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -172,7 +172,7 @@ def test_the_lines_for_an_index_run_with_stand_ins() -> None:
     assert names["found"].shape == (1, 10)
 
 
-def test_the_server_for_a_hosted_api_balances_a_client_s_request(
+def test_the_server_for_a_hosted_api_balances_a_client_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Replace the public server by a local one, and the printed port by a free one."""
@@ -250,7 +250,7 @@ def test_the_table_of_starting_points_has_six_short_blocks() -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 @pytest.mark.parametrize(("block", "expected", "path"), with_output("bash"))
-def test_commands_run_and_print_the_output_beneath(
+def test_commands_run_and_print_the_output_below_them(
     block: str, expected: str | None, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`bash` blocks run offline unchanged; `console` blocks name models on the hub or users' own

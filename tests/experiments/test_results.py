@@ -121,7 +121,7 @@ def test_a_result_states_its_command_and_date_and_is_quoted_by_a_page() -> None:
         assert result.date, path
 
 
-def test_tables_of_pages_match_the_committed_results() -> None:
+def test_tables_on_pages_match_the_committed_results() -> None:
     for page in readme.BLOCKS:
         assert readme.render(page) == (ROOT / page).read_text(encoding="utf-8"), (
             "run python -m eval.readme"

@@ -210,7 +210,7 @@ class TestEachOnNextToNothing:
         )
 
     @pytest.mark.parametrize("noise", ["mixture", "class", "crop"])
-    def test_a_loss_that_needs_results_of_other_arms_runs_them_first(
+    def test_a_loss_that_needs_results_from_other_arms_runs_them_first(
         self, small: None, noise: str
     ) -> None:
         settings = Experiment.read("which_loss_heads").given
@@ -246,7 +246,7 @@ class TestEachOnNextToNothing:
             assert 0 <= every_loss.every_loss({**cell, "tuning": True})["validation"] <= 1
 
     @pytest.mark.parametrize("arm", ["not trained", "RINCE"])
-    def test_batch_sizes_run(
+    def test_the_batch_size_experiment_runs(
         self, arm: str, renders: None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(batch_sizes, "POOL", 480)
@@ -256,7 +256,7 @@ class TestEachOnNextToNothing:
         # A single step at a tenth of the learning rate hardly changes a trained model.
         assert 0.3 < figures_of_cell["zero_shot_accuracy"] <= 1
 
-    def test_noisy_digits_run(self) -> None:
+    def test_the_noisy_digits_experiment_runs(self) -> None:
         cell = {
             "settings": arms("noisy_digits")["InfoNCE"],
             "eta": 0.4,

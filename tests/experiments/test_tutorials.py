@@ -92,7 +92,7 @@ def kept_lines(printed: str, expected: str) -> str:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_a_tutorial_runs_from_the_first_line_to_the_last(path: Path, tmp_path: Path) -> None:
+def test_a_tutorial_runs_from_start_to_finish(path: Path, tmp_path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     ran = 0
     for block in BLOCKS.finditer(text):

@@ -70,7 +70,7 @@ def test_lean_is_measured_along_the_pairs(cloud):
     assert lean(queries[::-1], cloud[3], shares) == pytest.approx(-1, abs=1e-3)
 
 
-def test_ranks_only_include_methods_of_both_models():
+def test_ranks_only_include_methods_measured_on_both_models():
     real = {"none": 9.0, "a": 0.1, "b": 0.2, "c": 0.3, "other": 0.0}
     assert correlation({"none": 0.0, "random": 0.5, "a": 1, "b": 2, "c": 3}, real) == pytest.approx(
         1

@@ -142,7 +142,7 @@ def test_chats_contain_the_balanced_prompts_of_other_languages(name, language, m
     assert torch.equal(drawn, expected)
 
 
-def test_modular_pipelines_behave_alike():
+def test_modular_pipelines_behave_the_same():
     pipe = modular("StableDiffusionXL")
     small = {
         "num_inference_steps": 2,
@@ -223,7 +223,7 @@ def test_stated_prompts_and_prompts_without_a_person_are_bit_identical():
     assert attachment.sampled == [None] * 4
 
 
-def test_three_states_and_strength_as_a_share_of_the_images():
+def test_all_three_states_work_and_strength_is_the_share_of_images():
     pipe = tiny.sd()
     call = {"num_images_per_prompt": 4, "negative_prompt": "blurry", "guidance_scale": 3.0}
     bare = tiny.draw(pipe, "A photo of a nurse.", **call)
@@ -287,7 +287,7 @@ def test_balanced_prompts_are_the_default_of_pipelines():
 
 
 @pytest.mark.parametrize("method", [None, "default"])
-def test_persons_in_an_input_picture_only_change_by_explicit_request(method, caplog):
+def test_people_in_an_input_picture_only_change_on_request(method, caplog):
     from diffusers import StableDiffusionImg2ImgPipeline
 
     log_once.cache_clear()
@@ -321,7 +321,7 @@ def test_twenty_workers_draw_different_values():
     assert len(written) == 2
 
 
-def test_each_kind_of_attachment_has_only_its_own_members():
+def test_each_kind_of_attachment_only_has_its_own_members():
     sampling = ("seed", "sampled", "last_call", "calls", "log", "balancer")
     rewriting = ("rewrite", "originals")
     editing = ("projections", "apply", "stated", "gate")
@@ -333,6 +333,6 @@ def test_each_kind_of_attachment_has_only_its_own_members():
         assert not any(hasattr(attachment, name) for name in (*editing, "giving"))
 
 
-def test_stated_values_are_always_kept():
+def test_stated_values_are_always_preserved():
     with pytest.raises(InvalidInputError, match="keep_stated=False"):
         balanced(tiny.sd(), keep_stated=False)

@@ -105,7 +105,7 @@ def check_compiled(name, gender, backend, fullgraph):
 
 
 @torch.no_grad()
-def test_compiled_methods_equal_the_attached_model(gender, why_no_whole_graphs):
+def test_compiled_methods_match_the_attached_model(gender, why_no_whole_graphs):
     """This holds for every version of torch, and as a single graph if it can be traced."""
     check_compiled("clip", gender, "eager", fullgraph=not why_no_whole_graphs)
 
@@ -114,7 +114,7 @@ def test_compiled_methods_equal_the_attached_model(gender, why_no_whole_graphs):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*OPEN_CLIP, *TRANSFORMERS])
 @torch.no_grad()
-def test_encoding_texts_is_one_graph_in_every_class(gender, name):
+def test_text_encoding_is_a_single_graph_in_every_class(gender, name):
     check_compiled(name, gender, "aot_eager", fullgraph=True)
 
 
@@ -130,7 +130,7 @@ def test_generated_code_gives_the_same_output(gender, name):
 @pytest.mark.usefixtures("whole_graphs")
 @pytest.mark.parametrize("name", [pytest.param("clip", marks=pytest.mark.slow), "CLIPModel"])
 @torch.no_grad()
-def test_whole_models_are_one_graph(gender, name):
+def test_entire_models_compile_to_a_single_graph(gender, name):
     subject = subject_of(name)
     ids = ids_of(subject)
     images = IMAGES[: len(ids)]

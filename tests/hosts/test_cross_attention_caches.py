@@ -135,7 +135,7 @@ def test_the_edit_takes_effect_with_a_cache_and_strength_zero_is_bit_identical(
 
 
 @pytest.mark.parametrize("name", ["FirstBlockCache", "MagCache"])
-def test_a_fit_is_the_same_with_a_cache_as_without(
+def test_a_fit_is_the_same_with_and_without_a_cache(
     name: str, wan: tuple[Any, Draw, dict[str, Any]]
 ) -> None:
     pipe, _, options = wan
@@ -147,7 +147,7 @@ def test_a_fit_is_the_same_with_a_cache_as_without(
     assert torch.equal(within.times, without.times)
 
 
-def test_faster_cache_is_refused_by_name(wan: tuple[Any, Draw, dict[str, Any]]) -> None:
+def test_faster_cache_is_rejected_by_name(wan: tuple[Any, Draw, dict[str, Any]]) -> None:
     pipe, draw, options = wan
     edit = fit(pipe, options)
     attachment = debias(pipe, edit)

@@ -80,7 +80,7 @@ def marked(names: list[str]) -> list[Any]:
 
 @pytest.mark.filterwarnings("ignore:In CPU autocast")  # Mochi's own pipeline without a GPU
 @pytest.mark.parametrize("name", marked([*FAMILIES, *CASES]))
-def test_every_family_is_supported_or_refused_with_a_message(name: str) -> None:
+def test_every_family_is_supported_or_rejected_with_a_message(name: str) -> None:
     if name in SERVED:
         layers = layers_of(name)
         assert layers

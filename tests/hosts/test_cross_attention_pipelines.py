@@ -211,7 +211,7 @@ def test_the_output_of_an_ip_adapter_is_not_edited(form: str) -> None:
     torch.testing.assert_close(changes[1], changes[0], atol=1e-5, rtol=1e-3)
 
 
-def test_modular_pipelines_are_refused_with_a_message() -> None:
+def test_modular_pipelines_are_rejected_with_a_message() -> None:
     with pytest.raises(UnsupportedHostError, match="a modular pipeline has no encode_prompt"):
         fit_projection(tiny.modular("StableDiffusionXL"), SET, method=METHOD)
 

@@ -97,7 +97,7 @@ def test_a_text_tower_is_edited_in_three_states(gender: PromptSet) -> None:
 
 
 @torch.no_grad()
-def test_merging_needs_the_head(gender: PromptSet) -> None:
+def test_merging_requires_the_head(gender: PromptSet) -> None:
     clip = Clip()
     ids = counts(PROMPTS)
     attachment = vldebias.debias(clip_host(clip), gender, keep_stated=False)
@@ -166,13 +166,13 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refusals_give_advice(name: str) -> None:
+def test_errors_give_advice(name: str) -> None:
     make, words = REFUSED[name]
     with pytest.raises((InvalidInputError, UnsupportedHostError), match=words):
         make()
 
 
-def test_unreadable_prompts_and_outputs_are_refused(
+def test_unreadable_prompts_and_outputs_are_rejected(
     gender: PromptSet,
 ) -> None:
     clip = Clip()
@@ -232,7 +232,7 @@ def test_a_submodule_is_edited_in_three_states(gender: PromptSet) -> None:
         ("poler", "no method 'poler'; .*pooler"),
     ],
 )
-def test_a_method_that_does_not_return_the_rows_is_refused(
+def test_a_method_that_does_not_return_the_rows_is_rejected(
     gender: PromptSet, place: str, words: str
 ) -> None:
     tower = Tower()
@@ -275,7 +275,7 @@ def test_rows_of_any_type_are_stored_as_directions() -> None:
         {"a": [math.nan]},
     ],
 )
-def test_invalid_rows_are_refused(rows: dict[str, Any]) -> None:
+def test_invalid_rows_are_rejected(rows: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError, match="text embeddings"):
         TextTable(rows)
 
@@ -285,7 +285,7 @@ def test_missing_prompts_are_counted_and_listed() -> None:
         TextTable({"a": [1.0, 0.0]}).embed(list("abcdef"), "joint")
 
 
-def test_a_table_of_embeddings_is_refused(gender: PromptSet) -> None:
+def test_a_table_of_embeddings_is_rejected(gender: PromptSet) -> None:
     table = TextTable({text: torch.randn(4) for text in gender.texts})
     with pytest.raises(UnsupportedHostError, match="table of text embeddings"):
         vldebias.debias(table, gender, method="cali")

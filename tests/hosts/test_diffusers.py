@@ -202,7 +202,7 @@ def refuses(pipe, attachment, match, is_unchanged=True):
     assert attachment.state == "attached"
 
 
-def test_adapters_are_refused_until_they_are_fused():
+def test_adapters_are_rejected_until_they_are_fused():
     from peft import LoraConfig
 
     pipe = tiny.with_own_components(tiny.sd())
@@ -219,7 +219,7 @@ def test_adapters_are_refused_until_they_are_fused():
     assert alike(tiny.draw(pipe), expected, bare)
 
 
-def test_missing_and_unsuitable_weights_are_refused():
+def test_missing_and_unsuitable_weights_are_rejected():
     pipe = tiny.with_own_components(tiny.pixart())
     attachment = everything(pipe)
     layer = pipe.transformer.caption_projection
@@ -233,7 +233,7 @@ def test_missing_and_unsuitable_weights_are_refused():
     refuses(pipe, attachment, "not all were found")
 
 
-def test_unets_with_another_layer_before_the_prompt_or_fused_keys_are_refused():
+def test_unets_with_another_layer_before_the_prompt_or_fused_keys_are_rejected():
     pipe = tiny.with_own_components(tiny.sd())
     bare = tiny.draw(pipe)
     attachment = everything(pipe)

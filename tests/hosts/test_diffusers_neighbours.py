@@ -75,7 +75,7 @@ def test_a_previously_loaded_lora_is_part_of_the_fit(lora):
     assert torch.equal(tiny.draw(pipe), image)
 
 
-def test_a_projection_fitted_with_other_adapters_warns(lora, tmp_path):
+def test_a_projection_fitted_with_different_adapters_warns(lora, tmp_path):
     plain = tiny.sd()
     pipe = tiny.with_own_components(tiny.sd())
     without_lora = fit_projection(plain, tiny.gender())
@@ -193,7 +193,7 @@ def test_a_shared_encoder_warns_once_with_advice(make):
             assert tiny.equal_tensors(tiny.encode(rebuilt), tiny.encode(pipe))
 
 
-def test_intended_calls_and_fits_do_not_warn():
+def test_valid_calls_and_fits_do_not_warn():
     pipe = tiny.sd()
     rebuilt = _components(pipe)
     attachment = debias(pipe, tiny.gender(), method="cali")
@@ -209,7 +209,7 @@ def test_intended_calls_and_fits_do_not_warn():
 
 
 @pytest.mark.parametrize("method", ["cali", "balanced-prompts"])
-def test_copying_or_pickling_an_attached_pipeline_is_refused(method):
+def test_copying_or_pickling_an_attached_pipeline_is_rejected(method):
     pipe = tiny.sd()
     attachment = debias(pipe, tiny.gender() if method == "cali" else "gender", method=method)
     for way in (copy.deepcopy, pickle.dumps):

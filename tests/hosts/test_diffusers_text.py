@@ -129,7 +129,7 @@ def test_prompts_are_batched_if_their_padding_is_the_same(make, is_together, mon
     assert sizes == ([16, 16] if is_together else [1] * 20)
 
 
-def test_a_template_written_into_the_prompts_does_not_reach_the_gate():
+def test_a_template_inside_the_prompts_does_not_reach_the_gate():
     """Z-Image writes its chat template into the list of prompts; "user" is not a word of the
     prompt."""
     case = CASES["ZImage"]
@@ -164,7 +164,7 @@ def test_tokens_that_show_the_image_stay_unchanged(name):
         assert not torch.equal(attached[i, start], bare[i, start])
 
 
-def test_layers_other_than_the_fitted_ones_are_refused():
+def test_layers_other_than_the_fitted_ones_are_rejected():
     """They may have the same width, but they are a different space."""
     case = CASES["Flux2Klein"]
     pipe = case.make()
@@ -178,7 +178,7 @@ NURSE = "A photo of a nurse."
 PERSON = "A photo of a female nurse."
 
 
-def test_an_attached_model_encodes_other_wordings_itself():
+def test_an_attached_model_encodes_additional_wordings_itself():
     model, _, tokenizer = load_clip()
     stated = [
         f"A photo of a {value} {job}."
@@ -195,7 +195,7 @@ def test_an_attached_model_encodes_other_wordings_itself():
     torch.testing.assert_close(changed.norm(dim=1), bare.norm(dim=1))
 
 
-def test_a_single_wording_equals_its_prompt_bit_for_bit():
+def test_a_single_wording_is_bit_identical_to_its_prompt():
     pipe = tiny.sd()
     call = {"guidance_scale": 3.0, "negative_prompt": "old", "num_images_per_prompt": 2}
     texts = ("A photo of a nurse of any gender.", NURSE, PERSON)
@@ -224,7 +224,7 @@ def test_each_value_averages_the_states_at_every_position(make):
                     )
 
 
-def test_wordings_of_another_length_are_refused_without_padding():
+def test_wordings_of_a_different_length_are_rejected_without_padding():
     case = CASES["QwenImage"]
     pipe = case.make()
     message = r"'suffix': the wordings' states have shape \(1, \d+, \d+\), but the prompts'"

@@ -45,7 +45,7 @@ TEXT_ONLY = [name for name in TRANSFORMERS if "Text" in name]
 
 @torch.no_grad()
 @EVERY
-def test_every_path_of_images_is_edited_in_three_states(name: str, gender: PromptSet) -> None:
+def test_every_image_code_path_is_edited_in_three_states(name: str, gender: PromptSet) -> None:
     subject = SEEING[name]()
     model = subject.host
     before = subject.state()
@@ -124,7 +124,7 @@ def test_images_never_count_as_stated(gender: PromptSet, images: Tensor) -> None
 @pytest.mark.parametrize(
     ("name", "side"), [*((name, "image") for name in SEEING), *((n, "both") for n in BOTH)]
 )
-def test_merged_equals_attached_or_is_refused(name: str, side: str, gender: PromptSet) -> None:
+def test_merged_equals_attached_or_is_rejected(name: str, side: str, gender: PromptSet) -> None:
     subject = SEEING[name]()
     before = subject.state()
     weights = copy.deepcopy(subject.host.state_dict())
@@ -160,7 +160,7 @@ def test_merged_equals_attached_or_is_refused(name: str, side: str, gender: Prom
 
 
 @pytest.mark.parametrize("side", [None, "both"])
-def test_a_host_reads_its_model_again_after_a_merge_of_images(
+def test_a_host_rereads_its_model_after_images_are_merged(
     side: str | None, gender: PromptSet
 ) -> None:
     """This also applies if the edit is attached to a copy of the host with other sides."""
@@ -224,7 +224,7 @@ def shifted(model: nn.Module, tower: nn.Module) -> nn.Module:
     return changed
 
 
-def test_projections_of_other_image_towers_are_refused(gender: PromptSet) -> None:
+def test_projections_for_other_image_towers_are_rejected(gender: PromptSet) -> None:
     model = make_clip()
     known = {"tokenizer": tokenizer_for(model)}
     projection = vldebias.fit_projection(model, gender, **known)

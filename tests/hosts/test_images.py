@@ -41,7 +41,7 @@ def plain(size: int = 32) -> transforms.Compose:
 
 
 @pytest.mark.parametrize("name", TRANSFORMERS)
-def test_transformers_features_equal_forward(name: str) -> None:
+def test_transformers_features_match_forward(name: str) -> None:
     skip_lost(name)
     model = models_tiny.made(name)
     processor = processor_of(name)
@@ -62,7 +62,7 @@ def test_transformers_features_equal_forward(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", models_tiny.OPEN_CLIP)
-def test_open_clip_features_equal_forward(name: str) -> None:
+def test_open_clip_features_match_forward(name: str) -> None:
     torch.manual_seed(1)
     model = models_tiny.OPEN_CLIP[name]()
     preprocess = plain()
@@ -116,7 +116,7 @@ def test_every_weight_and_buffer_of_the_tower_affects_the_digest(name: str) -> N
         digest(model.to("meta"))
 
 
-def test_classes_and_settings_of_modules_affect_the_digest() -> None:
+def test_module_classes_and_settings_affect_the_digest() -> None:
     """None of these changes a weight."""
     model = models_tiny.make_clip()
     block = model.visual.transformer.resblocks[0]
@@ -149,7 +149,7 @@ DESCRIBED = [
 ]
 
 
-def test_descriptions_of_preprocessing_are_distinct_and_stable() -> None:
+def test_preprocessing_descriptions_are_distinct_and_stable() -> None:
     def describe(build):
         return image_encoder(models_tiny.make_clip(), build()).preprocessing
 
@@ -165,7 +165,7 @@ def test_descriptions_of_preprocessing_are_distinct_and_stable() -> None:
     [lambda image: greyed(image), transforms.Compose([transforms.Lambda(greyed)])],
     ids=["lambda", "transforms.Lambda"],
 )
-def test_unidentifiable_preprocessing_is_refused(preprocess: Any) -> None:
+def test_unidentifiable_preprocessing_is_rejected(preprocess: Any) -> None:
     model = models_tiny.make_clip()
     with pytest.raises(InvalidInputError, match="preprocessing="):
         image_encoder(model, preprocess)
@@ -175,7 +175,7 @@ def test_unidentifiable_preprocessing_is_refused(preprocess: Any) -> None:
     )
 
 
-def test_missing_image_towers_and_pixels_are_refused() -> None:
+def test_missing_image_towers_and_pixels_are_rejected() -> None:
     with pytest.raises(UnsupportedHostError, match="SiglipTextModel: no image tower"):
         image_encoder(models_tiny.made("SiglipTextModel"), plain())
     for made, message in (

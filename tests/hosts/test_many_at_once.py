@@ -127,7 +127,7 @@ def test_a_task_never_reads_the_call_of_another_task(attachment):
     assert len(attachment.sampled) == 1
 
 
-def test_the_cells_of_a_notebook_share_the_last_call(attachment):
+def test_notebook_cells_share_the_last_call(attachment):
     """A notebook runs each cell in a task with the context of the previous one."""
 
     async def cell(code):
@@ -174,7 +174,7 @@ def test_on_call_receives_the_data_for_a_log():
         record.values = ()
 
 
-def test_errors_of_on_call_are_raised_after_the_pictures():
+def test_errors_in_on_call_are_raised_after_the_pictures_are_generated():
     pipe = tiny.sd()
     steps = []
 
@@ -198,7 +198,7 @@ def test_errors_of_on_call_are_raised_after_the_pictures():
         tiny.draw(pipe, OPEN)  # no error remains to be raised
 
 
-def test_on_call_is_refused_if_no_values_are_sampled():
+def test_on_call_is_rejected_if_no_values_are_sampled():
     with pytest.raises(InvalidInputError, match="samples no values"):
         debias(tiny.sd(), "gender", method="cali", on_call=print)
     with pytest.raises(InvalidInputError, match="expected a function"):

@@ -147,7 +147,7 @@ def test_clip_ids_of_english_prompts_are_decided_without_decoding():
     assert not table.unsure(table.facts(ids_of(tokenizer, texts))).any()
 
 
-def test_a_tokenizer_that_decodes_differently_is_read_by_its_text():
+def test_a_tokenizer_that_decodes_differently_falls_back_to_its_text():
     tokenizer = tiny.clip_tokenizer()
     decode = decode_of(tokenizer)
 

@@ -195,14 +195,14 @@ REFUSED = {name: way for name, way in vars(Untold).items() if name[0] != "_"} | 
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_indistinguishable_pipelines_are_refused(name, build):
+def test_indistinguishable_pipelines_are_rejected(name, build):
     pipe = build(encode_prompt=REFUSED[name])
     with pytest.raises(UnsupportedHostError, match=type(pipe).__name__):
         debias(pipe, tiny.gender(), method="cali")
     assert "encode_prompt" not in vars(pipe)
 
 
-def test_truncated_prompts_and_unknown_roles_are_refused(build):
+def test_truncated_prompts_and_unknown_roles_are_rejected(build):
     host = resolve(build(encode_prompt=encoding(lambda z: z[:, :50])))
     assert host.embed([PLAIN], "sequence").shape == (1, 32)
     with pytest.raises(
@@ -238,13 +238,13 @@ class Ways:
 
 
 @pytest.mark.parametrize("name", [name for name in vars(Ways) if name[0] != "_"])
-def test_a_second_path_of_the_prompt_is_refused(name, build):
+def test_a_second_path_for_the_prompt_is_rejected(name, build):
     pipe = build(__call__=vars(Ways)[name])
     with pytest.raises(UnsupportedHostError, match=type(pipe).__name__):
         resolve(pipe)
 
 
-def test_a_class_without_source_is_refused():
+def test_a_class_without_source_is_rejected():
     members = {}
     exec(
         "def encode_prompt(self, prompt):\n    prompt_embeds = self.encode(prompt)\n    return"
@@ -255,7 +255,7 @@ def test_a_class_without_source_is_refused():
         resolve(acme(type("FrozenPipeline", (Acme,), {"encode_prompt": members["encode_prompt"]})))
 
 
-def test_a_class_with_the_wrong_source_is_refused(monkeypatch):
+def test_a_class_with_the_wrong_source_is_rejected(monkeypatch):
     # As after `exec` in a program of `python -c`, which Python 3.13 returns as the source.
     text = "import sys\n"
     monkeypatch.setitem(linecache.cache, "<program>", (len(text), None, [text], "<program>"))

@@ -94,7 +94,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_requests_of_one_image_are_even(
+def test_single_image_requests_are_even(
     client: Any, gemini: Any, address: str, services: FalseServices, name: str
 ) -> None:
     ask = asks(client, gemini, address)[name]

@@ -68,7 +68,7 @@ def printed_blocks() -> list[str]:
     return re.findall(r"```py\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 
 
-def test_every_row_of_the_page_has_a_test() -> None:
+def test_every_row_on_the_page_has_a_test() -> None:
     assert tuple(printed_rows()) == ROWS
 
 

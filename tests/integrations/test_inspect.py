@@ -96,9 +96,7 @@ def run(api: str, folder: Path) -> EvalLog:
     return log
 
 
-def test_shares_and_refusals_of_an_images_api_are_counted_by_the_task(
-    api: str, tmp_path: Path
-) -> None:
+def test_the_task_counts_the_shares_and_refusals_of_an_images_api(api: str, tmp_path: Path) -> None:
     log = run(api, tmp_path)
     assert log.status == "success", log.error
     record = record_of_log(log, "painter-gender")

@@ -68,7 +68,7 @@ def test_the_page_states_the_installed_versions() -> None:
     assert ARCHIVE in page
 
 
-def test_the_experiment_trains_with_the_programs_of_the_page() -> None:
+def test_the_experiment_trains_with_the_programs_on_the_page() -> None:
     pytest.importorskip("grakel", reason=REASON)
     score: Any = score_function(programs()[GRAPHS])
     losses = TASKS["graphs"][2]

@@ -19,7 +19,9 @@ def log(tmp_path: Path) -> AnnotationLog:
     return AnnotationLog(tmp_path / "sub" / "answers.jsonl")
 
 
-def test_the_last_answer_counts_and_nothing_is_rewritten(log: AnnotationLog, monkeypatch) -> None:
+def test_the_last_answer_counts_and_the_file_is_only_appended_to(
+    log: AnnotationLog, monkeypatch
+) -> None:
     synced = []
     real = os.fsync
     monkeypatch.setattr(
@@ -87,7 +89,7 @@ def test_only_an_incomplete_last_line_is_skipped(tmp_path_factory, cut: int) -> 
     ]
 
 
-def test_a_complete_line_without_a_line_break_is_kept(log: AnnotationLog) -> None:
+def test_a_complete_last_line_without_a_line_break_is_kept(log: AnnotationLog) -> None:
     """Files edited by hand are kept even if their content is invalid; users must fix that
     themselves."""
     log.append("a.png", "ada", "gender", "male")

@@ -83,7 +83,7 @@ def test_answers_must_be_probabilities(rows: Any) -> None:
         predict(judge, pictures(2))
 
 
-def test_the_miniature_judge_is_the_network_of_the_world() -> None:
+def test_the_miniature_judge_is_the_packaged_network() -> None:
     images, world = people()
     probabilities = predict(MiniatureJudge().ready(), images)
     twin = load_judge().predict(
@@ -143,7 +143,7 @@ def race(folder: Path, values: Any = None) -> Judge:
     )
 
 
-def test_a_classifier_of_transformers_is_a_judge(classifier: Path) -> None:
+def test_a_transformers_classifier_can_be_a_judge(classifier: Path) -> None:
     images, _ = people(5)
     plain = race(classifier)
     assert plain.names == {"race": ("Latino_Hispanic", "White", "Black", "nobody")}
@@ -163,7 +163,7 @@ def test_a_classifier_of_transformers_is_a_judge(classifier: Path) -> None:
     assert plain.name == str(classifier)
 
 
-def test_labels_of_a_classifier_are_checked(classifier: Path) -> None:
+def test_classifier_labels_are_checked(classifier: Path) -> None:
     for label in ("Green", "White"):
         with pytest.raises(InvalidInputError, match="Latino_Hispanic"):
             race(classifier, {"a": "White", "b": label})
@@ -178,7 +178,7 @@ def zero_shot(reject: tuple[str, ...] = (), **prompts: Any) -> Judge:
     )
 
 
-def test_a_clip_compares_with_the_mean_text_of_each_value() -> None:
+def test_a_clip_judge_compares_images_with_the_mean_text_of_each_value() -> None:
     images, world = people()
     model, preprocess, tokenizer = load_clip()
     gender_probabilities = predict(zero_shot(gender=GENDER), images)["gender"]
@@ -193,7 +193,7 @@ def test_a_clip_compares_with_the_mean_text_of_each_value() -> None:
     np.testing.assert_allclose(gender_probabilities, twin, atol=1e-4)
 
 
-def test_rejects_compete_with_the_values() -> None:
+def test_rejection_prompts_compete_with_the_values() -> None:
     images = people(20)[0]
     probabilities = predict(
         zero_shot(("A photo of a male.", "This is a land background."), gender=GENDER), images
@@ -205,7 +205,7 @@ def test_rejects_compete_with_the_values() -> None:
     )
 
 
-def test_the_scale_is_the_model_s_logit_scale() -> None:
+def test_the_scale_is_the_logit_scale_of_the_model() -> None:
     assert judges.logit_scale(SimpleNamespace(temperature=torch.tensor(0.02))) == pytest.approx(
         50
     )  # as in ALIGN
@@ -305,7 +305,7 @@ def test_the_order_of_values_does_not_change_the_answer(parts) -> None:
     np.testing.assert_allclose(first, again[:, ::-1], rtol=1e-5)
 
 
-def test_batches_do_not_matter(parts) -> None:
+def test_the_batch_size_does_not_change_the_answer(parts) -> None:
     got = judge_of(*parts).predict(pictures(3))["gender"]
     for image, row in zip(pictures(3), got, strict=True):
         np.testing.assert_allclose(judge_of(*parts).predict([image])["gender"][0], row, atol=1e-6)
@@ -348,7 +348,7 @@ def test_the_fingerprint_changes_with_anything_that_affects_the_answers(parts) -
     assert judge_of(*parts).fingerprint == asking[0].fingerprint
 
 
-def test_a_question_has_at_least_two_values_and_a_letter_for_each(parts) -> None:
+def test_a_question_has_at_least_two_values_with_one_letter_each(parts) -> None:
     for values in (("male",), tuple(map(str, range(26)))):
         with pytest.raises(InvalidInputError, match="gender"):
             VlmJudge.build({"model": "tiny", "questions": {"gender": values}})
@@ -377,7 +377,7 @@ def drawn(tmp_path: Path) -> tuple[GeneratedImages, Shows]:
     return paint(tmp_path, np.random.default_rng(0), stated=False, images=2, seeds=[0])
 
 
-def test_answers_are_in_the_order_of_the_images_and_are_stored(drawn) -> None:
+def test_answers_follow_the_order_of_the_images_and_are_stored(drawn) -> None:
     made, shows = drawn
     judge = Reader()
     predictions = judge_images(judge, made)
@@ -399,7 +399,7 @@ def test_answers_are_in_the_order_of_the_images_and_are_stored(drawn) -> None:
     )
 
 
-def test_a_changed_image_and_a_partial_line_are_each_judged_again(drawn) -> None:
+def test_changed_images_and_partial_lines_are_judged_again(drawn) -> None:
     made, shows = drawn
     judge = Reader()
     before = judge_images(judge, made)

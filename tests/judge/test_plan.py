@@ -131,7 +131,7 @@ def test_every_prompt_has_its_images_under_every_variant_with_the_same_noise() -
     assert pinned.noise == 159895270975431  # other noise would give other images
 
 
-def test_subjects_replace_unseen_concepts() -> None:
+def test_given_subjects_replace_the_unseen_concepts() -> None:
     made = plan(prompts="backgrounds", subjects=["waterbird"])
     assert [prompt for prompt in made.prompts if prompt[3] is None] == [
         ("a photo of a waterbird", "waterbird", "unseen", None)
@@ -196,7 +196,7 @@ def test_prompts_with_similar_paths_have_different_files() -> None:
         assert all(len(part) < 100 for part in Path(path).parts)
 
 
-def test_a_plan_is_read_back_from_its_file(tmp_path: Path) -> None:
+def test_a_plan_can_be_read_back_from_its_file(tmp_path: Path) -> None:
     made = plan(options={"height": 64, "negative_prompt": "blurry"})
     assert made.settle(tmp_path).plan == GeneratedImages.open(tmp_path).plan == made
     (tmp_path / "plan.json").write_text("{}")
@@ -233,7 +233,7 @@ def test_a_plan_is_read_back_from_its_file(tmp_path: Path) -> None:
     ({"variants": {"cali": {"lam": float("nan")}}}, "lam"),
     ({"variants": {"cali": {"projection": "folder", "lam": 3.0}}}, "its own lam"),
 )
-def test_invalid_plans_are_refused(changes: dict[str, Any]) -> None:
+def test_invalid_plans_are_rejected(changes: dict[str, Any]) -> None:
     plan(**changes)
 
 
@@ -241,7 +241,7 @@ def test_invalid_plans_are_refused(changes: dict[str, Any]) -> None:
     "name",
     [name for name in METHODS if name != "none" and PIPELINES in METHODS[name].declaration.hosts],
 )
-def test_only_methods_with_lam_have_it_in_their_rows(name: str, tmp_path: Path) -> None:
+def test_only_methods_that_take_lam_have_it_in_their_rows(name: str, tmp_path: Path) -> None:
     made = plan(variants={"mine": {"method": name, "lam": 7.0, "strength": 0.5}}, stated=False)
     result = made.settle(tmp_path).result(task="t", description="", settings={})
     result.add_draws("fid", {"none": 1.0, "mine": 2.0}, n={"images": 3})
@@ -375,7 +375,7 @@ def test_an_interrupted_run_resumes(finished: GeneratedImages, tmp_path: Path) -
     assert contents(tmp_path) == contents(finished.folder)
 
 
-def test_a_default_that_is_an_edit_on_the_pipeline_is_refused(tmp_path: Path) -> None:
+def test_a_default_that_is_an_edit_on_the_pipeline_is_rejected(tmp_path: Path) -> None:
     """Otherwise the plan would claim that values are assigned evenly, and show the wrong chance
     level."""
     generation_task = task(variants={"default": {"method": "default", "prompts": "gender"}})
@@ -412,7 +412,7 @@ def with_another_scheduler() -> Any:
         (with_another_scheduler, {}, "scheduler was"),
     ],
 )
-def test_differences_to_an_existing_folder_are_refused(
+def test_differences_from_an_existing_folder_are_rejected(
     finished: GeneratedImages, pipe: Callable[[], Any], changes: dict[str, Any], named: str
 ) -> None:
     before = contents(finished.folder)
@@ -507,7 +507,7 @@ def test_every_method_for_pipelines_can_be_a_variant(method: str, tmp_path: Path
     assert made.metadata(mitigated.images[0])["method"] == expected
 
 
-def test_strength_of_a_balancing_variant_is_its_share_of_the_images(tmp_path: Path) -> None:
+def test_the_strength_of_a_balancing_variant_is_its_share_of_images(tmp_path: Path) -> None:
     half = {"half": {"method": "balanced-prompts", "strength": 0.5}}
     made = generated_in(tmp_path, variants=half, images=4, stated=False)
     records = [made.metadata(image) for image in chosen(made, variant="half")]

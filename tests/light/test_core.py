@@ -114,7 +114,7 @@ def test_prompts_are_balanced_in_the_shell() -> None:
     assert Counter(values) == {"female": 2, "male": 2}
 
 
-def test_help_only_needs_the_core() -> None:
+def test_help_only_needs_the_core_install() -> None:
     helps = ["--help", "debias --help", "train --help", "eval --help", "serve --help"]
     lists = ["--version", "eval list", "eval data", "methods", "losses"]
     for command, (code, output, message) in answers_of([*helps, *lists]).items():

@@ -63,7 +63,7 @@ def test_half_precision_is_close_to_float32(name, form, precision):
     assert not torch.equal(gradients[0], exact_gradients[0])
 
 
-def test_autocast_rounds_nothing_on_a_cpu():
+def test_autocast_does_not_round_anything_on_a_cpu():
     images, texts = pairs()
     exact = losses.info_nce(images, texts, temperature=0.07, precision="float32")
     with torch.autocast("cpu", torch.bfloat16):
@@ -76,7 +76,7 @@ def test_an_unknown_similarity_precision_raises_an_error():
         losses.info_nce(images, texts, temperature=0.07, precision="int8")
 
 
-def test_the_height_of_blocks_on_a_gpu_follows_its_memory(monkeypatch):
+def test_block_height_on_a_gpu_depends_on_its_memory(monkeypatch):
     """Blocks of any height give the same value, including those of a GPU with little memory."""
     large = torch.empty(65536, 1, device="meta")
     assert sums._rows_at_once(large, large) * len(large) <= 1 << 26

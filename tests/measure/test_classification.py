@@ -41,7 +41,7 @@ from vldebias.metrics import (
 NAN = float("nan")
 
 
-def test_group_accuracy_agrees_with_fairlearn_for_any_array() -> None:
+def test_group_accuracy_matches_fairlearn_for_any_array() -> None:
     rng = np.random.default_rng(0)
     predictions = rng.integers(0, 2, 500)
     labels = rng.integers(0, 2, 500)
@@ -287,7 +287,7 @@ def test_the_interval_of_alpha_equals_a_bootstrap_over_units() -> None:
         for labels in ([[0, 1]], [["m", "f"]] * 2, [[0, NAN], [NAN, 1]], [[1, 1]] * 2)
     ),
 )
-def test_invalid_inputs_of_classification_are_refused(call, arguments) -> None:
+def test_invalid_classification_inputs_are_rejected(call, arguments) -> None:
     call(*arguments)
 
 

@@ -79,7 +79,7 @@ def test_corrected_shares_are_unbiased_and_covered_for_any_judge(name, stratifie
 
 
 @pytest.mark.parametrize(("labels", "warning"), [(10, True), (29, True), (30, False), (100, False)])
-def test_few_labels_warn_and_every_interval_has_a_width(labels, warning):
+def test_few_labels_warn_and_every_interval_has_a_nonzero_width(labels, warning):
     """This includes the case in which judge and people agree about every labelled image, and all
     labels are the same value."""
     judged = np.zeros(400, int)
@@ -96,7 +96,7 @@ def test_few_labels_warn_and_every_interval_has_a_width(labels, warning):
         assert figure.high - figure.low > 0.01
 
 
-def test_an_answer_of_the_judge_without_labels_warns_and_widens_the_interval():
+def test_a_judge_answer_without_labels_warns_and_widens_the_interval():
     rng = np.random.default_rng(60)
     truth, judged = (codes % 2 for codes in world(rng, JUDGES["calls women men"], 400))
     people, _ = sampled(rng, truth, judged, 60, stratified=False)
@@ -303,7 +303,7 @@ def test_the_radius_has_its_nominal_coverage() -> None:
         "positive numbers",
     ),
 )
-def test_invalid_inputs_of_corrected_shares_are_refused(of, given_):
+def test_invalid_inputs_for_corrected_shares_are_rejected(of, given_):
     of(*given_)
 
 

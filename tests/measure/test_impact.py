@@ -81,5 +81,5 @@ def test_the_interval_of_the_inverse_ratio_is_the_inverse_interval() -> None:
     ([3], [2], "expected 0 .. "),
     ([-1], [2], "expected 0 .. "),
 )
-def test_impossible_counts_are_refused(selected: list[int], applicants: list[int]) -> None:
+def test_impossible_counts_are_rejected(selected: list[int], applicants: list[int]) -> None:
     impact_ratios(["a"], applicants, selected)

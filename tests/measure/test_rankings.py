@@ -109,7 +109,7 @@ def test_a_single_group_is_never_skewed_and_warns() -> None:
     ({"prior": "dataset", "n_groups": 3}, "prior: .* groups that cannot occur"),
     ({"n_groups": 1}, "groups: .*n_groups=1"),
 )
-def test_invalid_rankings_are_refused(change: dict) -> None:
+def test_invalid_rankings_are_rejected(change: dict) -> None:
     max_skew(**{"scores": [0.1, 0.2, 0.3], "groups": [0, 1, 0], "k": 2, **change})
 
 

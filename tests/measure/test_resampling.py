@@ -103,7 +103,7 @@ def test_tensors_are_accepted_and_seeds_reproduce() -> None:
     )
 
 
-def test_texts_have_no_mean_and_a_statistic_must_be_a_number() -> None:
+def test_strings_have_no_mean_and_a_statistic_must_be_a_number() -> None:
     labels = ["male", "female", "male"]
     interval = bootstrap_interval(labels, statistic=lambda values: (values == "male").mean())
     assert interval.value == pytest.approx(2 / 3)
@@ -189,5 +189,5 @@ def test_wilson_intervals_agree_with_scipy(n: int, data: st.DataObject) -> None:
     (([1.0, 2.0],), {"statistic": lambda v: float("nan")}, "statistic: .* 2001 of 2001"),
     (([1.0, float("nan")],), {}, r"arrays\[0\]: 1 of 2"),
 )
-def test_invalid_arguments_of_the_bootstrap_are_refused(arrays: tuple, options: dict) -> None:
+def test_invalid_bootstrap_arguments_are_rejected(arrays: tuple, options: dict) -> None:
     bootstrap_interval(*arrays, **options)

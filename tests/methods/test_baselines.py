@@ -111,7 +111,7 @@ def test_after_leace_no_affine_probe_beats_a_constant(shares: tuple[float, ...])
 
 
 @pytest.mark.usefixtures("unshrunk")
-def test_leace_makes_the_smallest_change_of_all_erasing_maps() -> None:
+def test_leace_makes_the_smallest_change_among_all_erasing_maps() -> None:
     """Compare with the orthogonal projection along the same direction, and with other oblique
     ones."""
     codes = torch.arange(2000) % 2
@@ -131,7 +131,7 @@ def test_leace_makes_the_smallest_change_of_all_erasing_maps() -> None:
 
 
 @pytest.mark.usefixtures("unshrunk")
-def test_leace_equals_the_authors_implementation() -> None:
+def test_leace_matches_the_authors_implementation() -> None:
     oracle = pytest.importorskip("concept_erasure", reason="concept-erasure is not installed")
     codes = torch.arange(500) % 3
     rows = normal(500, 10, seed=3) + 0.5 * codes[:, None]
@@ -175,7 +175,7 @@ def test_given_labels_take_precedence_over_zero_shot_labels() -> None:
         r"at least two of the values \['male', 'female'\] of g",
     ),  # the zero-shot value of one image
 )
-def test_unsuitable_labels_are_refused(labels: dict[str, list[str]]) -> None:
+def test_unsuitable_labels_are_rejected(labels: dict[str, list[str]]) -> None:
     reference_problem, images, _ = problem()
     shown = images if labels else images[:1].repeat(9, 1)
     replace(reference_problem, reference=Reference(shown, labels=labels)).fit("leace", "joint")
@@ -202,7 +202,7 @@ def test_null_space_probes_remove_one_direction_per_round() -> None:
         null_space_probes([(torch.ones(10, 3, dtype=torch.float64), torch.arange(10) % 2)], 3)
 
 
-def test_spd_only_changes_the_directions_of_the_probes() -> None:
+def test_spd_only_changes_the_probe_directions() -> None:
     reference_problem, images, gender = problem()
     edit = reference_problem.fit("spd", "joint")
     assert isinstance(edit, TwoTowers)
@@ -240,13 +240,13 @@ def test_sfid_replaces_only_the_informative_dimensions() -> None:
     )
 
 
-def test_sfid_replaces_a_hundred_dimensions_of_clip() -> None:
+def test_sfid_replaces_a_hundred_clip_dimensions() -> None:
     texts = dict(zip((*GENDER.classes, *sum(GENDER.groups, ())), normal(99, 512), strict=False))
     reference = Reference(unit(80, 512), labels={"gender": ["male", "female"] * 40})
     assert Problem(texts, GENDER, reference=reference).fit("sfid", "joint").left.shape[1] == 100
 
 
-def test_roboshot_equals_the_algorithm_applied_vector_by_vector() -> None:
+def test_roboshot_matches_the_algorithm_applied_to_one_vector_at_a_time() -> None:
     harmful = normal(3, 10, seed=4)
     helpful = normal(2, 10, seed=5)
     images = unit(5, 10, seed=6)
@@ -261,7 +261,7 @@ def test_roboshot_equals_the_algorithm_applied_vector_by_vector() -> None:
     assert alone(harmful).abs().max() < 1e-12
 
 
-def test_roboshot_uses_differences_of_values_and_of_classes() -> None:
+def test_roboshot_uses_value_differences_and_class_differences() -> None:
     reference_problem, images, _ = problem()
     male, female = (
         reference_problem.host.embed(texts, "joint") for texts in GENDER.by_value().values()
@@ -275,7 +275,7 @@ def test_roboshot_uses_differences_of_values_and_of_classes() -> None:
     )
 
 
-def test_the_half_way_method_equals_the_authors_implementation() -> None:
+def test_the_half_way_method_matches_the_authors_implementation() -> None:
     recorded = {
         name: torch.tensor(rows, dtype=torch.float64) for name, rows in PUBLISHED["lian"].items()
     }
@@ -313,7 +313,7 @@ def test_the_half_way_method_leaves_vectors_with_only_one_part_unchanged() -> No
     assert HalfWay(basis)(rows.float()).dtype == torch.float32
 
 
-def test_lian_uses_both_sides_and_the_span_of_difference() -> None:
+def test_lian_uses_both_sides_and_the_difference_span() -> None:
     reference_problem, images, _ = problem()
     texts = reference_problem.host.embed(GENDER.classes, "joint")
     methods = [Lian(side) for side in ("both", "text", "image")]
@@ -332,7 +332,7 @@ def test_lian_uses_both_sides_and_the_span_of_difference() -> None:
     assert reference_problem.fit("difference", "joint")(both.basis.T).abs().max() < 1e-12
 
 
-def test_the_second_step_of_bend_equals_the_authors_implementation() -> None:
+def test_the_second_step_of_bend_matches_the_authors_implementation() -> None:
     data = PUBLISHED["bend_vlm"]
     texts, images, query = (
         torch.tensor(data[key], dtype=torch.float64) for key in ("texts", "images", "query")
@@ -346,7 +346,7 @@ def test_the_second_step_of_bend_equals_the_authors_implementation() -> None:
     )
 
 
-def test_a_bent_query_is_the_closest_one_equidistant_from_all_values() -> None:
+def test_a_bent_query_is_the_closest_vector_equidistant_from_all_values() -> None:
     reference_problem, images, gender = problem()
     edit = reference_problem.fit("bend-vlm", "joint")
     query, pilot = reference_problem.host.embed(
@@ -380,7 +380,7 @@ def test_a_bent_query_is_the_closest_one_equidistant_from_all_values() -> None:
 
 
 @pytest.mark.parametrize("keep", ["4", "6"])
-def test_fair_pca_equals_the_authors_implementation(keep: str) -> None:
+def test_fair_pca_matches_the_authors_implementation(keep: str) -> None:
     recorded = PUBLISHED["fair_pca"]
     rows, groups = (
         torch.tensor(recorded[name], dtype=torch.float64) for name in ("rows", "groups")

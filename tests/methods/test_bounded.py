@@ -103,7 +103,7 @@ def test_with_p0_the_strength_is_lowered() -> None:
 
 @settings(max_examples=15, deadline=None)
 @given(seed=seeds, max_loss=st.sampled_from([0.01, 0.05, 0.2]))
-def test_no_text_within_the_bound_is_less_biased(seed: int, max_loss: float) -> None:
+def test_no_vector_within_the_bound_is_less_biased(seed: int, max_loss: float) -> None:
     """For one text, no z with <z, z0> = 1 and at most this loss has a smaller z^T M z."""
     data = pairs(seed)
     text = unit(1, DIM, seed=seed + 2)
@@ -162,7 +162,7 @@ BARE = PromptSet("bare", groups=(("a man", "a woman"),))
 
 
 @refused(*((max_loss, "max_loss") for max_loss in (0.0, 1.0, 1e-7, "0.02", True, float("nan"))))
-def test_invalid_bounds_are_refused(max_loss: Any) -> None:
+def test_invalid_bounds_are_rejected(max_loss: Any) -> None:
     Problem(TextTable({"a": [1.0]}), BARE, max_loss=max_loss)
 
 

@@ -76,7 +76,7 @@ def dense_p0(method: ClosedForm, problem: Problem) -> Tensor:
 
 @laws
 @given(problems())
-def test_every_sum_equalises_the_image_means_as_equalise_does(problem: Problem) -> None:
+def test_every_sum_equalises_the_image_means_like_equalise(problem: Problem) -> None:
     """sqrt(lam w) |D^T P z| <= |z| / 2 for every z, so the gap goes to zero at the same rate as lam
     grows."""
     rows, lam = image_rows(problem)
@@ -108,7 +108,7 @@ def test_a_bounded_sum_is_between_the_sum_and_the_identity(problem: Problem) -> 
 
 @laws
 @given(problems())
-def test_every_sum_equals_its_dense_formula(problem: Problem) -> None:
+def test_every_sum_matches_its_dense_formula(problem: Problem) -> None:
     """P0 is applied last as in the paper; prompt pairs are used as they are, image differences
     after P0."""
     rows, lam = image_rows(problem)
@@ -126,7 +126,7 @@ def test_every_sum_equals_its_dense_formula(problem: Problem) -> None:
 
 @laws
 @given(problems())
-def test_without_images_the_solution_equals_the_papers(problem: Problem) -> None:
+def test_without_images_the_solution_matches_the_paper(problem: Problem) -> None:
     """In Lemma 7.1, I + lam M inverts the part of the pairs and leaves P0; images have no
     effect."""
     pairs = pair_scatters(problem, "joint")[0]

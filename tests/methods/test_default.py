@@ -50,7 +50,7 @@ def classifier(prompts: PromptSet) -> PromptSet:
 
 
 @pytest.mark.parametrize("kind", [HELPED, HARMED])
-def test_a_search_is_not_edited_on_the_basis_of_texts_alone(kind: tuple[float, float]) -> None:
+def test_a_search_is_not_edited_based_on_text_alone(kind: tuple[float, float]) -> None:
     texts, prompts = world(*kind)
     with pytest.warns(AutoDeclinedWarning, match=r"Text alone does not show.*Pass reference="):
         edit = vldebias.fit_projection(texts, prompts)
@@ -66,14 +66,14 @@ def test_a_search_is_not_edited_on_the_basis_of_texts_alone(kind: tuple[float, f
         vldebias.fit_projection(texts, replace(prompts, spurious=()), method="paper")
 
 
-def test_the_advice_for_a_set_without_words_for_values_is_to_add_them() -> None:
+def test_a_set_without_value_words_gets_advice_to_add_them() -> None:
     texts, prompts = world(*HELPED)
     with pytest.warns(AutoDeclinedWarning, match=r"Add words for the values.*method='cali'"):
         edit = vldebias.fit_projection(texts, replace(prompts, attributes={}))
     assert edit.method == "default: none"
 
 
-def test_a_classification_tested_on_texts_records_the_test() -> None:
+def test_a_classification_tested_on_text_records_the_test() -> None:
     texts, prompts = world(*HELPED)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -209,7 +209,7 @@ def test_unusable_reference_images_are_declined(lacks: str) -> None:
 
 
 @quiet
-def test_overlapping_groups_are_used_if_all_wordings_agree_and_else_declined() -> None:
+def test_overlapping_groups_are_used_if_all_wordings_agree_and_declined_otherwise() -> None:
     """The distance between two fitted normals depends on their tails, and therefore on the number
     of images; more images must not change the decision to decline."""
     texts, prompts = without_details()
@@ -274,7 +274,7 @@ def test_separation_is_the_distance_between_two_normals(distance: float) -> None
 
 
 @quiet
-def test_the_example_of_the_readme_gets_an_edit() -> None:
+def test_the_readme_example_gets_an_edit() -> None:
     from vldebias.miniature import load_clip
 
     model, _, tokenizer = load_clip()
@@ -284,7 +284,7 @@ def test_the_example_of_the_readme_gets_an_edit() -> None:
 
 @quiet
 @pytest.mark.parametrize("named", ["no set", "one of two sets"])
-def test_a_classification_without_words_for_values_gets_cali(named: str) -> None:
+def test_a_classification_without_value_words_gets_cali(named: str) -> None:
     texts, prompts = world(*HELPED)
     two = replace(prompts, classes=prompts.classes[:2], class_names=prompts.class_names[:2])
     wordless = replace(two, attributes={})
@@ -335,7 +335,7 @@ def test_evaluate_measures_the_edit_that_debias_attaches(method: str, images: bo
 
 
 @pytest.mark.parametrize("method", [None, "default", "paper", "difference", "orth", "bend-vlm"])
-def test_lam_is_refused_for_methods_that_do_not_take_one(method: str | None) -> None:
+def test_lam_is_rejected_for_methods_that_do_not_take_it(method: str | None) -> None:
     """lam never selects a method and is never ignored; the message lists methods that take it."""
     table = TextTable({text: torch.ones(2) for text in load_prompts("gender").texts})
     why = "no method is named" if method is None else f"method '{method}' takes no lam"
@@ -382,7 +382,7 @@ def test_a_person_stays_a_person_under_the_default(pipe: Any, host: Host) -> Non
         assert portraits_of(pipe) <= bare / 2
 
 
-def test_the_default_removes_at_most_a_hundredth_of_the_space_or_a_direction_per_attribute(
+def test_the_default_removes_at_most_one_percent_of_the_space_or_one_direction_each(
     host: Host,
 ) -> None:
     edit = only(fit_projections(host, SET))

@@ -95,7 +95,7 @@ def test_scatter_is_the_weighted_sum_over_shrunk_differences(
     torch.testing.assert_close(scatter.T @ scatter, naive_matrix(images, within))
 
 
-def test_differences_of_few_images_are_shrunk_to_the_texts_and_of_many_are_not() -> None:
+def test_differences_between_few_images_are_shrunk_towards_the_text_differences() -> None:
     texts = (MALE - FEMALE) / 2**0.5
     beyond = EYE[9]
 
@@ -134,7 +134,7 @@ def test_classes_share_one_difference_unless_they_differ() -> None:
     assert ranks[1] > 2  # axis 9 with either sign, in addition to the values
 
 
-def test_three_values_score_alike_in_both_classes() -> None:
+def test_three_values_get_equal_scores_in_both_classes() -> None:
     values, images = three_values(6000, 1, 1.5 * EYE[9])
     projection = CalibratedProjection.solve([split(values, CLASSES, images).scatter], None, 1e8)
     value = (images @ values.T).argmax(1)
@@ -177,7 +177,7 @@ def test_classes_are_pooled_if_none_has_a_pair() -> None:
     assert within.stability == pooled.stability
 
 
-def test_a_class_without_a_pair_is_left_out() -> None:
+def test_a_class_without_a_pair_is_excluded() -> None:
     images, attribute, label = people(400, seed=9)
     means = split(
         VALUES, CLASSES, images[(label == 0) | (attribute == 0)]
@@ -213,7 +213,7 @@ def test_stability_is_the_cosine_between_the_two_halves(noise: float, stable: bo
     (lambda: split(VALUES, None, torch.ones(3, DIM + 1)), "width 17, but text embeddings have 16"),
     (lambda: split(VALUES, None, people(1, seed=7)[0]).scatter, r"2 images .*\[\d, \d\]"),
 )
-def test_images_that_cannot_be_split_are_refused(call: Any) -> None:
+def test_images_that_cannot_be_split_are_rejected(call: Any) -> None:
     call()
 
 
@@ -284,7 +284,7 @@ class TestOnAModel:
         for scatter in scatters:
             assert (scatter @ fitted(eye).T).norm() < 1e-3 * scatter.norm()
 
-    def test_uninformative_images_cause_a_warning(self, world: Any) -> None:
+    def test_uninformative_images_trigger_a_warning(self, world: Any) -> None:
         model, features = world
         noise = torch.randn(40, features.shape[1], generator=torch.Generator().manual_seed(1))
         for match, images in {"two halves": features[:10], "unaligned": noise}.items():
@@ -292,13 +292,13 @@ class TestOnAModel:
             with pytest.warns(ReferenceWarning, match=match):
                 vldebias.fit_projection(model, GENDER, method="equalise", reference=reference)
 
-    def test_reference_images_are_refused_for_a_pipeline(self, pipe: Any) -> None:
+    def test_reference_images_are_rejected_for_a_pipeline(self, pipe: Any) -> None:
         with pytest.raises(InvalidInputError, match="shared embedding space"):
             vldebias.debias(pipe, "professions-gender", reference=torch.ones(3, 4))
 
 
 @pytest.mark.parametrize("length", [1e-30, 1e30])
-def test_extreme_lengths_of_features_change_nothing(length: float) -> None:
+def test_extreme_feature_lengths_do_not_change_the_result(length: float) -> None:
     images = people(40, seed=1)[0].float()
     scaled = split(VALUES, CLASSES, images * length).scatter
     torch.testing.assert_close(scaled, split(VALUES, CLASSES, images).scatter, rtol=0, atol=1e-6)

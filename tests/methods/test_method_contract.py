@@ -103,7 +103,7 @@ ON += [
 ]  # it rewrites prompts
 
 
-def test_every_declared_method_is_registered_in_its_order_and_reads_its_declaration() -> None:
+def test_every_declared_method_is_registered_in_order_and_follows_its_declaration() -> None:
     of_this_package = [
         name for name, method in METHODS.items() if type(method).__module__.startswith("vldebias.")
     ]
@@ -118,7 +118,7 @@ def test_every_method_can_attach_and_those_that_fit_are_edit_methods() -> None:
         assert isinstance(method, EditMethod) == hasattr(method, "fit"), name
 
 
-def test_the_declaration_of_a_closed_form_lists_the_needs_of_its_terms() -> None:
+def test_a_closed_form_declaration_lists_what_its_terms_need() -> None:
     for name, method in METHODS.items():
         if isinstance(method, ClosedForm):
             assert method.needs == {term.need for term in method.terms}, name
@@ -219,7 +219,7 @@ def assert_same_edit(loaded: Any, fitted: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*two branches of guidance")
 @pytest.mark.parametrize(("name", "host_name"), ON)
-def test_merging_preserves_the_output_or_is_refused_with_a_message(
+def test_merging_preserves_the_output_or_is_rejected_with_a_message(
     cases: dict[str, Case], name: str, host_name: str
 ) -> None:
     case = cases[host_name]
@@ -244,7 +244,7 @@ def test_merging_preserves_the_output_or_is_refused_with_a_message(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_method_is_refused_for_the_wrong_kind_of_host(cases: dict[str, Case], name: str) -> None:
+def test_a_method_is_rejected_for_the_wrong_kind_of_host(cases: dict[str, Case], name: str) -> None:
     hosts = DECLARED[name].hosts
     for host_name, other_host, fits in (
         ("pipeline", "image-text m", PIPELINES in hosts),
@@ -285,7 +285,7 @@ def test_missing_inputs_are_reported_before_anything_is_embedded(name: str, need
         problem.fit(name, "joint")
 
 
-def test_bounds_and_sides_that_do_not_apply_are_refused(cases: dict[str, Case]) -> None:
+def test_bounds_and_sides_that_do_not_apply_are_rejected(cases: dict[str, Case]) -> None:
     with pytest.raises(InvalidInputError, match="got an empty list"):
         Problem(TextTable({"nothing": [1.0]}), [])
     with pytest.raises(
@@ -306,7 +306,7 @@ def test_terms_are_summed_in_any_order_and_only_once() -> None:
     assert (first.name, first.needs) == ("cali+equalise", {Need.PAIRS, Need.IMAGES})
 
 
-def test_entry_points_of_other_packages_register_methods(
+def test_entry_points_in_other_packages_register_methods(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other installed package is ten lines with an entry point."""
@@ -361,7 +361,7 @@ class Mirror(EditMethod):
 
 
 @pytest.mark.parametrize("host_name", ["model", "pipeline"])
-def test_an_edit_of_another_package_is_attached_and_saved(
+def test_an_edit_from_another_package_can_be_attached_and_saved(
     cases: dict[str, Case], host_name: str, tmp_path: Path
 ) -> None:
     case = cases[host_name]
@@ -377,7 +377,7 @@ def test_an_edit_of_another_package_is_attached_and_saved(
         assert torch.equal(case.outputs()[0], flipped)
 
 
-def test_the_edit_of_fit_shares_can_be_attached(cases: dict[str, Case], tmp_path: Path) -> None:
+def test_an_edit_from_fit_shares_can_be_attached(cases: dict[str, Case], tmp_path: Path) -> None:
     case = cases["model"]
     move = vldebias.fit_shares(
         case.host, SET, {"male": 0.3, "female": 0.7}, reference=case.reference, top=0.1
@@ -412,7 +412,7 @@ class Returning(EditMethod):
         ({"joint": 1}, "a dict; expected .* once per role"),
     ],
 )
-def test_anything_but_a_fitted_edit_is_refused_with_advice(fitted: object, message: str) -> None:
+def test_anything_but_a_fitted_edit_is_rejected_with_advice(fitted: object, message: str) -> None:
     rows = {text: torch.randn(4, dtype=torch.float64) for text in SET.texts}
     with pytest.raises(InvalidInputError, match=f"method 'mine': fit returned .*{message}"):
         vldebias.fit_projection(rows, SET, method=Returning(fitted))
@@ -427,7 +427,7 @@ def test_following_the_advice_for_a_matrix_works() -> None:
     torch.testing.assert_close(edit.matrix(), matrix)
 
 
-def test_a_method_without_a_declaration_or_base_class_gets_a_message() -> None:
+def test_a_method_without_a_declaration_or_base_class_raises_a_helpful_error() -> None:
     class Undeclared(EditMethod):
         def fit(self, problem: Problem, role: str) -> Edit:
             raise NotImplementedError
@@ -438,7 +438,7 @@ def test_a_method_without_a_declaration_or_base_class_gets_a_message() -> None:
         type("Fitting", (Method,), {"fit": lambda self, problem, role: None})
 
 
-def test_a_reranking_cannot_be_attached() -> None:
+def test_a_reranking_method_cannot_be_attached() -> None:
     for name in RERANKED:
         assert name not in METHODS
         with pytest.raises(

@@ -125,7 +125,7 @@ def test_a_larger_target_gives_a_larger_share() -> None:
     assert (shares.diff(dim=1) > 0.05).all()
 
 
-def test_targets_equal_to_the_shares_of_all_images_equal_plain_equalising() -> None:
+def test_targets_equal_to_the_overall_shares_give_the_same_edit_as_equalise() -> None:
     """This applies to two groups that mirror each other: equally many, with equal variances under
     neutral queries."""
     images, _ = crowd(400, seed=6)
@@ -171,7 +171,7 @@ PLAIN = crowd(100, seed=0)[0]
     ),
     (torch.ones(3, DIM + 1).double(), (0.5, 0.5), {}, "width 13, but text embeddings have 12"),
 )
-def test_unreachable_shares_are_refused(
+def test_unreachable_shares_are_rejected(
     images: Tensor, shares: tuple[float, ...], how: dict[str, Any]
 ) -> None:
     fit(images, shares, **how)
@@ -193,7 +193,7 @@ def world(portraits: Any) -> tuple[Host, Tensor, Tensor]:
     return resolve(model, tokenizer=tokenizer), normalize(features, dim=1), gender
 
 
-def test_shares_of_portraits_are_reached(world: tuple[Host, Tensor, Tensor]) -> None:
+def test_target_shares_are_reached_on_portraits(world: tuple[Host, Tensor, Tensor]) -> None:
     """Shares are exact for zero-shot values; shares of true values are off by the errors of
     those."""
     model, features, gender = world

@@ -105,7 +105,7 @@ def portraits() -> Tensor:
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 @pytest.mark.parametrize("has_images", [False, True])
 @pytest.mark.parametrize("name", SETS)
-def test_three_interfaces_attach_or_decline_alike(
+def test_all_three_interfaces_attach_or_decline_in_the_same_cases(
     ways: dict[str, tuple[Any, dict[str, Any]]], portraits: Tensor, name: str, has_images: bool
 ) -> None:
     images = {"reference": portraits} if has_images else {}

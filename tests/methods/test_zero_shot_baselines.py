@@ -75,7 +75,7 @@ def length(row: Floats) -> float:
 # ---- TIE*
 
 
-def test_tie_moves_each_image_by_the_mean_product_of_its_value() -> None:
+def test_tie_moves_each_image_by_the_mean_dot_product_of_its_value() -> None:
     made, images = problem(labels=False)
     edit = made.fit("tie", "joint")
     assert isinstance(edit, Translation)
@@ -97,7 +97,7 @@ def test_tie_moves_each_image_by_the_mean_product_of_its_value() -> None:
     np.testing.assert_allclose(twice.numpy(), 2 * np.stack(expected), atol=1e-12)
 
 
-def test_tie_removes_the_mean_product_with_the_text_of_the_value() -> None:
+def test_tie_removes_the_mean_dot_product_with_the_value_text() -> None:
     made, images = problem(labels=False)
     edit = made.fit("tie", "joint")
     directions = made.zero_shot(BIRDS, "joint")
@@ -133,7 +133,7 @@ def test_an_image_gets_the_scores_of_its_best_template() -> None:
     np.testing.assert_allclose(scores(edit, images, made).numpy(), np.array(expected), atol=1e-10)
 
 
-def test_a_single_template_equal_to_the_class_prompts_changes_nothing() -> None:
+def test_a_single_template_equal_to_the_class_prompts_has_no_effect() -> None:
     made = Problem(table(list(BIRDS.classes)), BIRDS)
     images = unit(10, DIM, seed=5)
     edit = made.fit(Sage([BIRDS.classes]), "joint")
@@ -142,7 +142,7 @@ def test_a_single_template_equal_to_the_class_prompts_changes_nothing() -> None:
     assert edit(texts) is texts  # an edit of images
 
 
-def test_only_the_products_with_the_classes_change() -> None:
+def test_only_the_dot_products_with_the_classes_change() -> None:
     rows = unit(6, DIM)
     classes = unit(3, DIM, seed=1)
     products = unit(6, 3, seed=2)
@@ -211,7 +211,7 @@ def naive_dat(made: Problem, image: Floats, groups: dict[tuple[int, int], list[F
     return np.array(of_classes)
 
 
-def test_dat_equals_a_plain_loop_over_neighbours() -> None:
+def test_dat_matches_a_plain_loop_over_neighbours() -> None:
     made, images = problem()
     edit = made.fit("dat", "joint")
     assert isinstance(edit, DensityScores)
@@ -363,6 +363,6 @@ SEVERAL = [BIRDS, replace(BIRDS, name="others", classes=BIRDS.classes[::-1])]
         "no prompt names both 'gull' and 'land'",
     ),
 )
-def test_unsuitable_problems_are_refused(name: str, change: dict[str, object]) -> None:
+def test_unsuitable_problems_are_rejected(name: str, change: dict[str, object]) -> None:
     made, _ = problem()
     replace(made, **change).fit(name, "joint")  # type: ignore[arg-type]

@@ -27,7 +27,7 @@ def test_pictures_survive_encoding_and_decoding_with_a_saved_autoencoder(small, 
     assert (plain.shape, again.config.scaling_factor) == (x.shape, 1)
 
 
-def test_the_first_level_rearranges_pixels_and_loses_none(small):
+def test_the_first_level_rearranges_pixels_without_loss(small):
     """The inner network sees each patch as 2 x 2 pixels, and its output returns to the same
     place."""
     seen = []

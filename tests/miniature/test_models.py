@@ -189,7 +189,7 @@ def test_the_judge_recognises_the_people_that_the_pipeline_generates():
         assert (seen["profession"] == words.PROFESSIONS.index("chef")).double().mean() > 0.8
 
 
-def test_another_build_is_found_through_the_environment(monkeypatch, tmp_path):
+def test_a_different_build_is_found_through_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("VLDEBIAS_MINIATURE", str(tmp_path))
     assert weights_dir() == tmp_path
     with pytest.raises(InvalidInputError, match="no tokenizer at"):
@@ -201,7 +201,7 @@ def test_another_build_is_found_through_the_environment(monkeypatch, tmp_path):
         load_clip()
 
 
-def test_weights_of_another_version_are_refused(tmp_path):
+def test_weights_of_a_different_version_are_rejected(tmp_path):
     weights = load_weights(weights_dir() / "judge.safetensors")
     assert {weight.dtype for weight in weights.values()} == {
         torch.float32,

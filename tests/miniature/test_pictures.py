@@ -39,7 +39,7 @@ def test_pixels_match_those_of_the_committed_results() -> None:
 
 @pytest.mark.parametrize("name", words.WORLDS)
 @pytest.mark.parametrize("split", ["test", "reference"])
-def test_a_part_shows_the_same_pictures(name: str, split: str) -> None:
+def test_a_subset_has_the_same_pictures(name: str, split: str) -> None:
     all_pictures = open_world(name, split=split)
     part = open_world(name, n=20, start=30, split=split)
     assert part.ids == all_pictures.ids[30:50]
@@ -51,7 +51,7 @@ def test_a_part_shows_the_same_pictures(name: str, split: str) -> None:
     assert all(part.read(i) == all_pictures.read(30 + i) for i in range(20))
 
 
-def test_the_measured_pictures_have_no_correlation_but_the_reference_has() -> None:
+def test_the_measured_pictures_are_uncorrelated_unlike_the_reference() -> None:
     def together(name: str, split: str, first: str, second: str) -> float:
         data = open_world(name, split=split)
         return float(abs(np.corrcoef(data.column(first).codes, data.column(second).codes)[0, 1]))
@@ -102,5 +102,5 @@ def test_noise_is_uniform_with_the_requested_deviation_and_differs_between_pictu
     ("portraits", {"n": 0}, "n = 0"),
     ("portraits", {"start": -1}, "start = -1"),
 )
-def test_pictures_that_are_not_packaged_are_refused(world: str, options: dict[str, Any]) -> None:
+def test_pictures_that_are_not_packaged_are_rejected(world: str, options: dict[str, Any]) -> None:
     open_world(world, **options)

@@ -56,7 +56,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("lam", [1000.0, [500.0, 0.125]])
-def test_saving_and_loading_is_exact(tmp_path: Path, lam: float | list[float]) -> None:
+def test_save_and_load_round_trip_is_exact(tmp_path: Path, lam: float | list[float]) -> None:
     saved = fitted(lam)
     assert saved.save_pretrained(tmp_path / "a" / "b") == tmp_path / "a" / "b"
     assert {path.name for path in (tmp_path / "a" / "b").iterdir()} == FILES
@@ -70,7 +70,7 @@ def test_saving_and_loading_is_exact(tmp_path: Path, lam: float | list[float]) -
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_non_finite_values_are_refused(
+def test_non_finite_values_are_rejected(
     bad: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This applies on creation, on saving, and on loading a file from elsewhere."""
@@ -114,7 +114,7 @@ def test_axes_with_the_same_name_must_have_the_same_size(change: dict[str, Any])
     replace(edit, **change)
 
 
-def test_the_dtype_of_a_projection_is_float64() -> None:
+def test_projection_dtype_is_float64() -> None:
     with pytest.raises(InvalidInputError, match=r"^left: .* of torch.float64.* got torch.float32"):
         replace(fitted(), left=fitted().left.float())
 
@@ -304,7 +304,7 @@ def tamper(folder: Path, change: dict[str, Any], tensors: dict[str, Any], *, sig
     ({}, {"left": torch.ones(12, 11).double()}, False, "damaged"),
     ({}, {"left": SAVED.left.reshape(-1, 12)}, False, "damaged"),
 )
-def test_a_folder_without_a_projection_is_refused(
+def test_a_folder_without_a_projection_is_rejected(
     folder: Path, change: dict[str, Any], tensors: dict[str, torch.Tensor], signed: bool
 ) -> None:
     tamper(folder, change, tensors, signed=signed)
@@ -320,14 +320,14 @@ DAMAGED: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
-def test_files_that_are_not_safetensors_are_refused(folder: Path, damage: str) -> None:
+def test_files_that_are_not_safetensors_are_rejected(folder: Path, damage: str) -> None:
     path = folder / "projection.safetensors"
     path.write_bytes(DAMAGED[damage](path.read_bytes()))
     with pytest.raises(InvalidInputError, match=r"projection\.safetensors: missing or unreadable"):
         load_edit(folder)
 
 
-def test_equal_edits_are_saved_as_equal_files(tmp_path: Path) -> None:
+def test_identical_edits_are_saved_as_identical_files(tmp_path: Path) -> None:
     edit = fitted(1000.0)
     contents = set()
     for number in range(8):
@@ -347,7 +347,7 @@ def save_forever(folder: Path, edits: list[CalibratedProjection], saved: Any, fi
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="children start at once where processes fork")
-def test_a_killed_save_leaves_the_old_edit_or_the_new(tmp_path: Path) -> None:
+def test_a_killed_save_leaves_either_the_old_or_the_new_edit(tmp_path: Path) -> None:
     """After each of 40 kills during a save, one of the two projections exists and is complete."""
     edits = [fitted(lam).with_provenance(model_id=f"lam {lam}") for lam in (1.0, 1000.0)]
     edits[0].save_pretrained(tmp_path)

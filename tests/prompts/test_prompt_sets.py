@@ -180,7 +180,7 @@ def test_fairface_is_made_of_its_parts() -> None:
         ("backgrounds", "a bear in water", "a sea lion, a river otter"),
     ],
 )
-def test_stated_words_distinguish_requests_from_similar_texts(
+def test_stated_words_distinguish_requests_from_similar_phrases(
     name: str, stated: str, unstated: str
 ) -> None:
     words = StatedWords(load_prompts(name).stated_words)
@@ -199,7 +199,7 @@ def test_a_path_is_loaded(tmp_path: Path) -> None:
     assert prompts.pairs == tuple(combinations(["a cat", "a dog", "an owl"], 2))
 
 
-def test_an_unknown_name_lists_the_known_ones() -> None:
+def test_an_unknown_name_lists_the_known_names() -> None:
     names = {
         "gendr": r"'gendr'; expected one of age, .*did you mean 'gender'",
         "no/gender": "^no/gender: ",
@@ -268,14 +268,14 @@ def test_a_set_from_word_lists_is_loaded_from_a_file(tmp_path: Path) -> None:
         ({"groups": [[f"p{i}" for i in range(700)]]}, "244,650 pairs; expected at most 200,000"),
     ],
 )
-def test_an_error_names_file_and_key(tmp_path: Path, content: object, message: str) -> None:
+def test_an_error_names_the_file_and_the_key(tmp_path: Path, content: object, message: str) -> None:
     path = write(tmp_path, content)
     with pytest.raises(InvalidInputError, match=re.escape(message)) as caught:
         load_prompts(path)
     assert str(caught.value).startswith(f"{path}: ")
 
 
-def test_a_set_with_too_many_prompts_is_refused_before_it_is_built(
+def test_a_set_with_too_many_prompts_is_rejected_before_it_is_built(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     words = {"a": ["x", "v"], "b": ["y", "w"], "c": ["z", "u"]}
@@ -327,7 +327,7 @@ def test_a_set_can_be_reloaded_from_its_file(tmp_path: Path) -> None:
     assert ("médecin" in plain, "null" in plain) == (True, False)
 
 
-def test_writing_is_refused_if_it_would_lose_information(tmp_path: Path) -> None:
+def test_writing_fails_if_it_would_lose_information(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=r"mine\.txt"):
         load_prompts("gender").to_yaml(tmp_path / "mine.txt")
     for prompts in (small(), dataclasses.replace(load_prompts("fairface"), spurious=())):
@@ -338,7 +338,7 @@ def test_writing_is_refused_if_it_would_lose_information(tmp_path: Path) -> None
 # ---- the object
 
 
-def test_a_set_may_refer_to_packaged_ones() -> None:
+def test_a_set_may_refer_to_packaged_sets() -> None:
     like = load_prompts(MADE | {"concepts": {"train": ["pilot"], "like": "professions-winobias"}})
     assert like.class_names == ("pilot", *load_prompts("professions-winobias").class_names)
     stated = load_prompts(MADE | {"stated_words": {"words": ["he"], "like": "celeba"}}).stated_words
@@ -417,7 +417,7 @@ def test_every_value_of_every_set_has_its_own_prompts(name: str) -> None:
         )
 
 
-def test_spurious_prompts_come_first_and_pairs_are_used_if_they_omit_a_value() -> None:
+def test_spurious_prompts_take_precedence_and_pairs_are_used_if_they_omit_a_value() -> None:
     water = ("This is a water background.", "This is a picture of an ocean.")
     assert load_prompts("waterbirds").by_value()["water"] == water
     words = {"with": ["bespectacled"], "without": ["clear-eyed"]}
@@ -450,7 +450,7 @@ def test_the_longest_phrase_names_the_value() -> None:
     assert asian.by_value(texts) == {"Asian": ("an Asian",), "East": ()}
 
 
-def test_the_two_custom_sets_of_the_readme_are_equal(tmp_path: Path) -> None:
+def test_the_two_custom_sets_in_the_readme_are_equal(tmp_path: Path) -> None:
     section = README.split("## Your own set")[1].split("## Keys")[0]
     blocks = re.findall(r"(?:^    .*\n|^\n(?=    ))+", section, flags=re.MULTILINE)
     code, text = (dedent(block).strip() for block in blocks)

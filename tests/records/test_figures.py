@@ -52,7 +52,7 @@ def test_all_prompts_have_the_same_weight() -> None:
     assert figure(record, "share", "female").images == 110
 
 
-def test_unknown_images_are_counted_but_not_part_of_shares() -> None:
+def test_unknown_images_are_counted_but_excluded_from_shares() -> None:
     record = made([(5, 5, 10), (5, 5, 10)])
     assert figure(record, "share", "female").estimate == pytest.approx(0.5)
     assert figure(record, "unknown").estimate == pytest.approx(0.5)
@@ -91,7 +91,7 @@ def test_a_biased_judge_is_corrected_by_labels_and_the_interval_widens() -> None
     assert share.high - share.low > bare.high - bare.low
 
 
-def test_fewer_than_ten_labels_do_not_correct_anything() -> None:
+def test_fewer_than_ten_labels_do_not_correct_the_shares() -> None:
     labels = (LabelCounts(judged="female", counts=(0, 9)),)
     record = made([(50, 50, 0), (50, 50, 0)], labels=labels)
     assert figure(record, "share", "female").labels == 0

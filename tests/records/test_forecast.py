@@ -69,7 +69,7 @@ def test_a_new_subject_of_a_measured_model_is_predicted() -> None:
     assert row.high - row.low < 0.5
 
 
-def test_many_models_predict_a_new_one_but_few_do_not() -> None:
+def test_a_new_model_is_predicted_from_many_models_but_not_from_few() -> None:
     (row,), coverage = forecast(
         alike(5, 0.03), [SUBJECTS[0]], attribute="gender", value="female", model="new"
     )

@@ -12,7 +12,7 @@ from vldebias.records.protocol import load_protocol, numbers_for_width
 from vldebias.wording import balance_prompts
 
 
-def test_the_file_follows_the_rule() -> None:
+def test_the_protocol_file_follows_the_rule() -> None:
     assert record_subjects.FILE.read_text(encoding="utf-8") == record_subjects.written()
 
 
@@ -50,11 +50,11 @@ def test_images_and_labels_give_the_requested_width_in_the_worst_case(width: flo
 
 
 @pytest.mark.parametrize(("width", "error"), [(0, 0.1), (1, 0.1), (0.1, 0.6), (0.1, -0.1)])
-def test_impossible_widths_and_error_rates_are_refused(width: float, error: float) -> None:
+def test_impossible_widths_and_error_rates_are_rejected(width: float, error: float) -> None:
     with pytest.raises(InvalidInputError, match="expected"):
         numbers_for_width(width, 100, error)
 
 
-def test_an_unknown_protocol_version_is_refused() -> None:
+def test_an_unknown_protocol_version_is_rejected() -> None:
     with pytest.raises(InvalidInputError, match="who-appears-1"):
         load_protocol("who-appears-9")

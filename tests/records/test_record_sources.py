@@ -86,7 +86,7 @@ def test_stable_bias_is_reproduced() -> None:
         same_counts(f"{name}-stable-bias", table[table.name == name], record_sources.POOLED)
 
 
-def test_the_human_counts_have_ten_images_of_each_profession_of_stable_diffusion_35() -> None:
+def test_human_counts_for_stable_diffusion_35_have_ten_images_per_profession() -> None:
     labels = pd.read_csv(COUNTS / "sd35" / "labels.csv")
     prompts = pd.read_csv(COUNTS / "sd35" / "prompts.csv", keep_default_na=False)
     for attribute in ("gender", "ethnicity"):

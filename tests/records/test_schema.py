@@ -29,7 +29,7 @@ def test_a_record_is_read_back_unchanged(tmp_path: Path) -> None:
         ({"counts": [{"subject": "a", "prompt": "a", "counts": [-1, 2]}]}, "greater than or equal"),
     ],
 )
-def test_a_contradictory_record_is_refused(
+def test_a_contradictory_record_is_rejected(
     change: dict[str, object], message: str, tmp_path: Path
 ) -> None:
     content = made([(5, 5, 0)]).model_dump(mode="json") | change

@@ -56,7 +56,7 @@ def test_figures_are_matched_by_names_and_by_lambda_if_a_method_has_several() ->
     assert compare(several, several).to_pandas().lam.tolist()[:2] == [3.0, 4.0]
 
 
-def test_every_difference_of_protocols_is_listed_and_unrelated_results_are_refused() -> None:
+def test_every_protocol_difference_is_listed_and_unrelated_results_are_rejected() -> None:
     a = protocol(
         model="A", settings={"k": 5}, n={"images": 5}, methods={"none": {}, "cali": {"lam": 1.0}}
     )
@@ -187,7 +187,7 @@ def test_a_comparison_contains_the_conclusions_of_both_runs(made: Result) -> Non
     assert "0.30 in A and 0.30 in B" in again.sentence
 
 
-def test_a_comparison_in_a_notebook_starts_with_changes_and_folds_the_settings() -> None:
+def test_a_comparison_in_a_notebook_starts_with_the_changes_and_folds_the_settings() -> None:
     def run(value: float, setting: str) -> Result:
         rows = [
             figure(m, value, task=f"task {i}", metric="average") for i, m in product(range(5), "xy")

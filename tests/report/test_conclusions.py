@@ -69,7 +69,7 @@ def test_harm_beyond_chance_is_worse_even_if_there_was_nothing_to_remove() -> No
     assert (harm.verdict, none.verdict) == ("worse", "nothing to remove")
 
 
-def test_an_interval_as_wide_as_the_bias_is_inconclusive_and_the_required_number_is_given() -> None:
+def test_an_interval_as_wide_as_the_bias_is_inconclusive_and_the_required_n_is_given() -> None:
     def concluded(none: float, change: tuple[float, float, float]) -> Conclusion:
         rows = [bias("none", none), bias("default", none, change=change), bias("random", 0.1)]
         (conclusion,) = result(rows, protocol("search")).conclusions()
@@ -185,7 +185,7 @@ def test_a_conclusion_is_about_the_default_and_the_papers_setting() -> None:
 
 
 @pytest.mark.parametrize("split", ["generated", "generated, labelled by people"])
-def test_generated_images_use_the_paper_s_setting_for_pipelines(split: str) -> None:
+def test_generated_images_use_the_papers_setting_for_pipelines(split: str) -> None:
     rows = [figure("none", 0.5), figure("cali", 0.4, change=DOWN)]
     methods = {"cali": {"method": "paper", "lam": None}}
     made = protocol().model_copy(update={"split": split, "methods": methods})
@@ -337,7 +337,7 @@ def test_an_unchanged_gap_does_not_mention_the_square() -> None:
     assert "square" not in conclusion.sentence
 
 
-def test_a_task_of_simple_baselines_alone_is_concluded() -> None:
+def test_a_task_with_only_simple_baselines_gets_a_conclusion() -> None:
     rows = [figure("none", 0.5, metric="worst_group")]
     rows.append(figure("none@median", 0.7, metric="worst_group", change=UP))
     (conclusion,) = result(rows, protocol()).conclusions()

@@ -58,7 +58,7 @@ def test_outcomes_follow_from_the_interval(numbers: list[float], limit: float, b
     assert has_passed([check]) == any(good)
 
 
-def test_a_figure_of_few_images_is_marked_next_to_its_interval() -> None:
+def test_a_figure_from_few_images_is_marked_next_to_its_interval() -> None:
     few, enough = (
         check_limits(result_of(("m", metric, 0.1, 0.0, 0.2, "lower")), {metric: 0.3})[0]
         for metric in ("max_skew@50", "gap")

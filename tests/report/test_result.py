@@ -79,7 +79,7 @@ def test_json_formatting_does_not_change_the_content(content: dict[str, Any]) ->
     assert json.loads(format_json(repeated)) == repeated
 
 
-def test_each_row_of_a_result_is_one_line(tmp_path: Path) -> None:
+def test_each_row_of_a_result_is_a_single_line(tmp_path: Path) -> None:
     lines = small().write(tmp_path / "r.json").read_text().splitlines()
     assert sum('"metric": "gap"' in line and '"value"' in line for line in lines) == 2
 
@@ -95,7 +95,7 @@ def test_names_in_the_csv_are_never_formulas(tmp_path: Path) -> None:
     assert (first.subset, first.method, first.value) == ("'=HYPERLINK(1)", "'@x", -0.5)
 
 
-def test_files_that_are_not_results_are_refused_with_a_message(tmp_path: Path) -> None:
+def test_files_that_are_not_results_are_rejected_with_a_message(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     for content in (None, "", "[]", "{}", "[" * 100_000, '{"figures": {}}', '{"name": "x"}'):
         if content is not None:
@@ -112,7 +112,7 @@ def test_a_row_is_found_by_name_and_a_miss_lists_the_closest_names() -> None:
         small().row("birds", "gap", "cali", lam=7)
 
 
-def test_a_partial_row_is_not_mistaken_for_the_whole() -> None:
+def test_a_partial_row_is_not_mistaken_for_the_overall_row() -> None:
     """Neither "all" nor a name with slashes is mistaken for another row."""
     part = TaskResult(protocol())
     part.add("gap", "none", 0.1, n={"images": 9})

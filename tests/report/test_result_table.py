@@ -12,7 +12,7 @@ from vldebias.report.table import SWEPT, from_to, moved, number, published, read
 from vldebias.report.text import text
 
 
-def test_partial_rows_with_several_measures_summarise_a_task_without_a_whole() -> None:
+def test_partial_rows_with_several_measures_summarise_a_task_without_an_overall_row() -> None:
     rows = []
     for part, metric in product(
         ("train professions", "unseen professions"), ("discrepancy", "unknown")
@@ -113,7 +113,7 @@ WATERBIRDS = {"RN50": 0.740, "ViT-L-14": 0.688}
         ("miniature", ""),
     ],
 )
-def test_the_paper_s_figures_apply_to_openai_s_weights_under_every_name_and_to_no_others(
+def test_the_papers_figures_only_apply_to_the_openai_weights_under_any_name(
     name: str, model: str
 ) -> None:
     gender = published("fairface", name).get(("fairface gender", "max_skew@1000", "orth-cali", ""))
@@ -123,7 +123,7 @@ def test_the_paper_s_figures_apply_to_openai_s_weights_under_every_name_and_to_n
     assert bool(published("celeba", name, lam=200.0)) == (model == "RN50")
 
 
-def test_figures_of_the_paper_s_pipeline_only_apply_to_its_weights() -> None:
+def test_figures_for_the_papers_pipeline_only_apply_to_its_weights() -> None:
     key = ("gender", "discrepancy", "cali", "unseen professions")
     for name in (
         "stabilityai/stable-diffusion-2-1",

@@ -45,7 +45,7 @@ def test_each_method_has_a_row_with_the_measure_of_the_conclusion(folder: Path) 
     assert rows[0].page == ""
 
 
-def test_a_task_without_a_whole_is_represented_by_its_worst_part(tmp_path: Path) -> None:
+def test_a_task_without_an_overall_row_is_represented_by_its_worst_part(tmp_path: Path) -> None:
     parts = [
         bias("none", value, subset=name, metric="impact_ratio", better="higher", task="by race")
         for name, value in (("White", 1.0), ("Black", 0.6), ("Asian", 0.9))
@@ -69,7 +69,7 @@ def test_unreadable_files_are_named(folder: Path) -> None:
     assert len(json.loads(done.stdout)["runs"]) == len(runs.rows)
 
 
-def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_results_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text('{"images": []}')
     with pytest.raises(InvalidInputError, match="contains no results"):
         list_runs(tmp_path)

@@ -73,7 +73,7 @@ def test_more_checks_narrow_the_interval() -> None:
     assert widths[0] > 1.3 * widths[1] > 2 * widths[2]
 
 
-def test_checks_of_the_results_narrow_it_more_than_checks_of_others() -> None:
+def test_checks_on_results_narrow_the_interval_more_than_checks_on_other_candidates() -> None:
     first = vldebias.rerank(SCORES, 40, labels=labels(0.8))
     others = np.setdiff1d(np.arange(N), first)[:30]
     of_results = report(0.8, checked(first.to_check(30)))
@@ -186,7 +186,7 @@ def test_checks_apply_to_the_queries_with_these_candidates() -> None:
         (0.9, "expected a mapping"),
     ],
 )
-def test_mismatched_checks_are_refused(rows: object, message: str) -> None:
+def test_mismatched_checks_are_rejected(rows: object, message: str) -> None:
     with pytest.raises(InvalidInputError, match=f"checked: .*{message}"):
         vldebias.rerank(SCORES, 10, labels=TRUE.tolist(), checked=rows)  # type: ignore[arg-type]
 

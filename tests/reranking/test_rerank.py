@@ -74,14 +74,14 @@ def test_several_queries_are_reranked() -> None:
     assert len(positions.reports) == 2
 
 
-def test_k_none_returns_all_and_so_does_a_large_k() -> None:
+def test_k_none_or_a_large_k_returns_all_candidates() -> None:
     every = vldebias.rerank(SCORES, labels=LABELS)
     assert sorted(every.tolist()) == list(range(8))
     assert vldebias.rerank(SCORES, 99, labels=LABELS).tolist() == every.tolist()
 
 
 @pytest.mark.parametrize("method", sorted(set(RERANKERS) - {"mmr"}))
-def test_reading_a_part_of_many_candidates_gives_the_same_result(method: str) -> None:
+def test_reading_only_some_of_many_candidates_gives_the_same_result(method: str) -> None:
     """Only some of many candidates are read; the result is the same as if all were."""
     rng = np.random.default_rng(0)
     n = 3000
@@ -93,7 +93,7 @@ def test_reading_a_part_of_many_candidates_gives_the_same_result(method: str) ->
     assert positions.tolist() == RERANKERS[method](candidates, 60).tolist()
 
 
-def test_ids_are_given_by_a_mapping() -> None:
+def test_a_mapping_provides_the_ids() -> None:
     names = [f"doc {place}" for place in range(8)]
     scores = dict(zip(names, SCORES, strict=True))
     expected = [names[row] for row in (0, 3, 1, 5)]
@@ -102,7 +102,7 @@ def test_ids_are_given_by_a_mapping() -> None:
     assert by_row.tolist() == by_id.tolist() == expected
 
 
-def test_ids_of_an_index_may_have_gaps() -> None:
+def test_index_ids_may_have_gaps() -> None:
     """The input is as returned by faiss: rows of the index, with -1 at the end of shorter lists."""
     labels = np.array(["m", "f"])[np.arange(20) % 2]
     ids = np.array([[2, 4, 6, 7, 9, 11], [1, 3, 0, -1, -1, -1]])
@@ -123,7 +123,7 @@ def test_shares_may_be_given_for_numeric_labels() -> None:
     assert positions.report.counts == {"0": 1, "1": 3}
 
 
-def test_shares_may_be_those_of_the_pool() -> None:
+def test_shares_may_match_the_pool() -> None:
     labels = ["m"] * 6 + ["f"] * 2
     positions = vldebias.rerank(SCORES, 4, labels=labels, shares="pool")
     assert positions.report.counts == {"f": 1, "m": 3}
@@ -212,7 +212,7 @@ def test_a_function_can_be_a_method() -> None:
         ({"labels": LABELS, "method": "mmr"}, "features="),
     ],
 )
-def test_invalid_inputs_are_refused_by_name(arguments: dict[str, object], words: str) -> None:
+def test_invalid_inputs_are_rejected_by_name(arguments: dict[str, object], words: str) -> None:
     call = {"scores": SCORES, "k": 4, **arguments}
     with pytest.raises(InvalidInputError, match=words):
         vldebias.rerank(**call)  # type: ignore[arg-type]
@@ -235,7 +235,7 @@ def test_the_warning_about_few_candidates_names_the_query_only_among_several() -
         vldebias.rerank(scores, 8, labels=LABELS, shares=shares)
 
 
-def test_labels_need_no_torch() -> None:
+def test_labels_do_not_need_torch() -> None:
     code = (
         "import sys, vldebias; vldebias.rerank([3, 2, 1], 2, labels=['a', 'a', 'b']);"
         " print('torch' in sys.modules)"
@@ -263,7 +263,7 @@ def test_answers_that_are_not_groups_are_unknown() -> None:
 
 
 @pytest.mark.parametrize("labels", [["34", "57", "23", "61"], [*"abcdefghi", "a"]])
-def test_as_many_groups_as_rows_are_refused(labels: list[str]) -> None:
+def test_as_many_groups_as_rows_are_rejected(labels: list[str]) -> None:
     with pytest.raises(InvalidInputError, match=f"groups in {len(labels)} rows"):
         vldebias.rerank(list(range(len(labels))), 2, labels={"age": labels})
     # Three groups of three candidates are not ids.

@@ -332,7 +332,7 @@ def failures(ends: Counter[str]) -> Counter[str]:
 
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("files", [12, pytest.param(400, marks=pytest.mark.slow)])
-def test_damaged_files_are_refused_or_read_unchanged(name: str, files: int) -> None:
+def test_damaged_files_are_rejected_or_read_unchanged(name: str, files: int) -> None:
     ends = tried(KINDS[name], files, files)
     assert ends.total() >= files
     assert not failures(ends)

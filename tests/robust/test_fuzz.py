@@ -40,13 +40,13 @@ def check(name: str, examples: int) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("name", PARSERS)
-def test_any_structure_is_read_or_refused_with_a_message(name: str) -> None:
+def test_any_structure_is_read_or_rejected_with_a_message(name: str) -> None:
     check(name, 25)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PARSERS)
-def test_any_structure_is_read_or_refused_with_a_message_in_many_runs(name: str) -> None:
+def test_any_structure_is_read_or_rejected_with_a_message_in_many_runs(name: str) -> None:
     ends = check(name, 400)
     assert ends["refused"] > 20
     # If no content was read at all, the code behind the parser's first check was never reached.

@@ -23,6 +23,8 @@ def fresh() -> Iterator[ProcessPoolExecutor]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(kills.WORKS))
-def test_killed_work_ends_like_uninterrupted_work(name: str, fresh: ProcessPoolExecutor) -> None:
+def test_killed_and_resumed_work_matches_uninterrupted_work(
+    name: str, fresh: ProcessPoolExecutor
+) -> None:
     report = fresh.submit(kills.kill, name, 2, seed=1).result()
     assert (report["kills"], report["lost"], report["other"], report["what"]) == (2, 0, 0, [])

@@ -72,11 +72,11 @@ def test_two_spellings_of_a_category_warn_and_can_be_joined(tmp_path: Path) -> N
     (("sex", "hired", "race"), "sex: row 1: expected yes or no, got 'female'"),
     (("hired", "sex", "nothing"), "expected a column 'nothing'"),
 )
-def test_unsupported_columns_are_refused(tmp_path: Path, columns: tuple[str, str, str]) -> None:
+def test_unsupported_columns_are_rejected(tmp_path: Path, columns: tuple[str, str, str]) -> None:
     measure_impact(applicants(tmp_path / "a.csv"), *columns)
 
 
-def test_ids_and_scores_are_refused(tmp_path: Path) -> None:
+def test_ids_and_scores_are_rejected(tmp_path: Path) -> None:
     lines = [f"{number},White,0.{number}" for number in range(1, 9)]
     (tmp_path / "a.csv").write_text("\n".join(["id,race,score", *lines]))
     with pytest.raises(InvalidInputError, match="turn scores into selections first"):

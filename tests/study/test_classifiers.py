@@ -84,7 +84,7 @@ TEST = world(4000, seed=3, agree=0.5)
 
 
 @over_baselines
-def test_a_seed_gives_one_predictor_and_leaves_the_global_generators_alone(name: str) -> None:
+def test_a_seed_determines_the_predictor_and_does_not_affect_global_generators(name: str) -> None:
     torch.manual_seed(99)
     before = torch.get_rng_state(), np.random.get_state()[1].copy()
     first = fit(name, TRAIN, **QUICK[name]).logits(TRAIN.features)
@@ -100,7 +100,7 @@ def test_a_seed_gives_one_predictor_and_leaves_the_global_generators_alone(name:
 
 
 @over_baselines
-def test_permuted_labels_give_chance_labels_help_and_the_selected_model_has_its_accuracy(
+def test_permuted_labels_give_chance_accuracy_and_true_labels_improve_it(
     name: str,
 ) -> None:
     unseen = world(1200, seed=7)
@@ -127,7 +127,7 @@ def test_permuted_labels_give_chance_labels_help_and_the_selected_model_has_its_
     ({"val": (torch.eye(3), np.array([0, 1, 1]), np.zeros(3, int))}, r"\[4, 3, 4\]"),
     ({"labels": [1] * 6}, "train labels"),
 )
-def test_invalid_examples_are_refused(changed: dict[str, Any]) -> None:
+def test_invalid_examples_are_rejected(changed: dict[str, Any]) -> None:
     given_ = {
         "features": torch.eye(4)[[0, 1, 2, 3, 0, 1]],
         "labels": [0, 1] * 3,
@@ -173,7 +173,7 @@ def test_wise_ft_goes_from_zero_shot_to_the_probe() -> None:
     assert worst[chosen["alpha"]] == max(worst.values())
 
 
-def test_candidate_strengths_and_numbers_of_samples(
+def test_strengths_and_numbers_of_samples_match_the_papers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The strength is selected from candidates, not by users. DFR selects it on one sample and
@@ -223,7 +223,7 @@ def test_dfr_averages_the_coefficients_of_its_samples(balance: str, c: float) ->
     assert (ours.chosen["groups"], ours.chosen["rows_per_group"]) == (sizes.tolist(), of_group)
 
 
-def test_the_adapter_has_the_authors_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_adapter_uses_the_authors_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = dict[str, Any]()
     sizes = list[int]()
     sgd = torch.optim.SGD
@@ -244,7 +244,7 @@ def test_the_adapter_has_the_authors_settings(monkeypatch: pytest.MonkeyPatch) -
     assert (arguments, sizes) == ({"lr": 1e-3, "momentum": 0.9, "weight_decay": 5e-5}, [128, 1])
 
 
-def test_the_best_epoch_is_kept_and_patience_ends_training() -> None:
+def test_the_best_epoch_is_kept_and_training_stops_after_patience_runs_out() -> None:
     how: dict[str, Any] = {"rate": 0.01, "hidden": 16}
     best = fit("erm-adapter", TRAIN, epochs=12, **how)
     epoch = best.chosen["epoch"]
@@ -347,7 +347,7 @@ def test_copies_chunks_and_scaling_do_not_matter(
 
 
 @pytest.mark.parametrize("penalty", ["l1", "l2"])
-def test_missing_convergence_is_reported(penalty: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lack_of_convergence_is_reported(penalty: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = data(2)
     with pytest.warns(VldebiasWarning, match="did not converge"):
         solve(x, y, 2, tolerance=0.0, penalty=penalty)

@@ -40,7 +40,7 @@ def two_values(
 
 
 class TestReaders:
-    def test_the_neighbour_is_the_nearest_row_of_the_other_folds(self) -> None:
+    def test_the_neighbour_is_the_nearest_row_in_the_other_folds(self) -> None:
         rows, codes = two_values(200, gap=1.5)
         cosines = (rows @ rows.T).fill_diagonal_(-1).numpy()
         right = np.zeros(200)
@@ -216,7 +216,7 @@ class TestDiagnose:
         assert cali.change[0] == pytest.approx(cali.value - none.value)
         assert result.row("diagnose", "class_probe", "cali", subset="smile").value > 0.9
 
-    def test_classes_that_are_points_have_margins_but_no_normalised_ones(self) -> None:
+    def test_point_classes_have_margins_but_no_normalised_margins(self) -> None:
         diagnosis = vldebias.diagnose(np.repeat(np.eye(5)[:2], 30, 0), ["a"] * 30 + ["b"] * 30)
         metrics = {row.metric for row in diagnosis.rows if np.isfinite(row.value)}
         assert (
@@ -281,7 +281,7 @@ class TestDiagnose:
             diagnosis.provenance[0].description
         )
 
-    def test_invalid_requests_are_refused(self, world: Any, clusters: Any) -> None:
+    def test_invalid_requests_are_rejected(self, world: Any, clusters: Any) -> None:
         for labels in (np.zeros(60, int), np.r_[np.zeros(56, int), 1, 1, 1, 1], np.arange(59)):
             with pytest.raises(InvalidInputError, match="labels"):
                 readable(clusters[0], labels)
@@ -299,7 +299,7 @@ class TestDiagnose:
             with pytest.raises(InvalidInputError, match=r"labels|colour|methods|300"):
                 vldebias.diagnose(world[0], **options)
 
-    def test_groups_are_counted_one_by_one_and_hidden_ones_come_from_texts(
+    def test_each_group_is_counted_and_hidden_groups_come_from_text(
         self, world: Any, result: Result
     ) -> None:
         data, texts = world

@@ -110,7 +110,7 @@ def test_intersections_are_counted_as_separate_values(painted: Painted, parts: P
 
 
 @pytest.mark.parametrize("method", ["none", "cali", "cali, stated not kept"])
-def test_stated_prompts_are_correct_if_they_show_what_they_state(
+def test_images_of_stated_prompts_are_correct_if_they_show_the_stated_value(
     painted: Painted, parts: Parts, method: str
 ) -> None:
     drawn, shows = painted
@@ -238,7 +238,7 @@ def test_prompts_of_one_concept_are_resampled_together(painted: Painted) -> None
             assert figure.n == {"jobs": 4, "stated prompts": 8, "images each": 4}
 
 
-def test_invalid_settings_are_refused_before_anything_is_generated(
+def test_invalid_settings_are_rejected_before_anything_is_generated(
     painted: Painted, tmp_path: Path
 ) -> None:
     another = {"prompts": PromptSet("other", (("a man", "a woman"),))}
@@ -311,7 +311,7 @@ def test_evaluate_generates_the_given_methods(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*/*/*.png"))) == len(made) == 2 * 100
 
 
-def test_methods_and_saved_edits_of_users_are_variants(
+def test_user_methods_and_saved_edits_can_be_variants(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "mine"
@@ -409,7 +409,7 @@ def test_the_judge_of_a_suite_has_its_own_model_unless_the_user_chooses_one(
             task(judge=judge).prepare(used)
 
 
-def test_prompts_in_people_s_own_wording_are_measured(tmp_path: Path) -> None:
+def test_prompts_in_custom_wording_are_measured(tmp_path: Path) -> None:
     """All wordings of a concept form one row; the worst is shown next to the mean, and chance next
     to the gap."""
     drawn, shows = paint(
@@ -454,7 +454,7 @@ def test_prompts_in_people_s_own_wording_are_measured(tmp_path: Path) -> None:
         assert rows["unchanged", "cali", f"prompts {kind}"].value == pytest.approx(share)
 
 
-def test_the_user_s_guidance_replaces_the_suite_s(tmp_path: Path) -> None:
+def test_the_users_guidance_scale_overrides_the_suites(tmp_path: Path) -> None:
     """A guidance of 0 is a valid choice; pictures with another guidance need another plan."""
     generation_task = task(prompts="professions-gender", variants={"cali": {"method": "cali"}})
     for scale in (0.0, 12.0):

@@ -49,7 +49,7 @@ def assert_drawn(
     assert np.abs(shown.astype(int) - np.asarray(expected).astype(int)).max() <= 1
 
 
-def test_a_grid_of_a_search_shows_the_top_results_of_each_method(tmp_path: Path) -> None:
+def test_a_search_grid_shows_the_top_results_of_each_method(tmp_path: Path) -> None:
     images = open_world("portraits", n=60)
     loaded = vldebias.load_host("miniature")
     how = {"images": images, "texts": "A photo of a nurse.", "methods": ["none", "rerank"]}
@@ -102,7 +102,7 @@ def test_cells_equal_what_the_pipeline_generates_with_each_method() -> None:
             attachment.remove()
 
 
-def test_invalid_grids_are_refused() -> None:
+def test_invalid_grids_are_rejected() -> None:
     pipe = sd()
     with pytest.raises(InvalidInputError, match="seeds"):
         grid(pipe, gender(), seeds=[])

@@ -91,7 +91,7 @@ def test_the_unedited_model_is_also_measured_at_its_median() -> None:
     )
 
 
-def test_areas_are_shares_of_ordered_pairs_and_are_invariant_to_shifts_of_a_value() -> None:
+def test_auroc_is_the_share_of_ordered_pairs_and_invariant_to_shifts_of_a_value() -> None:
     test = birds(600, noise=1.0)
     part = evaluate(test, resamples=300)[0]
     margin = np.diff(scores_of(test, "none").numpy(), axis=1)[:, 0]
@@ -108,7 +108,7 @@ def test_areas_are_shares_of_ordered_pairs_and_are_invariant_to_shifts_of_a_valu
     ] == pytest.approx(row.value)
 
 
-def test_cosines_of_class_prompts_are_means_over_the_texts_of_a_value() -> None:
+def test_class_prompt_cosines_are_means_over_the_prompts_of_a_value() -> None:
     part = evaluate(birds(40), resamples=2)[1]
     side = texts()
     rows = torch.nn.functional.normalize(
@@ -265,7 +265,7 @@ def test_resamples_by_covariance_match_resampled_rows() -> None:
     assert np.ptp(np.quantile(moved, ends)) > 0.02, "the tolerance is smaller than the widths"
 
 
-def test_the_variance_of_an_area_is_delong_s_and_a_value_with_one_class_has_none() -> None:
+def test_auroc_variance_matches_delong_and_is_undefined_for_a_value_with_one_class() -> None:
     positive = np.arange(6) < 3
     scores = np.array([0.4, 0.6, 0.9, 0.3, 0.5, 0.2])
     _, draws, _ = worst_areas(
@@ -334,7 +334,7 @@ def test_a_baseline_that_cannot_be_fitted_is_reported_and_the_others_are_measure
     assert f"birds: {sentence}" in progress.console.file.getvalue()
 
 
-def test_no_lambda_is_swept_if_the_user_s_methods_do_not_take_one(tmp_path: Path) -> None:
+def test_lambda_is_not_swept_if_the_users_methods_do_not_take_it(tmp_path: Path) -> None:
     suite_task = GroupsTask(
         name="birds", title="Birds", prompts=PROMPTS, label="label", spurious="place", lams=(0, 10)
     )
@@ -344,7 +344,7 @@ def test_no_lambda_is_swept_if_the_user_s_methods_do_not_take_one(tmp_path: Path
         assert [name for name in chosen.methods if name in methods] == list(methods)
 
 
-def test_images_from_another_space_warn() -> None:
+def test_images_from_a_different_space_warn() -> None:
     turn = np.linalg.qr(np.random.default_rng(0).normal(size=(DIM, DIM)))[0]
     with pytest.warns(SuspectInputWarning, match="unaligned"):
         evaluate(replace(birds(), features=birds().features @ turn), resamples=2)

@@ -52,7 +52,7 @@ def test_rows_distinguish_true_from_zero_shot_labels(result: Result) -> None:
     assert (protocol.methods["bend-vlm"]["side"], protocol.n["reference images"]) == ("text", 100)
 
 
-def test_an_edit_of_images_changes_their_cosine_but_not_that_of_queries(
+def test_an_image_edit_changes_image_cosines_but_not_query_cosines(
     result: Result,
 ) -> None:
     moved = {row.method: row.value for row in result.rows if row.metric == "image_cosine"}
@@ -89,7 +89,7 @@ def test_groups_support_them_and_a_saved_edit_gives_the_same_figures(tmp_path: P
         assert all(row.uses_labels for row in rows)
 
 
-def test_rows_in_the_gallery_are_excluded_from_a_reference_which_must_have_others() -> None:
+def test_gallery_rows_are_excluded_from_a_reference_which_needs_other_rows() -> None:
     rng = np.random.default_rng(0)
     reference, measured = (rng.normal(size=(n, 6)).astype(np.float32) for n in (60, 50))
     measured[10:20] = measured[0]

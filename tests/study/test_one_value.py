@@ -87,7 +87,7 @@ def test_page_terminal_notebook_and_json_have_the_same_sentences(
             assert conclusion.sentence in place
 
 
-def test_each_place_has_the_same_number_interval_and_verdict_of_a_row(
+def test_each_output_shows_the_same_number_interval_and_verdict_for_a_row(
     result: Result, shown: Shown
 ) -> None:
     frame = readable(result)
@@ -136,7 +136,7 @@ def test_a_sentence_has_the_values_and_verdict_of_its_row(result: Result) -> Non
         assert conclusion.sentence.startswith(f"{conclusion.task}: {conclusion.verdict}")
 
 
-def test_a_pipe_gets_the_sentences_and_a_tab_separated_table(
+def test_piped_output_has_the_sentences_and_a_tab_separated_table(
     result: Result, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(common, "out", Console(force_terminal=False))
@@ -164,7 +164,7 @@ def test_colour_is_disabled_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not re.search(colours, printed(result, monkeypatch, color_system="standard"))
 
 
-def test_a_comparison_of_a_run_with_itself_shows_its_values(result: Result) -> None:
+def test_comparing_a_run_with_itself_shows_its_values(result: Result) -> None:
     pairs = zip(compare(result, result).conclusions, result.conclusions(), strict=True)
     for both, conclusion in pairs:
         assert (both.before, both.after) == (conclusion.after, conclusion.after)

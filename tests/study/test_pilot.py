@@ -62,7 +62,7 @@ def pipe() -> Loaded:
 PROMPTS = ["A photo of a nurse.", "A photo of a mechanic."]
 
 
-def test_counts_are_the_judge_s_and_images_are_not_generated_again(
+def test_counts_come_from_the_judge_and_images_are_not_generated_again(
     pipe: Loaded, tmp_path: Path
 ) -> None:
     judged = []
@@ -96,7 +96,7 @@ def test_counts_are_the_judge_s_and_images_are_not_generated_again(
     assert {row.value for row in result.rows} == {0.0}
 
 
-def test_a_judge_of_another_attribute_is_refused_before_anything_is_generated(
+def test_a_judge_of_a_different_attribute_is_rejected_before_anything_is_generated(
     pipe: Loaded, tmp_path: Path
 ) -> None:
     with pytest.raises(InvalidInputError, match="judge miniature judge reads"):

@@ -131,7 +131,7 @@ def test_any_edit_can_precede_a_reranking(world: dict[str, Any]) -> None:
     assert Rerank("difference").with_images().name == "difference+equalise+rerank"
 
 
-def test_every_metric_of_rankings_and_the_costs_are_measured(result: Result) -> None:
+def test_every_ranking_metric_and_cost_is_measured(result: Result) -> None:
     metrics = {row.metric for row in result.rows if row.method == "rerank" and not row.subset}
     for name in ("max_skew", "min_skew", "ndkl", "mpr", "awrf", "kept"):
         assert f"{name}@{K}" in metrics
@@ -158,7 +158,7 @@ def test_each_resample_is_reranked() -> None:
     assert (labels[order][plain].sum(axis=1) != 15).any()
 
 
-def test_shares_of_the_gallery_are_used_if_they_are_the_prior(world: dict[str, Any]) -> None:
+def test_gallery_shares_are_used_if_they_are_the_prior(world: dict[str, Any]) -> None:
     rows = np.flatnonzero((np.arange(N) % 2 == 1) | (np.arange(N) % 6 == 0))
     found = vldebias.evaluate(
         world["texts"],

@@ -332,7 +332,9 @@ def test_precision_needs_a_label_column_that_queries_name(
 
 
 @pytest.mark.parametrize("resample", ["queries", "images"])
-def test_hits_kept_are_those_of_each_value_before_and_after_the_edit(resample: str) -> None:
+def test_kept_hits_are_the_overlap_before_and_after_the_edit_averaged_over_values(
+    resample: str,
+) -> None:
     (part,) = evaluate(methods=["cali"], resample=resample)
     first = K // 2
     codes = GALLERY.labels["gender"].codes
@@ -466,7 +468,7 @@ NOBODY = {**GALLERY.labels, "nobody": Labels(np.full(N, UNKNOWN), ("a", "b"))}
     ),
     error=ValueError,
 )
-def test_invalid_inputs_of_retrieval_are_refused(options: dict) -> None:
+def test_invalid_retrieval_inputs_are_rejected(options: dict) -> None:
     evaluate(**options)
 
 
@@ -484,7 +486,7 @@ def problems(draw: st.DrawFn) -> tuple[np.ndarray, Labels, int]:
 
 
 @given(problems(), st.sampled_from(["uniform", "dataset"]))
-def test_galleries_and_resamples_have_the_skew_of_the_naive_functions(problem, prior: str) -> None:
+def test_skew_of_galleries_and_resamples_matches_naive_functions(problem, prior: str) -> None:
     scores, labels, k = problem
     gallery = Gallery(labels, [k], prior, resamples=5, seed=7)
     present = np.unique(labels.codes)

@@ -64,7 +64,7 @@ def test_a_value_is_the_mean_over_the_splits(result: Result) -> None:
     assert 0.5 < result.row("jobs", "order_kept", METHODS["cali"].declaration.title).value < 1.0
 
 
-def test_rank_kept_is_spearman_s_correlation_inside_groups() -> None:
+def test_rank_kept_is_spearmans_correlation_inside_groups() -> None:
     before, after = np.random.default_rng(0).normal(size=(2, 3, 60))
     groups = np.arange(60) % 2
     for scores_before, scores_after, kept_rank in zip(

@@ -138,7 +138,7 @@ def test_a_run_writes_result_page_and_charts(run: Any, table: Any, tmp_path: Pat
     )
 
 
-def test_files_of_a_run_are_distinguished_from_others(run: Any, table: Any, tmp_path: Path) -> None:
+def test_run_files_are_distinguished_from_other_files(run: Any, table: Any, tmp_path: Path) -> None:
     run(table)
     assert verify(tmp_path) == {"changed": [], "missing": [], "added": []}
     page = tmp_path / "index.html"
@@ -187,7 +187,7 @@ def test_a_task_issues_one_warning_of_each_kind(
     assert [str(warning.message) for warning in caught] == ["one"]
 
 
-def test_pictures_and_the_name_of_a_pipeline_are_stored(
+def test_pictures_and_the_pipeline_name_are_stored(
     run: Any, table: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
     def measured(task: SharesTask, inputs: Any) -> Any:
@@ -208,7 +208,7 @@ def test_pictures_and_the_name_of_a_pipeline_are_stored(
     assert b"PLTE" in picture.read_bytes(), "a palette makes it small"
 
 
-def test_pictures_of_what_got_worse_are_removed_if_a_new_measurement_finds_none(
+def test_pictures_of_regressions_are_removed_if_a_new_measurement_finds_none(
     tmp_path: Path,
 ) -> None:
     part = TaskResult(TaskProvenance(task="people", description=""))
@@ -261,7 +261,7 @@ def test_the_key_changes_with_everything_that_may_change_figures(
     assert (len(set(keys)), key(session())) == (len(keys), keys[0])
 
 
-def test_an_interrupt_preserves_finished_tasks(
+def test_finished_tasks_survive_an_interrupt(
     run: Any, table: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
     with monkeypatch.context() as patched:

@@ -133,7 +133,7 @@ def test_human_labels_correct_the_judge():
     ]
 
 
-def test_prompts_missing_for_a_method_are_excluded_and_a_single_one_is_measured_over_its_images():
+def test_prompts_missing_for_a_method_are_excluded():
     protocol = measure({name: column[:-30] for name, column in table().items()})[0].provenance
     assert (
         protocol.n["prompts"],
@@ -170,11 +170,11 @@ def test_prompts_missing_for_a_method_are_excluded_and_a_single_one_is_measured_
         "row 2 repeats the column names",
     ),
 )
-def test_invalid_tables_are_refused(changed, fields):
+def test_invalid_tables_are_rejected(changed, fields):
     measure(table() | changed, **fields)
 
 
-def test_equal_meanings_are_one_value_and_similar_ones_are_reported():
+def test_synonyms_are_one_value_and_similar_values_are_reported():
     columns = table()
     short = {"male": "M", "female": " F "}
     mixed = [short.get(v, v) if i % 2 else v for i, v in enumerate(columns["judge"])]
@@ -192,7 +192,7 @@ def test_equal_meanings_are_one_value_and_similar_ones_are_reported():
         measure(columns | {"people": people}, people="people")
 
 
-def test_prompts_that_differ_by_case_or_blanks_are_reported():
+def test_prompts_that_only_differ_in_case_or_whitespace_are_reported():
     columns = table(prompts=2)
     spelt = [p.title() if i % 3 == 0 else p for i, p in enumerate(columns["text"])]
     with pytest.warns(
@@ -237,7 +237,7 @@ def test_a_method_with_fewer_than_ten_labels_is_not_corrected(labels, blocks):
         assert len(measure(columns, people="people")) == blocks
 
 
-def test_a_table_is_read_from_its_file(tmp_path):
+def test_a_table_can_be_read_from_a_file(tmp_path):
     columns = table(prompts=2)
     pd.DataFrame(columns).to_csv(tmp_path / "mine.csv", index=False)
     read, in_memory = (
@@ -324,7 +324,9 @@ def test_majority_labels_and_agreement_are_measured(people):
         "no prompt has images from every method",
     ),
 )
-def test_answers_that_do_not_match_the_images_are_refused(people, tmp_path, fields, values_of_cell):
+def test_answers_that_do_not_match_the_images_are_rejected(
+    people, tmp_path, fields, values_of_cell
+):
     if fields is not None:
         AnnotationLog(tmp_path / "labels.jsonl").append(fields[0], "eve", "gender", fields[1])
     people(values_of_cell)
@@ -386,5 +388,5 @@ def test_answers_without_a_group_are_unknown(answer):
     (["cannot tell"] * 20, "no image has a known group"),
 )
 @pytest.mark.filterwarnings("ignore::vldebias.errors.SuspectInputWarning")
-def test_columns_without_groups_are_refused(values):
+def test_columns_without_groups_are_rejected(values):
     alone(judged(values))

@@ -135,7 +135,7 @@ def test_under_matches_the_output_of_an_attached_model(
 
 @pytest.mark.parametrize(("kind", "role"), [("model", "joint"), ("pipeline", "sequence")])
 @pytest.mark.parametrize("method", ["cali", "orth"])
-def test_distances_match_a_loop_over_pairs(kind: str, role: str, method: str) -> None:
+def test_distances_match_a_plain_loop_over_pairs(kind: str, role: str, method: str) -> None:
     model, _, tokenizer = load_clip()
     subject, how = (
         (load_pipeline(), {})

@@ -103,7 +103,7 @@ def test_batches_follow_the_order_of_the_epoch_and_omit_an_incomplete_batch(
         )
 
 
-def test_generators_differ_by_purpose_and_place() -> None:
+def test_generators_differ_by_purpose_and_position() -> None:
     places = [
         ("a", 0, 1),
         ("a", 1, 0),
@@ -290,9 +290,7 @@ def test_augmentations_differ_between_epochs_and_views() -> None:
     assert max(len(colours) for colours in shifts.values()) == 6
 
 
-def test_two_views_of_a_stream_need_no_captions_and_contrasting_captions_skips_rows_without() -> (
-    None
-):
+def test_two_views_of_a_stream_do_not_need_captions_unless_captions_are_contrasted() -> None:
     (batch,) = take(streamed(Stream(N, without_caption=range(N)), tokenize=None), 0, 1)
     assert not torch.equal(batch.images, batch.views)
     (batch,) = take(streamed(Stream(N, without_caption=(1, 4, 7)), batch_size=20), 0, 1)

@@ -51,7 +51,7 @@ def test_a_clear_decrease_is_worse_and_a_clear_increase_is_better() -> None:
     assert gained.change[0] == pytest.approx(-lost.change[0])
 
 
-def test_equal_numbers_of_losses_and_gains_are_no_clear_change() -> None:
+def test_equal_numbers_of_losses_and_gains_are_not_a_clear_change() -> None:
     before = {ACCURACY: rows(300, 100)}
     after = {ACCURACY: flipped(before[ACCURACY], [*range(20), *range(300, 319)])}
     conclusion = concluded(before, after)[ACCURACY]
@@ -215,13 +215,13 @@ def test_without_classes_retrieval_is_watched() -> None:
     assert change_since_start({}, {}) == {}
 
 
-def test_a_model_without_finite_features_is_below_its_start() -> None:
+def test_a_model_without_finite_features_is_worse_than_its_start() -> None:
     before = {ACCURACY: rows(3, 2)}
     after = {ACCURACY: torch.full((5,), torch.nan)}
     assert change_since_start(before, after)["below_start"] is True
 
 
-def test_a_fall_includes_its_score_and_the_first_step_below_the_start() -> None:
+def test_a_drop_includes_its_score_and_the_first_step_below_the_start() -> None:
     before = {ACCURACY: rows(300, 100), RECALL: rows(200, 200)}
     fallen = {ACCURACY: flipped(before[ACCURACY], range(40)), RECALL: before[RECALL]}
     history = [{"step": 0.0}, {"step": 1.0, "below_start": False}]

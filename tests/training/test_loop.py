@@ -210,7 +210,7 @@ def test_after_a_signal_the_step_finishes_and_is_saved(
     assert read_state(tmp_path / "twice" / STATE) is None, "a second signal raises immediately"
 
 
-def test_a_kill_while_writing_a_checkpoint_preserves_the_previous_one(
+def test_a_process_killed_while_writing_a_checkpoint_preserves_the_previous_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def killed(state: Any, path: Path) -> None:
@@ -239,7 +239,7 @@ class Foreign:
         return os.mkdir, ("unpickled",)
 
 
-def test_a_checkpoint_that_contains_code_raises_an_error_without_running_it(
+def test_a_checkpoint_that_contains_code_raises_an_error_without_executing_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -281,7 +281,9 @@ def test_a_second_run_in_the_same_folder_raises_an_error(tmp_path: Path) -> None
     assert (len(refused), len(history)) == (1, STEPS)
 
 
-def test_a_checkpoint_of_another_model_raises_an_error_and_changes_nothing(tmp_path: Path) -> None:
+def test_a_checkpoint_of_a_different_model_raises_an_error_and_changes_nothing(
+    tmp_path: Path,
+) -> None:
     fit(trainee(), batches(), settings(), folder=tmp_path)
     larger = trainee()
     larger.model.image.bias.requires_grad_(False)
@@ -341,7 +343,7 @@ def test_the_average_is_scored_and_saved_and_a_run_is_scored_ten_times() -> None
     assert [entry["step"] for entry in history if "score" in entry] == [1, 3, 5, 7, 9, 10]
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_and_preserves_the_checkpoint(
+def test_a_non_finite_loss_stops_the_run_and_preserves_the_checkpoint(
     tmp_path: Path,
 ) -> None:
     broken = IMAGES.clone()
@@ -353,7 +355,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_preserves_the_checkpoint(
 
 
 @pytest.mark.parametrize("clip_norm", [1.0, None])
-def test_a_gradient_that_is_not_finite_changes_no_weight(
+def test_a_non_finite_gradient_does_not_change_any_weight(
     clip_norm: float | None, tmp_path: Path
 ) -> None:
     """The loss is still finite at this step; after another step, the checkpoint would only contain
@@ -392,7 +394,7 @@ def half(scale: float, steps: int) -> tuple[Trainee, list[Entry]]:
     return made, fit(made, batches(), settings(steps=steps, precision="fp16", lr=0.1))
 
 
-def test_an_overflow_of_the_scale_skips_a_step_and_does_not_stop_the_run() -> None:
+def test_an_overflow_of_the_loss_scale_skips_a_step_and_does_not_stop_the_run() -> None:
     start = tiny_towers().model.state_dict()
     assert not equal(half(1.0, steps=12)[0].model.state_dict(), start)
     stayed, seen = half(1e3, steps=1)  # 65536 times a thousand overflows half precision
@@ -536,7 +538,7 @@ def test_both_passes_use_the_same_dropout_and_mixing() -> None:
 # ---- processes
 
 
-def test_several_processes_without_a_group_raise_an_error(
+def test_several_processes_without_a_process_group_raise_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """This is how `accelerate launch --cpu --num_processes 2` starts a process, which would train

@@ -240,7 +240,7 @@ def test_adapters_are_low_rank_changes_of_the_weights(name: str) -> None:
     assert all(torch.allclose(tensor, expected[key], atol=1e-6) for key, tensor in together.items())
 
 
-def test_new_adapters_change_no_output_and_depend_on_their_seed() -> None:
+def test_new_adapters_do_not_change_the_output_and_depend_on_their_seed() -> None:
     plain, tuned, again, reseeded = (make("clip") for _ in range(4))
     state = torch.get_rng_state()
     tune(tuned, "lora")
@@ -326,7 +326,9 @@ def test_adapters_are_saved_merged(name: str, tmp_path: Path) -> None:
     assert alike(opened(tmp_path / "model"), towers)
 
 
-def test_a_kill_preserves_the_old_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_save_preserves_the_old_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     towers = make("miniature")
     folder = tmp_path / "model"
     save_model(towers, folder, scope="all", name="miniature")
@@ -347,7 +349,9 @@ def test_a_kill_preserves_the_old_model(tmp_path: Path, monkeypatch: pytest.Monk
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_a_second_kill_after_one_between_the_moves_loses_nothing(tmp_path: Path) -> None:
+def test_a_second_kill_after_one_between_the_two_moves_does_not_lose_anything(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "model"
     (tmp_path / "model.before").mkdir()
     (tmp_path / "model.before" / "weights").write_text("the only ones")
@@ -360,7 +364,7 @@ def test_a_second_kill_after_one_between_the_moves_loses_nothing(tmp_path: Path)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_folders_with_other_files_and_models_with_another_vocabulary_raise_errors(
+def test_unrelated_files_and_models_with_a_different_vocabulary_raise_errors(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "thesis.txt").write_text("all of it")

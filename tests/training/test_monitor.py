@@ -102,7 +102,7 @@ def test_the_worst_group_is_the_lowest_accuracy_of_a_class_within_a_group(unknow
     assert scores["zero_shot_worst_group"] == scores["zero_shot_worst_class"]
 
 
-def test_an_edit_applies_to_texts_only() -> None:
+def test_an_edit_only_applies_to_text() -> None:
     images = torch.rand(20, 3, 4, 4)
     towers = tiny_towers(3)
     texts = ("a cat", "a dog")
@@ -138,7 +138,7 @@ def places(n: int) -> Tensor:
     return torch.arange(n, dtype=torch.float32)[:, None, None, None].expand(n, 3, 1, 1)
 
 
-def test_rows_without_a_caption_are_left_out_of_retrieval() -> None:
+def test_rows_without_a_caption_are_excluded_from_retrieval() -> None:
     features = torch.eye(4)
     monitor = Monitor(
         places(4), captions=["0", "", "2", " "], labels=torch.arange(4), class_texts="0123"
@@ -184,7 +184,7 @@ def test_each_caption_is_a_query_and_all_captions_of_an_image_are_correct() -> N
 @pytest.mark.parametrize(
     ("broken", "row", "captions"), [("image", 2, "0123"), ("text", 2, "0123"), ("text", 1, "")]
 )
-def test_features_that_are_not_finite_have_nan_scores(broken: str, row: int, captions: str) -> None:
+def test_non_finite_features_have_nan_scores(broken: str, row: int, captions: str) -> None:
     tables = {"image": torch.eye(4), "text": torch.eye(4)}
     tables[broken][row] = torch.nan
     monitor = Monitor(
@@ -238,7 +238,7 @@ def test_a_monitor_of_images_equals_one_of_tensors_and_reads_images_only_once() 
     )
 
 
-def test_unreadable_images_are_left_out() -> None:
+def test_unreadable_images_are_skipped() -> None:
     with pytest.warns(VldebiasWarning, match=r"own train: 2 of 20 .* left out, such as id3"):
         scores = Monitor.from_data(data(broken=(3, 4)), plain, "label", workers=0)(tiny_towers())
     rest = data()[[i for i in range(20) if i not in (3, 4)]]

@@ -75,7 +75,7 @@ FUNCTIONS: dict[str, tuple[dict[str, Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_each_objective_equals_the_loss_function_it_names(name: str) -> None:
+def test_each_objective_matches_the_loss_function_it_names(name: str) -> None:
     settings, function = FUNCTIONS[name]
     objective = Objective(
         LossSettings(loss=name, temperature=T, **settings), temperature=9.0, items=N
@@ -84,7 +84,7 @@ def test_each_objective_equals_the_loss_function_it_names(name: str) -> None:
     assert objective.temperature == pytest.approx(T)
 
 
-def test_lam_of_rince_depends_on_the_batch_unless_it_is_set() -> None:
+def test_rince_lam_depends_on_the_batch_unless_it_is_set() -> None:
     objective = built("rince", q=0.4)
     for rows in (3, N):
         expected = losses.rince(X[:rows], Y[:rows], temperature=T, q=0.4, lam=1 / rows)
@@ -140,7 +140,7 @@ def test_schedules_change_the_loss() -> None:
     assert not still.loss.zeta.any(), "sogclr never changes its popularity"
 
 
-def test_the_paper_s_settings_are_passed_to_the_loss() -> None:
+def test_the_papers_settings_are_passed_to_the_loss() -> None:
     nuclr = built("nuclr", gamma=0.5, zeta_init=-0.05, popularity_wait=0.5)
     assert nuclr.loss.gamma == 0.5
     assert nuclr.loss.zeta.unique().tolist() == pytest.approx([-0.05])
@@ -237,7 +237,7 @@ def noted(made: Any, name: str) -> list[Any]:
     return seen
 
 
-def test_the_trainee_returns_the_loss_of_features_and_two_views_read_no_text() -> None:
+def test_the_trainee_returns_the_loss_of_its_features_and_two_views_do_not_need_text() -> None:
     made = trainee()
     image = made.towers.image
     text = made.towers.text
@@ -323,7 +323,7 @@ def test_a_partner_of_another_image_excludes_the_other_view() -> None:
     assert not torch.allclose(another_image, both, atol=1e-2)
 
 
-def test_searching_partners_updates_no_running_statistics() -> None:
+def test_searching_for_partners_does_not_update_running_statistics() -> None:
     """Otherwise, batch normalisation would count every batch twice."""
     plain = trainee()
     mixed = trainee(fourier=0.5)

@@ -120,7 +120,7 @@ def test_a_table_with_splits_separates_them_and_one_without_has_one_split(
     assert not load_settings(data=path).has_held_out
 
 
-def test_relative_paths_start_from_image_root(images: Path, tmp_path: Path) -> None:
+def test_relative_paths_are_resolved_against_image_root(images: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "tables"
     elsewhere.mkdir()
     path = table(elsewhere / "below.csv", ["image", "caption"], [["3.png", "three"]])

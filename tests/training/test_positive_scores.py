@@ -159,7 +159,7 @@ def test_kept_pairs_can_be_read_with_the_names_in_the_settings(tmp_path: Path) -
     ({"label": "score"}, "cannot be named 'score'; rename"),
     ({"label": "kind", "group_dro": "kind, id"}, "cannot be named 'id'; rename"),
 )
-def test_a_label_with_the_name_of_a_column_of_kept_pairs_raises_an_error(
+def test_a_label_named_like_a_column_of_kept_pairs_raises_an_error(
     settings: dict[str, Any],
 ) -> None:
     load_settings(data="own", keep=0.5, **settings)

@@ -240,7 +240,7 @@ def test_a_killed_run_resumes_in_the_middle_of_its_stream(tmp_path: Path) -> Non
     )
 
 
-def test_two_views_need_no_captions_and_score_no_pairs(
+def test_two_views_do_not_need_captions_and_do_not_score_pairs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Trainee] = []
@@ -388,5 +388,5 @@ def held_out_monitor(settings: TrainSettings) -> Any:
         "nor can 10 replacements",
     ),
 )
-def test_data_that_cannot_be_trained_on_or_scored_is_refused(call: Any) -> None:
+def test_data_that_cannot_be_trained_on_or_scored_is_rejected(call: Any) -> None:
     call()

@@ -149,7 +149,7 @@ def caused_by(error: Exception, cause: Exception) -> Exception:
     return error
 
 
-def test_other_errors_of_writers_are_raised_unchanged(tmp_path: Path) -> None:
+def test_other_errors_in_writers_are_raised_unchanged(tmp_path: Path) -> None:
     for error in (RuntimeError("a bug"), PermissionError(errno.EACCES, "no"), ValueError("28")):
 
         def write(_: Path, error: Exception = error) -> None:
@@ -172,7 +172,7 @@ write_atomically(sys.argv[1], die)
 """
 
 
-def test_the_next_run_only_removes_what_a_killed_one_left(tmp_path: Path) -> None:
+def test_the_next_run_only_removes_files_left_by_a_killed_run(tmp_path: Path) -> None:
     for _ in range(2):
         subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "a")], check=False)
     # A run removes the leftovers of earlier ones before it creates its own.
@@ -220,7 +220,7 @@ def remade(path: Path) -> None:
     path.chmod(0o600)
 
 
-def test_the_umask_determines_the_mode_of_a_new_file_and_an_old_mode_is_preserved(
+def test_the_umask_determines_the_mode_of_a_new_file_and_an_existing_mode_is_preserved(
     tmp_path: Path,
 ) -> None:
     before = os.umask(0o027)
@@ -274,7 +274,7 @@ def bomb(lines: int) -> str:
         (b"a: \xff", r"x\.yaml: .*0xff.*YAML"),
     ],
 )
-def test_untrusted_yaml_is_refused_with_a_message(
+def test_untrusted_yaml_is_rejected_with_a_message(
     tmp_path: Path, text: str | bytes, message: str
 ) -> None:
     path = tmp_path / "x.yaml"
@@ -296,7 +296,7 @@ def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("load", [read_json, Result.read])
-def test_an_oversized_json_file_is_refused_before_it_is_read(tmp_path: Path, load: Any) -> None:
+def test_an_oversized_json_file_is_rejected_before_it_is_read(tmp_path: Path, load: Any) -> None:
     with (tmp_path / "config.json").open("wb") as file:
         file.truncate(3 << 30)
     tracemalloc.start()
@@ -316,7 +316,7 @@ def test_an_oversized_json_file_is_refused_before_it_is_read(tmp_path: Path, loa
     (b"{", "line 1 column 2.*JSON"),
     (b"\xff", "0xff"),
 )
-def test_untrusted_json_is_refused_with_a_message(tmp_path: Path, text: bytes) -> None:
+def test_untrusted_json_is_rejected_with_a_message(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "a.json").write_bytes(text)
     read_json(tmp_path / "a.json")
 
@@ -383,7 +383,7 @@ def write_forever(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="children start at once where processes fork")
-def test_a_kill_leaves_a_complete_file(tmp_path: Path) -> None:
+def test_a_killed_write_leaves_a_complete_file(tmp_path: Path) -> None:
     path = write_atomically(tmp_path / "a.txt", "x" * 200_000)
     context = multiprocessing.get_context("fork")
     seen = set()
@@ -399,7 +399,7 @@ def test_a_kill_leaves_a_complete_file(tmp_path: Path) -> None:
     assert len(seen) > 1, "a writer was killed before it wrote"
 
 
-def test_only_texts_that_a_spreadsheet_would_execute_get_an_apostrophe() -> None:
+def test_only_text_that_a_spreadsheet_would_execute_gets_an_apostrophe() -> None:
     for text in (
         "=1+1",
         "+1",
@@ -444,7 +444,7 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def test_a_second_writer_is_refused_with_the_name_of_the_first(
+def test_a_second_writer_is_rejected_with_the_name_of_the_first(
     tmp_path: Path, holder: subprocess.Popen[str]
 ) -> None:
     expected = rf"process {holder.pid} on .*--out"

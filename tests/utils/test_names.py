@@ -45,7 +45,7 @@ def test_architectures_match_open_clip_and_need_no_import(
     assert set(architectures()) == set(open_clip.list_models())
 
 
-def test_a_misspelt_architecture_is_refused_with_a_suggestion() -> None:
+def test_a_misspelt_architecture_is_rejected_with_a_suggestion() -> None:
     with pytest.raises(InvalidInputError, match=r"'ViT-B-23' .*did you mean .*'ViT-B-32'"):
         check_architecture("ViT-B-23")
     check_architecture("ViT-B-32")
@@ -103,7 +103,7 @@ print(json.dumps(answers))
 
 
 @pytest.mark.parametrize("place", range(len(SLIPS)), ids=[arguments for arguments, _ in SLIPS])
-def test_a_typing_mistake_in_the_arguments_is_reported_before_torch_is_imported(
+def test_a_typo_in_the_arguments_is_reported_before_torch_is_imported(
     place: int, answers_to_slips: list[tuple[int, str]]
 ) -> None:
     code, message = answers_to_slips[place]
@@ -120,7 +120,7 @@ def test_the_list_of_commands_shows_the_first_paragraph_of_each_help() -> None:
         assert re.sub(r"\[/?bold\]", "", first) == entry.summary
 
 
-def test_a_misspelt_architecture_and_one_without_weights_are_refused_by_name() -> None:
+def test_a_misspelt_architecture_and_one_without_weights_are_rejected_by_name() -> None:
     with pytest.raises(InvalidInputError, match="did you mean '--model ViT-B-32 --pretrained TAG'"):
         check_name_without_weights("ViT-B32")
     with pytest.raises(InvalidInputError, match=r"without weights.*openai"):

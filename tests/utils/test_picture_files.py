@@ -115,7 +115,7 @@ def test_other_modes_are_converted() -> None:
     assert pixel(red, "TIFF")[0] > 200  # the band called "A" is not an alpha channel
 
 
-def test_pixels_of_more_than_eight_bits_are_refused() -> None:
+def test_pixels_with_more_than_eight_bits_are_rejected() -> None:
     for image in (
         Image.new("F", (2, 2)),
         Image.new("I", (2, 2)),
@@ -193,7 +193,7 @@ def test_plots_need_no_display_and_a_notebook_shows_them(
     assert (image.size, facts) == ((240, 120), {"a": 1})
 
 
-def test_the_reason_for_an_unreadable_picture_contains_no_addresses() -> None:
+def test_the_reason_for_an_unreadable_picture_does_not_contain_memory_addresses() -> None:
     assert why_unreadable(OSError("no picture <a at 0x7f>")) == "OSError: no picture <a>"
     assert (
         why_unreadable(FileNotFoundError(errno.ENOENT, "No such file", "a"))
@@ -203,7 +203,7 @@ def test_the_reason_for_an_unreadable_picture_contains_no_addresses() -> None:
         why_unreadable(PermissionError(errno.EACCES, "Permission denied"))
 
 
-def test_texts_in_a_plot_are_single_lines_without_formulas() -> None:
+def test_text_in_a_plot_is_a_single_line_without_formulas() -> None:
     assert for_matplotlib("a $b$\n\x07\tc") == r"a \$b\$ c"
 
 
@@ -250,7 +250,7 @@ def test_damaged_bytes_yield_a_picture_or_an_oserror(form: str, data: st.DataObj
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
-def test_pixels_match_pillow_s_own_steps(orientation: int, mode: str) -> None:
+def test_pixels_match_the_equivalent_pillow_steps(orientation: int, mode: str) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     content = as_bytes(picture(3, (37, 21)).convert(mode), "JPEG", exif=exif, quality=90)
@@ -310,7 +310,7 @@ def test_metadata_is_stored_next_to_the_chunks_of_other_tools(tmp_path: Path) ->
     assert content[:start] + content[start + 12 + size :] == before
 
 
-def test_damaged_files_are_refused_and_unchanged(tmp_path: Path) -> None:
+def test_damaged_files_are_rejected_and_left_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     Image.new("RGB", (9, 7)).save(path)
     sound = path.read_bytes()

@@ -50,7 +50,7 @@ def test_a_log_gets_one_line_per_minute(monkeypatch: pytest.MonkeyPatch) -> None
         assert file.getvalue() == "training: loss 0.5: 3 of 9\ntraining: late: 5 of 9\n"
 
 
-def test_silent_progress_accepts_all_calls_and_stores_nothing(
+def test_silent_progress_accepts_all_calls_without_storing_anything(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with SILENT, SILENT.bar("a", 3) as advance:

@@ -9,7 +9,7 @@ from vldebias.utils.trackers import tracker_name
 
 
 @given(st.text(max_size=300))
-def test_any_name_becomes_one_that_mlflow_accepts(text: str) -> None:
+def test_any_name_is_converted_to_one_that_mlflow_accepts(text: str) -> None:
     name = tracker_name(text)
     assert re.fullmatch(r"[\w\-. /]{1,250}", name, re.ASCII)
     # MLflow names files like this, so a path must not lead elsewhere.

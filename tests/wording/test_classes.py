@@ -42,7 +42,7 @@ def test_labelled_prompts_are_decided_as_labelled(
         ("an American nurse", "race", ["Asian"], "an Asian American nurse"),
     ],
 )
-def test_nations_and_religions_stand_next_to_the_noun(
+def test_nationalities_and_religions_are_placed_next_to_the_noun(
     prompt: str, names: str, words: list[str], result: str
 ) -> None:
     assert Balancer(names).write([prompt], words) == [result]

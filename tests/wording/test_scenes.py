@@ -25,5 +25,5 @@ def rights() -> dict[str, int]:
 
 
 @pytest.mark.parametrize("kind", AT_LEAST)
-def test_scenes_are_written_as_labelled(rights: dict[str, int], kind: str) -> None:
+def test_scenes_are_rewritten_as_labelled(rights: dict[str, int], kind: str) -> None:
     assert rights[kind] >= AT_LEAST[kind]

@@ -244,9 +244,7 @@ def test_recall_agrees_with_torchmetrics(method: str, k: int) -> None:
     assert both.n == {"images": N, "captions": len(set(GALLERY.captions))}
 
 
-def test_images_with_the_same_caption_are_resampled_together_and_those_without_are_excluded() -> (
-    None
-):
+def test_images_that_share_a_caption_are_resampled_together() -> None:
     """From text to image, images of a caption are hit or missed together: there are as many units
     as captions, so intervals are wide."""
     (part,) = evaluate(GALLERY, resamples=4000)

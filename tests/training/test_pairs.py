@@ -153,9 +153,7 @@ N = 20_000
 CAPTIONS = [f"text {int(k)}" for k in np.random.default_rng(0).geometric(0.2, N)]
 
 
-def test_replaced_captions_have_the_distribution_of_the_data_and_are_independent_of_images() -> (
-    None
-):
+def test_replaced_captions_follow_the_data_distribution_independently_of_images() -> None:
     source = Pairs.noise(N, 0.7, 1)
     moved = source != np.arange(N)
     counts = Counter(CAPTIONS[i] for i in source[moved])

@@ -1,4 +1,4 @@
-"""Build tiny models of every class of open_clip and transformers as subjects of the same tests."""
+"""Build tiny models of every open_clip and transformers class for use in the same tests."""
 
 import copy
 from collections.abc import Callable
@@ -40,14 +40,13 @@ def before_transformers_5() -> bool:
 
 
 def skip_lost(name: str) -> None:
-    """Skip a test of a class with which the installed version of transformers cannot embed
-    texts."""
+    """Skip the test if the installed version of transformers cannot embed text with the class."""
     if name in LOST_IN_TRANSFORMERS_4 and before_transformers_5():
         pytest.skip(f"transformers {version('transformers')} cannot embed texts with {name}")
 
 
 def skip_without_folders() -> None:
-    """Skip a test of folders if the installed version of open_clip cannot load them."""
+    """Skip tests of folders if the installed version of open_clip cannot load them."""
     if open_clip.__version__.startswith("2."):
         pytest.skip(f"open_clip {open_clip.__version__} reads no folders")
 
@@ -107,7 +106,7 @@ def make_coca() -> nn.Module:
 
 
 def with_bias(model: nn.Module) -> nn.Module:
-    """Set the bias of open_clip's head. It starts at zero, which would hide a fold that ignores
+    """Set the bias of open_clip's head. It starts at zero, which would hide a merge that ignores
     it."""
     nn.init.normal_(getattr(model, "text", model).text_projection.bias)
     return model
@@ -190,15 +189,14 @@ def embedding(output: Any) -> Tensor:
 
 
 class Subject:
-    """A model or pipeline with texts whose embeddings can be read on several paths.
-
+    """Describe a model or pipeline whose text embeddings can be read through several code paths.
     Attributes:
-        outputs: every tensor that depends on a text, by path.
-        seen: every tensor that depends on an image, by path; "features" are embeddings before
+        outputs: Every tensor that depends on a text, by path.
+        seen: Every tensor that depends on an image, by path. "features" are embeddings before
             normalisation.
-        rows: embeddings (b, ..., d) of PROMPTS by role, before normalisation.
-        merges: whether a projection can be folded into its weights.
-        merges_images: whether this also holds for its image tower.
+        rows: Embeddings (b, ..., d) of PROMPTS by role, before normalisation.
+        merges: Whether a projection can be folded into its weights.
+        merges_images: Whether this also applies to its image tower.
     """
 
     host: Any
@@ -225,8 +223,8 @@ class Subject:
         return resolve(self.host, tokenizer=self.tokenizer)
 
     def state(self) -> Any:
-        """Return everything that could be left behind on modules: items of dictionaries,
-        otherwise identities."""
+        """Return everything that could be left behind on modules: the items of dictionaries, and
+        the identities of other objects."""
 
         def contents(value: object) -> object:
             return (
@@ -414,4 +412,4 @@ SEEING: dict[str, Callable[[], Subject]] = {
     **{f"open_clip:{name}": partial(OpenClip, name) for name in TOWERS},
     **{f"transformers:{name}": partial(Transformers, name) for name in WITH_IMAGES},
 }
-"""Those with image towers, one of each kind."""
+"""One subject of each kind that has an image tower."""

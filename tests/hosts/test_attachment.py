@@ -1,4 +1,4 @@
-"""Test attachments on a fake host: three states, refusals, threads, and complete removal."""
+"""Test attachments on a fake host: three states, invalid inputs, threads, and complete removal."""
 
 import gc
 import threading
@@ -119,7 +119,7 @@ def test_an_attachment_can_be_active_disabled_and_removed(tower: Tower) -> None:
 
 
 def test_disabled_applies_to_this_thread_only(tower: Tower) -> None:
-    """With a counter on the object, calls of all other threads would be unedited."""
+    """If the state were a counter on the object, calls in all other threads would be unedited."""
     plain = tower.encode(PROMPTS)
     attachment = attach(tower)
     attached = tower.encode(PROMPTS)

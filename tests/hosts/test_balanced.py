@@ -170,7 +170,7 @@ def test_a_block_for_single_prompts_warns_that_images_share_a_value():
     attachment = balanced(pipe)
     states = modular_states(
         pipe, PROMPTS[:1], num_images_per_prompt=1
-    )  # no warning, which would be an error
+    )  # a warning would be an error
     with pytest.warns(VldebiasWarning, match="Flux3.*num_images_per_prompt above 1"):
         modular_states(pipe, PROMPTS[:1], num_images_per_prompt=2)
     assert len(attachment.sampled) == 1
@@ -297,7 +297,7 @@ def test_people_in_an_input_picture_only_change_on_request(method, caplog):
     (notice,) = [record.message for record in caplog.records if record.name == "vldebias"]
     assert "edits given images" in notice
     assert 'default here is "cali"' in notice
-    assert "method=" not in notice  # there is nothing else to do
+    assert "method=" not in notice  # no other method is suggested
     assert "balanced-prompts" in repr(balanced(pipe))
 
 

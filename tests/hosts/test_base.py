@@ -26,7 +26,7 @@ from vldebias.hosts.host import BARE, TOKENIZING, during, reading, weights_finge
 
 
 def test_modes_are_restored_after_reading_in_several_threads() -> None:
-    """The second reader finds eval mode, which must not be what is restored at the end."""
+    """The second reader finds eval mode, and this must not be the mode restored at the end."""
     model = nn.Sequential(nn.Linear(2, 2), nn.Dropout()).train()
     first_in = threading.Event()
     second_in = threading.Event()
@@ -151,7 +151,7 @@ def test_a_worker_forked_during_tokenisation_can_tokenise() -> None:
 def test_fingerprint_values_never_change() -> None:
     model, _, tokenizer = miniature.load_clip()
     fingerprint = resolve(model, tokenizer=tokenizer).fingerprint("joint")
-    # Computed from the packaged weights. Different numbers would invalidate all saved edits.
+    # Computed from the packaged weights. If these numbers change, all saved edits become invalid.
     assert fingerprint.tensors[:2] == (
         pytest.approx((0.346213, -0.215774), abs=1e-4),
         pytest.approx((19.794238, 9.866271)),
@@ -168,7 +168,8 @@ def tower(seed: int = 0, layers: int = 12, width: int = 48) -> nn.Module:
 
 @torch.no_grad()
 def perturbed(module: nn.Module, size: float) -> nn.Module:
-    """Rotate every tensor by `size` of its norm in a random direction, as training does."""
+    """Rotate every tensor by the fraction `size` of its norm in a random direction, as training
+    does."""
     copied = copy.deepcopy(module)
     for p in copied.parameters():
         step = torch.randn_like(p)
@@ -233,7 +234,8 @@ def test_missing_weights_have_no_fingerprint_and_match_everything() -> None:
 
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_every_tensor_that_affects_the_text_features_is_included(name: str) -> None:
-    """Exactly the tensors that receive a gradient from texts are read, and each of them matters."""
+    """Exactly the tensors that receive a gradient from text are included, and each of them
+    matters."""
     subject = SUBJECTS[name]()
     read = set()
     for module in subject.resolve().text_modules:

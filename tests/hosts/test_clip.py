@@ -1,4 +1,4 @@
-"""Test transformers and open_clip models: all paths, the gate, merging, and refusals."""
+"""Test transformers and open_clip models: all code paths, the gate, merging, and errors."""
 
 import copy
 import threading
@@ -158,7 +158,7 @@ def test_a_saved_edit_fits_both_classes_of_a_checkpoint(
         loaded = attachment.projections["joint"]
     with vldebias.debias(
         clip.host, loaded, keep_stated=False
-    ):  # no tokenizer, because nothing has to be read
+    ):  # no tokenizer is needed because no ids are decoded
         assert torch.equal(clip.features(), expected)
     text = transformers.CLIPTextModelWithProjection.from_pretrained(tmp_path / "model").eval()
     with vldebias.debias(text, loaded, keep_stated=False):
@@ -210,8 +210,8 @@ def test_missing_and_wrong_tokenizers_are_rejected(clip: Transformers, gender: P
 
 @pytest.mark.parametrize("eos", [CLIP_IDS - 1, 2])
 def test_prompts_padded_with_the_end_token_are_supported(eos: int) -> None:
-    """Old CLIP configs have 2 as the end token, and the tower then pools the first of the largest
-    ids."""
+    """Old CLIP configs have 2 as the end token, in which case the tower pools the first of the
+    largest ids."""
     assert clip_tokenizer().pad_token_id == clip_tokenizer().eos_token_id == CLIP_IDS - 1
     model = make("CLIPTextModelWithProjection", eos_token_id=eos)
     host = TransformersHost(model, clip_tokenizer())
@@ -244,8 +244,8 @@ def test_unsupported_classes_are_rejected(clip: Transformers, gender: PromptSet)
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 def test_adapters_are_supported_or_rejected(clip: Transformers, gender: PromptSet) -> None:
-    """LoRA inside the tower is part of the embedding; on the head it has to be merged before
-    folding."""
+    """LoRA inside the tower is part of the embedding. LoRA on the head must be merged before an
+    edit can be folded in."""
     import peft
 
     plain = copy.deepcopy(clip.host)
@@ -304,8 +304,8 @@ def test_a_model_on_two_devices_and_disk_is_supported(gender: PromptSet, tmp_pat
 def test_a_model_compiled_and_called_before_attaching_is_edited_or_rejected(
     gender: PromptSet,
 ) -> None:
-    """Regression test: compiled code does not look for new hooks, so the edit was silently
-    ignored."""
+    """Regression test: compiled code does not look for new hooks, so the edit used to be ignored
+    silently."""
     clip = Transformers("CLIPModel")
     base = clip.features()
     compiled = torch.compile(clip.host.get_text_features, backend="eager")
@@ -405,7 +405,7 @@ def test_a_fitted_edit_is_rejected_without_the_tokenizer_that_finds_stated_promp
     edit = vldebias.fit_projection(model, gender, method="cali", tokenizer=tokenizer)
     with pytest.raises(InvalidInputError, match="pass tokenizer="):
         vldebias.debias(model, edit)
-    # Nothing was attached. Edits of all texts or of images need no tokenizer.
+    # Nothing was attached. Edits of all texts or of images do not need a tokenizer.
     vldebias.debias(model, edit, keep_stated=False).remove()
     vldebias.debias(model, edit, side="image").remove()
     vldebias.debias(model, edit, tokenizer=tokenizer).remove()

@@ -42,7 +42,7 @@ def why_no_whole_graphs():
 
 @pytest.fixture
 def whole_graphs(why_no_whole_graphs):
-    """Skip a test if torch cannot compile an attached model to a single graph."""
+    """Skip the test if torch cannot compile an attached model to a single graph."""
     if why_no_whole_graphs:
         pytest.skip(f"torch {torch.__version__}: no whole graph: {why_no_whole_graphs}")
 
@@ -64,7 +64,7 @@ def subject_of(name):
 
 
 def encoder(subject):
-    """Return the method or model that encodes ids of texts."""
+    """Return the method or model that encodes text ids."""
     for name in ("encode_text", "get_text_features"):
         if hasattr(subject.host, name):
             return getattr(subject.host, name)
@@ -123,7 +123,7 @@ def test_text_encoding_is_a_single_graph_in_every_class(gender, name):
 @pytest.mark.parametrize("name", ["clip", "CLIPModel"])
 @torch.no_grad()
 def test_generated_code_gives_the_same_output(gender, name):
-    """One model per library, since code generation does not depend on the class."""
+    """Test one model per library, since code generation does not depend on the class."""
     check_compiled(name, gender, "inductor", fullgraph=True)
 
 

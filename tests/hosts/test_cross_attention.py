@@ -1,5 +1,5 @@
-"""Test attachments in cross-attention: only the rows of the prompt change, values are sampled as
-for balanced prompts, removal is bit-identical, and other pipelines are refused."""
+"""Test attachments in cross-attention: only the prompt's rows change, values are sampled as for
+balanced prompts, removal is bit-identical, and other pipelines are rejected."""
 
 import copy
 import json
@@ -46,7 +46,7 @@ SERVED = ["StableDiffusion", "StableDiffusionXL", "PixArt", "Sana"]
 
 
 def few(name: str) -> CrossAttention:
-    """Return the method, fitted on two concepts at three times with small pictures."""
+    """Return the method fitted on two concepts at three times with small pictures."""
     size = {"height": 16, "width": 16} | FAMILIES[name][1]
     return CrossAttention(concepts=2, steps=3, seed=0, options=size)
 
@@ -144,7 +144,7 @@ def test_a_saved_and_loaded_edit_generates_the_same_pictures(
 
 
 def test_only_the_rows_of_the_prompt_change(fitted: Callable[[str], Fitted]) -> None:
-    """The unconditional half of a guided pass is unchanged in every cross-attention."""
+    """The unconditional half of a guided pass is unchanged in every cross-attention layer."""
     make, draw, edit = fitted("StableDiffusion")
     pipe = make()
     layer = dict(pipe.unet.named_modules())[edit.layers[0][0].removeprefix("unet.")]
@@ -245,8 +245,8 @@ def test_a_prompt_about_several_people_is_left_unchanged_and_recorded_as_such(
 
 
 def test_an_image_gets_values_for_several_attributes(tmp_path: Path) -> None:
-    """Values of both attributes are crossed; if one is stated, only the other is set. Saved by
-    role."""
+    """Values of both attributes are crossed. If one is stated, only the other is set. Edits are
+    saved by role."""
     make, call = FAMILIES["StableDiffusion"]
     pipe = make()
     edits = fit_projections(pipe, [SET, AGE], method=few("StableDiffusion"))
@@ -431,7 +431,7 @@ def test_invalid_requests_are_rejected_with_a_message(fitted: Callable[[str], Fi
 def test_the_command_inspects_and_saves_the_edit(
     fitted: Callable[[str], Fitted], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The report has the figures of its gate, its role is the name of the prompt set, and the card
+    """The report includes the gate's figures, the role is the name of the prompt set, and the card
     mentions the denoiser."""
     make, _, edit = fitted("StableDiffusion")
     edit.save_pretrained(tmp_path / "one")

@@ -1,5 +1,5 @@
-"""Test cross-attention with each cache of diffusers: the edit takes effect, values are even, and
-pictures without it equal those of the cached pipeline bit for bit; or the cache is refused."""
+"""Test cross-attention with each diffusers cache. Either the edit takes effect, values are even,
+and pictures without it equal those of the cached pipeline bit for bit, or the cache is rejected."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -59,7 +59,7 @@ CACHES: dict[str, Callable[[Any], Any]] = {
     "TextKVCache": lambda _: hooks.TextKVCacheConfig(),
 }
 SKIPPING = ("FirstBlockCache", "MagCache", "PyramidAttentionBroadcast", "SeaCache", "TaylorSeer")
-"""Caches that change the pictures of this pipeline; TextKVCache supports NucleusMoE alone."""
+"""Caches that change this pipeline's pictures. Only NucleusMoE supports TextKVCache."""
 
 Draw = Callable[..., Tensor]
 

@@ -218,7 +218,7 @@ def test_modular_pipelines_are_rejected_with_a_message() -> None:
 
 @pytest.mark.slow
 def test_compiling_after_attaching_gives_the_same_output(edit: Any) -> None:
-    """A pipeline that was compiled before attaching is refused."""
+    """A pipeline that was compiled before attaching is rejected."""
     pipe = tiny.with_own_components(tiny.sd())
     case = Case(tiny.sd)
     attachment = debias(pipe, edit)

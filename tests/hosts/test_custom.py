@@ -1,4 +1,4 @@
-"""Test `vldebias.hosts.custom`: towers of unknown libraries in three states, and refusals."""
+"""Test `vldebias.hosts.custom`: towers from unknown libraries in three states, and errors."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -93,8 +93,7 @@ def test_passed_embeddings_stay_unchanged_and_can_be_projected_manually():
 
 
 def everything(pipe, **call):
-    """Attach as merged weights act: on both branches of guidance, and on stated prompts.
-
+    """Attach in the way that merged weights act: on both guidance branches and on stated prompts.
     P is not symmetric, so that W P differs from W P^T.
     """
     return debias(
@@ -103,7 +102,7 @@ def everything(pipe, **call):
 
 
 def alike(edited, expected, bare):
-    """Compare up to rounding, relative to the change by the projection."""
+    """Compare up to rounding, relative to the change made by the projection."""
     return (edited - expected).norm() < 1e-2 * (expected - bare).norm()
 
 
@@ -147,7 +146,7 @@ def test_half_precision_weights_are_rounded_once():
 
 @pytest.mark.parametrize("name", ["StableDiffusionXL", "Flux"])
 def test_merging_with_guidance_warns(name):
-    """The unconditional branch is edited too. There is no warning if the attachment also edits it,
+    """The unconditional branch is edited too. There is no warning if the attachment also edits it
     or edits nothing."""
     make, _ = tiny.FAMILIES[name]
     attachment = debias(tiny.with_own_components(make()), tiny.gender(), keep_stated=False)

@@ -117,7 +117,7 @@ def test_lora_can_be_loaded_and_unloaded_while_attached(lora):
     ):
         states = tiny.encode(pipe)[0]
     assert torch.equal(states, attachment.projections["sequence"](tiny.encode(reference)[0]))
-    assert torch.equal(tiny.encode(pipe)[0], states)  # warned once
+    assert torch.equal(tiny.encode(pipe)[0], states)  # the warning is only issued once
     pipe.unload_lora_weights()
     assert torch.equal(tiny.draw(pipe), first)
     attachment.remove()
@@ -155,7 +155,7 @@ def test_sequential_offload_warns_that_there_is_no_fingerprint():
 
 def test_an_attached_pipeline_saves_the_same_files(tmp_path):
     pipe = tiny.sd()
-    debias(pipe, tiny.gender()).remove()  # a tokenizer saves the settings of its last call
+    debias(pipe, tiny.gender()).remove()  # a tokenizer stores the settings of its last call
     pipe.save_pretrained(tmp_path / "bare")
     debias(pipe, tiny.gender())
     pipe.save_pretrained(tmp_path / "attached")

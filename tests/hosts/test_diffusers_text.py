@@ -1,5 +1,5 @@
-"""Test text sides of some families: the end of a prompt, templates, images, layers, and alternative
-wordings. Laws that all families share are in test_pipeline_contract.py."""
+"""Test the text side of some families: the end of a prompt, templates, images, layers, and
+alternative wordings. Properties that all families share are tested in test_pipeline_contract.py."""
 
 from copy import copy
 from functools import cache
@@ -36,7 +36,7 @@ def fitted(name):
 
 @cache
 def host_of(name):
-    """Return a family's host, which is shared by tests that do not change it."""
+    """Return a family's host, shared by all tests that do not change it."""
     return DiffusersHost(CASES[name].make())
 
 

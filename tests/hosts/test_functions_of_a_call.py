@@ -1,4 +1,4 @@
-"""Test how many functions of the package run in one call of an attached pipeline."""
+"""Test how many of the package's functions run in one call of an attached pipeline."""
 
 import sys
 import warnings

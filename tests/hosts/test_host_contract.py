@@ -1,5 +1,5 @@
-"""Test the laws that every host satisfies: three states on every path, the gate, copies, gradients,
-merging, and complete removal."""
+"""Test the properties that every host must have: three states on every code path, the gate, copies,
+gradients, merging, and complete removal."""
 
 import gc
 import pickle
@@ -117,7 +117,7 @@ def test_merging_preserves_the_output_or_is_rejected(subject: Subject, gender: P
     attachment.merge()
     assert attachment.state == "merged"
     assert subject.state() == before
-    if not subject.resolve().generative:  # in a pipeline the denoiser changes, see test_diffusers
+    if not subject.resolve().generative:  # in a pipeline, the denoiser changes; see test_diffusers
         for key, merged in subject.outputs().items():
             torch.testing.assert_close(merged, attached[key], atol=1e-5, rtol=1e-4, msg=key)
     with pytest.raises(VldebiasError, match="made the projection part of the weights"):

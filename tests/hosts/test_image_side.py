@@ -1,5 +1,5 @@
-"""Test the image side of image-text models: all paths, three states, merging, both sides, and
-refusals."""
+"""Test the image side of image-text models: all code paths, three states, merging, both sides, and
+errors."""
 
 import copy
 
@@ -32,7 +32,7 @@ from vldebias.prompts import PromptSet
 KINDS = pytest.mark.parametrize("name", ["open_clip:clip", "transformers:CLIPModel"])
 EVERY = pytest.mark.parametrize(
     "name", [name for name in SEEING if "timm-" not in name]
-)  # classes whose towers end in other layers
+)  # classes whose towers end in different layers
 BOTH = (
     "open_clip:clip",
     "open_clip:coca",
@@ -230,7 +230,7 @@ def test_projections_for_other_image_towers_are_rejected(gender: PromptSet) -> N
     projection = vldebias.fit_projection(model, gender, **known)
     seeing = shifted(model, model.visual)
     reading = shifted(model, model.transformer)
-    # The image tower does not matter for an edit of texts.
+    # The image tower does not matter for a text edit.
     vldebias.debias(seeing, projection, **known).remove()
     for side in ("image", "both"):
         vldebias.debias(copy.deepcopy(model).half(), projection, side=side, **known).remove()

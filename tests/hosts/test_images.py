@@ -1,4 +1,4 @@
-"""Test image towers: features equal the model's own, and every change of them changes the
+"""Test image towers: their features match the model's own, and every change to a tower changes the
 digest."""
 
 import copy

@@ -77,7 +77,7 @@ def test_each_thread_reads_the_value_of_its_own_call(pipe, attachment, embedding
 def test_each_task_reads_the_value_of_its_own_call(pipe, attachment, embeddings_of_value):
     async def work():
         sampled, record, embeddings = encoded(pipe, attachment, OPEN)
-        await asyncio.sleep(0.01)  # all other tasks make their calls in between
+        await asyncio.sleep(0.01)  # all other tasks make their calls in the meantime
         assert attachment.sampled == sampled
         assert attachment.last_call is record
         return sampled, [value_of(embeddings_of_value, embeddings)]
@@ -105,7 +105,7 @@ def test_each_thread_of_a_task_reads_the_value_of_its_own_call(
 
 
 def test_a_task_never_reads_the_call_of_another_task(attachment):
-    """A task whose calls run in threads reads the right record or none."""
+    """A task whose calls run in threads reads either the right record or none."""
 
     async def work():
         before = attachment.rewrite([OPEN])

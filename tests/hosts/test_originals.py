@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 def turned(people):
-    """Return the rewritten prompt of an image, by simple replacement."""
+    """Return the rewritten prompt for an image, by simple replacement."""
     (_, nurse), (_, chef) = people
     words = {"female": ("woman", "her"), "male": ("man", "his")}[nurse]
     return "A {}, a nurse with {} chart, talks to a {} chef.".format(*words, chef)

@@ -1,5 +1,5 @@
-"""Test that every pipeline class of the installed diffusers is attached or refused, and special
-cases of some. Laws that all pipelines share are in test_pipeline_contract.py."""
+"""Test that every pipeline class in the installed diffusers is attached or rejected, and some
+special cases. Properties that all pipelines share are tested in test_pipeline_contract.py."""
 
 import inspect
 from importlib.metadata import version
@@ -32,8 +32,8 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 def why_not(kind):
-    """Return why the source of a class makes it unsupported; "" if it is supported, "half" if only
-    its prompts are."""
+    """Return why a class is unsupported according to its source, "" if it is supported, or "half"
+    if only its prompts are."""
     try:
         source = source_of(kind)
     except UnsupportedHostError:

@@ -15,7 +15,7 @@ from vldebias.prompts import StatedWords, load_prompts
 SETS = ("professions-gender", "professions-race", "age")
 WORDS = tuple(chain(*(load_prompts(name).stated_words for name in SETS)))
 
-# words that contain stated words or almost do, and separators
+# words that contain or resemble stated words, and separators
 NEIGHBOURS_TEXT = """
 manager womenfolk mankind woman's women’s male-dominated human humane blackboard
 whiteness Asia Asiatic caucasian-looking elder elderberry younger youngster man2 man_ _woman wo-man

@@ -1,4 +1,4 @@
-"""Test unknown pipelines, as new classes and as subclasses: each is edited correctly or refused."""
+"""Test unknown pipelines, both new classes and subclasses: each is edited correctly or rejected."""
 
 import linecache
 
@@ -16,7 +16,7 @@ from vldebias.hosts.pipelines.calls import same_values
 
 
 class Acme(DiffusionPipeline):
-    """A pipeline that only derives from the base class; it encodes, and denoises twice."""
+    """Derive only from the base class of pipelines, encode the prompt, and denoise twice."""
 
     def __init__(self, text_encoder, tokenizer, unet, scheduler):
         super().__init__()
@@ -38,7 +38,7 @@ class Acme(DiffusionPipeline):
 
 
 def states(pipe, prompt):
-    """states (b, tokens, d)"""
+    """Return the text encoder's states (b, tokens, d)."""
     prompts = [prompt] if isinstance(prompt, str) else prompt
     ids = pipe.tokenizer(
         prompts, padding="max_length", max_length=77, truncation=True, return_tensors="pt"
@@ -139,8 +139,8 @@ def test_distinguishable_pipelines_are_supported(name, build):
         assert same_values(pipe.encode_prompt(**call), bare)
 
 
-class Untold:
-    """Ways to encode in which an edit would miss something."""
+class Unsupported:
+    """Encode in ways in which an edit would miss something."""
 
     def names_that_lie(self, prompt, do_classifier_free_guidance=False, negative_prompt=None):
         negative_prompt_embeds, prompt_embeds = both(self, prompt, negative_prompt)
@@ -183,7 +183,7 @@ class Untold:
         return prompt_embeds, negative_prompt_embeds
 
 
-REFUSED = {name: way for name, way in vars(Untold).items() if name[0] != "_"} | {
+REFUSED = {name: way for name, way in vars(Unsupported).items() if name[0] != "_"} | {
     "no_prompt": encoding(lambda z: torch.ones(1, 77, 32), alone=True),
     "tokens_last": encoding(lambda z: z.mT, alone=True),
     "flattened": encoding(lambda z: z.flatten(1), alone=True),
@@ -216,7 +216,7 @@ def test_truncated_prompts_and_unknown_roles_are_rejected(build):
 
 
 class Ways:
-    """Calls in which a prompt reaches the model without encode_prompt."""
+    """Pass a prompt to the model without encode_prompt."""
 
     def bare_for_long_prompts(self, prompt, **options):
         if len(prompt) > 12:
@@ -256,7 +256,8 @@ def test_a_class_without_source_is_rejected():
 
 
 def test_a_class_with_the_wrong_source_is_rejected(monkeypatch):
-    # As after `exec` in a program of `python -c`, which Python 3.13 returns as the source.
+    # This also happens after `exec` in a `python -c` program, for which Python 3.13 returns the
+    # source.
     text = "import sys\n"
     monkeypatch.setitem(linecache.cache, "<program>", (len(text), None, [text], "<program>"))
     members = {}

@@ -1,5 +1,5 @@
-"""Test that a subclass whose `__call__` calls its base class is read like the base class, or
-refused."""
+"""Test that a subclass whose `__call__` calls its base class is handled like the base class, or
+rejected."""
 
 import inspect
 from functools import partial

@@ -1,5 +1,5 @@
-"""Test towers for training: features equal the model's own, with gradients; saving, and what cannot
-be saved."""
+"""Test towers for training: their features and gradients match the model's own, and they can be
+saved or say why not."""
 
 import json
 from collections.abc import Mapping

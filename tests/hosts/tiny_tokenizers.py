@@ -32,7 +32,7 @@ SENTENCE = (
     "a photo of the male female man woman doctor nurse pilot cook , and with an old young person"
     " smiling at work"
 )
-"""Of the words that pipelines are asked with."""
+"""Contains the words used in the test prompts."""
 
 MERGES = 2048  # of CLIP's 48,894 merges, whose embeddings would dominate the run time
 CLIP_IDS = 2 * 256 + MERGES + 2

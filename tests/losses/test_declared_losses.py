@@ -98,7 +98,7 @@ def test_type_checkers_see_the_same_names_as_the_runtime() -> None:
     assert imported == set(losses.__all__)
 
 
-# ---- mistakes that authors of losses make
+# ---- mistakes that authors of a loss make
 
 
 def plain(image_features: Tensor, text_features: Tensor, **options: Any) -> Tensor:

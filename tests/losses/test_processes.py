@@ -106,8 +106,8 @@ class Towers(nn.Module):
 def _outcome(
     name: str, process_rows: slice, wrap: Callable[[nn.Module], nn.Module] | None = None
 ) -> dict[str, list[float]]:
-    """Run three steps of gradient descent on some rows; return values, last gradients, losses of
-    pairs, and state."""
+    """Run three steps of gradient descent on some rows. Return the values, the last gradients, the
+    per-pair losses, and the state."""
     loss_type, options, kind = CASES[name]
     towers = Towers(loss_type(**options, **({"gather": True} if wrap else {})))
     model = wrap(towers) if wrap else towers
@@ -234,7 +234,7 @@ def outcomes(
 def test_two_processes_match_one_process_with_the_joint_batch(
     name: str, outcomes: list[dict[str, Any]]
 ) -> None:
-    """Compare values, losses of pairs, gradients averaged by DDP, and state, over three steps."""
+    """Compare values, per-pair losses, gradients averaged by DDP, and state over three steps."""
     joint = _outcome(name, slice(None))
     assert outcomes[0][name]["samples"] + outcomes[1][name]["samples"] == pytest.approx(
         joint.pop("samples"), rel=1e-9

@@ -75,7 +75,7 @@ def problem(labels: bool = True) -> tuple[Problem, Tensor, Tensor]:
 
 
 def probe(rows: Tensor, codes: Tensor) -> float:
-    """Return the accuracy of the affine least-squares probe on the rows on which it is fitted."""
+    """Return the training accuracy of an affine least-squares probe."""
     inputs = torch.cat([rows, torch.ones(len(rows), 1, dtype=rows.dtype)], 1)
     weights = torch.linalg.pinv(inputs) @ one_hot(codes).double()
     return float(((inputs @ weights).argmax(1) == codes).double().mean())
@@ -122,7 +122,7 @@ def test_leace_makes_the_smallest_change_among_all_erasing_maps() -> None:
     least = ((centred @ right) @ output_factor.T).square().sum(1).mean()
     direction = normalize(
         centred.T @ (concept - concept.mean()), dim=0
-    )  # the part that the map has to remove
+    )  # the part that the map must remove
     for candidate in (direction, *normal(20, 6, 1, seed=4)):
         change = (centred @ candidate) @ (
             direction / (candidate.T @ direction)
@@ -375,7 +375,7 @@ def test_a_bent_query_is_the_closest_vector_equidistant_from_all_values() -> Non
     slow = minimize(lambda e: -e @ start, start, method="SLSQP", constraints=constraints).x
     np.testing.assert_allclose(bent.numpy(), slow, atol=1e-4)
     two = edit(torch.cat([query, 3 * pilot]))
-    torch.testing.assert_close(two[0], bent)  # each one separately
+    torch.testing.assert_close(two[0], bent)  # each query is bent separately
     assert two[1].norm() == pytest.approx(3.0)
 
 
@@ -403,7 +403,7 @@ def test_fair_pca_equalises_group_means_and_equals_difference_at_full_width() ->
     (ours,) = reference_problem.fit("difference", "joint").left.T
     means = torch.stack([rows[groups[:, g] > 0].mean(0) for g in (0, 1)])
     assert abs(float(direction @ normalize(means[0] - means[1], dim=0))) == pytest.approx(1.0)
-    assert abs(float(direction @ ours)) > 0.95  # fitted to the set's own texts for the values
+    assert abs(float(direction @ ours)) > 0.95  # fitted on the value texts of the set
 
 
 def test_fair_imagen_projects_states_for_one_attribute() -> None:

@@ -143,7 +143,7 @@ def test_no_edit_is_attached_without_a_gain_on_reference_images() -> None:
 
 
 def without_details() -> tuple[TextTable, PromptSet]:
-    """Return the `helped` world of `test_folds` with pairs that differ only in GENDER."""
+    """Return the `helped` world of `test_folds` with pairs that only differ along GENDER."""
     texts, prompts = world(*HELPED)
     rows = {text: texts.embed([text], "joint")[0] for text in prompts.texts}
     for concept, group in zip(CONCEPT, prompts.groups, strict=True):
@@ -153,8 +153,8 @@ def without_details() -> tuple[TextTable, PromptSet]:
 
 
 def in_one_group(rows: Tensor, difference: Tensor) -> Tensor:
-    """Return rows (n, d) from a single normal distribution, whose spread along a difference of
-    texts is the same."""
+    """Return the rows (n, d) with their component along a text difference replaced by normal noise
+    of the same mean and deviation."""
     margins = rows @ difference
     noise = torch.randn(len(rows), 1, generator=torch.Generator().manual_seed(0))
     normal = margins.mean() + margins.std() * noise.double()
@@ -163,7 +163,8 @@ def in_one_group(rows: Tensor, difference: Tensor) -> Tensor:
 
 
 def contradicting(texts: TextTable, prompts: PromptSet) -> TextTable:
-    """Return texts in which the direction of the values depends on whether there is a concept."""
+    """Return text embeddings in which the value direction depends on whether the text names a
+    concept."""
     rows = {text: texts.embed([text], "joint")[0] for text in prompts.texts}
     other = torch.eye(len(GENDER), dtype=torch.float64)[30]
     for group in prompts.groups:
@@ -223,7 +224,7 @@ def test_overlapping_groups_are_used_if_all_wordings_agree_and_declined_otherwis
 
 
 def test_the_reference_is_reduced_to_images_that_show_the_values() -> None:
-    """An index also contains landscapes, in which the texts detect a value too."""
+    """An index also contains landscapes, in which the text detects a value as well."""
     texts, prompts = world(*HELPED)
     people = images(300, seed=1)[0]
     far = torch.eye(len(GENDER), dtype=torch.float64)[40]
@@ -348,7 +349,7 @@ def test_lam_is_rejected_for_methods_that_do_not_take_it(method: str | None) -> 
 
 @pytest.fixture(scope="module")
 def host(pipe: Any) -> Host:
-    """Return the host of the pipeline, with its cache."""
+    """Return the pipeline's host, including its cache."""
     return resolve(pipe)
 
 
@@ -373,7 +374,7 @@ def portraits_of(pipe: Any, images: int = 3) -> int:
 
 
 def test_a_person_stays_a_person_under_the_default(pipe: Any, host: Host) -> None:
-    """With the paper's lam this fails, which shows that the test is sensitive."""
+    """This fails with the paper's lam, so the test is sensitive enough."""
     bare = portraits_of(pipe)
     assert bare >= 7
     with debias(host, SET, method="cali", lam=only(fit_projections(host, SET)).lam):
@@ -398,7 +399,7 @@ def test_the_default_removes_at_most_one_percent_of_the_space_or_one_direction_e
 
 @quiet
 def test_named_methods_use_the_papers_lam(host: Host) -> None:
-    """Lemma 7.2 at lam = 500, for any width."""
+    """The edits satisfy Lemma 7.2 at lam = 500 for any width."""
     scatter = pair_scatters(Problem(host, SET), host.roles[0])[0]
     paper = CalibratedProjection.solve([scatter], None, 500.0).matrix()
     for method in ("cali", "paper"):
@@ -434,7 +435,7 @@ def test_narrow_edits_and_models_do_not_warn(host: Host) -> None:
         assert edit.removed > edit.dim / 40
     with pytest.warns(
         WideEditWarning, match="removes 3.0 of 4"
-    ):  # two directions per attribute are few in any space
+    ):  # two directions per attribute are a small part of any space
         Problem(table, replace(pair, spurious=("a", "b", "c"))).fit("orth", "joint")
 
 
@@ -449,7 +450,7 @@ def test_fitting_cali_instead_of_balanced_prompts_is_logged_once(pipe: Any, capl
     (message,) = [record.message for record in caplog.records if record.name == "vldebias"]
     assert "not an embedding edit" in message
     caplog.clear()
-    with debias(pipe, FIVE, max_loss=0.1) as attachment:  # a bound applies to edits
+    with debias(pipe, FIVE, max_loss=0.1) as attachment:  # a bound only applies to edits
         assert attachment.projections
     (message,) = [record.message for record in caplog.records if record.name == "vldebias"]
     assert "max_loss bounds an edit" in message

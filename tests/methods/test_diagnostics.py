@@ -72,10 +72,10 @@ class TestSpreadAlong:
 
     def turned(self, seed: int) -> Tensor:
         q, r = torch.linalg.qr(unit(24, 24, seed=seed))
-        return q * r.diagonal().sign()  # a random rotation, all of them equally likely
+        return q * r.diagonal().sign()  # a uniformly distributed random rotation
 
     def test_the_spread_has_the_documented_mean_and_deviation_over_rotations(self) -> None:
-        """This justifies a threshold in units of deviations."""
+        """This justifies a threshold in units of standard deviations."""
         spreads = [
             spread_along(self.images(40) @ self.turned(seed), self.TEXTS) for seed in range(400)
         ]

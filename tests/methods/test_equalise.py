@@ -1,4 +1,4 @@
-"""Test equalising against unlabelled images: means, their pairs, and the effect on a query."""
+"""Test equalising with unlabelled images: the means, their pairs, and the effect on a query."""
 
 from itertools import chain
 from typing import Any
@@ -104,7 +104,7 @@ def test_differences_between_few_images_are_shrunk_towards_the_text_differences(
         images = normalize(images + tilt * (1 - 2.0 * value)[:, None] * beyond, dim=1)
         return normalize(split(VALUES, None, images).scatter[0], dim=0)
 
-    # With 12 images the noise exceeds the difference; with 20,000 the tilt is visible.
+    # With 12 images, the noise exceeds the difference. With 20,000, the tilt is visible.
     few = direction(12, 0.0)
     many = direction(20_000, 0.5)
     assert abs(float(many @ beyond)) > 0.3 > abs(float(few @ beyond))

@@ -37,10 +37,9 @@ NAMES = [f"job{i}" for i in range(CONCEPTS)]
 @cache
 def world(lean: float, biased: float) -> tuple[TextTable, PromptSet]:
     """Return a world of 20 concepts.
-
     Args:
-        biased: how much neutral texts lean to GENDER, in which the prompts of a pair differ.
-        lean: how much they lean to LEAN, in which images of the two values differ and prompts do
+        biased: How far neutral text leans towards GENDER, in which the prompts of a pair differ.
+        lean: How far it leans towards LEAN, in which images of the two values differ but prompts do
             not.
     """
     prompts = make_prompt_set("jobs", {"male": ["male"], "female": ["female"]}, NAMES)
@@ -53,7 +52,7 @@ def world(lean: float, biased: float) -> tuple[TextTable, PromptSet]:
         for i, (name, c) in enumerate(zip(NAMES, CONCEPT, strict=True)):
             detail = (
                 0.05 * normal(CONCEPTS, DIM, seed=5)[i]
-            )  # a part specific to this concept, which does not predict others
+            )  # a concept-specific part, which does not predict other concepts
             rows[f"A photo of a {value} {name}."] = (
                 PERSON + 0.4 * c + sign * (0.3 * GENDER + detail)
             )
@@ -62,7 +61,7 @@ def world(lean: float, biased: float) -> tuple[TextTable, PromptSet]:
 
 @cache
 def images(n: int, seed: int) -> tuple[Tensor, np.ndarray]:
-    """Return images of two values that differ in GENDER and LEAN; most of the variation of their
+    """Return images of two values that differ in GENDER and LEAN. Most of the variation in their
     scores comes from PERSON."""
     value = torch.randint(2, (n,), generator=torch.Generator().manual_seed(seed + 2))
     sign = (1.0 - 2 * value)[:, None]
@@ -76,14 +75,15 @@ def images(n: int, seed: int) -> tuple[Tensor, np.ndarray]:
 
 
 def skew(texts: TextTable, prompts: PromptSet, projection: CalibratedProjection | None) -> float:
-    """Return the mean MaxSkew@100 of the neutral texts on new images with their true values."""
+    """Return the mean MaxSkew@100 of neutral text on new images with their true values."""
     rows, value = images(1000, seed=99)
     queries = texts.embed(prompts.classes, "joint")
     queries = queries if projection is None else normalize(projection(queries), dim=1)
     return float(np.mean([max_skew(rows @ query, value, 100) for query in queries]))
 
 
-# Neutral texts lean to a direction in which pairs do not differ, or to one in which they do.
+# Neutral text leans towards a direction in which pairs do not differ, or towards one in which they
+# do.
 HARMED = (0.2, 0.0)
 HELPED = (0.0, 0.3)
 
@@ -96,8 +96,7 @@ def change_of(method: str, texts: TextTable, prompts: PromptSet) -> Change:
 
 
 def test_no_gain_is_predicted_for_an_edit_that_makes_things_worse() -> None:
-    """As in a published reproduction, where the skew of FairFace rose from .346 to .596 with
-    orth-cali."""
+    """In a published reproduction, the skew on FairFace rose from 0.346 to 0.596 with orth-cali."""
     texts, prompts = world(*HARMED)
     edit = vldebias.fit_projection(texts, prompts, method="orth-cali")
     assert skew(texts, prompts, edit) > skew(texts, prompts, None) + 0.2
@@ -127,7 +126,7 @@ def test_image_means_predict_the_gain() -> None:
 
 
 def named(rows: Tensor) -> set[int]:
-    """Hash each row to a fold."""
+    """Assign each row to a fold by its hash."""
     return {hash(row.numpy().tobytes()) for row in rows.contiguous()}
 
 
@@ -213,8 +212,8 @@ def test_images_that_cannot_be_split_or_belong_to_another_model_are_rejected(kin
 
 @st.composite
 def odd_problems(draw: st.DrawFn) -> tuple[TextTable, PromptSet, Reference | None]:
-    """Draw groups of arbitrary words, values named by spurious prompts or one group, equal texts,
-    and images."""
+    """Draw groups of arbitrary words, values named by spurious prompts or by a single group,
+    identical text embeddings, and images."""
     values = draw(st.sampled_from([("man", "woman"), ("man", "woman", "boy")]))
     stated = draw(st.booleans())
     words = st.lists(

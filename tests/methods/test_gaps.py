@@ -1,4 +1,4 @@
-"""Test predicted gaps against plain loops, and their relation to shares of a ranking."""
+"""Test predicted gaps against plain loops, and their relation to the shares in a ranking."""
 
 from itertools import combinations
 from typing import Any

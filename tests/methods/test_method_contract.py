@@ -1,4 +1,4 @@
-"""Test that every method can be fitted, attached, saved, loaded and merged, or is refused."""
+"""Test that every method can be fitted, attached, saved, loaded and merged, or raises an error."""
 
 import copy
 from dataclasses import dataclass, fields, replace
@@ -34,7 +34,8 @@ from vldebias.prompts import load_prompts
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 
-# The other methods, for values in prompts and in cross-attention, are tested in tests/hosts.
+# The remaining methods, which set values in prompts or in cross-attention, are tested in
+# tests/hosts.
 SAMPLING = [name for name, method in DECLARED.items() if "shares" in method.settings]
 RERANKED = [name for name, method in DECLARED.items() if method.hosts == (RESULTS,)]
 NAMES = [name for name in DECLARED if name not in (*SAMPLING, *RERANKED)]
@@ -48,7 +49,8 @@ PROMPTS = [
 
 
 class Case:
-    """Store a model or pipeline of the miniature that embeds each prompt once, and its outputs."""
+    """Store a miniature model or pipeline that embeds each prompt once, together with its
+    outputs."""
 
     def __init__(
         self, bare: Any, encode: Any, tokenizer: Any = None, reference: Any = None
@@ -185,8 +187,8 @@ def assert_says_how_it_was_fitted(
 def assert_edits_its_side_alone(
     case: Case, name: str, host_name: str, attached: Any, edits: dict[str, Any]
 ) -> None:
-    """Check that texts change unless the method acts on images or removes nothing, and that stated
-    texts never change."""
+    """Check that text embeddings change unless the method edits images or removes nothing, and that
+    stated prompts never change."""
     side = DECLARED[name].side
     texts_before = case.base[0]
     if host_name == "model":
@@ -198,8 +200,8 @@ def assert_edits_its_side_alone(
 
 
 def assert_same_edit(loaded: Any, fitted: Any) -> None:
-    """Check that all fields are equal, and that a tensor of another shape or with NaN is refused by
-    name."""
+    """Check that all fields are equal, and that tensors with a wrong shape or with NaN are rejected
+    by name."""
     assert type(loaded) is type(fitted)
     assert loaded.settings() == fitted.settings()
     tensors = {key: getattr(loaded, key) for key in loaded.axes}
@@ -309,7 +311,7 @@ def test_terms_are_summed_in_any_order_and_only_once() -> None:
 def test_entry_points_in_other_packages_register_methods(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other installed package is ten lines with an entry point."""
+    """The other installed package consists of ten lines and an entry point."""
     (tmp_path / "acme.py").write_text(
         "from vldebias.methods import METHODS, Declaration, EditMethod\n\n\n"
         "class Double(EditMethod):\n"
@@ -337,7 +339,7 @@ def test_entry_points_in_other_packages_register_methods(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Flip(Edit):
-    """Mirror one axis: an edit of another package, with its own kind."""
+    """Mirror one axis, as an edit from another package with its own kind."""
 
     kind = "test-flip"
     axes: ClassVar = {"axis": "d"}
@@ -419,7 +421,7 @@ def test_anything_but_a_fitted_edit_is_rejected_with_advice(fitted: object, mess
 
 
 def test_following_the_advice_for_a_matrix_works() -> None:
-    """The advice in the error message for a matrix is followed literally."""
+    """Follow the advice in the error message for a matrix literally."""
     matrix = torch.eye(3, dtype=torch.float64)
     matrix[0, 0] = 0.5
     u, sigma, vh = torch.linalg.svd(torch.eye(3, dtype=torch.float64) - matrix)

@@ -1,4 +1,4 @@
-"""Test the closed forms behind cross-attention on constructed responses: readings of the gate, the
+"""Test the closed forms behind cross-attention on constructed responses: the gate's readings, the
 span, and the EquiSteer baseline against loops."""
 
 import numpy as np

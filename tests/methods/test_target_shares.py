@@ -1,5 +1,5 @@
-"""Test target shares: the closed form with targets, rankings with the requested shares, and
-refusals."""
+"""Test target shares: the closed form with targets, rankings with the requested shares, and invalid
+inputs."""
 
 from itertools import combinations
 from typing import Any
@@ -26,8 +26,8 @@ EYE = torch.eye(DIM, dtype=torch.float64)
 def crowd(
     n: int, seed: int, shares: tuple[float, ...] = (0.5, 0.5), noise: float = 0.25
 ) -> tuple[Tensor, Tensor]:
-    """Return unit images (n, d) and their groups (n,); group g leans to axis g, and all lean to
-    axis DIM - 1."""
+    """Return unit images (n, d) and their groups (n,). Group g leans towards axis g, and all groups
+    lean towards axis DIM - 1."""
     draw = torch.Generator().manual_seed(seed)
     group = torch.multinomial(torch.tensor(shares), n, replacement=True, generator=draw)
     return normalize(EYE[group] + EYE[-1] + noise * normal(n, DIM, seed=seed + 1), dim=1), group
@@ -126,7 +126,7 @@ def test_a_larger_target_gives_a_larger_share() -> None:
 
 
 def test_targets_equal_to_the_overall_shares_give_the_same_edit_as_equalise() -> None:
-    """This applies to two groups that mirror each other: equally many, with equal variances under
+    """This holds for two groups that mirror each other, with equal sizes and equal variances under
     neutral queries."""
     images, _ = crowd(400, seed=6)
     mirrored = torch.cat([images, images[:, [1, 0, *range(2, DIM)]]])
@@ -139,10 +139,10 @@ def test_targets_equal_to_the_overall_shares_give_the_same_edit_as_equalise() ->
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_length_shape_and_dtype_are_preserved(dtype: torch.dtype) -> None:
-    edit = fit(crowd(20, seed=7)[0], (0.3, 0.7))  # ten of each group are enough
+    edit = fit(crowd(20, seed=7)[0], (0.3, 0.7))  # ten images per group are enough
     moved = edit(QUERIES)
     queries = QUERIES.to(dtype)
-    for factor in (0.01, 30.0):  # the ranking does not depend on the length of a query
+    for factor in (0.01, 30.0):  # the ranking does not depend on the length of the query
         torch.testing.assert_close(edit(factor * QUERIES), factor * moved)
     torch.testing.assert_close(edit(QUERIES[0]), moved[0])
     torch.testing.assert_close(edit(QUERIES.reshape(2, 3, DIM)), moved.reshape(2, 3, DIM))
@@ -194,8 +194,7 @@ def world(portraits: Any) -> tuple[Host, Tensor, Tensor]:
 
 
 def test_target_shares_are_reached_on_portraits(world: tuple[Host, Tensor, Tensor]) -> None:
-    """Shares are exact for zero-shot values; shares of true values are off by the errors of
-    those."""
+    """Shares of zero-shot values are exact. Shares of true values inherit the zero-shot errors."""
     model, features, gender = world
     read = (
         features @ model.embed(["A photo of a male.", "A photo of a female."], "joint").T.float()

@@ -1,4 +1,4 @@
-"""Test that a custom set gets the same decision on an open_clip model, a transformers model and
+"""Test that a custom set gets the same decision with an open_clip model, a transformers model and
 embeddings."""
 
 from itertools import chain
@@ -80,7 +80,7 @@ def as_transformers(model: nn.Module, tokenizer: Any) -> transformers.CLIPModel:
 
 @pytest.fixture(scope="module")
 def ways() -> dict[str, tuple[Any, dict[str, Any]]]:
-    """Return host and arguments for each interface to the same model."""
+    """Return the host and the arguments for each interface to the same model."""
     model, _, tokenizer = load_clip()
     words = transformers_tokenizer(weights_dir())
     texts = list(dict.fromkeys(chain(*(prompts.texts for prompts in SETS.values()))))

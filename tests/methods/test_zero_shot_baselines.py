@@ -64,7 +64,7 @@ def problem(labels: bool = True) -> tuple[Problem, Tensor]:
 
 
 def scores(edit: Edit, images: Tensor, problem: Problem) -> Tensor:
-    """Return the products of the edited images with the class prompts."""
+    """Return the dot products of the edited images with the class prompts."""
     return edit.image(images) @ problem.host.embed(BIRDS.classes, "joint").T
 
 
@@ -139,7 +139,7 @@ def test_a_single_template_equal_to_the_class_prompts_has_no_effect() -> None:
     edit = made.fit(Sage([BIRDS.classes]), "joint")
     torch.testing.assert_close(edit.image(images), images)
     texts = made.host.embed(BIRDS.classes, "joint")
-    assert edit(texts) is texts  # an edit of images
+    assert edit(texts) is texts  # an image edit leaves text unchanged
 
 
 def test_only_the_dot_products_with_the_classes_change() -> None:
@@ -328,7 +328,7 @@ def test_edits_and_scores_agree_on_real_photographs() -> None:
     assert torch.isfinite(edits[DAT_OF_CELEBA.declaration.title].image(images)).all()
 
 
-# ---- what they refuse
+# ---- invalid inputs
 
 SEVERAL = [BIRDS, replace(BIRDS, name="others", classes=BIRDS.classes[::-1])]
 

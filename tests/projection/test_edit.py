@@ -73,7 +73,7 @@ def test_save_and_load_round_trip_is_exact(tmp_path: Path, lam: float | list[flo
 def test_non_finite_values_are_rejected(
     bad: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This applies on creation, on saving, and on loading a file from elsewhere."""
+    """Non-finite values are rejected on creation, on saving, and when a file is loaded."""
     edit = fitted()
     edit.left[3, 1] = bad
     for use in (lambda: replace(edit, lam=1.0), lambda: edit.save_pretrained(tmp_path)):
@@ -133,7 +133,7 @@ def test_nothing_in_the_package_uses_pickle() -> None:
     uses = []
     for path, text in texts.items():
         uses += [f"{path.relative_to(root)}: {word}" for word in banned if word in text]
-    assert uses == ["training/loop.py: torch.load("]  # a run's own state, loaded with weights_only
+    assert uses == ["training/loop.py: torch.load("]  # a run loads its own state with weights_only
     (call,) = re.findall(r"torch\.load\([^\n]*", texts[root / "training/loop.py"])
     assert "weights_only=True" in call
 
@@ -155,9 +155,10 @@ PRINT = Fingerprint(structure="a", tensors=NUMBERS, adapters=2.0, texts=((3.0, 4
         ({"tensors": (*NUMBERS[1:], (101.4, 10.0))}, True),
         ({"tensors": (*NUMBERS[1:], (101.6, 10.0))}, False),  # a single tensor
         ({"texts": ((3.0, 4.19), (1.0, 0.0))}, True),
-        ({"texts": ((3.0, 4.0), (1.0, 0.05))}, False),  # an activation or a tokenizer
+        ({"texts": ((3.0, 4.0), (1.0, 0.05))}, False),  # a different activation or tokenizer
         ({"texts": ()}, True),
-        ({"texts": ((3.0, 4.0), (1.0, 0.05)), "adapters": 3.0}, True),  # these change the texts
+        # adapters change the text features
+        ({"texts": ((3.0, 4.0), (1.0, 0.05)), "adapters": 3.0}, True),
     ],
 )
 def test_fingerprints_match_only_for_the_same_weights(
@@ -176,8 +177,8 @@ def test_fingerprints_match_only_for_the_same_weights(
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[dict[str, Any]]]:
-    """Return a folder that replaces the hub, with one subfolder per repository, and the recorded
-    calls."""
+    """Return a folder that stands in for the hub, with one subfolder per repository, and the
+    recorded calls."""
     root = tmp_path / "hub"
     calls = list[dict[str, Any]]()
 
@@ -338,7 +339,7 @@ def test_identical_edits_are_saved_as_identical_files(tmp_path: Path) -> None:
 
 
 def save_forever(folder: Path, edits: list[CalibratedProjection], saved: Any, first: int) -> None:
-    """Repeatedly save edits over each other; set `saved` after some saves."""
+    """Save two edits over each other forever, and set `saved` after a few saves."""
     for number in itertools.count(1):
         edits[number % len(edits)].save_pretrained(folder)
         if number == first:
@@ -348,7 +349,7 @@ def save_forever(folder: Path, edits: list[CalibratedProjection], saved: Any, fi
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="children start at once where processes fork")
 def test_a_killed_save_leaves_either_the_old_or_the_new_edit(tmp_path: Path) -> None:
-    """After each of 40 kills during a save, one of the two projections exists and is complete."""
+    """Kill a save 40 times. Each time, one of the two projections is present and complete."""
     edits = [fitted(lam).with_provenance(model_id=f"lam {lam}") for lam in (1.0, 1000.0)]
     edits[0].save_pretrained(tmp_path)
     chance = random.Random(0)
@@ -373,7 +374,7 @@ def test_a_killed_save_leaves_either_the_old_or_the_new_edit(tmp_path: Path) -> 
 
 
 def test_a_flipped_bit_is_always_detected(folder: Path) -> None:
-    """One bit is flipped in every second byte of the text and in every number."""
+    """Flip one bit in every second byte of the text and one bit in every number."""
     path = folder / "projection.safetensors"
     saved = fitted()
     data = path.read_bytes()

@@ -1,5 +1,5 @@
-"""Test loading by name: an unreachable hub is tried only once, code is never run, and errors are
-explained."""
+"""Test loading by name: an unreachable hub is only tried once, code is never executed, and errors
+are explained."""
 
 import builtins
 import json
@@ -83,7 +83,7 @@ def test_cached_files_are_used_offline(
 
 @pytest.fixture
 def attempts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Record every attempt to reach a server; all fail immediately."""
+    """Record every attempt to reach a server. Every attempt fails immediately."""
     import datasets
 
     made: list[Any] = []

@@ -1,4 +1,5 @@
-"""Test the calibrated projection against its dense formula, and the laws of Lemmas 7.1 and 7.2."""
+"""Test the calibrated projection against its dense formula and the properties in Lemmas 7.1 and
+7.2."""
 
 import itertools
 from typing import Any
@@ -192,8 +193,8 @@ def test_pair_differences_vanish_as_lam_increases(lam: float) -> None:
     A = embeddings(1, 6, seed=1)
     limit = fit(None, S[:, 0] - S[:, 1]).matrix()
     for pairs in (S, S.repeat(2, 1, 1), S.repeat(5, 1, 1)):
-        # At a finite lam, a factor of 1 / (1 + lam s) of each direction remains, within 100 / lam
-        # of the limit.
+        # At a finite lam, a fraction 1 / (1 + lam s) of each direction remains, so the result is
+        # within 100 / lam of the limit.
         assert (fit(pairs, None, lam).matrix() - limit).abs().max() < 100 / lam + 1e-12
         assert (
             fit(pairs, A, lam).matrix() - fit(None, A).matrix() @ limit
@@ -368,7 +369,7 @@ def test_projections_follow_the_estimator_interface() -> None:
     torch.testing.assert_close(clone(made).fit(S8, A8).matrix(), made.matrix())
     torch.testing.assert_close(
         made.fit(S8).matrix(), fit(S8, None, 7.0).matrix()
-    )  # nothing remains of the first fit
+    )  # refitting discards the first fit
 
 
 def test_a_weight_shared_by_all_attributes_is_recorded_as_a_single_number() -> None:

@@ -1,4 +1,4 @@
-"""Test that cached features are correct, computed once, resumed, repaired, and not shared between
+"""Test that cached features are correct, computed once, resumed, repaired, and never shared between
 different settings."""
 
 import errno
@@ -186,7 +186,7 @@ def test_settings_that_affect_features_use_separate_folders_and_labels_do_not(
     assert folder() == folder()
     assert (
         Path(folder()).name == "tiny-set-test-60c8c951287b80271750"
-    )  # otherwise the existing shards are computed again
+    )  # otherwise, the existing shards would be computed again
     cases = [
         folder(),
         folder(Counting(seed=1)),
@@ -262,6 +262,6 @@ def test_a_single_process_does_not_initialise_accelerate(
     assert processes() == Processes(0, 1)  # accelerate did not create a process group
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     processes()
-    # Hosted CI has no process group; on other machines an existing one is preserved.
+    # Hosted CI has no process group. On other machines, an existing one is preserved.
     has_accelerator = torch.cuda.is_available() or torch.backends.mps.is_available()
     assert cpu_choices == [not has_accelerator, True]

@@ -63,14 +63,15 @@ def test_several_captions_of_an_image_are_merged_into_one_row(tmp_path: Path) ->
 def test_the_broken_row_of_flickr30k_is_an_empty_caption(tmp_path: Path) -> None:
     table = brought.flickr30k(tmp_path)
     rows = table.read_text().splitlines()
-    # As released: "2199200615.jpg| 4   A dog runs across the grass ."; here among 24 complete rows.
+    # As released: "2199200615.jpg| 4   A dog runs across the grass .". Here, it is among 24
+    # complete rows.
     rows += [f"0.jpg| {number}| more {number}" for number in range(2, 18)]
     table.write_text("\n".join([*rows, "2.jpg| 4   A dog runs across the grass ."]))
     data, said = opened(table)
     assert data.captions == CAPTIONS
     expected = "1 of 25 rows lack their last cell ('comment'), which was read as empty"
     assert f"{expected}; the first is in line 26" in "".join(said)
-    # Several such rows are not accidental.
+    # Several such rows cannot be an accident.
     table.write_text("\n".join([rows[0], *[row for row in rows if "| 0|" in row], "1.jpg| 0 a"]))
     with pytest.raises(InvalidInputError, match="line 6: expected 3 columns, got 2"):
         opened(table)
@@ -358,7 +359,7 @@ def test_splits_of_folders_and_coco_are_separated(tmp_path: Path) -> None:
         ("denise%27s+chicken", "denise's chicken"),
         ("a nurse%27s hat", "a nurse's hat"),
         ("caf%C3%A9", "café"),
-        # similar texts that must not change
+        # similar strings that must not change
         ("AT&T and R&B;", "AT&T and R&B;"),
         ("a <3 heart, 2 < 3 > 1", "a <3 heart, 2 < 3 > 1"),
         ("portrait of <PERSON>", "portrait of <PERSON>"),
@@ -461,7 +462,7 @@ def test_sd_scripts_captions_are_matched_by_file_name(ending: str, tmp_path: Pat
     (tmp_path / "meta_cap.json").write_text(json.dumps(entries))
     data, said = opened(tmp_path / "meta_cap.json")
     assert (data.captions, said) == (CAPTIONS, [])
-    # Names without endings match the only image with this name.
+    # Names without extensions match the only image with that name.
     assert data.read(2).tobytes() == brought_pixels(2)
 
 

@@ -1,4 +1,4 @@
-"""Test selected rows, files of other programs, and errors for invalid files."""
+"""Test selected rows, files from other programs, and errors for invalid files."""
 
 import io
 import pickle
@@ -210,7 +210,7 @@ def test_a_flipped_bit_and_an_unlisted_column_raise_errors(
     for place in (
         content.index(complete.features.tobytes()),
         len(content) - 12,
-    ):  # the number of arrays, at the end of the file
+    ):  # the number of arrays, which is at the end of the file
         path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
         with pytest.raises(InvalidInputError, match=r"file.npz: .*cannot be read"):
             load_embeddings(path)

@@ -1,4 +1,4 @@
-"""Test that nested objects in JSON are columns with dotted names in all readers."""
+"""Test that nested JSON objects become columns with dotted names in all readers."""
 
 import json
 from pathlib import Path
@@ -87,7 +87,7 @@ def test_deeply_nested_objects_do_not_need_recursion() -> None:
     for _ in range(5000):
         row = {"a": row}
     assert list(flat(row, "a").values()) == [1]
-    # The parser rejects documents this deep.
+    # The parser rejects documents that are this deep.
     with pytest.raises(InvalidInputError, match="expected JSON"):
         rows_of_json("[" * 100_000, "a.json")
 

@@ -106,7 +106,7 @@ def test_celeba_is_found_in_every_layout_and_its_parent(layout: str, tmp_path: P
 
 @pytest.fixture
 def coded(tmp_path: Path, stand_ins: Path) -> Path:
-    """Write the common table of Waterbirds, with codes and paths."""
+    """Write the usual Waterbirds table, with codes and paths."""
     folder = stand_ins / "waterbirds/waterbird_complete95_forest2water2"
     lines = (folder / "metadata.csv").read_text().splitlines()[1:]
     rows = ["image,y,place,split"]
@@ -148,8 +148,7 @@ def test_codes_in_a_table_can_be_named_by_a_setting(coded: Path, stand_ins: Path
 
 
 def write_cifar_10(folder: Path, split_sizes: dict[str, int]) -> None:
-    """Return records, each with a class and the red, green and blue planes of an image of one
-    shade."""
+    """Write records, each with a class and the red, green and blue planes of a uniform image."""
     folder.mkdir(parents=True)
     (folder / "batches.meta.txt").write_text("airplane\naquarium_fish\nbird\n")
     for file, size in split_sizes.items():

@@ -128,7 +128,7 @@ def test_invalid_labels_raise_errors(call: Callable[[], object]) -> None:
         (["a", "b"] * 5, []),
         ([0, 1, 2] * 5, []),
         ([-1, 1] * 5, []),
-        ([-1, 0, 1] * 5, [r"named '-1'; .* set unknown='-1'"]),  # codes of pandas
+        ([-1, 0, 1] * 5, [r"named '-1'; .* set unknown='-1'"]),  # pandas codes
         ([-2, -1, 0, 1] * 5, []),  # a rating scale
         (["m", "f", "Unknown"] * 5, [r"named 'Unknown'; .* set unknown='Unknown'"]),
         (["none", "glasses"] * 5, []),
@@ -137,7 +137,7 @@ def test_invalid_labels_raise_errors(call: Callable[[], object]) -> None:
         (["None", "NaN", "f"] * 5, [r"'NaN' and 'None'; .* set unknown='NaN'"]),
         ([-99, 0, 1] * 5, [r"named '-99'"]),
         ([99, 98, 97] * 5, []),  # ages
-        # a column that names every row, not a small group
+        # a column that names every row rather than a small group
         (Labels(np.zeros(9, int), ("a", "b")), []),
         (["a"] * 5 + ["b"] * 4, []),  # nearly half of a small table
         (["a"] * 500 + list("bcdefgh"), [r"7 of 8 groups have fewer than 5 rows: 'b' \(1\)"]),
@@ -229,15 +229,15 @@ def test_csv_cells_are_unchanged_and_nested_objects_become_dotted_columns(
 
 
 def test_a_stray_quote_in_an_unused_column_is_detected(tmp_path: Path) -> None:
-    """Regression test: the quote swallowed the rest of the file, and only 131 of 200 rows were
-    read."""
+    """Regression test: the quote used to swallow the rest of the file, and only 131 of 200 rows
+    were read."""
     path = tmp_path / "a.csv"
     rows = [f"{i}.png,{'female' if i % 2 else 'male'},caption {i}" for i in range(200)]
     rows[131] = rows[131].replace("caption", '"caption')
     path.write_text("\n".join(["image,gender,text", *rows]))
     with pytest.raises(InvalidInputError, match="line 133"):
         read_table(path)
-    rows[150] += '"'  # two of them end a cell of twenty rows
+    rows[150] += '"'  # the two quotes enclose a cell of twenty rows
     path.write_text("\n".join(["image,gender,text", *rows]))
     with pytest.warns(SuspectInputWarning, match=r"1 rows .* the first in line 133"):
         assert read_table(path).num_rows == 181

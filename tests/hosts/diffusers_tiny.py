@@ -164,6 +164,7 @@ class Stub(nn.Module):
 
 def encoder(config):
     """Build a text encoder from transformers.
+
     config: Its class, its wrapper and its settings.
     """
     settings = {key: value for key, value in config.items() if key not in ("class", "around")}
@@ -177,6 +178,7 @@ def encoder(config):
 
 def made(config):
     """Build a diffusers object.
+
     config: Its class, or "folder:class" for a pipeline, and its arguments.
     """
     folder, _, cls = config["class"].rpartition(":")

@@ -190,6 +190,7 @@ def embedding(output: Any) -> Tensor:
 
 class Subject:
     """Describe a model or pipeline whose text embeddings can be read through several code paths.
+
     Attributes:
         outputs: Every tensor that depends on a text, by path.
         seen: Every tensor that depends on an image, by path. "features" are embeddings before

@@ -94,6 +94,7 @@ def test_passed_embeddings_stay_unchanged_and_can_be_projected_manually():
 
 def everything(pipe, **call):
     """Attach in the way that merged weights act: on both guidance branches and on stated prompts.
+
     P is not symmetric, so that W P differs from W P^T.
     """
     return debias(

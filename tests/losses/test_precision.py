@@ -34,6 +34,7 @@ def pairs() -> tuple[torch.Tensor, torch.Tensor]:
 
 def step(loss, precision: str, temperature: float, rounds: bool = False, **form):
     """Return the loss and its gradients for images, texts and temperature.
+
     rounds: Use features as produced by bfloat16 towers.
     """
     made = [rows.bfloat16().float() if rounds else rows for rows in pairs()]

@@ -37,6 +37,7 @@ NAMES = [f"job{i}" for i in range(CONCEPTS)]
 @cache
 def world(lean: float, biased: float) -> tuple[TextTable, PromptSet]:
     """Return a world of 20 concepts.
+
     Args:
         biased: How far neutral text leans towards GENDER, in which the prompts of a pair differ.
         lean: How far it leans towards LEAN, in which images of the two values differ but prompts do

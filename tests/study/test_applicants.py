@@ -43,7 +43,7 @@ def test_rates_and_ratios_are_computed_by_sex_race_and_both(tmp_path: Path) -> N
         71 / 203,
         {"applicants": 203, "selected": 71},
     )
-    # The woman without a race is only counted by sex.
+    # The woman whose race is missing is only counted by sex.
     assert found["by sex", "impact_ratio", "female"][0] == pytest.approx((31 / 201) / (71 / 203))
     assert found["by race", "impact_ratio", "Black"][0] == pytest.approx(0.2 / (60 / 201))
     both = "by sex and race"

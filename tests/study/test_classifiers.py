@@ -1,4 +1,4 @@
-"""Test supervised classifiers: properties that all of them share, laws of each, and the effect of
+"""Test supervised classifiers: the properties they share, the properties of each, and the effect of
 balancing."""
 
 from collections import namedtuple
@@ -37,7 +37,7 @@ class World(NamedTuple):
 
     @property
     def found(self) -> NDArray[np.int64]:
-        """Return label x zero-shot prediction, the groups that baselines balance."""
+        """Return label x zero-shot prediction, which are the groups that the baselines balance."""
         return 2 * self.labels + (self.features @ self.zero_shot.T).argmax(1).numpy()
 
     @property
@@ -49,7 +49,7 @@ class World(NamedTuple):
 
 
 def world(n: int, *, seed: int, agree: float = 0.95, dim: int = 32) -> World:
-    """Return a world in which zero-shot texts mix both directions, and texts and images have
+    """Return a world in which zero-shot text mixes both directions, and text and images have
     separate offsets, as in CLIP."""
     axes = np.linalg.qr(np.random.default_rng(0).normal(size=(dim, 4)))[0].T
     draw = np.random.default_rng(seed)
@@ -95,7 +95,7 @@ def test_a_seed_determines_the_predictor_and_does_not_affect_global_generators(n
     assert torch.equal(torch.get_rng_state(), before[0])
     assert np.array_equal(np.random.get_state()[1], before[1])
     reseeded = fit(name, TRAIN, 1, **QUICK[name]).logits(TRAIN.features)
-    # these methods draw no random numbers
+    # These methods do not draw random numbers.
     assert torch.equal(reseeded, again) == (name in ("erm-linear", "wise-ft"))
 
 
@@ -108,7 +108,7 @@ def test_permuted_labels_give_chance_accuracy_and_true_labels_improve_it(
     shuffled = unseen._replace(labels=np.random.default_rng(0).permutation(unseen.labels))
     head = fit(name, shuffled, **QUICK[name] | alone)
     zero_shot = TEST.accuracy(TEST.features @ TRAIN.zero_shot.T).average
-    # WiSE-FT interpolated by half, so half of it uses no labels
+    # WiSE-FT interpolates halfway, so half of it does not use labels.
     expected, within = (zero_shot, 0.06) if alone else (0.5, 0.12)
     assert TEST.accuracy(head.logits(TEST.features)).average == pytest.approx(expected, abs=within)
     head = fit(name, TRAIN, **QUICK[name])
@@ -283,7 +283,7 @@ def solve(features: Tensor, labels: NDArray[np.int64], classes: int, **options: 
 
 
 def assert_same(ours: Head, weight: Any, bias: Any) -> None:
-    """Compare up to a bias shared by all classes, which has no effect and is not penalised."""
+    """Compare up to a bias that all classes share, which has no effect and is not penalised."""
     if len(weight) == 1:  # for two classes, scikit-learn stores the difference
         weight = np.r_[-weight, weight] / 2
         bias = np.r_[-bias, bias] / 2

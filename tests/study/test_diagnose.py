@@ -52,8 +52,8 @@ class TestReaders:
     def test_random_labels_are_at_chance_and_an_attribute_is_not(self) -> None:
         rows, codes = two_values()
         read = [readable(rows, np.random.default_rng(i).permutation(codes)) for i in range(8)]
-        # Chance exceeds its own limit once in 20, and more than two of eight times in 0.6% of
-        # seeds.
+        # Accuracy exceeds the limit by chance once in 20 probes, and in more than two of eight
+        # probes for 0.6% of seeds.
         assert sum(probe.accuracy <= probe.limit for probe in read) >= 6
         reading = readable(rows, codes)
         assert 0.5 < reading.limit < 0.6 < 0.9 < reading.accuracy
@@ -67,8 +67,8 @@ class TestReaders:
         reading = readable(
             rng.standard_normal((600, 8)), rng.choice(3, 600, p=[0.7, 0.2, 0.1]), reader
         )
-        # Always predicting the most frequent value is right in 70%; balanced over the values, in a
-        # third.
+        # Always predicting the most frequent value is correct in 70% of cases, and in a third when
+        # balanced over the values.
         assert reading.accuracy == pytest.approx(1 / 3, abs=0.06)
         assert 1 / 3 < reading.limit < 1 / 3 + 0.1
 
@@ -344,7 +344,7 @@ class TestDiagnose:
         classes = np.repeat([0, 1, 0, 1], (60, 60, 60, rows))
         groups = np.repeat([0, 0, 1, 1], (60, 60, 60, rows))
         features = np.random.default_rng(0).normal(size=(len(classes), 8))
-        features[:, 0] += 4 * (classes * (1 - groups))  # those of the second group look like zeros
+        features[:, 0] += 4 * (classes * (1 - groups))  # ones in the second group look like zeros
         description = vldebias.diagnose(features, classes, groups=groups).provenance[0].description
         assert (f"of {rows} images classified correctly" in description) == named
 

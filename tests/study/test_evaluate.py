@@ -1,4 +1,4 @@
-"""Test `evaluate` and suites on embeddings: every method, labels in common formats, attachments of
+"""Test `evaluate` and suites on embeddings: every method, labels in common formats, attached
 models, and mistakes."""
 
 import itertools
@@ -40,7 +40,7 @@ SEX = GALLERY.column("gender").codes
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Write images, texts and a reference to separate files, with a suite that compares six
+    """Write images, text and a reference to separate files, with a suite that compares six
     methods."""
     save_embeddings(tmp_path / "images.npz", images())
     rows = texts()
@@ -143,7 +143,7 @@ def test_fitted_edits_and_methods_are_measured_next_to_named_ones(folder: Path) 
     expected = [result.row(row.task, row.metric, "cali", subset=row.subset).value for row in rows]
     assert [row.value for row in rows] == pytest.approx(
         expected, abs=1e-6
-    )  # the file stores the texts in float32
+    )  # the file stores the text embeddings in float32
     assert rows
     fitted.save_pretrained(folder / "of a pipeline" / "text_encoder")
     with pytest.raises(InvalidInputError, match=r"\['text_encoder'\]"):
@@ -164,7 +164,7 @@ PROFESSIONS = few(load_prompts("professions-gender"))
 
 
 def of_miniature(model: object, **options: object) -> Result:
-    """Evaluate the packaged model on images that are noise."""
+    """Evaluate the packaged model on noise images."""
     rng = np.random.default_rng(0)
     dim = vldebias.load_host("miniature").host.text_projection.shape[1]
     labels = {"gender": np.array(["female", "male"])[rng.integers(2, size=60)]}
@@ -207,7 +207,8 @@ def test_without_methods_the_default_and_the_attachment_of_the_model_are_measure
 
 
 def images_of_both_values(model: object, tokenizer: object) -> np.ndarray:
-    """Return features (n, d) close to the texts that state a value, like images that show it."""
+    """Return features (n, d) close to prompts that state a value, like those of images that show
+    it."""
     stated = list(itertools.chain.from_iterable(PROFESSIONS.groups)) * 3
     rows = resolve(model, tokenizer=tokenizer).embed(stated, "joint").numpy()
     noise = np.random.default_rng(1).standard_normal(rows.shape)
@@ -293,8 +294,8 @@ def test_a_model_by_name_embeds_a_folder_of_pictures(
 def test_features_with_the_same_mean_as_the_text_are_accepted_as_the_same_model(
     cosine: float, n: int
 ) -> None:
-    """CLIP's photographs vary no more along a few queries than elsewhere; this alone does not
-    indicate another model."""
+    """CLIP photographs do not vary more along a few queries than elsewhere, so this alone does not
+    indicate a different model."""
     rng = np.random.default_rng(1)
     prompts = vldebias.load_prompts("professions-gender")
     mean, orthogonal = np.eye(64)[:2]
@@ -319,8 +320,8 @@ def test_features_with_the_same_mean_as_the_text_are_accepted_as_the_same_model(
 
 @pytest.mark.parametrize("values", [(-1, 0, 1), (7, 70, 700), ("a", "b", "c"), (-1.0, 0.0, 1.0)])
 def test_figures_do_not_depend_on_the_value_names(values: tuple) -> None:
-    """Regression test: -1 was read as unknown, which removes a group of three. Next to 0, it is
-    ambiguous."""
+    """Regression test: -1 used to be read as unknown, which removed a group of three. Next to 0, it
+    is ambiguous."""
     with pytest.warns(SuspectInputWarning, match="'-1'") if values[0] == -1 else nullcontext():
         result = measured(np.array(values)[JOB % 3])
     assert figures(result) == figures(measured((JOB % 3 + 1).tolist()))
@@ -349,7 +350,7 @@ def test_unknown_rows_are_excluded_and_counted(absent: object, unknown: object) 
 
 @quiet
 def test_groups_find_their_columns_by_name_and_exclude_unknown_rows() -> None:
-    """There are three columns: the classes match one, and the values of the attribute another."""
+    """Of the three columns, the classes match one, and the attribute values match another."""
     sexes = np.where(np.arange(len(SEX)) % 5 == 0, "?", np.array(["male", "female"])[SEX]).tolist()
     labels = {"job": torch.from_numpy(JOB), "split": GALLERY.column("split"), "gender": sexes}
     how = {"prompts": GENDER, "task": "groups", "methods": "cali", "resamples": 5}

@@ -1,5 +1,5 @@
-"""Test folders of pictures with files that operating systems add: files that are not pictures are
-skipped and reported."""
+"""Test folders of pictures that contain files added by operating systems: other files are skipped
+and reported."""
 
 import shutil
 from pathlib import Path

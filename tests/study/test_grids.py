@@ -1,5 +1,5 @@
-"""Test grids: every cell equals what the pipeline generates with its method and seed, with names
-and seeds next to the cells."""
+"""Test grids: every cell equals what the pipeline generates with its method and seed, and names and
+seeds are next to the cells."""
 
 import sys
 from pathlib import Path
@@ -89,7 +89,7 @@ def test_cells_equal_what_the_pipeline_generates_with_each_method() -> None:
     assert (named[:, :34].min(axis=(1, 2)) < 128).all()  # each row has the name of its method
     assert (
         (named[:, 34:].min(axis=(1, 2)) < 200) == [True, False, False] * 2
-    ).all()  # and a text has the name of its prompt
+    ).all()  # and a label shows its prompt
     options = {"by name": {}, "as an edit": {"lam": 5}}
     for j, name in enumerate(methods):
         if name != "as it is":
@@ -118,7 +118,7 @@ def test_default_texts_are_the_class_prompts_of_the_set() -> None:
 
 
 def test_prompts_are_balanced_over_all_images_instead_of_by_batch() -> None:
-    """Otherwise, with batches of one image, each would be assigned a value separately."""
+    """Otherwise, with batches of one image, a value would be assigned to each image separately."""
     how = {"seeds": range(4), "texts": TEXT, "batch_size": 3, **FAST}
     picture = grid(load_pipeline(), "professions-gender", methods=["balanced-prompts"], **how)
     pipe = load_pipeline()  # an attachment does not keep its host alive

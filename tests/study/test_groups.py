@@ -1,4 +1,4 @@
-"""Test GroupsTask: figures against other libraries and naive versions, laws of its intervals,
+"""Test GroupsTask: figures against other libraries and naive versions, properties of its intervals,
 counts and errors."""
 
 import io
@@ -29,7 +29,7 @@ from vldebias.study.tasks.images import fit_method
 from vldebias.utils.options import Options
 from vldebias.utils.progress import Progress
 
-silent = ("ClassSignalWarning", "SuspectInputWarning")  # images and texts are noise here
+silent = ("ClassSignalWarning", "SuspectInputWarning")  # images and text are noise here
 pytestmark = [pytest.mark.filterwarnings(f"ignore::vldebias.errors.{name}") for name in silent]
 METHODS = ("none", "orth", "cali", "orth-cali")
 GROUPS = ("landbird/land", "landbird/water", "waterbird/land", "waterbird/water")
@@ -71,7 +71,7 @@ def test_figures_match_other_libraries(method: str) -> None:
 
 
 def test_the_unedited_model_is_also_measured_at_its_median() -> None:
-    """The threshold depends on no label, and its assumption is stated."""
+    """The threshold does not depend on labels, and its assumption is stated."""
     test = birds(noise=2.0)
     part = evaluate(test)[0]
     margin = np.diff(scores_of(test, "none").numpy(), axis=1)[:, 0]
@@ -183,7 +183,7 @@ def test_unknown_rows_are_counted_and_excluded_and_an_empty_group_has_no_figure(
     label[:7] = UNKNOWN
     place[5:20] = UNKNOWN
     broken = test.features.copy()
-    broken[:20] = np.nan  # excluded images are not even read
+    broken[:20] = np.nan  # excluded images are never read
     holes = replace(
         test,
         features=broken,
@@ -201,7 +201,7 @@ def test_unknown_rows_are_counted_and_excluded_and_an_empty_group_has_no_figure(
     }
     facts = part.provenance.settings["data"]
     assert (facts["data"], facts["images per group"]["landbird/water"]) == ("made up", 0)
-    inside[np.flatnonzero(~inside)[0]] = True  # now it has one image
+    inside[np.flatnonzero(~inside)[0]] = True  # now it contains one image
     part = evaluate(test[inside], group_weights=dict.fromkeys(GROUPS, 1.0))[0]
     assert cell(part, "gap", "none").n["smallest group"] == 1
 
@@ -229,7 +229,7 @@ def test_lam_strength_and_edits_affect_the_figures() -> None:
 
 
 def ordered(scores: np.ndarray, positive: np.ndarray) -> float:
-    """Return the share of correctly ordered pairs of a positive and a negative row; a tie counts
+    """Return the share of correctly ordered pairs of a positive and a negative row. A tie counts as
     half."""
     return float((np.sign(scores[positive][:, None] - scores[~positive]) + 1).mean() / 2)
 
@@ -372,8 +372,7 @@ def test_errors_name_the_invalid_argument(changes: dict[str, Any]) -> None:
 
 
 def test_lambda_is_selected_by_the_worst_group_on_the_val_split_only() -> None:
-    """If another lambda is best on the val split than on the test split, the one for val is
-    selected."""
+    """If different lambdas are best on the val and test splits, the one for val is selected."""
     lams = (0, 10, 1000)
     test = birds()
     chosen = []
@@ -403,7 +402,7 @@ def test_lambda_is_selected_by_the_worst_group_on_the_val_split_only() -> None:
 
 def test_methods_are_compared_with_the_median_threshold_on_the_same_images() -> None:
     test = birds(noise=2.0)
-    # Classes are uneven, so that the median differs from the model's own threshold.
+    # Classes are uneven, so the median differs from the model's own threshold.
     test = test[(test.column("label").codes == 0) | (np.arange(len(test)) % 2 == 0)]
     part = evaluate(test, resamples=2000)[0]
     true = test.column("label").codes
@@ -413,7 +412,7 @@ def test_methods_are_compared_with_the_median_threshold_on_the_same_images() -> 
     drawn = np.random.default_rng(1).integers(len(test), size=(2000, len(test)))
 
     def lowest(right: np.ndarray) -> np.ndarray:
-        """Return the accuracy of the worst group in each resample of images."""
+        """Return the accuracy of the worst group in each resample of the images."""
         means = [
             (right[drawn] * (groups[drawn] == group)).sum(1) / (groups[drawn] == group).sum(1)
             for group in range(4)

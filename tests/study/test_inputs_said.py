@@ -1,4 +1,4 @@
-"""Test that messages about mistakes in the inputs of diagnose and shares name what was passed."""
+"""Test that error messages for diagnose and shares name the invalid input."""
 
 import warnings
 

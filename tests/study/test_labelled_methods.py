@@ -1,5 +1,5 @@
-"""Test methods that learn from labelled images, and edits of images, in every evaluator: labels,
-sides, cost."""
+"""Test methods that learn from labelled images, and image edits, in every evaluator: labels, sides,
+cost."""
 
 from pathlib import Path
 
@@ -94,7 +94,7 @@ def test_gallery_rows_are_excluded_from_a_reference_which_needs_other_rows() -> 
     reference, measured = (rng.normal(size=(n, 6)).astype(np.float32) for n in (60, 50))
     measured[10:20] = measured[0]
     reference[[3, 7, 59]] = measured[[0, 49, 12]]
-    # Equal except for one number, so it is a different image.
+    # They are equal except for one number, so this is a different image.
     reference[5] = measured[1]
     reference[5, 0] += np.float32(1e-3)
     kept, counts = disjoint(Embeddings.from_arrays(reference), Embeddings.from_arrays(measured))

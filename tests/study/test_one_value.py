@@ -1,5 +1,5 @@
 """Test that every figure has the same value on the page, in the terminal, in a pipe, in a notebook,
-in JSON, in comparisons and in README."""
+in JSON, in comparisons and in the README."""
 
 import io
 import json
@@ -29,7 +29,7 @@ def result(request: pytest.FixtureRequest) -> Result:
 
 
 class Shown(NamedTuple):
-    """Return the text of a result in each place, with single spaces between words."""
+    """Return the text of a result as shown in each place, with single spaces between words."""
 
     page: str
     notebook: str
@@ -66,7 +66,7 @@ def decimals(interval: tuple[float, float]) -> int:
 
 
 def decimals_of_change(change: tuple[float, float, float]) -> int:
-    """Return the number of decimals of a change; with two, a nonzero end must not be shown as
+    """Return the number of decimals for a change. With two, a nonzero end must not be shown as
     zero."""
     _, low, high = change
     if any(end != 0 and f"{abs(end):.2f}" == "0.00" for end in (low, high)):
@@ -109,7 +109,8 @@ def test_each_output_shows_the_same_number_interval_and_verdict_for_a_row(
         )
         assert (row.number, row.moved, row.verdict) == (value, change, conclusion.verdict)
         for name, text_of_place in shown._asdict().items():
-            # A note about few units, which make the interval too narrow, may come between the two.
+            # A note about too few units, which make the interval too narrow, may come between the
+            # two.
             few = rf"(?:,?\s*{re.escape(row.few)})?"
             line = rf"{re.escape(value)}\s*{few}\s*{re.escape(change)}\s*{conclusion.verdict}"
             assert re.search(line, text_of_place), (name, conclusion.task)

@@ -99,8 +99,7 @@ class Said(ImageTask):
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Temporarily install the folder of a package, as pip would, and unregister its objects
-    afterwards."""
+    """Install a package folder temporarily, as pip would, and unregister its objects afterwards."""
     dist_info = tmp_path / "mine-1.0.dist-info"
     dist_info.mkdir()
     (tmp_path / "mine_metrics.py").write_text(METRIC_FILE)
@@ -162,7 +161,7 @@ def test_share_metrics_and_ranking_metrics_are_measured_too(package: Path) -> No
     )
     rows.add(recognised=right)
     rows = {(row.metric, row.subset): row for row in drawn.rows if row.method == "none"}
-    # The most frequent value has 2 of 4 nurses and 3 of 4 pilots.
+    # The most frequent value is shown for 2 of 4 nurses and 3 of 4 pilots.
     assert rows["most_shown", "train"].value == (3 / 4 + 2 / 4) / 2
     assert rows["most_shown", "train"].n == {"prompts": 2, "images each": 4}
     worst = [rows[metric, "train, the worst"].value for metric in ("discrepancy", "recognised")]

@@ -1,5 +1,5 @@
-"""Test the pilot of an audit: the number of images for an interval width, prompts, counts,
-resumption."""
+"""Test the pilot of an audit: the number of images for an interval width, the prompts, the counts,
+and resuming."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -69,7 +69,7 @@ def test_counts_come_from_the_judge_and_images_are_not_generated_again(
 
     def predict(images: Sequence[Any]) -> dict[str, np.ndarray]:
         judged.append(len(images))
-        # Three of each four images show women; the last cannot be determined.
+        # Three out of four images show women, and the last one cannot be determined.
         rows = np.tile([[0.05, 0.95], [0.1, 0.9], [0.0, 1.0], [0.5, 0.4]], (len(images) // 4, 1))
         return {"gender": rows}
 
@@ -85,7 +85,7 @@ def test_counts_come_from_the_judge_and_images_are_not_generated_again(
     assert (counts.model == "miniature").all()
     times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.png")}
     assert len(times) == 8
-    next(iter(times)).unlink()  # as an interrupted run leaves it
+    next(iter(times)).unlink()  # as left by an interrupted run
     assert measured().equals(counts)
     now = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.png")}
     assert [path for path in times if now[path] != times[path]] == [next(iter(times))]

@@ -1,4 +1,4 @@
-"""Test records of generated images: counts, subjects of the protocol, human labels."""
+"""Test records of generated images: counts, protocol subjects, human labels."""
 
 import json
 from datetime import UTC, datetime
@@ -45,8 +45,8 @@ def made(tmp_path: Path) -> GeneratedImages:
 
 
 def codes_of(made: GeneratedImages) -> np.ndarray:
-    """Return codes for ten images of each prompt: under "none", seven show women, two men, and one
-    is unknown; under "cali", all show men."""
+    """Return the codes for ten images per prompt. Under "none", seven show women, two show men, and
+    one is unknown. Under "cali", all show men."""
     codes = []
     for image in made:
         of_none = 1 if image.seed < 7 else 0 if image.seed < 9 else -1

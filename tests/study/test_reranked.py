@@ -1,4 +1,4 @@
-"""Test the row "rerank" of retrieval tables, which uses zero-shot labels and no edit."""
+"""Test the "rerank" row of retrieval tables, which uses zero-shot labels and no edit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ K = 40
 
 @pytest.fixture(scope="module")
 def world() -> dict[str, Any]:
-    """Return texts and images with a gender direction, in which every query leans to one side."""
+    """Return text and images with a gender direction, in which every query leans towards one
+    side."""
     rng = np.random.default_rng(0)
     gender = rng.normal(size=D)
     gender /= np.linalg.norm(gender)
@@ -141,7 +142,7 @@ def test_every_ranking_metric_and_cost_is_measured(result: Result) -> None:
 
 
 def test_each_resample_is_reranked() -> None:
-    """Each label keeps its places in every resample, as in the gallery itself."""
+    """In every resample, each label keeps the places it has in the gallery."""
     rng = np.random.default_rng(0)
     labels = rng.integers(2, size=600)
     members = [np.flatnonzero(labels == label) for label in (0, 1)]

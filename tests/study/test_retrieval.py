@@ -37,7 +37,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning"),
     pytest.mark.filterwarnings(
         "ignore::vldebias.errors.SuspectInputWarning"
-    ),  # images and texts are noise here
+    ),  # images and text are noise here
 ]
 JOBS = ("doctor", "nurse", "pilot", "police officer", "officer")
 QUERIES = tuple(f"A photo of a {job}." for job in JOBS)
@@ -64,8 +64,8 @@ TEXTS = TextTable(dict(zip(PROMPTS, ROWS, strict=True)), "made up")
 
 
 def make_gallery(empty: int = 0) -> Embeddings:
-    """Return images close to their captions, some of which are shared by several images; some
-    labels are unknown."""
+    """Return images close to their captions, some of which several images share. Some labels are
+    unknown."""
     rng = np.random.default_rng(0)
     gender = rng.integers(2, size=N)
     tone = rng.integers(3, size=N)
@@ -192,9 +192,9 @@ def test_intervals_over_images_describe_the_gallery() -> None:
             (b[0] - a[0], *recentred_interval(b[0] - a[0], b[1:] - a[1:]))
         )
     assert cell(queries, metric, "cali").interval != cell(images, metric, "cali").interval
-    exact = cell(images, "query_cosine", "cali")  # with fixed queries, no image changes it
+    exact = cell(images, "query_cosine", "cali")  # queries are fixed, so no image changes it
     assert exact.interval == (exact.value, exact.value)
-    for query in QUERIES:  # the figure of a single query is about images in both cases
+    for query in QUERIES:  # with a single query, the figure is resampled over images in both cases
         assert cell(queries, metric, "cali", query) == cell(images, metric, "cali", query)
 
 
@@ -232,7 +232,7 @@ def test_recall_agrees_with_torchmetrics(method: str, k: int) -> None:
     ways = {
         "image to text": (scores, is_caption),
         "text to image": (scores.T[code], is_caption.T[code]),
-    }  # a query for each image
+    }  # one query for each image
     for way, (queries, relevant) in ways.items():
         hits = RetrievalHitRate(top_k=k)(
             queries.flatten(), relevant.flatten(), image.expand_as(queries).flatten()
@@ -245,8 +245,8 @@ def test_recall_agrees_with_torchmetrics(method: str, k: int) -> None:
 
 
 def test_images_that_share_a_caption_are_resampled_together() -> None:
-    """From text to image, images of a caption are hit or missed together: there are as many units
-    as captions, so intervals are wide."""
+    """From text to image, images with the same caption are hit or missed together. There are as
+    many units as captions, so intervals are wide."""
     (part,) = evaluate(GALLERY, resamples=4000)
     row = cell(part, "recall@1", "none", "text to image")
     captions = sorted(set(GALLERY.captions))
@@ -307,7 +307,7 @@ def test_precision_counts_the_images_named_by_the_query() -> None:
 def test_precision_needs_a_label_column_that_queries_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Captions and a column that every query names are part of the gallery; a cosine is not a
+    """Captions and a column that every query names are part of the gallery. A cosine is not a
     utility."""
     skews = {f"{name}@{K}" for name in ("max_skew", "min_skew", "ndkl", "mpr", "awrf", "kept")}
     skews.add("query_cosine")
@@ -472,8 +472,8 @@ def test_invalid_retrieval_inputs_are_rejected(options: dict) -> None:
 
 @st.composite
 def problems(draw: st.DrawFn) -> tuple[np.ndarray, Labels, int]:
-    """Draw scores (q, n) with ties, labels with at least two groups, some of which may have no
-    image, and k."""
+    """Draw scores (q, n) with ties, labels with at least two groups, some of which may be empty,
+    and k."""
     q = draw(st.integers(1, 3))
     n = draw(st.integers(2, 20))
     scores = np.array(
@@ -497,7 +497,8 @@ def test_skew_of_galleries_and_resamples_matches_naive_functions(problem, prior:
     for b, held in enumerate([np.ones(len(labels), int), *weights]):
         rows = np.repeat(np.arange(len(labels)), held)
         for i, row in enumerate(scores):
-            # uniform over the groups of the gallery, even if a resample lacks one of them
+            # Uniform over the groups in the gallery, even if one of them is missing from a
+            # resample.
             shares = (
                 prior if prior == "dataset" else np.full(len(gallery.names), 1 / len(gallery.names))
             )
@@ -525,11 +526,11 @@ def test_resampled_rows_of_a_large_gallery_have_the_same_distribution(prior: str
     skew_of_metric = gallery.skews({"none": ranked}, relevant)["none"]
     few = gallery.skews({"none": ranked[:, :80]}, relevant)["none"]
     for metric, values in few.items():
-        assert values[:, 0] == pytest.approx(skew_of_metric[metric][:, 0])  # of the gallery itself
+        assert values[:, 0] == pytest.approx(skew_of_metric[metric][:, 0])  # for the gallery itself
         error = 5 * (2 / 1500) ** 0.5 * float(values.std())
         assert values.mean(axis=1) == pytest.approx(skew_of_metric[metric].mean(axis=1), abs=error)
         assert values.std(axis=1) == pytest.approx(skew_of_metric[metric].std(axis=1), rel=0.15)
-        # different draws from one distribution
+        # The draws are different but have the same distribution.
         assert not np.array_equal(values, skew_of_metric[metric])
 
 
@@ -562,7 +563,7 @@ def test_random_rankings_match_sampling_without_replacement(n: int, k: int, monk
         np.log(2 * np.maximum(share, 1 - share)).std(), rel=0.1
     )
     single = Gallery(Labels(np.arange(n), tuple(map(str, range(n)))), [k], resamples=3)
-    # no image appears twice
+    # No image appears twice.
     assert single.random()[f"max_skew@{k}"] == pytest.approx(np.log(n / k))
     monkeypatch.setattr(gallery_module, "_BLOCK", 7 * n)
     assert np.array_equal(gallery.random()[f"max_skew@{k}"], random_skews)

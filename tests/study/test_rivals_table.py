@@ -1,4 +1,4 @@
-"""Test the comparison of all methods on one set of images: the experiment's task on a small world,
+"""Test the comparison of all methods on the same images: the experiment's task on a small world,
 and its tables."""
 
 from dataclasses import replace
@@ -55,7 +55,7 @@ def test_a_value_is_the_mean_over_the_splits(result: Result) -> None:
     assert set(frame.method) == {
         *titles,
         "LEACE of images, zero-shot labels",
-    }  # there are no texts for "suffix"
+    }  # there is no text for "suffix"
     for name in titles:
         mean = result.row("jobs", "max_skew@20", name)
         assert mean.interval[0] <= mean.value <= mean.interval[1]
@@ -75,7 +75,8 @@ def test_rank_kept_is_spearmans_correlation_inside_groups() -> None:
             for g in (0, 1)
         ]
         assert kept_rank == pytest.approx(np.mean(correlations))
-    lifted = np.exp(before) + 5 * groups  # another order overall, the same order inside each group
+    # a different overall order, but the same order inside each group
+    lifted = np.exp(before) + 5 * groups
     assert np.allclose(rivals.rank_kept(before, lifted, groups), 1)
 
 
@@ -89,7 +90,8 @@ def test_the_table_lists_what_each_method_needs_and_marks_the_attached_one(
         True,
     )  # the worst comes last
     assert "**labels**" not in rows["`equalise`"] + rows["`leace, zero-shot labels`"]
-    # Searches get no edit from texts alone, so only classification marks the default's method.
+    # Searches are not edited based on text alone, so only classification marks the default's
+    # method.
     assert not any(name.startswith("**") for name in rows)
     assert "| **`difference`, the default** |" in compared(result, "people")
     assert len({line.count("|") for line in lines}) == 1

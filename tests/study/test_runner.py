@@ -1,5 +1,5 @@
-"""Test small runs of suites on the miniature world: what they write, reuse, measure again, and
-leave behind when stopped."""
+"""Test small suite runs on the miniature world: what they write, reuse, measure again, and leave
+behind when stopped."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -85,7 +85,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """A task that needs no model: the shares of a table."""
+    """Measure the shares in a table, which does not need a model."""
     path = tmp_path_factory.mktemp("table") / "table.csv"
     rows = [
         f"{job},{('male', 'female')[i % 2]}" for job, i in product(("nurse", "pilot"), range(9))
@@ -104,8 +104,8 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def run(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., tuple[Result, str]]:
-    """Run tasks in tmp_path; return the result and the messages. Charts take time, so they are only
-    drawn on request."""
+    """Run tasks in tmp_path, and return the result and the messages. Charts take time, so they are
+    only drawn on request."""
 
     def go(
         *tasks: Any, only: Any = (), host: Any = "miniature", charts: bool = False, **options: Any
@@ -338,7 +338,7 @@ def test_splits_of_an_embeddings_file_are_separated(
             embeddings=save_embeddings(tmp_path / "w.npz", Embeddings.from_arrays(np.eye(3))),
         )
     )
-    # only what is measured, without the training split
+    # Only what is measured is loaded, without the training split.
     assert len(inputs.open("images", test)) == 3
     assert inputs.open("train", train) is None
     named = Inputs(

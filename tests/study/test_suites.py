@@ -1,5 +1,5 @@
-"""Test that each packaged suite is valid, is part of the wheel and refers to existing names, and
-that mistakes are reported by name."""
+"""Test that each packaged suite is valid, included in the wheel and only refers to existing names,
+and that mistakes are reported by name."""
 
 import json
 import tomllib

@@ -1,5 +1,5 @@
-"""Test that projected texts equal the output of a model with the attachment, and that distances of
-pairs equal those of a loop."""
+"""Test that projected text embeddings match a model with the attachment, and that distances of
+pairs match a loop."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -47,7 +47,7 @@ TONED = make_prompt_set(
 )
 TONED = replace(
     TONED, groups=(*TONED.groups[:2], TONED.groups[2][:2])
-)  # except one of the last, which therefore counts less
+)  # except for one in the last concept, which therefore counts less
 SETTINGS = [  # method, strength, keep_stated
     ("cali", 1.0, False),
     ("cali", 0.0, True),
@@ -88,7 +88,7 @@ def transformers_model() -> tuple[nn.Module, Any, Encode]:
     }
     vision = {**layers, "image_size": 32, "patch_size": 16}
     model = CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=24)).eval()
-    with torch.no_grad():  # with the usual initial weights, all prompts are nearly the same
+    with torch.no_grad():  # with the usual initial weights, all prompts would be nearly identical
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
 
@@ -123,8 +123,8 @@ def test_under_matches_the_output_of_an_attached_model(
         with vldebias.debias(model, GENDER, tokenizer=tokenizer, **how):
             again = resolve(model, tokenizer=tokenizer).embed(
                 FREE + STATED
-            )  # cached rows remain valid after detaching
-            # Two passes of a float32 tower, whose sums may differ with the batch.
+            )  # cached rows remain valid after removal
+            # These are two passes of a float32 tower, whose sums may differ with the batch.
             torch.testing.assert_close(again, texts.embed(FREE + STATED), atol=1e-5, rtol=0)
             torch.testing.assert_close(
                 edited_rows.float(), encode(FREE + STATED), atol=5e-5, rtol=0

@@ -1,4 +1,4 @@
-"""Test that micro-batches depend only on their number, even with workers and broken images."""
+"""Test that micro-batches only depend on their number, even with workers and broken images."""
 
 import functools
 import multiprocessing
@@ -40,7 +40,7 @@ SIZES = st.tuples(st.integers(1, 60), st.integers(1, 7), st.integers(1, 4)).filt
 )
 pytestmark = pytest.mark.filterwarnings(
     "ignore:This DataLoader will create"
-)  # on a machine with fewer cores
+)  # issued on machines with fewer cores
 
 
 def mapped(broken: tuple[int, ...] = (), **options: Any) -> MapBatches:
@@ -149,7 +149,7 @@ def test_every_row_of_a_stream_is_read_once_per_epoch_by_one_process(
 
 
 def numbers(batches: list[Any]) -> list[int]:
-    """Return the rows of the whole stream, in any shard."""
+    """Return the rows of the entire stream, from any shard."""
     return [number_of(image) for image in chain(*(batch.images for batch in batches))]
 
 
@@ -158,7 +158,7 @@ def test_with_fewer_shards_than_processes_rows_are_distributed() -> None:
     make = functools.partial(streamed, batch_size=1, augment=plain, world=3)
     with pytest.warns(VldebiasWarning, match="2 shards for 3 processes"):
         sources = [make(streams[0], rank=0)]
-    sources += [make(streams[rank], rank=rank) for rank in (1, 2)]  # only one process reports it
+    sources += [make(streams[rank], rank=rank) for rank in (1, 2)]  # a single process reports it
     process_rows = [
         [n for shard in (range(11), range(11, N)) for n in shard if (n - shard[0]) % 3 == rank]
         for rank in range(3)
@@ -172,7 +172,7 @@ def test_a_stream_shuffles_blocks_uniformly_and_shards_in_every_epoch() -> None:
         take(streamed(Stream(5), batch_size=1, seed=seed), 0, 1)[0].index.item()
         for seed in range(600)
     )
-    # Each of 5 rows comes first for about 120 of 600 seeds, within four standard deviations.
+    # Each of 5 rows comes first for about 120 of 600 seeds, to within four standard deviations.
     assert max(abs(first[k] - 120) for k in range(5)) < 4 * (600 * 0.2 * 0.8) ** 0.5
     source = streamed(Stream(24, shards=6), batch_size=4, buffer=4, augment=plain)
     passes = [
@@ -300,7 +300,7 @@ def test_two_views_of_a_stream_do_not_need_captions_unless_captions_are_contrast
 
 
 def test_an_image_with_several_captions_uses_a_different_one_in_each_epoch() -> None:
-    """Captions end in 100 times the image plus the number of the caption, which is 1 to 3."""
+    """A caption ends in 100 times its image's number plus its own number, from 1 to 3."""
     further = tuple(tuple(f"also {100 * i + k}" for k in range(1, i % 3 + 1)) for i in range(N))
     data = replace(
         image_data(N), captions=tuple(f"first {100 * i}" for i in range(N)), more_captions=further

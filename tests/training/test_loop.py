@@ -1,5 +1,5 @@
-"""Compare the loop with a plain loop of torch and with large batches, and test resuming after a
-kill."""
+"""Compare the training loop with a plain torch loop and with large batches, and test resuming after
+a kill."""
 
 import json
 import os
@@ -125,7 +125,7 @@ def test_training_matches_a_plain_loop(sharpness: Any, rho: float) -> None:
     assert [entry["loss"] for entry in history] == pytest.approx(losses, rel=1e-4)
     assert [entry["lr"] for entry in history] == pytest.approx(rates)
     assert all(0 < entry["seconds"] < 60 for entry in history)
-    # If a gradient is only a rounding error, AdamW changes a weight by the whole learning rate.
+    # If a gradient is pure rounding error, AdamW changes a weight by the full learning rate.
     for name, tensor in weights(made).items():
         is_near = torch.isclose(tensor, naive.state_dict()[name], rtol=1e-4, atol=1e-4)
         assert is_near.double().mean() > 0.95
@@ -133,7 +133,7 @@ def test_training_matches_a_plain_loop(sharpness: Any, rho: float) -> None:
 
 
 def interruptions() -> list[Any]:
-    """Return (kind, step, loss): each kind with one loss; other combinations are slow tests."""
+    """Return (kind, step, loss): each kind with one loss. Other combinations are slow tests."""
     losses = ("nuclr", "group_dro", "stream")
     cases = []
     for place, kind in enumerate(KINDS):
@@ -233,7 +233,7 @@ def test_a_process_killed_while_writing_a_checkpoint_preserves_the_previous_one(
 
 
 class Foreign:
-    """Object that writes a file when it is unpickled."""
+    """Write a file when unpickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return os.mkdir, ("unpickled",)
@@ -250,7 +250,7 @@ def test_a_checkpoint_that_contains_code_raises_an_error_without_executing_it(
 
 
 def test_the_history_file_matches_the_checkpoint(tmp_path: Path) -> None:
-    """Lines of steps that will be repeated are removed, and a damaged file is repaired."""
+    """Lines for steps that will be repeated are removed, and a damaged file is repaired."""
     chosen = settings(save_every=60.0)
     path = tmp_path / HISTORY
     path.write_text(
@@ -294,7 +294,7 @@ def test_a_checkpoint_of_a_different_model_raises_an_error_and_changes_nothing(
 
 
 def test_a_checkpoint_contains_trained_parameters_and_no_code(tmp_path: Path) -> None:
-    """Frozen weights are loaded with the model; the file contains only tensors and plain values."""
+    """Frozen weights are loaded with the model. The file only contains tensors and plain values."""
     made = trainee()
     made.model.letters.requires_grad_(False)
     fit(made, batches(), settings(ema=0.9), folder=tmp_path)
@@ -338,7 +338,7 @@ def test_the_average_is_scored_and_saved_and_a_run_is_scored_ten_times() -> None
     assert torch.equal(seen[-1], made.model.image.weight)
     fit(live, batches(), settings())
     assert not torch.equal(live.model.image.weight, made.model.image.weight)
-    # Default of eval_every: at most ten times, including the last step.
+    # By default, eval_every evaluates at most ten times, including the last step.
     history = fit(trainee(), batches(), settings(steps=11), monitor=lambda towers: {"score": 1.0})
     assert [entry["step"] for entry in history if "score" in entry] == [1, 3, 5, 7, 9, 10]
 
@@ -358,7 +358,7 @@ def test_a_non_finite_loss_stops_the_run_and_preserves_the_checkpoint(
 def test_a_non_finite_gradient_does_not_change_any_weight(
     clip_norm: float | None, tmp_path: Path
 ) -> None:
-    """The loss is still finite at this step; after another step, the checkpoint would only contain
+    """The loss is still finite at this step. After another step, the checkpoint would only contain
     NaN."""
     made = trainee("info_nce")
     weight = list[Any]()
@@ -438,7 +438,7 @@ def test_frozen_modules_run_in_evaluation_mode_and_others_in_training_mode() -> 
     assert torch.equal(made.model.image.weight, before)
 
 
-# ---- all negatives of a step in the memory of a micro-batch
+# ---- all negatives of a step in the memory of a single micro-batch
 
 MICRO = 3
 LOSSES: dict[str, dict[str, Any]] = {
@@ -453,8 +453,8 @@ LOSSES: dict[str, dict[str, Any]] = {
 
 def exact(loss: str, **loss_settings: Any) -> Trainee:
     made = trainee(loss, **loss_settings, **LOSSES[loss]).double().eval()
-    # Only the loss is trained: its state must be updated, but dropout would differ between batch
-    # sizes.
+    # Only the loss is in training mode: its state must be updated, but dropout would differ between
+    # batch sizes.
     made.objective.train()
     made.objective.schedule(1, 2)
     return made
@@ -529,7 +529,7 @@ def test_both_passes_use_the_same_dropout_and_mixing() -> None:
     drawn: list[Tensor] = []
     made.model.insert.register_forward_hook(lambda *arguments: drawn.append(arguments[-1].detach()))
     gradient(made, micro(), negatives="step")
-    looks = 2  # each micro-batch has two passes: one that finds the partners, and one that learns
+    looks = 2  # each micro-batch has two passes, one that finds the partners and one that trains
     assert len(drawn) == 2 * looks * MICRO
     for first, second in zip(drawn[: looks * MICRO], drawn[looks * MICRO :], strict=True):
         assert torch.equal(first, second)
@@ -541,8 +541,8 @@ def test_both_passes_use_the_same_dropout_and_mixing() -> None:
 def test_several_processes_without_a_process_group_raise_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """This is how `accelerate launch --cpu --num_processes 2` starts a process, which would train
-    alone."""
+    """This is how `accelerate launch --cpu --num_processes 2` starts a process, which would then
+    train alone."""
     make_accelerator(cpu=True)
     for environment in (
         {"MASTER_ADDR": "127.0.0.1", "ACCELERATE_USE_CPU": "True"},

@@ -58,7 +58,7 @@ def make(name: str, **settings: Any) -> Towers:
         kinds = models_tiny.OPEN_CLIP | models_tiny.TOWERS
         built = models_tiny.make("SiglipModel") if name == "siglip" else kinds[name]()
         tokenizer = models_tiny.tokenizer_for(built)
-    with torch.no_grad():  # initial weights make all images, or all texts, nearly the same
+    with torch.no_grad():  # the initial weights make all images, or all texts, nearly identical
         for parameter in built.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
     if name == "siglip":
@@ -84,7 +84,7 @@ def alike(first: Towers, second: Towers, atol: float = 1e-4) -> bool:
 
 
 def step(towers: Towers) -> dict[str, Tensor]:
-    """Make a step of gradient descent in training mode; return the state dict from before."""
+    """Take a gradient descent step in training mode, and return the previous state dict."""
     before = {name: tensor.clone() for name, tensor in towers.model.state_dict().items()}
     Trainee(towers, nn.Module()).train()  # type: ignore[arg-type]
     torch.stack([part.square().sum() for part in features(towers)]).sum().backward()
@@ -127,7 +127,7 @@ def test_trained_parameters_change_and_others_do_not(name: str, scope: str) -> N
     assert len(moved) >= len(names) // 2 - 1
     sides = (
         (False, True) if (name, scope) == ("resnet", "lora") else SIDES[scope]
-    )  # convolutions get no adapters
+    )  # convolutions do not get adapters
     for new, first, does in zip(features(towers), old, sides, strict=True):
         assert torch.equal(new, first) != does
 
@@ -205,8 +205,8 @@ def layers(towers: Towers) -> set[str]:
 
 
 def test_adapters_are_added_where_they_affect_features() -> None:
-    """Weights that another layer reads get no adapters, such as the output projection of
-    MultiheadAttention, and attention pools."""
+    """Weights that another layer reads directly do not get adapters, such as the output projection
+    of MultiheadAttention and attention pools."""
     block = {"attn", "mlp.c_fc", "mlp.c_proj"}
     text = {f"transformer.resblocks.0.{part}" for part in block}
     assert layers(adapted("clip")) == text | {
@@ -221,7 +221,7 @@ def test_adapters_are_added_where_they_affect_features() -> None:
 
 @pytest.mark.parametrize("name", ["clip", "coca", "twin", "siglip"])
 def test_adapters_are_low_rank_changes_of_the_weights(name: str) -> None:
-    """Compare with the equation of the paper on a copy of the plain model."""
+    """Compare with the paper's equation on a copy of the plain model."""
     plain = make(name)
     towers = adapted(name, lora_rank=3)
     assert not alike(plain, towers, atol=1e-3)
@@ -255,8 +255,8 @@ def test_new_adapters_do_not_change_the_output_and_depend_on_their_seed() -> Non
 
 
 def test_frozen_weights_stay_bit_identical_with_adapters() -> None:
-    """Frozen weights are not in checkpoints, so a resumed run has the original weights, which must
-    not differ."""
+    """Frozen weights are not stored in checkpoints. A resumed run uses the original weights, so
+    these must not change."""
     towers = adapted("clip")
     before = {
         n: (id(p), p.detach().clone())
@@ -273,7 +273,7 @@ def test_frozen_weights_stay_bit_identical_with_adapters() -> None:
 
 
 def assert_same_towers(towers: Towers, reread: Towers, atol: float = 0.0) -> None:
-    """Compare the features of images and texts before and after."""
+    """Check that image and text features are the same before and after."""
     for parameter in (*towers.model.parameters(), *reread.model.parameters()):
         parameter.requires_grad_(False)  # torch computes frozen attention differently
     assert alike(towers, reread, atol=atol)

@@ -27,7 +27,7 @@ WORDS = ("cat", "dog", "owl", "emu")
 def naive(
     towers: Any, images: Tensor, captions: Sequence[str], labels: Sequence[int], texts: Any
 ) -> dict[str, float]:
-    """Return all scores by definition, one image at a time."""
+    """Return all scores computed from their definitions, one image at a time."""
     towers.model.eval()
     with torch.no_grad():
         rows = unit(towers.image(images))
@@ -122,8 +122,8 @@ def test_an_edit_only_applies_to_text() -> None:
 
 
 def table(images: Tensor, texts: Tensor) -> Any:
-    """Return towers with given features: image i has row i of one table, text "j" has row j of the
-    other."""
+    """Return towers with given features: image i has row i of one table, and text "j" has row j of
+    the other."""
     return SimpleNamespace(
         model=torch.nn.Linear(1, 1),
         image=lambda pixels: images[pixels[:, 0, 0, 0].long()],
@@ -152,9 +152,11 @@ def test_rows_without_a_caption_are_excluded_from_retrieval() -> None:
 
 
 def test_each_caption_is_a_query_and_all_captions_of_an_image_are_correct() -> None:
-    """There are twelve images with five captions, constructed by hand. The captions of an image
-    match it, except the last, which matches the next image, and the first of image 1, which matches
-    image 0."""
+    """Use twelve images with five captions each.
+
+    The captions of an image match that image, with two exceptions: the last caption matches the
+    next image, and the first caption of image 1 matches image 0.
+    """
     images = torch.eye(12)
     texts = torch.eye(12).repeat_interleave(5, dim=0)
     texts[4::5] = torch.eye(12).roll(-1, dims=0)
@@ -165,7 +167,7 @@ def test_each_caption_is_a_query_and_all_captions_of_an_image_are_correct() -> N
     towers = table(images, texts)
     rows_of_score = monitor.rows(towers)
     assert len(rows_of_score["recall@1 text->image"]) == 60
-    # Four captions of each image are correct, except that one of image 1 matches image 0.
+    # Four captions of each image are correct, except that one caption of image 1 matches image 0.
     assert monitor(towers)["recall@1 text->image"] == pytest.approx(47 / 60)
     assert rows_of_score["recall@1 image->text"].shape == (12,)
     assert "60 captions and 12 images" in monitor.described()

@@ -1,4 +1,4 @@
-"""Test that objectives use the named losses, and that model and loss form one module."""
+"""Test that objectives use the named losses, and that model and loss form a single module."""
 
 import math
 from contextlib import nullcontext
@@ -105,8 +105,8 @@ def test_the_temperature_of_the_model_is_the_default_and_may_be_learned() -> Non
 
 
 def test_rince_raises_the_temperature_of_clip_unless_it_is_set() -> None:
-    """With q / t = 40, the weights of pairs would differ by e^40. A given temperature is used, with
-    a warning above e^20."""
+    """With q / t = 40, the weights of pairs would differ by a factor of e^40. A given temperature
+    is used, with a warning above e^20."""
     for loss, model_temperature, settings, wanted in (
         ("rince", 0.01, None, 0.1),
         ("rince", 0.5, None, 0.5),
@@ -176,8 +176,8 @@ def test_a_low_temperature_of_the_debiased_loss_warns_except_with_the_authors_ru
 @pytest.mark.parametrize("two_views", [False, True])
 @pytest.mark.parametrize(("loss", "beta"), [("debiased", 0.0), ("hard_negative", 0.5)])
 def test_several_positives_match_a_loop(loss: str, beta: float, two_views: bool) -> None:
-    """With M = 3, positives are the other half of the pair and two further views; images only have
-    their caption, three times."""
+    """With M = 3, the positives are the other half of the pair and two further views. Images only
+    have their caption, three times."""
     settings: dict[str, Any] = {"tau_plus": 0.2, "positives": 3}
     if beta:
         settings["beta"] = beta
@@ -203,7 +203,7 @@ def test_several_positives_match_a_loop(loss: str, beta: float, two_views: bool)
 
 
 def test_group_dro_weights_the_losses_of_the_groups() -> None:
-    """All groups have the same weight at first; then, the group with the higher loss gets more."""
+    """All groups start with the same weight. Then the group with the higher loss gets more."""
     objective = built("info_nce", group_dro="place", group_dro_step=1.0, groups=2)
     groups = torch.tensor([0, 0, 0, 0, 0, 0, 1, 1])
     loss_of_pairs = info_nce(X, Y, temperature=T, reduction="none")
@@ -230,7 +230,7 @@ def trainee(two_views: bool = False, **settings: Any) -> Any:
 
 
 def noted(made: Any, name: str) -> list[Any]:
-    """Record the inputs of a tower of the trainee."""
+    """Record the inputs of one of the trainee's towers."""
     seen: list[Any] = []
     tower = getattr(made.towers, name)
     setattr(made.towers, name, lambda inputs: seen.append(inputs) or tower(inputs))
@@ -313,8 +313,8 @@ def test_partners_for_mixing_may_be_in_either_view() -> None:
 
 
 def test_a_partner_of_another_image_excludes_the_other_view() -> None:
-    """With identical views, the other view is the most similar image, and mixing with it has no
-    effect."""
+    """With identical views, the other view is the most similar image, and mixing with it would have
+    no effect."""
     both = torch.cat([IMAGES, IMAGES])
     same_image, another_image = (
         trainee(fourier=1.0, partner=partner)._mixed(both, views=2) for partner in ("any", "other")

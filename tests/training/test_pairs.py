@@ -1,4 +1,4 @@
-"""Test pairs of a data set, and the distribution and record of caption noise."""
+"""Test the pairs of a data set, and the distribution and record of caption noise."""
 
 import csv
 from collections import Counter

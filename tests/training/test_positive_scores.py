@@ -1,4 +1,4 @@
-"""Test scores of pairs against their definition, their table, and the kept pairs."""
+"""Test the scores of pairs against their definition, their table, and the kept pairs."""
 
 import csv
 import re

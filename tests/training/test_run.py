@@ -1,4 +1,4 @@
-"""Test complete runs: the effect of settings, the files and messages, and errors before the first
+"""Test complete runs: the effects of settings, the files and messages, and errors before the first
 step."""
 
 import csv
@@ -198,11 +198,11 @@ def test_a_training_that_ruins_the_model_is_reported_in_the_history_and_at_the_e
     history = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
     assert [entry["below_start"] for entry in history] == [True, True]
     assert history[-1]["zero_shot_accuracy change"] == pytest.approx(fall["change"][0])
-    # A log file gets a line when the score first falls.
+    # A log file gets a line when the score first drops.
     lines = [line for line in text.getvalue().splitlines() if line.startswith("step ")]
     assert len(lines) == 1
     assert lines[0].endswith(", clearly below its start")
-    # Training that has no effect does not end below its start.
+    # Training without any effect does not end below its start.
     unharmed = train_model(small(lr=1e-9, label="label"), tmp_path / "unharmed", cpu=True)
     assert unharmed is not None
     assert unharmed["below_start"] is None

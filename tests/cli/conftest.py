@@ -1,4 +1,4 @@
-"""Helpers to call the commands."""
+"""Provide helpers that call the commands."""
 
 from typer.testing import CliRunner
 
@@ -6,7 +6,7 @@ from vldebias.cli import app
 
 
 def call(*arguments: str, code: int = 0, heard: bool = False) -> str:
-    """Return stdout of a command, which must succeed unless another exit code is expected; with
+    """Return the stdout of a command, which must succeed unless another exit code is expected. With
     `heard`, also return stderr."""
     done = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
     assert done.exit_code == code, done.output

@@ -1,4 +1,4 @@
-"""Test the command line: only JSON on stdout, one clear message and exit code 2 on bad input,
+"""Test the command line: only JSON on stdout, one clear message and exit code 2 for bad input, and
 examples in every help text."""
 
 import json
@@ -150,8 +150,8 @@ def test_piped_output_is_only_tab_separated_values(command: str) -> None:
 def test_a_terminal_gets_a_grid(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Allow two columns more than the text, because rich before 13.8 keeps two spaces after the last
-    # cell.
+    # This allows two columns more than the text, because rich before 13.8 keeps two spaces after
+    # the last cell.
     monkeypatch.setattr(common, "out", Console(width=22, force_terminal=True, color_system=None))
     common.print_grid(("a", "bcd", "e"), [("long", "y" * 11, "z")])
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
@@ -262,7 +262,7 @@ def test_a_warning_with_brackets_is_printed_unchanged(
     text = "a name [/b] and [red]another[/red]" * 3
     monkeypatch.setattr(cli, "app", lambda: [warn(text) for _ in range(3)])
     cli.main()
-    # Shown once: checking and then reading a file raises the same warning twice.
+    # It is only shown once: checking and then reading a file raises the same warning twice.
     assert tuple(capsys.readouterr()) == ("", f"warning: {text}\n")
 
 
@@ -288,8 +288,8 @@ def test_an_interrupt_during_a_library_import_is_an_interrupt(
     capsys: pytest.CaptureFixture[str],
     outer: type[Exception],
 ) -> None:
-    """Compiled libraries turn it into an ImportError, which a host may re-raise as one of our
-    errors."""
+    """Compiled libraries turn the interrupt into an ImportError, which a host may re-raise as one
+    of our errors."""
 
     def interrupted() -> None:
         try:
@@ -446,7 +446,7 @@ HEAVY = ("torch", "numpy", "pyarrow", "pandas", "datasets")
 
 
 def run_and_look_for_imports(*args: str, folder: Path | None = None) -> tuple[str, str]:
-    """Run a command in a separate process; return stderr, and stdout with a last line that lists
+    """Run a command in a separate process. Return stderr, and stdout with a last line that lists
     the imported `HEAVY` modules."""
     code = (
         "import sys; from vldebias.cli import main\n"

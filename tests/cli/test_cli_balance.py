@@ -1,5 +1,5 @@
-"""Test `vldebias prompts balance`: reads prompts from any file and returns prompts and reasons,
-without torch."""
+"""Test `vldebias prompts balance`, which reads prompts from any file and returns prompts and
+reasons without torch."""
 
 import csv
 import json
@@ -130,9 +130,9 @@ def test_standard_input_is_read_without_torch_and_may_be_piped_to_head() -> None
 
 
 def balance_into(path: Path, prompts: Path, *options: str) -> subprocess.Popen[str]:
-    """Return a process that balances prompts, with its output redirected to a file."""
+    """Return a process that balances prompts with its output redirected to a file."""
     command = [sys.executable, "-m", "vldebias", "prompts", "balance", str(prompts)]
-    # As for most users: at exit, Python tries again to write what it could not write.
+    # As for most users, Python tries again at exit to write what it could not write.
     environment = {key: text for key, text in os.environ.items() if key != "PYTHONUNBUFFERED"}
     with path.open("w") as output:
         return subprocess.Popen(

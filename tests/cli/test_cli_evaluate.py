@@ -1,5 +1,5 @@
-"""Test `vldebias eval`: suites by name, results on stdout and progress on stderr, one clear message
-on bad input."""
+"""Test `vldebias eval`: suites by name, results on stdout and progress on stderr, and one clear
+message for bad input."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -330,7 +330,7 @@ AUDIT = ("audit", "prompts.txt", "--attribute", "gender")
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Return a folder with prompts and 80 rows; row 9 has the wrong label."""
+    """Return a folder with prompts and 80 rows. Row 9 has the wrong label."""
     monkeypatch.chdir(tmp_path)
     Path("prompts.txt").write_text("A photo of a nurse.\nA red chair\nA photo of a mechanic.\n")
     smile = np.arange(80) % 2
@@ -347,7 +347,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("here", "no_charts")
 def test_rewritten_texts_are_read_like_other_prompts() -> None:
-    # str.splitlines would split the second text.
+    # str.splitlines would split the second line.
     Path("users.txt").write_text("# asked\na photo of a nurse\na photo of a pilot\n")
     enhanced = ["a photo of a female nurse", "a photo of a pilot\u2028in a hangar"]
     Path("enhanced.txt").write_text("\n".join(enhanced), encoding="utf-16")
@@ -376,7 +376,7 @@ def test_an_audit_writes_a_page_a_result_and_a_list_of_prompts() -> None:
     calibrated = call(*AUDIT, "--model", "miniature", "--calibration", "judged.csv")
     assert "Look first at “" in calibrated
     listed = pd.read_csv(out / "prompts.csv", index_col="prompt")
-    # The mechanic is further from every judged prompt than these are from each other.
+    # The mechanic is further from every judged prompt than the judged prompts are from each other.
     assert listed["share"].notna().sum() == 1
     assert listed["advice"]["A photo of a mechanic."].startswith("cannot tell (not judged)")
     assert set(listed["value"].dropna()) == {"male"}
@@ -391,7 +391,7 @@ def test_an_audit_counts_images_of_the_pipeline_first_and_each_only_once() -> No
     log = call(*command, "--width", "0.2", heard=True)
     out = Path("vldebias-audit")
     said = " ".join(log.split())
-    # Wilson's interval: z^2 (1 / w - 1) = 15.4 and z^2 (1 / w^2 - 1) = 92.2 images.
+    # By Wilson's interval, z^2 (1 / w - 1) = 15.4 and z^2 (1 / w^2 - 1) = 92.2 images.
     assert "16 images per prompt if all show the same value, and 93 if half of them do" in said
     # A chair has no gender to judge.
     assert "2 images for each of 2 prompts: 4 images" in said

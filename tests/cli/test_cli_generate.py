@@ -1,4 +1,5 @@
-"""Test `vldebias generate`: two rows from the same noise; a second run continues in the folder."""
+"""Test `vldebias generate`: two rows start from the same noise, and a second run continues in the
+same folder."""
 
 import errno
 import json
@@ -21,7 +22,7 @@ QUICK = ("--images", "4", "--steps", "2")
 
 
 def generate(folder: Path, *options: str, prompt: str = EDITOR) -> dict[str, Any]:
-    """Return the JSON output of a run with four pictures per row."""
+    """Return the JSON output from a run with four pictures per row."""
     command = ("generate", prompt, "--out", str(folder), "--json", *QUICK, *options)
     return json.loads(run(*command))
 

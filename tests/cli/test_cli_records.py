@@ -1,4 +1,4 @@
-"""Test `vldebias records` and the record of an audit."""
+"""Test `vldebias records` and the record written by an audit."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Test `vldebias rerank`: ids and scores in, ids out."""
+"""Test `vldebias rerank`, which takes ids with scores and returns ids."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_qdrant_responses_are_accepted_as_they_are(tmp_path: Path) -> None:
     for answer in ({"result": points, "status": "ok"}, {"result": {"points": points}}, points):
         file.write_text(json.dumps(answer))
         assert ids(run(file, "--k", 4, "--attribute", "payload.gender").stdout) == EXPECTED
-    # A point without the attribute has an unknown group, and keeps its rank.
+    # A point without the attribute belongs to an unknown group and keeps its rank.
     del points[4]["payload"]["gender"]
     file.write_text(json.dumps(points))
     assert ids(run(file, "--k", 4, "--attribute", "payload.gender").stdout) == EXPECTED

@@ -1,5 +1,5 @@
-"""Test `vldebias train`: flags and --set are the settings, only JSON on stdout, errors on one
-line."""
+"""Test `vldebias train`: flags and --set change the settings, stdout is only JSON, and errors fit
+on one line."""
 
 import json
 import re

@@ -1,5 +1,5 @@
 """Test that commands whose files cannot be written end with a one-sentence message and exit code 2,
-and leave no partial file."""
+and do not leave partial files."""
 
 import subprocess
 import sys
@@ -26,7 +26,7 @@ DEBIAS = ["debias", "gender", "--model", "miniature"]
 QUICKSTART = ["quickstart", "--images", "1", "--seeds", "1", "--out", "out"]
 PAPER = ["eval", "paper", "--only", "generation", "--pipeline", "miniature", "--out", "out"]
 
-# Arguments, and a size in bytes that one of the command's files exceeds.
+# Arguments, and a size in bytes that is exceeded by one of the command's files.
 COMMANDS = [
     pytest.param([*DEBIAS, "--out", "out"], 2000, id="debias"),
     pytest.param([*DEBIAS, *CALI, "--merge", "out"], 60_000, id="merge-model"),

@@ -21,7 +21,7 @@ EIGHT_BIT = "\x9b31m"
 
 
 def on_terminal(*arguments: str) -> str:
-    """Return what a command prints on a terminal."""
+    """Return what a command prints to a terminal."""
     child, terminal = pty.fork()
     if child == 0:
         os.execv(sys.executable, [sys.executable, "-m", "vldebias", *arguments])
@@ -29,7 +29,7 @@ def on_terminal(*arguments: str) -> str:
     while True:
         try:
             chunk = os.read(terminal, 65536)
-        except OSError:  # Linux reports end of file on a terminal as an error
+        except OSError:  # Linux reports the end of file on a terminal as an error
             break
         if not chunk:
             break

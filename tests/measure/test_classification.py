@@ -1,4 +1,4 @@
-"""Test accuracy by group, AUROC, k-variance and agreement of annotators against other libraries and
+"""Test accuracy by group, AUROC, k-variance and annotator agreement against other libraries and
 their definitions."""
 
 import math
@@ -60,12 +60,12 @@ def test_group_accuracy_matches_fairlearn_for_any_array() -> None:
     assert by_group.average == pytest.approx(frame.overall)
     column = pandas.Series(
         groups, index=np.arange(500)[::-1], dtype=object
-    )  # the type with which pandas 2 stores texts
+    )  # the type with which pandas 2 stores strings
     assert group_accuracy(torch.tensor(predictions), labels.tolist(), column) == by_group
 
 
 def test_constant_groups_have_wilson_intervals() -> None:
-    # number of wrong and right answers per group, without and with a method
+    # Numbers of wrong and correct answers per group, without and with a method.
     apart = [[[6, 4], [6, 4]], [[5, 15], [5, 75]]]
     low, _ = wilson_interval(1, 1)
     least, greatest = wilson_interval(60, 100)
@@ -121,7 +121,7 @@ def test_constant_groups_have_wilson_intervals() -> None:
 
 
 def test_resampling_cells_equals_resampling_images() -> None:
-    """The naive version samples indices; both bootstraps and their paired changes have the same
+    """The naive version samples indices. Both bootstraps and their paired changes have the same
     distribution."""
     rng = np.random.default_rng(1)
     n = 300
@@ -181,7 +181,7 @@ def test_auroc_agrees_with_scikit_learn_and_its_interval_with_resampled_images(
 ) -> None:
     rng = np.random.default_rng(3)
     wrong = rng.random(200) < 0.4
-    scores = (rng.normal(size=200) - wrong).round(decimals)  # with ties, and without
+    scores = (rng.normal(size=200) - wrong).round(decimals)  # with and without ties
     measured_area = auroc(scores, wrong)
     area = pytest.approx(roc_auc_score(wrong, -scores), abs=1e-12)
     assert (measured_area, measured_area.value) == (auroc(scores, wrong, resamples=2000), area)
@@ -198,7 +198,7 @@ def test_auroc_agrees_with_scikit_learn_and_its_interval_with_resampled_images(
 def test_k_variance_is_the_cost_of_the_optimal_matching(k: int) -> None:
     points = np.random.default_rng(0).normal(size=(13, 3))
     orders = [*map(list, permutations(range(k)))]
-    # shuffled once and divided into samples
+    # These are shuffled once and divided into samples.
     shuffled = points[np.random.default_rng(5).permutation(13)]
     pairs = [
         (shuffled[i : i + k], shuffled[i + k : i + 2 * k])
@@ -252,7 +252,7 @@ def test_the_interval_of_alpha_equals_a_bootstrap_over_units() -> None:
     )
     rare = agreement(
         np.array([[0] * 9 + [1], [0] * 9 + [1]])
-    ).alpha  # resamples without a second value are left out
+    ).alpha  # resamples without a second value are excluded
     assert (rare.low, rare.high) == (1, 1)
 
 

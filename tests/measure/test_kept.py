@@ -1,4 +1,4 @@
-"""Test the share of hits kept within each value: naive versions, chance level, and the two
+"""Test the share of hits kept within each value: naive versions, chance level, and both
 extremes."""
 
 from collections import Counter

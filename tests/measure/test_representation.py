@@ -1,4 +1,4 @@
-"""Test MPR and AWRF: their naive versions, laws, and the chance level of a small pool."""
+"""Test MPR and AWRF: naive versions, properties, and the chance level for a small pool."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_gap_matches_the_authors_formula(seed: int) -> None:
 
 
 def test_gap_of_linear_functions_is_their_supremum() -> None:
-    """No linear function of the right norm shows a larger difference."""
+    """No linear function with the right norm has a larger difference."""
     rng = np.random.default_rng(1)
     rows = rng.normal(size=(30, 3))
     curated = rng.normal(size=(20, 3)) + 0.5
@@ -101,12 +101,12 @@ def test_scales_are_bounded() -> None:
     assert representation_gaps(even, prior)[0] == 0
     assert representation_gaps(one, np.array([0.0, 1.0]))[0] == pytest.approx(1)
     assert rank_fairness(one, np.array([0.0, 1.0]))[0] == pytest.approx(1 - log(2))
-    # Exposure depends on who comes first, not only on who is included.
+    # Exposure depends on the order, not only on which rows are included.
     assert rank_fairness(even, prior)[0] > rank_fairness(np.sort(even), prior)[0]
 
 
 def test_each_ranking_can_have_its_own_prior() -> None:
-    """Resamples of a gallery are compared with their own shares."""
+    """Gallery resamples are compared with their own shares."""
     groups = np.random.default_rng(3).integers(2, size=(4, 9))
     priors = np.array([[0.5, 0.5], [0.2, 0.8], [1.0, 0.0], [0.4, 0.6]])
     for compute in (representation_gaps, rank_fairness):

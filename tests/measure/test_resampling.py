@@ -48,7 +48,7 @@ def test_intervals_agree_with_scipy() -> None:
 
 
 def test_the_worst_group_is_selected_again_in_every_resample() -> None:
-    """The minimum of two equal but noisy accuracies is below either of them."""
+    """The minimum of two equal but noisy accuracies is below both of them."""
     groups = np.repeat([0, 1], 100)
     predictions = np.tile(np.repeat([1, 0], [80, 20]), 2)
     interval = bootstrap_interval(
@@ -122,9 +122,9 @@ def test_weights_and_counts_equal_those_of_sampled_rows(monkeypatch: pytest.Monk
     for drawn in (weights, counts.reshape(4000, 40)):
         assert (drawn.sum(1) == 40).all()
         assert drawn.mean(0) == pytest.approx(1, abs=0.1)
-        # binomial with 40 draws and probability 1/40
+        # This is binomial with 40 draws and probability 1/40.
         assert drawn.var() == pytest.approx(1 - 1 / 40, abs=0.02)
-    # for some rows, the counts they have among all rows
+    # For some of the rows, these are their counts among all rows.
     (weights_of_some,) = weights_of(40, 4000, 6, 9)
     for law in (np.sum, np.max, lambda weights, axis: weights[:, 0]):
         assert (
@@ -132,7 +132,7 @@ def test_weights_and_counts_equal_those_of_sampled_rows(monkeypatch: pytest.Monk
         )
     (fewer,) = counts_of(
         np.array([2, 2]), 20_000, 0, size=3
-    )  # a mean has the variance of a sample's mean
+    )  # its mean has the variance of a sample mean
     assert (fewer[:, 0] / 3).var() == pytest.approx(
         np.array([1, 1, 0, 0]).var(ddof=1) / 4, rel=0.05
     )
@@ -144,7 +144,7 @@ def test_weights_and_counts_equal_those_of_sampled_rows(monkeypatch: pytest.Monk
         for blocks, expected in zip(parts, (weights, counts), strict=True):
             assert np.array_equal(
                 np.concatenate(blocks), expected
-            )  # memory does not change the numbers
+            )  # the memory limit does not change the numbers
 
 
 def test_counting_distinct_rows_gives_the_same_intervals(
@@ -169,7 +169,7 @@ def test_a_recentred_interval_is_centred_on_its_value() -> None:
     assert recentred_interval(3.0, drawn, level=0.5) == pytest.approx((0.5, 5.5))
     assert recentred_interval(3.0, np.array([0.0] * 99 + [100.0])) == pytest.approx(
         (2.0, 3.0)
-    )  # it contains the value
+    )  # the interval contains the value
 
 
 @given(st.integers(1, 400), st.data())

@@ -1,4 +1,4 @@
-"""Test the laws of the re-ranking methods, and compare them with their naive versions."""
+"""Test the properties of the re-ranking methods, and compare them with their naive versions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHARES = (
 def made(
     seed: int, shares: list[Fraction], n: int = 120, unknown: float = 0.0, tied: bool = False
 ) -> Candidates:
-    """Return candidates of groups that the scores prefer in turn, enough of each."""
+    """Return enough candidates of each group, where the scores prefer later groups."""
     rng = np.random.default_rng(seed)
     g = len(shares)
     codes = np.concatenate([np.arange(g).repeat(n // g), rng.integers(g, size=n - n // g * g)])
@@ -79,7 +79,8 @@ def test_every_prefix_is_within_one_of_the_shares(parts: list[int], seed: int, t
 
 
 def test_fair_minima_match_the_table_in_the_paper() -> None:
-    """Table 2 of Zehlike et al., alpha = .1, prefixes of 1 to 12, shares of .1 to .7."""
+    """These are the values in table 2 of Zehlike et al. for alpha = 0.1, prefixes of 1 to 12, and
+    shares of 0.1 to 0.7."""
     table = {
         0.1: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
         0.2: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1],
@@ -241,8 +242,8 @@ def test_mmr_needs_features() -> None:
 
 @pytest.mark.parametrize("shares", SHARES[:4], ids=str)
 def test_mopr_takes_the_best_of_each_group_by_its_share(shares: list[Fraction]) -> None:
-    """With one-hot labels and no gap, the program has a closed form: the best p_a k of each
-    group."""
+    """With one-hot labels and no gap, the program has a closed form: the best p_a k candidates in
+    each group."""
     k = 30
     candidates = made(3, shares)
     order = mopr(candidates, k)
@@ -285,7 +286,7 @@ def test_mopr_with_trees_detects_intersections() -> None:
         weights[:] = 0
         weights[order] = 1
         gaps[functions] = representation_gap(table, weights, curated, functions="trees")
-    # At most slightly more than half of the 40 results may be on the diagonal.
+    # Slightly more than half of the 40 results may be on the diagonal, but no more.
     assert gaps["trees"] <= 0.12 < 0.2 < gaps["linear"]
 
 

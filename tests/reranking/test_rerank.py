@@ -1,4 +1,4 @@
-"""Test inputs and outputs of `rerank`, with errors that name the cause."""
+"""Test the inputs and outputs of `rerank`, and errors that name the cause."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_k_none_or_a_large_k_returns_all_candidates() -> None:
 
 @pytest.mark.parametrize("method", sorted(set(RERANKERS) - {"mmr"}))
 def test_reading_only_some_of_many_candidates_gives_the_same_result(method: str) -> None:
-    """Only some of many candidates are read; the result is the same as if all were."""
+    """Only some of many candidates are read, and the result is the same as if all of them were."""
     rng = np.random.default_rng(0)
     n = 3000
     scores = rng.normal(size=n).round(1)  # with ties
@@ -103,7 +103,7 @@ def test_a_mapping_provides_the_ids() -> None:
 
 
 def test_index_ids_may_have_gaps() -> None:
-    """The input is as returned by faiss: rows of the index, with -1 at the end of shorter lists."""
+    """The input is what faiss returns: rows of the index, with -1 at the end of shorter lists."""
     labels = np.array(["m", "f"])[np.arange(20) % 2]
     ids = np.array([[2, 4, 6, 7, 9, 11], [1, 3, 0, -1, -1, -1]])
     scores = np.array([SCORES[:6], [0.9, 0.8, 0.7, -1e38, -1e38, -1e38]])
@@ -249,7 +249,7 @@ def test_two_spellings_of_a_group_trigger_a_warning() -> None:
         SuspectInputWarning, match="'M' and 'male' look like different spellings of the same value"
     ) as caught:
         vldebias.rerank([0.9, 0.8, 0.7, 0.6], 2, labels=["M", "male", "F", "female"])
-    # No flag can be suggested here.
+    # There is no flag to suggest here.
     assert "--rename" not in str(caught[0].message)
     with pytest.warns(SuspectInputWarning, match="'femle' is spelt almost like 'female'"):
         vldebias.rerank(list(range(20)), 4, labels=["female"] * 10 + ["male"] * 9 + ["femle"])
@@ -266,5 +266,5 @@ def test_answers_that_are_not_groups_are_unknown() -> None:
 def test_as_many_groups_as_rows_are_rejected(labels: list[str]) -> None:
     with pytest.raises(InvalidInputError, match=f"groups in {len(labels)} rows"):
         vldebias.rerank(list(range(len(labels))), 2, labels={"age": labels})
-    # Three groups of three candidates are not ids.
+    # Labels in three groups of three candidates are not ids.
     assert len(vldebias.rerank([3, 2, 1], 2, labels=["a", "b", "c"])) == 2

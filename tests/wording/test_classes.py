@@ -1,7 +1,8 @@
-"""Prompts of all classes of facts, labelled by hand: how many are decided as labelled.
+"""Test hand-labelled prompts with every class of facts: how many are decided as labelled.
 
-`classes.jsonl` was written before the rules were run on it, and the lists were extended after that,
-so its rates are no estimate for other prompts; they must not fall.
+The labels in `classes.jsonl` were written before the rules ran on them, and the word lists were
+extended afterwards. The rates therefore do not estimate the accuracy on other prompts, but they
+must not decrease.
 """
 
 from collections import defaultdict
@@ -18,7 +19,7 @@ AT_LEAST = {"fixed": 0.97, "open": 0.95, "group": 0.97, "stated": 0.95}
 
 @pytest.fixture(scope="module")
 def rights() -> dict[str, list[bool]]:
-    """Return for each label whether its prompts are decided as labelled."""
+    """Return whether the prompts with each label are decided as labelled."""
     of_label = defaultdict[str, list[bool]](list)
     for row in read(CLASSES):
         of_label[row["label"]].append(decide(row).is_right)

@@ -1,4 +1,4 @@
-"""`decide=`: a user's function determines which values the facts in a prompt allow."""
+"""Test `decide=`: a user function determines which values the facts in a prompt allow."""
 
 import sys
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Emoji of persons in a prompt state a value, like words."""
+"""Test that person emoji in a prompt state a value, like words."""
 
 import pytest
 

@@ -1,5 +1,5 @@
-"""Untrusted prompts on a server that runs for months: no prompt takes minutes, and no word is
-stored forever."""
+"""Test untrusted prompts on a server that runs for months: no prompt takes minutes, and words are
+not stored forever."""
 
 import time
 from typing import Any

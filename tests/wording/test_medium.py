@@ -1,4 +1,5 @@
-"""Words about the medium have no effect: how a picture is made says nothing about who is in it."""
+"""Test that words about the medium have no effect: how a picture is made does not show who is in
+it."""
 
 import json
 import sys
@@ -39,13 +40,13 @@ MEDIA = [
 
 
 def decisions(prompts: list[str], name: str) -> list[bool]:
-    """Return which prompts get a value."""
+    """Return whether each prompt gets a value."""
     return [reason is None for reason in balance_prompts(prompts, name, seed=0).reasons]
 
 
 @cache
 def decisions_without_medium(prompts: tuple[str, ...], name: str) -> list[bool]:
-    """Return the same for bare prompts, with which every medium is compared."""
+    """Return the decisions without a medium, which those with a medium are compared to."""
     return decisions(list(prompts), name)
 
 
@@ -87,11 +88,11 @@ def calls(prompt: str) -> int:
 
 def test_the_work_grows_linearly_with_the_length() -> None:
     line = "a photo of a tired doctor in a small old hospital with a 'red' lamp and green walls, "
-    balance_prompts(line, "gender", seed=0)  # word lists are read once
+    balance_prompts(line, "gender", seed=0)  # the word lists are only loaded once
     assert calls(line * 16 * 12) <= 24 * calls(line * 12)
 
 
-# So long that work which grows with the square is far above the limit.
+# These are so long that quadratic work would far exceed the limit.
 HOSTILE = {
     "brackets": "(" * 5000,
     "alternatives": "{" + "|".join(f"doctor {number}" for number in range(400)) + "}",

@@ -1,4 +1,4 @@
-"""Prompts in common file formats: one reader, and errors that name file and line."""
+"""Test prompts in common file formats: one reader, and errors that name the file and the line."""
 
 import json
 from pathlib import Path
@@ -168,7 +168,7 @@ def test_only_the_prompts_of_infotexts_are_read(tmp_path: Path) -> None:
     found = read_prompts(write(tmp_path / "a.txt", INFOTEXTS))
     assert found.prompts == ("a pilot at dawn, masterpiece", "a nurse", "a judge", "a baker")
     assert "1 had the prompt on several lines" in str(found)
-    # A list that mentions steps is no list of infotexts.
+    # A list that mentions steps is not a list of infotexts.
     plain = read_prompts(write(tmp_path / "b.txt", "Steps: a staircase\na nurse\n"))
     assert plain.prompts == ("Steps: a staircase", "a nurse")
 

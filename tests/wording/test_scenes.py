@@ -1,7 +1,8 @@
-"""Scenes labelled by hand: several persons, markup, verbs, nouns, quotations.
+"""Test hand-labelled scenes: several people, markup, verbs, nouns, quotations.
 
-`scenes.jsonl` was written before the rules were run on it, and the rules were extended after that,
-so its rates are no estimate for other prompts; they must not fall.
+The labels in `scenes.jsonl` were written before the rules ran on them, and the rules were extended
+afterwards. The rates therefore do not estimate the accuracy on other prompts, but they must not
+decrease.
 """
 
 from collections import defaultdict
@@ -17,7 +18,7 @@ AT_LEAST = {"several": 46, "markup": 47, "verb": 42, "nouns": 49, "quoted": 14}
 
 @pytest.fixture(scope="module")
 def rights() -> dict[str, int]:
-    """Return for each kind how many of its prompts are written as labelled."""
+    """Return how many prompts of each kind are rewritten as labelled."""
     of_kind = defaultdict[str, int](int)
     for row in read(SCENES):
         of_kind[row["kind"]] += decide(row).is_right

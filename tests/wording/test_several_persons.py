@@ -1,4 +1,4 @@
-"""Several persons in one picture: each gets a separate value."""
+"""Test several people in one picture: each gets a separate value."""
 
 import itertools
 from collections import Counter
@@ -12,7 +12,7 @@ VALUES = ("female", "male")
 
 
 def values_of(people):
-    """Return the values of the persons in an image."""
+    """Return the values of the people in an image."""
     return tuple(value for _, value in people)
 
 
@@ -77,12 +77,12 @@ def test_a_person_has_one_value_in_all_texts_of_an_image():
 @pytest.mark.parametrize(
     ("prompt", "result"),
     [
-        # whose pronoun it is
+        # pronouns and who they refer to
         ("a manager and her assistant", "a manager and her female assistant"),
         ("a chef with his waiter", "a chef with his female waiter"),
         ("a nurse and a man with his dog", "a female nurse and a man with his dog"),
         ("a nurse and a chef with her dog", "a nurse and a chef with her dog"),
-        # one person, two phrases
+        # one person named by two phrases
         ("a woman as a knight", "a woman as a knight"),
         ("a CEO, a leader of hundreds", "a female CEO, a leader of hundreds"),
         ("a CEO. Depict a single person", "a female CEO. Depict a single person"),
@@ -90,11 +90,11 @@ def test_a_person_has_one_value_in_all_texts_of_an_image():
         ("an actor who plays a doctor", "a female actor who plays a doctor"),
         ("a child dressed as a chef", "a female child dressed as a chef"),
         ("a nurse at a desk. The nurse smiles", "a female nurse at a desk. The nurse smiles"),
-        # groups beside a person, and those who are in a group
+        # groups next to a person, and members of a group
         ("a coach and five players", "a female coach and five female players"),
         ("two people, a cook and a guest", "two people, a female cook and a female guest"),
         ("a couple and a waiter", "a couple and a female waiter"),
-        # on whom somebody else works, and what a body does
+        # people who are acted upon, and body parts
         (
             "a ballet teacher correcting the posture of a young dancer",
             "a female ballet teacher correcting the posture of a young female dancer",
@@ -107,26 +107,26 @@ def test_a_person_has_one_value_in_all_texts_of_an_image():
             "an elf ranger and an orc blacksmith arm wrestling in a tavern",
             "a female elf ranger and a female orc blacksmith arm wrestling in a tavern",
         ),
-        # a verb without articles, and a compound
+        # verbs without articles, and compounds
         ("nurse carries tray, hallway", "female nurse carries tray, hallway"),
         ("pilot climbs into cockpit", "female pilot climbs into cockpit"),
         ("nurse scrubs pattern, flat lay", "nurse scrubs pattern, flat lay"),
-        # who is perhaps no person: the prompt is left unchanged
+        # words that may not be people: the prompt is left unchanged
         ("a cook, a dishwasher in the background", "a cook, a dishwasher in the background"),
         ("the cook and the waiter taste soup", "the cook and the waiter taste soup"),
         ("medic carries tired soldier away", "medic carries tired soldier away"),
         ("a smoker full of brisket and a cook", "a smoker full of brisket and a cook"),
-        # "as" before a clause, and before a role
+        # "as" before a clause and before a role
         ("plowed fields as a farmer rests", "plowed fields as a female farmer rests"),
         ("a child dressed up as a chef", "a female child dressed up as a chef"),
-        # who is not in the picture
+        # people who are not in the picture
         ("a cook beside a poster of a nurse", "a female cook beside a poster of a nurse"),
         (
             "a tourist taking a picture of a dancer",
             "a female tourist taking a picture of a female dancer",
         ),
         ("a pilot with a letter for a judge", "a female pilot with a letter for a judge"),
-        # what is said of the person of another phrase
+        # words that describe the person in a different phrase
         ("a woman and a Black nurse", "a woman and a Black female nurse"),
     ],
 )

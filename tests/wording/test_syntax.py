@@ -1,4 +1,5 @@
-"""Tool syntax: the word goes next to the noun, inside its bracket, and nothing else changes."""
+"""Test tool syntax: the word is inserted next to the noun, inside its bracket, and nothing else
+changes."""
 
 import json
 import random
@@ -216,12 +217,12 @@ def test_an_artist_in_a_second_prompt_is_not_a_person_in_the_picture(style: str)
 
 @pytest.mark.parametrize("text", ["\n", " ", "\t", "#", "\n#", "system:\n", ": you are "])
 def test_the_time_to_find_the_picture_is_linear_in_the_length(text: str) -> None:
-    """Spaces before a word were searched from each line again, which took minutes."""
+    """Spaces before a word used to be searched again from each line, which took minutes."""
     assert 4 * _seconds(text * 2000) * 2.5 > _seconds(text * 8000)
 
 
 def _seconds(prompt: str) -> float:
-    """Return the shortest of several CPU times, which a busy machine disturbs least."""
+    """Return the shortest of several CPU times, which is the least affected by a busy machine."""
     seconds: list[float] = []
     for _ in range(5):
         began = time.process_time()

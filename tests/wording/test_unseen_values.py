@@ -1,4 +1,4 @@
-"""Values that image models are known not to show: a set that states one causes a warning."""
+"""Test that sets with values that image models are known not to show issue a warning."""
 
 import warnings
 from typing import Any

@@ -1,4 +1,4 @@
-"""Words that state an attribute in a text, and words in the slots of templates."""
+"""Test the words that state an attribute, and the placeholders in templates."""
 
 import re
 import unicodedata
@@ -34,7 +34,7 @@ def naive(words: tuple[str, ...], text: str) -> tuple[str, ...]:
         ("a\nwoman\tand a\u00a0man", ("woman", "man")),
         ("\uff57\uff4f\uff4d\uff41\uff4e", ("woman",)),
         ("an African-American man", ("African American", "man")),
-        ("man-made", ("man",)),  # documented: a hyphen only separates
+        ("man-made", ("man",)),  # documented: a hyphen separates words
         ("manager of mankind, chairman, womanly, human", ()),
         ("manœuvre, mañana, womané", ()),
         ("American, African; skinned, dark", ()),
@@ -82,7 +82,7 @@ def test_clip_ids_give_the_same_result_as_the_text(text: str) -> None:
 
     tokenizer = SimpleTokenizer()
     decoded = tokenizer.decode(tokenizer.encode(text))
-    assert decoded.strip() != text  # else this test shows nothing
+    assert decoded.strip() != text  # otherwise, this test would not show anything
     stated = StatedWords((*WORDS, "male"))
     assert stated.find(decoded) == stated.find(text) != ()
 
@@ -111,7 +111,8 @@ def test_the_article_follows_the_sound() -> None:
     [
         ("A photo of an {attribute} {concept}.", "A photo of an Asian type a."),
         ("An {concept} and a {attribute}", "A type a and an Asian"),
-        ("a apple, {concept} {attribute}", "a apple, type a Asian"),  # not before a slot: verbatim
+        # the article is only adjusted before a placeholder
+        ("a apple, {concept} {attribute}", "a apple, type a Asian"),
         ("banana {concept}{attribute}", "banana type aAsian"),
     ],
 )

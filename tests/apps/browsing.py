@@ -1,4 +1,5 @@
-"""Helpers for tests in a browser: a server process, a page of a given width, pictures, axe-core."""
+"""Provide helpers for browser tests: a server process, a page of a given width, pictures,
+axe-core."""
 
 import io
 import os
@@ -108,7 +109,7 @@ def opened(
 
 
 def looked_at(page: Any, name: str = "", *, full: bool = True) -> None:
-    """Check that axe-core finds no violation and that the page does not scroll sideways; with a
+    """Check that axe-core finds no violations and that the page does not scroll sideways. With a
     name, save a screenshot as an artefact."""
     from axe_playwright_python.sync_playwright import Axe
 
@@ -123,8 +124,8 @@ def looked_at(page: Any, name: str = "", *, full: bool = True) -> None:
         <= 0
     )
     if name:
-        # Repeated on every poll, because pictures that the page inserts meanwhile load lazily and
-        # might never load.
+        # This is repeated on every poll, because pictures that the page inserts in the meantime
+        # load lazily and might never load.
         page.wait_for_function(
             "[...document.images].every(one => { one.loading = 'eager'; return one.complete; })"
         )
@@ -139,7 +140,7 @@ def settled(page: Any) -> None:
     """Wait until styles and fonts are loaded and colour transitions have ended, so that contrast
     can be measured."""
     page.wait_for_load_state("load")
-    # Gradio shows "Loading..." outside of all landmarks until the page is ready.
+    # Gradio shows "Loading..." outside all landmarks until the page is ready.
     page.wait_for_function("!document.querySelector('p.loading')")
     page.evaluate("""async () => {
             await document.fonts.ready;

@@ -1,4 +1,4 @@
-"""Test what the ComfyUI nodes compute, without ComfyUI; tests/integrations run them in the real
+"""Test what the ComfyUI nodes compute, without ComfyUI. tests/integrations runs them in the real
 one."""
 
 import json
@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[2]
 NODES = ROOT / "apps" / "comfyui"
 EXAMPLES = sorted((NODES / "example_workflows").glob("*.json"))
 CEO = "A photo of a CEO in an office"
-# "female: 75%, male: 25%" as Chinese and Japanese keyboards type it
+# "female: 75%, male: 25%" as typed on Chinese and Japanese keyboards
 WIDE = "female\uff1a\uff17\uff15\uff05\uff0cmale\uff1a25"
 
 
@@ -314,7 +314,7 @@ def test_unsupported_text_encoders_are_rejected_by_name() -> None:
 
 
 def test_the_text_node_only_needs_the_text_core() -> None:
-    """The node imports neither torch nor a model library."""
+    """The node does not import torch or a model library."""
     program = (
         "import sys; from apps.comfyui.balancing import balance; balance(['A CEO'], 'gender', 2);"
         " print(sorted({'torch', 'transformers', 'diffusers', 'numpy'} & set(sys.modules)))"

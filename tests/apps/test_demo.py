@@ -75,7 +75,7 @@ def test_incompatible_options_are_rejected(option: str, value: Any, named: str) 
 
 
 def result(codes_before: list[int], codes_after: list[int], **changes: Any) -> Any:
-    """Return twelve pictures per row: 0 male, 1 female, -1 unknown."""
+    """Return twelve pictures per row: 0 is male, 1 is female, -1 is unknown."""
     request = Request("A photo of a doctor.", number=12)
     plain = Row(rows.PLAIN, codes=tuple(codes_before), recognised=TWELVE)
     mitigated = replace(
@@ -88,8 +88,8 @@ def result(codes_before: list[int], codes_after: list[int], **changes: Any) -> A
     ("codes_after", "verdict"),
     [
         ([1] * 12, "no image changed"),
-        ([0] * 6 + [1] * 6, "a clear change"),  # 6 of 6 lost: p = .031
-        ([0] * 5 + [1] * 7, "no clear change"),  # 5 of 5 lost: p = .0625
+        ([0] * 6 + [1] * 6, "a clear change"),  # 6 of 6 lost: p = 0.031
+        ([0] * 5 + [1] * 7, "no clear change"),  # 5 of 5 lost: p = 0.0625
         ([0] * 3 + [-1] * 9, "too few"),
     ],
 )
@@ -120,7 +120,7 @@ class Painter:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, ...]] = []
-        self.ready = threading.Event()  # set to let a step finish
+        self.ready = threading.Event()  # set this to let a step finish
         self.ready.set()
 
     def __call__(
@@ -328,11 +328,11 @@ def test_search_and_classification_show_results_before_and_after(engine: Any) ->
     counted = [str(gallery.labels["gender"][row]) for row in before.rows]
     assert list(before.groups) == counted
     assert gallery.picture(engine, before.rows[0]).size == (64, 64)
-    # At strength 0 the model is unchanged.
+    # At strength 0, the model is unchanged.
     unchanged, _ = searches.search(engine, *query, "cali", 0.0, **cartoons)
     assert unchanged.before.rows == before.rows
     assert unchanged.after.rows == before.rows
-    # After re-ranking, the first results are even by predicted group, and nearly even by label.
+    # After re-ranking, the first results are even by predicted group and nearly even by label.
     reranked, _ = searches.search(engine, *query, "re-rank", **cartoons)
     assert reranked.before.rows == before.rows
     assert reranked.after.skew < before.skew / 2
@@ -441,7 +441,7 @@ def test_the_first_click_immediately_announces_that_the_model_is_loading(
     assert not calls, "the visitor gets an answer before anything is loaded"
     assert list(outputs) == []
     assert calls == [cold]
-    # A loaded pipeline has nothing to announce.
+    # A loaded pipeline has nothing left to announce.
     cold.once("pipeline", object)
     assert list(generate_tabs.GenerateTab._run(tab, *FORM)) == []
 
@@ -459,7 +459,7 @@ def test_photographs_are_only_shown_with_their_own_model(tmp_path: Path) -> None
     [
         ("", "gender", "cali"),
         ("a", "height", "cali"),
-        ("a", "age", "cali"),  # for which the photographs have no labels
+        ("a", "age", "cali"),  # the photographs have no labels for this
         ("a", "gender", "magic"),
         ("a", "gender", "cali", 1.0, "attic"),
     ],

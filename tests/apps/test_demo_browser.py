@@ -1,4 +1,4 @@
-"""Test `vldebias demo` in a browser: first view, a click, wide and narrow windows, light and
+"""Test `vldebias demo` in a browser: the first view, a click, wide and narrow windows, light and
 dark."""
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def verdict(page: Any) -> str:
     return str(page.locator("#verdict [role=status]").inner_text())
 
 
-# Width changes the layout and the scheme the colours, so two screens cover both.
+# The width changes the layout and the scheme changes the colours, so two screens cover both.
 @pytest.mark.parametrize(("width", "scheme"), [(WIDE, "dark"), (NARROW, "light")])
 def test_the_first_click_reproduces_the_saved_verdict(
     address: str, browser: Any, width: int, scheme: str
@@ -94,7 +94,7 @@ def test_a_click_is_answered_at_once_and_the_announcement_disappears(
         status = page.locator("#status p")
         before = status.inner_text()
         page.locator("#generate-button").click()
-        # The script of the page updates the text before the server can answer.
+        # The page's script updates the text before the server can answer.
         page.wait_for_function(f"document.querySelector('#status p').textContent !== {before!r}")
         # The settings are unchanged, so the server's answer must not change the text.
         page.wait_for_function(
@@ -164,7 +164,7 @@ def test_a_search_and_a_classification_show_results(address: str, browser: Any) 
         assert page.locator("#put-right li").count() == 8
         assert page.locator("#put-wrong li").count() > 0
         assert page.locator("#accuracy td.worse").count() > 0
-        # Results of earlier settings are dimmed until the search has answered.
+        # Results for earlier settings are dimmed until the search has been answered.
         page.wait_for_function("document.querySelectorAll('.stale').length === 0")
         looked_at(page, "demo-search")
 

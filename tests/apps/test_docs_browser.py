@@ -1,4 +1,4 @@
-"""Test the built documentation in a browser: nothing overflows, and axe finds no violation."""
+"""Test the built documentation in a browser: nothing overflows, and axe finds no violations."""
 
 import functools
 import os
@@ -63,7 +63,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         server.shutdown()
 
 
-# Width changes the layout and the scheme the colours, so two screens cover both.
+# The width changes the layout and the scheme changes the colours, so two screens cover both.
 @pytest.mark.parametrize(("width", "colours"), [(WIDE, "dark"), (NARROW, "light")])
 def test_pages_fit_and_are_readable(browser: Any, address: str, width: int, colours: Any) -> None:
     with opened(browser, address, width, go=False, color_scheme=colours) as page:

@@ -1,4 +1,4 @@
-"""Test that every path by which clients request images is balanced, or reports that it is not."""
+"""Test that every path on which clients request images is balanced, or reports that it is not."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def post(app: Any, path: str, *bodies: Any, **how: Any) -> list[httpx2.Response]
 
 
 def changed(body: dict[str, Any], name: str, number: Any) -> dict[str, Any]:
-    """Return a copy of the fields with one of them, such as "a.b", changed."""
+    """Return a copy of the fields in which one field, such as "a.b", is changed."""
     first, _, rest = name.partition(".")
     if rest:
         return {**body, first: changed(body.get(first, {}), rest, number)}
@@ -445,14 +445,14 @@ def test_the_guardrail_rejects_anything_but_a_list_of_texts() -> None:
 
 
 class FalseEmbeddings:
-    """Embed texts like a model of 64 dimensions, as floats or base64; record the requests."""
+    """Embed text like a 64-dimensional model, as floats or base64, and record the requests."""
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
         self.seen: list[dict[str, Any]] = []
 
     def vector(self, text: Any) -> np.ndarray:
-        # Texts that only differ in a value differ along one direction, whatever their subject.
+        # Texts that only differ in a value differ along one direction, for any subject.
         value = {"female": 1.0, "woman": 1.0, "male": -1.0, "man": -1.0}
         words = str(text).lower().replace(".", "").split()
         subject = " ".join(word for word in words if word not in value)
@@ -480,7 +480,7 @@ class FalseEmbeddings:
 
 @pytest.fixture(scope="module")
 def edit_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with an edit fitted on the fake service."""
+    """Return a folder with an edit that was fitted on the fake service."""
     service = FalseEmbeddings()
 
     def embed(texts: list[str]) -> np.ndarray:
@@ -517,7 +517,7 @@ def test_query_embeddings_are_edited_and_document_embeddings_are_unchanged(
     cosine = torch.nn.functional.cosine_similarity(expected[:1], torch.from_numpy(edited[:1]))
     assert cosine.item() == pytest.approx(1, abs=1e-4)
     assert np.linalg.norm(edited[0] - plain[0]) > 0.1
-    np.testing.assert_allclose(edited[1], plain[1], atol=1e-5)  # it states a value
+    np.testing.assert_allclose(edited[1], plain[1], atol=1e-5)  # this query states a value
     np.testing.assert_allclose(np.linalg.norm(edited, axis=1), np.linalg.norm(plain, axis=1), 1e-4)
     assert documents.headers["x-vldebias"] == "not edited (documents)"
 
@@ -576,7 +576,8 @@ def test_no_body_crashes_the_proxy(path: str, changes: dict[str, Any]) -> None:
     app = proxy(services)
     (answer,) = post(app, path, {**BODIES[path], **changes})
     assert answer.status_code in (200, 400)
-    # The proxy refuses with a message, or the server answers and received all of its own fields.
+    # Either the proxy rejects the request with a message, or the server answers after receiving all
+    # of the request's fields.
     if answer.status_code == 400:
         assert answer.json()["error"]["message"]
     else:

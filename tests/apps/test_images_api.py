@@ -1,4 +1,4 @@
-"""Test the images API with balanced prompts, in front of a server that generates no images."""
+"""Test the images API with balanced prompts, in front of a server that does not generate images."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Test that every answer is valid HTTP with `x-vldebias`, whatever a client or the upstream server
-sends: no request fails silently, and no image that was paid for is lost."""
+sends: no request fails silently, and no paid image is lost."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def pieces(content: bytes) -> AsyncIterator[bytes]:
 
 
 def reply(content: bytes = b"{}", status: int = 200, headers: Any = ()) -> httpx2.Response:
-    """Return a response whose body is unread, like a real server's."""
+    """Return a response whose body has not been read, like one from a real server."""
     return httpx2.Response(status, content=pieces(content), headers=headers)
 
 
@@ -144,7 +144,7 @@ def test_images_are_returned_regardless_of_what_else_the_answer_contains(
 ) -> None:
     response = send(before(content), IMAGES, {"prompt": CEO, "n": n})
     assert response.status_code == 200
-    # Strict JSON: no NaN and no infinity.
+    # Strict JSON does not allow NaN or infinity.
     answer = json.loads(response.content, parse_constant=pytest.fail)
     assert len(answer["data"]) == n
     assert all({"url": "u", **image}.items() <= row.items() for row in answer["data"])

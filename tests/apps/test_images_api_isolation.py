@@ -42,7 +42,7 @@ REQUESTS: dict[str, tuple[str, str, Any]] = {
 
 
 class Seen(NamedTuple):
-    """A request as the upstream server received it."""
+    """Store a request as the upstream server received it."""
 
     target: str
     headers: list[tuple[str, str]]
@@ -103,7 +103,7 @@ class Answer(NamedTuple):
 
 
 def send(port: int, method: str, target: str, body: Any = None, **headers: str) -> Answer:
-    """Send a request over a socket, without changing or encoding its target."""
+    """Send a request over a socket without changing or encoding its target."""
     connection = HTTPConnection("127.0.0.1", port, timeout=30)
     content = None if body is None else json.dumps(body).encode()
     connection.request(

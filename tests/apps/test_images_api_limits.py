@@ -30,7 +30,7 @@ PATHS = ("/v1/images/generations", "/v1/chat/completions", "/v1/files", "/v1/any
 
 
 def half_sent(port: int, path: str, content: bytes = b"{") -> socket.socket:
-    """Open a connection, and send headers and part of the body."""
+    """Open a connection, and send the headers and part of the body."""
     client = socket.create_connection(("127.0.0.1", port))
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900000\r\n\r\n"
     client.sendall(head.encode() + content)
@@ -139,7 +139,7 @@ def test_a_connection_must_send_its_headers_within_a_time_limit() -> None:
 
 @contextmanager
 def served_within(connections: Any, upstream: FalseUpstream) -> Iterator[int]:
-    """Serve the proxy with a limit on connections; yield its port."""
+    """Serve the proxy with a limit on connections, and yield its port."""
     with (
         served(upstream.app) as address,
         served(images_proxy(address, "gender"), http=connections.protocol) as base_url,
@@ -279,7 +279,7 @@ def test_concurrent_requests_all_complete_within_the_memory_limit() -> None:
 
 
 def test_a_slow_request_does_not_block_the_memory_of_others() -> None:
-    """Its server is slow but uses no memory, while all other requests hold part of what they
+    """Its server is slow but does not use memory, while all other requests hold part of what they
     need."""
 
     async def read(answers: Any, first: asyncio.Event) -> None:
@@ -399,8 +399,8 @@ def test_a_prompt_beyond_the_limit_passes_unbalanced_without_delay() -> None:
 
 @pytest.mark.parametrize("text", ["a", "5", "\n", "A", "_", "a-", "(", "5,", "\u0438", "doctor"])
 def test_the_longest_prompt_is_processed_in_seconds(text: str) -> None:
-    """Regression test: a run of one character used to take minutes and block all other requests.
-    The limit is generous enough for a busy machine."""
+    """Regression test: a long run of a single character used to take minutes and block all other
+    requests. The limit leaves room for a busy machine."""
     upstream = FalseUpstream()
     prompt = f"{CEO} {text * (31_000 // len(text))}"
     began = time.monotonic()

@@ -1,5 +1,5 @@
-"""Test `vldebias label` in a browser: by keyboard, with two people at once, and through a crash of
-the server."""
+"""Test `vldebias label` in a browser: by keyboard, with two people at once, and after a server
+crash."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return three portraits of each of two unseen professions under two variants; one file is
+    """Return three portraits for each of two unseen professions under two variants. One file is
     broken."""
     path = tmp_path_factory.mktemp("study") / "images"
     generated = draw(path)
@@ -47,14 +47,14 @@ def asking(folder: Path, out: Path, *options: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def shared(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """Yield (address, answers file) of one server, on which each test uses a separate annotator."""
+    """Yield (address, answers file) of a server on which each test uses a separate annotator."""
     path = tmp_path_factory.mktemp("shared")
     with served(asking(folder, path / "answers.jsonl"), path / "log", free_port()) as (address, _):
         yield address, path / "answers.jsonl"
 
 
 def answers(out: Path, *annotators: str) -> list[Answer]:
-    """Return the answers of the given annotators, or of all."""
+    """Return the answers of the given annotators, or of all annotators."""
     return [
         answer
         for answer in AnnotationLog(out).read()
@@ -63,7 +63,7 @@ def answers(out: Path, *annotators: str) -> list[Answer]:
 
 
 def begin(page: Any, name: str) -> None:
-    """Log in by keyboard: the field already has the focus."""
+    """Log in by keyboard. The field already has the focus."""
     page.get_by_label("Your name").wait_for()
     page.wait_for_function("document.activeElement.matches('#name textarea, #name input')")
     page.keyboard.type(name)
@@ -84,7 +84,7 @@ def shown(page: Any) -> str:
     return str(page.locator("#picture img").get_attribute("src"))
 
 
-# Width changes the layout and the scheme the colours, so two screens cover both.
+# The width changes the layout and the scheme changes the colours, so two screens cover both.
 @pytest.mark.parametrize(
     ("width", "scheme", "ink"), [(WIDE, "light", None), (NARROW, "dark", "rgb(238, 241, 244)")]
 )
@@ -92,7 +92,7 @@ def test_an_entire_session_can_be_completed_by_keyboard(
     shared: tuple[str, Path], browser: Any, width: int, scheme: str, ink: Any
 ) -> None:
     """Every screen passes axe-core's contrast check: login, an invalid name, questions, answers,
-    the end."""
+    and the end."""
     address, out = shared
     name = f"Ada {scheme} {width}"
     with opened(browser, address, width, color_scheme=scheme) as page:
@@ -123,7 +123,7 @@ def test_an_entire_session_can_be_completed_by_keyboard(
         assert page.locator("#where").get_by_text("Image 2 of 12").is_visible()
         assert shown(page) != first
         for _ in range(11):
-            press(page, "4")  # no person, so no second question
+            press(page, "4")  # nobody is visible, so there is no second question
         page.get_by_role("heading", name=f"Thank you, {name}.").wait_for()
         looked_at(page, f"label-thanks-{scheme}-{width}")
         last = {a.key: a.value for a in answers(out, name)}
@@ -148,7 +148,7 @@ def test_a_restarted_server_continues_at_the_right_image(
         with out.open("ab") as file:
             file.write(
                 b'{"version":1,"image":"none/a-pi'
-            )  # as a crash in the middle of a line would leave it
+            )  # as left by a crash in the middle of a line
         with served(asking(folder, out), tmp_path / "log", port) as (address, _):
             page.goto(address)
             begin(page, "ada")

@@ -1,4 +1,4 @@
-"""Test the labelling study without a page: order, blinding, answers, corrections, resumption."""
+"""Test the labelling study without a page: order, blinding, answers, corrections, and resuming."""
 
 import io
 import shutil
@@ -22,7 +22,7 @@ from vldebias.judge.plan import PlannedImage
 
 
 class Paper(studies.ImageFolder):
-    """Provide records of images without files."""
+    """Provide image records without files."""
 
     def picture(self, record: Any) -> bytes:
         return record.path.encode()
@@ -36,7 +36,8 @@ def paper(*paths: str) -> Paper:
 
 
 def pictures_seen(engine: Any, name: str, choice: int = 0) -> list[bytes]:
-    """Return all pictures in the order in which an annotator with constant answers sees them."""
+    """Return all pictures in the order in which an annotator who always gives the same answer sees
+    them."""
     place = engine.start(name)
     pictures = []
     while place.step is not None:

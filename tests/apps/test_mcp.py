@@ -25,7 +25,7 @@ from vldebias.serving.tools import (
 )
 
 DOCTOR = "A photo of a doctor"
-SECONDS = 120  # the limit applies to all requests of a client together
+SECONDS = 120  # the limit for all requests of a client together
 SECRET = "api_key: sk-0123456789\n"
 SIZES = "attribute: {small: [small], large: [large]}\ntemplates: ['a {attribute} {concept}']\n"
 SIZES += "concepts: [dog, cat]\nadjectives: {small: small, large: large}\n"

@@ -1,4 +1,4 @@
-"""Test the table of records in a browser: sorted by a click, readable on a phone and in dark
+"""Test the table of records in a browser: sorted by a click, and readable on a phone and in dark
 mode."""
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Test the page of a result in a browser: its table is on the first screen, nothing is wider than a
+"""Test the result page in a browser: its table is on the first screen, nothing is wider than a
 phone, and it is accessible."""
 
 import re
@@ -27,8 +27,8 @@ GROUND = {"light": "rgb(255, 255, 255)", "dark": "rgb(22, 28, 35)"}
 def report(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, str]:
-    """Return name and page of the largest committed result, of a result that a new user creates,
-    and of an audit."""
+    """Return the name and page of the largest committed result, of a result that a new user
+    creates, and of an audit."""
     folder = tmp_path_factory.mktemp("report")
     if request.param == "audit":
         (folder / "p.txt").write_text(
@@ -55,7 +55,7 @@ def report(
     return request.param, (folder / "index.html").read_text(encoding="utf-8")
 
 
-# Width changes the layout and the scheme the colours, so two screens cover both.
+# The width changes the layout and the scheme changes the colours, so two screens cover both.
 @pytest.mark.parametrize(("width", "scheme"), [(WIDE, "light"), (NARROW, "dark")])
 def test_a_report_is_accessible_on_every_screen(
     browser: Any, report: tuple[str, str], width: int, scheme: str
@@ -75,8 +75,8 @@ def test_a_report_is_accessible_on_every_screen(
             assert set(plots) <= {GROUND["light"]}  # pictures have a white background
         else:
             assert 0 < page.locator("table.front a").count() <= 10
-            # There is a row for each method at its own setting and at the paper's; the larger
-            # result has four times as many tasks.
+            # Each method has a row at its own setting and at the paper's. The larger result has
+            # four times as many tasks.
             rows = {"quickstart": 13, "miniature": 50}[name]
             assert page.locator("table.front tbody tr").count() <= rows
             box = page.locator("table.front").bounding_box()

@@ -1,5 +1,5 @@
 """Test the list of runs and the page of impact ratios in a browser: sorted by a click, no wider
-than a phone, accessible."""
+than a phone, and accessible."""
 
 import shutil
 from pathlib import Path

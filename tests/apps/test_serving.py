@@ -39,7 +39,7 @@ def ask(
     body: bytes = b"",
     **headers: str,
 ) -> int:
-    """Return the status of the answer to a request, with headers such as `x_forwarded_host`."""
+    """Return the status of the answer to a request with headers such as `x_forwarded_host`."""
     messages: list[Any] = []
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": "http", "path": path, "method": method, "client": (client, 1), "headers": raw}
@@ -244,7 +244,7 @@ def status_of(address: str, **headers: str) -> int:
 def test_a_signal_ends_the_server_within_two_seconds(
     command: str, number: int, tmp_path: Path
 ) -> None:
-    """This also applies with an open stream, and to the demo during generation; finished answers
+    """This also applies with an open stream, and to the demo during generation. Finished answers
     are in the file."""
     from gradio_client import Client
 
@@ -260,8 +260,8 @@ def test_a_signal_ends_the_server_within_two_seconds(
         if command == "demo":
             request_arguments = ("A photo of a doctor.", "gender", 16, 1, "none", 0, 100, 3)
             drawing = client.submit(*request_arguments, api_name="/generate")
-            # The first output says that the models are loading, the second that pictures are being
-            # generated.
+            # The first output says that the models are loading. The second one says that pictures
+            # are being generated.
             while len(drawing.outputs()) < 2:
                 assert not drawing.done(), drawing.result()
                 time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""Test `vldebias.audit`: predictions from texts only, their intervals, calibrations, and errors."""
+"""Test `vldebias.audit`: predictions from text alone, their intervals, calibrations, and errors."""
 
 import re
 from collections.abc import Mapping
@@ -53,8 +53,8 @@ def lean_of(text: str) -> float:
 
 @pytest.fixture(scope="module")
 def texts() -> Texts:
-    """Return texts of 40 jobs along a line between the values of gender, close together except for
-    one outlier."""
+    """Return text embeddings of 40 jobs along a line between the gender values, close together
+    except for one outlier."""
     rows = {}
     rng = np.random.default_rng(0)
     for text in (*GENDER.texts, *JOBS, CHAIR, STATED):
@@ -70,7 +70,7 @@ def texts() -> Texts:
 
 @pytest.fixture(scope="module")
 def judged() -> pd.DataFrame:
-    """Return counts for every second job that follow the lean, with noise."""
+    """Return counts for every second job that follow the job's lean, with noise."""
     rng = np.random.default_rng(1)
     share = [
         np.clip(0.5 + 0.4 * lean_of(job) + 0.08 * rng.standard_normal(), 0, 1) for job in JOBS[::2]
@@ -144,7 +144,7 @@ class TestShareLine:
 
     def test_few_prompts_give_full_intervals_and_too_few_are_rejected(self) -> None:
         x = np.arange(19) / 1000
-        # Each end leaves out 1 of 20, so with fewer than 19 prompts the ends are 0 and 1.
+        # Each end leaves out 1 in 20, so the ends are 0 and 1 with fewer than 19 prompts.
         for n, ends in (
             (8, (0, 1)),
             (18, (0, 1)),
@@ -162,7 +162,7 @@ class TestCalibration:
         assert subject("A photo of the face of a nurse.") == "nurse"
         assert subject("a portrait of an Actor") == "actor"
         assert subject("A photo of administrative assistant") == "administrative assistant"
-        # Counts for photographs do not apply to paintings, nor to a nurse in another scene.
+        # Counts from photographs do not apply to paintings, nor to a nurse in a different scene.
         assert subject("A painting of a nurse") != "nurse"
         assert subject("A photo of a nurse at night") != "nurse"
 
@@ -235,7 +235,7 @@ def test_a_prompt_leans_if_its_interval_excludes_even_shares(
 class TestCalibrationsByName:
     def test_counts_are_pooled_over_seeds_by_model_and_guidance_scale(self) -> None:
         # From the source's rows for the writer with SD 3 and guidance 7.5: 96 of 98, 94 of 96 and
-        # 96 of 97 women.
+        # 96 of 97 are women.
         counts = read_counts(find_calibration("sd3"), GENDER)
         assert counts.loc["writer"].to_dict() == {"male": 5, "female": 286}
         assert counts.shape == (33, 2)
@@ -287,7 +287,7 @@ OPPOSED = ["A photo of a writer.", "A photo of a doctor.", "A photo of an author
 
 @pytest.fixture(scope="module")
 def unknown_model() -> Result:
-    """Return an audit of a pipeline for which there are no counts."""
+    """Return an audit of a pipeline without counts."""
     pipe = Loaded(vldebias.load_host(pipeline="miniature").host, "acme/painter-xl")
     prompts = [*OPPOSED, *AGREED, "A CEO in an office", STATED]
     return vldebias.audit(prompts, "gender", pipe=pipe)
@@ -384,7 +384,7 @@ class TestUnknownModel:
 def test_counted_shares_lean_if_even_shares_would_rarely_give_them(
     texts: Texts, hits: int, n: int, leans: bool
 ) -> None:
-    """Use the two-sided exact binomial test at the 5% level, with tails from tables."""
+    """This uses the two-sided exact binomial test at the 5% level, with tails from tables."""
     judged = pd.DataFrame({"prompt": JOBS[:1], "male": [n - hits], "female": [hits]})
     result = vldebias.audit(JOBS[:1], "gender", texts=texts, calibration=judged)
     advice = result.provenance[0].settings["prompts"][JOBS[0]]
@@ -437,7 +437,7 @@ def test_a_model_may_be_given_by_name(of_a_nurse: Result) -> None:
 class TestAudit:
     def test_shares_of_unseen_prompts_are_predicted(self, result: Any) -> None:
         rows = {row.subset: row for row in result.rows if row.metric == "predicted_share"}
-        # The last job leans further than any judged one, so no prediction is made.
+        # The last job leans further than any judged one, so there is no prediction.
         assert f"{JOBS[39]}: male" not in rows
         assert f"{CASTLE}: male" not in rows
         advice = result.provenance[0].settings["prompts"]
@@ -523,8 +523,8 @@ class TestAudit:
         shuffled = judged.assign(
             male=judged.male.to_numpy()[order], female=judged.female.to_numpy()[order]
         )
-        # 60% of each share comes from another prompt, so texts predict little. With 100%, they
-        # predict nothing.
+        # 60% of each share comes from a different prompt, so text predicts little. With 100%, it
+        # would predict nothing.
         shares = {kind: 0.4 * judged[kind] + 0.6 * shuffled[kind] for kind in ("male", "female")}
         faint = vldebias.audit(ASKED, "gender", texts=texts, calibration=judged.assign(**shares))
         assert 0.1 < faint.row("audit", "lean_r2", "none").value < 0.25
@@ -548,8 +548,8 @@ class TestAudit:
         # A long prompt is truncated to its first words.
         start = f"  {JOBS[1][:20]}"
         (line,) = [line for line in lines if start in line and line.startswith("  leans")]
-        # Most of its images will show women, so the printed share is that of women, the complement
-        # of men's.
+        # Most of its images will show women, so the printed share is that of women, which is the
+        # complement of men's.
         assert line.startswith("  leans female ")
         assert f"  {1 - row.value:.0%} female [{1 - high:.0%}, {1 - low:.0%}]  " in line
 

@@ -1,4 +1,4 @@
-"""Test which values captions state, and for which nouns; captions are read without their images."""
+"""Test which values captions state and for which nouns. Captions are read without their images."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def test_stated_shares_are_counted_by_noun() -> None:
     found = figures(result)
     assert found["stated", "nurse"] == 0.5
     assert found["stated_share", "nurse"] == pytest.approx(0.2)  # male
-    # "man" states a value itself, so it is not a noun of the table, and counts among all persons.
+    # "man" states a value itself, so it is not listed as a noun, but it counts among all people.
     assert ("stated", "man") not in found
     row = result.row("captions", "stated_share", "none", subset="nurse")
     assert row.interval == pytest.approx(wilson_interval(2, 10))
@@ -58,7 +58,7 @@ def test_values_of_other_attributes_are_read_from_the_noun_phrase_of_the_person(
     found = figures(audit_captions(captions, "race"))
     assert found["stated_share", "chef: Asian"] == 1
     assert found["stated_share", "waiter: White"] == 1
-    # The stated origin is not one of the set's values.
+    # The stated origin is not one of the values in the set.
     assert found["stated", "chef"] == 1
 
 
@@ -102,7 +102,7 @@ def test_lines_and_folders_of_captions_are_read(tmp_path: Path) -> None:
     assert read_captions(tmp_path / "pairs") == [("a nurse",)]
 
 
-# Run a command that receives a signal instead of moving its n-th file into place.
+# This runs a command that receives a signal instead of moving its n-th file into place.
 SIGNALLED = """
 import os, signal, sys
 from vldebias.cli import main
@@ -149,7 +149,7 @@ def test_an_interrupted_audit_leaves_complete_files_and_can_be_rerun(
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], dict[str, bytes]]:
-    """Run an audit that generates images; return its command and the files of its result."""
+    """Run an audit that generates images, and return its command and the files in its result."""
     folder = tmp_path_factory.mktemp("measured")
     (folder / "a.txt").write_text("A photo of a doctor.\nA photo of a nurse.\n")
     command = ["audit", str(folder / "a.txt"), "--attribute", "gender", "--pipeline", "miniature"]

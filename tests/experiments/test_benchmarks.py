@@ -1,5 +1,5 @@
-"""Test benchmarks at tiny sizes, without checking times, and the command that compares this version
-with another."""
+"""Test benchmarks at tiny sizes, without checking times, and the command that compares two versions
+of the package."""
 
 import json
 import sys

@@ -1,4 +1,5 @@
-"""Test the coverage table of the source papers: a row that works names something that exists."""
+"""Test the coverage table for the source papers: a row that is implemented names something that
+exists."""
 
 import importlib
 import re
@@ -49,7 +50,7 @@ def is_command(words: list[str]) -> bool:
 
 
 def is_test(path: str, name: str) -> bool:
-    """Return whether a file of tests contains a test with this name."""
+    """Return whether a test file contains a test with this name."""
     file = ROOT / path
     pattern = rf"^ *def {re.escape(name)}\("
     return file.is_file() and bool(re.search(pattern, file.read_text("utf-8"), re.MULTILINE))

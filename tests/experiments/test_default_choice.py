@@ -1,5 +1,5 @@
-"""Test the rule that selects a default, on constructed tables and the committed ones, and the
-counting of generated images."""
+"""Test the rule that selects a default, on constructed and committed tables, and the counting of
+generated images."""
 
 import json
 from dataclasses import replace
@@ -101,7 +101,7 @@ def test_value_assigning_methods_are_selected_by_gap_reduction_and_lost_professi
     assert committed["assignment"]["all"] == choose(found)
 
 
-@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")  # texts and images are noise
+@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")  # text and images are noise
 @pytest.mark.parametrize("kind", FORMS)
 def test_the_attached_default_is_the_one_the_rule_selects(kind: str) -> None:
     chosen = {
@@ -109,7 +109,7 @@ def test_the_attached_default_is_the_one_the_rule_selects(kind: str) -> None:
         for protocol in read("default_choice").provenance
     }
     assert chosen[kind] == choose(of_models([read(name) for name in TABLES], FORMS[kind]))
-    # Marked in the tables of classifications.
+    # These are marked in the classification tables.
     assert chosen[kind] == list(ATTACHED["worst_group"])[list(FORMS).index(kind)]
     assert chosen["pipelines"] == "default"
     noise = torch.Generator().manual_seed(0)
@@ -117,14 +117,14 @@ def test_the_attached_default_is_the_one_the_rule_selects(kind: str) -> None:
     host = TextTable({text: torch.randn(16, generator=noise) for text in prompts.texts})
     (form,) = [method for method in compared() if method.name == chosen[kind]]
     if kind != "images":
-        # For noise, texts predict no gain, so the entry of the table is attached.
+        # On noise, the text does not predict a gain, so the entry from the table is attached.
         by_rule = fit_projection(host, prompts, method=form)
         default = METHODS["default"]
         assert isinstance(default, Preset)
         selected, _ = default.selected(Problem(host, prompts))
         assert selected.name == by_rule.method
         return
-    # The tables choose among methods within classes, which class prompts get.
+    # The tables choose among methods within classes, which are used if there are class prompts.
     pair = replace(prompts, classes=prompts.classes[:2], class_names=prompts.class_names[:2])
     rows = torch.randn(60, 16, generator=noise)
     by_rule = fit_projection(host, pair, method=form, reference=rows)
@@ -159,7 +159,7 @@ def test_professions_used_in_a_fit_are_not_generated_under_it() -> None:
 
 
 def test_differences_between_fits_widen_the_interval() -> None:
-    """Values are alike within each fit and differ between fits, so resampling only prompts would
+    """Values agree within each fit and differ between fits, so resampling only prompts would
     understate the uncertainty."""
     values = {"none": np.ones(60), "one": np.repeat([0.0, 0.5, 1.0], 20)}
     widths = []

@@ -90,7 +90,7 @@ def test_outputs_lose_the_span_and_gain_one_direction(fitted: Fitted) -> None:
             for earlier in before:
                 direction -= (direction @ earlier) * earlier
             length = np.sqrt((direction**2).sum())
-            if length < 1e-3:  # two values are opposite along one line
+            if length < 1e-3:  # the two values are opposite points on a line
                 continue
             before.append(direction / length)
             erased -= (erased @ before[-1]) * before[-1]

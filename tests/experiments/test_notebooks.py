@@ -1,5 +1,4 @@
-"""Test that the notebooks of the documentation run from top to bottom and show their actual
-output."""
+"""Test that the documentation notebooks run from top to bottom and show their actual output."""
 
 from pathlib import Path
 from typing import Any

@@ -21,7 +21,7 @@ def gallery(true: list[str]) -> Gallery:
 def test_a_composed_gallery_has_the_requested_shares(shares: tuple[float, float]) -> None:
     composed = gallery(["a"] * 30 + ["b"] * 90).composed("other", shares)
     assert (composed.true == "a").mean() == pytest.approx(shares[0], abs=0.02)
-    # Rows retain their labels.
+    # Rows keep their labels.
     rows = composed.features.argmax(axis=1)
     assert np.array_equal(composed.true == "a", rows < 30)
 

@@ -1,9 +1,9 @@
-"""Test that every command that a page prints for users' own data or weights runs with its printed
-arguments, using stand-ins for what this machine lacks (tests/experiments/stand_ins.py).
+"""Test that every command printed on a page for users' own data or weights runs with its printed
+arguments.
 
-Other tests cover the `bash` and `python` blocks that run offline unchanged
-(tests/experiments/test_readme.py), those of `eval paper` (tests/data/test_paper.py), and `vldebias
-quickstart` (tests/study/test_quickstart.py).
+Stand-ins replace what this machine lacks (tests/experiments/stand_ins.py). Other tests cover the
+`bash` and `python` blocks that run offline unchanged (tests/experiments/test_readme.py), those for
+`eval paper` (tests/data/test_paper.py), and `vldebias quickstart` (tests/study/test_quickstart.py).
 """
 
 import re
@@ -28,7 +28,7 @@ from typer.testing import CliRunner
 
 from vldebias.cli import app
 
-# These two folders are the largest of the user's files, and no command writes into them.
+# These two folders are the largest of the user's files, and no command writes to them.
 READ_ONLY = ("DIR", "captions")
 # Commands with separate tests: tests/cli/test_cli_records.py and test_tutorials.py.
 ELSEWHERE = (
@@ -38,12 +38,12 @@ ELSEWHERE = (
     "records check",
     "quick/images/generation",
 )
-# Output of earlier commands, which only the blocks that name it read.
+# Output of earlier commands, which is only read by the blocks that name it.
 MADE = ("sd15",)
 
 
 def printed() -> list[object]:
-    """Return the `console` blocks with commands of this package."""
+    """Return the `console` blocks with commands from this package."""
     blocks = []
     for case in with_output("console"):
         block = str(case.values[0])
@@ -54,7 +54,7 @@ def printed() -> list[object]:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Create a folder with every file and folder that a page refers to as the user's own."""
+    """Create every file and folder that a page treats as the user's own."""
     folder = tmp_path_factory.mktemp("reader")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -103,8 +103,7 @@ def test_a_printed_block_runs(
 
 
 def test_every_printed_command_is_run_by_a_test() -> None:
-    """Look for commands in fences of kinds other than `console` and `bash`, which no test would
-    find."""
+    """Look for commands in fences other than `console` and `bash`, which no test would find."""
     fences = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         for kind, block in fences.findall(path.read_text(encoding="utf-8")):

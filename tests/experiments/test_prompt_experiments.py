@@ -1,4 +1,4 @@
-"""Test the experiments on balanced prompts and the default's thresholds, on inputs with known
+"""Test the experiments on balanced prompts and on the thresholds of the default, with known
 answers."""
 
 import csv
@@ -108,7 +108,7 @@ def test_labels_are_compared_with_the_result(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "limit"), [("one", 1), ("shared_counter", 1), ("four", 4)])
 def test_evenness_across_workers_depends_on_their_memory(name: str, limit: int) -> None:
-    """Each memory is off by at most one image, as is an odd number of requests."""
+    """Each memory is off by at most one image, as with an odd number of requests."""
     arranged = getattr(workers, name)
     apart = [workers.apart(arranged(np.random.default_rng(seed)), 21) for seed in range(5)]
     assert max(apart) <= limit

@@ -1,4 +1,4 @@
-"""Test that the committed terminal outputs are current, fit the width, and break no word."""
+"""Test that the committed terminal outputs are current, fit the width, and do not break words."""
 
 import pytest
 

@@ -1,4 +1,5 @@
-"""Test the training experiments of eval/: the laws of their tables, each at a tiny size."""
+"""Test the training experiments in eval/: the properties of their tables, and each of them at a
+tiny size."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,13 +39,13 @@ class TestIntervals:
 
 class TestImages:
     def test_intervals_cover_other_seeds_and_other_images(self) -> None:
-        """With crossed effects of seeds and images, 95% intervals over both cover the truth; those
-        over seeds alone do so far too rarely."""
+        """With crossed effects of seeds and images, 95% intervals over both cover the truth.
+        Intervals over seeds alone cover it far too rarely."""
         generator = np.random.default_rng(1)
         both = 0
         alone = 0
         for _ in range(200):
-            easy = generator.uniform(0.3, 0.9, 100)  # the true value is .6
+            easy = generator.uniform(0.3, 0.9, 100)  # the true value is 0.6
             right = generator.random((5, 100)) < easy + generator.normal(0, 0.02, (5, 1))
             values = right.mean(1).tolist()
             rows = [hits.astype(float) for hits in right]
@@ -167,7 +168,7 @@ def small() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def renders(small: None) -> Iterator[None]:
-    """Create a pool of ten renders per species; half of them are used for training."""
+    """Create a pool of ten renders per species, half of which are used for training."""
     patch = pytest.MonkeyPatch()
     patch.setattr(every_loss, "POOL", 480)
     patch.setattr(captions, "FEWER", 240)

@@ -1,6 +1,6 @@
-"""Test `rerank` with results of current vector stores: `make test-integrations`.
+"""Test `rerank` with results from current vector stores: `make test-integrations`.
 
-Each test runs the line that the page on re-ranking prints, on a small index of vectors.
+Each test runs the line printed on the re-ranking page, on a small vector index.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROWS = (
 
 
 def printed_lines() -> dict[str, str]:
-    """Return the first expression of each row of the page's table, by first column."""
+    """Return the first expression in each row of the page's table, by first column."""
     table = PAGE.read_text(encoding="utf-8").partition("| library |")[2].partition("\n\n")[0]
     line_of_row = {}
     for line in table.splitlines()[2:]:
@@ -44,12 +44,12 @@ def printed_lines() -> dict[str, str]:
 
 
 def run(row: str, **names: Any) -> Any:
-    """Return the result of the page's line."""
+    """Return the result of the line on the page."""
     return eval(compile(printed_lines()[row], PAGE.name, "eval"), {"vldebias": vldebias, **names})
 
 
 class World:
-    """Provide documents of two groups, and a query that leans to one of them."""
+    """Provide documents from two groups, and a query that leans towards one of them."""
 
     def __init__(self) -> None:
         rng = np.random.default_rng(0)

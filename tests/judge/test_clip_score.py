@@ -32,7 +32,7 @@ def clip() -> Loaded:
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> GeneratedImages:
-    """Return portraits of the right profession instead of generated images: 3 prompts, 4 seeds, 2
+    """Return portraits of the right profession in place of generated images: 3 prompts, 4 seeds, 2
     variants."""
     folder = tmp_path_factory.mktemp("drawn")
     settings = {
@@ -95,7 +95,7 @@ def test_a_single_prompt_is_resampled_over_images(clip, drawn) -> None:
 
 
 class Colours:
-    """Return mean and deviation of each channel: six features."""
+    """Return the mean and deviation of each channel: six features."""
 
     name = "colours"
     preprocessing = "none"

@@ -1,4 +1,4 @@
-"""Test judges: they return probabilities and a value or unknown; every kind is compared with the
+"""Test judges, which return probabilities and a value or unknown. Every kind is compared with the
 model it wraps."""
 
 import copy
@@ -158,7 +158,7 @@ def test_a_transformers_classifier_can_be_a_judge(classifier: Path) -> None:
     )
     np.testing.assert_allclose(
         1 - race_probabilities.sum(1), probabilities[:, 3], atol=1e-6
-    )  # nobody, so none of the values
+    )  # nobody is visible, so it is none of the values
     assert plain.fingerprint != merged.fingerprint
     assert plain.name == str(classifier)
 
@@ -223,7 +223,7 @@ VALUES = {"gender": ("male", "female")}
 
 @pytest.fixture(scope="module")
 def parts() -> tuple[transformers.LlavaForConditionalGeneration, transformers.LlavaProcessor]:
-    """Return the parts of a LLaVA with random weights whose tokenizer knows single characters."""
+    """Return the parts of a LLaVA with random weights and a tokenizer of single characters."""
     characters = [chr(i) for i in range(32, 127)] + ["\n"]
     vocabulary = {name: i for i, name in enumerate(["<pad>", "<unk>", "<image>", *characters])}
     inner = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
@@ -266,8 +266,7 @@ def judge_of(model: Any, processor: Any, **values: tuple[str, ...]) -> Judge:
 
 
 def by_hand(parts, picture: Image.Image, text: str, answer: str) -> float:
-    """Return the log-likelihood of an answer, token by token, with a separate forward pass for each
-    token."""
+    """Return the log-likelihood of an answer, with a separate forward pass for each token."""
     model, processor = parts
     total = 0.0
     before = f"USER: <image>\n{text} ASSISTANT: "
@@ -292,7 +291,8 @@ def test_probabilities_are_the_average_over_orders_in_log_space(parts) -> None:
         logarithms.append((chances - np.log(np.exp(chances).sum()))[order])
     mean = np.exp(np.mean(logarithms, axis=0))
     np.testing.assert_allclose(got, (mean / mean.sum())[:2], atol=1e-6)
-    assert got.sum() < 1  # the remaining probability is "cannot be told", which counts as unknown
+    # the remaining probability is for "cannot be told", which counts as unknown
+    assert got.sum() < 1
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
@@ -314,7 +314,7 @@ def test_the_batch_size_does_not_change_the_answer(parts) -> None:
 def test_a_strong_order_bias_warns(parts) -> None:
     model = copy.deepcopy(parts[0])
     processor = parts[1]
-    with torch.no_grad():  # answers A to every question
+    with torch.no_grad():  # the model answers A to every question
         model.lm_head.weight.zero_()
         model.lm_head.weight[processor.tokenizer.convert_tokens_to_ids("A")] = 50.0
     judge = judge_of(model, processor)
@@ -327,7 +327,7 @@ def test_a_strong_order_bias_warns(parts) -> None:
     with pytest.warns(VldebiasWarning, match="depend on the order"):
         chances = judge.predict(pictures(2))["gender"]
     np.testing.assert_allclose(chances[:, 0], chances[:, 1], atol=0.01)
-    judge.predict(pictures(2))  # warns only once
+    judge.predict(pictures(2))  # it only warns once
 
 
 def test_the_fingerprint_changes_with_anything_that_affects_the_answers(parts) -> None:
@@ -337,7 +337,8 @@ def test_the_fingerprint_changes_with_anything_that_affects_the_answers(parts) -
         zero_shot(gender=texts),
         zero_shot(("a photo",), gender=GENDER),
     ]
-    clips.append(zero_shot(gender=dict(reversed(GENDER.items()))))  # other columns
+    # with the columns in a different order
+    clips.append(zero_shot(gender=dict(reversed(GENDER.items()))))
     asking = [
         judge_of(*parts),
         judge_of(*parts, gender=("female", "male")),
@@ -353,7 +354,7 @@ def test_a_question_has_at_least_two_values_with_one_letter_each(parts) -> None:
         with pytest.raises(InvalidInputError, match="gender"):
             VlmJudge.build({"model": "tiny", "questions": {"gender": values}})
     with pytest.raises(InvalidInputError, match="tiny"):
-        judge_of(parts[0], parts[1].tokenizer)  # it has no chat template
+        judge_of(parts[0], parts[1].tokenizer)  # it does not have a chat template
 
 
 def test_a_vlm_is_loaded_from_a_folder_and_judges_the_task(parts, tmp_path) -> None:
@@ -373,7 +374,7 @@ def test_a_vlm_is_loaded_from_a_folder_and_judges_the_task(parts, tmp_path) -> N
 
 @pytest.fixture
 def drawn(tmp_path: Path) -> tuple[GeneratedImages, Shows]:
-    """Return two images of each prompt and variant."""
+    """Return two images for each prompt and variant."""
     return paint(tmp_path, np.random.default_rng(0), stated=False, images=2, seeds=[0])
 
 

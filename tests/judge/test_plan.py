@@ -1,4 +1,4 @@
-"""Test plans: pixels equal the pipeline's own, an image depends on prompt and seed only, and
+"""Test plans: pixels equal the pipeline's own, an image only depends on its prompt and seed, and
 interrupted runs resume."""
 
 import copy
@@ -128,7 +128,7 @@ def test_every_prompt_has_its_images_under_every_variant_with_the_same_noise() -
         "judgements and labels refer to it"
     )
     pinned = PlannedImage("a photo of a nurse", "nurse", path="", variant="none", seed=10_000)
-    assert pinned.noise == 159895270975431  # other noise would give other images
+    assert pinned.noise == 159895270975431  # different noise would give different images
 
 
 def test_given_subjects_replace_the_unseen_concepts() -> None:
@@ -162,7 +162,8 @@ def test_batches_are_the_images_in_order_and_do_not_mix_stated_prompts_with_othe
     "name", ["professions-gender", "professions-race", "skin-tone", "backgrounds"]
 )
 def test_stated_prompts_know_their_value_and_concept(name: str) -> None:
-    """In these sets, a group has one prompt per value, in order, and groups follow the classes."""
+    """In these sets, a group has one prompt per value, in order, and the groups follow the
+    classes."""
     prompt_set = load_prompts(name)
     train = (prompt_set.groups, prompt_set.class_names)
     unseen = (prompt_set.held_out_groups, prompt_set.held_out_class_names)
@@ -263,7 +264,7 @@ def test_every_image_equals_what_the_pipeline_generates_from_its_noise(
         expected = pipe(image.prompt, **call).images[0]
         assert (
             np.abs(pixels(finished, image) - np.asarray(expected).astype(int)).max() <= 1
-        )  # generated in a batch here, and singly there
+        )  # generated in a batch here, and individually there
 
 
 def test_stated_prompts_are_unchanged_by_default(finished: GeneratedImages) -> None:
@@ -346,7 +347,8 @@ def test_only_missing_and_damaged_files_are_generated_again(
 
 
 def counting(pipe: Any, stop: int = 0) -> list[list[str]]:
-    """Record the prompts of every call from now on; interrupt the call with the given number."""
+    """Record the prompts of every call from now on, and interrupt the call with the given
+    number."""
     kept: list[list[str]] = []
     original = type(pipe).__call__
 
@@ -376,8 +378,8 @@ def test_an_interrupted_run_resumes(finished: GeneratedImages, tmp_path: Path) -
 
 
 def test_a_default_that_is_an_edit_on_the_pipeline_is_rejected(tmp_path: Path) -> None:
-    """Otherwise the plan would claim that values are assigned evenly, and show the wrong chance
-    level."""
+    """Otherwise, the plan would claim that values are assigned evenly, and the wrong chance level
+    would be shown."""
     generation_task = task(variants={"default": {"method": "default", "prompts": "gender"}})
     pipe = sd(StableDiffusionImg2ImgPipeline)
     made = generation_task.plan(identity(pipe))
@@ -422,8 +424,8 @@ def test_differences_from_an_existing_folder_are_rejected(
 
 
 def test_rounding_of_the_fingerprint_is_not_a_different_model(finished: GeneratedImages) -> None:
-    """The images keep the fingerprint with which the plan was started, and none is generated
-    again."""
+    """The images keep the fingerprint with which the plan was started, and none of them are
+    generated again."""
     generation_task = task()
     before = contents(finished.folder)
     model = generation_task.plan(identity(sd())).model
@@ -463,8 +465,8 @@ def test_one_fingerprint_covers_all_components() -> None:
 
 
 def test_images_of_unchanged_prompts_are_copied_and_equal_generated_ones(tmp_path: Path) -> None:
-    """Generate ten images under "none" and "cali", four of them stated: in batches of two, two
-    batches of "cali" need no pipeline."""
+    """Generate ten images under "none" and "cali" in batches of two. Four of the images are stated,
+    so two batches of "cali" do not need a pipeline."""
     pipe = sd()
     calls = counting(pipe)
     made = generated_in(tmp_path, pipe, batch_size=2)
@@ -503,7 +505,7 @@ def test_every_method_for_pipelines_can_be_a_variant(method: str, tmp_path: Path
     assert changed or method == "none"
     expected = (
         "balanced-prompts" if method == "default" else method
-    )  # the default for prompt sets about persons
+    )  # the default for prompt sets about people
     assert made.metadata(mitigated.images[0])["method"] == expected
 
 
@@ -539,7 +541,7 @@ def test_a_saved_edit_is_a_variant_identified_by_its_content(
 def test_balanced_prompts_match_manual_rewriting_and_others_are_unchanged(
     tmp_path: Path,
 ) -> None:
-    """The whole plan is balanced at once; the noise belongs to the original prompt; images of
+    """The entire plan is balanced at once, the noise belongs to the original prompt, and images of
     unchanged prompts are copied."""
     variants = {"balanced": Variant(prompts=("gender",), method="balanced-prompts")}
     made = generated_in(tmp_path, variants=variants, images=4, as_written=True, batch_size=3)
@@ -572,7 +574,7 @@ def test_balanced_prompts_match_manual_rewriting_and_others_are_unchanged(
         assert np.array_equal(np.asarray(picture), pixels(made, generated))
 
 
-# tiny models are narrow, and merging changes the empty prompt
+# Tiny models are narrow, and merging changes the empty prompt.
 @pytest.mark.filterwarnings("ignore")
 def test_a_check_passes_for_a_correct_host_and_reports_what_it_cannot_test(
     monkeypatch: pytest.MonkeyPatch,

@@ -265,7 +265,7 @@ def test_a_second_attachment_is_rejected_before_anything_is_embedded() -> None:
 
 
 def test_a_custom_model_is_attached_as_the_message_advises() -> None:
-    """Follow the advice in the error for a model of an unknown family."""
+    """Follow the advice in the error for a model from an unknown family."""
     model = torch.nn.Linear(2, 24)
     with pytest.raises(UnsupportedHostError, match=r"vldebias\.hosts\.custom"):
         vldebias.debias(model, GENDER)

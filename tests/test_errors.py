@@ -86,4 +86,4 @@ def test_a_lazily_imported_name_reports_the_extra_it_needs(
     with pytest.raises(AttributeError, match="has no attribute 'c'"):
         get("c")
     assert get("dumps") is json.dumps
-    assert vars(sys.modules[__name__]).pop("dumps") is json.dumps  # cached for the next look-up
+    assert vars(sys.modules[__name__]).pop("dumps") is json.dumps  # cached for the next lookup

@@ -1,4 +1,4 @@
-"""Test that heavy libraries are imported only where needed, and that `import vldebias` costs little
+"""Test that heavy libraries are only imported where needed, and that `import vldebias` costs little
 more than importing torch."""
 
 import ast
@@ -51,7 +51,7 @@ def test_modules_below_the_api_do_not_import_heavy_libraries_at_module_level() -
 
 
 def test_importing_the_package_is_cheap() -> None:
-    """Importing a submodule does import it, so this test can fail."""
+    """Importing a submodule does import a heavy library, so this test can fail."""
     loaded = [
         f"import {name}; print(*(set(sys.modules) - before))"
         for name in ("vldebias", "vldebias.data.cache")

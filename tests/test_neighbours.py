@@ -1,8 +1,8 @@
-"""Test that the package can be installed next to ComfyUI and Forge Neo without changing a version
-that they pin.
+"""Test that the package can be installed next to ComfyUI and Forge Neo without changing the
+versions that they pin.
 
 Their pins are stored with the date on which they were read (tests/neighbours/). These tests compare
-all of our bounds with them; `.ci/environments oldhosts` runs a resolver on the package index.
+all of our bounds with them. `.ci/environments oldhosts` runs a resolver on the package index.
 """
 
 import re
@@ -15,8 +15,8 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-# The demo needs a Gradio that requires huggingface_hub 1; both neighbours have their own user
-# interfaces.
+# The demo needs a Gradio version that requires huggingface_hub 1. Both neighbours have their own
+# user interfaces.
 BESIDE_OTHERS = ("torch", "clip", "diffusers", "eval", "train", "serve", "lora")
 NEIGHBOURS = sorted((ROOT / "tests/neighbours").glob("*.txt"))
 

@@ -1,5 +1,5 @@
-"""Test on a GPU what the CPU tests check: precision, resumption and equal pictures. Skipped without
-a GPU."""
+"""Test on a GPU what the CPU tests check: precision, resuming and identical pictures. The tests are
+skipped without a GPU."""
 
 from pathlib import Path
 from typing import Any

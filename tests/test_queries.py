@@ -1,5 +1,5 @@
 """Test `debias_queries` with any embedder: types and lengths are preserved, documents are
-unchanged, and the rule of the default applies."""
+unchanged, and the rule for the default applies."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -109,7 +109,7 @@ class Chroma:
 
 
 class Table(dict[str, list[float]]):
-    """A mapping that contains every text."""
+    """Map every text to a vector."""
 
     def __contains__(self, text: object) -> bool:
         return True
@@ -155,7 +155,7 @@ def test_vectors_equal_those_of_the_attached_model() -> None:
     assert torch.allclose(normalize(got, dim=1), normalize(expected, dim=1), atol=1e-5)
     assert torch.allclose(got.norm(dim=1), plain.norm(dim=1), rtol=1e-5)
     assert torch.equal(got[STATED], plain[STATED])
-    # An edit fitted on the model itself applies to its vectors as well.
+    # An edit fitted on the model itself also applies to its vectors.
     again = vldebias.debias_queries(embed, attached.projections["joint"])
     assert torch.allclose(again.embed(QUERIES), got, atol=1e-5)
 
@@ -195,7 +195,7 @@ def test_types_precisions_and_lengths_are_preserved(name: str) -> None:
     assert getattr(edited, "dtype", None) == getattr(vectors, "dtype", None)
     before = torch.stack([plain_row(row) for row in vectors])
     after = torch.stack([plain_row(row) for row in edited])
-    # One of the forms is bfloat16, which rounds by up to 0.4%.
+    # One of the types is bfloat16, which rounds by up to 0.4%.
     assert torch.allclose(after.norm(dim=1), before.norm(dim=1), rtol=1e-2)
     assert torch.equal(after[STATED], before[STATED])
     assert not torch.allclose(after[0], before[0], atol=1e-2)
@@ -227,7 +227,7 @@ def test_stated_queries_are_only_edited_on_request() -> None:
     plain = as_lists(QUERIES)
     assert debiased().embed(QUERIES)[STATED] == plain[STATED]
     assert debiased(keep_stated=False).embed(QUERIES)[STATED] != plain[STATED]
-    # Vectors without texts are edited, since their texts are unknown.
+    # Vectors without text are edited, since their text is unknown.
     assert debiased().edit(plain)[STATED] != plain[STATED]
 
 
@@ -241,7 +241,7 @@ def test_documents_are_never_edited() -> None:
     chroma = debiased(Chroma())
     assert np.array_equal(chroma(QUERIES), Chroma()(QUERIES))
     assert all(isinstance(row, np.ndarray) for row in chroma.embed_query(QUERIES))
-    # a text, not a list of letters
+    # This is one string, not a list of letters.
     assert np.array_equal(chroma(QUERIES[0]), Chroma()(QUERIES[:1]))
 
 
@@ -299,7 +299,7 @@ def test_an_edit_is_fitted_to_reference_vectors() -> None:
         assert queries.fitted.provenance.uses_images
 
 
-@pytest.mark.filterwarnings("ignore::vldebias.errors.ReferenceWarning")  # the texts are noise
+@pytest.mark.filterwarnings("ignore::vldebias.errors.ReferenceWarning")  # the text is noise
 def test_a_mapping_needs_only_the_texts_of_the_prompt_set() -> None:
     table = {text: rows_of([text])[0].numpy() for text in load_prompts("gender").texts}
     vectors = gallery()[0]
@@ -333,7 +333,7 @@ def test_saved_edits_can_only_be_attached_to_the_same_model(tmp_path: Path) -> N
 
 
 def gallery(n: int = 200) -> tuple[np.ndarray[Any, Any], list[str]]:
-    """Return vectors of images of men and women in all jobs, and their gender."""
+    """Return vectors for images of men and women in all jobs, and their gender."""
     generator = torch.Generator().manual_seed(1)
     jobs = ["doctor", "nurse", "cook", "pilot", "judge", "baker"]
     texts = [f"{'man' if i % 2 else 'woman'} {jobs[i // 2 % 6]}" for i in range(n)]

@@ -19,7 +19,7 @@ TWO = re.compile(rf'([A-Z][\w-]+) and [A-Z][\w-]+,? (?:"[^"]+" )?\(?{YEAR}')
 
 
 def papers(text: str) -> set[tuple[str, str]]:
-    """Return first author and year of each paper that a text cites."""
+    """Return the first author and the year of each paper that a text cites."""
     text = re.sub(r"^\s*#+ ?", "", text, flags=re.MULTILINE)
     text = re.sub(r"\s+", " ", text)
     several = {(author, year) for author, _, year in SEVERAL.findall(text)}

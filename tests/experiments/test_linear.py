@@ -96,7 +96,7 @@ def test_pickled_and_damaged_files_are_rejected(tmp_path: Path) -> None:
 
 @pytest.fixture
 def mean_colours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Encode an image as the mean colours of its four quarters, which is easy to reproduce
+    """Encode an image as the mean colours of four parts, which is easy to reproduce
     independently."""
 
     def embed(data: linear.ImageData, encoder: object) -> Embeddings:

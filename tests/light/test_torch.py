@@ -1,5 +1,5 @@
-"""Test `vldebias[torch]` with your own embeddings; `.ci/environments core` runs these tests with
-nothing else installed."""
+"""Test `vldebias[torch]` with embeddings from elsewhere. `.ci/environments core` runs these tests
+with nothing else installed."""
 
 import json
 import subprocess
@@ -20,14 +20,14 @@ from vldebias.data import Embeddings, load_embeddings, save_embeddings  # noqa: 
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::vldebias.errors.ClassSignalWarning"
-)  # the dimension of random embeddings
+)  # issued because of the dimension of random embeddings
 
 DIM = 32
 
 
 @pytest.fixture(scope="module")
 def texts() -> dict[str, Any]:
-    """Return embeddings of every prompt of a set, as a model behind an API would return them."""
+    """Return an embedding for every prompt in a set, as a model behind an API would."""
     prompts = vldebias.load_prompts("professions-gender")
     rows = np.random.default_rng(0).standard_normal((len(prompts.texts), DIM))
     return dict(zip(prompts.texts, rows, strict=True))
@@ -96,6 +96,6 @@ def test_every_module_imports_with_torch_alone() -> None:
     assert done.returncode == 0, done.stderr
     missed, heavy = json.loads(done.stdout)
     assert missed.pop("pandas") == "pandas"  # this shows that hiding works
-    # a subclass needs its base class
+    # A subclass needs its base class.
     assert missed == {"vldebias.miniature.autoencoder": "diffusers"}
     assert heavy == []

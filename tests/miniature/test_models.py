@@ -1,4 +1,4 @@
-"""Test the packaged models: they load in both libraries, read the packaged pictures, and refuse
+"""Test the packaged models: they load in both libraries, read the packaged pictures, and reject
 other weights."""
 
 import numpy as np
@@ -121,7 +121,7 @@ def test_clip_recognises_what_the_pictures_show(clip, people):
 
 
 def test_clip_mistakes_birds_in_front_of_the_wrong_background(clip):
-    """The world of birds was designed for this bias: rare groups are classified much worse than
+    """The bird world was designed for this bias: rare groups are classified much worse than
     frequent ones."""
     model, preprocess, tokenizer = clip
     flock = open_world("birds", n=400)

@@ -1,4 +1,4 @@
-"""Test the packaged pictures: splits, labels, captions, noise, and what is refused."""
+"""Test the packaged pictures: splits, labels, captions, noise, and errors."""
 
 import hashlib
 from itertools import product
@@ -25,7 +25,7 @@ def test_splits_are_disjoint_and_have_the_documented_size(name: str) -> None:
 
 
 def test_pixels_match_those_of_the_committed_results() -> None:
-    """Pictures are bit-identical; their noise is sampled when they are loaded."""
+    """Pictures are bit-identical. Their noise is sampled when they are loaded."""
     digests = ["9dca6c3418700b98", "c2363dbfe044fd0f", "a435a713d3f9667b", "f27e08534371e64e"]
     for (name, split), digest in zip(
         product(words.WORLDS, ("test", "reference")), digests, strict=True
@@ -66,7 +66,7 @@ def test_the_measured_pictures_are_uncorrelated_unlike_the_reference() -> None:
         shares.append(
             np.std([men[jobs == job].mean() for job in range(100) if (jobs == job).sum() > 2])
         )
-    # By chance alone, shares of men differ between professions in the test split, too.
+    # By chance alone, shares of men also differ between professions in the test split.
     assert shares[1] > 1.3 * shares[0]
 
 
@@ -84,7 +84,7 @@ def test_noise_is_uniform_with_the_requested_deviation_and_differs_between_pictu
         pixel_noise(*seed_and_index, 0.01) for seed_and_index in ((7, 3), (7, 3), (7, 4), (8, 3))
     )
     assert np.array_equal(noise_of_picture, again)
-    # With 12,288 numbers per picture, a correlation by chance is 0.01. A uniform distribution with
+    # With 12,288 numbers per picture, a chance correlation is 0.01. A uniform distribution with
     # deviation s ends at s * sqrt(3).
     for noise in (other_picture, seed):
         assert abs(np.corrcoef(noise_of_picture.ravel(), noise.ravel())[0, 1]) < 0.05

@@ -1,5 +1,5 @@
-"""Test the photographs that ship with the package: counts, balance, sources, and what the text
-encoder reads."""
+"""Test the photographs that ship with the package: counts, balance, sources, and the text
+encoder."""
 
 import gzip
 import re

@@ -1,4 +1,4 @@
-"""Test that common first mistakes of extension authors are answered with what to do."""
+"""Test that errors for the common first mistakes of extension authors explain what to do."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -25,7 +25,7 @@ from vldebias.study.tasks.images import ImageTask
 
 @pytest.fixture(autouse=True)
 def _own_registries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Isolate cases: what one of them registers is not visible to the next."""
+    """Isolate the cases: what one of them registers is not visible to the next."""
     for registry in (DATA, TASKS, JUDGES):
         monkeypatch.setattr(registry, "data", {**registry})
 

@@ -1,4 +1,4 @@
-"""Test a package that consists of the documentation's recipes, installed with pip: commands and
+"""Test a package made from the documentation's recipes and installed with pip: commands and
 functions accept the names of its objects."""
 
 import json
@@ -65,7 +65,7 @@ SUITE = {
 
 
 def blocks(kind: str) -> list[str]:
-    """Return the fenced blocks of the two pages."""
+    """Return the fenced blocks on the two pages."""
     pages = "".join((HOW_TO / page).read_text(encoding="utf-8") for page in PAGES)
     return re.findall(rf"```{kind}\n(.*?)```", pages, re.DOTALL)
 
@@ -74,7 +74,7 @@ PAGES = ("extend.md", "method.md")
 
 
 def wheel_of(code: str, folder: Path) -> Path:
-    """Return a wheel with one module and the entry points of the page."""
+    """Return a wheel with one module and the entry points shown on the page."""
     info = f"{PACKAGE}-1.0.dist-info"
     (points,) = blocks("toml")
     points = re.sub(r"\[project\.entry-points\.\"(.+)\"\]", r"[\1]", points)
@@ -94,8 +94,8 @@ def wheel_of(code: str, folder: Path) -> Path:
 
 
 def installed_into(folder: Path, code: str) -> Path:
-    """Return the folder into which pip installed the package, from a wheel and without a
-    network."""
+    """Return the folder into which pip installed the package, from a wheel and without network
+    access."""
     target = folder / "site"
     options = ["--no-deps", "--no-index", "--disable-pip-version-check", "--quiet"]
     command = [sys.executable, "-m", "pip", "install", *options, "--target", str(target)]
@@ -118,7 +118,7 @@ def registering_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def scans(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder of images in the layout that the recipe of the data set expects."""
+    """Return an image folder in the layout that the data set recipe expects."""
     root = tmp_path_factory.mktemp("scans")
     for split, count in (("train", 12), ("val", 8), ("test", 8)):
         (root / split).mkdir()
@@ -131,7 +131,7 @@ def scans(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def use(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for registry, _ in NAMES.values():
-        len(registry)  # search the entry points before the package is on the path
+        len(registry)  # load the entry points before the package is on the path
     monkeypatch.syspath_prepend(folder)
     for registry, _ in NAMES.values():
         monkeypatch.setattr(registry, "data", {**registry.data})

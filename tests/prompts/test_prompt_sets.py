@@ -1,5 +1,5 @@
-"""Test prompt sets: packaged ones, users' files, sets from a word list, and which prompts name
-which value."""
+"""Test prompt sets: packaged sets, users' files, sets from word lists, and which prompts name which
+value."""
 
 import dataclasses
 import re
@@ -49,7 +49,7 @@ def small(**fields: Any) -> PromptSet:
 
 
 def failing(law: Callable[[PromptSet], bool]) -> list[str]:
-    """Return the packaged sets that violate a law."""
+    """Return the packaged sets that violate a rule."""
     return [name for name in list_prompts() if not law(load_prompts(name))]
 
 
@@ -335,7 +335,7 @@ def test_writing_fails_if_it_would_lose_information(tmp_path: Path) -> None:
             prompts.to_yaml(tmp_path / "mine.yaml")
 
 
-# ---- the object
+# ---- the prompt set object
 
 
 def test_a_set_may_refer_to_packaged_sets() -> None:
@@ -444,7 +444,7 @@ def test_the_longest_phrase_names_the_value() -> None:
     assert asian.values_in("an East Asian and an Asian man") == ("Asian", "East")
     assert asian.values_in("a Caucasian man") == ()
     both = small(attributes={**asian.attributes, "other": ("ASIAN",)})
-    # a word shared by two values names both
+    # A word shared by two values names both.
     assert both.values_in("an Asian man") == ("Asian", "other")
     texts = ("an Asian", "an Asian", "an Asian and an East Asian", "a man")
     assert asian.by_value(texts) == {"Asian": ("an Asian",), "East": ()}

@@ -1,4 +1,4 @@
-"""Test the figures of a record: shares, their intervals, and the correction by human labels."""
+"""Test the figures in a record: shares, their intervals, and the correction by human labels."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ SUBJECTS = ("nurse", "pilot", "baker", "judge")
 
 
 def made(triples: list[tuple[int, int, int]], **fields: object) -> Record:
-    """Return a record with counts (women, men, unknown) of the first subjects."""
+    """Return a record with counts (women, men, unknown) for the first subjects."""
     rows = [
         PromptCounts(subject=s, prompt=f"A photo of a {s}.", counts=(women, men), unknown=unknown)
         for s, (women, men, unknown) in zip(SUBJECTS, triples, strict=False)
@@ -99,7 +99,7 @@ def test_fewer_than_ten_labels_do_not_correct_the_shares() -> None:
 
 
 def test_unequal_weights_reduce_the_effective_number_of_labels() -> None:
-    # Rare images were labelled ten times as often; after weighting, the judge is right.
+    # Rare images were labelled ten times as often. After weighting, the judge is correct.
     weighted = (
         LabelCounts(judged="female", counts=(20, 0), weight=10.0),
         LabelCounts(judged="female", counts=(0, 20), weight=1.0),
@@ -171,6 +171,6 @@ def test_figures_do_not_depend_on_the_order_of_the_prompts() -> None:
     record = made([(5, 5, 0), (9, 1, 0), (2, 8, 1), (0, 10, 0)])
     turned = record.model_copy(update={"counts": record.counts[::-1]})
     for first, second in zip(figures_of(record), figures_of(turned), strict=True):
-        if first.metric != "discrepancy":  # its interval resamples prompts in their order
+        if first.metric != "discrepancy":  # its interval resamples prompts in their given order
             assert first.estimate == pytest.approx(second.estimate)
             assert (first.low, first.high) == pytest.approx((second.low, second.high))

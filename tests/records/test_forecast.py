@@ -1,4 +1,4 @@
-"""Test predictions from records: they are accurate if given, and are withheld otherwise."""
+"""Test predictions from records: they are either accurate or withheld."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def record_of(name: str, shares: np.ndarray, **model: object) -> Record:
 
 
 def alike(models: int, noise: float, seed: int = 0) -> list[Record]:
-    """Return models whose shares differ from common ones by noise."""
+    """Return models whose shares differ from common shares by noise."""
     rng = np.random.default_rng(seed)
     common = rng.uniform(0.1, 0.9, len(SUBJECTS))
     return [

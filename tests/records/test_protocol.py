@@ -1,4 +1,4 @@
-"""Test that the prompts of the protocol follow its rule, and that the computed numbers give the
+"""Test that the prompts in the protocol follow its rule, and that the computed numbers give the
 requested interval widths."""
 
 import numpy as np
@@ -45,7 +45,7 @@ def test_images_and_labels_give_the_requested_width_in_the_worst_case(width: flo
     right = numbers.labels * (1 - error) / 2
     people = np.array([[right, wrong, 0.0], [wrong, right, 0.0], [0.0, 0.0, 0.0]])
     _, low, high = share_with_interval(counts, 0, people)
-    # One extra label per answer, and Student's t, add a little.
+    # One extra label per answer and Student's t add a little.
     assert 0.8 * width < high - low < 1.12 * width
 
 

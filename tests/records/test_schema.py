@@ -1,4 +1,4 @@
-"""Test the valid contents of a record, and the schema with which others can check one."""
+"""Test the valid contents of a record, and the schema that others can use to check one."""
 
 import json
 from pathlib import Path

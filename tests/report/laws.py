@@ -1,4 +1,4 @@
-"""State the laws of conclusions, independently of the code that draws them."""
+"""State the rules for conclusions, independently of the code that draws them."""
 
 import re
 from typing import Any
@@ -14,7 +14,7 @@ REFERENCES = ("none", "none@median", "random", "even assignment")
 
 
 def broken_laws(result: Result) -> list[str]:
-    """Describe the laws that the conclusions of a result violate; [] if there are none."""
+    """Describe the rules that the conclusions of a result violate, or return []."""
     frame = readable(result)
     conclusions = result.conclusions()
     broken = []
@@ -44,8 +44,8 @@ def _measured(conclusion: Conclusion, rows: list[Any]) -> list[Any]:
 
 
 def _about_another_method(conclusion: Conclusion, rows: list[Any]) -> list[str]:
-    """Check that a headline is about what `debias` attaches by default, else the paper's setting,
-    else the first method, regardless of their results."""
+    """Check that a headline is about what `debias` attaches by default, otherwise the paper's
+    setting, otherwise the first method, regardless of their results."""
     measured = _measured(conclusion, rows)
     if not measured:
         return []
@@ -81,8 +81,8 @@ def _tuned_on_the_measured_images(conclusion: Conclusion, rows: list[Any]) -> li
 
 
 def _costs_left_out(conclusion: Conclusion, rows: list[Any]) -> list[str]:
-    """Check that every utility whose interval shows a loss is listed as a cost, and every other one
-    as having no clear loss."""
+    """Check that every utility whose interval shows a loss is listed as a cost, and that every
+    other utility is listed as having no clear loss."""
     utilities: dict[str, Any] = {}
     for row in rows:
         is_utility = row.kind == "utility" and row.is_summary and row.moved
@@ -111,7 +111,7 @@ def _costs_left_out(conclusion: Conclusion, rows: list[Any]) -> list[str]:
 
 
 def _baseline_without_evidence(conclusion: Conclusion, rows: list[Any]) -> list[str]:
-    """Check that a baseline is called better or worse only if the interval of its paired difference
+    """Check that a baseline is only called better or worse if the interval of its paired difference
     excludes zero."""
     word = re.search("which is (better|worse)", conclusion.baseline)
     if word is None:

@@ -146,7 +146,7 @@ def test_different_questions_are_reported_before_hashes_versions_and_branches() 
     places = [next(i for i, note in enumerate(notes) if f"{word}: " in note) for word in order]
     assert places == sorted(places)
     assert sum("train" in note for note in notes) == 1
-    # A method that is missing in one run is listed with the figures, not with the settings.
+    # A method that is missing from one run is listed with the figures, not with the settings.
     assert not [note for note in notes if "cali" in note or "orth" in note]
 
 
@@ -162,7 +162,7 @@ def test_distances_between_texts_lead_only_if_nothing_else_changed(made: Result)
     comparison = compare(before, both)
     assert comparison.sentence.startswith("worse: MaxSkew@10 of search")
     assert comparison.frame.metric.tolist()[-1] == "cosine_spread"
-    # A sum of float32 numbers in a different order is the same figure.
+    # Summing float32 numbers in a different order gives the same figure.
     noise = spread.model_copy(update={"value": 0.5 + 3e-8, "interval": (0.5 + 3e-8, 0.5 + 3e-8)})
     assert compare(before, made.model_copy(update={"rows": [*made.rows, noise]})).is_equal
 

@@ -54,7 +54,7 @@ def test_nothing_to_remove_is_the_verdict_at_chance_if_the_interval_is_narrow(
         bias("none", none, interval=(none - width, none + width)),
         bias("default", after, change=DOWN),
         bias("random", 0.1),
-    ]  # chance level: .0 to .2
+    ]  # chance level: 0.0 to 0.2
     measured = result(rows, protocol("search"))
     assert readable(measured).query("method == 'default'").verdict.tolist() == [expected]
     (conclusion,) = measured.conclusions()
@@ -75,7 +75,7 @@ def test_an_interval_as_wide_as_the_bias_is_inconclusive_and_the_required_n_is_g
         (conclusion,) = result(rows, protocol("search")).conclusions()
         return conclusion
 
-    wide = concluded(0.5, (0.0, -0.3, 0.3))  # .6 wide, with .4 to remove
+    wide = concluded(0.5, (0.0, -0.3, 0.3))  # 0.6 wide, with 0.4 to remove
     assert wide.verdict == "too few to tell"
     assert wide.enough == 900, "(2 * .6 / .4)^2 times 100 images"
     assert "too few to tell from 100 images, about 900 would do" in wide.sentence
@@ -89,7 +89,7 @@ def test_an_interval_as_wide_as_the_bias_is_inconclusive_and_the_required_n_is_g
 def test_there_is_no_verdict_if_the_two_priors_of_an_uneven_gallery_disagree(
     uniform_change: tuple[float, float, float], expected: str
 ) -> None:
-    """Both verdicts are in the table, next to each other."""
+    """Both verdicts are shown next to each other in the table."""
     rows = [bias("none", 0.9), bias("default", 0.4, change=DOWN)]
     rows += [
         figure("none", 0.9, metric="max_skew_dataset@10", better="lower", task="search"),
@@ -160,8 +160,8 @@ def test_without_the_default_the_conclusion_is_about_the_first_method_without_la
 
 
 def sweep(*methods: str) -> Result:
-    """Return methods at their own setting, followed by values of lambda, one of which is best on
-    the measured images."""
+    """Return methods at their own setting, followed by several lambdas, one of which is best on the
+    measured images."""
     rows = [figure("none", 0.2, metric="worst_group")]
     for method in methods:
         lam = 1000.0 if method == "orth-cali" else None
@@ -312,7 +312,7 @@ def test_a_gap_of_sampled_images_is_judged_by_its_own_interval_and_its_unbiased_
     assert conclusion.change == change, "the gap itself is shown"
     frame = readable(drawn)
     (group,) = front_groups(front_rows(frame, conclusions(frame)))
-    # The square is mentioned if it contradicts what the interval of the gap shows.
+    # The square is mentioned if it contradicts the interval of the gap.
     is_taken_back = (change, squared) == (DOWN, STILL)
     (row,) = group["rows"]
     assert row.square_moved == (moved(squared) if is_taken_back else "")

@@ -1,5 +1,5 @@
-"""Test that headlines of all committed results follow the laws, and that the laws detect
-violations."""
+"""Test that the headlines of all committed results follow the rules, and that violations are
+detected."""
 
 from pathlib import Path
 
@@ -20,8 +20,8 @@ def test_committed_results_follow_the_laws(path: Path) -> None:
 
 
 def rows_of_everything() -> list[Measurement]:
-    """Return a sweep whose best lambda is neither the default's nor the paper's, a cost at the best
-    possible value of a utility, and a baseline that is not clearly different."""
+    """Return a sweep whose best lambda is neither the default's nor the paper's, a cost on a
+    utility that starts at its optimum, and a baseline that is not clearly different."""
     worst = {"metric": "worst_group"}
     large = (0.6, 0.5, 0.7)
     rows = [figure("none", 0.2, **worst), figure("none@median", 0.7, change=large, **worst)]

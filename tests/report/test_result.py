@@ -1,4 +1,4 @@
-"""Test that a result can be written, read and converted to a frame without losing a digit."""
+"""Test that a result can be written, read and converted to a data frame without losing a digit."""
 
 import json
 import math
@@ -113,7 +113,7 @@ def test_a_row_is_found_by_name_and_a_miss_lists_the_closest_names() -> None:
 
 
 def test_a_partial_row_is_not_mistaken_for_the_overall_row() -> None:
-    """Neither "all" nor a name with slashes is mistaken for another row."""
+    """Neither "all" nor a name with slashes is mistaken for a different row."""
     part = TaskResult(protocol())
     part.add("gap", "none", 0.1, n={"images": 9})
     part.add("gap", "none", 0.2, n={"images": 9}, subset="all")
@@ -160,7 +160,7 @@ def test_resampled_rows_match_the_public_bootstrap() -> None:
 
 
 def test_rows_have_the_parameters_of_a_metric_frame() -> None:
-    """The parameters are those that fairlearn documents: metrics, y_true, y_pred,
+    """The parameters are those documented by fairlearn: metrics, y_true, y_pred,
     sensitive_features, sample_params."""
     part = TaskResult(protocol())
     part.add("accuracy", "none", 0.5, n={"images": 10}, subset="landbird/water")

@@ -1,4 +1,4 @@
-"""Test the page of a result, with its strips and sheets of pictures."""
+"""Test the result page, including its strip plots and its sheets of pictures."""
 
 from itertools import product
 from pathlib import Path
@@ -76,13 +76,13 @@ def test_the_page_starts_with_strip_plots_whose_text_is_outside_the_picture(
 
 
 def test_the_first_table_shows_every_method_at_its_own_setting_and_the_paper_s() -> None:
-    """The rule is stated on the page; the results of a method have no influence on it."""
+    """The rule is stated on the page and does not depend on the results of a method."""
     rows = []
     for task in ("task 0", "task 1", "task 2"):
         rows.append(bias("none", 0.5, task=task))
         for method in ("cali", "default"):
             rows.append(bias(method, 0.5, task=task, change=DOWN))
-        # The method's own lambda comes first, as tasks measure it, followed by a sweep.
+        # As in the tasks, the method's own lambda comes first, followed by a sweep.
         for lam, value in ((200.0, 0.4), (1000.0, 0.3), (2000.0, 0.01)):
             rows.append(bias("orth-cali", value, task=task, change=DOWN, lam=lam))
     made = result(rows, *(protocol(f"task {i}") for i in range(3)))

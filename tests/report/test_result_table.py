@@ -1,4 +1,4 @@
-"""Test the table of a result: the cell of each figure, and the published figure next to it."""
+"""Test the result table: the cell for each figure, and the published figure next to it."""
 
 from itertools import product
 
@@ -93,7 +93,7 @@ WATERBIRDS = {"RN50": 0.740, "ViT-L-14": 0.688}
         ("ViT-L-14-quickgelu:openai", "ViT-L-14"),
         ("hf-hub:timm/vit_large_patch14_clip_224.openai", "ViT-L-14"),
         ("openai/clip-vit-large-patch14", "ViT-L-14"),
-        # other weights, other sizes, custom ones, and an architecture without weights
+        # different weights, different sizes, custom models, and an architecture without weights
         ("ViT-L-14:dfn2b", ""),
         ("ViT-L-14-quickgelu:metaclip_fullcc", ""),
         ("ViT-L-14:commonpool_xl_clip_s13b_b90k", ""),
@@ -136,7 +136,7 @@ def test_figures_for_the_papers_pipeline_only_apply_to_its_weights() -> None:
         assert not published("generation", name)
 
 
-# The test splits of the two data sets by group, and the training split of Waterbirds.
+# Group sizes in the test splits of both data sets, and in the training split of Waterbirds.
 TEST_SIZES = {"waterbirds": (2255, 2255, 642, 642), "celeba": (9767, 7535, 2480, 180)}
 TRAINING_SIZES = (3498, 184, 56, 1057)
 
@@ -146,8 +146,9 @@ TRAINING_SIZES = (3498, 184, 56, 1057)
 def test_every_published_average_is_possible_under_its_listed_weighting(
     suite: str, model: str
 ) -> None:
-    """An average is greatest if all groups but the smallest are right: with a worst group of .079,
-    a plain average on Waterbirds is at most .898, so .935 weights groups as in training."""
+    """An average is largest if all groups but the smallest are correct. With a worst group of
+    0.079, a plain average on Waterbirds is at most 0.898, so 0.935 must weight the groups as in
+    training."""
     n_pairs = 0
     for lam in (None, *SWEPT):
         figures = published(suite, model, lam=lam)

@@ -1,9 +1,10 @@
 """Test that no damaged file is silently read as something else, for every kind of file that is
 read.
 
-Reading a damaged copy has one of these outcomes: "same" (the content is what was written; for files
-without a digest, what is there now), "refused" (one of our errors, which says what to do),
-"warned", or a failure: another exception or another content. A crafted file has to be refused.
+Reading a damaged copy has one of these outcomes: "same" (the content is what was written or, for
+files without a digest, what the file contains now), "refused" (one of our errors, which explains
+what to do), "warned", or a failure (a different exception or different content). A crafted file
+must be rejected.
 """
 
 import random
@@ -43,10 +44,10 @@ class Kind:
     """Describe a kind of file.
 
     Attributes:
-        make: writes a valid file or folder, and returns what is opened.
-        load: returns the content, for a comparison with ==.
-        digest: other values must be refused or trigger a warning.
-        crafted: description -> file that must be refused.
+        make: Write a valid file or folder, and return what is opened.
+        load: Return the content, for a comparison with ==.
+        digest: Whether changed values must be rejected or trigger a warning.
+        crafted: Description -> file that must be rejected.
     """
 
     make: Callable[[Path], Path]
@@ -130,7 +131,7 @@ def read_embeddings(path: Path) -> Any:
 
 
 def npz_bombs(folder: Path) -> dict[str, Path]:
-    """Return archives whose headers claim something other than features."""
+    """Return archives whose headers claim that they contain something other than features."""
 
     def archive(name: str, dtype: str, shape: str, body: bytes = b"") -> Path:
         described = dtype if dtype.startswith("[") else repr(dtype)
@@ -163,7 +164,7 @@ def make_parquet(path: Path) -> Path:
 
 
 def read_labels(path: Path) -> Any:
-    """Read a table as callers do: a column of texts and a column of labels."""
+    """Read a table as callers do: a text column and a label column."""
     table = read_table(path)
     labels = Labels.from_column(column_of(table, "gender", path), None, "gender")
     return as_texts(column_of(table, "image", path), "image"), labels.names, labels.codes.tolist()
@@ -193,7 +194,7 @@ def make_run(path: Path) -> Path:
 
 
 def read_run(path: Path) -> Any:
-    """Read the result of a folder that is unchanged since its run."""
+    """Read the result in a folder that is unchanged since its run."""
     differences = verify(path)
     if any(differences.values()):
         raise InvalidInputError(f"{path}: {differences}")
@@ -219,7 +220,7 @@ def make_state(path: Path) -> Path:
 
 
 def read_state(path: Path) -> str:
-    """Return its whole content as text."""
+    """Return its entire content as text."""
     with torch.no_grad():
         return str(loop.read_state(path))
 
@@ -250,8 +251,8 @@ RENAMED = (
 
 
 def damaged(content: bytes, rng: random.Random) -> bytes:
-    """Draw one to three changes: bits flipped, bytes cut, doubled, zeroed or exchanged, or another
-    type in a header."""
+    """Draw one to three changes: bits are flipped, bytes are cut, doubled, zeroed or exchanged, or
+    a type in a header is changed."""
     data = bytearray(content)
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         if not data:
@@ -298,7 +299,8 @@ def opened(kind: Kind, path: Path, sound: Any) -> str:
 
 
 def tried(kind: Kind, tries: int, seed: object) -> Counter[str]:
-    """Return the outcomes of reading this many damaged copies, followed by the crafted ones."""
+    """Return the outcomes of reading this many damaged copies, followed by those of the crafted
+    ones."""
     rng = random.Random(str(seed))
     ends = Counter[str]()
     with tempfile.TemporaryDirectory() as temporary:
@@ -311,7 +313,7 @@ def tried(kind: Kind, tries: int, seed: object) -> Counter[str]:
         }
         for _ in range(tries):
             file = rng.choice(list(contents))
-            is_swapped = len(contents) > 1 and rng.random() < 0.05  # one in place of another
+            is_swapped = len(contents) > 1 and rng.random() < 0.05  # one file in place of another
             file.write_bytes(
                 contents[rng.choice(list(contents))] if is_swapped else damaged(contents[file], rng)
             )
@@ -324,7 +326,7 @@ def tried(kind: Kind, tries: int, seed: object) -> Counter[str]:
 
 
 def failures(ends: Counter[str]) -> Counter[str]:
-    """Return exceptions that are not ours, and content that changed silently."""
+    """Return the exceptions that are not ours, and the content that changed silently."""
     return Counter(
         {end: count for end, count in ends.items() if end not in ("same", "refused", "warned")}
     )

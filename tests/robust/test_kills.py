@@ -12,7 +12,7 @@ from tests.robust import kills
 
 @pytest.fixture(scope="module")
 def fresh() -> Iterator[ProcessPoolExecutor]:
-    """Return a process that only forks, because a fork of one that has trained before cannot
+    """Return a process that only forks, because a fork of a process that has trained cannot
     train."""
     spawn = multiprocessing.get_context("spawn")
     with pytest.MonkeyPatch.context() as patch:

@@ -102,7 +102,7 @@ def test_file_and_folder_are_synced_and_descriptors_closed(
     monkeypatch.setattr(os, "replace", lambda a, b: calls.append("replace") or replace(a, b))
     monkeypatch.setattr(os, "close", lambda handle: calls.append("close") or close(handle))
     write_atomically(tmp_path / "a", "x")
-    # The third "close" releases the lock of the temporary file.
+    # The third "close" releases the lock on the temporary file.
     assert calls[-6:] == ["fsync", "close", "replace", "close", "fsync", "close"]
 
 
@@ -175,7 +175,7 @@ write_atomically(sys.argv[1], die)
 def test_the_next_run_only_removes_files_left_by_a_killed_run(tmp_path: Path) -> None:
     for _ in range(2):
         subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "a")], check=False)
-    # A run removes the leftovers of earlier ones before it creates its own.
+    # A run removes the leftovers of earlier runs before it creates its own.
     (leftover,) = tmp_path.iterdir()
     assert re.fullmatch(r"\.a\.[0-9a-f]{12}\.partial", leftover.name)
     kept = ["a.partial", ".a.partial", ".a.0123456789AB.partial", ".state.pt"]
@@ -433,7 +433,7 @@ with only_writer(sys.argv[1]):
 
 @pytest.fixture
 def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Start another process that writes in `tmp_path / "out"` until it receives a line."""
+    """Start a second process that writes in `tmp_path / "out"` until it receives a line."""
     command = [sys.executable, "-c", HOLDS, str(tmp_path / "out")]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -479,7 +479,7 @@ def test_a_run_may_lock_again_but_another_thread_may_not(tmp_path: Path) -> None
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_worker_that_outlives_its_run_does_not_keep_the_lock(tmp_path: Path) -> None:
-    """Workers that read data keep files open for seconds after their run was killed."""
+    """Data workers keep files open for seconds after their run was killed."""
     script = """
 import os, signal, sys
 from vldebias.utils.files import only_writer

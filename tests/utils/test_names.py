@@ -26,7 +26,7 @@ def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def tags_of_architecture() -> dict[str, list[str]]:
-    """Return the names known in a process that has imported neither torch nor open_clip."""
+    """Return the names known in a process that has not imported torch or open_clip."""
     script = """
 import json, sys
 from vldebias.utils.names import _tags_of, architectures
@@ -55,7 +55,7 @@ def test_weights_match_open_clip_and_need_no_import(
     tags_of_architecture: dict[str, list[str]],
 ) -> None:
     for name, tags in tags_of_architecture.items():
-        if not name.endswith("-quickgelu"):  # derived from the others on import
+        if not name.endswith("-quickgelu"):  # derived from the other names on import
             assert tags == open_clip.list_pretrained_tags_by_model(name)
     check_weights("ViT-B-32", "laion2b_s34b_b79k")
     with pytest.raises(InvalidInputError, match=r"'nosuch'; expected .* file or one of openai"):
@@ -81,7 +81,8 @@ SLIPS = [
 
 @pytest.fixture(scope="module")
 def answers_to_slips() -> list[tuple[int, str]]:
-    """Return exit code and message of each command, in one process that never imports torch."""
+    """Return the exit code and the message of each command, in one process that never imports
+    torch."""
     script = """
 import contextlib, io, json, sys
 from vldebias.cli import main

@@ -70,7 +70,7 @@ def test_every_listed_format_is_read(form: str) -> None:
 def test_no_picture_starts_an_external_program(
     named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pillow recognises EPS by its first bytes, and has Ghostscript execute the content."""
+    """Pillow recognises EPS by its first bytes and has Ghostscript execute the content."""
     program = tmp_path / "bin" / "gs"
     program.parent.mkdir()
     program.write_text(f"#!/bin/sh\ntouch {tmp_path / 'started'}\n")
@@ -78,7 +78,7 @@ def test_no_picture_starts_an_external_program(
     monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
     monkeypatch.setattr(
         EpsImagePlugin, "gs_binary", None, raising=False
-    )  # recent versions of Pillow look for it only once
+    )  # recent versions of Pillow only look for it once
     content = as_bytes(picture(1), "EPS")
     (tmp_path / named).write_bytes(content)
     with Image.open(tmp_path / named) as opened, contextlib.suppress(OSError):
@@ -156,7 +156,7 @@ def test_truncated_files_and_other_files_are_an_error(tmp_path: Path) -> None:
 
 
 def test_few_colors_make_a_small_file_and_many_are_preserved(tmp_path: Path) -> None:
-    # Noise in two colours is larger than a palette of 256, which Pillow before 11 writes
+    # Noise in two colours takes more space than a palette of 256, which Pillow before 11 writes
     # completely.
     is_blue = np.random.default_rng(0).random((200, 200)) < 0.5
     flat = Image.fromarray(np.where(is_blue[..., None], (0, 0, 255), (255, 0, 0)).astype(np.uint8))
@@ -283,7 +283,7 @@ def test_a_page_contains_small_images_as_png_and_large_ones_as_jpeg(
 
 
 def others() -> PngInfo:
-    """Return the text chunks of A1111 and ComfyUI."""
+    """Return the text chunks written by A1111 and ComfyUI."""
     info = PngInfo()
     info.add_text("parameters", "a nurse\nSteps: 20, Seed: 1")
     info.add_text("workflow", '{"nodes": []}')

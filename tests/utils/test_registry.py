@@ -1,4 +1,4 @@
-"""Test registries: lookup by name, entry points of other packages, and errors."""
+"""Test registries: lookup by name, entry points in other packages, and errors."""
 
 import re
 import subprocess
@@ -23,7 +23,7 @@ class Letter:
 
 @pytest.fixture
 def letters(monkeypatch: pytest.MonkeyPatch) -> Registry[Letter]:
-    """Provide three entry points: a broken one, one that names a class, and one with the name of a
+    """Provide three entry points: one is broken, one names a class, and one has the name of a
     built-in object."""
 
     def points(*, group: str) -> list[EntryPoint]:
@@ -120,7 +120,7 @@ def test_entry_points_are_loaded_once_and_broken_ones_are_reported(
 def test_an_entry_point_that_its_package_also_registers_is_ignored_silently(
     letters: Registry[Letter],
 ) -> None:
-    mine = letters.register(Letter())  # what the entry point "class" refers to
+    mine = letters.register(Letter())  # the entry point "class" refers to this object
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert letters["z"] is mine

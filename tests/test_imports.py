@@ -24,9 +24,8 @@ HEAVY = {
     "scipy",
 }
 ABOVE_API = {"cli", "measure", "judge", "study", "training"}
-ON_A_HEAVY_BASE = {
-    "autoencoder.py"
-}  # a subclass needs its base class; the module itself is imported inside functions
+# A subclass needs its base class; the module itself is imported inside functions.
+ON_A_HEAVY_BASE = {"autoencoder.py"}
 
 
 def imported(tree: ast.AST) -> Iterator[str]:

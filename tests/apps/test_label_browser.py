@@ -146,9 +146,8 @@ def test_a_restarted_server_continues_at_the_right_image(
             process.wait()
         assert len(answers(out)) == 5
         with out.open("ab") as file:
-            file.write(
-                b'{"version":1,"image":"none/a-pi'
-            )  # as left by a crash in the middle of a line
+            # A crash in the middle of a line leaves this behind.
+            file.write(b'{"version":1,"image":"none/a-pi')
         with served(asking(folder, out), tmp_path / "log", port) as (address, _):
             page.goto(address)
             begin(page, "ada")

@@ -94,9 +94,8 @@ def test_prompts_take_turns_without_a_judge(tmp_path: Path) -> None:
     answer_all(study, "ada")
     assert study.log.read()[0].weight is None
     judge_images(READER, draw(tmp_path, images=15))
-    assert not label.open_study(
-        tmp_path, ["gender"], most=20
-    ).folder.weights  # a sample that was started in turn continues in turn
+    # A sample that was started in turn continues in turn.
+    assert not label.open_study(tmp_path, ["gender"], most=20).folder.weights
 
 
 def test_images_have_no_weights_if_prompts_take_turns_or_all_images_are_labelled(
@@ -155,9 +154,8 @@ def test_every_image_is_sampled_with_the_probability_that_its_weight_states() ->
         weights |= sample.weights
         hits[[int(path[:-4]) for path in sample.weights]] += 1
     chance = np.array([1 / weights[f"{i}.png"] for i in range(120)])
-    assert (
-        chance.max() > 2 * chance.min()
-    )  # some images are sampled far more often, so the test can fail
+    # Some images are sampled far more often, so the test can fail.
+    assert chance.max() > 2 * chance.min()
     assert (np.abs(hits / SETS - chance) <= 4 * np.sqrt(chance * (1 - chance) / SETS)).all()
 
 

@@ -573,9 +573,8 @@ class TestAudit:
                 else (f"thing{i} with four words", "{}")
             )
             row = np.concatenate([share, 0.1 * rng.standard_normal(5)])
-            rows[text.format(concept)] = torch.from_numpy(
-                row
-            )  # a concept of four words or more is treated as a prompt
+            # A concept of four words or more is treated as a prompt.
+            rows[text.format(concept)] = torch.from_numpy(row)
             counts.append({"prompt": concept, **dict(zip(values, 100 * share, strict=True))})
         audited = ["thing0 with four words", "A photo of a thing1 of stone."]
         audited_prompts = vldebias.audit(

@@ -160,9 +160,8 @@ def test_machine_and_drive_errors_are_not_attributed_to_the_image(tmp_path: Path
         embed(make_data(32, set(range(16, 32))), Counting(), tmp_path, shard_size=16)
     assert len(shards(tmp_path)) == 1  # the unreadable shard is not saved
     assert len(embed(make_data(32), Counting(), tmp_path, shard_size=16)) == 32
-    assert (
-        len(embed(make_data(30, set(range(15, 30))), Counting(), tmp_path, shard_size=15)) == 15
-    )  # too few to be sure
+    # There are too few images to be sure.
+    assert len(embed(make_data(30, set(range(15, 30))), Counting(), tmp_path, shard_size=15)) == 15
 
 
 def test_features_that_overflow_half_precision_raise_an_error(tmp_path: Path) -> None:
@@ -184,9 +183,8 @@ def test_settings_that_affect_features_use_separate_folders_and_labels_do_not(
         ).about["cache"]
 
     assert folder() == folder()
-    assert (
-        Path(folder()).name == "tiny-set-test-60c8c951287b80271750"
-    )  # otherwise, the existing shards would be computed again
+    # Otherwise, the existing shards would be computed again.
+    assert Path(folder()).name == "tiny-set-test-60c8c951287b80271750"
     cases = [
         folder(),
         folder(Counting(seed=1)),

@@ -207,10 +207,11 @@ def test_a_flipped_bit_and_an_unlisted_column_raise_errors(
     )
     path = save_embeddings(tmp_path / "file.npz", complete, {"a photo": torch.ones(3)})
     content = path.read_bytes()
+    # The second place is the number of arrays, at the end of the file.
     for place in (
         content.index(complete.features.tobytes()),
         len(content) - 12,
-    ):  # the number of arrays, which is at the end of the file
+    ):
         path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
         with pytest.raises(InvalidInputError, match=r"file.npz: .*cannot be read"):
             load_embeddings(path)

@@ -298,11 +298,12 @@ def test_rows_of_the_same_image_are_joined_in_order() -> None:
     with_lists = one_row_per_image("own", ["a", "a"], ["one", "two"], [("1b",), ("2b",)], {})
     assert (with_lists[1], with_lists[2]) == (["one"], [("1b", "two", "2b")])
     plain = one_row_per_image("own", ["a", "b"], ["one", "nan"], [], {})
+    # There are no rows to join.
     assert (plain[0].tolist(), plain[1], plain[2]) == (
         [0, 1],
         ["one", "nan"],
         [],
-    )  # no rows to join
+    )
 
 
 @refused(

@@ -310,9 +310,8 @@ def test_a_printed_module_accepts_its_arguments(
     loaded = importlib.import_module(module)
     if arguments and (path / "__main__.py").exists():
         loaded = importlib.import_module(f"{module}.__main__")
-    if (
-        not {"argparse", "ArgumentParser", "parser"} & vars(loaded).keys()
-    ):  # a command without arguments
+    # This command does not take arguments.
+    if not {"argparse", "ArgumentParser", "parser"} & vars(loaded).keys():
         assert not arguments
         return
     parsed = []

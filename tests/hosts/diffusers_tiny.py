@@ -127,9 +127,8 @@ class WithImages(Around):
         self, input_ids, attention_mask=None, pixel_values=None, image_grid_thw=None, **settings
     ):
         positions = settings.get("position_ids")
-        if (
-            positions is not None and positions.ndim == 3
-        ):  # time, height and width, which are equal for text
+        # These are time, height and width, which are equal for text.
+        if positions is not None and positions.ndim == 3:
             settings["position_ids"] = positions[0]
         return self.inner(input_ids=input_ids, attention_mask=attention_mask, **settings)
 

@@ -135,9 +135,8 @@ TOWERS: dict[str, Callable[[], nn.Module]] = {
     ),
     "timm-linear": lambda: make_timm("linear"),
     "timm-mlp": lambda: make_timm("mlp"),
-    "timm": lambda: make_timm(
-        ""
-    ),  # the classifier of the trunk computes the embedding, and the head is empty
+    # The classifier of the trunk computes the embedding, and the head is empty.
+    "timm": lambda: make_timm(""),
 }
 """Image towers of every kind."""
 
@@ -361,9 +360,8 @@ class Transformers(Subject):
     def seen(self) -> dict[str, Tensor]:
         model = self.host
         pixels = self.pixels()
-        inputs = {
-            key: rows[:2] for key, rows in self.inputs().items()
-        }  # as many as images, because the loss pairs them
+        # There are as many texts as images, because the loss pairs them.
+        inputs = {key: rows[:2] for key, rows in self.inputs().items()}
         output = model(**inputs, **pixels, return_loss=True)
         features = model.get_image_features(**pixels)
         outputs = {

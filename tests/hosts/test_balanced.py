@@ -82,9 +82,8 @@ def test_encoding_once_for_all_images_of_a_prompt_warns_once():
     with pytest.warns(VldebiasWarning, match="ZImagePipeline: .*num_images_per_prompt"):
         draw(pipe, PROMPTS[:1])
     assert len(attachment.sampled) == 1
-    draw(
-        pipe, PROMPTS[:1] * 4, num_images_per_prompt=1
-    )  # already warned; a further warning would be an error
+    # The warning was already issued, and a second one would be an error.
+    draw(pipe, PROMPTS[:1] * 4, num_images_per_prompt=1)
     assert sorted(attachment.sampled) == ["female"] * 2 + ["male"] * 2
 
 
@@ -168,9 +167,8 @@ def test_a_block_for_single_prompts_warns_that_images_share_a_value():
         for value in ("male", "female")
     ]
     attachment = balanced(pipe)
-    states = modular_states(
-        pipe, PROMPTS[:1], num_images_per_prompt=1
-    )  # a warning would be an error
+    # A warning would be an error.
+    states = modular_states(pipe, PROMPTS[:1], num_images_per_prompt=1)
     with pytest.warns(VldebiasWarning, match="Flux3.*num_images_per_prompt above 1"):
         modular_states(pipe, PROMPTS[:1], num_images_per_prompt=2)
     assert len(attachment.sampled) == 1

@@ -156,9 +156,8 @@ def test_a_saved_edit_fits_both_classes_of_a_checkpoint(
     with clip.debias(gender, keep_stated=False) as attachment:
         expected = clip.features()
         loaded = attachment.projections["joint"]
-    with vldebias.debias(
-        clip.host, loaded, keep_stated=False
-    ):  # no tokenizer is needed because no ids are decoded
+    # No tokenizer is needed because no ids are decoded.
+    with vldebias.debias(clip.host, loaded, keep_stated=False):
         assert torch.equal(clip.features(), expected)
     text = transformers.CLIPTextModelWithProjection.from_pretrained(tmp_path / "model").eval()
     with vldebias.debias(text, loaded, keep_stated=False):
@@ -270,9 +269,8 @@ def test_adapters_are_supported_or_rejected(clip: Transformers, gender: PromptSe
             attachment.merge()
 
 
-@pytest.mark.filterwarnings(
-    "ignore:The following device_map keys:UserWarning"
-)  # the adapter of a parameter without a module
+# This warning is about the adapter of a parameter without a module.
+@pytest.mark.filterwarnings("ignore:The following device_map keys:UserWarning")
 @pytest.mark.filterwarnings("ignore:.*offloaded, so they have no fingerprint")
 @torch.no_grad()
 def test_a_model_on_two_devices_and_disk_is_supported(gender: PromptSet, tmp_path: Any) -> None:

@@ -258,9 +258,8 @@ def test_rows_of_any_type_are_stored_as_directions() -> None:
         "theirs",
     )
     assert (table.fingerprint(), table.weights) == (None, None)
-    reordered = TextTable(
-        {"b": [0.0, -1.0], "c": [10, 24], "a": [3.0, 4.0]}
-    )  # the same directions in another order
+    # These are the same directions in a different order.
+    reordered = TextTable({"b": [0.0, -1.0], "c": [10, 24], "a": [3.0, 4.0]})
     assert table.digest == reordered.digest != TextTable({"a": [3.0, 4.0]}).digest
 
 

@@ -238,9 +238,8 @@ def test_unets_with_another_layer_before_the_prompt_or_fused_keys_are_rejected()
     bare = tiny.draw(pipe)
     attachment = everything(pipe)
     expected = tiny.draw(pipe)
-    pipe.unet.register_to_config(
-        encoder_hid_dim_type="text_proj"
-    )  # not Kolors, which can be merged
+    # Unlike Kolors, this cannot be merged.
+    pipe.unet.register_to_config(encoder_hid_dim_type="text_proj")
     refuses(pipe, attachment, "no layer is known that consumes this tensor alone")
     pipe.unet.register_to_config(encoder_hid_dim_type=None)
     pipe.unet.fuse_qkv_projections()

@@ -83,11 +83,12 @@ def test_a_projection_fitted_with_different_adapters_warns(lora, tmp_path):
     with_lora = load_edit(fit_projection(pipe, tiny.gender()).save_pretrained(tmp_path))
     with debias(pipe, with_lora):
         weights = [p for name, p in pipe.text_encoder.named_parameters() if "lora_" in name]
+        # The length is multiplied by 1.004, then by 1.006 in total, and then restored.
         for factor, warnings_due in (
             (1.004, 0),
             (1.002, 1),
             (1 / 1.006008, 0),
-        ):  # 1.004 times the length, then 1.006, then 1
+        ):
             torch._foreach_mul_([weight.detach() for weight in weights], factor)
             with warnings.catch_warnings(record=True, action="always") as caught:
                 tiny.encode(pipe)
@@ -138,9 +139,8 @@ def test_a_pipeline_can_be_cast_while_attached():
 def test_sequential_offload_warns_that_there_is_no_fingerprint():
     pipe = tiny.with_own_components(tiny.sd())
     for model in (m for m in pipe.components.values() if isinstance(m, torch.nn.Module)):
-        cpu_offload(
-            model, torch.device("cpu")
-        )  # has the effect of enable_sequential_cpu_offload on an accelerator
+        # This has the effect of enable_sequential_cpu_offload on an accelerator.
+        cpu_offload(model, torch.device("cpu"))
     assert next(pipe.text_encoder.parameters()).is_meta
     with pytest.warns(VldebiasWarning, match="offloaded, so they have no fingerprint"):
         attachment = debias(pipe, tiny.gender())

@@ -16,9 +16,8 @@ from vldebias.errors import InvalidInputError
 from vldebias.hosts.pipelines.diffusers import DiffusersHost
 from vldebias.miniature import load_clip
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*LoraLoaderMixin.*:FutureWarning"
-)  # a warning of diffusers about its own mixin
+# diffusers issues this warning about its own mixin.
+pytestmark = pytest.mark.filterwarnings("ignore:.*LoraLoaderMixin.*:FutureWarning")
 REFUSED = ("BriaFibo", "HiDream", "HunyuanDiT")
 
 
@@ -77,10 +76,11 @@ def test_the_fitted_state_is_at_the_end_of_the_prompt(name):
     (states,) = tiny.rows(result[part.place])
     if states.ndim == 3:  # the layers of a token as one vector
         states = states.flatten(-2)
+    # The prompt was either padded or truncated.
     candidates = [
         len(states) - 1 - behind,
         len(states) - 1 - behind - (len(ids[0]) - len(real)),
-    ]  # padded or truncated
+    ]
     expected = [normalize(states[i].double(), dim=-1) for i in candidates if i >= 0]
     row = host.embed([prompt], part.role)[0]
     assert min(float((row - candidate).abs().max()) for candidate in expected) < 1e-6

@@ -98,9 +98,8 @@ def test_an_empty_list_of_prompts_gives_no_rows(example: Subject) -> None:
         assert (rows.shape, rows.dtype) == ((0, row.shape[1]), row.dtype)
 
 
-@pytest.mark.filterwarnings(
-    "ignore:.*two branches of guidance"
-)  # as the error message for a pipeline recommends
+# The error message for a pipeline recommends this.
+@pytest.mark.filterwarnings("ignore:.*two branches of guidance")
 @torch.no_grad()
 def test_merging_preserves_the_output_or_is_rejected(subject: Subject, gender: PromptSet) -> None:
     before = subject.state()

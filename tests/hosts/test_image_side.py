@@ -30,9 +30,8 @@ from vldebias.hosts import resolve
 from vldebias.prompts import PromptSet
 
 KINDS = pytest.mark.parametrize("name", ["open_clip:clip", "transformers:CLIPModel"])
-EVERY = pytest.mark.parametrize(
-    "name", [name for name in SEEING if "timm-" not in name]
-)  # classes whose towers end in different layers
+# Classes whose towers end in different layers.
+EVERY = pytest.mark.parametrize("name", [name for name in SEEING if "timm-" not in name])
 BOTH = (
     "open_clip:clip",
     "open_clip:coca",
@@ -204,9 +203,8 @@ def test_all_sides_allow_only_one_attachment(name: str, gender: PromptSet, age: 
             subject.debias(age, side=second)
     another = SEEING[name]()
     tower = "visual" if hasattr(subject.host, "visual") else "visual_projection"
-    setattr(
-        another.host, tower, getattr(subject.host, tower)
-    )  # the same tower through another model
+    # This is the same tower in a different model.
+    setattr(another.host, tower, getattr(subject.host, tower))
     with (
         subject.debias(gender, side="image"),
         pytest.raises(AlreadyAttachedError, match="already has"),
@@ -240,7 +238,6 @@ def test_projections_for_other_image_towers_are_rejected(gender: PromptSet) -> N
             vldebias.debias(seeing, projection, side=side, **known)
         with pytest.raises(ProjectionMismatchError, match=r"CLIP: .*fitted on different weights"):
             vldebias.debias(reading, projection, side=side, **known)
-    unknown = projection.with_provenance(
-        image_fingerprint=None
-    )  # fitted on a text tower only, so its texts are compared
+    # An edit fitted on a text tower alone has no image fingerprint, so its text is compared.
+    unknown = projection.with_provenance(image_fingerprint=None)
     vldebias.debias(seeing, unknown, side="image").remove()

@@ -55,9 +55,8 @@ def test_transformers_features_match_forward(name: str) -> None:
         expected = model(input_ids=ids, attention_mask=torch.ones_like(ids), **inputs).image_embeds
     assert torch.allclose(normalize(features, dim=1), expected, atol=1e-5)
     assert not torch.allclose(expected[0], expected[1], atol=1e-3)
-    assert not torch.allclose(
-        features.norm(dim=1), torch.ones(3), atol=1e-3
-    )  # before normalisation
+    # These are the features before normalisation.
+    assert not torch.allclose(features.norm(dim=1), torch.ones(3), atol=1e-3)
     assert encoder.fingerprint is not None
 
 

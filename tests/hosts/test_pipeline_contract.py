@@ -21,9 +21,8 @@ from vldebias.errors import UnsupportedHostError, VldebiasError
 from vldebias.hosts.pipelines.calls import same_values
 
 pytestmark = [
-    pytest.mark.filterwarnings(
-        "ignore:.*LoraLoaderMixin.*:FutureWarning"
-    ),  # a warning of diffusers about its own mixin
+    # diffusers issues this warning about its own mixin.
+    pytest.mark.filterwarnings("ignore:.*LoraLoaderMixin.*:FutureWarning"),
     pytest.mark.filterwarnings("ignore:.*trust_remote_code.*"),
     pytest.mark.filterwarnings("ignore:In CPU autocast:UserWarning"),  # Mochi
     # The text embeddings of random towers are close to each other.

@@ -150,9 +150,8 @@ def test_every_class_is_attached_or_rejected():
     in_table = set(" ".join(tiny.TABLE["modular"]).split())
     assert len(in_table) >= 32
     for name in sorted(REFUSED & known):
-        why = (
-            ".*fails for a single prompt" if name.startswith("QwenImageEdit") else ""
-        )  # it reads an image first
+        # This pipeline reads an image first.
+        why = ".*fails for a single prompt" if name.startswith("QwenImageEdit") else ""
         with pytest.raises(UnsupportedHostError, match=name + why):
             resolve(modular_classes()[name]())
     absent = sorted(in_table - set(MODULAR))

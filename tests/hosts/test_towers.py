@@ -85,9 +85,8 @@ def test_text_features_match_those_with_full_padding(towers: Towers, captions: l
     except RuntimeError as error:  # masks of transformers 4 are in single precision
         pytest.skip(f"this release does not run in double precision: {error}")
     quick = towers.text(tokens)
-    exact = (
-        1e-6 if type(model).__name__ == "AlignModel" else 1e-12
-    )  # its softmax is always in single precision
+    # Its softmax is always in single precision.
+    exact = 1e-6 if type(model).__name__ == "AlignModel" else 1e-12
     assert torch.allclose(quick, slow, atol=exact)
     parameters = [p for p in model.parameters() if p.is_floating_point()]
     weights = torch.randn_like(slow)

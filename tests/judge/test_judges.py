@@ -156,9 +156,8 @@ def test_a_transformers_classifier_can_be_a_judge(classifier: Path) -> None:
         np.stack([probabilities[:, 0] + probabilities[:, 2], probabilities[:, 1]], axis=1),
         atol=1e-6,
     )
-    np.testing.assert_allclose(
-        1 - race_probabilities.sum(1), probabilities[:, 3], atol=1e-6
-    )  # nobody is visible, so it is none of the values
+    # Nobody is visible, so it is none of the values.
+    np.testing.assert_allclose(1 - race_probabilities.sum(1), probabilities[:, 3], atol=1e-6)
     assert plain.fingerprint != merged.fingerprint
     assert plain.name == str(classifier)
 
@@ -206,9 +205,8 @@ def test_rejection_prompts_compete_with_the_values() -> None:
 
 
 def test_the_scale_is_the_logit_scale_of_the_model() -> None:
-    assert judges.logit_scale(SimpleNamespace(temperature=torch.tensor(0.02))) == pytest.approx(
-        50
-    )  # as in ALIGN
+    # ALIGN has this layout.
+    assert judges.logit_scale(SimpleNamespace(temperature=torch.tensor(0.02))) == pytest.approx(50)
     with pytest.raises(InvalidInputError, match="SimpleNamespace"):
         judges.logit_scale(SimpleNamespace(logit_scale=None))
 

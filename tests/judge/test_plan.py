@@ -262,9 +262,8 @@ def test_every_image_equals_what_the_pipeline_generates_from_its_noise(
             debias(pipe, PEOPLE, method="cali", keep_stated=False)
         call = {"generator": noise, "num_inference_steps": 2, "guidance_scale": 3.0, **SIZE}
         expected = pipe(image.prompt, **call).images[0]
-        assert (
-            np.abs(pixels(finished, image) - np.asarray(expected).astype(int)).max() <= 1
-        )  # generated in a batch here, and individually there
+        # One was generated in a batch and the other individually.
+        assert np.abs(pixels(finished, image) - np.asarray(expected).astype(int)).max() <= 1
 
 
 def test_stated_prompts_are_unchanged_by_default(finished: GeneratedImages) -> None:
@@ -503,9 +502,8 @@ def test_every_method_for_pipelines_can_be_a_variant(method: str, tmp_path: Path
         (pixels(made, a) != pixels(made, b)).any() for a, b in zip(none, mitigated, strict=True)
     )
     assert changed or method == "none"
-    expected = (
-        "balanced-prompts" if method == "default" else method
-    )  # the default for prompt sets about people
+    # This is the default for prompt sets about people.
+    expected = "balanced-prompts" if method == "default" else method
     assert made.metadata(mitigated.images[0])["method"] == expected
 
 

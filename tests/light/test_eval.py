@@ -15,9 +15,8 @@ from vldebias.report.result import Result
 
 pytest.importorskip("pandas", reason="the core alone is there; see test_core.py")
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::vldebias.errors.VldebiasWarning"
-)  # issued because of the dimension of random embeddings
+# The dimension of random embeddings triggers a warning.
+pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 
 DIM = 32
 IMAGES = 60

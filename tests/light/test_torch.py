@@ -18,9 +18,8 @@ torch = pytest.importorskip("torch", reason="the core alone is there; see test_c
 np = pytest.importorskip("numpy")
 from vldebias.data import Embeddings, load_embeddings, save_embeddings  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::vldebias.errors.ClassSignalWarning"
-)  # issued because of the dimension of random embeddings
+# The dimension of random embeddings triggers a warning.
+pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
 
 DIM = 32
 

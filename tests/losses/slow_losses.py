@@ -206,9 +206,8 @@ class GlobalContrast:
             gradient = 1 / self.n
             for i in range(b):
                 slope = -eps[j] / tau if i == j else -scale * float(exps[i][j].detach()) / tau
-                gradient += (
-                    tau / (eps[i] + self.u[items[i]]) * slope / self.n
-                )  # the paper divides by b, which is inconsistent
+                # The paper divides by b, which is inconsistent.
+                gradient += tau / (eps[i] + self.u[items[i]]) * slope / self.n
             gradients.append(gradient)
         for item, gradient in zip(items, gradients, strict=True):
             self.zeta[item] -= self.lr * self.n * tau * gradient  # lr in units of tau

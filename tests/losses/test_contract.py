@@ -357,9 +357,8 @@ def test_blocks_are_not_kept_for_the_backward_pass(loss: Case) -> None:
     """The memory that autograd keeps after the forward pass is linear in n. Keeping all blocks
     would take n^2."""
     assert _held(loss, 192, 8) < 2.2 * _held(loss, 96, 8)
-    if (
-        loss.name != "sigmoid"
-    ):  # the sigmoid loss computes its gradient with each block, so it never keeps the full matrix
+    # The sigmoid loss computes its gradient with each block, so it never keeps the full matrix.
+    if loss.name != "sigmoid":
         assert _held(loss, 96, None) >= 96 * 96
 
 

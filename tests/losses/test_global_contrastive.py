@@ -151,9 +151,8 @@ def test_the_estimate_matches_the_true_popularity_of_a_known_distribution() -> N
     )
     x = disc[disc.square().sum(1) <= 1][:n]
     slope = x / TAU
-    total = (
-        torch.expm1(slope) / slope
-    )  # per axis, the integral of e^{x y / tau} over [0, 1] and its inverse
+    # This is, per axis, the integral of e^{x y / tau} over [0, 1] and its inverse.
+    total = torch.expm1(slope) / slope
     y = (
         torch.log1p(torch.rand(n, 2, generator=generator, dtype=torch.float64) * torch.expm1(slope))
         / slope

@@ -58,9 +58,8 @@ def test_group_accuracy_matches_fairlearn_for_any_array() -> None:
         == pytest.approx(frame.group_min())
     )
     assert by_group.average == pytest.approx(frame.overall)
-    column = pandas.Series(
-        groups, index=np.arange(500)[::-1], dtype=object
-    )  # the type with which pandas 2 stores strings
+    # pandas 2 stores strings with this type.
+    column = pandas.Series(groups, index=np.arange(500)[::-1], dtype=object)
     assert group_accuracy(torch.tensor(predictions), labels.tolist(), column) == by_group
 
 
@@ -96,13 +95,14 @@ def test_constant_groups_have_wilson_intervals() -> None:
             (0.7 - below, 0.7 + above),
         ),
         (accuracy_gap, apart, 98 / 120 - 0.4, 90 / 120 - 0.5, None),
+        # A group is missing from some resamples.
         (
             Reweighted(np.array([1, 0])),
             [[[0, 1], [1, 0]], [[90, 0], [0, 210]]],
             0.5,
             0.5,
             None,
-        ),  # in some resamples
+        ),
     ):
         (drawn,) = resampled_counts(np.array(cells), 2000, 0)
         figure, interval, change = interval_of(metric, np.array(cells), drawn)
@@ -208,9 +208,8 @@ def test_k_variance_is_the_cost_of_the_optimal_matching(k: int) -> None:
         [min(np.linalg.norm(a - b[order], axis=1).mean() for order in orders) for a, b in pairs]
     )
     assert k_variance(points, k=k, seed=5) == pytest.approx(expected, rel=1e-12)
-    assert k_variance(points + 2.0**20, k=k, seed=5) == pytest.approx(
-        expected, rel=1e-8
-    )  # far from the origin
+    # The points are far from the origin.
+    assert k_variance(points + 2.0**20, k=k, seed=5) == pytest.approx(expected, rel=1e-8)
     assert k_variance(points) == k_variance(points, k=6, seed=0)
     many = np.random.default_rng(1).normal(size=(204, 2))
     assert (k_variance(many), k_variance([[0, 0], [3, 4]])) == (
@@ -244,15 +243,13 @@ def test_the_interval_of_alpha_equals_a_bootstrap_over_units() -> None:
     labels[2, rng.random(40) < 0.3] = NAN
     drawn = [alpha_of(labels[:, rng.integers(0, 40, 40)]) for _ in range(1000)]
     alpha = agreement(labels, resamples=2000, seed=0).alpha
-    assert (
-        agreement(torch.tensor(np.nan_to_num(labels, nan=-1)).long()).alpha == alpha
-    )  # a negative code means no answer
+    # A negative code means no answer.
+    assert agreement(torch.tensor(np.nan_to_num(labels, nan=-1)).long()).alpha == alpha
     assert (alpha.low, alpha.high) == pytest.approx(
         tuple(np.quantile(drawn, [0.025, 0.975])), abs=0.03
     )
-    rare = agreement(
-        np.array([[0] * 9 + [1], [0] * 9 + [1]])
-    ).alpha  # resamples without a second value are excluded
+    # Resamples without a second value are excluded.
+    rare = agreement(np.array([[0] * 9 + [1], [0] * 9 + [1]])).alpha
     assert (rare.low, rare.high) == (1, 1)
 
 

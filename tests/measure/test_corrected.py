@@ -71,10 +71,11 @@ def test_corrected_shares_are_unbiased_and_covered_for_any_judge(name, stratifie
     error = np.std(estimates, axis=0) / np.sqrt(len(estimates))
     np.testing.assert_array_less(np.abs(np.mean(estimates, axis=0) - TRUE), 4 * error)
     assert np.mean(held) > 0.9
+    # The judge alone is far off, so the test can fail.
     if name in (
         "calls women men",
         "says the opposite",
-    ):  # the judge alone is far off, so the test can fail
+    ):
         assert abs((judged == FEMALE).mean() - TRUE[FEMALE]) > 0.1
 
 
@@ -126,9 +127,8 @@ def test_labels_for_all_images_give_the_human_shares():
 def test_weights_correct_unequal_sampling_within_an_answer():
     rng = np.random.default_rng(1)
     sure = rng.random(4000) < 0.8
-    truth = np.where(
-        sure, MALE, FEMALE
-    )  # the judge always answers "man", and only errs when it is unsure
+    # The judge always answers "man", and only errs when it is unsure.
+    truth = np.where(sure, MALE, FEMALE)
     chosen = np.concatenate(
         [
             rng.choice(np.flatnonzero(sure == is_sure), 50, replace=False)
@@ -144,9 +144,8 @@ def test_weights_correct_unequal_sampling_within_an_answer():
     estimate = corrected_shares(judged, people, 2, weights=weights)
     np.testing.assert_allclose(estimate.shares[0], sure.mean())
     assert abs(corrected_shares(judged, people, 2).shares[0] - 0.5) < 1e-9
-    assert (
-        np.ptp(estimate.figures(2)[MALE]) < 0.1
-    )  # both kinds are known exactly, so only their mixture is estimated
+    # Both kinds are known exactly, so only their mixture is estimated.
+    assert np.ptp(estimate.figures(2)[MALE]) < 0.1
 
 
 def test_a_constant_judge_leaves_the_human_shares_unchanged():

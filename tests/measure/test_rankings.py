@@ -182,9 +182,8 @@ def test_ranks_agree_with_a_sort_including_ties_for_any_block_size(
     generator = torch.Generator().manual_seed(seed)
     of_items = torch.randint(codes, (n,), generator=generator)
     query_codes = of_items[torch.randint(n, (q,), generator=generator)]  # a code that some item has
-    queries, items = (
-        torch.randn(size, 4, generator=generator).round() for size in (q, n)
-    )  # many ties
+    # Rounding creates many ties.
+    queries, items = (torch.randn(size, 4, generator=generator).round() for size in (q, n))
     with patch.object(module, "_SCORES", 3 * n):
         places = first_hits(queries, items, query_codes, of_items).tolist()
     for i, (row, code) in enumerate(zip(queries @ items.T, query_codes, strict=True)):

@@ -86,9 +86,8 @@ def test_methods_share_their_resamples() -> None:
     assert percentile_interval(drawn["after"] - drawn["before"]) == pytest.approx(
         (direct.low, direct.high)
     )
-    assert (
-        direct.low > 0 > percentile_interval(drawn["after"] - drawn["before"][::-1])[0]
-    )  # unpaired
+    # The resamples are unpaired if one of them is reversed.
+    assert direct.low > 0 > percentile_interval(drawn["after"] - drawn["before"][::-1])[0]
 
 
 def test_tensors_are_accepted_and_seeds_reproduce() -> None:
@@ -130,9 +129,8 @@ def test_weights_and_counts_equal_those_of_sampled_rows(monkeypatch: pytest.Monk
         assert (
             stats.ks_2samp(law(weights[:, :9], axis=1), law(weights_of_some, axis=1)).pvalue > 1e-3
         )
-    (fewer,) = counts_of(
-        np.array([2, 2]), 20_000, 0, size=3
-    )  # its mean has the variance of a sample mean
+    # Its mean has the variance of a sample mean.
+    (fewer,) = counts_of(np.array([2, 2]), 20_000, 0, size=3)
     assert (fewer[:, 0] / 3).var() == pytest.approx(
         np.array([1, 1, 0, 0]).var(ddof=1) / 4, rel=0.05
     )
@@ -142,9 +140,8 @@ def test_weights_and_counts_equal_those_of_sampled_rows(monkeypatch: pytest.Monk
         parts = [*weights_of(40, 4000, 3, 40)], [*counts_of(np.ones((2, 20), int), 4000, seed=3)]
         assert [*map(len, parts)] == [number] * 2
         for blocks, expected in zip(parts, (weights, counts), strict=True):
-            assert np.array_equal(
-                np.concatenate(blocks), expected
-            )  # the memory limit does not change the numbers
+            # The memory limit does not change the numbers.
+            assert np.array_equal(np.concatenate(blocks), expected)
 
 
 def test_counting_distinct_rows_gives_the_same_intervals(
@@ -167,9 +164,8 @@ def test_a_recentred_interval_is_centred_on_its_value() -> None:
     drawn = np.linspace(10, 20, 101)
     assert recentred_interval(3.0, drawn) == pytest.approx((3 - 4.75, 3 + 4.75))
     assert recentred_interval(3.0, drawn, level=0.5) == pytest.approx((0.5, 5.5))
-    assert recentred_interval(3.0, np.array([0.0] * 99 + [100.0])) == pytest.approx(
-        (2.0, 3.0)
-    )  # the interval contains the value
+    # The interval contains the value.
+    assert recentred_interval(3.0, np.array([0.0] * 99 + [100.0])) == pytest.approx((2.0, 3.0))
 
 
 @given(st.integers(1, 400), st.data())

@@ -120,13 +120,11 @@ def test_leace_makes_the_smallest_change_among_all_erasing_maps() -> None:
     output_factor, right, _ = leace(Labelled(rows, codes[:, None]))
     centred = rows - rows.mean(0)
     least = ((centred @ right) @ output_factor.T).square().sum(1).mean()
-    direction = normalize(
-        centred.T @ (concept - concept.mean()), dim=0
-    )  # the part that the map must remove
+    # This is the part that the map must remove.
+    direction = normalize(centred.T @ (concept - concept.mean()), dim=0)
     for candidate in (direction, *normal(20, 6, 1, seed=4)):
-        change = (centred @ candidate) @ (
-            direction / (candidate.T @ direction)
-        ).T  # x - d (o x) / (o d) also erases d
+        # The map x - d (o x) / (o d) also erases d.
+        change = (centred @ candidate) @ (direction / (candidate.T @ direction)).T
         assert change.square().sum(1).mean() >= least - 1e-9
 
 
@@ -158,9 +156,10 @@ def test_given_labels_take_precedence_over_zero_shot_labels() -> None:
         "job": ["cook"] * len(gender),
         "sex": [("Male", "Female")[code] for code in gender.tolist()],
     }
+    # The column is found by its values.
     renamed = replace(
         reference_problem, reference=replace(reference_problem.reference, labels=words)
-    )  # the column is found by its values
+    )
     torch.testing.assert_close(
         renamed.fit("leace", "joint").image(images), from_labels.image(images)
     )
@@ -170,10 +169,11 @@ def test_given_labels_take_precedence_over_zero_shot_labels() -> None:
     ({"job": ["cook", "judge"] * 300}, r"\['job'\]"),
     ({"gender": ["male", "female"]}, "600 images, got 2"),
     ({"gender": ["male", ""] * 300}, r"\['gender'\]"),
+    # Without labels, the zero-shot value of a single image is used.
     (
         {},
         r"at least two of the values \['male', 'female'\] of g",
-    ),  # the zero-shot value of one image
+    ),
 )
 def test_unsuitable_labels_are_rejected(labels: dict[str, list[str]]) -> None:
     reference_problem, images, _ = problem()
@@ -209,9 +209,8 @@ def test_spd_only_changes_the_probe_directions() -> None:
     moved = edit.image(images)
     basis = torch.linalg.qr(null_space_probes(labelled(reference_problem, "joint").known()).T).Q
     assert ((moved @ basis).std(0) < 1e-10).all()
-    assert (
-        (moved @ basis).mean(0).abs() > 1e-4
-    ).any()  # the mean is added back, unlike in nullspace projection
+    # The mean is added back, unlike in nullspace projection.
+    assert ((moved @ basis).mean(0).abs() > 1e-4).any()
     rest = EYE - basis @ basis.T
     torch.testing.assert_close(moved @ rest, images @ rest)
     assert probe(images, gender) > 0.9

@@ -389,9 +389,8 @@ def test_the_default_removes_at_most_one_percent_of_the_space_or_one_direction_e
     edit = only(fit_projections(host, SET))
     assert edit.removed == pytest.approx(edit.dim / 100, rel=1e-6)
     scatter = pair_scatters(Problem(host, SET), host.roles[0])[0]
-    expected = CalibratedProjection.solve(
-        [scatter], None, edit.lam
-    )  # this is Lemma 7.2 at the recorded lam
+    # This is Lemma 7.2 at the recorded lam.
+    expected = CalibratedProjection.solve([scatter], None, edit.lam)
     assert torch.allclose(edit.matrix(), expected.matrix(), atol=1e-9)
     assert 0 < edit.lam < 500
     assert only(fit_projections(host, [FIVE, TONES])).removed == pytest.approx(2, rel=1e-6)
@@ -433,9 +432,8 @@ def test_narrow_edits_and_models_do_not_warn(host: Host) -> None:
         with warnings.catch_warnings(action="ignore", category=vldebias.errors.ClassSignalWarning):
             edit = Problem(rows, SET).fit("cali", "joint")
         assert edit.removed > edit.dim / 40
-    with pytest.warns(
-        WideEditWarning, match="removes 3.0 of 4"
-    ):  # two directions per attribute are a small part of any space
+    # Two directions per attribute are a small part of any space.
+    with pytest.warns(WideEditWarning, match="removes 3.0 of 4"):
         Problem(table, replace(pair, spurious=("a", "b", "c"))).fit("orth", "joint")
 
 

@@ -179,9 +179,8 @@ def test_classes_are_pooled_if_none_has_a_pair() -> None:
 
 def test_a_class_without_a_pair_is_excluded() -> None:
     images, attribute, label = people(400, seed=9)
-    means = split(
-        VALUES, CLASSES, images[(label == 0) | (attribute == 0)]
-    )  # water has only one value
+    # Water has only one value.
+    means = split(VALUES, CLASSES, images[(label == 0) | (attribute == 0)])
     land = split(VALUES, None, images[label == 0]).scatter
     torch.testing.assert_close(means.scatter, land)
 
@@ -192,9 +191,8 @@ def test_stability_is_the_cosine_between_the_two_halves(noise: float, stable: bo
     cosines = []
     for seed in range(30):
         images, *_ = people(120, seed=seed, noise=noise)
-        texts = (
-            normalize(normal(2, DIM, seed=5), dim=1) if not stable else VALUES
-        )  # texts that split the images at random
+        # Random texts split the images at random.
+        texts = normalize(normal(2, DIM, seed=5), dim=1) if not stable else VALUES
         stabilities.append(split(texts, None, images).stability)
         halves = [(half, (half @ texts.T).argmax(1)) for half in (images[0::2], images[1::2])]
         first_difference, second_difference = (
@@ -259,9 +257,8 @@ def world(portraits: Any) -> tuple[Host, Tensor]:
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
 class TestOnAModel:
-    @pytest.mark.filterwarnings(
-        "ignore::vldebias.errors.ReferenceWarning"
-    )  # 400 images are few for ten pairs
+    # 400 images are few for ten pairs.
+    @pytest.mark.filterwarnings("ignore::vldebias.errors.ReferenceWarning")
     def test_several_attributes_with_several_values_are_solved_jointly(
         self, world: tuple[Host, Tensor]
     ) -> None:
@@ -278,9 +275,8 @@ class TestOnAModel:
             model, sets, method="equalise", lam=[1e7, 1e7], reference=reference
         )
         eye = torch.eye(fitted.dim, dtype=torch.float64)
-        assert (
-            torch.linalg.matrix_rank(eye - fitted.matrix()) == 5
-        )  # one direction for two values, four for five
+        # There is one direction for two values, and there are four for five.
+        assert torch.linalg.matrix_rank(eye - fitted.matrix()) == 5
         for scatter in scatters:
             assert (scatter @ fitted(eye).T).norm() < 1e-3 * scatter.norm()
 

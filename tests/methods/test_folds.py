@@ -51,9 +51,8 @@ def world(lean: float, biased: float) -> tuple[TextTable, PromptSet]:
     for value, sign in (("male", 1), ("female", -1)):
         rows[f"A photo of a {value}."] = PERSON + 0.3 * sign * GENDER
         for i, (name, c) in enumerate(zip(NAMES, CONCEPT, strict=True)):
-            detail = (
-                0.05 * normal(CONCEPTS, DIM, seed=5)[i]
-            )  # a concept-specific part, which does not predict other concepts
+            # This part is specific to the concept and does not predict other concepts.
+            detail = 0.05 * normal(CONCEPTS, DIM, seed=5)[i]
             rows[f"A photo of a {value} {name}."] = (
                 PERSON + 0.4 * c + sign * (0.3 * GENDER + detail)
             )

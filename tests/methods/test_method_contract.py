@@ -100,9 +100,10 @@ def cases(portraits: Any) -> dict[str, Case]:
 
 
 ON = [(name, "model") for name in NAMES if MODELS in DECLARED[name].hosts]
+# The default for pipelines rewrites prompts.
 ON += [
     (name, "pipeline") for name in NAMES if PIPELINES in DECLARED[name].hosts and name != "default"
-]  # it rewrites prompts
+]
 
 
 def test_every_declared_method_is_registered_in_order_and_follows_its_declaration() -> None:

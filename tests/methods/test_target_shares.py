@@ -112,9 +112,8 @@ def test_two_groups_reach_their_shares_on_held_out_images(wanted: tuple[float, .
     assert (before - torch.tensor(wanted)).abs().max() > 0.3, (
         "the queries must lean, otherwise the test shows nothing"
     )
-    assert (
-        after - torch.tensor(wanted)
-    ).abs().max() < 0.08  # images on a sphere are not quite normal
+    # Images on a sphere are not quite normal.
+    assert (after - torch.tensor(wanted)).abs().max() < 0.08
     assert (after.mean(0) - torch.tensor(wanted)).abs().max() < 0.05
 
 

@@ -44,8 +44,7 @@ def test_a_pipeline_reads_the_picture_size_from_its_autoencoder():
     assert isinstance(pipeline, StableDiffusionPipeline)
     side = pipeline.unet.config.sample_size * pipeline.vae_scale_factor
     assert side == pipeline.vae.config.sample_size == 64
-    assert (
-        pipeline.vae.config.scaling_factor > 1
-    )  # measured after training; a new autoencoder has 1
+    # The factor was measured after training, and a new autoencoder has 1.
+    assert pipeline.vae.config.scaling_factor > 1
     assert not any(weight.requires_grad for weight in pipeline.vae.parameters())
     assert pipeline.vae.config.latent_channels == pipeline.unet.config.in_channels

@@ -203,10 +203,11 @@ def test_a_different_build_is_found_through_the_environment(monkeypatch, tmp_pat
 
 def test_weights_of_a_different_version_are_rejected(tmp_path):
     weights = load_weights(weights_dir() / "judge.safetensors")
+    # The integers count batches.
     assert {weight.dtype for weight in weights.values()} == {
         torch.float32,
         torch.int64,
-    }  # counts of batches
+    }
     for change in ({"features.0.weight": torch.zeros(32, 3, 5, 5)}, {}):
         weights.pop("features.0.weight")
         save_file(weights | change, tmp_path / "judge.safetensors")

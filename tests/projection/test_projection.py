@@ -367,9 +367,8 @@ def test_projections_follow_the_estimator_interface() -> None:
     assert torch.equal(made.transform(S8[:, 0]), made(S8[:, 0]))
     assert torch.equal(made.image(S8[:, 0]), made(S8[:, 0]))
     torch.testing.assert_close(clone(made).fit(S8, A8).matrix(), made.matrix())
-    torch.testing.assert_close(
-        made.fit(S8).matrix(), fit(S8, None, 7.0).matrix()
-    )  # refitting discards the first fit
+    # Refitting discards the first fit.
+    torch.testing.assert_close(made.fit(S8).matrix(), fit(S8, None, 7.0).matrix())
 
 
 def test_a_weight_shared_by_all_attributes_is_recorded_as_a_single_number() -> None:

@@ -316,9 +316,8 @@ def test_a_set_can_be_reloaded_from_its_file(tmp_path: Path) -> None:
     )
     read = load_prompts(made.to_yaml(tmp_path / "mine.yaml"))
     assert (read, read.hash) == (made, made.hash)
-    assert (
-        "A photo of a male doctor." not in (tmp_path / "mine.yaml").read_text()
-    )  # stored as words and templates
+    # The set is stored as words and templates.
+    assert "A photo of a male doctor." not in (tmp_path / "mine.yaml").read_text()
     plain = (
         make_prompt_set("plain", GENDER, ["médecin"])
         .to_yaml(tmp_path / "plain.yaml")

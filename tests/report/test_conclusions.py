@@ -50,11 +50,12 @@ def test_a_verdict_needs_an_interval_that_excludes_zero_beyond_float_noise(
 def test_nothing_to_remove_is_the_verdict_at_chance_if_the_interval_is_narrow(
     none: float, width: float, after: float, expected: str
 ) -> None:
+    # The chance level is 0.0 to 0.2.
     rows = [
         bias("none", none, interval=(none - width, none + width)),
         bias("default", after, change=DOWN),
         bias("random", 0.1),
-    ]  # chance level: 0.0 to 0.2
+    ]
     measured = result(rows, protocol("search"))
     assert readable(measured).query("method == 'default'").verdict.tolist() == [expected]
     (conclusion,) = measured.conclusions()

@@ -102,9 +102,8 @@ def mutants_of(file: str, source: str) -> Iterator[Mutant]:
             *getattr(node, "decorator_list", ()),
             getattr(node, "returns", None),
         ]
-        of_zip = (
-            isinstance(node, ast.keyword) and node.arg == "strict"
-        )  # makes no difference for lists of equal length
+        # This makes no difference for lists of equal length.
+        of_zip = isinstance(node, ast.keyword) and node.arg == "strict"
         parts.append(getattr(node, "value" if of_zip else "annotation", None))
         if isinstance(node, LEFT_UNCHANGED) or (
             isinstance(node, ast.Call) and getattr(node.func, "id", "") == "warn"

@@ -196,9 +196,8 @@ def test_balanced_counts_give_all_groups_the_same_size(sizes: list[int], seed: i
         counts = balanced_counts(groups, balance, generator)
         assert np.bincount(groups, weights=counts).tolist() == [target] * len(sizes)
         for group in range(len(sizes)):
-            assert (
-                np.ptp(counts[groups == group]) <= 1
-            )  # "sub" never repeats a row, "up" never omits one
+            # "sub" never repeats a row, and "up" never omits one.
+            assert np.ptp(counts[groups == group]) <= 1
         assert counts.max() <= 1 if balance == "sub" else counts.min() >= 1
 
 

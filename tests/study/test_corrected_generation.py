@@ -14,9 +14,8 @@ from vldebias.study import SharesTask
 from vldebias.study.inputs import Inputs
 from vldebias.utils.options import Options
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:people:vldebias.errors.SuspectInputWarning"
-)  # only a few labels
+# There are only a few labels.
+pytestmark = pytest.mark.filterwarnings("ignore:people:vldebias.errors.SuspectInputWarning")
 
 
 class Wrong(Reader):

@@ -146,9 +146,10 @@ class TestMargins:
         spreads = np.array([k_variance(rows[codes == code].float()) for code in range(3)])
         steepest = [float(slope.norm(dim=1)[codes == code].max()) for code in range(3)]
         np.testing.assert_allclose(variance, spreads)
+        # Each class has 20 rows.
         np.testing.assert_allclose(
             values["kv_margin"], margin.detach() / np.mean(spreads * steepest)
-        )  # 20 rows per class
+        )
         np.testing.assert_allclose(values["kv_gn_margin"], values["gn_margin"] / np.mean(spreads))
 
     @settings(max_examples=15)

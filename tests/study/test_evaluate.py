@@ -141,9 +141,8 @@ def test_fitted_edits_and_methods_are_measured_next_to_named_ones(folder: Path) 
     result = run(folder, projections=(folder / "half",), methods=("cali",), lam=50.0)
     rows = [row for row in result.rows if row.method == "half"]
     expected = [result.row(row.task, row.metric, "cali", subset=row.subset).value for row in rows]
-    assert [row.value for row in rows] == pytest.approx(
-        expected, abs=1e-6
-    )  # the file stores the text embeddings in float32
+    # The file stores the text embeddings in float32.
+    assert [row.value for row in rows] == pytest.approx(expected, abs=1e-6)
     assert rows
     fitted.save_pretrained(folder / "of a pipeline" / "text_encoder")
     with pytest.raises(InvalidInputError, match=r"\['text_encoder'\]"):

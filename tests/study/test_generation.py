@@ -439,9 +439,10 @@ def test_prompts_in_custom_wording_are_measured(tmp_path: Path) -> None:
         (genders((drawn, shows), variant="none", concept=job, part="wordings") != UNKNOWN).sum()
         for job in UNSEEN
     ]
+    # This is the gap of a fair coin.
     assert chance.value == pytest.approx(
         np.mean([(1 / (np.pi * n)) ** 0.5 for n in known]), rel=0.1
-    )  # the gap of a fair coin
+    )
     assert ("recognised", "cali", subset) in rows, "the judge knows every concept"
     assert [name for metric, _, name in rows if metric == "unchanged"] == [
         f"prompts {kind}" for kind in OTHERS

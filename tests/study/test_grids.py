@@ -87,9 +87,8 @@ def test_cells_equal_what_the_pipeline_generates_with_each_method() -> None:
     assert attachment_of(pipe) is None
     named = np.asarray(picture)[HEAD:, :LABEL].reshape(6, CELL + GAP, -1)
     assert (named[:, :34].min(axis=(1, 2)) < 128).all()  # each row has the name of its method
-    assert (
-        (named[:, 34:].min(axis=(1, 2)) < 200) == [True, False, False] * 2
-    ).all()  # and a label shows its prompt
+    # A label shows the prompt.
+    assert ((named[:, 34:].min(axis=(1, 2)) < 200) == [True, False, False] * 2).all()
     options = {"by name": {}, "as an edit": {"lam": 5}}
     for j, name in enumerate(methods):
         if name != "as it is":

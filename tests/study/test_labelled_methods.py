@@ -115,7 +115,6 @@ def test_the_gallery_can_be_its_own_reference_without_labels() -> None:
     )
     with pytest.raises(InvalidInputError, match="leace would learn from their labels"):
         disjoint(gallery, gallery, methods=["equalise", "leace"])
-    blind, _ = disjoint(
-        Embeddings.from_arrays(rows), gallery, methods=["leace"]
-    )  # it then uses zero-shot labels
+    # It then uses zero-shot labels.
+    blind, _ = disjoint(Embeddings.from_arrays(rows), gallery, methods=["leace"])
     assert blind is not None

@@ -35,9 +35,8 @@ from vldebias.study.tasks.retrieval import Gallery, RetrievalTask, relevance
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning"),
-    pytest.mark.filterwarnings(
-        "ignore::vldebias.errors.SuspectInputWarning"
-    ),  # images and text are noise here
+    # Images and text are noise here.
+    pytest.mark.filterwarnings("ignore::vldebias.errors.SuspectInputWarning"),
 ]
 JOBS = ("doctor", "nurse", "pilot", "police officer", "officer")
 QUERIES = tuple(f"A photo of a {job}." for job in JOBS)
@@ -229,10 +228,11 @@ def test_recall_agrees_with_torchmetrics(method: str, k: int) -> None:
     is_caption = torch.nn.functional.one_hot(code, len(CAPTIONS))
     image = torch.arange(N)[:, None]
     recalls = []
+    # There is one query for each image.
     ways = {
         "image to text": (scores, is_caption),
         "text to image": (scores.T[code], is_caption.T[code]),
-    }  # one query for each image
+    }
     for way, (queries, relevant) in ways.items():
         hits = RetrievalHitRate(top_k=k)(
             queries.flatten(), relevant.flatten(), image.expand_as(queries).flatten()
@@ -281,10 +281,11 @@ def test_accuracy_matches_scikit_learn(method: str) -> None:
         {"images": N - 5, "without a label": 5},
     )
     assert mean.interval[0] < mean.value < mean.interval[1]
+    # The attribute's own column is not used.
     assert {f.subset for f in part.rows if f.metric == "accuracy"} == {
         "",
         *CLASSES,
-    }  # not the attribute's own column
+    }
 
 
 def test_precision_counts_the_images_named_by_the_query() -> None:
@@ -488,10 +489,11 @@ def test_skew_of_galleries_and_resamples_matches_naive_functions(problem, prior:
     scores, labels, k = problem
     gallery = Gallery(labels, [k], prior, resamples=5, seed=7)
     present = np.unique(labels.codes)
+    # "d" is not included.
     assert (gallery.names, len(gallery.prior)) == (
         tuple("abcd"[i] for i in present),
         len(present),
-    )  # "d" is not included
+    )
     drawn = gallery.skews({"none": rankings(scores)})["none"]
     (weights,) = resampled_weights(len(labels), 5, 7, len(labels))
     for b, held in enumerate([np.ones(len(labels), int), *weights]):

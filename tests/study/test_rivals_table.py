@@ -52,10 +52,11 @@ def test_a_value_is_the_mean_over_the_splits(result: Result) -> None:
             for name in ("cali", "difference", "equalise", "leace", "roboshot")
         ),
     }
+    # There is no text for "suffix".
     assert set(frame.method) == {
         *titles,
         "LEACE of images, zero-shot labels",
-    }  # there is no text for "suffix"
+    }
     for name in titles:
         mean = result.row("jobs", "max_skew@20", name)
         assert mean.interval[0] <= mean.value <= mean.interval[1]
@@ -85,10 +86,11 @@ def test_the_table_lists_what_each_method_needs_and_marks_the_attached_one(
 ) -> None:
     lines = compared(result, "jobs").splitlines()
     rows = {line.split(" | ")[0].strip("| "): line for line in lines[2:]}
+    # The worst comes last.
     assert (list(rows)[-1], "**labels**" in rows["`leace`"]) == (
         "`none`",
         True,
-    )  # the worst comes last
+    )
     assert "**labels**" not in rows["`equalise`"] + rows["`leace, zero-shot labels`"]
     # Searches are not edited based on text alone, so only classification marks the default's
     # method.

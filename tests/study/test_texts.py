@@ -39,15 +39,13 @@ GENDER = PromptSet(
 )
 FREE = ["A photo of a nurse.", "A photo of the manager.", "A photo of a pilot."]
 STATED = ["A photo of a male nurse.", "a photo of a WOMAN"]
-TONES = {
-    tone: [tone] for tone in ("pale", "tan", "dark-skinned")
-}  # three prompts per concept, three pairs
+# Each concept has three prompts and three pairs.
+TONES = {tone: [tone] for tone in ("pale", "tan", "dark-skinned")}
 TONED = make_prompt_set(
     "tones", TONES, ["nurse", "plumber", "chef"], test_concepts=["pilot", "clerk"]
 )
-TONED = replace(
-    TONED, groups=(*TONED.groups[:2], TONED.groups[2][:2])
-)  # except for one in the last concept, which therefore counts less
+# One prompt of the last concept is missing, so the concept counts less.
+TONED = replace(TONED, groups=(*TONED.groups[:2], TONED.groups[2][:2]))
 SETTINGS = [  # method, strength, keep_stated
     ("cali", 1.0, False),
     ("cali", 0.0, True),
@@ -121,9 +119,8 @@ def test_under_matches_the_output_of_an_attached_model(
         )
         how = {"method": method, "lam": lam, "strength": strength, "keep_stated": keep}
         with vldebias.debias(model, GENDER, tokenizer=tokenizer, **how):
-            again = resolve(model, tokenizer=tokenizer).embed(
-                FREE + STATED
-            )  # cached rows remain valid after removal
+            # Cached rows remain valid after removal.
+            again = resolve(model, tokenizer=tokenizer).embed(FREE + STATED)
             # These are two passes of a float32 tower, whose sums may differ with the batch.
             torch.testing.assert_close(again, texts.embed(FREE + STATED), atol=1e-5, rtol=0)
             torch.testing.assert_close(

@@ -38,9 +38,8 @@ PER_EPOCH = 5
 SIZES = st.tuples(st.integers(1, 60), st.integers(1, 7), st.integers(1, 4)).filter(
     lambda s: s[0] >= s[1] * s[2]
 )
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:This DataLoader will create"
-)  # issued on machines with fewer cores
+# This warning is issued on machines with fewer cores.
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 
 def mapped(broken: tuple[int, ...] = (), **options: Any) -> MapBatches:

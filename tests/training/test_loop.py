@@ -105,9 +105,8 @@ def test_training_matches_a_plain_loop(sharpness: Any, rho: float) -> None:
     naive.train()
 
     def slope(step: int, batch: Batch) -> float:
-        torch.manual_seed(
-            (((5 * 1_000_003 + step) * 1009) * 65_537) % 2**63
-        )  # the dropout of this step
+        # This sets the dropout of this step.
+        torch.manual_seed((((5 * 1_000_003 + step) * 1009) * 65_537) % 2**63)
         optimizer.zero_grad()
         loss = naive(batch)
         loss.backward()
@@ -253,9 +252,8 @@ def test_the_history_file_matches_the_checkpoint(tmp_path: Path) -> None:
     """Lines for steps that will be repeated are removed, and a damaged file is repaired."""
     chosen = settings(save_every=60.0)
     path = tmp_path / HISTORY
-    path.write_text(
-        '{"step": 0, "loss": 9.0}\n'
-    )  # from a run that was killed before its first checkpoint
+    # This file is left by a run that was killed before its first checkpoint.
+    path.write_text('{"step": 0, "loss": 9.0}\n')
     interrupt = at_step(2, lambda: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(KeyboardInterrupt):
         fit(trainee(), batches(), chosen, folder=tmp_path, on_step=interrupt)

@@ -108,9 +108,8 @@ SIDES = dict.fromkeys(("all", "heads", "lora"), (True, True)) | {
 def test_trained_parameters_change_and_others_do_not(name: str, scope: str) -> None:
     towers = make(name)
     names = tune(towers, scope)
-    old = [
-        part.detach() for part in features(towers)
-    ]  # torch computes frozen attention differently
+    # Torch computes frozen attention differently.
+    old = [part.detach() for part in features(towers)]
     learning = {n: p for n, p in towers.model.named_parameters() if p.requires_grad}
     assert list(learning) == names
     assert not any("logit" in n for n in names)
@@ -125,9 +124,8 @@ def test_trained_parameters_change_and_others_do_not(name: str, scope: str) -> N
     moved = {n for n, tensor in after.items() if not torch.equal(tensor, before[n])}
     assert moved - {n for n, _ in towers.model.named_buffers()} <= set(names)
     assert len(moved) >= len(names) // 2 - 1
-    sides = (
-        (False, True) if (name, scope) == ("resnet", "lora") else SIDES[scope]
-    )  # convolutions do not get adapters
+    # Convolutions do not get adapters.
+    sides = (False, True) if (name, scope) == ("resnet", "lora") else SIDES[scope]
     for new, first, does in zip(features(towers), old, sides, strict=True):
         assert torch.equal(new, first) != does
 
@@ -336,9 +334,8 @@ def test_a_killed_save_preserves_the_old_model(
     with torch.no_grad():
         towers.model.text_projection.mul_(2)
     monkeypatch.setattr(module, "save_tokenizer", Mock(side_effect=KeyboardInterrupt))
-    monkeypatch.setattr(
-        module.shutil, "rmtree", lambda *args, **options: None
-    )  # a killed process does not clean up
+    # A killed process does not clean up.
+    monkeypatch.setattr(module.shutil, "rmtree", lambda *args, **options: None)
     with pytest.raises(KeyboardInterrupt):
         save_model(towers, folder, scope="all", name="miniature")
     assert (tmp_path / "model.part" / "clip.safetensors").is_file()

@@ -251,9 +251,8 @@ def test_the_trainee_returns_the_loss_of_its_features_and_two_views_do_not_need_
     expected = info_nce(unit(image(IMAGES)), unit(image(views)), temperature=T, within_view=True)
     torch.testing.assert_close(made(Batch(images=IMAGES, views=views)), expected)
     assert not read
-    torch.testing.assert_close(
-        unit(torch.rand(4, 9).bfloat16()).norm(dim=1), torch.ones(4)
-    )  # in single precision
+    # The comparison is in single precision.
+    torch.testing.assert_close(unit(torch.rand(4, 9).bfloat16()).norm(dim=1), torch.ones(4))
 
 
 @pytest.mark.parametrize("two_views", [False, True])

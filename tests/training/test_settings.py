@@ -99,6 +99,7 @@ def test_the_identity_of_a_run_excludes_settings_that_do_not_affect_weights() ->
         "keep",
         "group",
     }
+    # Epochs are converted to steps.
     watching |= {
         "debias",
         "val_data",
@@ -106,7 +107,7 @@ def test_the_identity_of_a_run_excludes_settings_that_do_not_affect_weights() ->
         "val_items",
         "wise_ft",
         "epochs",
-    }  # epochs are converted to steps
+    }
     identified = load_settings(steps=3)
     assert identified.identity().keys() == TrainSettings.model_fields.keys() - watching
     assert (

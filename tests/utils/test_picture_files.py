@@ -76,9 +76,8 @@ def test_no_picture_starts_an_external_program(
     program.write_text(f"#!/bin/sh\ntouch {tmp_path / 'started'}\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
-    monkeypatch.setattr(
-        EpsImagePlugin, "gs_binary", None, raising=False
-    )  # recent versions of Pillow only look for it once
+    # Recent versions of Pillow only look for it once.
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", None, raising=False)
     content = as_bytes(picture(1), "EPS")
     (tmp_path / named).write_bytes(content)
     with Image.open(tmp_path / named) as opened, contextlib.suppress(OSError):

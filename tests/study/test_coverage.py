@@ -118,7 +118,7 @@ def test_committed_intervals_of_shares_have_their_nominal_coverage() -> None:
         for row in result.rows
         if row.metric == "coverage"
     }
-    # These are four truths; 30, 100 or 300 labels, counted or corrected; and share, gap and MaxSkew.
+    # Four truths; 30, 100 or 300 labels, counted or corrected; share, gap and MaxSkew.
     assert len(rows) == 4 * (3 * 2 * 3 + 2)
     assert rows.pop(("2 values, skewed", "gallery of 100", "MaxSkew")) > 0.85
     assert min(rows.values()) >= 0.92

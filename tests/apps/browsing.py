@@ -108,12 +108,12 @@ def opened(
         context.close()
 
 
-def looked_at(page: Any, name: str = "", *, full: bool = True) -> None:
+def check_page(page: Any, name: str = "", *, full: bool = True) -> None:
     """Check that axe-core finds no violations and that the page does not scroll sideways. With a
     name, save a screenshot as an artefact."""
     from axe_playwright_python.sync_playwright import Axe
 
-    settled(page)
+    wait_until_settled(page)
     findings = []
     for violation in Axe().run(page).response["violations"]:
         title = f"{violation['id']} ({violation['impact']}): {violation['help']}"
@@ -136,7 +136,7 @@ def looked_at(page: Any, name: str = "", *, full: bool = True) -> None:
             picture.convert("RGB").quantize(COLOURS).save(ARTEFACTS / f"{name}.png", optimize=True)
 
 
-def settled(page: Any) -> None:
+def wait_until_settled(page: Any) -> None:
     """Wait until styles and fonts are loaded and colour transitions have ended, so that contrast
     can be measured."""
     page.wait_for_load_state("load")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import NARROW, WIDE, free_port, looked_at, opened, served
+from browsing import NARROW, WIDE, check_page, free_port, opened, served
 
 from apps.demo.generate_tab import STARTING
 
@@ -31,11 +31,11 @@ def test_the_first_click_reproduces_the_saved_verdict(
 ) -> None:
     with opened(browser, address, width, color_scheme=scheme) as page:
         before = verdict(page)
-        looked_at(page)
+        check_page(page)
         page.locator("#generate-button").click()
         page.wait_for_timeout(2000)
         assert verdict(page) == before
-        looked_at(page, f"demo-{scheme}-{width}")
+        check_page(page, f"demo-{scheme}-{width}")
 
 
 def test_results_are_dimmed_when_a_setting_changes_and_try_runs(address: str, browser: Any) -> None:
@@ -43,7 +43,7 @@ def test_results_are_dimmed_when_a_setting_changes_and_try_runs(address: str, br
         verdict(page)
         page.get_by_label("Prompt").fill("A photo of a nurse.")
         page.locator("#rows.stale").wait_for()
-        looked_at(page)
+        check_page(page)
         page.get_by_role("button", name="A photo of a gull on water.").click()
         page.wait_for_function(
             "document.querySelector('#verdict').innerText.includes('Left unchanged')"
@@ -83,7 +83,7 @@ def test_settings_and_code_can_be_read(address: str, browser: Any, width: int) -
         code = page.locator("#code .cm-scroller")
         code.wait_for()
         assert code.evaluate("box => box.scrollWidth <= box.clientWidth"), "lines are wrapped"
-        looked_at(page)
+        check_page(page)
 
 
 def test_a_click_is_answered_at_once_and_the_announcement_disappears(
@@ -166,7 +166,7 @@ def test_a_search_and_a_classification_show_results(address: str, browser: Any) 
         assert page.locator("#accuracy td.worse").count() > 0
         # Results for earlier settings are dimmed until the search has been answered.
         page.wait_for_function("document.querySelectorAll('.stale').length === 0")
-        looked_at(page, "demo-search")
+        check_page(page, "demo-search")
 
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.apps.browsing import NARROW, WIDE, looked_at, opened
+from tests.apps.browsing import NARROW, WIDE, check_page, opened
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -72,7 +72,7 @@ def test_pages_fit_and_are_readable(browser: Any, address: str, width: int, colo
             page.wait_for_load_state("load")
             assert page.evaluate(OVERFLOWING_CODE) == [], name
             assert page.evaluate(SMALL_PICTURES) == [], name
-            looked_at(page)
+            check_page(page)
 
 
 FIRST_FOUND = {

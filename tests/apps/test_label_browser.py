@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import NARROW, WIDE, free_port, looked_at, opened, served
+from browsing import NARROW, WIDE, check_page, free_port, opened, served
 from label_parts import draw
 from PIL import Image
 
@@ -105,9 +105,9 @@ def test_an_entire_session_can_be_completed_by_keyboard(
         page.get_by_role("button", name="Start").click()
         page.get_by_role("alert").wait_for()
         page.get_by_label("Your name").fill("")
-        looked_at(page, f"label-start-{scheme}-{width}")
+        check_page(page, f"label-start-{scheme}-{width}")
         begin(page, name)
-        looked_at(page, f"label-question-{scheme}-{width}")
+        check_page(page, f"label-question-{scheme}-{width}")
         first = shown(page)
         press(page, "2")
         assert answers(out, name)[-1].value == "female"
@@ -116,7 +116,7 @@ def test_an_entire_session_can_be_completed_by_keyboard(
         press(page, "ArrowLeft")
         assert page.get_by_text("you said: female").is_visible()
         assert page.get_by_role("button", name="2 female ✓").is_visible()
-        looked_at(page, f"label-back-{scheme}-{width}")
+        check_page(page, f"label-back-{scheme}-{width}")
         press(page, "1")
         assert answers(out, name)[-1].value == "male"
         press(page, "1")
@@ -125,7 +125,7 @@ def test_an_entire_session_can_be_completed_by_keyboard(
         for _ in range(11):
             press(page, "4")  # nobody is visible, so there is no second question
         page.get_by_role("heading", name=f"Thank you, {name}.").wait_for()
-        looked_at(page, f"label-thanks-{scheme}-{width}")
+        check_page(page, f"label-thanks-{scheme}-{width}")
         last = {a.key: a.value for a in answers(out, name)}
         assert sorted(last.values()) == sorted(["male", "young", *[NO_PERSON] * 22])
 
@@ -192,7 +192,7 @@ def test_a_broken_image_and_a_right_to_left_attribute_are_handled(
         if not broken.is_visible():
             press(page, "2")
         assert broken.is_visible()
-        looked_at(page)
+        check_page(page)
         press(page, "4")
         assert NO_PERSON in {answer.value for answer in answers(out)}
 

@@ -118,40 +118,44 @@ class Twin:
 
     def __init__(self, images: int, questions: int) -> None:
         self.k = questions
-        self.said = [[None] * questions for _ in range(images)]
+        self.given_answers = [[None] * questions for _ in range(images)]
         self.step: int | None = 0
 
     def open(self, step: int) -> bool:
-        answers = self.said[step // self.k]
+        answers = self.given_answers[step // self.k]
         mixed = any(a not in (None, NO_PERSON) for a in answers)
         return answers[step % self.k] is None or (answers[step % self.k] == NO_PERSON and mixed)
 
     def first_open(self, start: int) -> int | None:
-        steps = list(range(len(self.said) * self.k))
+        steps = list(range(len(self.given_answers) * self.k))
         return next((s for s in steps[start:] + steps[:start] if self.open(s)), None)
 
     def alone(self, step: int) -> int:
-        is_nobody = all(a == NO_PERSON for a in self.said[step // self.k])
+        is_nobody = all(a == NO_PERSON for a in self.given_answers[step // self.k])
         return step // self.k * self.k if is_nobody else step
 
     def answer(self, value: str) -> None:
         if self.step is None:
             return
         image, question = divmod(self.step, self.k)
-        self.said[image] = [NO_PERSON] * self.k if value == NO_PERSON else self.said[image]
-        self.said[image][question] = value
+        self.given_answers[image] = (
+            [NO_PERSON] * self.k if value == NO_PERSON else self.given_answers[image]
+        )
+        self.given_answers[image][question] = value
         self.step = self.first_open(self.step + 1)
 
     def back(self) -> None:
-        end = len(self.said) * self.k if self.step is None else self.step
+        end = len(self.given_answers) * self.k if self.step is None else self.step
         self.step = self.alone(max(end - 1, 0))
 
     def forward(self) -> None:
         if self.step is None or self.open(self.step):
             return
-        is_nobody = all(a == NO_PERSON for a in self.said[self.step // self.k])
+        is_nobody = all(a == NO_PERSON for a in self.given_answers[self.step // self.k])
         following = self.step + self.k if is_nobody else self.step + 1
-        self.step = following if following < len(self.said) * self.k else self.first_open(0)
+        self.step = (
+            following if following < len(self.given_answers) * self.k else self.first_open(0)
+        )
 
 
 @given(
@@ -188,7 +192,7 @@ def test_any_session_matches_its_model(
     order = [record.path for record in engine._order("ada")]
     answers = {key[1:]: answer.value for key, answer in AnnotationLog(path).answers().items()}
     expected_answers = {}
-    for image, (gender, age) in zip(order, twin.said, strict=True):
+    for image, (gender, age) in zip(order, twin.given_answers, strict=True):
         expected_answers |= {(image, "gender"): gender, (image, "age"): age}
     assert answers == {key: value for key, value in expected_answers.items() if value is not None}
     assert view.done == sum(

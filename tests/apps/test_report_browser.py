@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import NARROW, WIDE, looked_at, opened
+from browsing import NARROW, WIDE, check_page, opened
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -84,10 +84,10 @@ def test_a_report_is_accessible_on_every_screen(
             # for each of the four tasks.
             assert box["y"] <= high * (1.65 if width == NARROW else 1)
             assert name == "miniature" or width == NARROW or box["y"] + box["height"] <= 1.45 * high
-        looked_at(page, f"{name}-{width}-{scheme}", full=False)
+        check_page(page, f"{name}-{width}-{scheme}", full=False)
         page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
         assert name == "audit" or page.locator("details.task table").first.is_visible()
-        looked_at(page)
+        check_page(page)
 
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])
@@ -105,7 +105,7 @@ def test_images_can_be_viewed_and_enlarged_by_mouse_and_keyboard(
         assert len(rows) == {WIDE: 4, NARROW: 8}[width]
         images.nth(3).click()
         assert images.nth(3).bounding_box()["width"] >= min(width, HEIGHTS[width]) * 0.85
-        looked_at(page, f"enlarged-{width}", full=False)
+        check_page(page, f"enlarged-{width}", full=False)
         images.nth(3).click()
         assert images.nth(3).bounding_box()["width"] < 200
         page.locator(".face input").first.focus()
@@ -132,7 +132,7 @@ def test_plot_labels_are_not_cut_off(browser: Any, report: tuple[str, str], widt
         )
         assert page.locator(".dots svg").count() == 4
         assert cut == []
-        looked_at(page)
+        check_page(page)
 
 
 @pytest.mark.parametrize("report", ["quickstart", "miniature"], indirect=True)

@@ -484,8 +484,10 @@ class TestAudit:
         assert "(given labels)" in description
         assert description.count("Look first at") == 1
         first, verdict = next(iter(advice.items()))
-        looked_at = f"Look first at “{first}”: {verdict.partition(':')[0]}, {0.5 + sure[0]:.0%} "
-        assert looked_at in description
+        advice_to_look = (
+            f"Look first at “{first}”: {verdict.partition(':')[0]}, {0.5 + sure[0]:.0%} "
+        )
+        assert advice_to_look in description
         assert not any(STATED in name or CHAIR in name for name in rows), (
             "no share if no image is needed"
         )

@@ -183,7 +183,7 @@ def test_prompts_new_writes_a_set_that_loads(tmp_path: Path) -> None:
         "--concept",
         "doctor,nurse",
     )
-    assert "2 pairs, 0 held out" in run("prompts", "new", str(path), *words, heard=True)
+    assert "2 pairs, 0 held out" in run("prompts", "new", str(path), *words, with_stderr=True)
     assert load_prompts(path).pairs[1] == (
         "A photo of a bespectacled nurse.",
         "A photo of a clear-eyed nurse.",
@@ -321,7 +321,7 @@ def test_debias_saves_an_edit_that_can_be_attached_and_inspected(tmp_path: Path)
             report["diagnostics"]["waterbirds"][key] for report in (role, fitted)
         )
         assert saved_figure == pytest.approx(known, rel=1e-5)
-    copied = run(*command, "--out", str(tmp_path / "c"), heard=True)
+    copied = run(*command, "--out", str(tmp_path / "c"), with_stderr=True)
     assert "pair distance\twaterbirds\tjoint" in copied
     assert f" -> {tmp_path / 'c' / 'joint'}" in copied
     (tmp_path / "c" / "joint").rename(tmp_path / "c" / "sequence")
@@ -368,7 +368,7 @@ def test_merge_writes_a_checkpoint_that_runs_without_the_package(tmp_path: Path)
         "--merge",
         str(tmp_path / "new" / "in"),
     )
-    assert f"saved to {tmp_path / 'new' / 'in'}" in run("debias", *how, heard=True)
+    assert f"saved to {tmp_path / 'new' / 'in'}" in run("debias", *how, with_stderr=True)
     merged, _, tokenizer = load_clip()
     merged.load_state_dict(load_file(tmp_path / "new" / "in" / "open_clip_model.safetensors"))
     attached = load_clip()[0]
@@ -388,7 +388,7 @@ def test_a_check_prints_a_table_or_json_and_fails_on_a_problem(
     monkeypatch.setattr("vldebias.study.edit_check.check", check)
     monkeypatch.setattr("vldebias.hosts.loading.load_host", lambda **_: loaded)
     printed = run(
-        "debias", "gender", "waterbirds", "--model", "tiny", "--check", code=1, heard=True
+        "debias", "gender", "waterbirds", "--model", "tiny", "--check", code=1, with_stderr=True
     )
     assert "tiny (Mock); " in printed
     assert "sound\tok\t\nmerged\tnot tried\twhy\nremoved\tWRONG\t\n" in printed

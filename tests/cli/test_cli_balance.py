@@ -54,9 +54,9 @@ def test_piped_output_is_a_table_with_reasons(prompts: Path) -> None:
     assert rows[0][1] in ("female", "male")
     assert set(rows[3][1].split(" + ")) == {"1 female", "1 male"}
     assert run(*command) == run(*command)
-    heard = run(*command, heard=True)
-    assert "Stated a value in 2 of 4 prompts; left 2 unchanged (" in heard
-    assert "--seed 0" in heard
+    output = run(*command, with_stderr=True)
+    assert "Stated a value in 2 of 4 prompts; left 2 unchanged (" in output
+    assert "--seed 0" in output
 
 
 def test_too_many_pictures_are_rejected_before_any_is_balanced(prompts: Path) -> None:
@@ -67,9 +67,9 @@ def test_too_many_pictures_are_rejected_before_any_is_balanced(prompts: Path) ->
 
 def test_many_prompts_are_announced(prompts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = (*ASKED, str(prompts), "--attribute", "gender", "--images", "3")
-    assert "takes a while" not in run(*command, heard=True)
+    assert "takes a while" not in run(*command, with_stderr=True)
     monkeypatch.setattr(balance, "_MANY_IMAGES", 11)
-    assert "balancing 12 prompts, which takes a while" in run(*command, heard=True)
+    assert "balancing 12 prompts, which takes a while" in run(*command, with_stderr=True)
 
 
 def test_shares_and_several_attributes_are_supported(prompts: Path) -> None:

@@ -65,12 +65,12 @@ def test_the_grid_contains_a_row_for_each_method(finished_run: tuple[Path, dict[
 
 
 def test_a_terminal_gets_text_and_a_table(tmp_path: Path) -> None:
-    heard = run(
+    output = run(
         "generate", "A photo of a king.", "--attribute", "gender", "--out", str(tmp_path), *QUICK
     )
-    assert "# Balanced prompts: left unchanged (states the attribute)" in heard
+    assert "# Balanced prompts: left unchanged (states the attribute)" in output
     header = "method\tpictures\tasked for\tseen\tprompt"
-    assert header in heard
+    assert header in output
     assert pixels(tmp_path)  # copied from the row without a method
 
 
@@ -106,8 +106,8 @@ def test_a_second_run_resumes_after_ctrl_c(
     command = ("generate", EDITOR, "--attribute", "gender", "--out", str(tmp_path), *QUICK)
     with monkeypatch.context() as patched:
         patched.setattr(variants, "write_png", ends_after(3, KeyboardInterrupt()))
-        heard = run(*command, code=130, heard=True)
-    assert "3 finished images are kept; run the same command again to continue" in heard
+        output = run(*command, code=130, with_stderr=True)
+    assert "3 finished images are kept; run the same command again to continue" in output
     first = pixels(tmp_path)
     run(*command)
     assert first.items() <= pixels(tmp_path).items()

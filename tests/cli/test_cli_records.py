@@ -73,7 +73,7 @@ def test_predictions_for_a_new_model_abstain_with_the_reason(tmp_path: Path) -> 
     assert not facts["coverage"]["is_shown"]
     named = run("records", "predict", RECORDS, *arguments[2:], "Stable Diffusion XL", "--json")
     assert json.loads(named) == facts
-    output = run(*arguments, "Stable Diffusion 1.5", heard=True)
+    output = run(*arguments, "Stable Diffusion 1.5", with_stderr=True)
     assert "counted" in output
     assert "left-out subjects" in output
 

@@ -141,7 +141,7 @@ def test_the_outcome_of_a_run_is_printed(tmp_path: Path, monkeypatch: pytest.Mon
     outcome |= {"wrong_pairs": {"auroc": {"value": 0.75, "low": 0.5, "high": 1.0}}}
     fit = Mock(side_effect=[outcome, {"wrong_pairs": None, "files": {}}, None])
     monkeypatch.setattr("vldebias.training.run.train_model", fit)
-    output = call("train", "--data", "birds", heard=True)
+    output = call("train", "--data", "birds", with_stderr=True)
     head = "score on held-out data\tbefore\tafter\tchange, 95%\tverdict\n"
     assert output.startswith(f"{head}recall\t0.250\t0.125\t\t\n")
     assert output.endswith("scores: AUROC 0.75 [0.50, 1.00]\nmodel: vldebias-train/in/model\n")
@@ -150,8 +150,8 @@ def test_the_outcome_of_a_run_is_printed(tmp_path: Path, monkeypatch: pytest.Mon
         False,
     )
     assert (
-        call("train", "--data", "birds", heard=True)
-        == call("train", "--data", "birds", "--json", heard=True)
+        call("train", "--data", "birds", with_stderr=True)
+        == call("train", "--data", "birds", "--json", with_stderr=True)
         == ""
     )
 
@@ -159,7 +159,7 @@ def test_the_outcome_of_a_run_is_printed(tmp_path: Path, monkeypatch: pytest.Mon
 def test_worse_scores_are_listed_at_the_end(tmp_path: Path) -> None:
     command = ["train", *FAST, "--set", "score_pairs=false", "--label", "label", "--lr", "1"]
     with pytest.warns(VldebiasWarning, match="training made the model worse: zero-shot accuracy"):
-        output = call(*command, "--out", str(tmp_path), heard=True)
+        output = call(*command, "--out", str(tmp_path), with_stderr=True)
     record = json.loads((tmp_path / "run.json").read_text())
     conclusions = {conclusion["metric"]: conclusion for conclusion in record["conclusions"]}
     accuracy = conclusions["zero_shot_accuracy"]
@@ -185,7 +185,7 @@ def test_worse_secondary_scores_give_advice_and_no_warning(
         "files": {},
     }
     monkeypatch.setattr("vldebias.training.run.train_model", Mock(return_value=outcome))
-    output = call("train", *FAST, "--out", str(tmp_path), heard=True)
+    output = call("train", *FAST, "--out", str(tmp_path), with_stderr=True)
     assert "if a score that got worse matters" in output
 
 
@@ -210,11 +210,11 @@ def test_an_interrupt_explains_what_rerunning_the_command_does(
     monkeypatch.setattr("vldebias.training.run.train_model", Mock(side_effect=stops))
     arguments = ["train", *FAST, "--out", str(tmp_path)]
     assert "run the same command to start over: nothing was saved" in call(
-        *arguments, code=130, heard=True
+        *arguments, code=130, with_stderr=True
     )
     monkeypatch.setattr("vldebias.training.run.steps_done", lambda folder: (7, 9))
     assert "run the same command to continue after step 7 of 9" in call(
-        *arguments, code=130, heard=True
+        *arguments, code=130, with_stderr=True
     )
     call(*arguments, code=143)
 

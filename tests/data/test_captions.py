@@ -36,14 +36,14 @@ def opened(root: Path | str, *split: str, **options: Any) -> tuple[ImageData, li
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_format_is_read_without_settings(form: str, tmp_path: Path) -> None:
-    data, said = opened(FORMS[form](tmp_path), "train")
+    data, warned = opened(FORMS[form](tmp_path), "train")
     assert data.captions == CAPTIONS
     for number in range(N):
         image = data.read(number)
         assert image.size == picture(number).size
         # The bytes of the image are unchanged.
         assert image.tobytes() == brought_pixels(number)
-    for message in said:
+    for message in warned:
         assert "images were found in" in message or "quotes are not closed" in message
 
 
@@ -67,10 +67,10 @@ def test_the_broken_row_of_flickr30k_is_an_empty_caption(tmp_path: Path) -> None
     # complete rows.
     rows += [f"0.jpg| {number}| more {number}" for number in range(2, 18)]
     table.write_text("\n".join([*rows, "2.jpg| 4   A dog runs across the grass ."]))
-    data, said = opened(table)
+    data, warned = opened(table)
     assert data.captions == CAPTIONS
     expected = "1 of 25 rows lack their last cell ('comment'), which was read as empty"
-    assert f"{expected}; the first is in line 26" in "".join(said)
+    assert f"{expected}; the first is in line 26" in "".join(warned)
     # Several such rows cannot be an accident.
     table.write_text("\n".join([rows[0], *[row for row in rows if "| 0|" in row], "1.jpg| 0 a"]))
     with pytest.raises(InvalidInputError, match="line 6: expected 3 columns, got 2"):
@@ -92,16 +92,18 @@ def test_incomplete_samples_are_counted(tmp_path: Path) -> None:
     files = [file for number in range(N) for file in brought.members(number)]
     lacking = [file for file in files if file[0] not in ("000000000.txt", "000000002.jpg")]
     lacking = [file for file in lacking if file[0] != "000000000.json"]
-    data, said = opened(brought.write_tar(tmp_path / "a.tar", lacking))
+    data, warned = opened(brought.write_tar(tmp_path / "a.tar", lacking))
     assert data.captions == ("", *CAPTIONS[1:])
-    assert "1 of 4 samples have no text, such as 000000000" in said[0]
-    assert "1 of 4 samples have no image, such as 000000002" in said[1]
+    assert "1 of 4 samples have no text, such as 000000000" in warned[0]
+    assert "1 of 4 samples have no image, such as 000000002" in warned[1]
     with pytest.raises(OSError, match="the cell is empty"):
         data.read(2)
     (brought.texts_beside(tmp_path) / "3.txt").unlink()
-    data, said = opened(tmp_path / "own")
+    data, warned = opened(tmp_path / "own")
     assert data.captions == CAPTIONS[:3]
-    assert "1 of 4 images have no text file next to them and are left out, such as 3.jpg" in said[0]
+    assert (
+        "1 of 4 images have no text file next to them and are left out, such as 3.jpg" in warned[0]
+    )
 
 
 def test_the_text_encoding_in_a_tar_is_detected_from_all_its_files(tmp_path: Path) -> None:
@@ -114,10 +116,10 @@ def test_the_text_encoding_in_a_tar_is_detected_from_all_its_files(tmp_path: Pat
             (f"{number}.txt", text.encode("cp1252")),
         )
     ]
-    data, said = opened(brought.write_tar(tmp_path / "a.tar", files))
+    data, warned = opened(brought.write_tar(tmp_path / "a.tar", files))
     assert data.captions == tuple(texts)
-    assert len(said) == 1
-    assert "3 texts: not UTF-8, read as cp1252" in said[0]
+    assert len(warned) == 1
+    assert "3 texts: not UTF-8, read as cp1252" in warned[0]
 
 
 def test_files_from_other_programs_in_a_tar_are_not_samples(tmp_path: Path) -> None:
@@ -125,16 +127,16 @@ def test_files_from_other_programs_in_a_tar_are_not_samples(tmp_path: Path) -> N
     for number in range(N):
         files += [(f"._{name}", b"\0\5\26\7") for name, _ in brought.members(number)]
         files += brought.members(number)
-    data, said = opened(brought.write_tar(tmp_path / "a.tar", files))
-    assert (data.captions, said) == (CAPTIONS, [])
+    data, warned = opened(brought.write_tar(tmp_path / "a.tar", files))
+    assert (data.captions, warned) == (CAPTIONS, [])
 
 
 def test_webdataset_fields_may_contain_a_dot(tmp_path: Path) -> None:
     files = []
     for number in range(N):
         files += [*brought.members(number), (f"{number:09d}.seg.png", b"no picture that is read")]
-    data, said = opened(brought.write_tar(tmp_path / "a.tar", files))
-    assert (data.captions, said) == (CAPTIONS, [])
+    data, warned = opened(brought.write_tar(tmp_path / "a.tar", files))
+    assert (data.captions, warned) == (CAPTIONS, [])
     assert data.read(1).tobytes() == brought_pixels(1)
 
 
@@ -259,11 +261,11 @@ def test_formats_with_unusual_extensions_or_lists_are_read_with_a_warning(
 ) -> None:
     for file, _ in ROWS:
         save(tmp_path / file)
-    data, said = opened(write(tmp_path / name, content))
+    data, warned = opened(write(tmp_path / name, content))
     assert tuple(data.captions) == ("a nurse", "a pilot")
     assert not data.more_captions or data.more_captions == ((), ("a man",))
-    assert bool(said) == (warning is not None)
-    assert all(str(warning) in message for message in said)
+    assert bool(warned) == (warning is not None)
+    assert all(str(warning) in message for message in warned)
 
 
 def test_bytes_in_a_table_of_captions_are_images(tmp_path: Path) -> None:
@@ -447,9 +449,11 @@ def test_captions_of_unlisted_images_are_reported(tmp_path: Path) -> None:
     annotated = json.loads(path.read_text())
     annotated["annotations"].append({"id": 9, "image_id": 99, "caption": "of nothing"})
     path.write_text(json.dumps(annotated))
-    data, said = opened(path)
+    data, warned = opened(path)
     assert len(data) == N
-    assert any("1 of 5 captions refer to images that are not listed" in message for message in said)
+    assert any(
+        "1 of 5 captions refer to images that are not listed" in message for message in warned
+    )
 
 
 @pytest.mark.parametrize("ending", ["", ".jpg"])
@@ -460,8 +464,8 @@ def test_sd_scripts_captions_are_matched_by_file_name(ending: str, tmp_path: Pat
         for file, caption in zip(files, CAPTIONS, strict=True)
     }
     (tmp_path / "meta_cap.json").write_text(json.dumps(entries))
-    data, said = opened(tmp_path / "meta_cap.json")
-    assert (data.captions, said) == (CAPTIONS, [])
+    data, warned = opened(tmp_path / "meta_cap.json")
+    assert (data.captions, warned) == (CAPTIONS, [])
     # Names without extensions match the only image with that name.
     assert data.read(2).tobytes() == brought_pixels(2)
 
@@ -470,10 +474,12 @@ def test_each_line_of_a_text_file_is_a_caption(tmp_path: Path) -> None:
     brought.images(tmp_path, names=["0.jpg", "1.jpg"])
     (tmp_path / "0.txt").write_text("a nurse\n\n  a tired nurse \n")
     (tmp_path / "1.txt").write_bytes("ein müder Pilot\r\nzwei Köche\n".encode("cp1252"))
-    data, said = opened(tmp_path)
+    data, warned = opened(tmp_path)
     assert data.captions == ("a nurse", "ein müder Pilot")
     assert data.more_captions == (("a tired nurse",), ("zwei Köche",))
-    assert any("2 of 2 text files have several lines, such as 0.txt" in message for message in said)
+    assert any(
+        "2 of 2 text files have several lines, such as 0.txt" in message for message in warned
+    )
 
 
 def test_a_metadata_csv_with_missing_files_raises_an_error_with_the_first_file(

@@ -101,12 +101,12 @@ def test_fairface_spellings_are_merged_with_a_warning(tmp_path: Path) -> None:
         ("9-Mar", "Female", "White"),
     ]
     fairface(tmp_path, "val", rows, tmp_path)
-    with pytest.warns(SuspectInputWarning) as said:
+    with pytest.warns(SuspectInputWarning) as caught:
         data = open_data("fairface", tmp_path)
     assert data.column("age").counts["more than 70"] == data.column("age").counts["3-9"] == 1
     assert data.column("gender").counts == {"Male": 1, "Female": 2}
     assert data.column("race").counts["Latino_Hispanic"] == 1
-    assert "'9-Mar' (1 rows) as '3-9'" in " ".join(str(warning.message) for warning in said)
+    assert "'9-Mar' (1 rows) as '3-9'" in " ".join(str(warning.message) for warning in caught)
     (tmp_path / "fairface_label_val.csv").write_text(
         "file,age,gender,race\nval/1.jpg,x,Male,White\n"
     )

@@ -51,7 +51,7 @@ RANKED = 1026  # slightly more people than the 1,000 that FairFace's protocol ra
 DIM = 16
 
 
-def in_place_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+def use_embedded_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """Load the embedded models under other names: those that open_clip lists with such weights, and
     those that look like a hub id or a folder."""
 
@@ -77,13 +77,13 @@ def in_place_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vldebias.study.pilot.suite_judge", lambda *_: MiniatureJudge().ready())
 
 
-def in_place_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def use_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use the CPU regardless of the requested device."""
     for module in ("apps", "audit", "debias", "evaluate", "results"):
         monkeypatch.setattr(f"vldebias.cli.{module}.device_of", lambda name: "cpu")
 
 
-def in_place_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def use_two_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Generate pictures in two steps, because nobody looks at them."""
     set_timesteps = DDIMScheduler.set_timesteps
 
@@ -93,7 +93,7 @@ def in_place_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DDIMScheduler, "set_timesteps", set_few)
 
 
-def in_place_of_hours(monkeypatch: pytest.MonkeyPatch) -> None:
+def shorten_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten measurements and training.
 
     Suites generate an image for every tenth prompt in two steps, read 300 pictures from an embedded
@@ -134,7 +134,7 @@ def in_place_of_hours(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def in_place_of_visitors(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+def collect_pages(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """Build pages completely, but append them to a list instead of waiting for visitors."""
     from vldebias.cli import apps
 

@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 from stand_ins import (
     answers,
+    collect_pages,
     data_sets,
     features,
-    in_place_of_a_gpu,
-    in_place_of_hours,
-    in_place_of_steps,
-    in_place_of_visitors,
-    in_place_of_weights,
     pictures,
+    shorten_runs,
     tables,
+    use_cpu,
+    use_embedded_models,
+    use_two_steps,
 )
 from test_readme import ROOT, commands, known, with_output
 from typer.testing import CliRunner
@@ -83,11 +83,11 @@ def test_a_printed_block_runs(
         elif entry.name in block or entry.name not in MADE:
             shutil.copytree(entry, here / entry.name, symlinks=True)
     monkeypatch.chdir(here)
-    in_place_of_weights(monkeypatch)
-    in_place_of_a_gpu(monkeypatch)
-    in_place_of_hours(monkeypatch)
-    in_place_of_steps(monkeypatch)
-    with in_place_of_visitors(monkeypatch) as served:
+    use_embedded_models(monkeypatch)
+    use_cpu(monkeypatch)
+    shorten_runs(monkeypatch)
+    use_two_steps(monkeypatch)
+    with collect_pages(monkeypatch) as served:
         for words in commands(block):
             if "a/result.json" in words:  # from two of the user's own runs
                 for name in ("a", "b"):

@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 import torch
 import typer
-from stand_ins import in_place_of_steps
+from stand_ins import use_two_steps
 from typer.testing import CliRunner
 
 import vldebias
@@ -124,7 +124,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> None:
         model, preprocess, _ = load_clip()
         return model, preprocess, preprocess
 
-    in_place_of_steps(monkeypatch)
+    use_two_steps(monkeypatch)
     monkeypatch.setattr(StableDiffusionPipeline, "from_pretrained", pipeline)
     monkeypatch.setattr(open_clip, "create_model_and_transforms", clip)
     monkeypatch.setattr(open_clip, "get_tokenizer", lambda name: load_clip()[2])
@@ -273,7 +273,7 @@ def test_commands_run_and_print_the_output_below_them(
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "is_alike"),
+    ("first", "second", "is_equal"),
     [
         ("a  b 0.123\n", "a b 0.125", True),
         ("['male', 'female']", "['female', 'male']", False),
@@ -284,9 +284,9 @@ def test_commands_run_and_print_the_output_below_them(
     ],
 )
 def test_outputs_match_if_words_are_equal_and_numbers_close(
-    first: str, second: str, is_alike: bool
+    first: str, second: str, is_equal: bool
 ) -> None:
-    assert alike(first, second) == is_alike
+    assert alike(first, second) == is_equal
 
 
 MODULES = re.compile(r"`?(python -m (eval[\w.]*)((?: [\w./-]+)*))`?")

@@ -199,7 +199,7 @@ def test_kinds_of_data_match_their_names() -> None:
     assert (np.diff(counts) <= 0).all()
 
 
-class TestEachOnNextToNothing:
+class TestEachExperimentOnTinyData:
     def test_wrong_pairs_have_the_requested_rate(self, small: None) -> None:
         cell = {"settings": arms("wrong_pairs")["InfoNCE"], "eta": 0.5, "seed": 0, "steps": 1}
         figures_of_cell = captions.wrong_pairs(cell)
@@ -311,9 +311,9 @@ class TestExperiment:
     def test_cells_that_do_not_depend_on_a_column_run_once(self) -> None:
         heads = Experiment.read("which_loss_heads")
         plan = heads.plan([], 1, 300)
-        alike = [(cell, done) for _, cell, done in plan if cell["arm"] == "not trained"]
-        assert len(alike) == 15
-        assert len({json.dumps(done) for _, done in alike if done["share"] == 0.0}) == 1
+        untrained = [(cell, done) for _, cell, done in plan if cell["arm"] == "not trained"]
+        assert len(untrained) == 15
+        assert len({json.dumps(done) for _, done in untrained if done["share"] == 0.0}) == 1
 
     def test_experiments_are_listed_if_no_name_is_given(
         self, capsys: pytest.CaptureFixture[str]

@@ -145,7 +145,7 @@ def test_a_custom_pipeline_is_edited(gender: PromptSet) -> None:
     torch.testing.assert_close(got.embeds, expected)
 
 
-def a_row_less(prompts: list[str]) -> Any:
+def one_row_fewer(prompts: list[str]) -> Any:
     return counts(prompts[1:])
 
 
@@ -158,7 +158,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a module": (lambda: custom(Clip(), "head"), "'head' is a submodule; pass an embed="),
     "a row too few": (
         lambda: vldebias.debias(
-            custom(Clip(), "encode_text", embed=a_row_less), "gender", method="cali"
+            custom(Clip(), "encode_text", embed=one_row_fewer), "gender", method="cali"
         ),
         "one row",
     ),

@@ -102,7 +102,7 @@ def everything(pipe, **call):
     )
 
 
-def alike(edited, expected, bare):
+def is_close_to(edited, expected, bare):
     """Compare up to rounding, relative to the change made by the projection."""
     return (edited - expected).norm() < 1e-2 * (expected - bare).norm()
 
@@ -124,7 +124,7 @@ def test_a_merged_checkpoint_is_self_contained_and_not_merged_again(tmp_path):
     loaded = type(pipe).from_pretrained(tmp_path)
     loaded.set_progress_bar_config(disable=True)
     assert tiny.equal_tensors(weights(loaded), weights(pipe))
-    assert alike(tiny.draw(loaded, **call), expected, tiny.draw(make(), **call))
+    assert is_close_to(tiny.draw(loaded, **call), expected, tiny.draw(make(), **call))
     with pytest.raises(
         AlreadyAttachedError,
         match=r"a merged projection: tiny-gender \(orth-cali\) at strength 1\. Load",
@@ -189,9 +189,9 @@ def test_controlnets_are_merged_too():
     bare = draw(reference)
     everything(reference)
     everything(pipe).merge()
-    assert alike(draw(pipe), draw(reference), bare)
+    assert is_close_to(draw(pipe), draw(reference), bare)
     unet_alone.unet = pipe.unet
-    assert not alike(draw(unet_alone), draw(reference), bare)
+    assert not is_close_to(draw(unet_alone), draw(reference), bare)
 
 
 def refuses(pipe, attachment, match, is_unchanged=True):
@@ -216,7 +216,7 @@ def test_adapters_are_rejected_until_they_are_fused():
     pipe.fuse_lora(components=["unet"])
     pipe.unload_lora_weights()
     attachment.merge()
-    assert alike(tiny.draw(pipe), expected, bare)
+    assert is_close_to(tiny.draw(pipe), expected, bare)
 
 
 def test_missing_and_unsuitable_weights_are_rejected():
@@ -246,4 +246,4 @@ def test_unets_with_another_layer_before_the_prompt_or_fused_keys_are_rejected()
     refuses(pipe, attachment, r"keys and values of unet\..*attn2 are fused")
     pipe.unet.unfuse_qkv_projections()
     attachment.merge()
-    assert alike(tiny.draw(pipe), expected, bare)
+    assert is_close_to(tiny.draw(pipe), expected, bare)

@@ -56,14 +56,14 @@ def embeddings_of_value():
 
 def test_each_thread_reads_the_value_of_its_own_call(pipe, attachment, embeddings_of_value):
     def work(number):
-        told = []
+        results = []
         for _ in range(6):
             sampled, record, embeddings = encoded(pipe, attachment, OPEN)
-            told.append((sampled, [value_of(embeddings_of_value, embeddings)], record))
-        return told
+            results.append((sampled, [value_of(embeddings_of_value, embeddings)], record))
+        return results
 
     with ThreadPoolExecutor(8) as pool:
-        calls = [call for told in pool.map(work, range(8)) for call in told]
+        calls = [call for results in pool.map(work, range(8)) for call in results]
     for sampled, drawn, record in calls:
         assert sampled == drawn == list(record.values)
         assert record.prompts == (OPEN,)
@@ -113,14 +113,14 @@ def test_a_task_never_reads_the_call_of_another_task(attachment):
         assert attachment.last_call.written == tuple(written)  # not the record of `before`
         assert len(before) == 1
 
-    async def stranger():
+    async def unrelated_task():
         await asyncio.to_thread(attachment.rewrite, [OPEN])
         with pytest.warns(VldebiasWarning, match="in the function that calls the pipeline"):
             assert attachment.sampled == []
 
     async def many():
         await asyncio.gather(work(), work())
-        await stranger()
+        await unrelated_task()
 
     attachment.rewrite([OPEN])
     asyncio.run(many())

@@ -142,7 +142,7 @@ def test_distinguishable_pipelines_are_supported(name, build):
 class Unsupported:
     """Encode in ways in which an edit would miss something."""
 
-    def names_that_lie(self, prompt, do_classifier_free_guidance=False, negative_prompt=None):
+    def misleading_names(self, prompt, do_classifier_free_guidance=False, negative_prompt=None):
         negative_prompt_embeds, prompt_embeds = both(self, prompt, negative_prompt)
         return prompt_embeds, negative_prompt_embeds
 
@@ -152,7 +152,7 @@ class Unsupported:
             prompt_embeds = torch.cat([states(self, negative_prompt or ""), prompt_embeds])
         return (prompt_embeds,)
 
-    def other_for_long_prompts(
+    def different_order_for_long_prompts(
         self, prompt, do_classifier_free_guidance=False, negative_prompt=None
     ):
         prompt_embeds, negative_prompt_embeds = both(self, prompt, negative_prompt)
@@ -167,16 +167,16 @@ class Unsupported:
         prompt_embeds = states(self, args[0])
         return (prompt_embeds,)
 
-    def half_without_a_name(self, prompt):
+    def unnamed_half(self, prompt):
         prompt_embeds = states(self, prompt)
         return prompt_embeds, prompt_embeds.sum(1) * 2
 
-    def not_of_tokens(self, prompt):
+    def letters_instead_of_tokens(self, prompt):
         letters = torch.tensor([[ord(c) for c in str(prompt).ljust(99)[:99]]])
         prompt_embeds = letters[..., None].float().expand(-1, -1, 4)
         return (prompt_embeds,)
 
-    def fewer_for_one(self, prompt, negative_prompt=None):
+    def fewer_values_without_a_negative_prompt(self, prompt, negative_prompt=None):
         prompt_embeds, negative_prompt_embeds = both(self, prompt, negative_prompt)
         if negative_prompt is None:
             return (prompt_embeds,)
@@ -215,16 +215,16 @@ def test_truncated_prompts_and_unknown_roles_are_rejected(build):
         host.embed([PLAIN], "pooled")
 
 
-class Ways:
+class Bypassing:
     """Pass a prompt to the model without encode_prompt."""
 
-    def bare_for_long_prompts(self, prompt, **options):
+    def no_encode_prompt_for_long_prompts(self, prompt, **options):
         if len(prompt) > 12:
             return states(self, prompt)
         prompt_embeds, _ = self.encode_prompt(prompt)
         return prompt_embeds
 
-    def again_at_the_second_step(self, prompt, **options):
+    def encoded_again_at_the_second_step(self, prompt, **options):
         prompt_embeds, _ = self.encode_prompt(prompt)
         first = self.unet(torch.ones(1, 4, 8, 8), 1, encoder_hidden_states=prompt_embeds).sample
         ids = self.tokenizer(
@@ -232,14 +232,14 @@ class Ways:
         ).input_ids
         return self.unet(first, 2, encoder_hidden_states=self.text_encoder(ids)[0]).sample
 
-    def by_its_class(self, prompt, **options):
+    def called_through_the_class(self, prompt, **options):
         prompt_embeds, _ = type(self).encode_prompt(self, prompt)
         return prompt_embeds
 
 
-@pytest.mark.parametrize("name", [name for name in vars(Ways) if name[0] != "_"])
+@pytest.mark.parametrize("name", [name for name in vars(Bypassing) if name[0] != "_"])
 def test_a_second_path_for_the_prompt_is_rejected(name, build):
-    pipe = build(__call__=vars(Ways)[name])
+    pipe = build(__call__=vars(Bypassing)[name])
     with pytest.raises(UnsupportedHostError, match=type(pipe).__name__):
         resolve(pipe)
 

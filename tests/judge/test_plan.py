@@ -183,14 +183,16 @@ def test_stated_prompts_know_their_value_and_concept(name: str) -> None:
 
 def test_prompts_with_similar_paths_have_different_files() -> None:
     classes = ("A nurse.", "a nurse", *(f"{'very ' * 30}{age} nurse" for age in ("old", "young")))
-    alike = PromptSet(
+    similar = PromptSet(
         "alike",
         PEOPLE.groups,
         classes=classes,
         class_names=tuple("wxyz"),
         attributes=PEOPLE.attributes,
     )
-    paths = [image.path for image in plan(prompts=alike, concepts="train", stated=False).all_images]
+    paths = [
+        image.path for image in plan(prompts=similar, concepts="train", stated=False).all_images
+    ]
     # File systems may ignore case, and file names are limited to 255 bytes.
     assert len({path.lower() for path in paths}) == len(paths)
     for path in paths:
@@ -327,14 +329,14 @@ def test_only_missing_and_damaged_files_are_generated_again(
     shutil.copytree(finished.folder, tmp_path, dirs_exist_ok=True)
     made = GeneratedImages.open(tmp_path)
     before = contents(tmp_path)
-    damaged = missing, cut, garbage, replaced, stranger = [
+    damaged = missing, cut, garbage, replaced, unrelated = [
         made.path(image) for image in made.images[3:8]
     ]
     missing.unlink()
     cut.write_bytes(cut.read_bytes()[:-40])
     garbage.write_bytes(b"no picture")
     write_png(made.read(made.images[6]), replaced, {"prompt": "another"})
-    Image.new("RGB", (16, 16)).save(stranger)
+    Image.new("RGB", (16, 16)).save(unrelated)
     times = {
         path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.png") if path not in damaged
     }

@@ -72,12 +72,12 @@ def naive_matrix(images: Tensor, within: bool) -> Tensor:
         tau2 = max(0.0, (scatter - (len(p) - 1) * s2) / (sum(p) - sum(w * w for w in p) / sum(p)))
     texts = MALE - FEMALE
     along_texts = float(mean @ texts) / float(texts @ texts) * texts
-    settled = along_texts + max(
+    combined = along_texts + max(
         0.0, 1 - s2 / (sum(p) * float((mean - along_texts).square().sum()))
     ) * (mean - along_texts)
     total = torch.zeros(DIM, DIM, dtype=torch.float64)
     for w, d in zip(p, differences, strict=True):
-        shrunk = settled + tau2 / (tau2 + s2 / w) * (d - mean)
+        shrunk = combined + tau2 / (tau2 + s2 / w) * (d - mean)
         total += w * torch.outer(shrunk, shrunk)
     return total / sum(p)
 

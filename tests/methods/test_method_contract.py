@@ -150,9 +150,9 @@ def test_edits_survive_saving_and_attach_in_three_states(
     edits = dict(attachment.projections)
     case.fitted[name] = edits
     for role, edit in edits.items():
-        assert_says_how_it_was_fitted(case, name, host_name, role, edit)
+        assert_records_how_it_was_fitted(case, name, host_name, role, edit)
         assert edit.dim == attached[0].shape[-1]
-    assert_edits_its_side_alone(case, name, host_name, attached, edits)
+    assert_only_edits_its_side(case, name, host_name, attached, edits)
     attachment.strength = 0.0
     assert case.unchanged()
     attachment.strength = 1.0
@@ -169,7 +169,7 @@ def test_edits_survive_saving_and_attach_in_three_states(
     assert case.unchanged()
 
 
-def assert_says_how_it_was_fitted(
+def assert_records_how_it_was_fitted(
     case: Case, name: str, host_name: str, role: str, edit: Any
 ) -> None:
     method = METHODS[name]
@@ -185,7 +185,7 @@ def assert_says_how_it_was_fitted(
     assert edit.side == (method.declaration.side if host_name == "model" else "text")
 
 
-def assert_edits_its_side_alone(
+def assert_only_edits_its_side(
     case: Case, name: str, host_name: str, attached: Any, edits: dict[str, Any]
 ) -> None:
     """Check that text embeddings change unless the method edits images or removes nothing, and that

@@ -90,8 +90,8 @@ def test_tie_moves_each_image_by_the_mean_dot_product_of_its_value() -> None:
     assert 0 < sum(nearest) < len(nearest)
     expected = []
     for place, image in zip(nearest, images.numpy(), strict=True):
-        alike = [images[i].numpy() @ texts[place] for i, n in enumerate(nearest) if n == place]
-        expected.append(image - sum(alike) / len(alike) * texts[place])
+        products = [images[i].numpy() @ texts[place] for i, n in enumerate(nearest) if n == place]
+        expected.append(image - sum(products) / len(products) * texts[place])
     np.testing.assert_allclose(edit.image(images).numpy(), np.stack(expected), atol=1e-12)
     twice = edit.image(2 * images)
     np.testing.assert_allclose(twice.numpy(), 2 * np.stack(expected), atol=1e-12)

@@ -108,8 +108,8 @@ def test_unequal_weights_reduce_the_effective_number_of_labels() -> None:
     record = made([(50, 50, 0), (50, 50, 0)], labels=weighted)
     share = figure(record, "share", "female")
     assert share.estimate == pytest.approx(0.5 * 200 / 220)
-    alike = [label.model_copy(update={"weight": 1.0}) for label in weighted]
-    other = figure(made([(50, 50, 0), (50, 50, 0)], labels=tuple(alike)), "share", "female")
+    unweighted = [label.model_copy(update={"weight": 1.0}) for label in weighted]
+    other = figure(made([(50, 50, 0), (50, 50, 0)], labels=tuple(unweighted)), "share", "female")
     assert other.estimate == pytest.approx(0.25)
 
 
@@ -162,8 +162,8 @@ def test_published_figures_must_be_reproduced() -> None:
     wrong = printed.model_copy(update={"figure": 0.72, "tolerance": 0.005})
     (problem,) = problems_of(record.model_copy(update={"published": (wrong,)}))
     assert "the source prints 0.72; the counts give 0.7000" in problem
-    stranger = printed.model_copy(update={"subject": "sailor"})
-    (problem,) = problems_of(record.model_copy(update={"published": (stranger,)}))
+    unknown_subject = printed.model_copy(update={"subject": "sailor"})
+    (problem,) = problems_of(record.model_copy(update={"published": (unknown_subject,)}))
     assert "do not determine share female sailor" in problem
 
 

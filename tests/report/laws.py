@@ -13,7 +13,7 @@ ATTACHED = ("default", "default+equalise", "balanced-prompts")
 REFERENCES = ("none", "none@median", "random", "even assignment")
 
 
-def broken_laws(result: Result) -> list[str]:
+def violated_rules(result: Result) -> list[str]:
     """Describe the rules that the conclusions of a result violate, or return []."""
     frame = readable(result)
     conclusions = result.conclusions()
@@ -21,14 +21,14 @@ def broken_laws(result: Result) -> list[str]:
     for conclusion in conclusions:
         rows = list(frame[frame.task == conclusion.task].itertuples())
         messages = [
-            *_about_another_method(conclusion, rows),
-            *_tuned_on_the_measured_images(conclusion, rows),
-            *_costs_left_out(conclusion, rows),
-            *_baseline_without_evidence(conclusion, rows),
+            *_wrong_method_in_headline(conclusion, rows),
+            *_lambda_tuned_on_measured_images(conclusion, rows),
+            *_missing_costs(conclusion, rows),
+            *_unsupported_baselines(conclusion, rows),
         ]
         broken += [f"{conclusion.task}: {message}" for message in messages]
     for group in front_groups(front_rows(frame, conclusions)):
-        broken += _rows_beyond_the_rule(group)
+        broken += _unexpected_rows(group)
     return broken
 
 
@@ -43,7 +43,7 @@ def _measured(conclusion: Conclusion, rows: list[Any]) -> list[Any]:
     return [row for row in measured if not row.is_off_target] or measured
 
 
-def _about_another_method(conclusion: Conclusion, rows: list[Any]) -> list[str]:
+def _wrong_method_in_headline(conclusion: Conclusion, rows: list[Any]) -> list[str]:
     """Check that a headline is about what `debias` attaches by default, otherwise the paper's
     setting, otherwise the first method, regardless of their results."""
     measured = _measured(conclusion, rows)
@@ -60,7 +60,7 @@ def _about_another_method(conclusion: Conclusion, rows: list[Any]) -> list[str]:
     return messages
 
 
-def _tuned_on_the_measured_images(conclusion: Conclusion, rows: list[Any]) -> list[str]:
+def _lambda_tuned_on_measured_images(conclusion: Conclusion, rows: list[Any]) -> list[str]:
     """Check that a lambda in a sentence is the method's own, the paper's, or was selected on
     val."""
     before, _, rest = conclusion.sentence.partition("With λ chosen on val:")
@@ -80,7 +80,7 @@ def _tuned_on_the_measured_images(conclusion: Conclusion, rows: list[Any]) -> li
     return messages
 
 
-def _costs_left_out(conclusion: Conclusion, rows: list[Any]) -> list[str]:
+def _missing_costs(conclusion: Conclusion, rows: list[Any]) -> list[str]:
     """Check that every utility whose interval shows a loss is listed as a cost, and that every
     other utility is listed as having no clear loss."""
     utilities: dict[str, Any] = {}
@@ -110,7 +110,7 @@ def _costs_left_out(conclusion: Conclusion, rows: list[Any]) -> list[str]:
     return messages
 
 
-def _baseline_without_evidence(conclusion: Conclusion, rows: list[Any]) -> list[str]:
+def _unsupported_baselines(conclusion: Conclusion, rows: list[Any]) -> list[str]:
     """Check that a baseline is only called better or worse if the interval of its paired difference
     excludes zero."""
     word = re.search("which is (better|worse)", conclusion.baseline)
@@ -125,7 +125,7 @@ def _baseline_without_evidence(conclusion: Conclusion, rows: list[Any]) -> list[
     return [f"{conclusion.baseline}: no difference was measured"]
 
 
-def _rows_beyond_the_rule(group: dict[str, Any]) -> list[str]:
+def _unexpected_rows(group: dict[str, Any]) -> list[str]:
     """Check that the first table has each method at its own setting and at the paper's."""
     messages = []
     seen = set()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.data.data_parts import ATTRIBUTES
-from tests.report.laws import broken_laws
+from tests.report.laws import violated_rules
 from vldebias.data import ImageData
 from vldebias.miniature import open_world
 from vldebias.study.running import run_suite
@@ -135,7 +135,7 @@ def test_every_headline_of_a_suite_follows_the_laws(
     result = run_suite(smaller(load_suite(name)), options)
     conclusions = result.conclusions()
     assert conclusions
-    assert broken_laws(result) == []
+    assert violated_rules(result) == []
     if name in DATA_SETS:
         assert {conclusion.method for conclusion in conclusions} == {"default"}
     if name in ("waterbirds", "celeba"):

@@ -414,12 +414,12 @@ def test_the_number_of_steps_is_computed_from_epochs() -> None:
 def test_every_micro_batch_has_its_own_seed_and_the_loss_is_scheduled_at_every_step() -> None:
     drawn = list[float]()
     made = trainee("info_nce")
-    heard = list[tuple[int, int]]()
+    scheduled = list[tuple[int, int]]()
     made.model.image.register_forward_hook(lambda *_: drawn.append(float(torch.rand(()))))
-    made.objective.schedule = lambda step, steps: heard.append((step, steps))  # type: ignore[method-assign]
+    made.objective.schedule = lambda step, steps: scheduled.append((step, steps))  # type: ignore[method-assign]
     fit(made, batches(), settings(steps=3, accumulation=2))
     assert len(set(drawn)) == 6
-    assert heard == [(0, 3), (1, 3), (2, 3)]
+    assert scheduled == [(0, 3), (1, 3), (2, 3)]
 
 
 def test_frozen_modules_run_in_evaluation_mode_and_others_in_training_mode() -> None:

@@ -18,7 +18,7 @@ AT_LEAST = {"fixed": 0.97, "open": 0.95, "group": 0.97, "stated": 0.95}
 
 
 @pytest.fixture(scope="module")
-def rights() -> dict[str, list[bool]]:
+def correct_by_label() -> dict[str, list[bool]]:
     """Return whether the prompts with each label are decided as labelled."""
     of_label = defaultdict[str, list[bool]](list)
     for row in read(CLASSES):
@@ -28,9 +28,9 @@ def rights() -> dict[str, list[bool]]:
 
 @pytest.mark.parametrize("label", AT_LEAST)
 def test_labelled_prompts_are_decided_as_labelled(
-    rights: dict[str, list[bool]], label: str
+    correct_by_label: dict[str, list[bool]], label: str
 ) -> None:
-    assert sum(rights[label]) >= AT_LEAST[label] * len(rights[label])
+    assert sum(correct_by_label[label]) >= AT_LEAST[label] * len(correct_by_label[label])
 
 
 @pytest.mark.parametrize(

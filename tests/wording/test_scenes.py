@@ -17,7 +17,7 @@ AT_LEAST = {"several": 46, "markup": 47, "verb": 42, "nouns": 49, "quoted": 14}
 
 
 @pytest.fixture(scope="module")
-def rights() -> dict[str, int]:
+def correct_by_kind() -> dict[str, int]:
     """Return how many prompts of each kind are rewritten as labelled."""
     of_kind = defaultdict[str, int](int)
     for row in read(SCENES):
@@ -26,5 +26,5 @@ def rights() -> dict[str, int]:
 
 
 @pytest.mark.parametrize("kind", AT_LEAST)
-def test_scenes_are_rewritten_as_labelled(rights: dict[str, int], kind: str) -> None:
-    assert rights[kind] >= AT_LEAST[kind]
+def test_scenes_are_rewritten_as_labelled(correct_by_kind: dict[str, int], kind: str) -> None:
+    assert correct_by_kind[kind] >= AT_LEAST[kind]

@@ -279,8 +279,8 @@ def test_concurrent_requests_all_complete_within_the_memory_limit() -> None:
 
 
 def test_a_slow_request_does_not_block_the_memory_of_others() -> None:
-    """Its server is slow but does not use memory, while all other requests hold part of what they
-    need."""
+    """The server of the slow request does not use memory, while all other requests hold part of
+    what they need."""
 
     async def read(answers: Any, first: asyncio.Event) -> None:
         async with answers.holding() as held:

@@ -94,7 +94,7 @@ def test_prompts_take_turns_without_a_judge(tmp_path: Path) -> None:
     answer_all(study, "ada")
     assert study.log.read()[0].weight is None
     judge_images(READER, draw(tmp_path, images=15))
-    # A sample that was started in turn continues in turn.
+    # A sample that was started without a judge continues without one.
     assert not label.open_study(tmp_path, ["gender"], most=20).folder.weights
 
 

@@ -244,8 +244,8 @@ def status_of(address: str, **headers: str) -> int:
 def test_a_signal_ends_the_server_within_two_seconds(
     command: str, number: int, tmp_path: Path
 ) -> None:
-    """This also applies with an open stream, and to the demo during generation. Finished answers
-    are in the file."""
+    """The server also ends with an open stream and while the demo generates. Finished answers are
+    in the file."""
     from gradio_client import Client
 
     arguments = ["demo"]

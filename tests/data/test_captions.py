@@ -361,7 +361,7 @@ def test_splits_of_folders_and_coco_are_separated(tmp_path: Path) -> None:
         ("denise%27s+chicken", "denise's chicken"),
         ("a nurse%27s hat", "a nurse's hat"),
         ("caf%C3%A9", "café"),
-        # similar strings that must not change
+        # Similar strings must not change.
         ("AT&T and R&B;", "AT&T and R&B;"),
         ("a <3 heart, 2 < 3 > 1", "a <3 heart, 2 < 3 > 1"),
         ("portrait of <PERSON>", "portrait of <PERSON>"),

@@ -16,7 +16,7 @@ from vldebias.report.result import Result
 from vldebias.training.pairs import Pairs, open_images
 from vldebias.training.settings import load_settings
 
-# data set -> settings in addition to its defaults, and the columns with its groups
+# Data set -> settings in addition to its defaults, and the columns with its groups.
 OF_PAPER = {
     "waterbirds": ({}, "label,place"),
     "celeba": ({}, "label,gender"),

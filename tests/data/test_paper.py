@@ -116,7 +116,7 @@ def test_people_label_as_many_images_as_in_the_papers() -> None:
     unseen_professions = 20
     images = 25
     ways = 2
-    # once for gender and once for race
+    # Images are generated once for gender and once for race.
     assert run.sizes == [unseen_professions * images * ways] * 2
     generated = load_suite("generation").tasks[1].plan()
     noise = {image.noise for image in generated.all_images}
@@ -158,7 +158,7 @@ def hub(many: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     generated in two steps.
     """
     monkeypatch.chdir(many)
-    # the parent folder of the releases, which are unpacked next to each other
+    # The releases are unpacked next to each other in this parent folder.
     (many / "DIR").mkdir()
     for path in list(many.iterdir()):
         if path.name in ("waterbirds", "celeba", "fairface"):

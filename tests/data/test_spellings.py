@@ -38,7 +38,7 @@ from vldebias.errors import InvalidInputError, SuspectInputWarning
         (["9-Mar", "3-9", "10-19"], "--rename 9-Mar=3-9"),
         (["Okt 19", "10-19", "20-29"], "--rename Okt 19=10-19"),
         (["2026-03-09", "3-9", "20-29"], "--rename 2026-03-09=3-9"),
-        # all rows with this value became dates
+        # All rows with this value became dates.
         (["Oct-19", "20-29", "30-39"], "--rename Oct-19=10-19"),
         (["0", "1", "female", "male"], "replace each code by its word"),
         (["['female']", "['male']"], "is a list"),

@@ -137,7 +137,7 @@ def test_invalid_labels_raise_errors(call: Callable[[], object]) -> None:
         (["None", "NaN", "f"] * 5, [r"'NaN' and 'None'; .* set unknown='NaN'"]),
         ([-99, 0, 1] * 5, [r"named '-99'"]),
         ([99, 98, 97] * 5, []),  # ages
-        # a column that names every row rather than a small group
+        # This column names every row rather than a small group.
         (Labels(np.zeros(9, int), ("a", "b")), []),
         (["a"] * 5 + ["b"] * 4, []),  # nearly half of a small table
         (["a"] * 500 + list("bcdefgh"), [r"7 of 8 groups have fewer than 5 rows: 'b' \(1\)"]),

@@ -55,7 +55,8 @@ def test_the_committed_result_matches_the_tables() -> None:
 
 
 def test_agreement_among_models_does_not_predict_another_model() -> None:
-    """This is why the audit does not give a verdict on a model without counts."""
+    """Agreement cannot be used as a predictor, so the audit does not give a verdict on a model
+    without counts."""
     (opposite,) = [
         row
         for row in read("audit_other_models").rows

@@ -1,5 +1,5 @@
-"""Test the coverage table for the source papers: a row that is implemented names something that
-exists."""
+"""Test the coverage table for the source papers: every row that is marked as implemented names
+something that exists."""
 
 import importlib
 import re

@@ -134,7 +134,6 @@ def test_the_attached_default_is_the_one_the_rule_selects(kind: str) -> None:
 
 
 # ---- generated images
-# ---------------------------------------------------------------------------------------------
 
 
 def task() -> TaskResult:

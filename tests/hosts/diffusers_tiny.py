@@ -57,7 +57,7 @@ def gender():
     )
     words = ("male", "female", "man", "woman")
     spurious = ("a photo of a man", "a photo of a woman")
-    # distinct classes, so that the default attaches an edit
+    # The default attaches an edit if there are classes to distinguish.
     classes = ("A photo of a dog.", "A photo of a cat.")
     return PromptSet(
         name="tiny-gender",

@@ -383,8 +383,8 @@ class Diffusers(Subject):
         make, self.call = diffusers_tiny.FAMILIES[name]
         self.host = diffusers_tiny.with_own_components(make())
         self.merges = name != "StableDiffusion3"
-        # transformers hooks layers at the first call that returns states, and never removes the
-        # hooks
+        # At the first call that returns states, transformers adds hooks to layers and never removes
+        # them.
         self._encoded()
 
     def _encoded(self) -> Any:

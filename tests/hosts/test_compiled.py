@@ -9,7 +9,7 @@ from models_tiny import IMAGES, PROMPTS, OpenClip, Transformers
 from torch import nn
 
 OPEN_CLIP = ("clip", "custom", "custom-linear", "coca", "hf-mlp")
-# the towers of XCLIP, the dual encoder, ALIGN and Chinese CLIP do not compile to a single graph
+# The towers of XCLIP, the dual encoder, ALIGN and Chinese CLIP do not compile to a single graph.
 TRANSFORMERS = ("CLIPModel", "CLIPTextModelWithProjection", "MetaClip2Model", "SiglipModel")
 
 
@@ -106,7 +106,8 @@ def check_compiled(name, gender, backend, fullgraph):
 
 @torch.no_grad()
 def test_compiled_methods_match_the_attached_model(gender, why_no_whole_graphs):
-    """This holds for every version of torch, and as a single graph if it can be traced."""
+    """Compiled methods match with every version of torch, and are a single graph if it can be
+    traced."""
     check_compiled("clip", gender, "eager", fullgraph=not why_no_whole_graphs)
 
 

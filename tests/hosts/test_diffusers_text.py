@@ -165,7 +165,7 @@ def test_tokens_that_show_the_image_stay_unchanged(name):
 
 
 def test_layers_other_than_the_fitted_ones_are_rejected():
-    """They may have the same width, but they are a different space."""
+    """Other layers may have the same width, but they are a different space."""
     case = CASES["Flux2Klein"]
     pipe = case.make()
     debias(pipe, fitted("Flux2Klein"))

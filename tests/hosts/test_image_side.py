@@ -162,7 +162,8 @@ def test_merged_equals_attached_or_is_rejected(name: str, side: str, gender: Pro
 def test_a_host_rereads_its_model_after_images_are_merged(
     side: str | None, gender: PromptSet
 ) -> None:
-    """This also applies if the edit is attached to a copy of the host with other sides."""
+    """The host also rereads its model if the edit is attached to a copy of the host with other
+    sides."""
     subject = OpenClip(make_clip())
     host = resolve(subject.host, tokenizer=subject.tokenizer)
     attachment = vldebias.debias(host, gender, method="cali", side=side)

@@ -262,7 +262,7 @@ def test_a_saved_model_is_loaded_by_its_library(
 ) -> None:
     if kind != "CLIPModel":
         skip_without_folders()
-    # a text tower from a config of transformers, whose weights are not available
+    # The text tower comes from a transformers config, whose weights are not available.
     if kind == "words":
         models_tiny.make_hf().text.config.save_pretrained(tmp_path / "bert")
         text = {"text_cfg": {"hf_model_name": str(tmp_path / "bert"), "hf_proj_type": "mlp"}}

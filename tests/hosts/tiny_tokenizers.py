@@ -127,7 +127,7 @@ def _unigram(special: list[str], template: str, lower: bool, **names: Any) -> An
         tokenizer.normalizer = normalizers.Lowercase()
     pairs = [(token, special.index(token)) for token in special if token in template]
     tokenizer.post_processor = processors.TemplateProcessing(single=template, special_tokens=pairs)
-    # transformers 4 would also return token_type_ids, unlike the tokenizers of these models
+    # Unlike the tokenizers of these models, transformers 4 would also return token_type_ids.
     inputs = ["input_ids", "attention_mask"]
     names = {"unk_token": "<unk>", "eos_token": "</s>", **names}
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_input_names=inputs, **names)

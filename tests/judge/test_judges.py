@@ -289,7 +289,7 @@ def test_probabilities_are_the_average_over_orders_in_log_space(parts) -> None:
         logarithms.append((chances - np.log(np.exp(chances).sum()))[order])
     mean = np.exp(np.mean(logarithms, axis=0))
     np.testing.assert_allclose(got, (mean / mean.sum())[:2], atol=1e-6)
-    # the remaining probability is for "cannot be told", which counts as unknown
+    # The remaining probability belongs to "cannot be told", which counts as unknown.
     assert got.sum() < 1
 
 
@@ -335,7 +335,7 @@ def test_the_fingerprint_changes_with_anything_that_affects_the_answers(parts) -
         zero_shot(gender=texts),
         zero_shot(("a photo",), gender=GENDER),
     ]
-    # with the columns in a different order
+    # Reverse the order of the columns.
     clips.append(zero_shot(gender=dict(reversed(GENDER.items()))))
     asking = [
         judge_of(*parts),

@@ -379,8 +379,8 @@ def test_an_interrupted_run_resumes(finished: GeneratedImages, tmp_path: Path) -
 
 
 def test_a_default_that_is_an_edit_on_the_pipeline_is_rejected(tmp_path: Path) -> None:
-    """Otherwise, the plan would claim that values are assigned evenly, and the wrong chance level
-    would be shown."""
+    """If it were accepted, the plan would claim that values are assigned evenly, and the wrong
+    chance level would be shown."""
     generation_task = task(variants={"default": {"method": "default", "prompts": "gender"}})
     pipe = sd(StableDiffusionImg2ImgPipeline)
     made = generation_task.plan(identity(pipe))

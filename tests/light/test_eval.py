@@ -72,7 +72,7 @@ def test_missing_requirements_of_a_result_are_named(
 ) -> None:
     for name in [package, *(name for name in sys.modules if name.startswith(f"{package}."))]:
         monkeypatch.setitem(sys.modules, name, None)
-    # discard the templates that an earlier page compiled in this process
+    # Discard the templates that an earlier page compiled in this process.
     page_templates.cache_clear()
     with pytest.raises(MissingPackageError, match=rf"^{package} is not installed.*\.\[eval\]"):
         result.to_pandas() if package == "pandas" else render(

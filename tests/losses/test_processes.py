@@ -24,9 +24,8 @@ from vldebias.errors import InvalidInputError
 from vldebias.losses import processes
 from vldebias.losses.catalog import BUILT_IN
 
-# N rows in the joint batch
 WORLD = 2
-N = 6
+N = 6  # rows in the joint batch
 D = 4
 OWN = [slice(0, 3), slice(3, 6)]
 LABELS = torch.tensor([0, 1, 0, 1, 2, 0])

@@ -33,7 +33,7 @@ from vldebias.projection.projection import span_of
 PUBLISHED = json.loads((Path(__file__).parent / "published" / "published.json").read_text())
 JOBS = ("doctor", "nurse", "pilot", "clerk", "cook", "judge")
 GENDER = vldebias.make_prompt_set("g", {"male": ["male"], "female": ["female"]}, JOBS)
-# the attribute varies in two dimensions
+# The attribute varies in two dimensions.
 DIM = 16
 TOLD = (2, 5)
 EYE = torch.eye(DIM, dtype=torch.float64)
@@ -83,7 +83,7 @@ def probe(rows: Tensor, codes: Tensor) -> float:
 
 @pytest.fixture
 def unshrunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Return the covariance without shrinkage, as in the theorem."""
+    """Use the covariance without shrinkage, as in the theorem."""
     monkeypatch.setattr(
         "sklearn.covariance.ledoit_wolf", lambda rows: (np.cov(rows.T, bias=True), 0.0)
     )

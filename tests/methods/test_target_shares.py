@@ -125,8 +125,8 @@ def test_a_larger_target_gives_a_larger_share() -> None:
 
 
 def test_targets_equal_to_the_overall_shares_give_the_same_edit_as_equalise() -> None:
-    """This holds for two groups that mirror each other, with equal sizes and equal variances under
-    neutral queries."""
+    """The edits are equal for two groups that mirror each other, with equal sizes and equal
+    variances under neutral queries."""
     images, _ = crowd(400, seed=6)
     mirrored = torch.cat([images, images[:, [1, 0, *range(2, DIM)]]])
     between = QUERIES.clone()

@@ -107,7 +107,7 @@ def test_tie_removes_the_mean_dot_product_with_the_value_text() -> None:
         after = edit.image(images)[nearest == code] @ directions[code]
         assert float(before.mean()) > 0.3
         assert float(after.mean()) == pytest.approx(0, abs=1e-12)
-        # no further changes
+        # Nothing else changes.
         torch.testing.assert_close(after - after.mean(), before - before.mean())
 
 

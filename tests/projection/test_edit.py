@@ -157,7 +157,7 @@ PRINT = Fingerprint(structure="a", tensors=NUMBERS, adapters=2.0, texts=((3.0, 4
         ({"texts": ((3.0, 4.19), (1.0, 0.0))}, True),
         ({"texts": ((3.0, 4.0), (1.0, 0.05))}, False),  # a different activation or tokenizer
         ({"texts": ()}, True),
-        # adapters change the text features
+        # Adapters change the text features.
         ({"texts": ((3.0, 4.0), (1.0, 0.05)), "adapters": 3.0}, True),
     ],
 )

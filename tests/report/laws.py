@@ -8,7 +8,7 @@ from vldebias.report.page import front_groups, front_rows
 from vldebias.report.result import Result
 from vldebias.report.table import readable
 
-# used by `debias` if no method is named
+# `debias` attaches these if no method is named.
 ATTACHED = ("default", "default+equalise", "balanced-prompts")
 REFERENCES = ("none", "none@median", "random", "even assignment")
 

@@ -76,7 +76,7 @@ WATERBIRDS = {"RN50": 0.740, "ViT-L-14": 0.688}
 @pytest.mark.parametrize(
     ("name", "model"),
     [
-        # names of OpenAI's weights in open_clip, on the hub and in transformers
+        # These name OpenAI's weights in open_clip, on the hub and in transformers.
         ("RN50:openai", "RN50"),
         ("RN50/openai", "RN50"),
         ("RN50:OpenAI", "RN50"),
@@ -93,7 +93,8 @@ WATERBIRDS = {"RN50": 0.740, "ViT-L-14": 0.688}
         ("ViT-L-14-quickgelu:openai", "ViT-L-14"),
         ("hf-hub:timm/vit_large_patch14_clip_224.openai", "ViT-L-14"),
         ("openai/clip-vit-large-patch14", "ViT-L-14"),
-        # different weights, different sizes, custom models, and an architecture without weights
+        # These are different weights, different sizes, custom models, and an architecture without
+        # weights.
         ("ViT-L-14:dfn2b", ""),
         ("ViT-L-14-quickgelu:metaclip_fullcc", ""),
         ("ViT-L-14:commonpool_xl_clip_s13b_b90k", ""),

@@ -79,8 +79,8 @@ def test_every_prefix_is_within_one_of_the_shares(parts: list[int], seed: int, t
 
 
 def test_fair_minima_match_the_table_in_the_paper() -> None:
-    """These are the values in table 2 of Zehlike et al. for alpha = 0.1, prefixes of 1 to 12, and
-    shares of 0.1 to 0.7."""
+    """Compare with table 2 of Zehlike et al. for alpha = 0.1, prefixes of 1 to 12, and shares of
+    0.1 to 0.7."""
     table = {
         0.1: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
         0.2: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1],

@@ -63,7 +63,6 @@ class Parser:
 
 
 # ---- YAML and JSON
-# -----------------------------------------------------------------------------------------------
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 SCALARS = st.one_of(
@@ -154,7 +153,6 @@ ANSWER = {"image": "none/a/0.png", "annotator": "anna", "attribute": "gender", "
 
 
 # ---- tables
-# -----------------------------------------------------------------------------------------------
 
 CELLS = st.one_of(WORDS, st.sampled_from(["", '"', "a,b", "1e999", "nan", "\n", "=1+1", "ä", "\0"]))
 
@@ -169,7 +167,6 @@ JSON_LINES = st.lists(VALUES.map(in_json) | TEXTS, max_size=5).map(b"\n".join)
 
 
 # ---- tensors and pictures
-# -----------------------------------------------------------------------------------------------
 
 
 def sound_edit() -> bytes:

@@ -68,7 +68,6 @@ def written(name: str, content: str | bytes) -> Callable[[Path], Path]:
 
 
 # ---- edits
-# -------------------------------------------------------------------------------------------------
 
 
 def make_projection(folder: Path) -> Path:
@@ -83,7 +82,6 @@ def read_edit(path: Path) -> Any:
 
 
 # ---- texts that people write
-# -----------------------------------------------------------------------------------------
 
 SEX = ("male", "female")
 PROMPTS = packaged("prompts")["professions-gender"].read_bytes()
@@ -105,7 +103,6 @@ def read_answers(path: Path) -> Any:
 
 
 # ---- embeddings, pictures, results, states
-# ---------------------------------------------------------------------------
 
 
 def make_embeddings(path: Path) -> Path:
@@ -239,7 +236,6 @@ KINDS: dict[str, Kind] = {
 
 
 # ---- damage
-# -------------------------------------------------------------------------------------------------
 
 RENAMED = (
     (b'"F64"', b'"I64"'),

@@ -48,7 +48,7 @@ def test_published_packages_were_tested_and_attested() -> None:
 
 
 def test_the_first_packages_that_pip_installs_have_hashes() -> None:
-    """They install the other packages at the versions in `.ci/*.txt`."""
+    """The first packages install the other packages at the versions in `.ci/*.txt`."""
     installed = []
     for path in WORKFLOWS:
         installed += re.findall(r"(?<!uv )\bpip install [^\n]*", path.read_text(encoding="utf-8"))

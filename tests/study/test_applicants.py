@@ -13,7 +13,7 @@ from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.report.result import Result
 from vldebias.study.shares.impact import measure_impact
 
-# sex, race, applicants, selected
+# The columns are sex, race, applicants and selected.
 COUNTS = (
     ("female", "White", 100, 20),
     ("male", "White", 100, 40),

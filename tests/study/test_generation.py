@@ -186,7 +186,7 @@ def test_the_prompt_that_got_worse_is_shown_next_to_the_images_without_the_metho
     unlucky = UNSEEN[1]
     for image in made:
         is_changed = image.concept == unlucky and image.variant == "cali"
-        # the same noise, and therefore the same position among the images for the prompt
+        # Images with the same noise have the same position among the images for the prompt.
         gender = 0 if is_changed else image.seed % 2
         job = JOBS.index(image.concept) if image.concept in JOBS else 0
         repaint(made, image, (gender, 0, job))

@@ -117,7 +117,8 @@ def test_default_texts_are_the_class_prompts_of_the_set() -> None:
 
 
 def test_prompts_are_balanced_over_all_images_instead_of_by_batch() -> None:
-    """Otherwise, with batches of one image, a value would be assigned to each image separately."""
+    """With batches of one image, balancing by batch would assign a value to each image
+    separately."""
     how = {"seeds": range(4), "texts": TEXT, "batch_size": 3, **FAST}
     picture = grid(load_pipeline(), "professions-gender", methods=["balanced-prompts"], **how)
     pipe = load_pipeline()  # an attachment does not keep its host alive

@@ -361,7 +361,7 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
         REFUSED,
         "expected top, the fraction",
     ),
-    # models; a text tower accepts any text and does not reveal its training languages
+    # models: a text tower accepts any text and does not reveal its training languages
     ("prompts in German", lambda: fit(prompts=GERMAN), SILENT, ""),
     ("prompts of another attribute", lambda: ev(prompts="race"), WARNED, "between the classes"),
     (

@@ -76,7 +76,7 @@ def test_rank_kept_is_spearmans_correlation_inside_groups() -> None:
             for g in (0, 1)
         ]
         assert kept_rank == pytest.approx(np.mean(correlations))
-    # a different overall order, but the same order inside each group
+    # The overall order is different, but the order inside each group is the same.
     lifted = np.exp(before) + 5 * groups
     assert np.allclose(rivals.rank_kept(before, lifted, groups), 1)
 

@@ -284,7 +284,7 @@ def test_means_over_prompts_match_the_metric(people):
     assert rows["discrepancy", "none", ""].value == pytest.approx(np.mean(gaps))
     assert rows["discrepancy", "none", "clerk"].value == pytest.approx(gaps[1])
     assert rows["unknown", "none", ""].value == pytest.approx(0.2)
-    # four pilot images are labelled
+    # Four pilot images are labelled.
     assert rows["unknown", "cali", ""].value == pytest.approx(0.25)
     assert rows["discrepancy", "cali", ""].lam == 500
 

@@ -310,7 +310,7 @@ def test_a_checkpoint_contains_trained_parameters_and_no_code(tmp_path: Path) ->
 
 
 def test_a_flipped_bit_in_a_checkpoint_is_detected(tmp_path: Path) -> None:
-    """Otherwise, wrong tensors would be used for the rest of the run."""
+    """If it were not detected, the rest of the run would use wrong tensors."""
     made = trainee()
     path = tmp_path / STATE
     fit(made, batches(), settings(steps=2), folder=tmp_path)
@@ -539,8 +539,8 @@ def test_both_passes_use_the_same_dropout_and_mixing() -> None:
 def test_several_processes_without_a_process_group_raise_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """This is how `accelerate launch --cpu --num_processes 2` starts a process, which would then
-    train alone."""
+    """`accelerate launch --cpu --num_processes 2` starts processes without a group, and each of
+    them would train alone."""
     make_accelerator(cpu=True)
     for environment in (
         {"MASTER_ADDR": "127.0.0.1", "ACCELERATE_USE_CPU": "True"},

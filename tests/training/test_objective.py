@@ -323,7 +323,7 @@ def test_a_partner_of_another_image_excludes_the_other_view() -> None:
 
 
 def test_searching_for_partners_does_not_update_running_statistics() -> None:
-    """Otherwise, batch normalisation would count every batch twice."""
+    """If it did, batch normalisation would count every batch twice."""
     plain = trainee()
     mixed = trainee(fourier=0.5)
     for made in (plain, mixed):

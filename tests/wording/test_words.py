@@ -111,7 +111,7 @@ def test_the_article_follows_the_sound() -> None:
     [
         ("A photo of an {attribute} {concept}.", "A photo of an Asian type a."),
         ("An {concept} and a {attribute}", "A type a and an Asian"),
-        # the article is only adjusted before a placeholder
+        # The article is only adjusted before a placeholder.
         ("a apple, {concept} {attribute}", "a apple, type a Asian"),
         ("banana {concept}{attribute}", "banana type aAsian"),
     ],

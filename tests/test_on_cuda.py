@@ -123,7 +123,7 @@ def test_a_compiled_tower_is_edited_on_the_gpu() -> None:
 @pytest.mark.parametrize(
     "loss", [info_nce, lambda *args, **how: rince(*args, q=0.5, **how)], ids=["info_nce", "rince"]
 )
-def test_losses_in_half_precision_match_single_precision(loss: Any) -> None:
+def test_half_precision_losses_match_single_precision(loss: Any) -> None:
     torch.manual_seed(0)
     first, second = (
         torch.nn.functional.normalize(torch.randn(256, 64, device="cuda"), dim=-1) for _ in range(2)

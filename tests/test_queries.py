@@ -300,7 +300,7 @@ def test_an_edit_is_fitted_to_reference_vectors() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.ReferenceWarning")  # the text is noise
-def test_a_mapping_needs_only_the_texts_of_the_prompt_set() -> None:
+def test_a_mapping_only_needs_the_texts_in_the_prompt_set() -> None:
     table = {text: rows_of([text])[0].numpy() for text in load_prompts("gender").texts}
     vectors = gallery()[0]
     queries = vldebias.debias_queries(table, "gender", reference=vectors, method="difference")

@@ -100,7 +100,7 @@ def test_a_projection_is_tested_over_pairs_with_the_same_noise(
     assert verdict in line
 
 
-def test_a_lost_subject_is_a_warning() -> None:
+def test_a_lost_subject_triggers_a_warning() -> None:
     lost = result([1] * 12, [1] * 12, recognised=(True,) * 6 + (False,) * 6)
     ((line, is_warning),) = lost.sentences()
     assert is_warning
@@ -389,7 +389,7 @@ def test_a_query_that_states_the_attribute_is_unchanged_and_explained(engine: An
     assert open_query.reason() == ""
 
 
-def test_a_worse_query_is_a_warning() -> None:
+def test_a_worse_query_triggers_a_warning() -> None:
     even = Found((0,), ("male",), (0,), {"male": 0.5, "female": 0.5}, 0.0, 1)
     uneven = replace(even, skew=0.15)
     worse = Answer("zzz", "gender", even, uneven)

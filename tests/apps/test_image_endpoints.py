@@ -439,7 +439,7 @@ def test_the_guardrail_only_changes_the_last_message() -> None:
     assert last in {FEMALE, MALE}
 
 
-def test_the_guardrail_rejects_anything_but_a_list_of_texts() -> None:
+def test_the_guardrail_rejects_anything_but_a_list_of_strings() -> None:
     (answer,) = post(images_proxy(None, "gender"), GUARDRAIL, {"texts": "A CEO"})
     assert answer.status_code == 400
 

@@ -93,7 +93,7 @@ NOT_JSON = [
 
 
 @pytest.mark.parametrize("content", NOT_JSON, ids=range(len(NOT_JSON)))
-def test_invalid_json_of_a_client_gets_400_and_is_not_passed_on(content: bytes) -> None:
+def test_invalid_client_json_gets_400_and_is_not_passed_on(content: bytes) -> None:
     services = FalseServices()
     app = images_proxy("http://there", "gender", transport=httpx2.ASGITransport(services.app))
     response = send(app, IMAGES, content)
@@ -411,7 +411,7 @@ def test_no_body_crashes_the_guardrail(changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("content", [b"{", b'{"texts": ["\\ud83d"]}', b'{"texts": [NaN]}'])
-def test_invalid_json_of_the_guardrail_gets_400(content: bytes) -> None:
+def test_invalid_guardrail_json_gets_400(content: bytes) -> None:
     assert send(images_proxy(None, "gender"), f"/{GUARDRAIL}", content).status_code == 400
 
 

@@ -384,7 +384,7 @@ def test_an_invalid_limit_is_rejected() -> None:
             Limits(**{name: 0})
 
 
-def test_a_prompt_beyond_the_limit_passes_unbalanced_without_delay() -> None:
+def test_a_prompt_beyond_the_limit_is_passed_on_unbalanced_without_delay() -> None:
     upstream = FalseUpstream()
     began = time.monotonic()
     response = post(proxy(upstream), {"prompt": f"{CEO} {'a' * 900_000}", "n": 16})

@@ -46,7 +46,7 @@ def pictures_seen(engine: Any, name: str, choice: int = 0) -> list[bytes]:
     return pictures
 
 
-def test_every_annotator_sees_all_images_once_shared_ones_first_in_a_different_order(
+def test_every_annotator_sees_all_images_once_with_shared_images_first(
     tmp_path: Path,
 ) -> None:
     images = paper(*(f"{i}.png" for i in range(2 * engines.SHARED)))
@@ -229,7 +229,7 @@ def test_invalid_choices_and_files_with_other_choices_are_rejected(tmp_path: Pat
 @pytest.mark.parametrize(
     "name", ["ben-2", "Jean-Luc O'Neill", "अनिता", "دانا", "李 雷", "a.b_c", "José"]
 )
-def test_names_of_people_are_accepted(name: str) -> None:
+def test_names_of_real_people_are_accepted(name: str) -> None:
     assert studies.annotator_name(f"  {name} ") == name
 
 

@@ -38,7 +38,7 @@ def set_of_user(tmp_path: Path) -> Path:
     return path
 
 
-def test_an_attribute_is_never_a_path(set_of_user: Path, tmp_path: Path) -> None:
+def test_an_attribute_is_never_treated_as_a_path(set_of_user: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret.yaml"
     secret.write_text(SECRET)
     tools = Tools()

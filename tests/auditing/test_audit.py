@@ -449,7 +449,7 @@ class TestAudit:
             assert row.interval[0] <= row.value <= row.interval[1]
         assert result.row("audit", "lean_r2", "none").value > 0.8
 
-    def test_urgent_prompts_come_first_and_unpredicted_ones_last(self, result: Any) -> None:
+    def test_urgent_prompts_come_first_and_unpredicted_prompts_last(self, result: Any) -> None:
         advice = result.provenance[0].settings["prompts"]
         rows = {row.subset: row.value for row in result.rows}
         sure = [

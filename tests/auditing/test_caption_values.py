@@ -184,7 +184,7 @@ def test_a_killed_audit_that_generates_images_keeps_them_and_ends_with_the_same_
     assert {image: image.stat().st_mtime_ns for image in kept} == kept
 
 
-def test_the_command_needs_no_model(tmp_path: Path) -> None:
+def test_the_command_does_not_need_a_model(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("prompt\n" + "a female nurse\n" * 6)
     command = ["audit", "--attribute", "gender", "--out", str(tmp_path / "out")]
     done = CliRunner().invoke(app, [*command, "--captions", str(tmp_path / "a.csv"), "--json"])

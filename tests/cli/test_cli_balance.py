@@ -144,7 +144,7 @@ def balance_into(path: Path, prompts: Path, *options: str) -> subprocess.Popen[s
         )
 
 
-def test_ctrl_c_leaves_no_partial_file(tmp_path: Path) -> None:
+def test_ctrl_c_does_not_leave_a_partial_file(tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("\n".join(f"A photo of a chef, take {place}" for place in range(10_000)))
     output = tmp_path / "balanced.txt"

@@ -348,7 +348,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("here", "no_charts")
-def test_rewritten_texts_are_read_like_other_prompts() -> None:
+def test_rewritten_prompts_are_read_like_other_prompts() -> None:
     # str.splitlines would split the second line.
     Path("users.txt").write_text("# asked\na photo of a nurse\na photo of a pilot\n")
     enhanced = ["a photo of a female nurse", "a photo of a pilot\u2028in a hangar"]

@@ -325,7 +325,7 @@ def test_a_url_and_an_empty_text_raise_errors(root: str, named: str) -> None:
         opened(root)
 
 
-def test_texts_that_are_not_next_to_their_images_raise_an_error(tmp_path: Path) -> None:
+def test_captions_that_are_not_next_to_their_images_raise_an_error(tmp_path: Path) -> None:
     files = sorted(
         (file for number in range(N) for file in brought.members(number) if "json" not in file[0]),
         key=lambda file: file[0].endswith("txt"),
@@ -396,7 +396,9 @@ def test_braces_are_expanded_to_names() -> None:
     assert expanded("plain*.tar") == ["plain*.tar"]
 
 
-def test_a_pattern_without_files_raises_an_error_even_if_another_has_files(tmp_path: Path) -> None:
+def test_a_pattern_without_files_raises_an_error_even_if_a_different_pattern_matches(
+    tmp_path: Path,
+) -> None:
     brought.write_tar(tmp_path / "a-0.tar", brought.members(0))
     with pytest.raises(InvalidInputError, match=r"1 of 2 files do not exist, such as .*a-1\.tar"):
         find_layout(f"{tmp_path}/a-{{0..1}}.tar")

@@ -315,7 +315,7 @@ def test_a_killed_program_leaves_no_processes_and_a_second_one_resumes(
     assert contents(tmp_path / "killed") == contents(tmp_path / "alone")
 
 
-def test_a_program_that_starts_ray_prints_nothing_and_ends_it(tmp_path: Path) -> None:
+def test_a_program_that_starts_ray_prints_nothing_and_shuts_it_down(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, PROGRAM, tmp_path / "cache"],
         env=os.environ | {"MARK_OF_TEST": str(tmp_path)},

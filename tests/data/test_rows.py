@@ -48,7 +48,7 @@ SOME = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_and_passes_match_a_single_array(kind: str, tmp_path: Path) -> None:
+def test_rows_and_passes_match_those_of_a_single_array(kind: str, tmp_path: Path) -> None:
     shards = KINDS[kind](cut([1, 50, 121, 290]), tmp_path)
     assert (shards.shape, shards.dtype, shards.ndim, len(shards)) == ((300, 64), np.float16, 2, 300)
     for chosen in SOME.values():

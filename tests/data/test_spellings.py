@@ -143,7 +143,7 @@ def test_renamed_waterbirds_columns_and_floats_are_read(tmp_path: Path) -> None:
         open_data("waterbirds", tmp_path)
 
 
-def test_codes_and_names_of_known_values_match_other_spellings() -> None:
+def test_codes_and_names_of_known_values_match_alternative_spellings() -> None:
     known = {"Blond_Hair": "fair", "3": "Black Hair"}
     names = ["blond hair", "BLOND-HAIR", "Fair", "black_hair", "Blond_Hair", "3.0", "grey"]
     expected = dict.fromkeys(["blond hair", "BLOND-HAIR", "Fair"], "Blond_Hair")

@@ -54,7 +54,7 @@ def test_the_committed_result_matches_the_tables() -> None:
         assert row.interval == pytest.approx(old.interval)
 
 
-def test_agreement_among_models_does_not_predict_another_model() -> None:
+def test_agreement_among_models_does_not_predict_a_new_model() -> None:
     """Agreement cannot be used as a predictor, so the audit does not give a verdict on a model
     without counts."""
     (opposite,) = [

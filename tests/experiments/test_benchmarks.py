@@ -64,7 +64,7 @@ def test_pictures_and_folders_are_read_identically_in_benchmarks() -> None:
 
 
 @pytest.mark.slow
-def test_an_attached_tower_changes_some_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attached_tower_changes_some_text_embeddings(monkeypatch: pytest.MonkeyPatch) -> None:
     model, _, tokenizer = load_clip()
     monkeypatch.setattr(open_clip, "create_model", lambda name: model)
     monkeypatch.setattr(open_clip, "get_tokenizer", lambda name: tokenizer)

@@ -115,7 +115,7 @@ def test_every_headline_names_one_committed_row_or_a_reason() -> None:
         row_of({"file": "popularity", "task": "popularity", "metric": "none"}, "NUCLR")
 
 
-def test_every_loss_of_the_table_has_a_row_for_its_authors_results() -> None:
+def test_every_loss_in_the_table_has_a_row_for_its_authors_results() -> None:
     rows = [line.strip("| ").split(" | ") for line in every_loss().splitlines() if "|" in line]
     head, _, *losses = rows
     assert head[-1] == "the authors report"

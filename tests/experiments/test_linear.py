@@ -61,7 +61,7 @@ def test_the_cifar_10_format_round_trips(
         assert np.array_equal(np.asarray(opened.read(row)), image)
 
 
-def test_the_cifar_100_format_has_the_fine_class_after_the_coarse_one(tmp_path: Path) -> None:
+def test_the_cifar_100_format_has_the_fine_label_after_the_coarse_label(tmp_path: Path) -> None:
     folder = tmp_path / "cifar-100-binary"
     folder.mkdir()
     (folder / "fine_label_names.txt").write_text("\n".join(NAMES))

@@ -99,7 +99,7 @@ class TestRows:
         }
         assert changes == {(0, "b"): 1.0, (1, "b"): 2.0}
 
-    def test_a_baseline_without_the_seed_is_an_error(self) -> None:
+    def test_a_baseline_without_the_seed_raises_an_error(self) -> None:
         cells = [cell(*place, 0.1) for place in (("a", 0), ("a", 1), ("b", 1), ("b", 2))]
         with pytest.raises(KeyError):
             summed_up(cells, ("arm",), against={"arm": "a"})

@@ -210,7 +210,7 @@ def test_texts_may_be_a_list_a_function_or_a_single_string_for_all_rows(
             attachment.apply("joint", rows, 3)  # type: ignore[arg-type]
 
 
-def test_an_edit_that_reads_prompts_needs_them(tower: Tower) -> None:
+def test_an_edit_that_depends_on_prompts_requires_them(tower: Tower) -> None:
     reads = FixedRewrite(("male", "female"), 6, Provenance("reads"))
     with EditAttachment(TowerHost(tower), {"joint": reads}) as attachment:
         assert repr(attachment).startswith(

@@ -233,7 +233,7 @@ def test_missing_and_unsuitable_weights_are_rejected():
     refuses(pipe, attachment, "not all were found")
 
 
-def test_unets_with_another_layer_before_the_prompt_or_fused_keys_are_rejected():
+def test_unets_with_an_extra_layer_before_the_prompt_or_fused_keys_are_rejected():
     pipe = tiny.with_own_components(tiny.sd())
     bare = tiny.draw(pipe)
     attachment = everything(pipe)

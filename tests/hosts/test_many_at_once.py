@@ -90,7 +90,7 @@ def test_each_task_reads_the_value_of_its_own_call(pipe, attachment, embeddings_
         assert sampled == drawn
 
 
-def test_each_thread_of_a_task_reads_the_value_of_its_own_call(
+def test_each_thread_in_a_task_reads_the_value_of_its_own_call(
     pipe, attachment, embeddings_of_value
 ):
     def work():

@@ -168,7 +168,7 @@ def test_a_missing_package_is_reported_with_the_install_command(
         need(package)
 
 
-def test_a_broken_installation_keeps_its_own_error() -> None:
+def test_a_broken_installation_raises_its_own_error() -> None:
     script = """
 sys.modules["vldebias.api"] = None
 import vldebias

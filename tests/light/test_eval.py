@@ -80,7 +80,7 @@ def test_missing_requirements_of_a_result_are_named(
         )
 
 
-def test_an_image_file_is_read(result: Result, folder: Path, tmp_path: Path) -> None:
+def test_an_image_file_can_be_read(result: Result, folder: Path, tmp_path: Path) -> None:
     images = np.load(folder / "images.npy")
     names = np.array(GENDERS)
     np.savez(tmp_path / "images.npz", **{"features": images, "label.gender": names})

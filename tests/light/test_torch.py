@@ -53,7 +53,7 @@ def test_image_embeddings_are_read_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "command", ["--help", "methods", "prompts list", "eval list", "debias --help", "train --help"]
 )
-def test_commands_without_a_model_work(command: str) -> None:
+def test_commands_that_do_not_need_a_model_work(command: str) -> None:
     done = CliRunner().invoke(app, command.split(), catch_exceptions=False)
     assert done.exit_code == 0, done.output
     assert done.output
@@ -88,7 +88,7 @@ print(json.dumps([missed, sorted(optional & {{name.partition(".")[0] for name in
 """
 
 
-def test_every_module_imports_with_torch_alone() -> None:
+def test_every_module_can_be_imported_with_only_torch() -> None:
     hidden = {package for package, extra in EXTRA_OF.items() if extra not in ("torch", "serve")}
     script = HIDE.format(optional=hidden)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

@@ -125,7 +125,9 @@ def test_the_gradient_of_the_convex_objective_vanishes() -> None:
     zeta = estimate_popularity(e, temperature=TAU)[0].requires_grad_()
     (gradient,) = torch.autograd.grad(popularity_objective(zeta, e, temperature=TAU), zeta)
     assert float(gradient.norm()) <= 2e-12
-    assert abs(float(zeta.detach().mean())) < 1e-12  # the added constant is fixed by this
+    assert (
+        abs(float(zeta.detach().mean())) < 1e-12
+    )  # zeta is centred, since a constant could be added
     with pytest.warns(VldebiasWarning, match=r"after 3 iterations.* expected 1\.0e-12"):
         estimate_popularity(e, temperature=TAU, max_iterations=3)
     with pytest.raises(ValueError, match=r"\(15, 14\)"):

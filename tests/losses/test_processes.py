@@ -196,7 +196,7 @@ def _in_threads(patch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         try:
             return _outcomes(rank, averaging)
         except BaseException:
-            met.abort()  # otherwise the other would wait
+            met.abort()  # otherwise, the other process would wait
             raise
 
     patched = {

@@ -285,7 +285,7 @@ def test_the_half_way_method_matches_the_authors_implementation() -> None:
 
 
 @pytest.mark.parametrize("r", [1, 3])
-def test_loss_and_bias_are_equal_and_no_other_vector_has_smaller_ones(r: int) -> None:
+def test_loss_and_bias_are_equal_and_minimal(r: int) -> None:
     basis = torch.linalg.qr(unit(r, 9, seed=1).T).Q
     rows = unit(40, 9)
     turned = HalfWay(basis)(rows)

@@ -215,7 +215,7 @@ def test_images_that_cannot_be_split_are_rejected(call: Any) -> None:
     call()
 
 
-def test_pseudo_classes_are_assigned_with_calibrated_texts() -> None:
+def test_pseudo_classes_are_assigned_with_calibrated_text() -> None:
     """An uncalibrated class text also reads the value, so each class would have only one value."""
     images, attribute, label = people(400, seed=10)
     rows = {"a man": MALE, "a woman": FEMALE, "land": LAND + 2 * MALE, "water": WATER + 2 * FEMALE}

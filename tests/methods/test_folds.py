@@ -196,7 +196,7 @@ UNUSABLE = {
 
 
 @pytest.mark.parametrize("kind", UNUSABLE)
-def test_images_that_cannot_be_split_or_belong_to_another_model_are_rejected(kind: str) -> None:
+def test_images_that_cannot_be_split_or_belong_to_a_different_model_are_rejected(kind: str) -> None:
     rows, value = images(400, seed=1)
     shown = {
         "one value": rows[value == 0][:60],

@@ -25,7 +25,7 @@ def made(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
-def test_a_reading_is_one_at_the_mean_of_its_kind_and_zero_at_the_open_mean() -> None:
+def test_a_gate_reading_is_one_at_the_mean_of_its_kind_and_zero_at_the_open_mean() -> None:
     kinds = [made(30, 7, seed=seed) + 2 * made(7, seed=90 + seed) for seed in (1, 2, 3)]
     others = made(40, 7, seed=4)
     readings, mean = discriminant(kinds, others)

@@ -70,7 +70,7 @@ def test_the_measured_pictures_are_uncorrelated_unlike_the_reference() -> None:
     assert shares[1] > 1.3 * shares[0]
 
 
-def test_hair_is_dark_or_blond_or_neither() -> None:
+def test_hair_is_dark_blond_or_neither() -> None:
     people = open_world("portraits")
     hair, age, label = (people.column(name) for name in ("hair", "age", "label"))
     for i in range(200):

@@ -197,7 +197,7 @@ def test_a_mistake_in_a_metric_is_explained(mistake: Any) -> None:
     mistake()
 
 
-def test_a_metric_computed_by_tasks_needs_no_function() -> None:
+def test_a_metric_computed_by_tasks_does_not_need_a_function() -> None:
     assert METRICS["precision"].compute is None
 
 

@@ -191,7 +191,7 @@ def test_stated_words_distinguish_requests_from_similar_phrases(
 # ---- loading
 
 
-def test_a_path_is_loaded(tmp_path: Path) -> None:
+def test_a_set_is_loaded_from_a_path(tmp_path: Path) -> None:
     prompts = load_prompts(write(tmp_path, LISTED))
     assert load_prompts(prompts) is prompts
     assert load_prompts(str(tmp_path / "mine.yaml")) == prompts
@@ -211,7 +211,7 @@ def test_an_unknown_name_lists_the_known_names() -> None:
         load_prompts(["gender"])  # type: ignore[arg-type]
 
 
-def test_a_set_from_word_lists_is_loaded_from_a_file(tmp_path: Path) -> None:
+def test_a_set_defined_by_word_lists_is_loaded_from_a_file(tmp_path: Path) -> None:
     prompts = load_prompts(write(tmp_path, MADE))
     assert prompts.groups == (
         ("a male doctor", "a female doctor"),

@@ -16,7 +16,7 @@ def test_the_protocol_file_follows_the_rule() -> None:
     assert record_subjects.FILE.read_text(encoding="utf-8") == record_subjects.written()
 
 
-def test_there_are_a_hundred_subjects_in_seven_wordings() -> None:
+def test_the_protocol_has_a_hundred_subjects_in_seven_wordings() -> None:
     protocol = load_protocol()
     prompts = protocol.prompts()
     assert len(protocol.subjects) == len(set(protocol.subjects)) == 100

@@ -12,7 +12,7 @@ from vldebias.records.schema import PromptCounts, Record
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_record_is_read_back_unchanged(tmp_path: Path) -> None:
+def test_a_record_round_trips_unchanged(tmp_path: Path) -> None:
     record = made([(5, 5, 0), (9, 1, 0)])
     assert Record.read(record.write(tmp_path / "r.json")) == record
 

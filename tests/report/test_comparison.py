@@ -150,7 +150,7 @@ def test_different_questions_are_reported_before_hashes_versions_and_branches() 
     assert not [note for note in notes if "cali" in note or "orth" in note]
 
 
-def test_distances_between_texts_lead_only_if_nothing_else_changed(made: Result) -> None:
+def test_text_distances_only_come_first_if_nothing_else_changed(made: Result) -> None:
     names = {"task": "texts", "metric": "cosine_spread", "better": "lower"}
     spread = figure("none", 0.5, interval=(0.5, 0.5), **names)
     rows = [*made.rows, spread]

@@ -390,7 +390,7 @@ def test_a_baseline_is_better_or_worse_only_by_the_paired_difference(
     assert conclusion.baseline[1:] in conclusion.sentence
 
 
-def test_changed_texts_are_not_an_improved_task(made: Result) -> None:
+def test_changed_text_is_not_an_improved_task(made: Result) -> None:
     texts = [
         figure(m, v, task="a", metric="cosine_spread", better="lower", change=c)
         for m, v, c in (("none", 0.5, None), ("default", 0.1, DOWN))

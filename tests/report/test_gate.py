@@ -68,7 +68,7 @@ def test_a_figure_from_few_images_is_marked_next_to_its_interval() -> None:
     assert "few" not in str(enough)
 
 
-def test_metrics_with_a_depth_are_found_and_partial_ones_excluded() -> None:
+def test_metrics_with_a_depth_are_found_and_partial_metrics_are_excluded() -> None:
     result = result_of(("m", "max_skew@50", 0.1, 0.0, 0.2, "lower"))
     assert check_limits(result, {"max_skew": 0.3})[0].outcome == "within"
     part = result_of(("m", "max_skew@50", 0.9, 0.8, 1.0, "lower"), subset="a query")

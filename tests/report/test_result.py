@@ -41,7 +41,7 @@ def test_the_frame_has_the_columns_in_order() -> None:
 
 
 @pytest.mark.parametrize("compact", [False, True])
-def test_results_are_read_back_to_the_last_digit(compact: bool, tmp_path: Path) -> None:
+def test_results_round_trip_to_the_last_digit(compact: bool, tmp_path: Path) -> None:
     result = small()
     path = result.write(tmp_path / "out" / "result.json", **({"compact": True} if compact else {}))
     assert Result.read(path) == result

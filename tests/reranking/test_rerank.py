@@ -145,7 +145,7 @@ def test_the_most_likely_group_is_the_label() -> None:
     assert positions.report.expected is None  # their calibration is unknown
 
 
-def test_features_are_labelled_with_texts_from_a_mapping_or_a_model() -> None:
+def test_features_are_labelled_with_text_from_a_mapping_or_a_model() -> None:
     model, _, tokenize = load_clip()
     prompts = vldebias.load_prompts("gender")
     texts = list(prompts.texts)
@@ -218,7 +218,7 @@ def test_invalid_inputs_are_rejected_by_name(arguments: dict[str, object], words
         vldebias.rerank(**call)  # type: ignore[arg-type]
 
 
-def test_too_few_candidates_of_a_group_are_reported() -> None:
+def test_too_few_candidates_in_a_group_are_reported() -> None:
     with pytest.warns(SuspectInputWarning, match="1 of 'f' missing"):
         positions = vldebias.rerank(SCORES[:4], 4, labels=LABELS[:4])
     assert positions.report.short == {"f": 1}

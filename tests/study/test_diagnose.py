@@ -96,7 +96,7 @@ class TestWrongLabels:
                 listed.confidence.to_numpy()[held], given_ - wrong_scores, atol=1e-4
             )
 
-    def test_changed_labels_come_first(self) -> None:
+    def test_rows_with_changed_labels_come_first(self) -> None:
         digits = load_digits()
         rng = np.random.default_rng(0)
         x = digits.data / 16.0
@@ -367,7 +367,7 @@ class TestDiagnose:
         assert first.startswith(f"  {worst.value:.2f} [")
         assert f"{worst.n['images']} images" in first
 
-    def test_a_page_answers_one_question_after_another(
+    def test_the_page_answers_one_question_after_the_other(
         self, result: Result, tmp_path: Path
     ) -> None:
         page = render(result, tmp_path / "page.html", run_folder=tmp_path).read_text()

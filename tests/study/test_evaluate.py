@@ -231,7 +231,7 @@ def test_with_a_reference_the_edit_that_debias_attaches_is_measured(method: str)
     assert attached == named != [r.value for r in measured.rows if r.method == "none"]
 
 
-def test_prompts_to_embed_are_listed_and_missing_ones_named(folder: Path) -> None:
+def test_prompts_to_embed_are_listed_and_missing_prompts_are_named(folder: Path) -> None:
     assert sorted(cli("show", str(folder / "mine.yaml"), "--texts").splitlines()) == sorted(texts())
     rows = dict(list(texts().items())[4:])
     np.savez(

@@ -111,7 +111,7 @@ def test_invalid_grids_are_rejected() -> None:
         grid(pipe, gender(), texts=[TEXT])
 
 
-def test_default_texts_are_the_class_prompts_of_the_set() -> None:
+def test_the_class_prompts_of_the_set_are_the_default_texts() -> None:
     picture = grid(load_pipeline(), "professions-gender", methods=["none"], seeds=range(2), steps=1)
     assert picture.height == HEAD + 4 * (CELL + GAP)  # four unseen professions
 

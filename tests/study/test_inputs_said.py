@@ -52,7 +52,7 @@ def test_scores_are_not_accepted_as_groups() -> None:
 
 
 @pytest.mark.parametrize("slip", ["femle", "femalee"])
-def test_a_single_misspelt_value_of_forty_is_reported(slip: str) -> None:
+def test_a_single_misspelt_value_among_forty_is_reported(slip: str) -> None:
     prompts = ["p1", "p2"] * 20
     values = ["female"] * 19 + [slip] + ["male"] * 20
     (message,) = measured(prompt=prompts, value=values)

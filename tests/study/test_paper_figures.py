@@ -79,7 +79,7 @@ def test_generated_people_are_compared_with_published_figures(tmp_path: Path) ->
     assert deviation.published == 0.16
 
 
-def test_missing_parts_are_skipped_and_measured_ones_are_kept(
+def test_missing_parts_are_skipped_and_measured_parts_are_kept(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
     with pytest.raises(InvalidInputError, match="celebs"):

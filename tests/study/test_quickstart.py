@@ -115,7 +115,7 @@ def test_the_committed_result_uses_the_packaged_suite_and_weights() -> None:
     assert committed["generation gender"].matches(Fingerprint(**drawn))
 
 
-def test_the_weights_of_the_groups_match_the_training_renders() -> None:
+def test_group_weights_match_the_training_renders() -> None:
     (birds,) = [task for task in load_suite("quickstart").tasks if task.name == "birds"]
     land, water = (share / 2 for share in LEAN.correlation)
     expected = {"landbird/land": land, "landbird/water": 0.5 - land, "waterbird/land": 0.5 - water}

@@ -304,7 +304,7 @@ def test_requirements_of_a_suite_are_reported(
     assert not (tmp_path / "index.html").exists(), "nothing was measured"
 
 
-def test_embeddings_alone_need_no_model(run: Any, tmp_path: Path, cache: Path) -> None:
+def test_embeddings_do_not_need_a_model(run: Any, tmp_path: Path, cache: Path) -> None:
     session = Inputs(Options(out=tmp_path, model="miniature", cache=cache))
     task = suite({**BIRDS, "lams": []}).tasks[0]
     wanted = task.texts()

@@ -79,7 +79,7 @@ def test_a_plan_accepts_a_saved_edit_and_records_values(
     assert picture.width > picture.height / 4
 
 
-def test_the_gate_reads_embeddings(pipe: Any, edit: Any) -> None:
+def test_the_gate_supports_embeddings(pipe: Any, edit: Any) -> None:
     """Embeddings are passed instead of prompts. Open ones are assigned even values, and stated ones
     are unchanged. The call may start at any step and have any number of them."""
     assert edit.can_read

@@ -194,7 +194,7 @@ def test_mixing_uses_single_precision_and_preserves_the_dtype(dtype: torch.dtype
 
 @COMMON
 @given(st.integers(2, 6), st.integers(1, 4), st.integers(0, 1000))
-def test_the_most_similar_row_has_the_largest_cosine_and_another_source(
+def test_the_most_similar_row_has_the_largest_cosine_and_a_different_source(
     images: int, views: int, seed: int
 ) -> None:
     features = torch.randn(images * views, 3, generator=seeded(seed), dtype=torch.float64)

@@ -220,7 +220,7 @@ def data(n: int = 20, read: Any = None, broken: Sequence[int] = ()) -> Any:
     return image_data(n, read=read or reader(broken, tiny_image), captions=captions, labels=labels)
 
 
-def test_a_monitor_of_images_equals_one_of_tensors_and_reads_images_only_once() -> None:
+def test_image_and_tensor_monitors_agree_and_images_are_only_read_once() -> None:
     towers = tiny_towers()
     reads = list[int]()
     monitor = Monitor.from_data(

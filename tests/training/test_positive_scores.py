@@ -71,7 +71,7 @@ def test_unreadable_images_have_no_score() -> None:
     assert scores[rest] == pytest.approx(positive_scores(tiny_towers(), source())[rest], abs=1e-6)
 
 
-def test_the_table_lists_the_most_suspicious_first_and_the_auroc_is_reported(
+def test_the_table_lists_the_most_suspicious_pairs_first_and_the_auroc_is_reported(
     tmp_path: Path,
 ) -> None:
     pairs = source(captions=tuple(f"text {i}" for i in range(400))).with_noise(0.4, seed=0)

@@ -243,9 +243,7 @@ PLAIN |= st.text(st.characters(codec="utf-8", exclude_categories=["C"]))
         st.text("abc<= -", min_size=1), st.lists(PLAIN, max_size=3) | PLAIN, max_size=4
     )
 )
-def test_yaml_is_read_back_as_written(
-    tmp_path_factory: pytest.TempPathFactory, content: Any
-) -> None:
+def test_yaml_round_trips_unchanged(tmp_path_factory: pytest.TempPathFactory, content: Any) -> None:
     path = tmp_path_factory.getbasetemp() / "x.yaml"
     path.write_text(yaml.safe_dump(content, allow_unicode=True), encoding="utf-8")
     assert read_yaml(path) == content

@@ -65,7 +65,7 @@ def test_strength_is_the_share_of_images_and_not_of_people():
     assert Counter(out.reasons) == {None: 4, "strength": 4}
 
 
-def test_a_person_has_one_value_in_all_texts_of_an_image():
+def test_a_person_has_the_same_value_in_all_texts_of_an_image():
     texts = [[PAIR, "a nurse, soft light"]] * 4
     written, balanced = Balancer("gender", seed=0).next_texts(texts)
     for (first, second), people in zip(written, balanced.people, strict=True):

@@ -337,16 +337,16 @@ def test_search_and_classification_show_results_before_and_after(engine: Any) ->
     assert reranked.before.rows == before.rows
     assert reranked.after.skew < before.skew / 2
     assert not reranked.why
-    groups, put_right, put_wrong, birds = searches.classify(engine, "default")
+    groups, corrected, newly_wrong, birds = searches.classify(engine, "default")
     assert len(groups) == 4
     assert groups[0].before[0] == min(group.before[0] for group in groups)
     assert groups[0].after[0] > groups[0].before[0]
     # Corrected minus newly wrong predictions equal the change over all groups.
     change = sum(group.n * (group.after[0] - group.before[0]) for group in groups)
-    assert len(put_right) - len(put_wrong) == pytest.approx(change)
-    assert put_right
-    assert put_wrong
-    assert not set(put_right) & set(put_wrong)
+    assert len(corrected) - len(newly_wrong) == pytest.approx(change)
+    assert corrected
+    assert newly_wrong
+    assert not set(corrected) & set(newly_wrong)
     assert len(birds.labels["label"]) == sum(group.n for group in groups)
 
 

@@ -103,8 +103,8 @@ def test_all_fields_except_the_prompt_are_passed_unchanged(path: str) -> None:
     services = FalseServices()
     post(proxy(services), path, {**BODIES[path], "user": "u", "extra": {"a": [1]}})
     ((_, body),) = services.seen
-    as_it_came = json.loads(json.dumps(body).replace(" female", "").replace(" male", ""))
-    assert as_it_came == {**BODIES[path], "user": "u", "extra": {"a": [1]}}
+    restored = json.loads(json.dumps(body).replace(" female", "").replace(" male", ""))
+    assert restored == {**BODIES[path], "user": "u", "extra": {"a": [1]}}
 
 
 @pytest.mark.parametrize("path", MANY)

@@ -44,7 +44,7 @@ JOBS = [text for text, reason in zip(_ALL, _REASONS, strict=True) if reason is N
 CHAIR = "A red chair"
 CASTLE = "A doctor in a castle."
 STATED = "a female doctor"
-ASKED = [*JOBS[1::2], CHAIR, CASTLE, STATED]
+AUDITED = [*JOBS[1::2], CHAIR, CASTLE, STATED]
 
 
 def lean_of(text: str) -> float:
@@ -81,7 +81,7 @@ def judged() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def result(texts: Texts, judged: pd.DataFrame) -> Result:
-    return vldebias.audit(ASKED, "gender", texts=texts, calibration=judged)
+    return vldebias.audit(AUDITED, "gender", texts=texts, calibration=judged)
 
 
 class TestShareLine:
@@ -528,10 +528,10 @@ class TestAudit:
         # 60% of each share comes from a different prompt, so text predicts little. With 100%, it
         # would predict nothing.
         shares = {kind: 0.4 * judged[kind] + 0.6 * shuffled[kind] for kind in ("male", "female")}
-        faint = vldebias.audit(ASKED, "gender", texts=texts, calibration=judged.assign(**shares))
+        faint = vldebias.audit(AUDITED, "gender", texts=texts, calibration=judged.assign(**shares))
         assert 0.1 < faint.row("audit", "lean_r2", "none").value < 0.25
         assert "hardly better" not in faint.provenance[0].description
-        blind = vldebias.audit(ASKED, "gender", texts=texts, calibration=shuffled)
+        blind = vldebias.audit(AUDITED, "gender", texts=texts, calibration=shuffled)
         assert blind.row("audit", "lean_r2", "none").value <= 0
         first = blind.provenance[0].settings["advice"][0]
         assert first.startswith("What these prompts will show cannot be predicted from their texts")

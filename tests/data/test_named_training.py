@@ -17,17 +17,17 @@ from vldebias.training.pairs import Pairs, open_images
 from vldebias.training.settings import load_settings
 
 # Data set -> settings in addition to its defaults, and the columns with its groups.
-OF_PAPER = {
+PAPER_DATA_SETS = {
     "waterbirds": ({}, "label,place"),
     "celeba": ({}, "label,gender"),
     "fairface": ({"label": "race", "group": "gender"}, "race,gender"),
 }
 
 
-@pytest.mark.parametrize("name", list(OF_PAPER))
+@pytest.mark.parametrize("name", list(PAPER_DATA_SETS))
 def test_a_named_data_set_is_opened_as_in_eval(name: str, stand_ins: Path) -> None:
     """Rows, classes and groups of each split match those of `open_data`."""
-    given, columns = OF_PAPER[name]
+    given, columns = PAPER_DATA_SETS[name]
     settings = load_settings(data=name, data_root=str(stand_ins), group_dro=columns, **given)
     for is_held_out, split in ((False, "train"), (True, "val")):
         opened = open_images(settings, held_out=is_held_out)
@@ -202,14 +202,14 @@ def test_cifar_10_is_found_in_the_working_directory(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_charts")
-@pytest.mark.parametrize("name", list(OF_PAPER))
+@pytest.mark.parametrize("name", list(PAPER_DATA_SETS))
 def test_all_commands_run_from_training_to_the_page(
     name: str, stand_ins: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Train with group DRO on the layout of the release, then evaluate the model, as in the
     tutorial."""
     monkeypatch.chdir(stand_ins)
-    given, columns = OF_PAPER[name]
+    given, columns = PAPER_DATA_SETS[name]
     command = ["train", "--data", name, "--data-root", ".", "--tune", "heads", "--cpu"]
     command += ["--steps", "2", "--batch-size", "4", "--set", f"group_dro={columns}"]
     for setting, value in given.items():

@@ -54,12 +54,12 @@ def two() -> Iterator[OnRay]:
         ray.shutdown()
 
 
-def wait_until(is_so: Callable[[], bool]) -> bool:
+def wait_until(condition: Callable[[], bool]) -> bool:
     """Return True if the condition is met within two minutes. Ray frees objects with a delay."""
     end = time.monotonic() + 120
-    while not is_so() and time.monotonic() < end:
+    while not condition() and time.monotonic() < end:
         time.sleep(0.1)
-    return is_so()
+    return condition()
 
 
 def is_all_free() -> bool:

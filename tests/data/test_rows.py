@@ -212,14 +212,14 @@ GENDER = LABELS["retrieval"]["gender"]
 
 
 def write_npy(folder: Path) -> str:
-    for i, where in enumerate(np.split(np.arange(N), CUTS)):
-        np.save(folder / f"{i}.npy", FEATURES[where])
-        ids = [str(x) for x in FEATURES[where, 0]]
+    for i, indices in enumerate(np.split(np.arange(N), CUTS)):
+        np.save(folder / f"{i}.npy", FEATURES[indices])
+        ids = [str(x) for x in FEATURES[indices, 0]]
         header = {
-            "gender": GENDER[where],
-            "url": [f"u{i}" for i in where],
+            "gender": GENDER[indices],
+            "url": [f"u{i}" for i in indices],
             "ids": ids,
-            "list": [[0.0]] * len(where),
+            "list": [[0.0]] * len(indices),
         }
         pq.write_table(pa.table(header), folder / f"meta_{i}.parquet")
     return f"{folder}/*.npy"

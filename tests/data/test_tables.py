@@ -288,11 +288,11 @@ def test_invalid_files_raise_errors_with_the_reason(
 
 
 IMAGES = ["a", "b", "a", "c", "b", "a"]
-SAID = ["one", "two", "three", "nan", "", "four"]
+CELLS = ["one", "two", "three", "nan", "", "four"]
 
 
 def test_rows_of_the_same_image_are_joined_in_order() -> None:
-    rows, captions, further = one_row_per_image("own", IMAGES, SAID, [], {})
+    rows, captions, further = one_row_per_image("own", IMAGES, CELLS, [], {})
     assert rows.tolist() == [0, 1, 3]
     assert (captions, further) == (["one", "two", ""], [("three", "four"), (), ()])
     with_lists = one_row_per_image("own", ["a", "a"], ["one", "two"], [("1b",), ("2b",)], {})
@@ -309,7 +309,7 @@ def test_rows_of_the_same_image_are_joined_in_order() -> None:
 @refused(
     ([], {}, "own: expected distinct images, but 3 rows repeat one, such as 'a'"),
     (
-        SAID,
+        CELLS,
         {"kind": [0, 1, 0, 1, 0, 0]},
         "own: column 'kind': .* the rows of image 'b' have different values",
     ),

@@ -194,11 +194,11 @@ MODELS = {name: seeded(partial(made, config)) for name, config in TABLE["models"
 ENCODERS = {name: fresh(partial(encoder, config)) for name, config in TABLE["encoders"].items()}
 
 
-def builder(entry, anew=False):
+def builder(entry, rebuild=False):
     """Return a function that builds an entry of the table once per model, or on each call with
-    `anew`."""
+    `rebuild`."""
     if isinstance(entry, dict) and "class" in entry:
-        return partial(made, entry) if anew else seeded(partial(made, entry))
+        return partial(made, entry) if rebuild else seeded(partial(made, entry))
     if isinstance(entry, dict):
         return partial(Stub, **entry)
     if not isinstance(entry, str):

@@ -407,7 +407,7 @@ SUBJECTS: dict[str, Callable[[], Subject]] = {
     **{f"transformers:{name}": partial(Transformers, name) for name in TRANSFORMERS},
     **{f"diffusers:{name}": partial(Diffusers, name) for name in diffusers_tiny.FAMILIES},
 }
-SEEING: dict[str, Callable[[], Subject]] = {
+WITH_IMAGE_TOWER: dict[str, Callable[[], Subject]] = {
     **{f"open_clip:{name}": partial(OpenClip, name) for name in TOWERS},
     **{f"transformers:{name}": partial(Transformers, name) for name in WITH_IMAGES},
 }

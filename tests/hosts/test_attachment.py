@@ -352,17 +352,17 @@ def test_merge_passes_the_projections_and_removes_all_hooks(tower: Tower) -> Non
         EditAttachment(foreign_host, {"joint": PROJECTION}).merge()
 
 
-ASKED = ["a photo of a doctor", "a photo of a male nurse", "a photo of a chef"]
+TEXTS = ["a photo of a doctor", "a photo of a male nurse", "a photo of a chef"]
 
 
 def test_a_host_is_found_through_the_library_of_a_base_class(gender: PromptSet) -> None:
     register_host(TowerHost)
     model = type("Finer", (Tower,), {})()
-    bare = model.encode(ASKED)
+    bare = model.encode(TEXTS)
     with vldebias.debias(model, gender) as attachment:
         expected = attachment.projections["joint"](bare)
         expected[1] = bare[1]  # states the attribute
-        torch.testing.assert_close(model.encode(ASKED), expected)
+        torch.testing.assert_close(model.encode(TEXTS), expected)
     assert vars(model) == {}
 
 

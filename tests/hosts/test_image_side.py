@@ -7,9 +7,9 @@ import pytest
 import torch
 from models_tiny import (
     PROMPTS,
-    SEEING,
     STATED,
     TRANSFORMERS,
+    WITH_IMAGE_TOWER,
     OpenClip,
     Transformers,
     equal_outputs,
@@ -31,7 +31,7 @@ from vldebias.prompts import PromptSet
 
 KINDS = pytest.mark.parametrize("name", ["open_clip:clip", "transformers:CLIPModel"])
 # Classes whose towers end in different layers.
-EVERY = pytest.mark.parametrize("name", [name for name in SEEING if "timm-" not in name])
+EVERY = pytest.mark.parametrize("name", [name for name in WITH_IMAGE_TOWER if "timm-" not in name])
 BOTH = (
     "open_clip:clip",
     "open_clip:coca",
@@ -45,7 +45,7 @@ TEXT_ONLY = [name for name in TRANSFORMERS if "Text" in name]
 @torch.no_grad()
 @EVERY
 def test_every_image_code_path_is_edited_in_three_states(name: str, gender: PromptSet) -> None:
-    subject = SEEING[name]()
+    subject = WITH_IMAGE_TOWER[name]()
     model = subject.host
     before = subject.state()
     base = subject.seen()
@@ -88,7 +88,7 @@ def test_every_image_code_path_is_edited_in_three_states(name: str, gender: Prom
 @torch.no_grad()
 @KINDS
 def test_both_sides_use_one_projection(name: str, gender: PromptSet) -> None:
-    subject = SEEING[name]()
+    subject = WITH_IMAGE_TOWER[name]()
     before = subject.state()
     x = subject.seen()["features"]
     z = subject.rows()["joint"]
@@ -121,10 +121,11 @@ def test_images_never_count_as_stated(gender: PromptSet, images: Tensor) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "side"), [*((name, "image") for name in SEEING), *((n, "both") for n in BOTH)]
+    ("name", "side"),
+    [*((name, "image") for name in WITH_IMAGE_TOWER), *((n, "both") for n in BOTH)],
 )
 def test_merged_equals_attached_or_is_rejected(name: str, side: str, gender: PromptSet) -> None:
-    subject = SEEING[name]()
+    subject = WITH_IMAGE_TOWER[name]()
     before = subject.state()
     weights = copy.deepcopy(subject.host.state_dict())
     attachment = subject.debias(gender, keep_stated=False, strength=0.5, side=side)
@@ -190,7 +191,7 @@ def test_a_text_tower_has_no_image_side(gender: PromptSet) -> None:
 
 @KINDS
 def test_all_sides_allow_only_one_attachment(name: str, gender: PromptSet, age: PromptSet) -> None:
-    subject = SEEING[name]()
+    subject = WITH_IMAGE_TOWER[name]()
     for first, second in (
         ("text", "image"),
         ("image", "text"),
@@ -202,7 +203,7 @@ def test_all_sides_allow_only_one_attachment(name: str, gender: PromptSet, age: 
             pytest.raises(AlreadyAttachedError, match="already has"),
         ):
             subject.debias(age, side=second)
-    another = SEEING[name]()
+    another = WITH_IMAGE_TOWER[name]()
     tower = "visual" if hasattr(subject.host, "visual") else "visual_projection"
     # This is the same tower in a different model.
     setattr(another.host, tower, getattr(subject.host, tower))

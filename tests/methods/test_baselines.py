@@ -35,7 +35,7 @@ JOBS = ("doctor", "nurse", "pilot", "clerk", "cook", "judge")
 GENDER = vldebias.make_prompt_set("g", {"male": ["male"], "female": ["female"]}, JOBS)
 # The attribute varies in two dimensions.
 DIM = 16
-TOLD = (2, 5)
+ATTRIBUTE_DIMS = (2, 5)
 EYE = torch.eye(DIM, dtype=torch.float64)
 
 
@@ -59,12 +59,12 @@ def problem(labels: bool = True) -> tuple[Problem, Tensor, Tensor]:
             lean = 0.3
         else:
             lean = -0.3
-        row[list(TOLD)] += lean
+        row[list(ATTRIBUTE_DIMS)] += lean
         texts[text] = row
     gender = torch.randint(2, (600,), generator=generator)
     images = torch.randn(600, DIM, generator=generator, dtype=torch.float64)
     images[:, 8] += 2.0
-    images[:, list(TOLD)] += (2.0 * gender - 1)[:, None] * torch.tensor([2.0, 1.5])
+    images[:, list(ATTRIBUTE_DIMS)] += (2.0 * gender - 1)[:, None] * torch.tensor([2.0, 1.5])
     images = normalize(images, dim=1)
     names = {"gender": [("male", "female")[code] for code in gender.tolist()]}
     return (
@@ -224,9 +224,10 @@ def test_sfid_replaces_only_the_informative_dimensions() -> None:
     edit = reference_problem.fit("sfid", "joint")
     moved = edit.image(images)
     assert int(((moved - images).abs().amax(0) > 1e-9).sum()) == DIM // 5
-    assert (moved[:, list(TOLD)].std(0) < 1e-12).all()
+    assert (moved[:, list(ATTRIBUTE_DIMS)].std(0) < 1e-12).all()
     assert (
-        edit(reference_problem.host.embed(GENDER.classes, "joint"))[:, list(TOLD)].std(0) < 1e-12
+        edit(reference_problem.host.embed(GENDER.classes, "joint"))[:, list(ATTRIBUTE_DIMS)].std(0)
+        < 1e-12
     ).all()
     assert edit.side == "both"
     forest = RandomForestClassifier(100, oob_score=True, random_state=0).fit(
@@ -235,7 +236,8 @@ def test_sfid_replaces_only_the_informative_dimensions() -> None:
     unsure = images[torch.from_numpy(forest.oob_decision_function_.max(1) <= 0.7)]
     assert 0 < len(unsure) < len(images)
     torch.testing.assert_close(
-        moved[:, list(TOLD)], unsure[:, list(TOLD)].mean(0).expand(len(images), -1)
+        moved[:, list(ATTRIBUTE_DIMS)],
+        unsure[:, list(ATTRIBUTE_DIMS)].mean(0).expand(len(images), -1),
     )
 
 

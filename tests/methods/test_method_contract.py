@@ -258,7 +258,7 @@ def test_a_method_is_rejected_for_the_wrong_kind_of_host(cases: dict[str, Case],
                 vldebias.debias(cases[host_name].host, SET, method=name)
 
 
-LACKS: dict[Need, tuple[dict[str, Any], str]] = {
+MISSING_INPUTS: dict[Need, tuple[dict[str, Any], str]] = {
     Need.SPURIOUS: ({"spurious": ()}, "needs spurious prompts"),
     Need.VALUES: ({"attributes": {}}, "value"),
     Need.IMAGES: ({}, "pass reference="),
@@ -275,7 +275,7 @@ def needs_of_methods() -> list[tuple[str, Need]]:
 
 @pytest.mark.parametrize(("name", "need"), needs_of_methods())
 def test_missing_inputs_are_reported_before_anything_is_embedded(name: str, need: Need) -> None:
-    change, message = LACKS[need]
+    change, message = MISSING_INPUTS[need]
     host = TextTable({"nothing": [1.0]})
     host.generative = MODELS not in DECLARED[name].hosts
     images = (

@@ -101,7 +101,7 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return made
 
 
-ASKED: dict[str, Callable[[], Any]] = {
+LOADS: dict[str, Callable[[], Any]] = {
     "a name without a slash": lambda: load_host(model="nosuch"),
     "a repository": lambda: load_host(model="nobody/nothing"),
     "a pipeline": lambda: load_host(pipeline="nosuch"),
@@ -113,13 +113,13 @@ ASKED: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("call", ASKED)
+@pytest.mark.parametrize("call", LOADS)
 def test_an_unreachable_hub_is_tried_and_reported_once(call: str, attempts: list[Any]) -> None:
     message = (
-        r"huggingface\.co does not answer\).* `hf download" if call in list(ASKED)[:5] else r"\w"
+        r"huggingface\.co does not answer\).* `hf download" if call in list(LOADS)[:5] else r"\w"
     )
     with pytest.raises(InvalidInputError, match=message):
-        ASKED[call]()
+        LOADS[call]()
     assert attempts == [("huggingface.co", 443)]
     assert constants.HF_HUB_OFFLINE is False, "users who are back online are not kept offline"
 

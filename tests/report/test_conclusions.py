@@ -314,12 +314,12 @@ def test_a_gap_of_sampled_images_is_judged_by_its_own_interval_and_its_unbiased_
     frame = readable(drawn)
     (group,) = front_groups(front_rows(frame, conclusions(frame)))
     # The square is mentioned if it contradicts the interval of the gap.
-    is_taken_back = (change, squared) == (DOWN, STILL)
+    is_contradicted = (change, squared) == (DOWN, STILL)
     (row,) = group["rows"]
-    assert row.square_moved == (moved(squared) if is_taken_back else "")
-    assert ("square" in conclusion.sentence) == is_taken_back
+    assert row.square_moved == (moved(squared) if is_contradicted else "")
+    assert ("square" in conclusion.sentence) == is_contradicted
     rows = [line for line in text(drawn).splitlines() if line.startswith("    squared,")]
-    assert len(rows) == is_taken_back, "the terminal shows it too"
+    assert len(rows) == is_contradicted, "the terminal shows it too"
 
 
 def test_priors_disagree_if_only_one_of_them_is_conclusive() -> None:

@@ -77,12 +77,12 @@ def opened(
     policy blocked nothing.
 
     Args:
-        browser: the browser.
-        address: the address of the page.
-        width: window width in pixels.
-        height: window height in pixels.
-        go: load the page; otherwise the test loads it.
-        options: further options of the browser context.
+        browser: The browser from the fixture.
+        address: The address of the page.
+        width: The window width in pixels.
+        height: The window height in pixels.
+        go: Whether to load the page. Otherwise, the test loads it.
+        options: Additional options for the browser context.
     """
     context = browser.new_context(viewport={"width": width, "height": height}, **options)
     context.set_default_timeout(PATIENCE)

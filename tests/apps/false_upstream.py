@@ -32,11 +32,11 @@ class FalseUpstream:
     """Record the requests it receives.
 
     Attributes:
-        seen: bodies of requests for images.
-        headers: headers of each request.
-        most: the largest number of concurrent calls.
-        cancelled: number of calls whose client disconnected.
-        raw: bodies of all other requests.
+        seen: The bodies of image requests.
+        headers: The headers of each request.
+        most: The largest number of concurrent calls.
+        cancelled: The number of calls whose client disconnected.
+        raw: The bodies of all other requests.
     """
 
     def __init__(self, seconds: float = 0.0) -> None:

@@ -307,20 +307,20 @@ def pictured(call):
 
 @dataclass
 class Case:
-    """Describe a pipeline family: its class, its text side, and how `encode_prompt` and a whole
+    """Describe a pipeline family: its class, its text side, and how `encode_prompt` and the
     pipeline are called.
 
     Attributes:
-        components: parts of the text side.
-        drawing: denoiser, autoencoder and scheduler.
-        end: the token that ends a prompt; None for the last token of the prompt.
-        padded: the padded side.
-        call: further arguments of `encode_prompt`.
-        usual: further arguments of the pipeline's call; None omits one.
-        settings: attributes of the pipeline.
-        length: the length to which a call pads.
-        one_by_one: whether it accepts only a single prompt.
-        small: functions of its module that would make an image too large.
+        components: The components of the text side.
+        drawing: The denoiser, the autoencoder and the scheduler.
+        end: The token that ends a prompt, or None for the last token of the prompt.
+        padded: The padded side.
+        call: Additional arguments for `encode_prompt`.
+        usual: Additional arguments for the pipeline call. None omits an argument.
+        settings: Attributes to set on the pipeline.
+        length: The length to which a call pads prompts.
+        one_by_one: Whether the pipeline only accepts a single prompt.
+        small: Functions in its module that would make an image too large.
     """
 
     pipeline: str
@@ -340,8 +340,12 @@ class Case:
 
     @quiet()
     def make(self, is_complete=False, pipeline=None):
-        """Return a new pipeline, whole or only the text side; pipeline: another class of the
-        family."""
+        """Return a new pipeline.
+
+        Args:
+            is_complete: Whether to build all components instead of only the text side.
+            pipeline: The name of a different class in the family.
+        """
         skip_without("diffusers", pipeline or self.pipeline)
         cls = getattr(import_module("diffusers"), pipeline or self.pipeline)
         length = self.length or self.call.get("max_sequence_length")

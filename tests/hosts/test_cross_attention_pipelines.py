@@ -98,8 +98,9 @@ def with_ip_adapter() -> Any:
 class Case:
     """Describe how a pipeline is built and called.
 
-    conditional: number of branches of a guided pass with the prompt; they follow the one without
-    it.
+    Attributes:
+        conditional: The number of branches with the prompt in a guided pass. They follow the branch
+            without it.
     """
 
     make: Callable[[], Any]

@@ -153,8 +153,8 @@ class GlobalContrast:
     """Compute NUCLR's Algorithm 1 for one direction, in plain numbers.
 
     u_0 is the first estimate of phi.
-    mean: mean_k = (1 - 4 / (k + 3)) mean_{k-1} + 4 / (k + 3) zeta_k, where k only counts the visits
-    to the item.
+    The mean follows mean_k = (1 - 4 / (k + 3)) mean_{k-1} + 4 / (k + 3) zeta_k, where k only counts
+    the visits to the item.
     """
 
     def __init__(

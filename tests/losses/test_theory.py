@@ -110,10 +110,14 @@ def distances_of_dcl(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return every distance of the debiased loss from its limit with its probability.
 
-    This is the Delta of Theorem 3.4 for eq. 3.5 and 3.7 with Q = N; its mean bounds the difference
+    This is Delta in Theorem 3.4 for eq. 3.5 and 3.7 with Q = N. Its mean bounds the difference
     between the two losses.
 
-    n: number of negatives; None: every point once, whose mean is exact.
+    Args:
+        z: The representations of the points.
+        labels: The class of each point.
+        n: The number of negatives. If None, every point is used once, and the mean is exact.
+        m: The number of positives.
     """
     distances = []
     tau_plus = 1 / len(set(labels))

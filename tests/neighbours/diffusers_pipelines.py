@@ -2,20 +2,21 @@
 
     python tests/neighbours/diffusers_pipelines.py CHECKOUT [PLACE ...] [-- PYTEST-OPTIONS]
 
-CHECKOUT: a checkout of github.com/huggingface/diffusers, also read from $DIFFUSERS_CHECKOUT. Its
-tests run with its own package, and need the packages parameterized and requests_mock. PLACE: a
-folder or a file in tests/pipelines; default: `PLACES`. The tests run offline: the two tokenizers
-that they would download are created here, and a test that needs more fails in all three runs. A
-test that passes on an unmodified pipeline has to pass in the other two runs, otherwise the script
-exits with code 1.
+CHECKOUT is a checkout of github.com/huggingface/diffusers, which can also be set in
+$DIFFUSERS_CHECKOUT. Its tests run with its own package, and require the packages parameterized and
+requests_mock. PLACE is a folder or a file in tests/pipelines and defaults to `PLACES`.
 
-stdout gets the counts and differences (eval/results/diffusers_pipelines.txt); stderr gets the
-output of pytest.
+The tests run offline: the two tokenizers that they would download are created here, and a test that
+needs more fails in all three runs. A test that passes on an unmodified pipeline must also pass in
+the other two runs, otherwise the script exits with code 1.
 
-The prompts of these tests mention nobody, so pictures must equal those of an unmodified pipeline.
+The counts and differences are written to stdout (eval/results/diffusers_pipelines.txt), and the
+output of pytest to stderr.
 
-This file is also a pytest plugin: it attaches to each pipeline that is created, and reports to how
-many.
+The prompts in these tests do not mention people, so pictures must equal those of an unmodified
+pipeline.
+
+This file is also a pytest plugin, which attaches to each pipeline that is created and counts them.
 """
 
 from __future__ import annotations

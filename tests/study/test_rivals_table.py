@@ -86,7 +86,7 @@ def test_the_table_lists_what_each_method_needs_and_marks_the_attached_one(
 ) -> None:
     lines = compared(result, "jobs").splitlines()
     rows = {line.split(" | ")[0].strip("| "): line for line in lines[2:]}
-    # The worst comes last.
+    # The worst method comes last.
     assert (list(rows)[-1], "**labels**" in rows["`leace`"]) == (
         "`none`",
         True,

@@ -539,8 +539,8 @@ def test_both_passes_use_the_same_dropout_and_mixing() -> None:
 def test_several_processes_without_a_process_group_raise_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`accelerate launch --cpu --num_processes 2` starts processes without a group, and each of
-    them would train alone."""
+    """`accelerate launch --cpu --num_processes 2` starts a process in this way, and it would train
+    alone."""
     make_accelerator(cpu=True)
     for environment in (
         {"MASTER_ADDR": "127.0.0.1", "ACCELERATE_USE_CPU": "True"},

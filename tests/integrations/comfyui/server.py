@@ -27,8 +27,8 @@ class Done(NamedTuple):
     """Store the results of a workflow.
 
     Attributes:
-        outputs: node id -> what the node shows.
-        error: the message of the node that failed, or an empty text.
+        outputs: Node id -> what the node shows.
+        error: The message of the node that failed, or an empty string.
     """
 
     outputs: dict[str, Any]

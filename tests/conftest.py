@@ -23,17 +23,16 @@ gc.set_threshold(20_000, 20, 20)
 # Files written by tests need not survive a power loss, and there are thousands of them.
 os.fsync = lambda handle: None
 typer.testing._get_command = functools.cache(typer.testing._get_command)  # type: ignore[attr-defined]
-"""The commands with all their options are built once, not for each call: half of what a short one
-takes."""
-# the text core works without torch: `.ci/environments core`
+"""The commands with all their options are only built once, because building them takes half the
+time of a short command."""
+# The text core works without torch; see `.ci/environments core`.
 HAS_TORCH = find_spec("torch") is not None
 REGISTRIES: list[Any] = []
 
 
 @functools.cache
 def prepare() -> None:
-    """Import torch on one thread and load what other packages register, once instead of in every
-    test."""
+    """Import torch on one thread and load what other packages register, only once for all tests."""
     if not HAS_TORCH:
         return
     import torch
@@ -57,8 +56,8 @@ def prepare() -> None:
 
 
 def pytest_collectstart() -> None:
-    """Prepare only in processes that collect tests: without torch, the one that distributes them to
-    workers starts five seconds earlier."""
+    """Only prepare in processes that collect tests. Without torch, the process that distributes
+    tests to workers starts five seconds earlier."""
     prepare()
 
 
@@ -100,7 +99,8 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _frozen() -> None:
-    """Exclude objects of earlier files, mostly imported modules, from later `gc.collect` calls."""
+    """Exclude objects from earlier files, mostly imported modules, from later `gc.collect`
+    calls."""
     gc.collect()
     gc.freeze()
 
@@ -117,7 +117,7 @@ def _seed() -> None:
 
 @pytest.fixture(autouse=True)
 def _registries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unregister what a test (or an example in the documentation) registered before the next one
+    """Unregister what a test, or an example in the documentation, registered before the next one
     runs."""
     for registry in REGISTRIES:
         monkeypatch.setattr(registry, "data", dict(registry.data))
@@ -126,7 +126,7 @@ def _registries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skip the charts of runs, which take longer than measuring; tests of runs and pages draw
+    """Skip the charts of runs, which take longer than measuring. The tests of runs and pages draw
     them."""
     monkeypatch.setattr("vldebias.report.page._drawn", lambda *rows: [])
 

@@ -1,4 +1,4 @@
-"""Shorten prompt sets, so that texts are embedded faster while methods are tested in the same
+"""Shorten prompt sets, so that their text is embedded faster while methods are tested in the same
 way."""
 
 from dataclasses import replace

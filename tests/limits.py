@@ -13,7 +13,7 @@ def limited_files(size: int) -> Iterator[None]:
     resource = pytest.importorskip("resource", reason="this system has no limits of processes")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with pytest.MonkeyPatch.context() as patch:
-        # Python would keep bytecode truncated at the limit, and fail to import it later.
+        # Otherwise, Python would keep bytecode truncated at the limit and fail to import it later.
         patch.setattr(sys, "dont_write_bytecode", True)
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
         try:

@@ -1,4 +1,4 @@
-"""Build tables of test cases with invalid inputs, and name the cases in the report."""
+"""Build tables of test cases with invalid inputs, and name the cases in the test report."""
 
 import inspect
 import re
@@ -13,7 +13,7 @@ _LONGEST_NAME = 60  # characters; a longer value is truncated
 
 
 def case_name(value: Any) -> str:
-    """Return the name of a value in a report: `k=90`, `cali, 20.0`, `float32 (3, 4)`; "" for a
+    """Return the name of a value in the report: `k=90`, `cali, 20.0`, `float32 (3, 4)`, or "" for a
     value without a short name, such as a lambda function."""
     if isinstance(value, Mapping):
         entries = [f"{key}={case_name(item)}" for key, item in value.items()]
@@ -38,7 +38,7 @@ def refused(
     """Turn each row into a test case: the last arguments, and a regular expression that the error
     message matches.
 
-    Together they form the name of the case.
+    Together, they form the name of the case.
     """
 
     def table(test: Callable[..., Any]) -> Any:

@@ -109,7 +109,7 @@ def test_several_sets_are_solved_jointly_in_any_order() -> None:
     assert edit.provenance.prompts == "g+a"
 
 
-def test_each_part_of_a_set_gets_its_own_term() -> None:
+def test_each_part_of_a_set_has_its_own_term() -> None:
     host = Words()
     prompts = load_prompts("fairface")
     terms = [pairs(host, part) for part in prompts.parts]
@@ -117,7 +117,7 @@ def test_each_part_of_a_set_gets_its_own_term() -> None:
     assert differs(vldebias.fit_projection(host, prompts, method="cali", lam=5.0), expected) < 1e-12
 
 
-def test_all_attributes_of_a_set_get_the_weight_of_the_set() -> None:
+def test_all_attributes_of_a_set_share_its_weight() -> None:
     host = Words()
     several = load_prompts("fairface")
     terms = [pairs(host, part) for part in several.parts]
@@ -163,7 +163,7 @@ def test_a_pipeline_whose_prompts_cannot_be_rewritten_gets_an_edit(
     assert "does not rewrite prompts, so its prompts are not balanced" in caplog.text
 
 
-def test_settings_that_do_not_apply_to_a_fitted_edit_are_refused() -> None:
+def test_settings_that_do_not_apply_to_a_fitted_edit_are_rejected() -> None:
     host = Words()
     edit = vldebias.fit_projection(host, GENDER)
     with pytest.raises(InvalidInputError, match="a fitted edit does not sample values"):
@@ -174,7 +174,7 @@ def test_settings_that_do_not_apply_to_a_fitted_edit_are_refused() -> None:
         vldebias.debias(host, {})
 
 
-def test_names_instead_of_a_model_or_a_method_are_refused() -> None:
+def test_names_instead_of_a_model_or_a_method_are_rejected() -> None:
     with pytest.raises(UnsupportedHostError, match="got the name 'ViT-B-32'; expected the model"):
         vldebias.debias("ViT-B-32", GENDER)
     with pytest.raises(InvalidInputError, match="custom: got <function"):
@@ -192,7 +192,7 @@ def test_names_instead_of_a_model_or_a_method_are_refused() -> None:
         ({"reference": np.array(["a"])}, "floating-point .*, got <U1"),
     ],
 )
-def test_settings_of_another_type_are_refused(how: dict[str, Any], reason: str) -> None:
+def test_settings_of_the_wrong_type_are_rejected(how: dict[str, Any], reason: str) -> None:
     with pytest.raises(InvalidInputError, match=reason):
         vldebias.fit_projection(Words(), GENDER, method="cali", **how)
 
@@ -249,11 +249,11 @@ def test_a_lost_class_signal_is_reported_with_its_numbers() -> None:
     ({"prompts": vldebias.fit_projection(Words(), GENDER), "lam": 1.0}, "leave these out"),
     ({"strength": 1.5}, r"\[0, 1\], got 1.5"),
 )
-def test_invalid_arguments_are_refused(arguments: dict[str, Any]) -> None:
+def test_invalid_arguments_are_rejected(arguments: dict[str, Any]) -> None:
     vldebias.debias(Words(), **{"prompts": GENDER} | arguments)
 
 
-def test_a_second_attachment_is_refused_before_anything_is_embedded() -> None:
+def test_a_second_attachment_is_rejected_before_anything_is_embedded() -> None:
     host = Words()
     with vldebias.debias(host, GENDER):
         host.seen.clear()
@@ -265,7 +265,7 @@ def test_a_second_attachment_is_refused_before_anything_is_embedded() -> None:
 
 
 def test_a_custom_model_is_attached_as_the_message_advises() -> None:
-    """Follow the advice in the error for a model of an unknown family."""
+    """Follow the advice in the error for a model from an unknown family."""
     model = torch.nn.Linear(2, 24)
     with pytest.raises(UnsupportedHostError, match=r"vldebias\.hosts\.custom"):
         vldebias.debias(model, GENDER)

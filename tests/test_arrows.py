@@ -1,7 +1,7 @@
 """Test that there are no circular imports, including imports inside functions or only for type
 checkers.
 
-import-linter enforces the order of the layers; this test checks every import, also within a layer.
+import-linter enforces the order of the layers. This test checks every import, also within a layer.
 """
 
 import ast
@@ -15,8 +15,8 @@ MODULES = {
     ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__"): path
     for path in ROOT.rglob("*.py")
 }
-# Types that are imported below the module that creates them; this list may only get shorter.
-# `vldebias` itself provides names of all subpackages, each imported on first access.
+# Types that are imported below the module that creates them. This list may only get shorter.
+# `vldebias` itself provides names from all subpackages, each imported on first access.
 BACK_UP = {
     ("projection.card", "projection.edit"),
     ("projection.hub", "projection.edit"),
@@ -49,7 +49,7 @@ def imported(node: ast.AST, for_types: bool = False) -> Iterator[tuple[str, bool
 
 
 def reached(graph: dict[str, set[str]], module: str) -> set[str]:
-    """Return the modules that a module imports, and the modules that they import."""
+    """Return the modules that a module imports, directly or indirectly."""
     found: set[str] = set()
     waiting = [module]
     while waiting:
@@ -86,7 +86,7 @@ def test_there_are_no_circular_imports() -> None:
     assert arrows == BACK_UP
 
 
-def test_imports_in_functions_and_for_types_are_counted() -> None:
+def test_imports_inside_functions_and_for_type_checking_are_counted() -> None:
     lazy = ast.parse("def f():\n    from vldebias.study import task")
     assert list(imported(lazy)) == [("vldebias.study.task", False)]
     typed = ast.parse("if TYPE_CHECKING:\n    import vldebias.study.task")

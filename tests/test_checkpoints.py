@@ -1,10 +1,10 @@
-"""Test that all hub checkpoints that pages, help texts and docstrings mention are in this list."""
+"""Test that all hub checkpoints mentioned in pages, help texts and docstrings are in this list."""
 
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-# Each was looked up on the hub on the day it was added; no other checkpoint may be mentioned.
+# Each was looked up on the hub on the day it was added. No other checkpoint may be mentioned.
 KNOWN = {
     "stable-diffusion-v1-5/stable-diffusion-v1-5",
     "stabilityai/stable-diffusion-xl-base-1.0",
@@ -16,7 +16,7 @@ KNOWN = {
     "google/siglip-base-patch16-224",
     "google/siglip2-base-patch16-224",
 }
-# paths on the user's machine
+# Paths on the user's machine.
 FOLDERS = ("apps/", "run/", "vldebias-train/", "out/", "birds/", "sd15")
 NAMED = re.compile(
     r"(?:from_pretrained\(|load_host\(|--pipeline[= ]|--model[="
@@ -24,7 +24,7 @@ NAMED = re.compile(
 )
 
 
-def test_every_checkpoint_that_is_mentioned_is_in_the_list() -> None:
+def test_every_mentioned_checkpoint_is_in_the_list() -> None:
     places = [ROOT / place for place in ("README.md", "docs", "vldebias", "apps", "eval")]
     files = []
     for place in places:

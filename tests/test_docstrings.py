@@ -1,7 +1,7 @@
 """Test that docstrings of public functions with two or more parameters describe each of them.
 
 A method that overrides another and has nothing to add has no docstring: readers, `help` and
-`inspect.getdoc` get the one of the base class. The parameters of commands are described by the help
+`inspect.getdoc` get the one from the base class. Command parameters are described by the help text
 of their options instead.
 """
 
@@ -132,7 +132,7 @@ def test_examples_in_docstrings_print_what_they_show(
 ) -> None:
     module = importlib.import_module(name)
     for registry in (LOSSES, TASKS):
-        len(registry)  # imports the modules of the built-in ones, which register only once
+        len(registry)  # import the modules of the built-in objects, which are only registered once
         monkeypatch.setattr(registry, "data", dict(registry.data))
     failures, _ = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE)
     assert not failures
@@ -147,7 +147,7 @@ NAMES_A_PAGE = [docstring for docstring in DOCSTRINGS if "docs/" in docstring]
 
 
 def examples_of_site() -> ModuleType:
-    pytest.importorskip("griffe")  # comes with mkdocs
+    pytest.importorskip("griffe")  # griffe is installed with mkdocs
     path = ROOT.parent / ".ci" / "examples.py"
     spec = importlib.util.spec_from_file_location("examples_of_site", path)
     assert spec is not None
@@ -162,8 +162,9 @@ def targets_of_links(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("docstring", NAMES_A_PAGE, ids=lambda text: text.split(". ")[0][:50])
-def test_a_page_that_a_docstring_names_is_a_link_that_resolves_on_the_site(docstring: str) -> None:
-    """The site has pages of objects in `reference/`; strict builds only accept links to files."""
+def test_pages_named_in_docstrings_are_links_that_resolve_on_the_site(docstring: str) -> None:
+    """The site has pages for objects in `reference/`, and strict builds only accept links to
+    files."""
     linked = examples_of_site().linked(docstring)
     targets = targets_of_links(linked)
     assert targets
@@ -186,7 +187,7 @@ def objects_of_reference() -> list[str]:
 
 
 @pytest.mark.parametrize("path", objects_of_reference())
-def test_the_page_of_an_object_begins_with_an_example(path: str) -> None:
+def test_the_page_of_an_object_starts_with_an_example(path: str) -> None:
     module, _, name = path.rpartition(".")
     _, mark, example = (inspect.getdoc(getattr(import_module(module), name)) or "").partition(">>>")
     assert mark, f"add an example to the end of the docstring of {path}"

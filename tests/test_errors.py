@@ -61,7 +61,7 @@ def inside(source: str) -> Any:
     return names["f"]
 
 
-def test_a_warning_points_at_the_user_s_line_below_frames_of_the_package_and_of_libraries() -> None:
+def test_warnings_point_at_the_users_line_below_package_and_library_frames() -> None:
     deep = inside("def f(n):\n    return f(n - 1) if n else warn('x')")
     user = lambda: deep(5)  # noqa: E731
     assert place_of_warning(user) == (__file__, inspect.getsourcelines(user)[1])
@@ -86,4 +86,4 @@ def test_a_lazily_imported_name_reports_the_extra_it_needs(
     with pytest.raises(AttributeError, match="has no attribute 'c'"):
         get("c")
     assert get("dumps") is json.dumps
-    assert vars(sys.modules[__name__]).pop("dumps") is json.dumps  # cached for the next look-up
+    assert vars(sys.modules[__name__]).pop("dumps") is json.dumps  # cached for the next lookup

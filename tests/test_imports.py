@@ -1,4 +1,4 @@
-"""Test that heavy libraries are imported only where needed, and that `import vldebias` costs little
+"""Test that heavy libraries are only imported where needed, and that `import vldebias` costs little
 more than importing torch."""
 
 import ast
@@ -24,9 +24,8 @@ HEAVY = {
     "scipy",
 }
 ABOVE_API = {"cli", "measure", "judge", "study", "training"}
-ON_A_HEAVY_BASE = {
-    "autoencoder.py"
-}  # a subclass needs its base class; the module itself is imported inside functions
+# A subclass needs its base class; the module itself is imported inside functions.
+ON_A_HEAVY_BASE = {"autoencoder.py"}
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
@@ -43,7 +42,7 @@ def imported(tree: ast.AST) -> Iterator[str]:
             yield from imported(node)
 
 
-def test_nothing_below_the_api_imports_a_heavy_library_at_module_level() -> None:
+def test_modules_below_the_api_do_not_import_heavy_libraries_at_module_level() -> None:
     for path in ROOT.rglob("*.py"):
         if path.relative_to(ROOT).parts[0] not in ABOVE_API and path.name not in ON_A_HEAVY_BASE:
             heavy = HEAVY & set(imported(ast.parse(path.read_text(encoding="utf-8"))))
@@ -51,7 +50,7 @@ def test_nothing_below_the_api_imports_a_heavy_library_at_module_level() -> None
 
 
 def test_importing_the_package_is_cheap() -> None:
-    """Importing a submodule does import it, so this test can fail."""
+    """Importing a submodule does import a heavy library, so this test can fail."""
     loaded = [
         f"import {name}; print(*(set(sys.modules) - before))"
         for name in ("vldebias", "vldebias.data.cache")
@@ -83,7 +82,7 @@ def test_the_package_runs_as_a_command() -> None:
     assert done.stdout.split()[-1] == vldebias.__version__
 
 
-def test_prompts_are_loaded_without_the_rules_of_english() -> None:
+def test_prompts_are_loaded_without_the_english_rules() -> None:
     """Mistakes in a prompt file are reported immediately. Balancing needs the rules, so this test
     can fail."""
     script = (
@@ -98,7 +97,7 @@ def test_prompts_are_loaded_without_the_rules_of_english() -> None:
     assert done.stdout.split() == ["False", "True"]
 
 
-def test_a_task_on_features_loads_neither_judges_nor_grammars() -> None:
+def test_a_task_on_features_does_not_load_judges_or_grammars() -> None:
     heavy = {f"vldebias.{name}" for name in ("auditing", "judge.judges", "training.run")}
     heavy.add("vldebias.wording.balance")
     loaded = {}

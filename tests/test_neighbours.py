@@ -1,8 +1,8 @@
-"""Test that the package can be installed next to ComfyUI and Forge Neo without changing a version
-that they pin.
+"""Test that the package can be installed next to ComfyUI and Forge Neo without changing the
+versions that they pin.
 
 Their pins are stored with the date on which they were read (tests/neighbours/). These tests compare
-all of our bounds with them; `.ci/environments oldhosts` runs a resolver on the package index.
+all of our bounds with them. `.ci/environments oldhosts` runs a resolver on the package index.
 """
 
 import re
@@ -15,8 +15,8 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-# The demo needs a Gradio that requires huggingface_hub 1; both neighbours have their own user
-# interfaces.
+# The demo needs a Gradio version that requires huggingface_hub 1. Both neighbours have their own
+# user interfaces.
 BESIDE_OTHERS = ("torch", "clip", "diffusers", "eval", "train", "serve", "lora")
 NEIGHBOURS = sorted((ROOT / "tests/neighbours").glob("*.txt"))
 
@@ -49,13 +49,13 @@ def test_the_file_states_its_source_and_date(file: Path) -> None:
 
 
 @pytest.mark.parametrize("extra", ["", *BESIDE_OTHERS])
-def test_none_of_our_bounds_is_an_upper_bound(extra: str) -> None:
+def test_none_of_our_dependencies_has_an_upper_bound(extra: str) -> None:
     lines = PROJECT["optional-dependencies"][extra] if extra else PROJECT["dependencies"]
     for requirement in requirements_of(lines):
         assert [specifier.operator for specifier in requirement.specifier] == [">="], requirement
 
 
-def test_every_pin_of_forge_neo_is_within_our_bounds() -> None:
+def test_every_forge_neo_pin_is_within_our_bounds() -> None:
     lines = (ROOT / "tests/neighbours/forge-neo.txt").read_text().splitlines()
     pins = {canonicalize_name(pin.name): lowest(pin) for pin in requirements_of(lines)}
     compared = [
@@ -73,7 +73,7 @@ def test_every_pin_of_forge_neo_is_within_our_bounds() -> None:
 
 
 @pytest.mark.parametrize("pins", [ROOT / "tests/neighbours/comfyui.txt", ROOT / ".ci/oldhosts.txt"])
-def test_comfyui_with_transformers_4_keeps_its_versions(pins: Path) -> None:
+def test_installing_into_comfyui_with_transformers_4_keeps_its_versions(pins: Path) -> None:
     """The versions installed with transformers 4 are within its bounds and ours."""
     bounds = {
         canonicalize_name(requirement.name): requirement

@@ -1,5 +1,5 @@
-"""Test on a GPU what the CPU tests check: precision, resumption and equal pictures. Skipped without
-a GPU."""
+"""Test on a GPU what the CPU tests check: precision, resuming and identical pictures. The tests are
+skipped without a GPU."""
 
 from pathlib import Path
 from typing import Any
@@ -96,7 +96,7 @@ def test_balanced_prompts_equal_the_pictures_of_the_rewritten_prompts(dtype: tor
     assert torch.equal(balanced, pictures(pipe, list(rewritten)))
 
 
-def test_values_follow_generators_on_the_gpu() -> None:
+def test_values_depend_on_generators_on_the_gpu() -> None:
     pipe = miniature.load_pipeline().to("cuda")
     with vldebias.debias(pipe, "professions-gender", method="balanced-prompts") as attachment:
         first = pictures(pipe, PROMPTS, num_images_per_prompt=2)
@@ -123,7 +123,7 @@ def test_a_compiled_tower_is_edited_on_the_gpu() -> None:
 @pytest.mark.parametrize(
     "loss", [info_nce, lambda *args, **how: rince(*args, q=0.5, **how)], ids=["info_nce", "rince"]
 )
-def test_losses_in_half_precision_match_single_precision(loss: Any) -> None:
+def test_half_precision_losses_match_single_precision(loss: Any) -> None:
     torch.manual_seed(0)
     first, second = (
         torch.nn.functional.normalize(torch.randn(256, 64, device="cuda"), dim=-1) for _ in range(2)

@@ -1,5 +1,5 @@
 """Test `debias_queries` with any embedder: types and lengths are preserved, documents are
-unchanged, and the rule of the default applies."""
+unchanged, and the rule for the default applies."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -109,7 +109,7 @@ class Chroma:
 
 
 class Table(dict[str, list[float]]):
-    """A mapping that contains every text."""
+    """Map every text to a vector."""
 
     def __contains__(self, text: object) -> bool:
         return True
@@ -155,7 +155,7 @@ def test_vectors_equal_those_of_the_attached_model() -> None:
     assert torch.allclose(normalize(got, dim=1), normalize(expected, dim=1), atol=1e-5)
     assert torch.allclose(got.norm(dim=1), plain.norm(dim=1), rtol=1e-5)
     assert torch.equal(got[STATED], plain[STATED])
-    # An edit fitted on the model itself applies to its vectors as well.
+    # An edit fitted on the model itself also applies to its vectors.
     again = vldebias.debias_queries(embed, attached.projections["joint"])
     assert torch.allclose(again.embed(QUERIES), got, atol=1e-5)
 
@@ -186,7 +186,7 @@ def plain_row(vector: Any) -> Tensor:
 
 
 @pytest.mark.parametrize("name", forms())
-def test_forms_precisions_and_lengths_are_preserved(name: str) -> None:
+def test_types_precisions_and_lengths_are_preserved(name: str) -> None:
     vectors = forms()[name]
     queries = debiased()
     edited = queries.edit(vectors, QUERIES)
@@ -195,7 +195,7 @@ def test_forms_precisions_and_lengths_are_preserved(name: str) -> None:
     assert getattr(edited, "dtype", None) == getattr(vectors, "dtype", None)
     before = torch.stack([plain_row(row) for row in vectors])
     after = torch.stack([plain_row(row) for row in edited])
-    # One of the forms is bfloat16, which rounds by up to 0.4%.
+    # One of the types is bfloat16, which rounds by up to 0.4%.
     assert torch.allclose(after.norm(dim=1), before.norm(dim=1), rtol=1e-2)
     assert torch.equal(after[STATED], before[STATED])
     assert not torch.allclose(after[0], before[0], atol=1e-2)
@@ -204,13 +204,13 @@ def test_forms_precisions_and_lengths_are_preserved(name: str) -> None:
     assert torch.allclose(plain_row(edited_row), after[0], atol=1e-2)
 
 
-def test_one_text_gives_one_vector_and_an_empty_list_gives_none() -> None:
+def test_one_string_gives_one_vector_and_an_empty_list_gives_none() -> None:
     queries = debiased()
     assert np.allclose(queries.embed(QUERIES[0]), queries.embed(QUERIES)[0])
     assert debiased(lambda texts: [] if not texts else as_lists(texts)).embed([]) == []
 
 
-def test_strength_scales_and_nothing_is_changed_at_zero() -> None:
+def test_strength_scales_the_edit_and_zero_changes_nothing() -> None:
     queries = debiased(strength=0.0)
     assert queries.embed(QUERIES) == as_lists(QUERIES)
     queries.strength = 1.0
@@ -227,7 +227,7 @@ def test_stated_queries_are_only_edited_on_request() -> None:
     plain = as_lists(QUERIES)
     assert debiased().embed(QUERIES)[STATED] == plain[STATED]
     assert debiased(keep_stated=False).embed(QUERIES)[STATED] != plain[STATED]
-    # Vectors without texts are edited, since their texts are unknown.
+    # Vectors without text are edited, since their text is unknown.
     assert debiased().edit(plain)[STATED] != plain[STATED]
 
 
@@ -241,11 +241,11 @@ def test_documents_are_never_edited() -> None:
     chroma = debiased(Chroma())
     assert np.array_equal(chroma(QUERIES), Chroma()(QUERIES))
     assert all(isinstance(row, np.ndarray) for row in chroma.embed_query(QUERIES))
-    # a text, not a list of letters
+    # This is one string, not a list of letters.
     assert np.array_equal(chroma(QUERIES[0]), Chroma()(QUERIES[:1]))
 
 
-def test_chroma_gets_the_function_that_embeds_documents() -> None:
+def test_chroma_receives_the_function_that_embeds_documents() -> None:
     class Named(Chroma):
         def name(self) -> str:
             return "named"
@@ -299,8 +299,8 @@ def test_an_edit_is_fitted_to_reference_vectors() -> None:
         assert queries.fitted.provenance.uses_images
 
 
-@pytest.mark.filterwarnings("ignore::vldebias.errors.ReferenceWarning")  # the texts are noise
-def test_a_mapping_needs_only_the_texts_of_the_prompt_set() -> None:
+@pytest.mark.filterwarnings("ignore::vldebias.errors.ReferenceWarning")  # the text is noise
+def test_a_mapping_only_needs_the_texts_in_the_prompt_set() -> None:
     table = {text: rows_of([text])[0].numpy() for text in load_prompts("gender").texts}
     vectors = gallery()[0]
     queries = vldebias.debias_queries(table, "gender", reference=vectors, method="difference")
@@ -333,7 +333,7 @@ def test_saved_edits_can_only_be_attached_to_the_same_model(tmp_path: Path) -> N
 
 
 def gallery(n: int = 200) -> tuple[np.ndarray[Any, Any], list[str]]:
-    """Return vectors of images of men and women in all jobs, and their gender."""
+    """Return vectors for images of men and women in all jobs, and their gender."""
     generator = torch.Generator().manual_seed(1)
     jobs = ["doctor", "nurse", "cook", "pilot", "judge", "baker"]
     texts = [f"{'man' if i % 2 else 'woman'} {jobs[i // 2 % 6]}" for i in range(n)]
@@ -379,11 +379,11 @@ def test_measure_reports_the_effect_before_it_is_enabled() -> None:
     (lambda texts: np.full((len(texts), 4), np.nan), "zero or not finite"),
     (lambda texts: "vectors", "got str"),
 )
-def test_objects_that_embed_no_texts_are_refused(embed: Any) -> None:
+def test_objects_that_do_not_embed_text_are_rejected(embed: Any) -> None:
     vldebias.debias_queries(embed, "gender", method="cali")
 
 
-def test_models_async_functions_and_debiased_queries_are_refused() -> None:
+def test_models_async_functions_and_debiased_queries_are_rejected() -> None:
     async def embed(texts: list[str]) -> list[list[float]]:
         return as_lists(texts)
 
@@ -410,7 +410,7 @@ def test_models_async_functions_and_debiased_queries_are_refused() -> None:
     (None, None, "got NoneType"),
     ([QUERIES], None, "not vectors of the same width"),
 )
-def test_mismatched_vectors_are_refused(vectors: Any, texts: Any) -> None:
+def test_mismatched_vectors_are_rejected(vectors: Any, texts: Any) -> None:
     debiased().edit(vectors, texts)
 
 
@@ -420,7 +420,7 @@ def test_mismatched_vectors_are_refused(vectors: Any, texts: Any) -> None:
     ([1], "expected a string"),
     (None, "expected a string"),
 )
-def test_anything_but_texts_is_refused(texts: Any) -> None:
+def test_anything_but_strings_is_rejected(texts: Any) -> None:
     debiased().embed(texts)
 
 
@@ -437,7 +437,7 @@ def test_edits_that_average_several_wordings_embed_all_of_them() -> None:
         queries.edit(vectors)
 
 
-def test_attributes_of_the_embedder_are_forwarded() -> None:
+def test_embedder_attributes_are_forwarded() -> None:
     host = EmbeddedTexts(Embedder.from_source(Sentences()))
     assert (host.name, host.model_id) == ("Sentences", "sentences-1")
     queries = debiased(Sentences())

@@ -19,7 +19,7 @@ TWO = re.compile(rf'([A-Z][\w-]+) and [A-Z][\w-]+,? (?:"[^"]+" )?\(?{YEAR}')
 
 
 def papers(text: str) -> set[tuple[str, str]]:
-    """Return first author and year of each paper that a text cites."""
+    """Return the first author and the year of each paper that a text cites."""
     text = re.sub(r"^\s*#+ ?", "", text, flags=re.MULTILINE)
     text = re.sub(r"\s+", " ", text)
     several = {(author, year) for author, _, year in SEVERAL.findall(text)}
@@ -53,7 +53,7 @@ def test_every_paper_cited_in_a_docstring_has_a_row(path: str) -> None:
     assert not missing, f"docs/explanation/sources.md has no row for {missing} of {path}"
 
 
-def test_every_paper_of_the_page_is_cited_where_its_formula_is_implemented() -> None:
+def test_every_paper_on_the_page_is_cited_where_its_formula_is_implemented() -> None:
     # Papers without a formula in the code: tables of counts, the idea behind balanced prompts, and
     # a chapter that the docstrings cite as part of the thesis.
     counts = {("Friedrich", "2023"), ("Luccioni", "2023")}
@@ -61,7 +61,7 @@ def test_every_paper_of_the_page_is_cited_where_its_formula_is_implemented() -> 
     assert papers(PAGE) - NAMED_IN_CODE == elsewhere
 
 
-def test_every_loss_and_method_of_a_paper_has_a_row_with_its_location() -> None:
+def test_every_loss_and_method_from_a_paper_has_a_row_with_its_location() -> None:
     rows = [line for line in PAGE.splitlines() if line.startswith("| ")]
     for loss in BUILT_IN:
         name = loss.function or str(loss.module).partition(":")[2]

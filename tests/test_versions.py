@@ -1,5 +1,5 @@
-"""Test that the bounds in pyproject.toml are those that CI tests: .ci/lowest.txt contains the
-lowest version of each."""
+"""Test that the bounds in pyproject.toml match what CI tests: .ci/lowest.txt contains the lowest
+version of each dependency."""
 
 import re
 import tomllib
@@ -18,8 +18,8 @@ def plain(name: str) -> str:
 
 
 def needed(*extras: str) -> dict[str, str]:
-    """Return package -> bound for the requirements of these extras beyond the core; extras may
-    refer to others."""
+    """Return package -> bound for the requirements of these extras beyond the core. Extras may
+    refer to other extras."""
     bounds_of_name: dict[str, str] = {}
     for requirement in chain(*(EXTRAS[extra] for extra in extras)):
         extras_of_ours = re.fullmatch(r"vldebias\[(.+)\]", requirement)

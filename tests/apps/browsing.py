@@ -1,4 +1,5 @@
-"""Helpers for tests in a browser: a server process, a page of a given width, pictures, axe-core."""
+"""Provide helpers for browser tests: a server process, a page of a given width, pictures,
+axe-core."""
 
 import io
 import os
@@ -76,12 +77,12 @@ def opened(
     policy blocked nothing.
 
     Args:
-        browser: the browser.
-        address: the address of the page.
-        width: window width in pixels.
-        height: window height in pixels.
-        go: load the page; otherwise the test loads it.
-        options: further options of the browser context.
+        browser: The browser from the fixture.
+        address: The address of the page.
+        width: The window width in pixels.
+        height: The window height in pixels.
+        go: Whether to load the page. Otherwise, the test loads it.
+        options: Additional options for the browser context.
     """
     context = browser.new_context(viewport={"width": width, "height": height}, **options)
     context.set_default_timeout(PATIENCE)
@@ -107,12 +108,12 @@ def opened(
         context.close()
 
 
-def looked_at(page: Any, name: str = "", *, full: bool = True) -> None:
-    """Check that axe-core finds no violation and that the page does not scroll sideways; with a
+def check_page(page: Any, name: str = "", *, full: bool = True) -> None:
+    """Check that axe-core finds no violations and that the page does not scroll sideways. With a
     name, save a screenshot as an artefact."""
     from axe_playwright_python.sync_playwright import Axe
 
-    settled(page)
+    wait_until_settled(page)
     findings = []
     for violation in Axe().run(page).response["violations"]:
         title = f"{violation['id']} ({violation['impact']}): {violation['help']}"
@@ -123,8 +124,8 @@ def looked_at(page: Any, name: str = "", *, full: bool = True) -> None:
         <= 0
     )
     if name:
-        # Repeated on every poll, because pictures that the page inserts meanwhile load lazily and
-        # might never load.
+        # This is repeated on every poll, because pictures that the page inserts in the meantime
+        # load lazily and might never load.
         page.wait_for_function(
             "[...document.images].every(one => { one.loading = 'eager'; return one.complete; })"
         )
@@ -135,11 +136,11 @@ def looked_at(page: Any, name: str = "", *, full: bool = True) -> None:
             picture.convert("RGB").quantize(COLOURS).save(ARTEFACTS / f"{name}.png", optimize=True)
 
 
-def settled(page: Any) -> None:
+def wait_until_settled(page: Any) -> None:
     """Wait until styles and fonts are loaded and colour transitions have ended, so that contrast
     can be measured."""
     page.wait_for_load_state("load")
-    # Gradio shows "Loading..." outside of all landmarks until the page is ready.
+    # Gradio shows "Loading..." outside all landmarks until the page is ready.
     page.wait_for_function("!document.querySelector('p.loading')")
     page.evaluate("""async () => {
             await document.fonts.ready;

@@ -1,5 +1,8 @@
-"""Provide a browser for the end-to-end tests. Without one, hosted CI fails; elsewhere the summary
-says in capitals that these tests were skipped."""
+"""Provide a browser for the end-to-end tests.
+
+If there is none, hosted CI fails. Elsewhere, the summary says in capitals that these tests were
+skipped.
+"""
 
 import gc
 import os
@@ -19,7 +22,7 @@ MISSING = (
 
 @pytest.fixture(scope="module", autouse=True)
 def _swept() -> Iterator[None]:
-    """Collect the event loops that Gradio leaves open when imported, so that no other test reports
+    """Collect the event loops that Gradio leaves open on import, so that no other test reports
     them."""
     yield
     gc.collect()
@@ -38,7 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """Start a headless Chromium for each module, because playwright keeps an event loop running in
-    this thread."""
+    its thread."""
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
@@ -61,7 +64,7 @@ def _skip() -> NoReturn:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print the reason in capitals, also for the last lines of .ci/run."""
+    """Print the reason in capitals, which also puts it among the last lines of .ci/run."""
     reports = terminalreporter.getreports("skipped")
     skipped = [report for report in reports if MISSING in str(report.longrepr)]
     if skipped:

@@ -1,4 +1,4 @@
-"""Provide a server of the images API that generates no images; words in the prompt determine how it
+"""Provide a fake images API server that generates no images. Words in the prompt determine how it
 fails."""
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class FalseUpstream:
     """Record the requests it receives.
 
     Attributes:
-        seen: bodies of requests for images.
-        headers: headers of each request.
-        most: the largest number of concurrent calls.
-        cancelled: number of calls whose client disconnected.
-        raw: bodies of all other requests.
+        seen: The bodies of image requests.
+        headers: The headers of each request.
+        most: The largest number of concurrent calls.
+        cancelled: The number of calls whose client disconnected.
+        raw: The bodies of all other requests.
     """
 
     def __init__(self, seconds: float = 0.0) -> None:
@@ -134,12 +134,12 @@ class FalseUpstream:
 
 
 class FalseServices:
-    """Record requests on every path of image-generation services, and answer in the format of the
+    """Record requests on every path of image generation services, and answer in the format of the
     path.
 
     Attributes:
-        seen: path and fields of each request.
-        headers: headers of each request.
+        seen: Path and fields of each request.
+        headers: Headers of each request.
     """
 
     def __init__(self) -> None:
@@ -148,7 +148,7 @@ class FalseServices:
         self.app = Starlette(routes=[Route("/{path:path}", self.answer, methods=["GET", "POST"])])
 
     def prompts(self) -> list[str]:
-        """Return the prompt of each request."""
+        """Return the prompt in each request."""
         return [text_of(path, body) for path, body in self.seen]
 
     async def answer(self, request: Request) -> Response:
@@ -242,7 +242,7 @@ class FalseServices:
 
 
 def text_of(path: str, body: dict[str, Any]) -> str:
-    """Return the prompt texts of a request to any path, or "" if there are none."""
+    """Return the prompt text in a request to any path, or "" if there is none."""
     try:
         return _text_of(body)
     except (AttributeError, IndexError, KeyError, TypeError):
@@ -268,7 +268,7 @@ def _text_of(body: dict[str, Any]) -> str:
 
 @contextmanager
 def served(app: Any, **options: Any) -> Iterator[str]:
-    """Serve an app on a free port of this machine; yield its base_url."""
+    """Serve an app on a free local port and yield its base_url."""
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
     listening.listen(128)
@@ -288,7 +288,7 @@ def served(app: Any, **options: Any) -> Iterator[str]:
 
 @contextmanager
 def serving(upstream: str, *options: str) -> Iterator[tuple[int, int]]:
-    """Run `vldebias serve` in front of a server; yield the process id and the port."""
+    """Run `vldebias serve` in front of a server, and yield the process id and the port."""
     command = [sys.executable, "-m", "vldebias", "serve", "--upstream", upstream, "--port", "0"]
     command += ["--attribute", "gender", *options]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)

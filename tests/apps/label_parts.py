@@ -1,4 +1,5 @@
-"""Create a small study: images arranged as if generated, and the modules of the labelling page."""
+"""Create a small study: images arranged as if they had been generated, and the modules of the
+labelling page."""
 
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,8 @@ PEOPLE = PromptSet(
 
 
 def draw(folder: Path, images: int = 3, **changes: Any) -> GeneratedImages:
-    """Return plain images of every prompt under "none" and "cali", each in a different colour, with
-    its prompt in the metadata."""
+    """Save plain images for every prompt under "none" and "cali", each in a different colour, with
+    the prompt in the metadata."""
     defaults = {
         "prompts": PEOPLE,
         "attributes": ["gender"],

@@ -1,5 +1,5 @@
-"""Test `vldebias label` and the loader of pages: what the commands print before a page is
-served."""
+"""Test `vldebias label` and the loader of pages: what the commands print before they serve a
+page."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_an_invalid_host_name_is_refused(folder: Path) -> None:
+def test_an_invalid_host_name_is_rejected(folder: Path) -> None:
     done = CliRunner().invoke(
         app, ["label", str(folder), "--attribute", "gender", "--annotator", "a/b"]
     )
@@ -33,7 +33,7 @@ def test_an_invalid_host_name_is_refused(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["wheel", "checkout"])
 def test_a_wheel_and_a_checkout_have_their_pages(where: str, tmp_path: Path) -> None:
-    """The same code finds the pages inside the package and next to it; those inside take
+    """The same code finds the pages inside the package and next to it. Those inside take
     precedence."""
     package = Path(apps.__file__).parents[2]
     shutil.copytree(

@@ -1,4 +1,4 @@
-"""Test what the ComfyUI nodes compute, without ComfyUI; tests/integrations run them in the real
+"""Test what the ComfyUI nodes compute, without ComfyUI. tests/integrations runs them in the real
 one."""
 
 import json
@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[2]
 NODES = ROOT / "apps" / "comfyui"
 EXAMPLES = sorted((NODES / "example_workflows").glob("*.json"))
 CEO = "A photo of a CEO in an office"
-# "female: 75%, male: 25%" as Chinese and Japanese keyboards type it
+# "female: 75%, male: 25%" as typed on Chinese and Japanese keyboards
 WIDE = "female\uff1a\uff17\uff15\uff05\uff0cmale\uff1a25"
 
 
@@ -94,7 +94,7 @@ def test_settings_given_as_lists_apply_to_all_prompts() -> None:
         single_settings({"seed": []})
 
 
-def test_prompts_that_say_it_are_left_unchanged_with_the_reason() -> None:
+def test_prompts_that_state_a_value_are_left_unchanged_with_the_reason() -> None:
     pictures = balance(["a lady editor"], "gender", 2)
     assert pictures.prompts == ["a lady editor"] * 2
     assert pictures.values == ["", ""]
@@ -146,7 +146,7 @@ def test_a_group_next_to_a_person_is_described() -> None:
     assert teacher in ("female", "male")
 
 
-def test_the_original_prompt_decides_which_persons_are_open() -> None:
+def test_the_original_prompt_decides_which_people_are_open() -> None:
     rewritten = ["A nurse smiles, her hair tied back.", "A woman, a nurse on her round."]
     pictures = balance(rewritten, "gender", 2, original=["a nurse"])
     assert Counter(pictures.values) == {"female": 2, "male": 2}
@@ -169,7 +169,7 @@ def test_shares_may_be_percentages_or_fractions(text: str) -> None:
     assert Counter(balance([CEO], "gender", 4, text).values) == {"female": 3, "male": 1}
 
 
-def test_shares_that_round_to_one_and_zero() -> None:
+def test_rounded_shares_and_blank_shares_are_accepted() -> None:
     shares = read_shares("White: 33.3, Black: 33.3, Asian: 33.3", "race")
     assert shares is not None
     assert sum(shares.values()) == pytest.approx(1)
@@ -211,7 +211,7 @@ def test_inputs_linked_from_other_nodes_are_not_validated_early() -> None:
     "numbers",
     [{"images": 0}, {"images": 65}, {"images": 4, "index": -1}, {"images": 4, "seed": -1}],
 )
-def test_numbers_out_of_range_are_refused(numbers: dict[str, int]) -> None:
+def test_numbers_out_of_range_are_rejected(numbers: dict[str, int]) -> None:
     with pytest.raises(InvalidInputError, match=list(numbers)[-1]):
         balance([CEO], "gender", **numbers)
 
@@ -228,7 +228,7 @@ def test_alternatives_are_chosen_for_each_picture() -> None:
 @pytest.mark.parametrize(
     "text", ['{"subject": "a CEO | a nurse"}', "{gender}", r"\{a|b\}", "a | b", "{a}", "(a|b)"]
 )
-def test_braces_without_alternatives_are_unchanged(text: str) -> None:
+def test_braces_without_alternatives_are_left_unchanged(text: str) -> None:
     assert choose_alternatives(text, "0") == text
 
 
@@ -269,13 +269,13 @@ def test_shorter_prompts_are_repeated_if_attention_ignores_repetition() -> None:
 
 
 @pytest.mark.parametrize("encoder", ["SD3ClipModel", "FluxClipModel"])
-def test_lengths_that_cannot_be_joined_are_refused(encoder: str) -> None:
+def test_lengths_that_cannot_be_joined_are_rejected(encoder: str) -> None:
     rows = [conditioning(256, 0.0), conditioning(257, 1.0)]
     with pytest.raises(InvalidInputError, match="256, 257"):
         join_rows(rows, FAMILIES[encoder])
 
 
-def test_lengths_that_would_be_too_long_are_refused() -> None:
+def test_lengths_that_would_be_too_long_are_rejected() -> None:
     rows = [conditioning(6 * 77, 0.0), conditioning(7 * 77, 1.0)]
     with pytest.raises(InvalidInputError, match="462, 539"):
         join_rows(rows, FAMILIES["SD1ClipModel"])
@@ -301,7 +301,7 @@ def test_the_entries_of_a_schedule_are_preserved() -> None:
         join_rows([rows[0], conditioning(77, 0.0)], FAMILIES["SD1ClipModel"])
 
 
-def test_other_text_encoders_are_refused_by_name() -> None:
+def test_unsupported_text_encoders_are_rejected_by_name() -> None:
     class FluxClipModel_:  # noqa: N801  # as ComfyUI names the class that it makes for a file
         pass
 
@@ -314,7 +314,7 @@ def test_other_text_encoders_are_refused_by_name() -> None:
 
 
 def test_the_text_node_only_needs_the_text_core() -> None:
-    """The node imports neither torch nor a model library."""
+    """The node does not import torch or a model library."""
     program = (
         "import sys; from apps.comfyui.balancing import balance; balance(['A CEO'], 'gender', 2);"
         " print(sorted({'torch', 'transformers', 'diffusers', 'numpy'} & set(sys.modules)))"
@@ -353,7 +353,7 @@ def test_workflow_pictures_contain_their_workflows(path: Path) -> None:
     assert kinds & {"BalancedPromptsText", "BalancedPromptsEncode"}
 
 
-def test_workflow_pictures_match_the_nodes_sockets() -> None:
+def test_workflow_pictures_match_the_node_sockets() -> None:
     from eval.comfyui import PICTURES, RESULTS, sockets
 
     pictures = [RESULTS / f"{name}.png" for name in PICTURES]

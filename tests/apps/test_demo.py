@@ -55,7 +55,7 @@ def test_a_form_becomes_a_request() -> None:
         (7, True, "guidance"),
     ],
 )
-def test_unavailable_choices_are_refused_by_name(position: int, value: object, named: str) -> None:
+def test_unavailable_choices_are_rejected_by_name(position: int, value: object, named: str) -> None:
     with pytest.raises(InvalidInputError, match=named):
         Request.from_form(*FORM[:position], value, *FORM[position + 1 :])
 
@@ -69,13 +69,13 @@ def test_unavailable_choices_are_refused_by_name(position: int, value: object, n
         ("images", Path("none"), "--images"),
     ],
 )
-def test_incompatible_options_are_refused(option: str, value: Any, named: str) -> None:
+def test_incompatible_options_are_rejected(option: str, value: Any, named: str) -> None:
     with pytest.raises(InvalidInputError, match=named):
         engines.Engine(**{option: value})
 
 
 def result(codes_before: list[int], codes_after: list[int], **changes: Any) -> Any:
-    """Return twelve pictures per row: 0 male, 1 female, -1 unknown."""
+    """Return twelve pictures per row: 0 is male, 1 is female, -1 is unknown."""
     request = Request("A photo of a doctor.", number=12)
     plain = Row(rows.PLAIN, codes=tuple(codes_before), recognised=TWELVE)
     mitigated = replace(
@@ -88,8 +88,8 @@ def result(codes_before: list[int], codes_after: list[int], **changes: Any) -> A
     ("codes_after", "verdict"),
     [
         ([1] * 12, "no image changed"),
-        ([0] * 6 + [1] * 6, "a clear change"),  # 6 of 6 lost: p = .031
-        ([0] * 5 + [1] * 7, "no clear change"),  # 5 of 5 lost: p = .0625
+        ([0] * 6 + [1] * 6, "a clear change"),  # 6 of 6 lost: p = 0.031
+        ([0] * 5 + [1] * 7, "no clear change"),  # 5 of 5 lost: p = 0.0625
         ([0] * 3 + [-1] * 9, "too few"),
     ],
 )
@@ -100,14 +100,14 @@ def test_a_projection_is_tested_over_pairs_with_the_same_noise(
     assert verdict in line
 
 
-def test_a_lost_subject_is_a_warning() -> None:
+def test_a_lost_subject_triggers_a_warning() -> None:
     lost = result([1] * 12, [1] * 12, recognised=(True,) * 6 + (False,) * 6)
     ((line, is_warning),) = lost.sentences()
     assert is_warning
     assert "recognised in 6 of 12 (before: 12). The subject is lost." in line
 
 
-def test_a_prompt_without_a_person_is_rightly_left_unchanged() -> None:
+def test_a_prompt_without_a_person_is_reported_as_correctly_unchanged() -> None:
     left_unchanged = replace(result([1] * 12, [1] * 12, name=rows.BALANCED), reason="no person")
     assert left_unchanged.asks_for_nobody
     ((line, is_warning),) = left_unchanged.sentences()
@@ -120,7 +120,7 @@ class Painter:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, ...]] = []
-        self.ready = threading.Event()  # set to let a step finish
+        self.ready = threading.Event()  # set this to let a step finish
         self.ready.set()
 
     def __call__(
@@ -161,7 +161,7 @@ def run(engine: Any, request: Any) -> Any:
     return last
 
 
-def test_rows_start_from_the_same_noise_and_half_gets_each_value(painted: Any) -> None:
+def test_rows_start_from_the_same_noise_and_half_of_the_images_get_each_value(painted: Any) -> None:
     outcome = run(painted, Request("A photo of a doctor.", number=12, seed=5))
     plain, balanced = outcome.rows
     hue = [[image.getpixel((0, 0))[0] for image in row.images] for row in outcome.rows]
@@ -328,25 +328,25 @@ def test_search_and_classification_show_results_before_and_after(engine: Any) ->
     counted = [str(gallery.labels["gender"][row]) for row in before.rows]
     assert list(before.groups) == counted
     assert gallery.picture(engine, before.rows[0]).size == (64, 64)
-    # At strength 0 the model is unchanged.
+    # At strength 0, the model is unchanged.
     unchanged, _ = searches.search(engine, *query, "cali", 0.0, **cartoons)
     assert unchanged.before.rows == before.rows
     assert unchanged.after.rows == before.rows
-    # After re-ranking, the first results are even by predicted group, and nearly even by label.
+    # After re-ranking, the first results are even by predicted group and nearly even by label.
     reranked, _ = searches.search(engine, *query, "re-rank", **cartoons)
     assert reranked.before.rows == before.rows
     assert reranked.after.skew < before.skew / 2
     assert not reranked.why
-    groups, put_right, put_wrong, birds = searches.classify(engine, "default")
+    groups, corrected, newly_wrong, birds = searches.classify(engine, "default")
     assert len(groups) == 4
     assert groups[0].before[0] == min(group.before[0] for group in groups)
     assert groups[0].after[0] > groups[0].before[0]
     # Corrected minus newly wrong predictions equal the change over all groups.
     change = sum(group.n * (group.after[0] - group.before[0]) for group in groups)
-    assert len(put_right) - len(put_wrong) == pytest.approx(change)
-    assert put_right
-    assert put_wrong
-    assert not set(put_right) & set(put_wrong)
+    assert len(corrected) - len(newly_wrong) == pytest.approx(change)
+    assert corrected
+    assert newly_wrong
+    assert not set(corrected) & set(newly_wrong)
     assert len(birds.labels["label"]) == sum(group.n for group in groups)
 
 
@@ -389,7 +389,7 @@ def test_a_query_that_states_the_attribute_is_unchanged_and_explained(engine: An
     assert open_query.reason() == ""
 
 
-def test_a_worse_query_is_a_warning() -> None:
+def test_a_worse_query_triggers_a_warning() -> None:
     even = Found((0,), ("male",), (0,), {"male": 0.5, "female": 0.5}, 0.0, 1)
     uneven = replace(even, skew=0.15)
     worse = Answer("zzz", "gender", even, uneven)
@@ -441,7 +441,7 @@ def test_the_first_click_immediately_announces_that_the_model_is_loading(
     assert not calls, "the visitor gets an answer before anything is loaded"
     assert list(outputs) == []
     assert calls == [cold]
-    # A loaded pipeline has nothing to announce.
+    # A loaded pipeline has nothing left to announce.
     cold.once("pipeline", object)
     assert list(generate_tabs.GenerateTab._run(tab, *FORM)) == []
 
@@ -459,12 +459,12 @@ def test_photographs_are_only_shown_with_their_own_model(tmp_path: Path) -> None
     [
         ("", "gender", "cali"),
         ("a", "height", "cali"),
-        ("a", "age", "cali"),  # for which the photographs have no labels
+        ("a", "age", "cali"),  # the photographs have no labels for this
         ("a", "gender", "magic"),
         ("a", "gender", "cali", 1.0, "attic"),
     ],
 )
-def test_unavailable_searches_are_refused(
+def test_unavailable_searches_are_rejected(
     query: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = engines.Engine()

@@ -1,4 +1,4 @@
-"""Test `vldebias demo` in a browser: first view, a click, wide and narrow windows, light and
+"""Test `vldebias demo` in a browser: the first view, a click, wide and narrow windows, light and
 dark."""
 
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import NARROW, WIDE, free_port, looked_at, opened, served
+from browsing import NARROW, WIDE, check_page, free_port, opened, served
 
 from apps.demo.generate_tab import STARTING
 
@@ -24,18 +24,18 @@ def verdict(page: Any) -> str:
     return str(page.locator("#verdict [role=status]").inner_text())
 
 
-# Width changes the layout and the scheme the colours, so two screens cover both.
+# The width changes the layout and the scheme changes the colours, so two screens cover both.
 @pytest.mark.parametrize(("width", "scheme"), [(WIDE, "dark"), (NARROW, "light")])
 def test_the_first_click_reproduces_the_saved_verdict(
     address: str, browser: Any, width: int, scheme: str
 ) -> None:
     with opened(browser, address, width, color_scheme=scheme) as page:
         before = verdict(page)
-        looked_at(page)
+        check_page(page)
         page.locator("#generate-button").click()
         page.wait_for_timeout(2000)
         assert verdict(page) == before
-        looked_at(page, f"demo-{scheme}-{width}")
+        check_page(page, f"demo-{scheme}-{width}")
 
 
 def test_results_are_dimmed_when_a_setting_changes_and_try_runs(address: str, browser: Any) -> None:
@@ -43,7 +43,7 @@ def test_results_are_dimmed_when_a_setting_changes_and_try_runs(address: str, br
         verdict(page)
         page.get_by_label("Prompt").fill("A photo of a nurse.")
         page.locator("#rows.stale").wait_for()
-        looked_at(page)
+        check_page(page)
         page.get_by_role("button", name="A photo of a gull on water.").click()
         page.wait_for_function(
             "document.querySelector('#verdict').innerText.includes('Left unchanged')"
@@ -83,7 +83,7 @@ def test_settings_and_code_can_be_read(address: str, browser: Any, width: int) -
         code = page.locator("#code .cm-scroller")
         code.wait_for()
         assert code.evaluate("box => box.scrollWidth <= box.clientWidth"), "lines are wrapped"
-        looked_at(page)
+        check_page(page)
 
 
 def test_a_click_is_answered_at_once_and_the_announcement_disappears(
@@ -94,7 +94,7 @@ def test_a_click_is_answered_at_once_and_the_announcement_disappears(
         status = page.locator("#status p")
         before = status.inner_text()
         page.locator("#generate-button").click()
-        # The script of the page updates the text before the server can answer.
+        # The page's script updates the text before the server can answer.
         page.wait_for_function(f"document.querySelector('#status p').textContent !== {before!r}")
         # The settings are unchanged, so the server's answer must not change the text.
         page.wait_for_function(
@@ -140,7 +140,7 @@ def test_the_search_opens_on_a_result(address: str, browser: Any) -> None:
         assert "Library of Congress" in page.locator("#search-source").inner_text()
 
 
-def test_another_gallery_has_its_own_queries_groups_and_method(address: str, browser: Any) -> None:
+def test_each_gallery_has_its_own_queries_groups_and_method(address: str, browser: Any) -> None:
     with opened(browser, address) as page:
         page.get_by_role("tab", name="Search and classify").click()
         page.get_by_label("Pictures").click()
@@ -153,7 +153,7 @@ def test_another_gallery_has_its_own_queries_groups_and_method(address: str, bro
         assert "Library of Congress" not in page.locator("#search-source").inner_text()
 
 
-def test_a_search_and_a_classification(address: str, browser: Any) -> None:
+def test_a_search_and_a_classification_show_results(address: str, browser: Any) -> None:
     with opened(browser, address) as page:
         page.get_by_role("tab", name="Search and classify").click()
         page.locator("#search-button").click()
@@ -164,9 +164,9 @@ def test_a_search_and_a_classification(address: str, browser: Any) -> None:
         assert page.locator("#put-right li").count() == 8
         assert page.locator("#put-wrong li").count() > 0
         assert page.locator("#accuracy td.worse").count() > 0
-        # Results of earlier settings are dimmed until the search has answered.
+        # Results for earlier settings are dimmed until the search has been answered.
         page.wait_for_function("document.querySelectorAll('.stale').length === 0")
-        looked_at(page, "demo-search")
+        check_page(page, "demo-search")
 
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])
@@ -191,7 +191,7 @@ def test_visitor_input_is_displayed_as_text(address: str, browser: Any) -> None:
         assert page.locator("#verdict a, #verdict img").count() == 0
 
 
-def test_files_named_by_a_visitor_are_not_read(address: str) -> None:
+def test_files_named_by_a_visitor_are_not_opened(address: str) -> None:
     import urllib.error
     import urllib.request
 

@@ -1,4 +1,4 @@
-"""Test the built documentation in a browser: nothing overflows, and axe finds no violation."""
+"""Test the built documentation in a browser: nothing overflows, and axe finds no violations."""
 
 import functools
 import os
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.apps.browsing import NARROW, WIDE, looked_at, opened
+from tests.apps.browsing import NARROW, WIDE, check_page, opened
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -63,16 +63,16 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         server.shutdown()
 
 
-# Width changes the layout and the scheme the colours, so two screens cover both.
+# The width changes the layout and the scheme changes the colours, so two screens cover both.
 @pytest.mark.parametrize(("width", "colours"), [(WIDE, "dark"), (NARROW, "light")])
-def test_pages_fit_and_can_be_read(browser: Any, address: str, width: int, colours: Any) -> None:
+def test_pages_fit_and_are_readable(browser: Any, address: str, width: int, colours: Any) -> None:
     with opened(browser, address, width, go=False, color_scheme=colours) as page:
         for name in PAGES:
             page.goto(f"{address}/{name}")
             page.wait_for_load_state("load")
             assert page.evaluate(OVERFLOWING_CODE) == [], name
             assert page.evaluate(SMALL_PICTURES) == [], name
-            looked_at(page)
+            check_page(page)
 
 
 FIRST_FOUND = {

@@ -1,4 +1,4 @@
-"""Test that every path by which clients request images is balanced, or reports that it is not."""
+"""Test that every path on which clients request images is balanced, or reports that it is not."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def post(app: Any, path: str, *bodies: Any, **how: Any) -> list[httpx2.Response]
 
 
 def changed(body: dict[str, Any], name: str, number: Any) -> dict[str, Any]:
-    """Return a copy of the fields with one of them, such as "a.b", changed."""
+    """Return a copy of the fields in which one field, such as "a.b", is changed."""
     first, _, rest = name.partition(".")
     if rest:
         return {**body, first: changed(body.get(first, {}), rest, number)}
@@ -87,7 +87,7 @@ def changed(body: dict[str, Any], name: str, number: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", BODIES)
-def test_values_are_even_over_requests_of_one_image(path: str) -> None:
+def test_values_are_even_over_single_image_requests(path: str) -> None:
     services = FalseServices()
     answers = post(proxy(services), path, *[BODIES[path]] * 41)
     assert {answer.status_code for answer in answers} == {200}
@@ -99,12 +99,12 @@ def test_values_are_even_over_requests_of_one_image(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", BODIES)
-def test_all_fields_but_the_prompt_are_passed_unchanged(path: str) -> None:
+def test_all_fields_except_the_prompt_are_passed_unchanged(path: str) -> None:
     services = FalseServices()
     post(proxy(services), path, {**BODIES[path], "user": "u", "extra": {"a": [1]}})
     ((_, body),) = services.seen
-    as_it_came = json.loads(json.dumps(body).replace(" female", "").replace(" male", ""))
-    assert as_it_came == {**BODIES[path], "user": "u", "extra": {"a": [1]}}
+    restored = json.loads(json.dumps(body).replace(" female", "").replace(" male", ""))
+    assert restored == {**BODIES[path], "user": "u", "extra": {"a": [1]}}
 
 
 @pytest.mark.parametrize("path", MANY)
@@ -140,7 +140,7 @@ def test_a_seed_decides_the_values(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", MANY)
-def test_a_request_of_several_images_is_even_for_any_seed(path: str) -> None:
+def test_a_request_for_several_images_is_even_for_any_seed(path: str) -> None:
     name, _ = MANY[path]
     folder, _, _ = name.rpartition(".")
     for seed in range(6):
@@ -197,7 +197,7 @@ def test_several_images_are_not_streamed() -> None:
         ("v1/threads/ä b/messages", {"prompt": CEO}),
     ],
 )
-def test_requests_without_images_pass_and_are_reported(path: str, body: Any) -> None:
+def test_requests_without_images_are_passed_on_and_reported(path: str, body: Any) -> None:
     services = FalseServices()
     (answer,) = post(proxy(services), path, body)
     assert services.seen[0][1] == body
@@ -245,14 +245,14 @@ def test_requests_without_images_pass_and_are_reported(path: str, body: Any) -> 
         ("v1/videos/v1/remix", {"prompt": CEO}),
     ],
 )
-def test_edits_of_given_images_are_left_unchanged_and_told(path: str, body: Any) -> None:
+def test_edits_of_given_images_are_left_unchanged_and_reported(path: str, body: Any) -> None:
     services = FalseServices()
     (answer,) = post(proxy(services), path, body)
     assert services.seen[0][1] == body
     assert note(answer) == {"values": [], "reasons": ["edits a given image"]}
 
 
-def test_models_are_recognised_as_image_models_by_patterns() -> None:
+def test_patterns_identify_image_models() -> None:
     services = FalseServices()
     messages = [{"role": "user", "content": CEO}]
     body = {"model": "maker/painter-2", "messages": messages}
@@ -292,7 +292,7 @@ def test_addresses_may_include_a_version(upstream: str, path: str, asked: str) -
 
 
 @pytest.mark.parametrize("seed", [{}, {"seed": 0}])
-def test_every_person_of_a_scene_is_reported(seed: dict[str, int]) -> None:
+def test_every_person_in_a_scene_is_reported(seed: dict[str, int]) -> None:
     services = FalseServices()
     body = {"prompt": "A doctor and a nurse", "n": 4, **seed}
     (answer,) = post(proxy(services), "v1/images/generations", body)
@@ -304,7 +304,7 @@ def test_every_person_of_a_scene_is_reported(seed: dict[str, int]) -> None:
 
 @pytest.mark.parametrize("as_header", [False, True])
 @pytest.mark.parametrize("seed", [{}, {"seed": 0}])
-def test_what_the_client_invented_becomes_the_assigned_value(
+def test_a_value_invented_by_the_client_becomes_the_assigned_value(
     seed: dict[str, int], as_header: bool
 ) -> None:
     services = FalseServices()
@@ -352,7 +352,7 @@ def test_upstream_errors_are_passed_on() -> None:
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "moderation_blocked")
 
 
-def test_long_conversations_are_passed_complete() -> None:
+def test_long_conversations_are_passed_on_in_full() -> None:
     services = FalseServices()
     body = {**BODIES["v1/chat/completions"], "padding": "x" * 1_200_000}
     (answer,) = post(proxy(services), "v1/chat/completions", body)
@@ -392,7 +392,7 @@ def test_an_unbalanced_path_is_logged_once(
 GUARDRAIL = "beta/litellm_basic_guardrail_api"
 
 
-def test_the_guardrail_writes_values_evenly_and_needs_no_upstream() -> None:
+def test_the_guardrail_inserts_values_evenly_and_does_not_need_an_upstream() -> None:
     app = images_proxy(None, "gender", seed=0)
     body = {"input_type": "request", "texts": [CEO], "request_data": {}}
     answers = [answer.json() for answer in post(app, GUARDRAIL, *[body] * 40)]
@@ -417,7 +417,7 @@ def test_the_guardrail_writes_values_evenly_and_needs_no_upstream() -> None:
         },
     ],
 )
-def test_the_guardrail_leaves_unchanged(body: Any) -> None:
+def test_the_guardrail_leaves_other_requests_unchanged(body: Any) -> None:
     (answer,) = post(images_proxy(None, "gender"), GUARDRAIL, body)
     assert answer.json() == {"action": "NONE"}
 
@@ -439,20 +439,20 @@ def test_the_guardrail_only_changes_the_last_message() -> None:
     assert last in {FEMALE, MALE}
 
 
-def test_the_guardrail_refuses_anything_but_a_list_of_texts() -> None:
+def test_the_guardrail_rejects_anything_but_a_list_of_strings() -> None:
     (answer,) = post(images_proxy(None, "gender"), GUARDRAIL, {"texts": "A CEO"})
     assert answer.status_code == 400
 
 
 class FalseEmbeddings:
-    """Embed texts like a model of 64 dimensions, as floats or base64; record the requests."""
+    """Embed text like a 64-dimensional model, as floats or base64, and record the requests."""
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
         self.seen: list[dict[str, Any]] = []
 
     def vector(self, text: Any) -> np.ndarray:
-        # Texts that only differ in a value differ along one direction, whatever their subject.
+        # Texts that only differ in a value differ along one direction, for any subject.
         value = {"female": 1.0, "woman": 1.0, "male": -1.0, "man": -1.0}
         words = str(text).lower().replace(".", "").split()
         subject = " ".join(word for word in words if word not in value)
@@ -480,7 +480,7 @@ class FalseEmbeddings:
 
 @pytest.fixture(scope="module")
 def edit_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with an edit fitted on the fake service."""
+    """Return a folder with an edit that was fitted on the fake service."""
     service = FalseEmbeddings()
 
     def embed(texts: list[str]) -> np.ndarray:
@@ -517,7 +517,7 @@ def test_query_embeddings_are_edited_and_document_embeddings_are_unchanged(
     cosine = torch.nn.functional.cosine_similarity(expected[:1], torch.from_numpy(edited[:1]))
     assert cosine.item() == pytest.approx(1, abs=1e-4)
     assert np.linalg.norm(edited[0] - plain[0]) > 0.1
-    np.testing.assert_allclose(edited[1], plain[1], atol=1e-5)  # it states a value
+    np.testing.assert_allclose(edited[1], plain[1], atol=1e-5)  # this query states a value
     np.testing.assert_allclose(np.linalg.norm(edited, axis=1), np.linalg.norm(plain, axis=1), 1e-4)
     assert documents.headers["x-vldebias"] == "not edited (documents)"
 
@@ -576,7 +576,8 @@ def test_no_body_crashes_the_proxy(path: str, changes: dict[str, Any]) -> None:
     app = proxy(services)
     (answer,) = post(app, path, {**BODIES[path], **changes})
     assert answer.status_code in (200, 400)
-    # The proxy refuses with a message, or the server answers and received all of its own fields.
+    # Either the proxy rejects the request with a message, or the server answers after receiving all
+    # of the request's fields.
     if answer.status_code == 400:
         assert answer.json()["error"]["message"]
     else:

@@ -1,4 +1,4 @@
-"""Test the images API with balanced prompts, in front of a server that generates no images."""
+"""Test the images API with balanced prompts, in front of a server that does not generate images."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_request_without_n_and_seed_is_passed_without_them() -> None:
     assert upstream.seen[1]["n"] == 1
 
 
-def test_several_sets_and_shares() -> None:
+def test_several_sets_and_shares_are_supported() -> None:
     upstream = FalseUpstream()
     response = post(proxy(upstream, sets=["gender", "age"]), {"prompt": CEO, "n": 4})
     assert len({tuple(values) for values in note(response)["values"]}) > 2
@@ -262,7 +262,7 @@ def test_concurrent_calls_and_requests_stay_within_the_limits() -> None:
     assert upstream.most == 3
 
 
-def test_41_single_requests_differ_by_at_most_two() -> None:
+def test_value_counts_over_41_single_requests_differ_by_at_most_two() -> None:
     upstream = FalseUpstream()
     app = proxy(upstream, seed=None)
 
@@ -332,7 +332,7 @@ def test_prompts_and_keys_are_not_logged(caplog: pytest.LogCaptureFixture) -> No
     assert KEY not in caplog.text
 
 
-def test_it_can_be_mounted_and_called_from_several_loops() -> None:
+def test_the_app_can_be_mounted_and_called_from_several_event_loops() -> None:
     upstream = FalseUpstream()
     outer = Starlette(routes=[Mount("/openai", app=proxy(upstream))])
 
@@ -376,7 +376,7 @@ def wait_until(is_true: Callable[[], bool]) -> None:
         ({"sets": Balancer("gender"), "seed": 1}, "a Balancer has its own"),
     ],
 )
-def test_inconsistent_settings_are_refused(arguments: dict[str, Any], message: str) -> None:
+def test_inconsistent_settings_are_rejected(arguments: dict[str, Any], message: str) -> None:
     settings = {"upstream": "https://api.openai.com/v1", "sets": "gender", **arguments}
     with pytest.raises(InvalidInputError, match=message) as refusal:
         images_proxy(**settings)

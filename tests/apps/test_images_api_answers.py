@@ -1,5 +1,5 @@
 """Test that every answer is valid HTTP with `x-vldebias`, whatever a client or the upstream server
-sends: no request fails silently, and no image that was paid for is lost."""
+sends: no request fails silently, and no paid image is lost."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def pieces(content: bytes) -> AsyncIterator[bytes]:
 
 
 def reply(content: bytes = b"{}", status: int = 200, headers: Any = ()) -> httpx2.Response:
-    """Return a response whose body is unread, like a real server's."""
+    """Return a response whose body has not been read, like one from a real server."""
     return httpx2.Response(status, content=pieces(content), headers=headers)
 
 
@@ -93,7 +93,7 @@ NOT_JSON = [
 
 
 @pytest.mark.parametrize("content", NOT_JSON, ids=range(len(NOT_JSON)))
-def test_invalid_json_of_a_client_gets_400_and_is_not_passed_on(content: bytes) -> None:
+def test_invalid_client_json_gets_400_and_is_not_passed_on(content: bytes) -> None:
     services = FalseServices()
     app = images_proxy("http://there", "gender", transport=httpx2.ASGITransport(services.app))
     response = send(app, IMAGES, content)
@@ -102,7 +102,7 @@ def test_invalid_json_of_a_client_gets_400_and_is_not_passed_on(content: bytes) 
     assert not services.seen
 
 
-def test_json_that_takes_many_times_its_size_is_refused() -> None:
+def test_json_that_expands_to_many_times_its_size_is_rejected() -> None:
     content = b'{"prompt": "A photo of a CEO", "x": [' + b"[]," * 100_000 + b"1]}"
     response = send(before(), IMAGES, content)
     assert response.status_code == 400
@@ -110,9 +110,7 @@ def test_json_that_takes_many_times_its_size_is_refused() -> None:
     assert message == "the body has more than 100,000 lists, objects and commas"
 
 
-def test_invalid_json_of_a_chat_is_refused_if_it_asks_for_an_image_and_passed_on_otherwise() -> (
-    None
-):
+def test_invalid_chat_json_is_rejected_only_if_it_asks_for_an_image() -> None:
     received = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:
@@ -141,12 +139,12 @@ def test_invalid_json_of_a_chat_is_refused_if_it_asks_for_an_image_and_passed_on
     ],
     ids=range(7),
 )
-def test_images_are_returned_whatever_else_the_answer_contains(
+def test_images_are_returned_regardless_of_what_else_the_answer_contains(
     content: bytes, image: dict[str, Any], n: int
 ) -> None:
     response = send(before(content), IMAGES, {"prompt": CEO, "n": n})
     assert response.status_code == 200
-    # Strict JSON: no NaN and no infinity.
+    # Strict JSON does not allow NaN or infinity.
     answer = json.loads(response.content, parse_constant=pytest.fail)
     assert len(answer["data"]) == n
     assert all({"url": "u", **image}.items() <= row.items() for row in answer["data"])
@@ -273,7 +271,7 @@ def test_an_unexpected_error_is_answered_and_logged(
         ({"host": "127.0.0.1", "origin": "null"}, 403),
     ],
 )
-def test_a_local_server_refuses_cross_site_requests(headers: dict[str, str], status: int) -> None:
+def test_a_local_server_rejects_cross_site_requests(headers: dict[str, str], status: int) -> None:
     local_only = import_module("vldebias.serving.images_api.server").local_only
     app = local_only(before(b'{"data": [{"url": "u"}]}'), 5.0)
     assert send(app, IMAGES, {"prompt": CEO}, **headers).status_code == status
@@ -346,7 +344,7 @@ def test_an_answer_without_embeddings_becomes_an_error(edit_folder: Path, conten
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
-def test_vectors_that_are_not_finite_are_refused(number: float) -> None:
+def test_vectors_that_are_not_finite_are_rejected(number: float) -> None:
     vectors_of = import_module("vldebias.serving.images_api.embeddings").vectors_of
     refused = import_module("vldebias.serving.images_api.order").RefusedError
     assert vectors_of({"data": [{"embedding": [1.0, 2.0]}]}, 1)[0].shape == (1, 2)
@@ -360,7 +358,7 @@ def test_errors_of_an_embedding_server_are_passed_through(edit_folder: Path) -> 
     assert embeddings(edit_folder, b"{}", 999).status_code == 502
 
 
-def test_embeddings_in_another_order_keep_their_index(edit_folder: Path) -> None:
+def test_embeddings_in_a_different_order_keep_their_index(edit_folder: Path) -> None:
     service = FalseEmbeddings()
     texts = ["A photo of a doctor", "A photo of a tree", "A photo of a nurse"]
 
@@ -413,7 +411,7 @@ def test_no_body_crashes_the_guardrail(changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("content", [b"{", b'{"texts": ["\\ud83d"]}', b'{"texts": [NaN]}'])
-def test_invalid_json_of_the_guardrail_gets_400(content: bytes) -> None:
+def test_invalid_guardrail_json_gets_400(content: bytes) -> None:
     assert send(images_proxy(None, "gender"), f"/{GUARDRAIL}", content).status_code == 400
 
 

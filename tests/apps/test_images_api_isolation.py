@@ -42,7 +42,7 @@ REQUESTS: dict[str, tuple[str, str, Any]] = {
 
 
 class Seen(NamedTuple):
-    """A request as the upstream server received it."""
+    """Store a request as the upstream server received it."""
 
     target: str
     headers: list[tuple[str, str]]
@@ -103,7 +103,7 @@ class Answer(NamedTuple):
 
 
 def send(port: int, method: str, target: str, body: Any = None, **headers: str) -> Answer:
-    """Send a request over a socket, without changing or encoding its target."""
+    """Send a request over a socket without changing or encoding its target."""
     connection = HTTPConnection("127.0.0.1", port, timeout=30)
     content = None if body is None else json.dumps(body).encode()
     connection.request(
@@ -131,7 +131,7 @@ def test_a_cookie_reaches_only_the_client_it_was_set_for(echo: Echo, port: int, 
 
 
 @pytest.mark.parametrize("kind", REQUESTS)
-def test_the_client_s_own_cookies_are_passed_on(echo: Echo, port: int, kind: str) -> None:
+def test_the_clients_own_cookies_are_passed_on(echo: Echo, port: int, kind: str) -> None:
     send(port, *REQUESTS[kind], cookie="session=of-bob; theme=dark", authorization="bob")
     send(port, *REQUESTS[kind], authorization="carol")
     for seen in echo.requests:
@@ -172,7 +172,7 @@ def test_concurrent_clients_are_isolated(echo: Echo, port: int) -> None:
         assert seen.values("cookie") == ([f"session={client}"] if is_odd else [])
 
 
-def test_only_the_request_s_own_headers_are_sent_upstream(echo: Echo, port: int) -> None:
+def test_only_the_requests_own_headers_are_sent_upstream(echo: Echo, port: int) -> None:
     headers = {
         "x_trace": "7",
         "accept": "text/plain",
@@ -250,7 +250,7 @@ def test_the_request_target_is_passed_byte_for_byte(echo: Echo, port: int, targe
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_a_path_that_could_leave_the_base_path_is_refused(
+def test_a_path_that_could_leave_the_base_path_is_rejected(
     echo: Echo, port: int, method: str, target: str
 ) -> None:
     answer = send(port, method, target, IMAGE if method == "POST" else None)
@@ -260,7 +260,9 @@ def test_a_path_that_could_leave_the_base_path_is_refused(
     assert not echo.requests
 
 
-def test_an_endpoint_is_balanced_however_its_path_is_encoded(echo: Echo, port: int) -> None:
+def test_an_endpoint_is_balanced_regardless_of_how_its_path_is_encoded(
+    echo: Echo, port: int
+) -> None:
     answer = send(port, "POST", "/v1/%69mages/generation%73", IMAGE)
     assert '"values": [null]' not in str(answer.headers)
     assert '"reasons": [null]' in str(answer.headers)

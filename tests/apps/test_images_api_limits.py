@@ -30,7 +30,7 @@ PATHS = ("/v1/images/generations", "/v1/chat/completions", "/v1/files", "/v1/any
 
 
 def half_sent(port: int, path: str, content: bytes = b"{") -> socket.socket:
-    """Open a connection, and send headers and part of the body."""
+    """Open a connection, and send the headers and part of the body."""
     client = socket.create_connection(("127.0.0.1", port))
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900000\r\n\r\n"
     client.sendall(head.encode() + content)
@@ -67,7 +67,9 @@ def port(upstream: FalseUpstream) -> Iterator[int]:
         yield port
 
 
-def test_half_sent_bodies_block_nobody_and_time_out(upstream: FalseUpstream, port: int) -> None:
+def test_incomplete_bodies_do_not_block_other_clients_and_time_out(
+    upstream: FalseUpstream, port: int
+) -> None:
     generate(port)  # let the first request load everything
     stalled = [half_sent(port, PATHS[number % 4]) for number in range(300)]
     assert generate(port).status_code == 200
@@ -95,7 +97,7 @@ def wait_until(is_true: Any) -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"POST / HTTP/1.1\r\nHost: localhost\r\nX: "])
-def test_connections_beyond_the_limit_close_the_oldest_that_waits(port: int, sent: bytes) -> None:
+def test_connections_beyond_the_limit_close_the_oldest_idle_one(port: int, sent: bytes) -> None:
     opened = []
     for _ in range(Limits().connections + 100):
         opened.append(socket.create_connection(("127.0.0.1", port)))
@@ -137,7 +139,7 @@ def test_a_connection_must_send_its_headers_within_a_time_limit() -> None:
 
 @contextmanager
 def served_within(connections: Any, upstream: FalseUpstream) -> Iterator[int]:
-    """Serve the proxy with a limit on connections; yield its port."""
+    """Serve the proxy with a limit on connections, and yield its port."""
     with (
         served(upstream.app) as address,
         served(images_proxy(address, "gender"), http=connections.protocol) as base_url,
@@ -145,7 +147,7 @@ def served_within(connections: Any, upstream: FalseUpstream) -> Iterator[int]:
         yield int(base_url.rpartition(":")[2].removesuffix("/v1"))
 
 
-def test_invalid_http_gets_an_answer_of_the_api(port: int) -> None:
+def test_invalid_http_gets_an_api_response(port: int) -> None:
     with socket.create_connection(("127.0.0.1", port)) as client:
         client.sendall(b"\x16\x03\x01 hello\r\n\r\n")
         client.settimeout(10)
@@ -227,7 +229,7 @@ async def _large(scope: Any, receive: Any, send: Any) -> None:
         await response(scope, receive, send)
 
 
-def test_an_answer_beyond_the_limit_is_refused_and_one_within_it_is_not() -> None:
+def test_an_answer_beyond_the_limit_is_rejected_and_one_within_it_is_not() -> None:
     for most, status in ((2_000_000, 502), (4_000_000, 200)):
         transport = httpx2.ASGITransport(app=_large)
         app = images_proxy(
@@ -243,7 +245,7 @@ def test_an_answer_beyond_the_limit_is_refused_and_one_within_it_is_not() -> Non
         assert len(passed.content) > 3_000_000, "streamed events are not buffered"
 
 
-def test_answers_of_one_request_share_its_limit() -> None:
+def test_answers_to_one_request_share_its_limit() -> None:
     transport = httpx2.ASGITransport(app=_large)
     app = images_proxy(
         "http://there/v1", "gender", limits=Limits(answer=7_000_000), transport=transport
@@ -277,8 +279,8 @@ def test_concurrent_requests_all_complete_within_the_memory_limit() -> None:
 
 
 def test_a_slow_request_does_not_block_the_memory_of_others() -> None:
-    """Its server is slow but uses no memory, while all other requests hold part of what they
-    need."""
+    """The server of the slow request does not use memory, while all other requests hold part of
+    what they need."""
 
     async def read(answers: Any, first: asyncio.Event) -> None:
         async with answers.holding() as held:
@@ -362,7 +364,7 @@ def test_answers_do_not_wait_for_memory_forever(monkeypatch: pytest.MonkeyPatch)
     asyncio.run(run())
 
 
-def test_a_client_that_accepts_nothing_is_dropped() -> None:
+def test_a_client_that_does_not_accept_data_is_dropped() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await Response("an answer")(scope, receive, send)
 
@@ -376,13 +378,13 @@ def test_a_client_that_accepts_nothing_is_dropped() -> None:
     asyncio.run(run())
 
 
-def test_an_invalid_limit_is_refused() -> None:
+def test_an_invalid_limit_is_rejected() -> None:
     for name in ("bodies", "answer", "connections"):
         with pytest.raises(Exception, match=f"{name}: got 0; expected a number of at least 1"):
             Limits(**{name: 0})
 
 
-def test_a_prompt_beyond_the_limit_passes_unbalanced_without_delay() -> None:
+def test_a_prompt_beyond_the_limit_is_passed_on_unbalanced_without_delay() -> None:
     upstream = FalseUpstream()
     began = time.monotonic()
     response = post(proxy(upstream), {"prompt": f"{CEO} {'a' * 900_000}", "n": 16})
@@ -396,9 +398,9 @@ def test_a_prompt_beyond_the_limit_passes_unbalanced_without_delay() -> None:
 
 
 @pytest.mark.parametrize("text", ["a", "5", "\n", "A", "_", "a-", "(", "5,", "\u0438", "doctor"])
-def test_the_longest_prompt_is_read_in_seconds(text: str) -> None:
-    """Regression test: a run of one character used to take minutes and block all other requests.
-    The limit is generous enough for a busy machine."""
+def test_the_longest_prompt_is_processed_in_seconds(text: str) -> None:
+    """Regression test: a long run of a single character used to take minutes and block all other
+    requests. The limit leaves room for a busy machine."""
     upstream = FalseUpstream()
     prompt = f"{CEO} {text * (31_000 // len(text))}"
     began = time.monotonic()

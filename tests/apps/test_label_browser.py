@@ -1,5 +1,5 @@
-"""Test `vldebias label` in a browser: by keyboard, with two people at once, and through a crash of
-the server."""
+"""Test `vldebias label` in a browser: by keyboard, with two people at once, and after a server
+crash."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import NARROW, WIDE, free_port, looked_at, opened, served
+from browsing import NARROW, WIDE, check_page, free_port, opened, served
 from label_parts import draw
 from PIL import Image
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return three portraits of each of two unseen professions under two variants; one file is
+    """Return three portraits for each of two unseen professions under two variants. One file is
     broken."""
     path = tmp_path_factory.mktemp("study") / "images"
     generated = draw(path)
@@ -47,14 +47,14 @@ def asking(folder: Path, out: Path, *options: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def shared(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """Yield (address, answers file) of one server, on which each test uses a separate annotator."""
+    """Yield (address, answers file) of a server on which each test uses a separate annotator."""
     path = tmp_path_factory.mktemp("shared")
     with served(asking(folder, path / "answers.jsonl"), path / "log", free_port()) as (address, _):
         yield address, path / "answers.jsonl"
 
 
 def answers(out: Path, *annotators: str) -> list[Answer]:
-    """Return the answers of the given annotators, or of all."""
+    """Return the answers of the given annotators, or of all annotators."""
     return [
         answer
         for answer in AnnotationLog(out).read()
@@ -63,7 +63,7 @@ def answers(out: Path, *annotators: str) -> list[Answer]:
 
 
 def begin(page: Any, name: str) -> None:
-    """Log in by keyboard: the field already has the focus."""
+    """Log in by keyboard. The field already has the focus."""
     page.get_by_label("Your name").wait_for()
     page.wait_for_function("document.activeElement.matches('#name textarea, #name input')")
     page.keyboard.type(name)
@@ -84,15 +84,15 @@ def shown(page: Any) -> str:
     return str(page.locator("#picture img").get_attribute("src"))
 
 
-# Width changes the layout and the scheme the colours, so two screens cover both.
+# The width changes the layout and the scheme changes the colours, so two screens cover both.
 @pytest.mark.parametrize(
     ("width", "scheme", "ink"), [(WIDE, "light", None), (NARROW, "dark", "rgb(238, 241, 244)")]
 )
-def test_a_whole_session_by_keyboard(
+def test_an_entire_session_can_be_completed_by_keyboard(
     shared: tuple[str, Path], browser: Any, width: int, scheme: str, ink: Any
 ) -> None:
     """Every screen passes axe-core's contrast check: login, an invalid name, questions, answers,
-    the end."""
+    and the end."""
     address, out = shared
     name = f"Ada {scheme} {width}"
     with opened(browser, address, width, color_scheme=scheme) as page:
@@ -105,9 +105,9 @@ def test_a_whole_session_by_keyboard(
         page.get_by_role("button", name="Start").click()
         page.get_by_role("alert").wait_for()
         page.get_by_label("Your name").fill("")
-        looked_at(page, f"label-start-{scheme}-{width}")
+        check_page(page, f"label-start-{scheme}-{width}")
         begin(page, name)
-        looked_at(page, f"label-question-{scheme}-{width}")
+        check_page(page, f"label-question-{scheme}-{width}")
         first = shown(page)
         press(page, "2")
         assert answers(out, name)[-1].value == "female"
@@ -116,16 +116,16 @@ def test_a_whole_session_by_keyboard(
         press(page, "ArrowLeft")
         assert page.get_by_text("your answer: female").is_visible()
         assert page.get_by_role("button", name="2 female ✓").is_visible()
-        looked_at(page, f"label-back-{scheme}-{width}")
+        check_page(page, f"label-back-{scheme}-{width}")
         press(page, "1")
         assert answers(out, name)[-1].value == "male"
         press(page, "1")
         assert page.locator("#where").get_by_text("Image 2 of 12").is_visible()
         assert shown(page) != first
         for _ in range(11):
-            press(page, "4")  # no person, so no second question
+            press(page, "4")  # nobody is visible, so there is no second question
         page.get_by_role("heading", name=f"Thank you, {name}.").wait_for()
-        looked_at(page, f"label-thanks-{scheme}-{width}")
+        check_page(page, f"label-thanks-{scheme}-{width}")
         last = {a.key: a.value for a in answers(out, name)}
         assert sorted(last.values()) == sorted(["male", "young", *[NO_PERSON] * 22])
 
@@ -146,9 +146,8 @@ def test_a_restarted_server_continues_at_the_right_image(
             process.wait()
         assert len(answers(out)) == 5
         with out.open("ab") as file:
-            file.write(
-                b'{"version":1,"image":"none/a-pi'
-            )  # as a crash in the middle of a line would leave it
+            # A crash in the middle of a line leaves this behind.
+            file.write(b'{"version":1,"image":"none/a-pi')
         with served(asking(folder, out), tmp_path / "log", port) as (address, _):
             page.goto(address)
             begin(page, "ada")
@@ -165,7 +164,9 @@ def test_a_restarted_server_continues_at_the_right_image(
             assert {a.annotator for a in answers(out)} == {"Ada"}
 
 
-def test_a_broken_image_and_a_right_to_left_attribute(tmp_path: Path, browser: Any) -> None:
+def test_a_broken_image_and_a_right_to_left_attribute_are_handled(
+    tmp_path: Path, browser: Any
+) -> None:
     images = tmp_path / "images"
     images.mkdir()
     Image.new("RGB", (600, 300), "teal").save(images / "a.jpg")
@@ -191,12 +192,12 @@ def test_a_broken_image_and_a_right_to_left_attribute(tmp_path: Path, browser: A
         if not broken.is_visible():
             press(page, "2")
         assert broken.is_visible()
-        looked_at(page)
+        check_page(page)
         press(page, "4")
         assert NO_PERSON in {answer.value for answer in answers(out)}
 
 
-def test_a_visitor_signs_in_first_if_there_is_a_password(
+def test_a_visitor_must_sign_in_first_if_there_is_a_password(
     folder: Path, tmp_path: Path, browser: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VLDEBIAS_AUTH", "lab:a long password")

@@ -1,4 +1,4 @@
-"""Test the labelling study without a page: order, blinding, answers, corrections, resumption."""
+"""Test the labelling study without a page: order, blinding, answers, corrections, and resuming."""
 
 import io
 import shutil
@@ -22,7 +22,7 @@ from vldebias.judge.plan import PlannedImage
 
 
 class Paper(studies.ImageFolder):
-    """Provide records of images without files."""
+    """Provide image records without files."""
 
     def picture(self, record: Any) -> bytes:
         return record.path.encode()
@@ -36,7 +36,8 @@ def paper(*paths: str) -> Paper:
 
 
 def pictures_seen(engine: Any, name: str, choice: int = 0) -> list[bytes]:
-    """Return all pictures in the order in which an annotator with constant answers sees them."""
+    """Return all pictures in the order in which an annotator who always gives the same answer sees
+    them."""
     place = engine.start(name)
     pictures = []
     while place.step is not None:
@@ -45,7 +46,7 @@ def pictures_seen(engine: Any, name: str, choice: int = 0) -> list[bytes]:
     return pictures
 
 
-def test_every_annotator_sees_all_images_once_shared_ones_first_in_a_different_order(
+def test_every_annotator_sees_all_images_once_with_shared_images_first(
     tmp_path: Path,
 ) -> None:
     images = paper(*(f"{i}.png" for i in range(2 * engines.SHARED)))
@@ -82,7 +83,7 @@ def test_adding_images_does_not_reorder_the_others(first: set[int], later: set[i
     assert [path for path in order(first | later) if int(path) in first] == order(first)
 
 
-def test_what_is_shown_does_not_reveal_the_source(tmp_path: Path) -> None:
+def test_the_page_does_not_reveal_the_source(tmp_path: Path) -> None:
     generated = draw(tmp_path)
     engine = study(tmp_path, GENDER, AGE)
     place = engine.start("ada")
@@ -117,40 +118,44 @@ class Twin:
 
     def __init__(self, images: int, questions: int) -> None:
         self.k = questions
-        self.said = [[None] * questions for _ in range(images)]
+        self.given_answers = [[None] * questions for _ in range(images)]
         self.step: int | None = 0
 
     def open(self, step: int) -> bool:
-        answers = self.said[step // self.k]
+        answers = self.given_answers[step // self.k]
         mixed = any(a not in (None, NO_PERSON) for a in answers)
         return answers[step % self.k] is None or (answers[step % self.k] == NO_PERSON and mixed)
 
     def first_open(self, start: int) -> int | None:
-        steps = list(range(len(self.said) * self.k))
+        steps = list(range(len(self.given_answers) * self.k))
         return next((s for s in steps[start:] + steps[:start] if self.open(s)), None)
 
     def alone(self, step: int) -> int:
-        is_nobody = all(a == NO_PERSON for a in self.said[step // self.k])
+        is_nobody = all(a == NO_PERSON for a in self.given_answers[step // self.k])
         return step // self.k * self.k if is_nobody else step
 
     def answer(self, value: str) -> None:
         if self.step is None:
             return
         image, question = divmod(self.step, self.k)
-        self.said[image] = [NO_PERSON] * self.k if value == NO_PERSON else self.said[image]
-        self.said[image][question] = value
+        self.given_answers[image] = (
+            [NO_PERSON] * self.k if value == NO_PERSON else self.given_answers[image]
+        )
+        self.given_answers[image][question] = value
         self.step = self.first_open(self.step + 1)
 
     def back(self) -> None:
-        end = len(self.said) * self.k if self.step is None else self.step
+        end = len(self.given_answers) * self.k if self.step is None else self.step
         self.step = self.alone(max(end - 1, 0))
 
     def forward(self) -> None:
         if self.step is None or self.open(self.step):
             return
-        is_nobody = all(a == NO_PERSON for a in self.said[self.step // self.k])
+        is_nobody = all(a == NO_PERSON for a in self.given_answers[self.step // self.k])
         following = self.step + self.k if is_nobody else self.step + 1
-        self.step = following if following < len(self.said) * self.k else self.first_open(0)
+        self.step = (
+            following if following < len(self.given_answers) * self.k else self.first_open(0)
+        )
 
 
 @given(
@@ -187,7 +192,7 @@ def test_any_session_matches_its_model(
     order = [record.path for record in engine._order("ada")]
     answers = {key[1:]: answer.value for key, answer in AnnotationLog(path).answers().items()}
     expected_answers = {}
-    for image, (gender, age) in zip(order, twin.said, strict=True):
+    for image, (gender, age) in zip(order, twin.given_answers, strict=True):
         expected_answers |= {(image, "gender"): gender, (image, "age"): age}
     assert answers == {key: value for key, value in expected_answers.items() if value is not None}
     assert view.done == sum(
@@ -195,7 +200,7 @@ def test_any_session_matches_its_model(
     )
 
 
-def test_concurrent_annotators_do_not_mix(tmp_path: Path) -> None:
+def test_concurrent_annotators_do_not_interfere(tmp_path: Path) -> None:
     engine = engines.Labelling(paper(*map(str, range(12))), [GENDER], AnnotationLog(tmp_path / "x"))
     names = [f"annotator {i}" for i in range(8)]
     with ThreadPoolExecutor(8) as pool:
@@ -208,7 +213,7 @@ def test_concurrent_annotators_do_not_mix(tmp_path: Path) -> None:
     )
 
 
-def test_invalid_choices_and_files_with_other_choices_are_refused(tmp_path: Path) -> None:
+def test_invalid_choices_and_files_with_other_choices_are_rejected(tmp_path: Path) -> None:
     log = AnnotationLog(tmp_path / "x")
     engine = engines.Labelling(paper("a"), [GENDER], log)
     for number in (-1, 4):
@@ -224,7 +229,7 @@ def test_invalid_choices_and_files_with_other_choices_are_refused(tmp_path: Path
 @pytest.mark.parametrize(
     "name", ["ben-2", "Jean-Luc O'Neill", "अनिता", "دانا", "李 雷", "a.b_c", "José"]
 )
-def test_names_of_people_are_accepted(name: str) -> None:
+def test_names_of_real_people_are_accepted(name: str) -> None:
     assert studies.annotator_name(f"  {name} ") == name
 
 
@@ -235,11 +240,11 @@ def test_names_of_people_are_accepted(name: str) -> None:
     ("ada\u202egnp", r"U\+202E"),
     ("a" * 10_000, "10000"),
 )
-def test_unusual_names_are_refused(name: str) -> None:
+def test_unusual_names_are_rejected(name: str) -> None:
     studies.annotator_name(name)
 
 
-def test_similar_names_are_one_annotator_and_a_closed_study_admits_nobody_else(
+def test_similar_names_are_one_annotator_and_a_closed_study_admits_no_new_ones(
     tmp_path: Path,
 ) -> None:
     assert studies.annotator_name("Jose\u0301") == "José"
@@ -278,11 +283,11 @@ def test_values_come_from_the_command_line_or_a_prompt_set() -> None:
     (["gender"], ["male,no person"], "'no person' is always offered; remove it"),
     (["size"], [",".join(map(str, range(30)))], "at most 18 values, one per key, got 30"),
 )
-def test_invalid_questions_are_refused(attributes: list[str], choices: list[str]) -> None:
+def test_invalid_questions_are_rejected(attributes: list[str], choices: list[str]) -> None:
     studies.questions_of(attributes, choices)
 
 
-def test_of_a_drawn_folder_the_unseen_concepts_are_labelled_and_missing_images_counted(
+def test_unseen_concepts_are_labelled_and_missing_images_are_counted(
     tmp_path: Path,
 ) -> None:
     generated = draw(tmp_path)

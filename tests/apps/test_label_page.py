@@ -1,4 +1,4 @@
-"""Test the labelling page without a browser: what it reveals, the effect of clicks, and the final
+"""Test the labelling page without a browser: what it reveals, the effects of clicks, and the final
 text."""
 
 import json
@@ -51,7 +51,7 @@ def test_an_answer_is_saved_and_the_next_question_shown(engine: Any, page: Any) 
     (answer,) = engine.log.read()
     assert (answer.annotator, answer.attribute, answer.value) == ("Ada", "gender", "female")
     assert "Age?" in text_of_updates(second)
-    updates = page._answering(1)(first[0], second[1])  # the page has moved on by now
+    updates = page._answering(1)(first[0], second[1])  # the page has moved on in the meantime
     assert len(engine.log.read()) == 1
     assert updates[0].step == first[0].step
 

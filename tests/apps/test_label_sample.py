@@ -1,4 +1,4 @@
-"""Test the sample of a study: selected by the judge's answers, stored, extended, and evaluated."""
+"""Test a study's sample: how it is selected by judge answers, stored, extended, and evaluated."""
 
 from itertools import chain
 from pathlib import Path
@@ -24,7 +24,7 @@ SETS = 100
 
 
 def read(images: Any) -> dict[str, np.ndarray]:
-    """Label every image as a man, with less confidence for every third one, and every seventh as
+    """Label every image as a man, with less confidence for every third image, and every seventh as
     unknown."""
     red = np.array([image.getpixel((0, 0))[0] for image in images])
     sure = np.where(red % 7 == 0, 0.5, np.where(red % 3 == 0, 0.82, 0.99))
@@ -38,7 +38,7 @@ READER = SimpleNamespace(
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return 60 unseen images of two variants that a judge has labelled."""
+    """Return 60 unseen images in two variants that a judge has labelled."""
     generated = draw(tmp_path / "images", images=15)
     judge_images(READER, generated)
     return tmp_path / "images"
@@ -50,7 +50,9 @@ def answer_all(study: Any, name: str, choice: int = 1) -> None:
         place = study.answer(place, choice)
 
 
-def test_it_is_sampled_by_the_judge_and_answers_keep_their_weights(folder: Path) -> None:
+def test_the_sample_is_stratified_by_judge_answer_and_answers_store_their_weights(
+    folder: Path,
+) -> None:
     study = label.open_study(folder, ["gender"], most=20)
     weights = study.folder.weights
     assert len(study.folder.records) == len(weights) == 20
@@ -59,13 +61,15 @@ def test_it_is_sampled_by_the_judge_and_answers_keep_their_weights(folder: Path)
     answer_all(study, "ada")
     answers = study.log.read()
     assert {answer.image: answer.weight for answer in answers} == weights
-    # the random numbers are stored
+    # The random numbers are stored.
     reopened = label.open_study(folder, ["gender"], most=20, seed=5)
     assert reopened.folder.weights == weights
     assert reopened.start("ada").step is None
 
 
-def test_a_larger_sample_extends_the_first_whose_answers_get_smaller_weights(folder: Path) -> None:
+def test_a_larger_sample_extends_the_first_and_gives_its_answers_smaller_weights(
+    folder: Path,
+) -> None:
     answer_all(label.open_study(folder, ["gender"], most=20), "ada")
     study = label.open_study(folder, ["gender"], most=40)
     assert (study.progress(), len(study.folder.records)) == ({"ada": 20}, 40)
@@ -74,14 +78,14 @@ def test_a_larger_sample_extends_the_first_whose_answers_get_smaller_weights(fol
         answer.image: answer.weight for answer in answers
     }.items() <= study.folder.weights.items()
     lines = len(study.log.read())
-    # a sample never shrinks
+    # A sample never shrinks.
     assert len(label.open_study(folder, ["gender"], most=30).folder.records) == 40
     assert len(study.log.read()) == lines  # the message appears once more
     complete = label.open_study(folder, ["gender"], most=None)
     assert set(complete.folder.weights.values()) == {1.0}
 
 
-def test_prompts_are_taken_in_turn_without_a_judge(tmp_path: Path) -> None:
+def test_prompts_take_turns_without_a_judge(tmp_path: Path) -> None:
     draw(tmp_path, images=15)
     with pytest.warns(UserWarning, match="no judge has labelled gender"):
         study = label.open_study(tmp_path, ["gender"], most=20)
@@ -90,12 +94,13 @@ def test_prompts_are_taken_in_turn_without_a_judge(tmp_path: Path) -> None:
     answer_all(study, "ada")
     assert study.log.read()[0].weight is None
     judge_images(READER, draw(tmp_path, images=15))
-    assert not label.open_study(
-        tmp_path, ["gender"], most=20
-    ).folder.weights  # a sample that started in turn continues in turn
+    # A sample that was started without a judge continues without one.
+    assert not label.open_study(tmp_path, ["gender"], most=20).folder.weights
 
 
-def test_there_is_no_sample_in_turn_or_if_all_images_are_asked_about(folder: Path) -> None:
+def test_images_have_no_weights_if_prompts_take_turns_or_all_images_are_labelled(
+    folder: Path,
+) -> None:
     for options in ({"most": 20, "sample": "turn"}, {"most": None}, {"most": 60}):
         assert not label.open_study(folder, ["gender"], **options).folder.weights
 
@@ -105,7 +110,7 @@ def test_there_is_no_sample_in_turn_or_if_all_images_are_asked_about(folder: Pat
     ({"attributes": ["gender"], "sample": "turn"}, "for gender"),
     ({"attributes": ["gender"], "sample": "all"}, "'all'"),
 )
-def test_a_started_sample_cannot_be_changed_to_another_kind(
+def test_a_started_sample_cannot_be_changed_to_a_different_kind(
     folder: Path, options: dict[str, Any]
 ) -> None:
     label.open_study(folder, ["gender"], most=20)
@@ -121,8 +126,8 @@ def test_missing_images_are_named(folder: Path) -> None:
 
 
 def world(rng: Any, n: int = 800) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the truth, a judge's answers and its confidence: it is less sure about women, and
-    mislabels some of them as men."""
+    """Return the truth, a judge's answers, and its confidence. The judge is less sure about women,
+    and mislabels some of them as men."""
     truth = rng.choice(2, size=n, p=(0.4, 0.6))
     sure = np.where(rng.random(n) < np.where(truth == 1, 0.3, 0.1), 0.6, 0.99)
     wrong = rng.random(n) < np.where(truth == 1, np.where(sure > 0.9, 0.02, 0.6), 0.02)
@@ -149,13 +154,12 @@ def test_every_image_is_sampled_with_the_probability_that_its_weight_states() ->
         weights |= sample.weights
         hits[[int(path[:-4]) for path in sample.weights]] += 1
     chance = np.array([1 / weights[f"{i}.png"] for i in range(120)])
-    assert (
-        chance.max() > 2 * chance.min()
-    )  # some images are sampled far more often, so the test can fail
+    # Some images are sampled far more often, so the test can fail.
+    assert chance.max() > 2 * chance.min()
     assert (np.abs(hits / SETS - chance) <= 4 * np.sqrt(chance * (1 - chance) / SETS)).all()
 
 
-def test_weighted_estimates_are_unbiased_and_precise_and_unweighted_ones_are_wrong() -> None:
+def test_weighted_estimates_are_unbiased_and_precise_unlike_unweighted_ones() -> None:
     rng = np.random.default_rng(1)
     rows = []
     for seed in range(SETS):
@@ -170,7 +174,7 @@ def test_weighted_estimates_are_unbiased_and_precise_and_unweighted_ones_are_wro
         ).shares[1]
         rows.append((estimate.shares[1], plain, truth[labelled].mean(), holds_truth))
     corrected, plain, unweighted, holds_truth = np.array(rows).T
-    # 60% of the population are women. Means of SETS estimates vary by std / sqrt(SETS); a 95%
+    # 60% of the population are women. Means over SETS estimates vary by std / sqrt(SETS). A 95%
     # interval should cover the truth in 91 to 99 of 100 sets.
     for values in (corrected, plain):
         assert abs(values.mean() - 0.6) < 4 * values.std() / SETS**0.5
@@ -198,8 +202,8 @@ def test_a_larger_sample_contains_the_smaller_one_and_weights_add_up(
 
 @pytest.mark.parametrize("labels", [4, 12, 30])
 def test_no_more_questions_are_asked_than_requested(folder: Path, labels: int) -> None:
-    """With few labels, strata are coarser: nine strata of two labels would have required 36 instead
-    of 12."""
+    """With few labels, strata are coarser. Nine strata with two labels each would have required 36
+    instead of 12."""
     file = folder / f"{labels}.jsonl"
     study = page("label").open_study(folder, ["gender"], file=file, most=labels)
     records = study.folder.records
@@ -208,7 +212,7 @@ def test_no_more_questions_are_asked_than_requested(folder: Path, labels: int) -
     assert sum(weights.values()) == pytest.approx(60)
 
 
-def test_a_sample_too_small_to_compare_methods_is_refused_with_the_required_size(
+def test_a_sample_too_small_to_compare_methods_is_rejected_with_the_required_size(
     folder: Path,
 ) -> None:
     with pytest.raises(InvalidInputError, match="no prompt has an image from every") as error:

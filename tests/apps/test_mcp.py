@@ -25,7 +25,7 @@ from vldebias.serving.tools import (
 )
 
 DOCTOR = "A photo of a doctor"
-SECONDS = 120  # the limit applies to all requests of a client together
+SECONDS = 120  # the limit for all requests of a client together
 SECRET = "api_key: sk-0123456789\n"
 SIZES = "attribute: {small: [small], large: [large]}\ntemplates: ['a {attribute} {concept}']\n"
 SIZES += "concepts: [dog, cat]\nadjectives: {small: small, large: large}\n"
@@ -38,7 +38,7 @@ def set_of_user(tmp_path: Path) -> Path:
     return path
 
 
-def test_an_attribute_is_never_a_path(set_of_user: Path, tmp_path: Path) -> None:
+def test_an_attribute_is_never_treated_as_a_path(set_of_user: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret.yaml"
     secret.write_text(SECRET)
     tools = Tools()
@@ -51,7 +51,9 @@ def test_an_attribute_is_never_a_path(set_of_user: Path, tmp_path: Path) -> None
             assert "root:" not in str(caught.value)
 
 
-def test_the_set_on_the_command_line_is_the_default_under_its_name(set_of_user: Path) -> None:
+def test_the_set_on_the_command_line_is_the_default_and_is_known_by_its_name(
+    set_of_user: Path,
+) -> None:
     tools = Tools(str(set_of_user))
     for attribute in (None, "sizes"):
         (written,) = tools.balance_prompts([DOCTOR], attribute=attribute).prompts
@@ -62,7 +64,7 @@ def test_the_set_on_the_command_line_is_the_default_under_its_name(set_of_user: 
         tools.balance_prompts([DOCTOR], attribute=str(set_of_user))
 
 
-def test_values_are_even_across_the_calls_to_a_server() -> None:
+def test_values_are_even_across_calls_to_a_server() -> None:
     tools = Tools("age")
     values = [tools.balance_prompts([DOCTOR], attribute="gender").prompts[0].value for _ in "1234"]
     assert Counter(values) == {"female": 2, "male": 2}

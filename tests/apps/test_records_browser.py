@@ -1,11 +1,11 @@
-"""Test the table of records in a browser: sorted by a click, readable on a phone and in dark
+"""Test the table of records in a browser: sorted by a click, and readable on a phone and in dark
 mode."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import NARROW, WIDE, looked_at, opened
+from browsing import NARROW, WIDE, check_page, opened
 
 from eval.record_sources import RECORDS
 from vldebias.records.page import read_records, write_page
@@ -26,7 +26,7 @@ def test_the_table_fits_and_is_readable_in_a_browser(
     html = Path(address.removeprefix("file://")).read_text(encoding="utf-8")
     with opened(browser, "about:blank", width=width, color_scheme=scheme, go=False) as page:
         page.set_content(html)
-        looked_at(page, f"records-{width}-{scheme}", full=False)
+        check_page(page, f"records-{width}-{scheme}", full=False)
         assert page.locator("tbody tr").count() == len(read_records([RECORDS]))
 
 

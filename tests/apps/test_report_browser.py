@@ -1,4 +1,4 @@
-"""Test the page of a result in a browser: its table is on the first screen, nothing is wider than a
+"""Test the result page in a browser: its table is on the first screen, nothing is wider than a
 phone, and it is accessible."""
 
 import re
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import NARROW, WIDE, looked_at, opened
+from browsing import NARROW, WIDE, check_page, opened
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -27,8 +27,8 @@ GROUND = {"light": "rgb(255, 255, 255)", "dark": "rgb(22, 28, 35)"}
 def report(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, str]:
-    """Return name and page of the largest committed result, of a result that a new user creates,
-    and of an audit."""
+    """Return the name and page of the largest committed result, of a result that a new user
+    creates, and of an audit."""
     folder = tmp_path_factory.mktemp("report")
     if request.param == "audit":
         (folder / "p.txt").write_text(
@@ -55,7 +55,7 @@ def report(
     return request.param, (folder / "index.html").read_text(encoding="utf-8")
 
 
-# Width changes the layout and the scheme the colours, so two screens cover both.
+# The width changes the layout and the scheme changes the colours, so two screens cover both.
 @pytest.mark.parametrize(("width", "scheme"), [(WIDE, "light"), (NARROW, "dark")])
 def test_a_report_is_accessible_on_every_screen(
     browser: Any, report: tuple[str, str], width: int, scheme: str
@@ -75,8 +75,8 @@ def test_a_report_is_accessible_on_every_screen(
             assert set(plots) <= {GROUND["light"]}  # pictures have a white background
         else:
             assert 0 < page.locator("table.front a").count() <= 10
-            # There is a row for each method at its own setting and at the paper's; the larger
-            # result has four times as many tasks.
+            # Each method has a row at its own setting and at the paper's. The larger result has
+            # four times as many tasks.
             rows = {"quickstart": 13, "miniature": 50}[name]
             assert page.locator("table.front tbody tr").count() <= rows
             box = page.locator("table.front").bounding_box()
@@ -84,10 +84,10 @@ def test_a_report_is_accessible_on_every_screen(
             # for each of the four tasks.
             assert box["y"] <= high * (1.65 if width == NARROW else 1)
             assert name == "miniature" or width == NARROW or box["y"] + box["height"] <= 1.45 * high
-        looked_at(page, f"{name}-{width}-{scheme}", full=False)
+        check_page(page, f"{name}-{width}-{scheme}", full=False)
         page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
         assert name == "audit" or page.locator("details.task table").first.is_visible()
-        looked_at(page)
+        check_page(page)
 
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])
@@ -105,7 +105,7 @@ def test_images_can_be_viewed_and_enlarged_by_mouse_and_keyboard(
         assert len(rows) == {WIDE: 4, NARROW: 8}[width]
         images.nth(3).click()
         assert images.nth(3).bounding_box()["width"] >= min(width, HEIGHTS[width]) * 0.85
-        looked_at(page, f"enlarged-{width}", full=False)
+        check_page(page, f"enlarged-{width}", full=False)
         images.nth(3).click()
         assert images.nth(3).bounding_box()["width"] < 200
         page.locator(".face input").first.focus()
@@ -115,7 +115,7 @@ def test_images_can_be_viewed_and_enlarged_by_mouse_and_keyboard(
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])
 @pytest.mark.parametrize("report", ["rivals_miniature"], indirect=True)
-def test_no_label_of_a_plot_is_cut_off(browser: Any, report: tuple[str, str], width: int) -> None:
+def test_plot_labels_are_not_cut_off(browser: Any, report: tuple[str, str], width: int) -> None:
     """Method names may be as long as "subspace projection and neutral mean, zero-shot"."""
     with opened(browser, "http://127.0.0.1", width, HEIGHTS[width], go=False) as page:
         page.set_content(report[1])
@@ -132,7 +132,7 @@ def test_no_label_of_a_plot_is_cut_off(browser: Any, report: tuple[str, str], wi
         )
         assert page.locator(".dots svg").count() == 4
         assert cut == []
-        looked_at(page)
+        check_page(page)
 
 
 @pytest.mark.parametrize("report", ["quickstart", "miniature"], indirect=True)

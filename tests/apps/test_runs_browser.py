@@ -1,12 +1,12 @@
 """Test the list of runs and the page of impact ratios in a browser: sorted by a click, no wider
-than a phone, accessible."""
+than a phone, and accessible."""
 
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import NARROW, WIDE, looked_at, opened
+from browsing import NARROW, WIDE, check_page, opened
 from typer.testing import CliRunner
 
 from vldebias.cli import app
@@ -57,7 +57,7 @@ def test_the_pages_are_accessible_on_every_screen(
     html = request.getfixturevalue(name)
     with opened(browser, "http://127.0.0.1", width, go=False, color_scheme=scheme) as page:
         page.set_content(html)
-        looked_at(page, f"{name}-{width}-{scheme}", full=False)
+        check_page(page, f"{name}-{width}-{scheme}", full=False)
 
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])

@@ -24,7 +24,7 @@ serving = page("serving")
 abandoned = page("abandoned")
 
 
-async def behind(scope: Any, receive: Any, send: Any) -> None:
+async def page_app(scope: Any, receive: Any, send: Any) -> None:
     """Return a page behind the guard, without a password."""
     status = 400 if scope["path"].endswith("/login") else 200
     await send({"type": "http.response.start", "status": status, "headers": []})
@@ -39,7 +39,7 @@ def ask(
     body: bytes = b"",
     **headers: str,
 ) -> int:
-    """Return the status of the answer to a request, with headers such as `x_forwarded_host`."""
+    """Return the status of the answer to a request with headers such as `x_forwarded_host`."""
     messages: list[Any] = []
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": "http", "path": path, "method": method, "client": (client, 1), "headers": raw}
@@ -59,17 +59,17 @@ OTHERS = ["evil.example", "evil.example:7860", "localhost.evil.example", "", "19
 
 
 @pytest.mark.parametrize("host", HERE + OTHERS)
-def test_other_host_names_are_refused_on_a_local_page(host: str) -> None:
+def test_other_host_names_are_rejected_on_a_local_page(host: str) -> None:
     status = 200 if host in HERE else 400
-    local = serving.guarded(behind, public=False)
+    local = serving.guarded(page_app, public=False)
     assert ask(local, host=host) == status
     assert ask(local, host=host, origin=f"http://{host}") == status
-    assert ask(serving.guarded(behind, public=True), host=host or "a") == 200
+    assert ask(serving.guarded(page_app, public=True), host=host or "a") == 200
 
 
 @pytest.mark.parametrize("public", [True, False])
-def test_cross_site_requests_are_refused_and_a_proxy_s_name_is_accepted(public: bool) -> None:
-    guard = serving.Guard(behind, public=public)
+def test_cross_site_requests_are_rejected_and_a_proxys_name_is_accepted(public: bool) -> None:
+    guard = serving.Guard(page_app, public=public)
     for origin in (
         "http://evil.example",
         "http://localhost:1",
@@ -88,7 +88,7 @@ def test_cross_site_requests_are_refused_and_a_proxy_s_name_is_accepted(public: 
 def test_logins_per_address_and_minute_are_limited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    guard = serving.Guard(behind)
+    guard = serving.Guard(page_app)
     login = {"path": "/login", "method": "POST", "host": "localhost"}
     statuses = [ask(guard, **login) for _ in range(serving.LOGINS + 2)]
     assert statuses == [400] * serving.LOGINS + [429] * 2
@@ -101,14 +101,14 @@ def test_logins_per_address_and_minute_are_limited(
 
 def test_old_addresses_are_forgotten_if_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "ADDRESSES", 3)
-    guard = serving.Guard(behind)
+    guard = serving.Guard(page_app)
     for number in range(10):
         ask(guard, "/login", "POST", f"10.0.0.{number}", host="localhost")
     assert len(guard.logins) == 3
 
 
 def test_the_size_of_a_body_is_limited() -> None:
-    guard = serving.Guard(behind)
+    guard = serving.Guard(page_app)
     long = b"x" * (serving.MOST_BODY + 1)
     assert ask(guard, "/call/x", "POST", body=long, host="localhost") == 413
     assert ask(guard, "/call/x", "POST", body=long[1:], host="localhost") == 200
@@ -122,7 +122,7 @@ def test_the_body_reaches_the_application_complete() -> None:
     assert ask(serving.Guard(echo), method="POST", body=b"abc", host="localhost") == 203
 
 
-def test_an_error_behind_the_guard_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_in_the_guarded_app_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def fails(scope: Any, receive: Any, send: Any) -> None:
         raise ValueError("what a visitor sent")
 
@@ -164,10 +164,10 @@ async def request(app: Any, method: str, path: str, query: str = "", **body: Any
 
 
 def test_abandoned_calls_are_cancelled_and_others_continue() -> None:
-    page_behind = Queue()
+    queued_page = Queue()
 
     async def visit() -> None:
-        app = abandoned.Abandoned(page_behind, patience=0.05)
+        app = abandoned.Abandoned(queued_page, patience=0.05)
         await request(app, "POST", "/gradio_api/call/generate", number=1)
         await request(app, "POST", "/gradio_api/call/generate", number=2)
         await request(app, "GET", "/gradio_api/call/generate/event2")
@@ -179,7 +179,7 @@ def test_abandoned_calls_are_cancelled_and_others_continue() -> None:
         assert app.streams == {}
 
     asyncio.run(visit())
-    assert sorted(page_behind.cancelled) == ["event1", "event3"]
+    assert sorted(queued_page.cancelled) == ["event1", "event3"]
 
 
 def test_no_site_may_embed_a_page_in_a_frame() -> None:
@@ -204,7 +204,7 @@ def test_no_site_may_embed_a_page_in_a_frame() -> None:
 
 
 def test_no_page_accepts_uploads() -> None:
-    assert ask(serving.Guard(behind), "/gradio_api/upload", "POST", host="localhost") == 403
+    assert ask(serving.Guard(page_app), "/gradio_api/upload", "POST", host="localhost") == 403
 
 
 def test_credentials_have_two_parts_and_come_from_the_environment(
@@ -244,8 +244,8 @@ def status_of(address: str, **headers: str) -> int:
 def test_a_signal_ends_the_server_within_two_seconds(
     command: str, number: int, tmp_path: Path
 ) -> None:
-    """This also applies with an open stream, and to the demo during generation; finished answers
-    are in the file."""
+    """The server also ends with an open stream and while the demo generates. Finished answers are
+    in the file."""
     from gradio_client import Client
 
     arguments = ["demo"]
@@ -260,8 +260,8 @@ def test_a_signal_ends_the_server_within_two_seconds(
         if command == "demo":
             request_arguments = ("A photo of a doctor.", "gender", 16, 1, "none", 0, 100, 3)
             drawing = client.submit(*request_arguments, api_name="/generate")
-            # The first output says that the models are loading, the second that pictures are being
-            # generated.
+            # The first output says that the models are loading. The second one says that pictures
+            # are being generated.
             while len(drawing.outputs()) < 2:
                 assert not drawing.done(), drawing.result()
                 time.sleep(0.1)
@@ -275,7 +275,7 @@ def test_a_signal_ends_the_server_within_two_seconds(
 
 
 @pytest.mark.slow
-def test_importing_a_page_needs_no_gradio() -> None:
+def test_importing_a_page_does_not_need_gradio() -> None:
     script = (
         "import sys; from vldebias.cli.apps import page; page('demo.engine'); page('label');"
         " page('serving')"

@@ -1,4 +1,4 @@
-"""Test `vldebias.audit`: predictions from texts only, their intervals, calibrations, and errors."""
+"""Test `vldebias.audit`: predictions from text alone, their intervals, calibrations, and errors."""
 
 import re
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ JOBS = [text for text, reason in zip(_ALL, _REASONS, strict=True) if reason is N
 CHAIR = "A red chair"
 CASTLE = "A doctor in a castle."
 STATED = "a female doctor"
-ASKED = [*JOBS[1::2], CHAIR, CASTLE, STATED]
+AUDITED = [*JOBS[1::2], CHAIR, CASTLE, STATED]
 
 
 def lean_of(text: str) -> float:
@@ -53,8 +53,8 @@ def lean_of(text: str) -> float:
 
 @pytest.fixture(scope="module")
 def texts() -> Texts:
-    """Return texts of 40 jobs along a line between the values of gender, close together except for
-    one outlier."""
+    """Return text embeddings of 40 jobs along a line between the gender values, close together
+    except for one outlier."""
     rows = {}
     rng = np.random.default_rng(0)
     for text in (*GENDER.texts, *JOBS, CHAIR, STATED):
@@ -70,7 +70,7 @@ def texts() -> Texts:
 
 @pytest.fixture(scope="module")
 def judged() -> pd.DataFrame:
-    """Return counts for every second job that follow the lean, with noise."""
+    """Return counts for every second job that follow the job's lean, with noise."""
     rng = np.random.default_rng(1)
     share = [
         np.clip(0.5 + 0.4 * lean_of(job) + 0.08 * rng.standard_normal(), 0, 1) for job in JOBS[::2]
@@ -81,11 +81,11 @@ def judged() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def result(texts: Texts, judged: pd.DataFrame) -> Result:
-    return vldebias.audit(ASKED, "gender", texts=texts, calibration=judged)
+    return vldebias.audit(AUDITED, "gender", texts=texts, calibration=judged)
 
 
 class TestShareLine:
-    def test_leave_one_out_equals_a_refit_without_the_prompt(self) -> None:
+    def test_leave_one_out_matches_a_refit_without_the_prompt(self) -> None:
         rng = np.random.default_rng(0)
         x = 0.01 * rng.standard_normal(12)
         y = rng.uniform(size=12)
@@ -102,7 +102,7 @@ class TestShareLine:
             1 - np.sum((y - predictions) ** 2) / np.sum((y - y.mean()) ** 2)
         )
 
-    def test_interval_equals_the_jackknife_plus_of_the_paper(self) -> None:
+    def test_interval_matches_the_jackknife_plus_in_the_paper(self) -> None:
         rng = np.random.default_rng(1)
         x = rng.standard_normal(30)
         y = rng.uniform(0.3, 0.7, size=30)
@@ -142,9 +142,9 @@ class TestShareLine:
         assert (high_ends[0], low_ends[1]) == (1, 0)
         assert 0 < high_ends[1] < 0.2 < 0.8 < low_ends[0] < 1
 
-    def test_few_prompts_give_full_intervals_and_too_few_are_refused(self) -> None:
+    def test_few_prompts_give_full_intervals_and_too_few_are_rejected(self) -> None:
         x = np.arange(19) / 1000
-        # Each end leaves out 1 of 20, so with fewer than 19 prompts the ends are 0 and 1.
+        # Each end leaves out 1 in 20, so the ends are 0 and 1 with fewer than 19 prompts.
         for n, ends in (
             (8, (0, 1)),
             (18, (0, 1)),
@@ -162,11 +162,11 @@ class TestCalibration:
         assert subject("A photo of the face of a nurse.") == "nurse"
         assert subject("a portrait of an Actor") == "actor"
         assert subject("A photo of administrative assistant") == "administrative assistant"
-        # Counts for photographs do not apply to paintings, nor to a nurse in another scene.
+        # Counts from photographs do not apply to paintings, nor to a nurse in a different scene.
         assert subject("A painting of a nurse") != "nurse"
         assert subject("A photo of a nurse at night") != "nurse"
 
-    def test_the_published_counts_of_a_subject(self) -> None:
+    def test_published_counts_of_a_subject_are_read_by_name(self) -> None:
         table = read_shares(PUBLISHED, GENDER)
         assert len(table) == 153
         assert table.loc["accountant"].tolist() == pytest.approx([166 / 250, 84 / 250])
@@ -176,7 +176,7 @@ class TestCalibration:
         with pytest.raises(InvalidInputError, match="a file or a pandas"):
             read_shares(several, GENDER)
 
-    def test_every_file_format_is_read_and_invalid_files_are_refused(self, tmp_path: Path) -> None:
+    def test_every_file_format_is_read_and_invalid_files_are_rejected(self, tmp_path: Path) -> None:
         path = tmp_path / "t.csv"
         women = "prompt,value\n" + "nurse,female\n" * 3
         men = f"{women}nurse,Man\nnurse,cannot tell\n"
@@ -235,7 +235,7 @@ def test_a_prompt_leans_if_its_interval_excludes_even_shares(
 class TestCalibrationsByName:
     def test_counts_are_pooled_over_seeds_by_model_and_guidance_scale(self) -> None:
         # From the source's rows for the writer with SD 3 and guidance 7.5: 96 of 98, 94 of 96 and
-        # 96 of 97 women.
+        # 96 of 97 are women.
         counts = read_counts(find_calibration("sd3"), GENDER)
         assert counts.loc["writer"].to_dict() == {"male": 5, "female": 286}
         assert counts.shape == (33, 2)
@@ -273,7 +273,7 @@ class TestCalibrationsByName:
         assert [calibration.name for calibration in own] == ["sd35"]
 
     @pytest.mark.parametrize("name", ["sdxl", "sd3@9", "fair-diffusion@3", "no-such.csv"])
-    def test_an_unknown_name_lists_the_known_ones(self, name: str) -> None:
+    def test_an_unknown_name_lists_the_known_names(self, name: str) -> None:
         with pytest.raises(InvalidInputError, match="expected one of") as problem:
             find_calibration(name)
         if "@" not in name:
@@ -287,7 +287,7 @@ OPPOSED = ["A photo of a writer.", "A photo of a doctor.", "A photo of an author
 
 @pytest.fixture(scope="module")
 def unknown_model() -> Result:
-    """Return an audit of a pipeline for which there are no counts."""
+    """Return an audit of a pipeline without counts."""
     pipe = Loaded(vldebias.load_host(pipeline="miniature").host, "acme/painter-xl")
     prompts = [*OPPOSED, *AGREED, "A CEO in an office", STATED]
     return vldebias.audit(prompts, "gender", pipe=pipe)
@@ -308,7 +308,7 @@ class TestUnknownModel:
         assert all(model in advice[2] for model in models)
         assert advice[2].startswith("For comparison")
 
-    def test_counts_of_other_models_never_make_a_prompt_lean(self, unknown_model: Any) -> None:
+    def test_counts_from_other_models_never_make_a_prompt_lean(self, unknown_model: Any) -> None:
         prompts = unknown_model.provenance[0].settings["prompts"]
         assert not [advice for advice in prompts.values() if advice.startswith("leans")]
         shares: dict[str, list[tuple[float, float]]] = {}
@@ -333,7 +333,7 @@ class TestUnknownModel:
         assert {text for text in prompts if "disagree" in prompts[text]} == set(OPPOSED)
         assert prompts["A CEO in an office"].startswith("cannot tell (not counted)")
 
-    def test_shares_equal_the_counts_and_span_the_displayed_range(self, unknown_model: Any) -> None:
+    def test_shares_match_the_counts_and_span_the_displayed_range(self, unknown_model: Any) -> None:
         writer: dict[str, tuple[float, int, int]] = {}
         for name in ("fair-diffusion", "sd3", "flux2"):
             counts = read_counts(find_calibration(name), GENDER).loc["writer"]
@@ -384,7 +384,7 @@ class TestUnknownModel:
 def test_counted_shares_lean_if_even_shares_would_rarely_give_them(
     texts: Texts, hits: int, n: int, leans: bool
 ) -> None:
-    """Use the two-sided exact binomial test at the 5% level, with tails from tables."""
+    """This uses the two-sided exact binomial test at the 5% level, with tails from tables."""
     judged = pd.DataFrame({"prompt": JOBS[:1], "male": [n - hits], "female": [hits]})
     result = vldebias.audit(JOBS[:1], "gender", texts=texts, calibration=judged)
     advice = result.provenance[0].settings["prompts"][JOBS[0]]
@@ -411,7 +411,7 @@ def test_prompts_in_other_languages_are_reported(of_a_nurse: Result) -> None:
     assert expected in advice_of(mixed)
 
 
-def test_only_the_first_of_several_persons_is_predicted_and_that_is_reported(
+def test_only_the_first_of_several_people_is_predicted_and_this_is_reported(
     of_a_nurse: Result,
 ) -> None:
     assert not any("several people" in sentence for sentence in advice_of(of_a_nurse))
@@ -435,9 +435,9 @@ def test_a_model_may_be_given_by_name(of_a_nurse: Result) -> None:
 
 
 class TestAudit:
-    def test_unseen_prompts_are_predicted(self, result: Any) -> None:
+    def test_shares_of_unseen_prompts_are_predicted(self, result: Any) -> None:
         rows = {row.subset: row for row in result.rows if row.metric == "predicted_share"}
-        # The last job leans further than any judged one, so no prediction is made.
+        # The last job leans further than any judged one, so there is no prediction.
         assert f"{JOBS[39]}: male" not in rows
         assert f"{CASTLE}: male" not in rows
         advice = result.provenance[0].settings["prompts"]
@@ -449,7 +449,7 @@ class TestAudit:
             assert row.interval[0] <= row.value <= row.interval[1]
         assert result.row("audit", "lean_r2", "none").value > 0.8
 
-    def test_urgent_prompts_come_first_and_unpredicted_ones_last(self, result: Any) -> None:
+    def test_urgent_prompts_come_first_and_unpredicted_prompts_last(self, result: Any) -> None:
         advice = result.provenance[0].settings["prompts"]
         rows = {row.subset: row.value for row in result.rows}
         sure = [
@@ -484,8 +484,10 @@ class TestAudit:
         assert "(given labels)" in description
         assert description.count("Look first at") == 1
         first, verdict = next(iter(advice.items()))
-        looked_at = f"Look first at “{first}”: {verdict.partition(':')[0]}, {0.5 + sure[0]:.0%} "
-        assert looked_at in description
+        advice_to_look = (
+            f"Look first at “{first}”: {verdict.partition(':')[0]}, {0.5 + sure[0]:.0%} "
+        )
+        assert advice_to_look in description
         assert not any(STATED in name or CHAIR in name for name in rows), (
             "no share if no image is needed"
         )
@@ -498,7 +500,7 @@ class TestAudit:
         ).provenance
         assert ("% female [0%, 100%]" in protocol.description, protocol.seeds) == (True, [0])
 
-    def test_the_column_with_the_prompts_is_reported(
+    def test_the_prompt_column_is_reported(
         self, texts: Texts, judged: pd.DataFrame, tmp_path: Path
     ) -> None:
         path = tmp_path / "listed.csv"
@@ -510,7 +512,7 @@ class TestAudit:
         ).provenance
         assert "Read:" not in protocol.description
 
-    def test_embedded_models_are_predicted_from_images_of_the_embedded_pipeline(self) -> None:
+    def test_embedded_models_are_predicted_from_images_by_the_embedded_pipeline(self) -> None:
         (provenance,) = vldebias.audit(
             ["A photo of a nurse."], "gender", model="miniature"
         ).provenance
@@ -523,13 +525,13 @@ class TestAudit:
         shuffled = judged.assign(
             male=judged.male.to_numpy()[order], female=judged.female.to_numpy()[order]
         )
-        # 60% of each share comes from another prompt, so texts predict little. With 100%, they
-        # predict nothing.
+        # 60% of each share comes from a different prompt, so text predicts little. With 100%, it
+        # would predict nothing.
         shares = {kind: 0.4 * judged[kind] + 0.6 * shuffled[kind] for kind in ("male", "female")}
-        faint = vldebias.audit(ASKED, "gender", texts=texts, calibration=judged.assign(**shares))
+        faint = vldebias.audit(AUDITED, "gender", texts=texts, calibration=judged.assign(**shares))
         assert 0.1 < faint.row("audit", "lean_r2", "none").value < 0.25
         assert "hardly better" not in faint.provenance[0].description
-        blind = vldebias.audit(ASKED, "gender", texts=texts, calibration=shuffled)
+        blind = vldebias.audit(AUDITED, "gender", texts=texts, calibration=shuffled)
         assert blind.row("audit", "lean_r2", "none").value <= 0
         first = blind.provenance[0].settings["advice"][0]
         assert first.startswith("What these prompts will show cannot be predicted from text")
@@ -548,8 +550,8 @@ class TestAudit:
         # A long prompt is truncated to its first words.
         start = f"  {JOBS[1][:20]}"
         (line,) = [line for line in lines if start in line and line.startswith("  leans")]
-        # Most of its images will show women, so the printed share is that of women, the complement
-        # of men's.
+        # Most of its images will show women, so the printed share is that of women, which is the
+        # complement of men's.
         assert line.startswith("  leans female ")
         assert f"  {1 - row.value:.0%} female [{1 - high:.0%}, {1 - low:.0%}]  " in line
 
@@ -573,9 +575,8 @@ class TestAudit:
                 else (f"thing{i} with four words", "{}")
             )
             row = np.concatenate([share, 0.1 * rng.standard_normal(5)])
-            rows[text.format(concept)] = torch.from_numpy(
-                row
-            )  # a concept of four words or more is treated as a prompt
+            # A concept of four words or more is treated as a prompt.
+            rows[text.format(concept)] = torch.from_numpy(row)
             counts.append({"prompt": concept, **dict(zip(values, 100 * share, strict=True))})
         audited = ["thing0 with four words", "A photo of a thing1 of stone."]
         audited_prompts = vldebias.audit(
@@ -586,7 +587,7 @@ class TestAudit:
         assert audited_prompts.provenance[0].n["calibration prompts"] == 30
         assert audited_prompts.row("audit", "lean_r2", "none", subset="pale").value > 0.9
 
-    def test_invalid_requests_are_refused(
+    def test_invalid_requests_are_rejected(
         self, texts: Texts, judged: pd.DataFrame, tmp_path: Path
     ) -> None:
         (tmp_path / "p.txt").write_bytes(b"\x89PNG\r\n\x1a\n\x00")

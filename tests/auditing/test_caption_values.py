@@ -1,4 +1,4 @@
-"""Test which values captions state, and for which nouns; captions are read without their images."""
+"""Test which values captions state and for which nouns. Captions are read without their images."""
 
 import json
 import os
@@ -31,12 +31,12 @@ def figures(result: Result) -> dict[tuple[str, str], float]:
     return {(row.metric, row.subset): row.value for row in result.rows}
 
 
-def test_shares_of_values_by_noun() -> None:
+def test_stated_shares_are_counted_by_noun() -> None:
     result = audit_captions(CAPTIONS, "gender")
     found = figures(result)
     assert found["stated", "nurse"] == 0.5
     assert found["stated_share", "nurse"] == pytest.approx(0.2)  # male
-    # "man" states a value itself, so it is not a noun of the table, and counts among all persons.
+    # "man" states a value itself, so it is not listed as a noun, but it counts among all people.
     assert ("stated", "man") not in found
     row = result.row("captions", "stated_share", "none", subset="nurse")
     assert row.interval == pytest.approx(wilson_interval(2, 10))
@@ -45,7 +45,7 @@ def test_shares_of_values_by_noun() -> None:
     assert "1 caption of 27 are not in English" in sentences[-1]
 
 
-def test_captions_of_one_image_count_once() -> None:
+def test_captions_of_the_same_image_count_once() -> None:
     once = figures(audit_captions(CAPTIONS, "gender"))
     repeated = figures(audit_captions([texts * 5 for texts in CAPTIONS], "gender"))
     assert repeated == pytest.approx(once)
@@ -53,16 +53,16 @@ def test_captions_of_one_image_count_once() -> None:
     assert figures(mixed)["stated_share", "nurse"] == 0.5
 
 
-def test_values_of_other_attributes_are_read_from_the_phrase_of_the_person() -> None:
+def test_values_of_other_attributes_are_read_from_the_noun_phrase_of_the_person() -> None:
     captions = [("An Asian chef and a white waiter.",)] * 6 + [("A Korean chef in a white coat.",)]
     found = figures(audit_captions(captions, "race"))
     assert found["stated_share", "chef: Asian"] == 1
     assert found["stated_share", "waiter: White"] == 1
-    # The stated origin is not one of the set's values.
+    # The stated origin is not one of the values in the set.
     assert found["stated", "chef"] == 1
 
 
-def test_captions_without_persons_are_refused(tmp_path: Path) -> None:
+def test_captions_without_people_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="none of 2 captions describes a person"):
         audit_captions([("a dog", "a cat")], "gender")
     (tmp_path / "a.csv").write_text("image,caption\n0.jpg,\n")
@@ -102,7 +102,7 @@ def test_lines_and_folders_of_captions_are_read(tmp_path: Path) -> None:
     assert read_captions(tmp_path / "pairs") == [("a nurse",)]
 
 
-# Run a command that receives a signal instead of moving its n-th file into place.
+# This runs a command that receives a signal instead of moving its n-th file into place.
 SIGNALLED = """
 import os, signal, sys
 from vldebias.cli import main
@@ -149,7 +149,7 @@ def test_an_interrupted_audit_leaves_complete_files_and_can_be_rerun(
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], dict[str, bytes]]:
-    """Run an audit that generates images; return its command and the files of its result."""
+    """Run an audit that generates images, and return its command and the files in its result."""
     folder = tmp_path_factory.mktemp("measured")
     (folder / "a.txt").write_text("A photo of a doctor.\nA photo of a nurse.\n")
     command = ["audit", str(folder / "a.txt"), "--attribute", "gender", "--pipeline", "miniature"]
@@ -184,7 +184,7 @@ def test_a_killed_audit_that_generates_images_keeps_them_and_ends_with_the_same_
     assert {image: image.stat().st_mtime_ns for image in kept} == kept
 
 
-def test_the_command_needs_no_model(tmp_path: Path) -> None:
+def test_the_command_does_not_need_a_model(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("prompt\n" + "a female nurse\n" * 6)
     command = ["audit", "--attribute", "gender", "--out", str(tmp_path / "out")]
     done = CliRunner().invoke(app, [*command, "--captions", str(tmp_path / "a.csv"), "--json"])

@@ -28,16 +28,16 @@ def test_values_added_to_open_prompts_are_counted() -> None:
     assert (table.value <= table.high).all()
 
 
-def test_numbers_of_texts_must_match() -> None:
+def test_the_number_of_texts_must_match() -> None:
     with pytest.raises(InvalidInputError, match=r"got 1 prompts for 2 originals"):
         audit_rewriter(["a nurse", "a cook"], ["A nurse."], "gender")
 
 
-def test_languages_other_than_english_are_refused() -> None:
+def test_languages_other_than_english_are_rejected() -> None:
     with pytest.raises(InvalidInputError, match=r"Ärztin.*German.*expected English"):
         audit_rewriter(["ein Arzt"], ["Eine Ärztin in der Klinik"], "gender")
 
 
-def test_prompts_without_an_open_person_are_refused() -> None:
+def test_prompts_without_an_open_person_are_rejected() -> None:
     with pytest.raises(InvalidInputError, match=r"none of 1 prompt leaves"):
         audit_rewriter(["a red chair"], ["A chair."], "gender")

@@ -1,13 +1,13 @@
-"""Helpers to call the commands."""
+"""Provide helpers that call the commands."""
 
 from typer.testing import CliRunner
 
 from vldebias.cli import app
 
 
-def call(*arguments: str, code: int = 0, heard: bool = False) -> str:
-    """Return stdout of a command, which must succeed unless another exit code is expected; with
-    `heard`, also return stderr."""
+def call(*arguments: str, code: int = 0, with_stderr: bool = False) -> str:
+    """Return the stdout of a command, which must succeed unless another exit code is expected. With
+    `with_stderr`, also return stderr."""
     done = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
     assert done.exit_code == code, done.output
-    return done.stdout + done.stderr if heard else done.stdout
+    return done.stdout + done.stderr if with_stderr else done.stdout

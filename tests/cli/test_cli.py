@@ -1,4 +1,4 @@
-"""Test the command line: only JSON on stdout, one clear message and exit code 2 on bad input,
+"""Test the command line: only JSON on stdout, one clear message and exit code 2 for bad input, and
 examples in every help text."""
 
 import json
@@ -51,7 +51,7 @@ COMMANDS = commands(typer.main.get_command(app))
 
 
 @pytest.mark.parametrize("path", [*COMMANDS, ("train", "--settings")], ids=" ".join)
-def test_help_contains_an_example_fits_on_two_screens_and_truncates_no_name(
+def test_help_contains_an_example_fits_on_two_screens_and_does_not_truncate_names(
     path: tuple[str, ...],
 ) -> None:
     arguments = path if "--settings" in path else (*path, "--help")
@@ -141,7 +141,7 @@ def test_a_list_never_truncates_a_name(
 @pytest.mark.parametrize(
     "command", ["methods", "prompts list", "eval list", "eval data birds --option n=40"]
 )
-def test_a_pipe_only_gets_tab_separated_values(command: str) -> None:
+def test_piped_output_is_only_tab_separated_values(command: str) -> None:
     head, *rows = (line.split("\t") for line in run(*command.split()).splitlines())
     assert rows
     assert {len(row) for row in rows} == {len(head)}
@@ -150,8 +150,8 @@ def test_a_pipe_only_gets_tab_separated_values(command: str) -> None:
 def test_a_terminal_gets_a_grid(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Allow two columns more than the text, because rich before 13.8 keeps two spaces after the last
-    # cell.
+    # This allows two columns more than the text, because rich before 13.8 keeps two spaces after
+    # the last cell.
     monkeypatch.setattr(common, "out", Console(width=22, force_terminal=True, color_system=None))
     common.print_grid(("a", "bcd", "e"), [("long", "y" * 11, "z")])
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
@@ -183,7 +183,9 @@ def test_prompts_new_writes_a_set_that_loads(tmp_path: Path) -> None:
         "--concept",
         "doctor,nurse",
     )
-    assert "2 pairs and 0 held-out pairs" in run("prompts", "new", str(path), *words, heard=True)
+    assert "2 pairs and 0 held-out pairs" in run(
+        "prompts", "new", str(path), *words, with_stderr=True
+    )
     assert load_prompts(path).pairs[1] == (
         "A photo of a bespectacled nurse.",
         "A photo of a clear-eyed nurse.",
@@ -262,7 +264,7 @@ def test_a_warning_with_brackets_is_printed_unchanged(
     text = "a name [/b] and [red]another[/red]" * 3
     monkeypatch.setattr(cli, "app", lambda: [warn(text) for _ in range(3)])
     cli.main()
-    # Shown once: checking and then reading a file raises the same warning twice.
+    # It is only shown once: checking and then reading a file raises the same warning twice.
     assert tuple(capsys.readouterr()) == ("", f"warning: {text}\n")
 
 
@@ -288,8 +290,8 @@ def test_an_interrupt_during_a_library_import_is_an_interrupt(
     capsys: pytest.CaptureFixture[str],
     outer: type[Exception],
 ) -> None:
-    """Compiled libraries turn it into an ImportError, which a host may re-raise as one of our
-    errors."""
+    """Compiled libraries turn the interrupt into an ImportError, which a host may re-raise as one
+    of our errors."""
 
     def interrupted() -> None:
         try:
@@ -321,7 +323,7 @@ def test_debias_saves_an_edit_that_can_be_attached_and_inspected(tmp_path: Path)
             report["diagnostics"]["waterbirds"][key] for report in (role, fitted)
         )
         assert saved_figure == pytest.approx(known, rel=1e-5)
-    copied = run(*command, "--out", str(tmp_path / "c"), heard=True)
+    copied = run(*command, "--out", str(tmp_path / "c"), with_stderr=True)
     assert "pair distance\twaterbirds\tjoint" in copied
     assert f" -> {tmp_path / 'c' / 'joint'}" in copied
     (tmp_path / "c" / "joint").rename(tmp_path / "c" / "sequence")
@@ -331,7 +333,7 @@ def test_debias_saves_an_edit_that_can_be_attached_and_inspected(tmp_path: Path)
         run("debias", *options, "--projection", str(tmp_path / "c"))
 
 
-def test_reference_has_the_same_effect_as_in_the_function(tmp_path: Path) -> None:
+def test_reference_has_the_same_effect_as_in_python(tmp_path: Path) -> None:
     model, _, tokenizer = load_clip()
     features = (
         np.random.default_rng(0)
@@ -370,7 +372,7 @@ def test_merge_writes_a_checkpoint_that_runs_without_the_package(tmp_path: Path)
         "--merge",
         str(tmp_path / "new" / "in"),
     )
-    assert f"saved to {tmp_path / 'new' / 'in'}" in run("debias", *how, heard=True)
+    assert f"saved to {tmp_path / 'new' / 'in'}" in run("debias", *how, with_stderr=True)
     merged, _, tokenizer = load_clip()
     merged.load_state_dict(load_file(tmp_path / "new" / "in" / "open_clip_model.safetensors"))
     attached = load_clip()[0]
@@ -390,7 +392,7 @@ def test_a_check_prints_a_table_or_json_and_fails_on_a_problem(
     monkeypatch.setattr("vldebias.study.edit_check.check", check)
     monkeypatch.setattr("vldebias.hosts.loading.load_host", lambda **_: loaded)
     printed = run(
-        "debias", "gender", "waterbirds", "--model", "tiny", "--check", code=1, heard=True
+        "debias", "gender", "waterbirds", "--model", "tiny", "--check", code=1, with_stderr=True
     )
     assert "tiny (Mock); " in printed
     assert "sound\tok\t\nmerged\tnot tried\twhy\nremoved\tWRONG\t\n" in printed
@@ -398,7 +400,7 @@ def test_a_check_prints_a_table_or_json_and_fails_on_a_problem(
     loaded.host.set_progress_bar_config.assert_called_once_with(disable=True)
 
 
-def test_the_pages_of_a_checkout_are_found_and_gradio_sends_no_telemetry() -> None:
+def test_the_pages_in_a_checkout_are_found_and_gradio_does_not_send_telemetry() -> None:
     assert apps.page("label").__name__ == "vldebias.cli.apps.label"
     assert [os.environ[f"GRADIO_ANALYTICS_{name}"] for name in ("ENABLED", "MAX_EVENTS")] == [
         "False",
@@ -448,7 +450,7 @@ HEAVY = ("torch", "numpy", "pyarrow", "pandas", "datasets")
 
 
 def run_and_look_for_imports(*args: str, folder: Path | None = None) -> tuple[str, str]:
-    """Run a command in a separate process; return stderr, and stdout with a last line that lists
+    """Run a command in a separate process. Return stderr, and stdout with a last line that lists
     the imported `HEAVY` modules."""
     code = (
         "import sys; from vldebias.cli import main\n"
@@ -467,7 +469,7 @@ def run_and_look_for_imports(*args: str, folder: Path | None = None) -> tuple[st
     return done.stderr, done.stdout
 
 
-def test_a_suite_without_its_data_is_refused_before_numpy_is_imported(tmp_path: Path) -> None:
+def test_a_suite_without_its_data_is_rejected_before_numpy_is_imported(tmp_path: Path) -> None:
     stderr, stdout = run_and_look_for_imports("eval", "waterbirds", folder=tmp_path)
     assert "this suite needs --data-root" in stderr
     assert stdout == "[]\n"
@@ -481,7 +483,7 @@ def test_a_suite_without_its_data_is_refused_before_numpy_is_imported(tmp_path: 
         ("fairface", "fairface_label_val.csv not found"),
     ],
 )
-def test_a_folder_without_the_data_is_refused_before_numpy_is_imported(
+def test_a_folder_without_the_data_is_rejected_before_numpy_is_imported(
     suite: str, missing: str, tmp_path: Path
 ) -> None:
     stderr, stdout = run_and_look_for_imports(
@@ -491,7 +493,7 @@ def test_a_folder_without_the_data_is_refused_before_numpy_is_imported(
     assert stdout == "[]\n"
 
 
-def test_a_gallery_smaller_than_k_is_refused_before_numpy_is_imported(tmp_path: Path) -> None:
+def test_a_gallery_smaller_than_k_is_rejected_before_numpy_is_imported(tmp_path: Path) -> None:
     (tmp_path / "val").mkdir()
     rows = ["file,age,gender,race"]
     for number, gender in enumerate(("Male", "Female")):
@@ -506,7 +508,7 @@ def test_a_gallery_smaller_than_k_is_refused_before_numpy_is_imported(tmp_path: 
     assert stdout == "[]\n"
 
 
-def test_missing_training_data_is_refused_before_numpy_is_imported(tmp_path: Path) -> None:
+def test_missing_training_data_is_rejected_before_numpy_is_imported(tmp_path: Path) -> None:
     for name in ("nofolder", "captions/", "./captions", "a/b/c", "nobody/nothing"):
         stderr, stdout = run_and_look_for_imports(
             "train", "--data", name, "--model", "miniature", folder=tmp_path
@@ -516,7 +518,7 @@ def test_missing_training_data_is_refused_before_numpy_is_imported(tmp_path: Pat
         assert stdout == "[]\n"
 
 
-def test_prompts_of_a_packaged_suite_are_printed_without_torch(tmp_path: Path) -> None:
+def test_packaged_suite_prompts_are_printed_without_torch(tmp_path: Path) -> None:
     _, stdout = run_and_look_for_imports("eval", "show", "fairface", "--texts", folder=tmp_path)
     *texts, imported = stdout.splitlines()
     assert tuple(texts) == load_suite("fairface").texts()

@@ -1,5 +1,5 @@
-"""Test `vldebias prompts balance`: reads prompts from any file and returns prompts and reasons,
-without torch."""
+"""Test `vldebias prompts balance`, which reads prompts from any file and returns prompts and
+reasons without torch."""
 
 import csv
 import json
@@ -19,7 +19,7 @@ from vldebias.wording import balance_prompts
 from vldebias.wording.prompt_file import read_prompts
 
 PROMPTS = ["A CEO in an office", "A photo of a king", "a Catholic priest", "two doctors"]
-ASKED = ("prompts", "balance")
+BALANCE = ("prompts", "balance")
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def table(text: str) -> list[list[str]]:
 
 def test_the_output_matches_the_result_of_the_function(prompts: Path) -> None:
     report = json.loads(
-        run(*ASKED, str(prompts), "--attribute", "gender", "--images", "3", "--json")
+        run(*BALANCE, str(prompts), "--attribute", "gender", "--images", "3", "--json")
     )
     by_function = balance_prompts(
         [p for p in PROMPTS for _ in range(3)], "gender", seed=report["seed"]
@@ -45,8 +45,8 @@ def test_the_output_matches_the_result_of_the_function(prompts: Path) -> None:
     assert [row["reason"] for row in report["prompts"]] == by_function.reasons
 
 
-def test_a_pipe_gets_a_table_with_reasons(prompts: Path) -> None:
-    command = (*ASKED, str(prompts), "--attribute", "gender", "--seed", "0")
+def test_piped_output_is_a_table_with_reasons(prompts: Path) -> None:
+    command = (*BALANCE, str(prompts), "--attribute", "gender", "--seed", "0")
     head, *rows = table(run(*command))
     assert tuple(head) == balance.COLUMNS
     assert [row[3] for row in rows] == PROMPTS
@@ -54,29 +54,29 @@ def test_a_pipe_gets_a_table_with_reasons(prompts: Path) -> None:
     assert rows[0][1] in ("female", "male")
     assert set(rows[3][1].split(" + ")) == {"1 female", "1 male"}
     assert run(*command) == run(*command)
-    heard = run(*command, heard=True)
-    assert "Stated a value in 2 of 4 prompts; left 2 unchanged (" in heard
-    assert "--seed 0" in heard
+    output = run(*command, with_stderr=True)
+    assert "Stated a value in 2 of 4 prompts; left 2 unchanged (" in output
+    assert "--seed 0" in output
 
 
-def test_too_many_pictures_are_refused_before_any_is_balanced(prompts: Path) -> None:
+def test_too_many_pictures_are_rejected_before_any_is_balanced(prompts: Path) -> None:
     message = r"--images 100000000: got 400,000,000 images for 4 prompts; .* at most 1,000,000"
     with pytest.raises(InvalidInputError, match=message):
-        run(*ASKED, str(prompts), "--attribute", "gender", "--images", "100000000")
+        run(*BALANCE, str(prompts), "--attribute", "gender", "--images", "100000000")
 
 
 def test_many_prompts_are_announced(prompts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    command = (*ASKED, str(prompts), "--attribute", "gender", "--images", "3")
-    assert "takes a while" not in run(*command, heard=True)
+    command = (*BALANCE, str(prompts), "--attribute", "gender", "--images", "3")
+    assert "takes a while" not in run(*command, with_stderr=True)
     monkeypatch.setattr(balance, "_MANY_IMAGES", 11)
-    assert "balancing 12 prompts, which takes a while" in run(*command, heard=True)
+    assert "balancing 12 prompts, which takes a while" in run(*command, with_stderr=True)
 
 
-def test_shares_and_several_attributes(prompts: Path) -> None:
-    command = (*ASKED, str(prompts), "--attribute", "gender", "--shares", "female=1,male=0")
+def test_shares_and_several_attributes_are_supported(prompts: Path) -> None:
+    command = (*BALANCE, str(prompts), "--attribute", "gender", "--shares", "female=1,male=0")
     _, *rows = table(run(*command))
     assert (rows[0][0], rows[3][0]) == ("A female CEO in an office", "two female doctors")
-    _, *rows = table(run(*ASKED, str(prompts), "--attribute", "gender", "--attribute", "age"))
+    _, *rows = table(run(*BALANCE, str(prompts), "--attribute", "gender", "--attribute", "age"))
     gender, age = rows[0][1].split("; ")
     assert gender in ("female", "male")
     assert age in ("young", "old")
@@ -103,8 +103,8 @@ def test_tables_are_read_by_column(tmp_path: Path, suffix: str) -> None:
     (("female=1", "blue=0"), "blue"),
     (("female=0.2", "male=0.2"), "sum"),
 )
-def test_invalid_shares_are_refused(prompts: Path, shares: tuple[str, ...]) -> None:
-    run(*ASKED, str(prompts), "--attribute", "gender", "--shares", ",".join(shares))
+def test_invalid_shares_are_rejected(prompts: Path, shares: tuple[str, ...]) -> None:
+    run(*BALANCE, str(prompts), "--attribute", "gender", "--shares", ",".join(shares))
 
 
 def test_standard_input_is_read_without_torch_and_may_be_piped_to_head() -> None:
@@ -130,9 +130,9 @@ def test_standard_input_is_read_without_torch_and_may_be_piped_to_head() -> None
 
 
 def balance_into(path: Path, prompts: Path, *options: str) -> subprocess.Popen[str]:
-    """Return a process that balances prompts, with its output redirected to a file."""
+    """Return a process that balances prompts with its output redirected to a file."""
     command = [sys.executable, "-m", "vldebias", "prompts", "balance", str(prompts)]
-    # As for most users: at exit, Python tries again to write what it could not write.
+    # As for most users, Python tries again at exit to write what it could not write.
     environment = {key: text for key, text in os.environ.items() if key != "PYTHONUNBUFFERED"}
     with path.open("w") as output:
         return subprocess.Popen(
@@ -144,7 +144,7 @@ def balance_into(path: Path, prompts: Path, *options: str) -> subprocess.Popen[s
         )
 
 
-def test_ctrl_c_leaves_no_partial_file(tmp_path: Path) -> None:
+def test_ctrl_c_does_not_leave_a_partial_file(tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("\n".join(f"A photo of a chef, take {place}" for place in range(10_000)))
     output = tmp_path / "balanced.txt"
@@ -196,10 +196,10 @@ def test_a_full_disk_is_reported_with_the_seed_that_reproduces_the_prompts(
     assert texts[0] == texts[1]
 
 
-def test_a_column_of_original_prompts_decides_which_persons_are_open(tmp_path: Path) -> None:
+def test_a_column_of_original_prompts_decides_which_people_are_open(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_text('user,rewritten\na nurse,"A nurse, a woman."\na lady,A lady.\n', "utf-8")
-    command = (*ASKED, str(path), "--column", "rewritten", "--attribute", "gender")
+    command = (*BALANCE, str(path), "--column", "rewritten", "--attribute", "gender")
     shares = ("--shares", "female=0,male=1")
     _, turned, stated = table(run(*command, "--original", "user", *shares))
     assert turned == ["A nurse, a man.", "male", "", "a nurse"]

@@ -1,5 +1,5 @@
-"""Test `vldebias eval`: suites by name, results on stdout and progress on stderr, one clear message
-on bad input."""
+"""Test `vldebias eval`: suites by name, results on stdout and progress on stderr, and one clear
+message for bad input."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -33,8 +33,8 @@ SUITE = (
 )
 
 
-def run(*arguments: str, code: int = 0, heard: bool = False) -> str:
-    return call("eval", *arguments, code=code, heard=heard)
+def run(*arguments: str, code: int = 0, with_stderr: bool = False) -> str:
+    return call("eval", *arguments, code=code, with_stderr=with_stderr)
 
 
 def write_result(path: Path, value: float, model: str = "A") -> Path:
@@ -100,14 +100,14 @@ def test_a_suite_runs_by_path_and_its_report_can_be_recreated(tmp_path: Path) ->
     report = json.loads(run(str(suite), "--out", str(out), "--only", "jobs", "--json"))
     assert {figure["task"] for figure in report["figures"]} == {"jobs"}
     assert Result.read(out / "result.json").to_dict() == report
-    text = run("run", str(suite), "--out", str(out), "--only", "jobs", heard=True)
+    text = run("run", str(suite), "--out", str(out), "--only", "jobs", with_stderr=True)
     assert "jobs\tdiscrepancy\t" in text
     assert "page:" in text
     first = (out / "index.html").read_text()
     run("report", str(out), "--out", str(tmp_path / "page.html"))
     assert (tmp_path / "page.html").read_text() == first.replace("index.csv", "page.csv")
     assert "all files match manifest.json, whose SHA-256 is" in run(
-        "report", str(out), "--verify", heard=True
+        "report", str(out), "--verify", with_stderr=True
     )
     (out / "index.html").unlink()
     assert run("report", str(out), "--verify", code=1) == "missing: index.html\n"
@@ -174,12 +174,12 @@ def test_data_describes_a_data_set() -> None:
     report = json.loads(run("data", "birds", "--option", "n=50", "--option", "start=100", "--json"))
     assert report["images"] == 50
     assert sum(report["columns"]["label"]["counts"].values()) == 50
-    text = run("data", "birds", "--option", "n=50", "--check", heard=True)
+    text = run("data", "birds", "--option", "n=50", "--check", with_stderr=True)
     assert all(
         sentence in text for sentence in ("landbird", "50 images, ", "0 images cannot be read")
     )
     assert f"\n{next(iter(report['about']))}: " in text
-    assert "cannot be read" not in run("data", "birds", "--option", "n=50", heard=True)
+    assert "cannot be read" not in run("data", "birds", "--option", "n=50", with_stderr=True)
 
 
 def test_data_counts_unreadable_images_and_exits_with_one(tmp_path: Path) -> None:
@@ -192,7 +192,9 @@ def test_data_counts_unreadable_images_and_exits_with_one(tmp_path: Path) -> Non
     )
     assert set(report["columns"]) == {"gender", "age"}
     assert [image["id"] for image in report["unreadable"]] == ["bad.png"]
-    text = run("data", *arguments, "--option", "labels=[gender]", "--check", code=1, heard=True)
+    text = run(
+        "data", *arguments, "--option", "labels=[gender]", "--check", code=1, with_stderr=True
+    )
     assert "1 images cannot be read" in text
     assert "bad.png" in text
 
@@ -220,7 +222,7 @@ def test_shares_of_a_table_are_compared_and_corrected(
         "--rename",
         "M=male",
     )
-    plain = run(*words, "--unknown", "both", heard=True)
+    plain = run(*words, "--unknown", "both", with_stderr=True)
     assert "page: vldebias-shares/index.html" in plain
     assert "both" not in plain
     assert Path("vldebias-shares", "index.html").is_file()
@@ -245,7 +247,7 @@ def test_shares_of_a_table_are_compared_and_corrected(
             run("shares", "mine.csv", f"--{column}", "judge")
 
 
-def test_the_paper_s_runs_are_estimated_and_compared(
+def test_the_papers_runs_are_estimated_and_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = dict.fromkeys(paper.HEAD, "x") | {
@@ -258,7 +260,7 @@ def test_the_paper_s_runs_are_estimated_and_compared(
     measure = Mock(return_value=pd.DataFrame([row]))
     monkeypatch.setattr(paper, "paper", measure)
     arguments = ("paper", "--only", "generation", "--pipeline", "miniature", "--out", str(tmp_path))
-    output = run(*arguments, heard=True)
+    output = run(*arguments, with_stderr=True)
     assert measure.call_args.kwargs == {"stop_after_estimate": False}
     assert "x\t0.250\tx\t0.500\t\n" in output
     assert "1 of 1 published figures was measured again; 1 of them is inside" in output
@@ -283,19 +285,19 @@ def test_an_estimate_adds_up_the_timed_parts(
     arguments = ["paper", "--estimate", "--only", "generation,human", "--out", str(tmp_path)]
     arguments += ["--pipeline", "miniature"]
     monkeypatch.setattr(paper, "paper", timed({"generation", "human"}))
-    estimated = run(*arguments, heard=True)
+    estimated = run(*arguments, with_stderr=True)
     assert "\ngeneration\tminiature\tweights are " in estimated
     assert "about 3.00 hours in total; run again without --estimate to measure" in estimated
     monkeypatch.setattr(paper, "paper", timed({"human"}))
-    estimated = run(*arguments, heard=True, code=1)
+    estimated = run(*arguments, with_stderr=True, code=1)
     assert "about 1.50 hours for 1 of 2 parts" in " ".join(estimated.split())
     monkeypatch.setattr(paper, "paper", timed(set()))
-    estimated = run(*arguments, heard=True, code=1)
+    estimated = run(*arguments, with_stderr=True, code=1)
     assert "no model could be loaded" in estimated
     assert "hours" not in estimated.replace("no model", "")
 
 
-def test_the_help_of_the_paper_lists_all_its_parts() -> None:
+def test_the_paper_help_lists_all_parts() -> None:
     shown = run("paper", "--help")
     for part in paper.PARTS:
         assert part in shown
@@ -306,7 +308,7 @@ def test_the_quickstart_runs_its_suite_in_a_single_folder(
 ) -> None:
     measure = Mock(return_value=Result.read(write_result(tmp_path / "result.json", 0.2)))
     monkeypatch.setattr("vldebias.study.running.run_suite", measure)
-    log = call("quickstart", "--out", str(tmp_path), "--seeds", "2", heard=True)
+    log = call("quickstart", "--out", str(tmp_path), "--seeds", "2", with_stderr=True)
     suite, options = measure.call_args.args
     assert (suite.name, options.cache, options.seeds) == ("quickstart", tmp_path / "cache", (0, 1))
     assert all(
@@ -317,7 +319,7 @@ def test_the_quickstart_runs_its_suite_in_a_single_folder(
             f"page: {tmp_path / 'index.html'}",
         )
     )
-    assert "Next, " not in call("quickstart", "--out", str(tmp_path), "--json", heard=True)
+    assert "Next, " not in call("quickstart", "--out", str(tmp_path), "--json", with_stderr=True)
     assert measure.call_args.args[1].seeds is None
 
 
@@ -330,7 +332,7 @@ AUDIT = ("audit", "prompts.txt", "--attribute", "gender")
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Return a folder with prompts and 80 rows; row 9 has the wrong label."""
+    """Return a folder with prompts and 80 rows. Row 9 has the wrong label."""
     monkeypatch.chdir(tmp_path)
     Path("prompts.txt").write_text("A photo of a nurse.\nA red chair\nA photo of a mechanic.\n")
     smile = np.arange(80) % 2
@@ -346,20 +348,20 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("here", "no_charts")
-def test_rewritten_texts_are_read_like_other_prompts() -> None:
-    # str.splitlines would split the second text.
+def test_rewritten_prompts_are_read_like_other_prompts() -> None:
+    # str.splitlines would split the second line.
     Path("users.txt").write_text("# asked\na photo of a nurse\na photo of a pilot\n")
     enhanced = ["a photo of a female nurse", "a photo of a pilot\u2028in a hangar"]
     Path("enhanced.txt").write_text("\n".join(enhanced), encoding="utf-16")
     named = ("--original", "users.txt", "--rewritten", "enhanced.txt", "--out", "rewriter")
-    log = call("audit", "--attribute", "gender", *named, heard=True)
+    log = call("audit", "--attribute", "gender", *named, with_stderr=True)
     assert "users.txt: read 2 prompts; 1 skipped as comments" in " ".join(log.split())
     assert "1 of 2 persons" in Path("rewriter/result.json").read_text()
 
 
 @pytest.mark.usefixtures("here", "no_charts")
 def test_an_audit_writes_a_page_a_result_and_a_list_of_prompts() -> None:
-    log = call(*AUDIT, "--model", "miniature", heard=True)
+    log = call(*AUDIT, "--model", "miniature", with_stderr=True)
     out = Path("vldebias-audit")
     assert log.startswith("# Of 3 prompts, ")
     assert "\ntask\tmetric\t" in log
@@ -376,7 +378,7 @@ def test_an_audit_writes_a_page_a_result_and_a_list_of_prompts() -> None:
     calibrated = call(*AUDIT, "--model", "miniature", "--calibration", "judged.csv")
     assert "Look first at “" in calibrated
     listed = pd.read_csv(out / "prompts.csv", index_col="prompt")
-    # The mechanic is further from every judged prompt than these are from each other.
+    # The mechanic is further from every judged prompt than the judged prompts are from each other.
     assert listed["share"].notna().sum() == 1
     assert listed["advice"]["A photo of a mechanic."].startswith("cannot tell (not judged)")
     assert set(listed["value"].dropna()) == {"male"}
@@ -388,13 +390,15 @@ def test_an_audit_writes_a_page_a_result_and_a_list_of_prompts() -> None:
 @pytest.mark.usefixtures("here", "no_charts")
 def test_an_audit_counts_images_of_the_pipeline_first_and_each_only_once() -> None:
     command = (*AUDIT, "--pipeline", "miniature", "--measure", "2", "--steps", "2")
-    log = call(*command, "--width", "0.2", heard=True)
+    log = call(*command, "--width", "0.2", with_stderr=True)
     out = Path("vldebias-audit")
-    said = " ".join(log.split())
-    # Wilson's interval: z^2 (1 / w - 1) = 15.4 and z^2 (1 / w^2 - 1) = 92.2 images.
-    assert "16 images per prompt if all show the same value, and 93 if half of them do" in said
+    output_text = " ".join(log.split())
+    # By Wilson's interval, z^2 (1 / w - 1) = 15.4 and z^2 (1 / w^2 - 1) = 92.2 images.
+    assert (
+        "16 images per prompt if all show the same value, and 93 if half of them do" in output_text
+    )
     # A chair has no gender to judge.
-    assert "2 images for each of 2 prompts: 4 images" in said
+    assert "2 images for each of 2 prompts: 4 images" in output_text
     images = {path: path.stat().st_mtime_ns for path in (out / "images" / "none").rglob("*.png")}
     assert len(images) == 4
     counts = pd.read_csv(out / "measured.csv", index_col="prompt")
@@ -434,7 +438,7 @@ def test_an_audit_counts_images_of_the_pipeline_first_and_each_only_once() -> No
         "is a file; choose a writable folder",
     ),
 )
-def test_invalid_requests_are_refused(arguments: tuple[str, ...]) -> None:
+def test_invalid_requests_are_rejected(arguments: tuple[str, ...]) -> None:
     call(*arguments)
 
 
@@ -454,7 +458,7 @@ def test_a_diagnosis_lists_the_least_credible_labels_first_and_shows_their_pictu
         "gender",
         "--images",
         ".",
-        heard=True,
+        with_stderr=True,
     )
     assert all(name in log for name in ("page: ", "suspect labels: ", "their pictures: "))
     out = Path("vldebias-diagnose", "wrong-labels.csv")

@@ -1,4 +1,5 @@
-"""Test `vldebias generate`: two rows from the same noise; a second run continues in the folder."""
+"""Test `vldebias generate`: two rows start from the same noise, and a second run continues in the
+same folder."""
 
 import errno
 import json
@@ -21,7 +22,7 @@ QUICK = ("--images", "4", "--steps", "2")
 
 
 def generate(folder: Path, *options: str, prompt: str = EDITOR) -> dict[str, Any]:
-    """Return the JSON output of a run with four pictures per row."""
+    """Return the JSON output from a run with four pictures per row."""
     command = ("generate", prompt, "--out", str(folder), "--json", *QUICK, *options)
     return json.loads(run(*command))
 
@@ -64,12 +65,12 @@ def test_the_grid_contains_a_row_for_each_method(finished_run: tuple[Path, dict[
 
 
 def test_a_terminal_gets_text_and_a_table(tmp_path: Path) -> None:
-    heard = run(
+    output = run(
         "generate", "A photo of a king.", "--attribute", "gender", "--out", str(tmp_path), *QUICK
     )
-    assert "# Balanced prompts: left unchanged (states the attribute)" in heard
+    assert "# Balanced prompts: left unchanged (states the attribute)" in output
     header = "method\tpictures\tasked for\tseen\tprompt"
-    assert header in heard
+    assert header in output
     assert pixels(tmp_path)  # copied from the row without a method
 
 
@@ -105,8 +106,8 @@ def test_a_second_run_resumes_after_ctrl_c(
     command = ("generate", EDITOR, "--attribute", "gender", "--out", str(tmp_path), *QUICK)
     with monkeypatch.context() as patched:
         patched.setattr(variants, "write_png", ends_after(3, KeyboardInterrupt()))
-        heard = run(*command, code=130, heard=True)
-    assert "3 finished images are kept; run the same command again to continue" in heard
+        output = run(*command, code=130, with_stderr=True)
+    assert "3 finished images are kept; run the same command again to continue" in output
     first = pixels(tmp_path)
     run(*command)
     assert first.items() <= pixels(tmp_path).items()
@@ -133,14 +134,14 @@ def test_a_finished_folder_is_not_generated_again(
     assert generate(folder, "--attribute", "gender") == facts
 
 
-def test_a_folder_refuses_other_settings(
+def test_a_folder_rejects_different_settings(
     finished_run: tuple[Path, dict[str, Any]],
 ) -> None:
     with pytest.raises(InvalidInputError, match="a different folder"):
         generate(finished_run[0], "--attribute", "gender", "--seed", "1")
 
 
-def test_other_settings_get_another_default_folder(
+def test_different_settings_get_a_different_default_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -163,7 +164,7 @@ def test_counts_are_printed_in_words(counts: dict[str, int], words: str) -> None
     assert in_words(counts) == words
 
 
-def test_a_wrong_name_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+def test_a_wrong_name_is_rejected_before_anything_is_loaded(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="leace"):
         generate(tmp_path, "--attribute", "gender", "--method", "leace")
     with pytest.raises(InvalidInputError, match="empty"):

@@ -1,4 +1,4 @@
-"""Test `vldebias records` and the record of an audit."""
+"""Test `vldebias records` and the record written by an audit."""
 
 import json
 from pathlib import Path
@@ -42,7 +42,7 @@ def test_check_passes_the_committed_records_and_finds_a_changed_count(tmp_path: 
         run("records", "page", str(tmp_path), "--out", str(tmp_path / "page.html"))
 
 
-def test_two_records_with_the_same_name_are_refused(tmp_path: Path) -> None:
+def test_two_records_with_the_same_name_are_rejected(tmp_path: Path) -> None:
     for name in ("a.json", "b.json"):
         made([(5, 5, 0)]).write(tmp_path / name)
     with pytest.raises(InvalidInputError, match="expected one file for each name"):
@@ -73,7 +73,7 @@ def test_predictions_for_a_new_model_abstain_with_the_reason(tmp_path: Path) -> 
     assert not facts["coverage"]["is_shown"]
     named = run("records", "predict", RECORDS, *arguments[2:], "Stable Diffusion XL", "--json")
     assert json.loads(named) == facts
-    output = run(*arguments, "Stable Diffusion 1.5", heard=True)
+    output = run(*arguments, "Stable Diffusion 1.5", with_stderr=True)
     assert "counted" in output
     assert "left-out subjects" in output
 

@@ -1,4 +1,4 @@
-"""Test `vldebias rerank`: ids and scores in, ids out."""
+"""Test `vldebias rerank`, which takes ids with scores and returns ids."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_column_of_verified_groups_yields_true_shares(tmp_path: Path) -> None:
         run(file, "--k", 4, "--attribute", "gender", "--checked", "zzzz")
 
 
-def test_standard_input_with_several_queries() -> None:
+def test_standard_input_may_contain_several_queries() -> None:
     lines = []
     for query in ("a nurse", "a pilot"):
         lines += [json.dumps({**row, "query": query}) for row in RESULTS]
@@ -112,7 +112,7 @@ def test_shares_are_applied(results: Path, shares: str, females: int) -> None:
         ("", ("--columns", "ids=doc"), "did you mean 'id'"),
     ],
 )
-def test_invalid_input_is_refused_by_name(
+def test_invalid_input_is_rejected_by_name(
     tmp_path: Path, line: str, arguments: tuple[str, ...], words: str
 ) -> None:
     file = tmp_path / "results.jsonl"
@@ -121,7 +121,7 @@ def test_invalid_input_is_refused_by_name(
         run(file, "--attribute", "gender", *arguments)
 
 
-def test_unsupported_files_are_refused(tmp_path: Path) -> None:
+def test_unsupported_files_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="no such file"):
         run(tmp_path / "none.jsonl", "--attribute", "gender")
     file = tmp_path / "results.xlsx"
@@ -136,14 +136,14 @@ def test_a_table_from_a_spreadsheet_may_use_semicolons(tmp_path: Path) -> None:
     assert ids(run(file, "--attribute", "gender").stdout) == ["a", "b"]
 
 
-def test_a_row_with_more_cells_than_the_header_is_refused(tmp_path: Path) -> None:
+def test_a_row_with_more_cells_than_the_header_is_rejected(tmp_path: Path) -> None:
     file = tmp_path / "results.csv"
     file.write_text("id,score,gender\na,0.9,f\nb,0,8,m\n")
     with pytest.raises(InvalidInputError, match=r"line 3: expected 3 columns .*, got 4"):
         run(file, "--attribute", "gender")
 
 
-def test_responses_of_qdrant_are_read_unchanged(tmp_path: Path) -> None:
+def test_qdrant_responses_are_accepted_as_they_are(tmp_path: Path) -> None:
     points = [
         {"id": row["id"], "score": row["score"], "payload": {"gender": row["gender"]}}
         for row in RESULTS
@@ -152,7 +152,7 @@ def test_responses_of_qdrant_are_read_unchanged(tmp_path: Path) -> None:
     for answer in ({"result": points, "status": "ok"}, {"result": {"points": points}}, points):
         file.write_text(json.dumps(answer))
         assert ids(run(file, "--k", 4, "--attribute", "payload.gender").stdout) == EXPECTED
-    # A point without the attribute has an unknown group, and keeps its rank.
+    # A point without the attribute belongs to an unknown group and keeps its rank.
     del points[4]["payload"]["gender"]
     file.write_text(json.dumps(points))
     assert ids(run(file, "--k", 4, "--attribute", "payload.gender").stdout) == EXPECTED

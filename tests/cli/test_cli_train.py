@@ -1,5 +1,5 @@
-"""Test `vldebias train`: flags and --set are the settings, only JSON on stdout, errors on one
-line."""
+"""Test `vldebias train`: flags and --set change the settings, stdout is only JSON, and errors fit
+on one line."""
 
 import json
 import re
@@ -41,7 +41,9 @@ SMALL = [
 FAST = [*SMALL, "--set", "items=24", "--set", "val_items=12", "--set", "workers=0"]
 
 
-def test_few_settings_have_a_flag_and_all_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_few_settings_have_a_flag_and_all_are_listed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delattr("vldebias.training.run.train_model")
     wide = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"})
     help_text = wide.invoke(app, ["train", "--help"]).stdout
@@ -119,7 +121,7 @@ SOURCES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", SOURCES)
-def test_settings_of_the_sources_are_printed_as_set_options(loss: str, tmp_path: Path) -> None:
+def test_source_settings_can_be_passed_as_set_options(loss: str, tmp_path: Path) -> None:
     command = ["train", *FAST, "--loss", loss, "--out", str(tmp_path)]
     for line in SOURCES[loss]:
         command += ["--set", line]
@@ -139,7 +141,7 @@ def test_the_outcome_of_a_run_is_printed(tmp_path: Path, monkeypatch: pytest.Mon
     outcome |= {"wrong_pairs": {"auroc": {"value": 0.75, "low": 0.5, "high": 1.0}}}
     fit = Mock(side_effect=[outcome, {"wrong_pairs": None, "files": {}}, None])
     monkeypatch.setattr("vldebias.training.run.train_model", fit)
-    output = call("train", "--data", "birds", heard=True)
+    output = call("train", "--data", "birds", with_stderr=True)
     head = "score on held-out data\tbefore\tafter\tchange, 95%\tverdict\n"
     assert output.startswith(f"{head}recall\t0.250\t0.125\t\t\n")
     assert output.endswith("scores: AUROC 0.75 [0.50, 1.00]\nmodel: vldebias-train/in/model\n")
@@ -148,8 +150,8 @@ def test_the_outcome_of_a_run_is_printed(tmp_path: Path, monkeypatch: pytest.Mon
         False,
     )
     assert (
-        call("train", "--data", "birds", heard=True)
-        == call("train", "--data", "birds", "--json", heard=True)
+        call("train", "--data", "birds", with_stderr=True)
+        == call("train", "--data", "birds", "--json", with_stderr=True)
         == ""
     )
 
@@ -157,7 +159,7 @@ def test_the_outcome_of_a_run_is_printed(tmp_path: Path, monkeypatch: pytest.Mon
 def test_worse_scores_are_listed_at_the_end(tmp_path: Path) -> None:
     command = ["train", *FAST, "--set", "score_pairs=false", "--label", "label", "--lr", "1"]
     with pytest.warns(VldebiasWarning, match="training made the model worse: zero-shot accuracy"):
-        output = call(*command, "--out", str(tmp_path), heard=True)
+        output = call(*command, "--out", str(tmp_path), with_stderr=True)
     record = json.loads((tmp_path / "run.json").read_text())
     conclusions = {conclusion["metric"]: conclusion for conclusion in record["conclusions"]}
     accuracy = conclusions["zero_shot_accuracy"]
@@ -183,7 +185,7 @@ def test_worse_secondary_scores_give_advice_and_no_warning(
         "files": {},
     }
     monkeypatch.setattr("vldebias.training.run.train_model", Mock(return_value=outcome))
-    output = call("train", *FAST, "--out", str(tmp_path), heard=True)
+    output = call("train", *FAST, "--out", str(tmp_path), with_stderr=True)
     assert "if a score that got worse matters" in output
 
 
@@ -208,11 +210,11 @@ def test_an_interrupt_explains_what_rerunning_the_command_does(
     monkeypatch.setattr("vldebias.training.run.train_model", Mock(side_effect=stops))
     arguments = ["train", *FAST, "--out", str(tmp_path)]
     assert "run the same command to start over, since nothing was saved" in call(
-        *arguments, code=130, heard=True
+        *arguments, code=130, with_stderr=True
     )
     monkeypatch.setattr("vldebias.training.run.steps_done", lambda folder: (7, 9))
     assert "run the same command to continue after step 7 of 9" in call(
-        *arguments, code=130, heard=True
+        *arguments, code=130, with_stderr=True
     )
     call(*arguments, code=143)
 
@@ -245,7 +247,7 @@ def test_the_tutorial_and_the_help_print_the_same_commands(tmp_path: Path) -> No
         Objective(shown, temperature=0.07, items=100, groups=groups)
 
 
-def test_a_table_with_missing_images_is_refused_before_torch_is_imported(
+def test_a_table_with_missing_images_is_rejected_before_torch_is_imported(
     tmp_path: Path,
 ) -> None:
     table = tmp_path / "captions.csv"

@@ -1,5 +1,5 @@
 """Test that commands whose files cannot be written end with a one-sentence message and exit code 2,
-and leave no partial file."""
+and do not leave partial files."""
 
 import subprocess
 import sys
@@ -26,7 +26,7 @@ DEBIAS = ["debias", "gender", "--model", "miniature"]
 QUICKSTART = ["quickstart", "--images", "1", "--seeds", "1", "--out", "out"]
 PAPER = ["eval", "paper", "--only", "generation", "--pipeline", "miniature", "--out", "out"]
 
-# Arguments, and a size in bytes that one of the command's files exceeds.
+# Arguments, and a size in bytes that is exceeded by one of the command's files.
 COMMANDS = [
     pytest.param([*DEBIAS, "--out", "out"], 2000, id="debias"),
     pytest.param([*DEBIAS, *CALI, "--merge", "out"], 60_000, id="merge-model"),
@@ -105,7 +105,7 @@ def test_a_failed_annotation_leaves_the_file_unchanged(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 @pytest.mark.parametrize("form", [(), ("--json",)], ids=["tabs", "json"])
-def test_reranked_results_on_a_full_disk_end_with_one_sentence(form: tuple[str, ...]) -> None:
+def test_reranking_on_a_full_disk_ends_with_one_sentence(form: tuple[str, ...]) -> None:
     lines = ["id,score,gender"]
     lines += [f"{row},{row / 100},{['female', 'male'][row % 2]}" for row in range(100)]
     Path("results.csv").write_text("\n".join(lines) + "\n")

@@ -65,11 +65,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("command", LISTS[:2])
-def test_lists_truncate_no_word(command: str, folder: Path) -> None:
+def test_lists_do_not_truncate_words(command: str, folder: Path) -> None:
     check(command, folder)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [*LISTS[2:], *HELP, *MODELS])
-def test_commands_truncate_no_word(command: str, folder: Path) -> None:
+def test_commands_do_not_truncate_words(command: str, folder: Path) -> None:
     check(command, folder)

@@ -21,7 +21,7 @@ EIGHT_BIT = "\x9b31m"
 
 
 def on_terminal(*arguments: str) -> str:
-    """Return what a command prints on a terminal."""
+    """Return what a command prints to a terminal."""
     child, terminal = pty.fork()
     if child == 0:
         os.execv(sys.executable, [sys.executable, "-m", "vldebias", *arguments])
@@ -29,7 +29,7 @@ def on_terminal(*arguments: str) -> str:
     while True:
         try:
             chunk = os.read(terminal, 65536)
-        except OSError:  # Linux reports end of file on a terminal as an error
+        except OSError:  # Linux reports the end of file on a terminal as an error
             break
         if not chunk:
             break
@@ -83,7 +83,7 @@ def test_json_preserves_every_character_of_a_text(capsys: pytest.CaptureFixture[
     assert not {"\x1b", "\x07", "\x9b", "\x7f"} & set(printed)
 
 
-def test_prompts_in_the_list_of_an_audit_are_never_formulas(tmp_path: Path) -> None:
+def test_prompts_in_an_audit_list_are_never_formulas(tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("\n".join(FORMULAS), encoding="utf-8")
     command = ("audit", str(prompts), "--attribute", "gender", "--model", "miniature")

@@ -1,4 +1,4 @@
-"""Write captions, labels and prompts in the formats of other tools; each function returns the path
+"""Write captions, labels and prompts in the formats of other tools. Each function returns the path
 to pass."""
 
 import io
@@ -20,7 +20,7 @@ def jpeg(number: int) -> bytes:
 
 
 def images(folder: Path, ending: str = ".jpg", names: Sequence[str] = ()) -> list[str]:
-    """Write the images, and return their names."""
+    """Write the images and return their names."""
     folder.mkdir(parents=True, exist_ok=True)
     names = names or [f"{number}{ending}" for number in range(N)]
     for number, name in enumerate(names):
@@ -50,7 +50,7 @@ def table(
 
 
 def open_clip(root: Path) -> Path:
-    """Write the default format of open_clip: a tab-separated .csv with filepath and title."""
+    """Write open_clip's default format: a tab-separated .csv with filepath and title."""
     return table(root, "train.csv", ("filepath", "title"), "\t")
 
 
@@ -92,8 +92,8 @@ def parquet_of_paths(root: Path) -> Path:
 
 
 def flickr8k(root: Path) -> Path:
-    """Write Flickr8k as on Kaggle: captions.txt next to Images/, with several rows per image (here
-    two)."""
+    """Write Flickr8k as published on Kaggle: captions.txt next to Images/, with several rows per
+    image (here two)."""
     files = images(root / "Images")
     rows = ["image,caption"]
     for file, text in zip(files, CAPTIONS, strict=True):
@@ -111,7 +111,7 @@ def flickr8k_token(root: Path) -> Path:
 
 
 def flickr30k(root: Path) -> Path:
-    """Write Flickr30k as on Kaggle: results.csv with pipes, next to flickr30k_images/."""
+    """Write Flickr30k as published on Kaggle: results.csv with pipes, next to flickr30k_images/."""
     files = images(root / "flickr30k_images")
     rows = ["image_name| comment_number| comment"]
     for file, text in zip(files, CAPTIONS, strict=True):
@@ -136,8 +136,8 @@ def coco(root: Path) -> Path:
 
 
 def texts_beside(root: Path) -> Path:
-    """Write a folder of images with a .txt next to each, as for kohya's sd-scripts and other
-    trainers."""
+    """Write an image folder with a .txt file next to each image, as for kohya's sd-scripts and
+    other trainers."""
     for number, file in enumerate(images(root / "own")):
         (root / "own" / file).with_suffix(".txt").write_text(CAPTIONS[number])
     return root / "own"
@@ -155,7 +155,7 @@ def img2dataset_sides(root: Path) -> None:
 
 
 def img2dataset_files(root: Path) -> Path:
-    """Write the output of --output_format files: jpg, txt and json in numbered folders."""
+    """Write the output of `--output_format files`: jpg, txt and json in numbered folders."""
     folder = root / "images/00000"
     images(folder, names=[f"{number:09d}.jpg" for number in range(N)])
     for number, text in enumerate(CAPTIONS):
@@ -183,7 +183,7 @@ def members(number: int, name: str = "{:09d}") -> list[tuple[str, bytes]]:
 
 
 def img2dataset_webdataset(root: Path) -> Path:
-    """Write the output of --output_format webdataset: tars with tables and statistics."""
+    """Write the output of `--output_format webdataset`: tars with tables and statistics."""
     for shard, numbers in enumerate(((0, 1), (2, 3))):
         files = [file for number in numbers for file in members(number)]
         write_tar(root / f"images/{shard:05d}.tar", files)
@@ -201,7 +201,7 @@ def names_with_dots(root: Path) -> Path:
 
 
 def img2dataset_parquet(root: Path) -> Path:
-    """Write the output of --output_format parquet: images in a column."""
+    """Write the output of `--output_format parquet`: images in a column."""
     (root / "images").mkdir(parents=True)
     rows = [{**img2dataset_row(number), "jpg": jpeg(number)} for number in range(N)]
     parquet.write_table(pa.Table.from_pylist(rows), root / "images/00000.parquet")
@@ -232,7 +232,7 @@ FORMS: Mapping[str, Callable[[Path], Path]] = {
         img2dataset_parquet,
     )
 }
-"""Each form of captions that is read without a setting."""
+"""Every caption format that is read without settings."""
 
 
 def prompt_lines(root: Path) -> Path:
@@ -285,4 +285,4 @@ PROMPTS: Mapping[str, Callable[[Path], Path]] = {
         prompt_parquet,
     )
 }
-"""Each form of prompts."""
+"""Every prompt format."""

@@ -10,7 +10,7 @@ from data_parts import celeba, fairface, waterbirds
 
 @pytest.fixture
 def stand_ins(tmp_path: Path) -> Path:
-    """Return a folder with waterbirds, celeba and fairface in the layouts of the releases, with
+    """Return a folder with waterbirds, celeba and fairface in the layouts of their releases, with
     tiny images."""
     waterbirds(
         tmp_path / "waterbirds/waterbird_complete95_forest2water2",
@@ -40,7 +40,7 @@ def stand_ins(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def hf_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use a temporary folder for the caches of `datasets`."""
+    """Use a temporary folder for the `datasets` cache."""
     datasets = pytest.importorskip("datasets")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hf-cache")
     datasets.disable_progress_bars()

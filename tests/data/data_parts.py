@@ -30,7 +30,7 @@ ATTRIBUTES = _NAMES.split()
 
 
 def picture(seed: int = 0, size: tuple[int, int] = (8, 6)) -> Image.Image:
-    """Return an image decoded from PNG, because Pillow distinguishes image classes."""
+    """Return an image decoded from PNG, because Pillow distinguishes between image classes."""
     pixels = np.random.default_rng(seed).integers(0, 256, (*size[::-1], 3), dtype=np.uint8)
     return Image.open(io.BytesIO(as_bytes(Image.fromarray(pixels))))
 
@@ -47,7 +47,7 @@ def save(path: Path, seed: int = 0) -> None:
 
 
 def waterbirds(root: Path, rows: Sequence[tuple[int, int, int]]) -> Path:
-    """Write the layout of waterbird_complete95_forest2water2; rows are (y, split, place)."""
+    """Write the layout of waterbird_complete95_forest2water2. Rows are (y, split, place)."""
     lines = ["img_id,img_filename,y,split,place,place_filename"]
     for i, (y, split, place) in enumerate(rows):
         file = f"{i % 3 + 1:03d}.Some_Bird/Some_Bird_{i:04d}_{79 * i}.jpg"
@@ -60,8 +60,8 @@ def waterbirds(root: Path, rows: Sequence[tuple[int, int, int]]) -> Path:
 def celeba(
     tables: Path, images: Path, values: np.ndarray, splits: Sequence[int], *, kaggle: bool = False
 ) -> None:
-    """Write CelebA with attributes (n, 40) of -1 and 1, as padded text files or as the csv files on
-    Kaggle."""
+    """Write CelebA with attributes (n, 40) of -1 and 1, as padded text files or as the csv files
+    from Kaggle."""
     tables.mkdir(parents=True, exist_ok=True)
     files = [f"{i + 1:06d}.jpg" for i in range(len(values))]
     if kaggle:
@@ -90,7 +90,7 @@ def celeba(
 def fairface(
     root: Path, part: str, rows: Sequence[tuple[str, str, str]], images: Path | None = None
 ) -> Path:
-    """Write FairFace; rows are (age, gender, race)."""
+    """Write FairFace. Rows are (age, gender, race)."""
     root.mkdir(parents=True, exist_ok=True)
     lines = ["file,age,gender,race,service_test"]
     for i, row in enumerate(rows):
@@ -108,14 +108,14 @@ class Tower(nn.Module):
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         self.linear = nn.Linear(12, DIM)
-        with torch.no_grad():  # small whole numbers, so that sums are exact for any batch size
+        with torch.no_grad():  # small integers, so that sums are exact for any batch size
             self.linear.weight.copy_(torch.randint(-2, 3, (DIM, 12), generator=generator))
             self.linear.bias.fill_(1.0)
 
 
 @dataclass
 class Counting:
-    """An encoder that records the sizes of its batches, and stops before image number `stop_at`."""
+    """Record the sizes of the batches, and stop before image number `stop_at`."""
 
     seed: int = 0
     preprocessing: str = "2x2"

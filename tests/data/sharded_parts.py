@@ -1,4 +1,4 @@
-"""Create a gallery of random features with texts and labels, and its results for two tasks."""
+"""Create a gallery of random features with texts and labels, and its results on two tasks."""
 
 from itertools import chain
 from typing import Any
@@ -21,7 +21,7 @@ def drawn(n: int, seed: int) -> np.ndarray:
 RNG = np.random.default_rng(0)
 FEATURES = drawn(N, 1)
 REFERENCE = drawn(700, 2)
-REFERENCE[:30] = FEATURES[:30]  # in the gallery too, so excluded from the reference
+REFERENCE[:30] = FEATURES[:30]  # also in the gallery, so excluded from the reference
 SETS = [load_prompts(name) for name in ("gender", "race", "waterbirds")]
 TEXTS = {
     prompt: RNG.normal(size=D) + 2

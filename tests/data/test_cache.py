@@ -1,4 +1,4 @@
-"""Test that cached features are correct, computed once, resumed, repaired, and not shared between
+"""Test that cached features are correct, computed once, resumed, repaired, and never shared between
 different settings."""
 
 import errno
@@ -142,7 +142,7 @@ def test_a_damaged_shard_is_renamed_and_computed_again(damage: str, tmp_path: Pa
     assert contents(tmp_path) == before | {str(aside.relative_to(tmp_path)): wrong}
 
 
-def test_a_shard_of_another_size_is_renamed(tmp_path: Path) -> None:
+def test_a_shard_of_a_different_size_is_renamed(tmp_path: Path) -> None:
     for size in (4, 3):
         embed(make_data(6), Counting(), tmp_path / str(size), shard_size=size)
     shards(tmp_path / "4")[0].replace(shards(tmp_path / "3")[0])
@@ -151,7 +151,7 @@ def test_a_shard_of_another_size_is_renamed(tmp_path: Path) -> None:
     assert len(embeddings) == 6
 
 
-def test_errors_of_the_machine_or_the_drive_are_not_attributed_to_the_image(tmp_path: Path) -> None:
+def test_machine_and_drive_errors_are_not_attributed_to_the_image(tmp_path: Path) -> None:
     data = make_data(5, {3}, error=lambda i: OSError(errno.EIO, "Input/output error"))
     with pytest.raises(OSError, match="Input/output error"):
         embed(data, Counting(), tmp_path)
@@ -160,9 +160,8 @@ def test_errors_of_the_machine_or_the_drive_are_not_attributed_to_the_image(tmp_
         embed(make_data(32, set(range(16, 32))), Counting(), tmp_path, shard_size=16)
     assert len(shards(tmp_path)) == 1  # the unreadable shard is not saved
     assert len(embed(make_data(32), Counting(), tmp_path, shard_size=16)) == 32
-    assert (
-        len(embed(make_data(30, set(range(15, 30))), Counting(), tmp_path, shard_size=15)) == 15
-    )  # too few to be sure
+    # There are too few images to be sure.
+    assert len(embed(make_data(30, set(range(15, 30))), Counting(), tmp_path, shard_size=15)) == 15
 
 
 def test_features_that_overflow_half_precision_raise_an_error(tmp_path: Path) -> None:
@@ -175,7 +174,7 @@ def test_features_that_overflow_half_precision_raise_an_error(tmp_path: Path) ->
         embed(make_data(3), Counting(scale=float("nan")), tmp_path, dtype="float32")
 
 
-def test_each_setting_that_affects_features_has_a_separate_folder_and_labels_have_none(
+def test_settings_that_affect_features_use_separate_folders_and_labels_do_not(
     tmp_path: Path,
 ) -> None:
     def folder(encoder: Counting | None = None, data: Any = None, **options: Any) -> str:
@@ -184,9 +183,8 @@ def test_each_setting_that_affects_features_has_a_separate_folder_and_labels_hav
         ).about["cache"]
 
     assert folder() == folder()
-    assert (
-        Path(folder()).name == "tiny-set-test-60c8c951287b80271750"
-    )  # otherwise the existing shards are computed again
+    # Otherwise, the existing shards would be computed again.
+    assert Path(folder()).name == "tiny-set-test-60c8c951287b80271750"
     cases = [
         folder(),
         folder(Counting(seed=1)),
@@ -210,7 +208,7 @@ def test_each_setting_that_affects_features_has_a_separate_folder_and_labels_hav
 
 @given(n=st.integers(0, 30), workers=st.integers(0, 4), ahead=st.integers(1, 8))
 @settings(max_examples=30, deadline=None)
-def test_prefetch_preserves_the_order_limits_reading_ahead_and_ends_with_the_caller(
+def test_prefetch_preserves_the_order_limits_read_ahead_and_ends_with_the_caller(
     n: int, workers: int, ahead: int
 ) -> None:
     before = threading.active_count()
@@ -232,7 +230,7 @@ def test_prefetch_preserves_the_order_limits_reading_ahead_and_ends_with_the_cal
     assert threading.active_count() == before
 
 
-def test_processes_divide_the_shards_and_need_a_common_folder(
+def test_processes_divide_the_shards_and_need_a_shared_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = make_data(14, {4})
@@ -262,6 +260,6 @@ def test_a_single_process_does_not_initialise_accelerate(
     assert processes() == Processes(0, 1)  # accelerate did not create a process group
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     processes()
-    # Hosted CI has no process group; on other machines an existing one is preserved.
+    # Hosted CI has no process group. On other machines, an existing one is preserved.
     has_accelerator = torch.cuda.is_available() or torch.backends.mps.is_available()
     assert cpu_choices == [not has_accelerator, True]

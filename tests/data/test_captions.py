@@ -36,14 +36,14 @@ def opened(root: Path | str, *split: str, **options: Any) -> tuple[ImageData, li
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_format_is_read_without_settings(form: str, tmp_path: Path) -> None:
-    data, said = opened(FORMS[form](tmp_path), "train")
+    data, warned = opened(FORMS[form](tmp_path), "train")
     assert data.captions == CAPTIONS
     for number in range(N):
         image = data.read(number)
         assert image.size == picture(number).size
         # The bytes of the image are unchanged.
         assert image.tobytes() == brought_pixels(number)
-    for message in said:
+    for message in warned:
         assert "images were found in" in message or "quotes are not closed" in message
 
 
@@ -53,7 +53,7 @@ def brought_pixels(number: int) -> bytes:
     return decode(brought.jpeg(number)).tobytes()
 
 
-def test_several_captions_of_an_image_are_joined_to_one_row(tmp_path: Path) -> None:
+def test_several_captions_of_an_image_are_merged_into_one_row(tmp_path: Path) -> None:
     data, _ = opened(brought.flickr8k(tmp_path / "8"))
     assert data.more_captions[1] == ("two pilots again",)
     data, _ = opened(brought.flickr30k(tmp_path / "30"))
@@ -63,14 +63,15 @@ def test_several_captions_of_an_image_are_joined_to_one_row(tmp_path: Path) -> N
 def test_the_broken_row_of_flickr30k_is_an_empty_caption(tmp_path: Path) -> None:
     table = brought.flickr30k(tmp_path)
     rows = table.read_text().splitlines()
-    # As released: "2199200615.jpg| 4   A dog runs across the grass ."; here among 24 complete rows.
+    # As released: "2199200615.jpg| 4   A dog runs across the grass .". Here, it is among 24
+    # complete rows.
     rows += [f"0.jpg| {number}| more {number}" for number in range(2, 18)]
     table.write_text("\n".join([*rows, "2.jpg| 4   A dog runs across the grass ."]))
-    data, said = opened(table)
+    data, warned = opened(table)
     assert data.captions == CAPTIONS
     expected = "1 of 25 rows lack their last cell ('comment'), which was read as empty"
-    assert f"{expected}; the first is in line 26" in "".join(said)
-    # Several such rows are not accidental.
+    assert f"{expected}; the first is in line 26" in "".join(warned)
+    # Several such rows cannot be an accident.
     table.write_text("\n".join([rows[0], *[row for row in rows if "| 0|" in row], "1.jpg| 0 a"]))
     with pytest.raises(InvalidInputError, match="line 6: expected 3 columns, got 2"):
         opened(table)
@@ -78,7 +79,7 @@ def test_the_broken_row_of_flickr30k_is_an_empty_caption(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("form", [brought.coco, brought.texts_beside])
 @pytest.mark.parametrize("named", ["labels", "caption", "image"])
-def test_columns_of_formats_without_columns_raise_errors(
+def test_column_names_for_formats_without_columns_raise_errors(
     form: Any, named: str, tmp_path: Path
 ) -> None:
     column = ["gender"] if named == "labels" else "gender"
@@ -91,19 +92,21 @@ def test_incomplete_samples_are_counted(tmp_path: Path) -> None:
     files = [file for number in range(N) for file in brought.members(number)]
     lacking = [file for file in files if file[0] not in ("000000000.txt", "000000002.jpg")]
     lacking = [file for file in lacking if file[0] != "000000000.json"]
-    data, said = opened(brought.write_tar(tmp_path / "a.tar", lacking))
+    data, warned = opened(brought.write_tar(tmp_path / "a.tar", lacking))
     assert data.captions == ("", *CAPTIONS[1:])
-    assert "1 of 4 samples have no text, such as 000000000" in said[0]
-    assert "1 of 4 samples have no image, such as 000000002" in said[1]
+    assert "1 of 4 samples have no text, such as 000000000" in warned[0]
+    assert "1 of 4 samples have no image, such as 000000002" in warned[1]
     with pytest.raises(OSError, match="the cell is empty"):
         data.read(2)
     (brought.texts_beside(tmp_path) / "3.txt").unlink()
-    data, said = opened(tmp_path / "own")
+    data, warned = opened(tmp_path / "own")
     assert data.captions == CAPTIONS[:3]
-    assert "1 of 4 images have no text file next to them and are left out, such as 3.jpg" in said[0]
+    assert (
+        "1 of 4 images have no text file next to them and are left out, such as 3.jpg" in warned[0]
+    )
 
 
-def test_the_encoding_of_texts_in_a_tar_is_detected_from_all_of_them(tmp_path: Path) -> None:
+def test_the_text_encoding_in_a_tar_is_detected_from_all_its_files(tmp_path: Path) -> None:
     texts = ["ein Mädchen", "eine Straße", "Bäume"]
     files = [
         file
@@ -113,31 +116,31 @@ def test_the_encoding_of_texts_in_a_tar_is_detected_from_all_of_them(tmp_path: P
             (f"{number}.txt", text.encode("cp1252")),
         )
     ]
-    data, said = opened(brought.write_tar(tmp_path / "a.tar", files))
+    data, warned = opened(brought.write_tar(tmp_path / "a.tar", files))
     assert data.captions == tuple(texts)
-    assert len(said) == 1
-    assert "3 texts: not UTF-8, read as cp1252" in said[0]
+    assert len(warned) == 1
+    assert "3 texts: not UTF-8, read as cp1252" in warned[0]
 
 
-def test_files_of_other_programs_in_a_tar_are_not_samples(tmp_path: Path) -> None:
+def test_files_from_other_programs_in_a_tar_are_not_samples(tmp_path: Path) -> None:
     files = []
     for number in range(N):
         files += [(f"._{name}", b"\0\5\26\7") for name, _ in brought.members(number)]
         files += brought.members(number)
-    data, said = opened(brought.write_tar(tmp_path / "a.tar", files))
-    assert (data.captions, said) == (CAPTIONS, [])
+    data, warned = opened(brought.write_tar(tmp_path / "a.tar", files))
+    assert (data.captions, warned) == (CAPTIONS, [])
 
 
-def test_fields_of_webdataset_may_contain_a_dot(tmp_path: Path) -> None:
+def test_webdataset_fields_may_contain_a_dot(tmp_path: Path) -> None:
     files = []
     for number in range(N):
         files += [*brought.members(number), (f"{number:09d}.seg.png", b"no picture that is read")]
-    data, said = opened(brought.write_tar(tmp_path / "a.tar", files))
-    assert (data.captions, said) == (CAPTIONS, [])
+    data, warned = opened(brought.write_tar(tmp_path / "a.tar", files))
+    assert (data.captions, warned) == (CAPTIONS, [])
     assert data.read(1).tobytes() == brought_pixels(1)
 
 
-def test_a_stream_of_tars_yields_the_rows_of_the_tars(tmp_path: Path) -> None:
+def test_streaming_tars_yields_the_same_rows(tmp_path: Path) -> None:
     root = brought.img2dataset_webdataset(tmp_path)
     stream = open_data("captions", root, streaming=True)
     records = list(stream.records())
@@ -253,16 +256,16 @@ OBJECTS = [{"image": file, "caption": text} for file, text in ROWS]
         ),
     ],
 )
-def test_formats_with_unusual_endings_or_lists_are_read_with_a_warning(
+def test_formats_with_unusual_extensions_or_lists_are_read_with_a_warning(
     name: str, content: str, warning: str | None, tmp_path: Path
 ) -> None:
     for file, _ in ROWS:
         save(tmp_path / file)
-    data, said = opened(write(tmp_path / name, content))
+    data, warned = opened(write(tmp_path / name, content))
     assert tuple(data.captions) == ("a nurse", "a pilot")
     assert not data.more_captions or data.more_captions == ((), ("a man",))
-    assert bool(said) == (warning is not None)
-    assert all(str(warning) in message for message in said)
+    assert bool(warned) == (warning is not None)
+    assert all(str(warning) in message for message in warned)
 
 
 def test_bytes_in_a_table_of_captions_are_images(tmp_path: Path) -> None:
@@ -274,7 +277,7 @@ def test_bytes_in_a_table_of_captions_are_images(tmp_path: Path) -> None:
     assert data.read(1).mode == "RGB"
 
 
-def test_endings_with_two_dots_in_all_samples_are_fields(tmp_path: Path) -> None:
+def test_extensions_with_two_dots_in_all_samples_are_fields(tmp_path: Path) -> None:
     files = []
     for number, (_, text) in enumerate(ROWS):
         files += [(f"{number}.v2.JPG", brought.jpeg(number)), (f"{number}.v2.TXT", text.encode())]
@@ -322,7 +325,7 @@ def test_a_url_and_an_empty_text_raise_errors(root: str, named: str) -> None:
         opened(root)
 
 
-def test_texts_that_are_not_next_to_their_images_raise_an_error(tmp_path: Path) -> None:
+def test_captions_that_are_not_next_to_their_images_raise_an_error(tmp_path: Path) -> None:
     files = sorted(
         (file for number in range(N) for file in brought.members(number) if "json" not in file[0]),
         key=lambda file: file[0].endswith("txt"),
@@ -356,7 +359,7 @@ def test_splits_of_folders_and_coco_are_separated(tmp_path: Path) -> None:
         ("denise%27s+chicken", "denise's chicken"),
         ("a nurse%27s hat", "a nurse's hat"),
         ("caf%C3%A9", "café"),
-        # similar texts that must not change
+        # Similar strings must not change.
         ("AT&T and R&B;", "AT&T and R&B;"),
         ("a <3 heart, 2 < 3 > 1", "a <3 heart, 2 < 3 > 1"),
         ("portrait of <PERSON>", "portrait of <PERSON>"),
@@ -391,13 +394,15 @@ def test_braces_are_expanded_to_names() -> None:
     assert expanded("plain*.tar") == ["plain*.tar"]
 
 
-def test_a_pattern_without_files_raises_an_error_even_if_another_has_files(tmp_path: Path) -> None:
+def test_a_pattern_without_files_raises_an_error_even_if_a_different_pattern_matches(
+    tmp_path: Path,
+) -> None:
     brought.write_tar(tmp_path / "a-0.tar", brought.members(0))
     with pytest.raises(InvalidInputError, match=r"1 of 2 files do not exist, such as .*a-1\.tar"):
         find_layout(f"{tmp_path}/a-{{0..1}}.tar")
 
 
-def test_a_path_with_several_folders_is_not_an_id_on_the_hub(tmp_path: Path, monkeypatch) -> None:
+def test_a_path_with_several_folders_is_not_a_hub_id(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidInputError, match="no such file or folder"):
         find_layout("captions/of/birds")
@@ -409,7 +414,7 @@ def test_an_empty_tar_raises_an_error(tmp_path: Path) -> None:
         opened(path)
 
 
-def test_paths_of_windows_and_endings_in_another_case_are_found(tmp_path: Path) -> None:
+def test_windows_paths_and_extensions_in_a_different_case_are_found(tmp_path: Path) -> None:
     save(tmp_path / "img/a.png")
     save(tmp_path / "img/B.PNG")
     names = ["img/a.png", "img\\a.png", "img/a.PNG", " img/b.png", "img/c.png", "img//a.png"]
@@ -444,22 +449,24 @@ def test_captions_of_unlisted_images_are_reported(tmp_path: Path) -> None:
     annotated = json.loads(path.read_text())
     annotated["annotations"].append({"id": 9, "image_id": 99, "caption": "of nothing"})
     path.write_text(json.dumps(annotated))
-    data, said = opened(path)
+    data, warned = opened(path)
     assert len(data) == N
-    assert any("1 of 5 captions refer to images that are not listed" in message for message in said)
+    assert any(
+        "1 of 5 captions refer to images that are not listed" in message for message in warned
+    )
 
 
 @pytest.mark.parametrize("ending", ["", ".jpg"])
-def test_captions_of_sd_scripts_are_read_by_file_name(ending: str, tmp_path: Path) -> None:
+def test_sd_scripts_captions_are_matched_by_file_name(ending: str, tmp_path: Path) -> None:
     files = brought.images(tmp_path)
     entries = {
         Path(file).stem + ending: {"caption": caption}
         for file, caption in zip(files, CAPTIONS, strict=True)
     }
     (tmp_path / "meta_cap.json").write_text(json.dumps(entries))
-    data, said = opened(tmp_path / "meta_cap.json")
-    assert (data.captions, said) == (CAPTIONS, [])
-    # Names without endings match the only image with this name.
+    data, warned = opened(tmp_path / "meta_cap.json")
+    assert (data.captions, warned) == (CAPTIONS, [])
+    # Names without extensions match the only image with that name.
     assert data.read(2).tobytes() == brought_pixels(2)
 
 
@@ -467,10 +474,12 @@ def test_each_line_of_a_text_file_is_a_caption(tmp_path: Path) -> None:
     brought.images(tmp_path, names=["0.jpg", "1.jpg"])
     (tmp_path / "0.txt").write_text("a nurse\n\n  a tired nurse \n")
     (tmp_path / "1.txt").write_bytes("ein müder Pilot\r\nzwei Köche\n".encode("cp1252"))
-    data, said = opened(tmp_path)
+    data, warned = opened(tmp_path)
     assert data.captions == ("a nurse", "ein müder Pilot")
     assert data.more_captions == (("a tired nurse",), ("zwei Köche",))
-    assert any("2 of 2 text files have several lines, such as 0.txt" in message for message in said)
+    assert any(
+        "2 of 2 text files have several lines, such as 0.txt" in message for message in warned
+    )
 
 
 def test_a_metadata_csv_with_missing_files_raises_an_error_with_the_first_file(

@@ -1,5 +1,5 @@
-"""Randomly damage files of other tools: the reader must raise an error, warn, or return a complete
-result."""
+"""Randomly damage files from other tools: the reader must raise an error, warn, or return a
+complete result."""
 
 import json
 import random
@@ -23,7 +23,7 @@ from vldebias.wording.prompt_file import read_prompts
 WORDS = ("nurse", "pilot", "Köchin", "judge", "café owner", "farmer", "tired man", "niño")
 GROUPS = ("female", "male", "N/A", "cannot determine")
 Records = list[dict[str, Any]]
-N = 8  # records per sound file
+N = 8  # records per undamaged file
 
 
 def records(rng: random.Random) -> Records:
@@ -61,7 +61,7 @@ def batch(rows: Records) -> str:
 
 
 def meta_cap(rows: Records) -> str:
-    # Entry by entry, because names may be repeated.
+    # Read one entry at a time, because names may be repeated.
     entries = []
     for row in rows:
         entry = {"caption": row["text"], "tags": "x"}
@@ -163,7 +163,8 @@ def damaged_records(rows: Records, rng: random.Random) -> Records:
 
 
 def damaged_bytes(text: str, rng: random.Random) -> tuple[bytes, bool]:
-    """Change encoding, line endings or a byte, or truncate; return whether records may be lost."""
+    """Change the encoding, the line endings or a byte, or truncate the data. Return whether records
+    may be lost."""
     kind = rng.choice(("none", "none", "encoding", "lines", "cut", "byte", "cut line"))
     if kind == "encoding":
         return text.encode(rng.choice(("utf-8-sig", "utf-16", "cp1252"))), False
@@ -220,8 +221,8 @@ def test_damage_never_shortens_a_file_silently(part: int, folder: Path, tmp_path
             finally:
                 path.unlink()
         ends["read"] += 1
-        # Truncated files lost their records before reading. JSON documents raise an error, and all
-        # remaining lines are read.
+        # Truncated files lost their records before they were read. JSON documents raise an error,
+        # and all remaining lines are read.
         if may_lose:
             filled = [line for line in content.split(b"\n") if line.strip()]
             expected = len(filled) if name.endswith("jsonl") or name == "options.txt" else 1

@@ -66,7 +66,7 @@ def make(**changes: Any) -> ImageData:
         r"scores: expected \(1,\) with some finite values",
     ),
 )
-def test_inconsistent_columns_are_refused(call: Any) -> None:
+def test_inconsistent_columns_are_rejected(call: Any) -> None:
     call()
 
 
@@ -138,7 +138,7 @@ def test_a_fingerprint_survives_copying_and_touching_and_detects_changes(
         (root / files[1]).write_bytes(changed)
         seen.append(mark(root, files))
     (root / files[1]).write_bytes(content[:4096] + b"x" * (len(content) - 8192) + content[-4096:])
-    assert mark(root, files) == seen[4]  # the first and last 4 KiB are read
+    assert mark(root, files) == seen[4]  # only the first and last 4 KiB are read
     (root / files[1]).unlink()
     seen.append(mark(root, files))
     assert len(set(seen)) == len(seen)

@@ -1,4 +1,4 @@
-"""Test the errors for invalid data-set declarations, and that training and evaluation share the
+"""Test the errors for invalid data set declarations, and that training and evaluation share the
 declarations."""
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Test selected rows, files of other programs, and errors for invalid files."""
+"""Test selected rows, files from other programs, and errors for invalid files."""
 
 import io
 import pickle
@@ -179,7 +179,7 @@ def test_a_file_written_with_numpy_is_loaded(tmp_path: Path) -> None:
     assert embeddings.about == {"file": str(path), "ignored": ["extra", "other"]}
 
 
-def test_texts_are_loaded_from_a_file_without_images(tmp_path: Path) -> None:
+def test_text_embeddings_are_loaded_from_a_file_without_images(tmp_path: Path) -> None:
     texts = load_texts(write(tmp_path, text=np.eye(2, 4), prompts=np.array(["a", "b"])))
     assert (list(texts), texts["b"].tolist()) == (["a", "b"], [0, 1, 0, 0])
     with pytest.raises(
@@ -207,17 +207,18 @@ def test_a_flipped_bit_and_an_unlisted_column_raise_errors(
     )
     path = save_embeddings(tmp_path / "file.npz", complete, {"a photo": torch.ones(3)})
     content = path.read_bytes()
+    # The second place is the number of arrays, at the end of the file.
     for place in (
         content.index(complete.features.tobytes()),
         len(content) - 12,
-    ):  # the number of arrays, at the end of the file
+    ):
         path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
         with pytest.raises(InvalidInputError, match=r"file.npz: .*cannot be read"):
             load_embeddings(path)
 
 
 @pytest.mark.parametrize("column", ["ids", "captions"])
-def test_a_single_text_is_not_read_as_a_column_of_letters(column: str) -> None:
+def test_a_single_string_is_not_treated_as_a_column_of_letters(column: str) -> None:
     settings: dict[str, Any] = {"ids": ("a", "b"), column: "ab"}
     match = f"{column}: expected a list with one string per row, got the string 'ab'"
     with pytest.raises(InvalidInputError, match=match):
@@ -284,7 +285,7 @@ def test_inconsistent_files_raise_errors_with_their_name(
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_features_that_are_not_finite_raise_an_error(value: float, tmp_path: Path) -> None:
+def test_non_finite_features_raise_an_error(value: float, tmp_path: Path) -> None:
     features = np.ones((5, 2), dtype=np.float32)
     features[[2, 4], 1] = value
     path = save_embeddings(

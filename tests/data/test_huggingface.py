@@ -218,7 +218,7 @@ def tars(root: Path) -> Path:
 
 @BOTH
 @pytest.mark.parametrize("name", ["", "*.tar", "00?.tar"])
-def test_images_and_captions_of_tars_are_found(tmp_path: Path, name: str, streaming: bool) -> None:
+def test_images_and_captions_in_tars_are_found(tmp_path: Path, name: str, streaming: bool) -> None:
     data = opened(f"{tars(tmp_path / 'own')}/{name}".rstrip("/"), streaming=streaming)
     assert (data.name, data.split) == ("own", "train")
     assert rows_of(data) == [(f"{n:08d}", f"text {n}", picture(n)) for n in range(6)]
@@ -228,7 +228,7 @@ def test_images_and_captions_of_tars_are_found(tmp_path: Path, name: str, stream
 
 
 @BOTH
-def test_tars_without_captions_and_rows_with_broken_or_missing_images(
+def test_tars_may_lack_captions_and_rows_with_broken_or_missing_images_are_handled(
     tmp_path: Path, streaming: bool
 ) -> None:
     bare = write_tar(
@@ -263,7 +263,7 @@ def parquet_of(path: Path, images: Sequence[str] = (), **columns: list[Any]) -> 
 
 
 @pytest.mark.parametrize("images", [("image", "png"), ("jpg", "mask"), ("photo",)])
-def test_the_column_of_images_is_found_by_name_or_by_type(
+def test_the_image_column_is_found_by_name_or_by_type(
     images: tuple[str, ...], tmp_path: Path
 ) -> None:
     path = parquet_of(tmp_path / "a.parquet", images, txt=["x"] * 5)
@@ -316,7 +316,9 @@ CELLS: list[Any] = [["one", "two"], [], ["three"], None, ["", None, "four", " ",
 
 
 @pytest.mark.parametrize("name", ["caption", "captions", "sentences"])
-def test_lists_of_captions(name: str, tmp_path: Path) -> None:
+def test_lists_of_captions_are_split_into_first_and_further_captions(
+    name: str, tmp_path: Path
+) -> None:
     path = parquet_of(tmp_path / "own.parquet", ["image"], **{name: CELLS})
     first = ("one", "", "three", "", "four")
     further_captions = (("two",), (), (), (), ("five", "six"))
@@ -327,7 +329,7 @@ def test_lists_of_captions(name: str, tmp_path: Path) -> None:
     assert tuple(record.more_captions or () for record in records) == further_captions
 
 
-def test_rows_with_the_same_path_are_joined_to_one_with_several_captions(tmp_path: Path) -> None:
+def test_rows_with_the_same_path_are_merged_into_one_with_several_captions(tmp_path: Path) -> None:
     for k, file in enumerate(("a.png", "b.png")):
         save(tmp_path / file, k)
     caption_column = {"caption": ["one", "two", "three"]}

@@ -1,4 +1,4 @@
-"""Test that nested objects in JSON are columns with dotted names in all readers."""
+"""Test that nested JSON objects become columns with dotted names in all readers."""
 
 import json
 from pathlib import Path
@@ -31,14 +31,14 @@ POINTS = [
         ("a.json", "\n".join(map(json.dumps, POINTS))),
     ],
 )
-def test_parts_of_objects_are_columns_at_any_depth(name: str, content: str, tmp_path: Path) -> None:
+def test_nested_fields_are_columns_at_any_depth(name: str, content: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(content)
     table = read_table(tmp_path / name)
     assert as_texts(column_of(table, "payload.gender", "a"), "a") == ["male", "female"]
     assert as_texts(column_of(table, "payload.face.age", "a"), "a") == ["30", ""]
 
 
-def test_parts_of_objects_in_parquet_are_columns(tmp_path: Path) -> None:
+def test_nested_parquet_fields_are_columns(tmp_path: Path) -> None:
     parquet.write_table(pa.Table.from_pylist(POINTS), tmp_path / "a.parquet")
     table = read_table(tmp_path / "a.parquet")
     assert as_texts(column_of(table, "payload.face.age", "a"), "a") == ["30", ""]
@@ -69,7 +69,7 @@ def test_a_position_selects_an_item_of_a_list(tmp_path: Path) -> None:
     ("[{", "expected JSON"),
     ('[{"a": 1, "a": 2}]', "the name 'a' twice in one object"),
 )
-def test_other_documents_raise_errors(content: str) -> None:
+def test_unsupported_documents_raise_errors(content: str) -> None:
     rows_of_json(content, "a.json")
 
 
@@ -82,17 +82,17 @@ def test_columns_of_mixed_kinds_raise_errors(tmp_path: Path, content: str) -> No
     read_table(tmp_path / "a.json")
 
 
-def test_deeply_nested_objects_need_no_recursion() -> None:
+def test_deeply_nested_objects_do_not_need_recursion() -> None:
     row: dict[str, Any] = {"end": 1}
     for _ in range(5000):
         row = {"a": row}
     assert list(flat(row, "a").values()) == [1]
-    # The parser rejects documents this deep.
+    # The parser rejects documents that are this deep.
     with pytest.raises(InvalidInputError, match="expected JSON"):
         rows_of_json("[" * 100_000, "a.json")
 
 
-def test_captions_by_file_name_are_joined_as_in_sd_scripts() -> None:
+def test_captions_are_joined_by_file_name_as_in_sd_scripts() -> None:
     entries: dict[str, Any] = {
         "0": {"caption": "a nurse", "tags": "tired, smiling"},
         "1": {"tags": "a pilot", "train_resolution": [512, 512]},
@@ -107,7 +107,7 @@ def test_captions_by_file_name_are_joined_as_in_sd_scripts() -> None:
     assert rows_by_picture({"data": {"caption": "c"}, "a": {"b": 1}, "c": {}}) is None
 
 
-def test_parts_of_objects_in_parquet_are_captions(tmp_path: Path, hf_cache: None) -> None:
+def test_nested_parquet_fields_can_be_captions(tmp_path: Path, hf_cache: None) -> None:
     pytest.importorskip("datasets")
     save(tmp_path / "img" / "0.png")
     rows = [{"file": {"path": "img/0.png"}, "meta": {"prompt": "a nurse", "gender": "female"}}]
@@ -122,7 +122,7 @@ def test_parts_of_objects_in_parquet_are_captions(tmp_path: Path, hf_cache: None
         open_data("captions", tmp_path / "a.parquet", image="data.path", caption="meta.prompt")
 
 
-def test_cells_with_json_have_parts_too(tmp_path: Path) -> None:
+def test_json_inside_cells_has_nested_fields_too(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('id,meta\n1,"{""gender"": ""male""}"\n2,\n')
     column = column_of(read_table(tmp_path / "a.csv"), "meta.gender", "a")
     assert as_texts(column, "a") == ["male", ""]

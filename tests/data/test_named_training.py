@@ -16,18 +16,18 @@ from vldebias.report.result import Result
 from vldebias.training.pairs import Pairs, open_images
 from vldebias.training.settings import load_settings
 
-# data set -> settings in addition to its defaults, and the columns with its groups
-OF_PAPER = {
+# Data set -> settings in addition to its defaults, and the columns with its groups.
+PAPER_DATA_SETS = {
     "waterbirds": ({}, "label,place"),
     "celeba": ({}, "label,gender"),
     "fairface": ({"label": "race", "group": "gender"}, "race,gender"),
 }
 
 
-@pytest.mark.parametrize("name", list(OF_PAPER))
+@pytest.mark.parametrize("name", list(PAPER_DATA_SETS))
 def test_a_named_data_set_is_opened_as_in_eval(name: str, stand_ins: Path) -> None:
     """Rows, classes and groups of each split match those of `open_data`."""
-    given, columns = OF_PAPER[name]
+    given, columns = PAPER_DATA_SETS[name]
     settings = load_settings(data=name, data_root=str(stand_ins), group_dro=columns, **given)
     for is_held_out, split in ((False, "train"), (True, "val")):
         opened = open_images(settings, held_out=is_held_out)
@@ -106,7 +106,7 @@ def test_celeba_is_found_in_every_layout_and_its_parent(layout: str, tmp_path: P
 
 @pytest.fixture
 def coded(tmp_path: Path, stand_ins: Path) -> Path:
-    """Write the common table of Waterbirds, with codes and paths."""
+    """Write the usual Waterbirds table, with codes and paths."""
     folder = stand_ins / "waterbirds/waterbird_complete95_forest2water2"
     lines = (folder / "metadata.csv").read_text().splitlines()[1:]
     rows = ["image,y,place,split"]
@@ -148,8 +148,7 @@ def test_codes_in_a_table_can_be_named_by_a_setting(coded: Path, stand_ins: Path
 
 
 def write_cifar_10(folder: Path, split_sizes: dict[str, int]) -> None:
-    """Return records, each with a class and the red, green and blue planes of an image of one
-    shade."""
+    """Write records, each with a class and the red, green and blue planes of a uniform image."""
     folder.mkdir(parents=True)
     (folder / "batches.meta.txt").write_text("airplane\naquarium_fish\nbird\n")
     for file, size in split_sizes.items():
@@ -159,7 +158,7 @@ def write_cifar_10(folder: Path, split_sizes: dict[str, int]) -> None:
         (folder / file).write_bytes(content)
 
 
-def test_the_binary_files_of_cifar_are_trained_on_by_name(tmp_path: Path) -> None:
+def test_cifar_binary_files_can_be_trained_on_by_name(tmp_path: Path) -> None:
     sizes = {f"data_batch_{number}.bin": 6 for number in range(1, 6)} | {"test_batch.bin": 6}
     write_cifar_10(tmp_path / "cifar-10-batches-bin", sizes)
     settings = load_settings(data="cifar10", data_root=str(tmp_path))
@@ -203,14 +202,14 @@ def test_cifar_10_is_found_in_the_working_directory(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_charts")
-@pytest.mark.parametrize("name", list(OF_PAPER))
+@pytest.mark.parametrize("name", list(PAPER_DATA_SETS))
 def test_all_commands_run_from_training_to_the_page(
     name: str, stand_ins: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Train with group DRO on the layout of the release, then evaluate the model, as in the
     tutorial."""
     monkeypatch.chdir(stand_ins)
-    given, columns = OF_PAPER[name]
+    given, columns = PAPER_DATA_SETS[name]
     command = ["train", "--data", name, "--data-root", ".", "--tune", "heads", "--cpu"]
     command += ["--steps", "2", "--batch-size", "4", "--set", f"group_dro={columns}"]
     for setting, value in given.items():

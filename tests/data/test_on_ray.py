@@ -1,6 +1,6 @@
-"""Test that results on Ray match those of a single array, nothing is printed, all objects are
-freed, and killed workers and programs are handled. Skipped if Ray is not installed;
-`.ci/environments ray` installs it."""
+"""Test that results on Ray match those of a single array, that nothing is printed, that all objects
+are freed, and that killed workers and programs are handled. The tests are skipped if Ray is not
+installed; `.ci/environments ray` installs it."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ pytestmark = [
     pytest.mark.skipif(
         find_spec("ray") is None, reason="Ray is not installed: .ci/environments ray has it"
     ),
-    pytest.mark.filterwarnings("ignore"),  # tasks of Ray itself, and those of generated features
+    pytest.mark.filterwarnings("ignore"),  # Ray's own tasks, and those of generated features
 ]
 PROGRAM = Path(__file__).with_name("ray_program.py")
 
@@ -54,12 +54,12 @@ def two() -> Iterator[OnRay]:
         ray.shutdown()
 
 
-def wait_until(is_so: Callable[[], bool]) -> bool:
+def wait_until(condition: Callable[[], bool]) -> bool:
     """Return True if the condition is met within two minutes. Ray frees objects with a delay."""
     end = time.monotonic() + 120
-    while not is_so() and time.monotonic() < end:
+    while not condition() and time.monotonic() < end:
         time.sleep(0.1)
-    return is_so()
+    return condition()
 
 
 def is_all_free() -> bool:
@@ -80,7 +80,7 @@ def processes_with(mark: str) -> list[str]:
     for file in Path("/proc").glob("[0-9]*/environ"):
         try:
             environment = file.read_bytes()
-        except OSError:  # it ended in the meantime, or belongs to another user
+        except OSError:  # it has ended in the meantime, or belongs to a different user
             continue
         if mark.encode() in environment:
             found.append(file.parent.name)
@@ -102,7 +102,7 @@ def large(part: int) -> tuple[int, np.ndarray]:
 
 
 @pytest.mark.parametrize("workers", [None, 1])
-def test_passes_print_nothing_issue_no_warnings_and_free_all_objects(
+def test_passes_are_silent_do_not_warn_and_free_all_objects(
     two: OnRay, workers: int | None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     runner = OnRay(workers=workers)
@@ -138,8 +138,8 @@ def unpicklable(part: int) -> Unpicklable:
 
 @pytest.fixture
 def one_retry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Allow a single retry: a new worker imports all modules, which takes most of the time of these
-    tests."""
+    """Allow a single retry. A new worker imports all modules, which takes up most of the time of
+    these tests."""
     monkeypatch.setattr("vldebias.data.parallel.RETRIES", 1)
 
 
@@ -153,7 +153,7 @@ def raising(error: Exception, part: int) -> None:
 
 @pytest.mark.usefixtures("one_retry")
 @pytest.mark.parametrize("workers", [None, 1])
-def test_errors_of_the_work_are_raised_and_a_part_that_kills_its_workers_ends_the_pass(
+def test_worker_errors_are_raised_and_a_part_that_kills_its_workers_ends_the_pass(
     two: OnRay, workers: int | None
 ) -> None:
     runner = OnRay(workers=workers)
@@ -216,7 +216,7 @@ class Killed(Counting):
 
 
 def test_a_pool_writes_the_same_bytes_after_kills_and_errors(two: OnRay, tmp_path: Path) -> None:
-    """A killed actor is replaced; a failed pool leaves shards from which another run resumes."""
+    """A killed actor is replaced. A failed pool leaves shards from which another run resumes."""
     embed(make_data(50, {7}), Counting(), tmp_path / "alone", **HOW)
     embed(make_data(50, {7}), Counting(), tmp_path / "pool", **HOW, runner=two)
     embed(
@@ -239,7 +239,7 @@ def test_a_pool_writes_the_same_bytes_after_kills_and_errors(two: OnRay, tmp_pat
 
 
 def deadly_data(mended: Path) -> ImageData:
-    """Return 50 images, one of which is unreadable; until `mended` exists, reading row 23 kills the
+    """Return 50 images, one of which is unreadable. Until `mended` exists, reading row 23 kills the
     worker."""
     whole = make_data(50, {7})
 
@@ -267,7 +267,7 @@ def test_a_row_that_kills_every_worker_is_reported_and_other_shards_are_kept(
 
 
 class OutOfMemory(Counting):
-    """An encoder that kills every worker, as if it ran out of memory."""
+    """Kill every worker, as if it had run out of memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -287,10 +287,10 @@ def test_workers_that_die_in_the_model_are_reported_with_the_rows_of_the_shard(
 
 
 @pytest.mark.parametrize("is_own", [False, True])
-def test_a_killed_program_leaves_no_process_and_another_resumes(
+def test_a_killed_program_leaves_no_processes_and_a_second_one_resumes(
     two: OnRay, tmp_path: Path, is_own: bool
 ) -> None:
-    """The program starts Ray itself, or runs on a cluster."""
+    """The program either starts Ray itself or runs on a cluster."""
     import ray
 
     environment = os.environ | {"MARK_OF_TEST": str(tmp_path)}
@@ -315,7 +315,7 @@ def test_a_killed_program_leaves_no_process_and_another_resumes(
     assert contents(tmp_path / "killed") == contents(tmp_path / "alone")
 
 
-def test_a_program_that_starts_ray_prints_nothing_and_ends_it(tmp_path: Path) -> None:
+def test_a_program_that_starts_ray_prints_nothing_and_shuts_it_down(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, PROGRAM, tmp_path / "cache"],
         env=os.environ | {"MARK_OF_TEST": str(tmp_path)},

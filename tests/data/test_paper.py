@@ -46,7 +46,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning
 
 @pytest.fixture
 def many(stand_ins: Path) -> Path:
-    """Return the stand-ins with the more than 1,000 FairFace images that its protocol ranks."""
+    """Return the stand-ins with more than 1,000 FairFace images, which its protocol ranks."""
     races = (
         "White",
         "Black",
@@ -116,7 +116,7 @@ def test_people_label_as_many_images_as_in_the_papers() -> None:
     unseen_professions = 20
     images = 25
     ways = 2
-    # once for gender and once for race
+    # Images are generated once for gender and once for race.
     assert run.sizes == [unseen_professions * images * ways] * 2
     generated = load_suite("generation").tasks[1].plan()
     noise = {image.noise for image in generated.all_images}
@@ -147,18 +147,18 @@ COMMANDS = [
     text.strip()
     for text in re.findall(r"vldebias (eval paper [^`#\n]+)", PAGE.read_text(encoding="utf-8"))
 ]
-"""The arguments of every command of the page that measures the paper, as printed."""
+"""The arguments of every command that measures the paper, as printed on the page."""
 
 
 @pytest.fixture
 def hub(many: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder with the data sets as "DIR".
 
-    The miniature models replace weights under names of open_clip, and one image per profession is
+    The miniature models replace the weights with open_clip names, and one image per profession is
     generated in two steps.
     """
     monkeypatch.chdir(many)
-    # the parent folder of the releases, which are unpacked next to each other
+    # The releases are unpacked next to each other in this parent folder.
     (many / "DIR").mkdir()
     for path in list(many.iterdir()):
         if path.name in ("waterbirds", "celeba", "fairface"):
@@ -189,7 +189,7 @@ def test_the_page_prints_the_list_of_parts() -> None:
 
 
 def label_everything(out: Path) -> None:
-    """Answer for two annotators about all images that a run needs labelled."""
+    """Label all images that a run needs labelled, for two annotators."""
     for attribute, values in (("gender", ("male", "female")), ("race", ("White", "Black"))):
         (folder,) = out.glob(f"human-*/images/{attribute}-by-people")
         log = AnnotationLog(folder / "answers.jsonl")
@@ -227,7 +227,7 @@ def test_the_printed_command_of_a_part_runs_to_the_end(printed: str) -> None:
     frame = pd.read_csv("paper/paper.csv")
     assert not frame.empty
     known = frame.measured.notna() & frame.low.notna()
-    assert known.mean() > 0.5  # tiny stand-ins lack some of the groups
+    assert known.mean() > 0.5  # the tiny stand-ins lack some of the groups
     assert set(frame[known].suite) == set(frame.suite)
     assert Path("paper/index.html").is_file()
 
@@ -259,7 +259,7 @@ def test_a_failing_part_is_reported_and_the_others_are_measured(
     runs = set(zip(measured.suite, measured.model, strict=True))
     expected = {(part, model) for part, models in PARTS.items() for model in models}
     broken_runs = {("fairface", "ViT-B-32:openai"), *((n, m) for n, m in expected if n == "celeba")}
-    waiting = {(part, model) for part, model in expected if part == "human"}  # it waits for answers
+    waiting = {(part, model) for part, model in expected if part == "human"}  # waits for answers
     assert runs == expected - broken_runs - waiting
     pipelines = frame[frame.suite == "generation"]
     assert set(pipelines["published of"]) == {PUBLISHED_PIPELINE}
@@ -267,8 +267,8 @@ def test_a_failing_part_is_reported_and_the_others_are_measured(
 
 
 def send_back(out: Path) -> None:
-    """Run the command with which the page tells users to copy their results, and check them like CI
-    does."""
+    """Run the command that users are asked to copy their results with, and check the files like
+    CI."""
     (line,) = (line for line in PAGE.read_text().splitlines() if line.startswith("for run in "))
     subprocess.run(
         ["bash", "-c", line.replace("paper/", f"{out.name}/")], cwd=out.parent, check=True
@@ -276,7 +276,7 @@ def send_back(out: Path) -> None:
     (folder,) = (out.parent / "eval/results/real").iterdir()
     assert folder.name == "waterbirds-miniature"
     assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", "result.json"]
-    # A checkout with uncommitted changes is not clean; a contributor's is.
+    # A checkout with uncommitted changes is not clean, but a contributor's is.
     assert [text for text in problems(folder) if "changed files" not in text] == []
 
 
@@ -300,7 +300,7 @@ def test_every_published_figure_has_a_row_and_its_difference(
     assert (tmp_path / "out/waterbirds-miniature/result.json").is_file()
     send_back(tmp_path / "out")
     (run,) = runs
-    run.model = "RN50:openai"  # the same measurements next to the figures of another model
+    run.model = "RN50:openai"  # the same measurements next to the figures for a different model
     measured = Result.read(tmp_path / "out/waterbirds-miniature/result.json")
     frame = compared([run], {run.name: measured}, tmp_path)
     assert tuple(frame) == HEAD
@@ -310,7 +310,7 @@ def test_every_published_figure_has_a_row_and_its_difference(
     assert sorted(cosines.published) == [0.65, 0.66, 0.70, 0.75]
     assert cosines.measured.notna().all()
     assert len(frame) == len(expected) + len(cosines) + sum(map(len, swept.values())) > 20
-    # Published averages and gaps of methods that use labels are not compared with those that do
+    # Published averages and gaps of methods that use labels are not compared with methods that do
     # not.
     has_labels = frame.method.isin(["erm-linear", "wise-ft", "dfr-sub", "contrastive-adapter"])
     assert set(frame[has_labels].metric) == {"worst_group", "average_reweighted", "gap_reweighted"}
@@ -326,7 +326,7 @@ def test_every_published_figure_has_a_row_and_its_difference(
     assert row.low <= row.measured <= row.high
     assert row.difference == pytest.approx(row.measured - row.published)
     assert all(text in page_of(tmp_path) for text in ("0.740", f"{row.measured:.3f}"))
-    # The same measurements, compared with the paper's other model, which some tables omit.
+    # The same measurements are compared with the paper's other model, which some tables omit.
     run.model = "ViT-L-14:openai"
     frame = compared([run], {run.name: measured}, tmp_path)
     lacking = frame[frame.published.isna()]
@@ -367,7 +367,7 @@ def test_a_baseline_that_cannot_be_fitted_has_rows_with_the_reason(
     assert f"not measured: {reason}" in page_of(tmp_path)
 
 
-# All parts run alike, except the one that waits for annotators.
+# All parts run the same way, except the one that waits for annotators.
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_charts")
 @pytest.mark.parametrize(("part", "made"), [("fairface", "shard-*"), ("human", "*.png")])
@@ -404,7 +404,7 @@ def test_a_killed_part_resumes_to_the_same_result(
     process.kill()
     assert process.wait() == -signal.SIGKILL
     run(killed)
-    if part == "human":  # the images take most of the time
+    if part == "human":  # generating the images takes most of the time
         for out in (uninterrupted, killed):
             label_everything(out)
             run(out)

@@ -1,4 +1,5 @@
-"""Test that rows, products, rankings and evaluations in parts match those of a single array."""
+"""Test that rows, products, rankings and evaluations computed in parts match those of a single
+array."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from vldebias.errors import InvalidInputError
 
 RNG = np.random.default_rng(0)
 SMALL = RNG.normal(size=(300, 64)).astype(np.float16)
-SMALL[100:140] = SMALL[0]  # identical images, which tie
+SMALL[100:140] = SMALL[0]  # identical images, which are tied
 QUERIES = torch.from_numpy(RNG.normal(size=(5, 64)).astype(np.float32))
 WHOLE = Embeddings.from_arrays(SMALL).unit
 PLAIN = normalize(torch.from_numpy(SMALL).float(), dim=1)
@@ -47,7 +48,7 @@ SOME = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_and_passes_match_a_single_array(kind: str, tmp_path: Path) -> None:
+def test_rows_and_passes_match_those_of_a_single_array(kind: str, tmp_path: Path) -> None:
     shards = KINDS[kind](cut([1, 50, 121, 290]), tmp_path)
     assert (shards.shape, shards.dtype, shards.ndim, len(shards)) == ((300, 64), np.float16, 2, 300)
     for chosen in SOME.values():
@@ -95,7 +96,7 @@ def test_results_do_not_depend_on_the_parts(
 @pytest.mark.parametrize(
     "selection", [SOME["mask"], SOME["in disorder"], torch.tensor([5, 5, 99]), slice(10, 20)]
 )
-def test_selected_and_changed_rows_match_those_of_the_whole(selection: Any) -> None:
+def test_selected_and_changed_rows_match_those_of_the_full_array(selection: Any) -> None:
     expected = PLAIN[
         torch.from_numpy(selection.copy()) if isinstance(selection, np.ndarray) else selection
     ]
@@ -112,7 +113,7 @@ def test_selected_and_changed_rows_match_those_of_the_whole(selection: Any) -> N
         )
 
 
-def test_rows_that_are_zero_are_reported(tmp_path: Path) -> None:
+def test_zero_rows_are_reported(tmp_path: Path) -> None:
     broken = SMALL.copy()
     broken[43] = 0
     with pytest.raises(
@@ -197,7 +198,7 @@ def test_invalid_shards_raise_errors_with_their_name(tmp_path: Path, names: Any)
     }
     for name, array in {**arrays, "flat": np.zeros(3), "pickled": np.array([{}, None])}.items():
         np.save(tmp_path / f"{name}.npy", array)
-    # numpy cannot read this
+    # numpy cannot read this header.
     (tmp_path / "header.npy").write_bytes((tmp_path / "a.npy").read_bytes().replace(b"}", b"{"))
     for name in ("junk.npy", "a.csv"):
         (tmp_path / name).write_bytes(b"junk" * 20)
@@ -211,14 +212,14 @@ GENDER = LABELS["retrieval"]["gender"]
 
 
 def write_npy(folder: Path) -> str:
-    for i, where in enumerate(np.split(np.arange(N), CUTS)):
-        np.save(folder / f"{i}.npy", FEATURES[where])
-        ids = [str(x) for x in FEATURES[where, 0]]
+    for i, indices in enumerate(np.split(np.arange(N), CUTS)):
+        np.save(folder / f"{i}.npy", FEATURES[indices])
+        ids = [str(x) for x in FEATURES[indices, 0]]
         header = {
-            "gender": GENDER[where],
-            "url": [f"u{i}" for i in where],
+            "gender": GENDER[indices],
+            "url": [f"u{i}" for i in indices],
             "ids": ids,
-            "list": [[0.0]] * len(where),
+            "list": [[0.0]] * len(indices),
         }
         pq.write_table(pa.table(header), folder / f"meta_{i}.parquet")
     return f"{folder}/*.npy"
@@ -228,7 +229,7 @@ def test_labels_are_read_from_a_separate_table(tmp_path: Path) -> None:
     embeddings, texts = open_embeddings(write_npy(tmp_path), table=tmp_path / "meta_*.parquet")
     expected = Labels.from_array(GENDER)
     assert np.array_equal(embeddings.column("gender").codes, expected.codes)
-    # a column with as many urls as rows is not a label
+    # A column with as many URLs as rows is not a label.
     assert list(embeddings.labels) == ["gender"]
     assert embeddings.about["ignored"] == ["url", "list"]
     assert (embeddings.ids[3], texts) == (str(FEATURES[3, 0]), None)
@@ -246,8 +247,8 @@ def test_inconsistent_files_raise_errors(tmp_path: Path, images: str, table: str
 
 
 def clip_retrieval(folder: Path, *, dropped: int = 0) -> Path:
-    """Write a folder of clip-retrieval: twelve parts of five rows, whose first number is their
-    part; `dropped` rows are missing in the fifth table."""
+    """Write a clip-retrieval folder with twelve parts of five rows, whose first number is their
+    part. The `dropped` rows are missing in the fifth table."""
     (folder / "img_emb").mkdir(parents=True)
     (folder / "metadata").mkdir()
     for part in range(12):
@@ -265,7 +266,7 @@ def clip_retrieval(folder: Path, *, dropped: int = 0) -> Path:
     return folder
 
 
-def test_a_folder_of_clip_retrieval_includes_its_metadata(tmp_path: Path) -> None:
+def test_a_clip_retrieval_folder_includes_its_metadata(tmp_path: Path) -> None:
     # Brackets in a folder name are not a glob pattern.
     folder = clip_retrieval(tmp_path / "laion [2]")
     (folder / "text_emb").mkdir()
@@ -273,7 +274,7 @@ def test_a_folder_of_clip_retrieval_includes_its_metadata(tmp_path: Path) -> Non
     embeddings, _ = open_embeddings(folder)
     assert list(embeddings.labels) == ["shard"]
     for row in range(60):
-        # 10 must come after 9 in both.
+        # Part 10 must come after part 9 in both.
         part = int(embeddings.features[[row]][0, 0]) - 1
         labels = embeddings.column("shard")
         assert labels.names[labels.codes[row]] == f"shard {part}"
@@ -282,7 +283,7 @@ def test_a_folder_of_clip_retrieval_includes_its_metadata(tmp_path: Path) -> Non
     before = rows.digest_of(folder)
     np.save(folder / "text_emb/text_emb_0.npy", np.zeros((60, 4), "f2"))
     assert rows.digest_of(folder) == before
-    # A run only resumes with the same labels.
+    # A run only resumes with identical labels.
     table = pq.read_table(folder / "metadata/metadata_3.parquet")
     table = table.set_column(2, "shard", pa.array(["other"] * 5))
     pq.write_table(table, folder / "metadata/metadata_3.parquet")

@@ -118,7 +118,7 @@ def test_waterbirds_matches_its_release(tmp_path: Path, folder: str) -> None:
     ("002.Some_Bird/", "../002.Some_Bird/", "paths lead outside"),
     (",2,1,/o", ",3,1,/o", r"column 'split': expected one of \['0', '1', '2'\], got \['3'\]"),
 )
-def test_waterbirds_with_another_table(tmp_path: Path, old: str, new: str) -> None:
+def test_waterbirds_can_be_read_from_a_different_table(tmp_path: Path, old: str, new: str) -> None:
     table = waterbirds(tmp_path, BIRDS) / "metadata.csv"
     assert old in table.read_text()
     table.write_text(table.read_text().replace(old, new))
@@ -195,7 +195,9 @@ def test_every_layout_of_celeba_gives_the_same_data(tmp_path: Path, layout: str)
         r"expected one of \['0', '1', '2'\], got \['7'\]",
     ),
 )
-def test_celeba_with_another_table(tmp_path: Path, file: str, old: str, new: str | None) -> None:
+def test_celeba_can_be_read_from_a_different_table(
+    tmp_path: Path, file: str, old: str, new: str | None
+) -> None:
     LAYOUTS["flat"](tmp_path)
     path = tmp_path / file
     assert old in path.read_text()
@@ -327,7 +329,7 @@ def test_paths_that_lead_outside_must_be_allowed(tmp_path: Path) -> None:
     assert open_manifest(table(path, ROWS[:1]), images=tmp_path / "pictures").read(0) == picture(9)
 
 
-def test_tables_of_subpopbench_and_jtt_are_read_like_the_releases(tmp_path: Path) -> None:
+def test_subpopbench_and_jtt_tables_are_read_like_the_releases(tmp_path: Path) -> None:
     birds = tmp_path / "waterbirds"
     save(birds / "waterbird_complete95_forest2water2" / "001.Bird" / "a.jpg", 3)
     row = "id,filename,split,y,a\n1,001.Bird/a.jpg,2,1,0\n"
@@ -360,7 +362,7 @@ def test_tables_of_subpopbench_and_jtt_are_read_like_the_releases(tmp_path: Path
     assert data.read(1).size == (8, 6)
 
 
-def test_a_manifest_finds_its_only_column_of_images(tmp_path: Path) -> None:
+def test_the_only_image_column_of_a_manifest_is_found(tmp_path: Path) -> None:
     save(tmp_path / "a.jpg")
     (tmp_path / "m.csv").write_text("id,filename\n1,a.jpg\n")
     assert open_data("manifest", tmp_path / "m.csv").ids == ("a.jpg",)

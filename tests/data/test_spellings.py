@@ -38,7 +38,8 @@ from vldebias.errors import InvalidInputError, SuspectInputWarning
         (["9-Mar", "3-9", "10-19"], "--rename 9-Mar=3-9"),
         (["Okt 19", "10-19", "20-29"], "--rename Okt 19=10-19"),
         (["2026-03-09", "3-9", "20-29"], "--rename 2026-03-09=3-9"),
-        (["Oct-19", "20-29", "30-39"], "--rename Oct-19=10-19"),  # all of its rows became dates
+        # All rows with this value became dates.
+        (["Oct-19", "20-29", "30-39"], "--rename Oct-19=10-19"),
         (["0", "1", "female", "male"], "replace each code with its word"),
         (["['female']", "['male']"], "is a list"),
         (["Yes", "true", "no"], "--rename true=Yes"),
@@ -93,19 +94,19 @@ def test_ranges_that_spreadsheets_converted_to_dates_are_restored() -> None:
     assert meaning_of(" 20 \u2013 29 ") == meaning_of("20_29") == "20-29"
 
 
-def test_spellings_of_fairface_are_merged_with_a_warning(tmp_path: Path) -> None:
+def test_fairface_spellings_are_merged_with_a_warning(tmp_path: Path) -> None:
     rows = [
         ("20-29", "male", "Latino Hispanic"),
         ("70+", "F", "White"),
         ("9-Mar", "Female", "White"),
     ]
     fairface(tmp_path, "val", rows, tmp_path)
-    with pytest.warns(SuspectInputWarning) as said:
+    with pytest.warns(SuspectInputWarning) as caught:
         data = open_data("fairface", tmp_path)
     assert data.column("age").counts["more than 70"] == data.column("age").counts["3-9"] == 1
     assert data.column("gender").counts == {"Male": 1, "Female": 2}
     assert data.column("race").counts["Latino_Hispanic"] == 1
-    assert "'9-Mar' (1 rows) as '3-9'" in " ".join(str(warning.message) for warning in said)
+    assert "'9-Mar' (1 rows) as '3-9'" in " ".join(str(warning.message) for warning in caught)
     (tmp_path / "fairface_label_val.csv").write_text(
         "file,age,gender,race\nval/1.jpg,x,Male,White\n"
     )
@@ -114,7 +115,7 @@ def test_spellings_of_fairface_are_merged_with_a_warning(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("no", "yes"), [("False", "True"), ("-1.0", "1.0"), ("0.0", "1.0")])
-def test_truths_and_floats_of_celeba_are_read(no: str, yes: str, tmp_path: Path) -> None:
+def test_celeba_booleans_and_floats_are_read(no: str, yes: str, tmp_path: Path) -> None:
     values = np.full((2, 40), -1)
     values[0, ATTRIBUTES.index("Male")] = 1
     celeba(tmp_path, tmp_path / "img_align_celeba", values, [2, 2], kaggle=True)
@@ -129,7 +130,7 @@ def test_truths_and_floats_of_celeba_are_read(no: str, yes: str, tmp_path: Path)
     assert data.column("gender").counts == {"female": 1, "male": 1}
 
 
-def test_renamed_columns_and_floats_of_waterbirds_are_read(tmp_path: Path) -> None:
+def test_renamed_waterbirds_columns_and_floats_are_read(tmp_path: Path) -> None:
     for number in range(2):
         save(tmp_path / f"a/{number}.jpg", number)
     lines = ["id,filename,split,y,a", "0,a/0.jpg,2.0,0.0,1.0", "1,a\\1.jpg,2.0,1.0,0.0"]
@@ -142,7 +143,7 @@ def test_renamed_columns_and_floats_of_waterbirds_are_read(tmp_path: Path) -> No
         open_data("waterbirds", tmp_path)
 
 
-def test_codes_and_names_of_known_values_match_other_spellings() -> None:
+def test_codes_and_names_of_known_values_match_alternative_spellings() -> None:
     known = {"Blond_Hair": "fair", "3": "Black Hair"}
     names = ["blond hair", "BLOND-HAIR", "Fair", "black_hair", "Blond_Hair", "3.0", "grey"]
     expected = dict.fromkeys(["blond hair", "BLOND-HAIR", "Fair"], "Blond_Hair")

@@ -54,7 +54,9 @@ def test_labels_can_be_counted_selected_and_set_to_unknown(
 
 
 @given(triples)
-def test_cross_joins_names_and_is_unknown_if_one_is(rows: list[tuple[str | None, ...]]) -> None:
+def test_cross_joins_names_and_is_unknown_if_either_is_unknown(
+    rows: list[tuple[str | None, ...]],
+) -> None:
     columns = [Labels.from_values([row[k] for row in rows], NAMES) for k in range(3)]
     crossed = cross(*columns)
     assert back(crossed) == [None if None in row else "/".join(row) for row in rows]
@@ -126,7 +128,7 @@ def test_invalid_labels_raise_errors(call: Callable[[], object]) -> None:
         (["a", "b"] * 5, []),
         ([0, 1, 2] * 5, []),
         ([-1, 1] * 5, []),
-        ([-1, 0, 1] * 5, [r"named '-1'; .* set unknown='-1'"]),  # codes of pandas
+        ([-1, 0, 1] * 5, [r"named '-1'; .* set unknown='-1'"]),  # pandas codes
         ([-2, -1, 0, 1] * 5, []),  # a rating scale
         (["m", "f", "Unknown"] * 5, [r"named 'Unknown'; .* set unknown='Unknown'"]),
         (["none", "glasses"] * 5, []),
@@ -135,7 +137,7 @@ def test_invalid_labels_raise_errors(call: Callable[[], object]) -> None:
         (["None", "NaN", "f"] * 5, [r"'NaN' and 'None'; .* set unknown='NaN'"]),
         ([-99, 0, 1] * 5, [r"named '-99'"]),
         ([99, 98, 97] * 5, []),  # ages
-        # a column that names every row, not a small group
+        # This column names every row rather than a small group.
         (Labels(np.zeros(9, int), ("a", "b")), []),
         (["a"] * 5 + ["b"] * 4, []),  # nearly half of a small table
         (["a"] * 500 + list("bcdefgh"), [r"7 of 8 groups have fewer than 5 rows: 'b' \(1\)"]),
@@ -181,7 +183,7 @@ def test_labels_of_a_table_match_a_naive_implementation(
         ([], (), []),
     ],
 )
-def test_numbers_are_labels_as_written(
+def test_numbers_become_labels_exactly_as_written(
     column: list, names: tuple[str, ...], codes: list[int]
 ) -> None:
     labels = Labels.from_column(pa.array(column), None, "here")
@@ -213,7 +215,7 @@ def test_every_format_gives_the_same_table(tmp_path: Path, ending: str) -> None:
     ]
 
 
-def test_cells_of_csv_are_unchanged_and_nested_objects_are_dotted_columns(
+def test_csv_cells_are_unchanged_and_nested_objects_become_dotted_columns(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "a.csv"
@@ -227,15 +229,15 @@ def test_cells_of_csv_are_unchanged_and_nested_objects_are_dotted_columns(
 
 
 def test_a_stray_quote_in_an_unused_column_is_detected(tmp_path: Path) -> None:
-    """Regression test: the quote swallowed the rest of the file, and only 131 of 200 rows were
-    read."""
+    """Regression test: the quote used to swallow the rest of the file, and only 131 of 200 rows
+    were read."""
     path = tmp_path / "a.csv"
     rows = [f"{i}.png,{'female' if i % 2 else 'male'},caption {i}" for i in range(200)]
     rows[131] = rows[131].replace("caption", '"caption')
     path.write_text("\n".join(["image,gender,text", *rows]))
     with pytest.raises(InvalidInputError, match="line 133"):
         read_table(path)
-    rows[150] += '"'  # two of them end a cell of twenty rows
+    rows[150] += '"'  # the two quotes enclose a cell of twenty rows
     path.write_text("\n".join(["image,gender,text", *rows]))
     with pytest.warns(SuspectInputWarning, match=r"1 rows .* the first in line 133"):
         assert read_table(path).num_rows == 181
@@ -286,27 +288,28 @@ def test_invalid_files_raise_errors_with_the_reason(
 
 
 IMAGES = ["a", "b", "a", "c", "b", "a"]
-SAID = ["one", "two", "three", "nan", "", "four"]
+CELLS = ["one", "two", "three", "nan", "", "four"]
 
 
 def test_rows_of_the_same_image_are_joined_in_order() -> None:
-    rows, captions, further = one_row_per_image("own", IMAGES, SAID, [], {})
+    rows, captions, further = one_row_per_image("own", IMAGES, CELLS, [], {})
     assert rows.tolist() == [0, 1, 3]
     assert (captions, further) == (["one", "two", ""], [("three", "four"), (), ()])
     with_lists = one_row_per_image("own", ["a", "a"], ["one", "two"], [("1b",), ("2b",)], {})
     assert (with_lists[1], with_lists[2]) == (["one"], [("1b", "two", "2b")])
     plain = one_row_per_image("own", ["a", "b"], ["one", "nan"], [], {})
+    # There are no rows to join.
     assert (plain[0].tolist(), plain[1], plain[2]) == (
         [0, 1],
         ["one", "nan"],
         [],
-    )  # no rows to join
+    )
 
 
 @refused(
     ([], {}, "own: expected distinct images, but 3 rows repeat an earlier image, such as 'a'"),
     (
-        SAID,
+        CELLS,
         {"kind": [0, 1, 0, 1, 0, 0]},
         "own: column 'kind': .* the rows of image 'b' have different values",
     ),

@@ -51,7 +51,7 @@ RANKED = 1026  # slightly more people than the 1,000 that FairFace's protocol ra
 DIM = 16
 
 
-def in_place_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+def use_embedded_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """Load the embedded models under other names: those that open_clip lists with such weights, and
     those that look like a hub id or a folder."""
 
@@ -62,7 +62,7 @@ def in_place_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     def pipeline(name: str, **_: Any) -> Any:
         assert name == "DIR" or name.count("/") == 1
         pipe = miniature.load_pipeline()
-        # always single precision, which suits CPUs and small models
+        # This is always single precision, which suits CPUs and small models.
         monkeypatch.setattr(pipe, "to", lambda *_, **__: pipe, raising=False)
         return pipe
 
@@ -73,17 +73,17 @@ def in_place_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("diffusers.DiffusionPipeline.from_pretrained", pipeline)
     monkeypatch.setattr("transformers.AutoModel.from_pretrained", lambda name, **_: model)
     monkeypatch.setattr("transformers.AutoProcessor.from_pretrained", lambda name, **_: processor)
-    # The embedded CLIP is too unsure about its own small pictures; the embedded judge is not.
+    # The embedded CLIP is too unsure about its own small pictures, unlike the embedded judge.
     monkeypatch.setattr("vldebias.study.pilot.suite_judge", lambda *_: MiniatureJudge().ready())
 
 
-def in_place_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use the CPU whatever device is requested."""
+def use_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use the CPU regardless of the requested device."""
     for module in ("apps", "audit", "debias", "evaluate", "results"):
         monkeypatch.setattr(f"vldebias.cli.{module}.device_of", lambda name: "cpu")
 
 
-def in_place_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def use_two_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Generate pictures in two steps, because nobody looks at them."""
     set_timesteps = DDIMScheduler.set_timesteps
 
@@ -93,12 +93,12 @@ def in_place_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DDIMScheduler, "set_timesteps", set_few)
 
 
-def in_place_of_hours(monkeypatch: pytest.MonkeyPatch) -> None:
+def shorten_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten measurements and training.
 
-    Suites generate an image for every tenth prompt in two steps, read 300 pictures of an embedded
-    world, try two values of lambda and a baseline, and resample 20 times. Training reads as few
-    pictures and ends after two updates of at most 64 pictures.
+    Suites generate an image for every tenth prompt in two steps, read 300 pictures from an embedded
+    world, try two values of lambda and a baseline, and resample 20 times. Training reads the same
+    number of pictures and ends after two updates of at most 64 pictures.
     """
 
     def small(name: Any) -> Suite:
@@ -134,7 +134,7 @@ def in_place_of_hours(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def in_place_of_visitors(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+def collect_pages(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """Build pages completely, but append them to a list instead of waiting for visitors."""
     from vldebias.cli import apps
 
@@ -185,7 +185,7 @@ def features() -> None:
 
 
 def tables() -> None:
-    """Create answers of people and judges about generated images, and a table of pictures."""
+    """Create answers by people and judges about generated images, and a table of pictures."""
     draw = np.random.default_rng(0)
     rows = pd.DataFrame({"prompt": ["a nurse", "a pilot"] * 60})
     rows["gender"] = rows["judge"] = draw.choice(["female", "male"], 120)
@@ -210,7 +210,7 @@ def tables() -> None:
     for i in range(6):
         save(Path(f"{i}.png"), i)
     Path("prompts.txt").write_text("A photo of a nurse.\nA photo of a pilot.\nA red chair.\n")
-    # What users wrote, and a language model's version of it.
+    # These are prompts from users, and versions rewritten by a language model.
     Path("users.txt").write_text("A photo of a nurse.\nA photo of a pilot.\n" * 6)
     Path("enhanced.txt").write_text(
         "A smiling woman, a nurse, in a bright ward.\nA pilot in a cockpit at dawn.\n" * 6
@@ -218,7 +218,7 @@ def tables() -> None:
 
 
 def pictures() -> None:
-    """Create folders of pictures, and one with captions in two splits."""
+    """Create picture folders, including one with captions in two splits."""
     for folder in ("images", "my-images", "pictures"):
         for i in range(4):
             save(Path(folder) / f"{i}.png", i)
@@ -231,7 +231,7 @@ def pictures() -> None:
             world.read(i).save(folder / f"{i}.png")
             lines.append(json.dumps({"file_name": f"{i}.png", "text": world.captions[i]}))
         (folder / "metadata.jsonl").write_text("\n".join(lines) + "\n")
-    # The same pictures as a table with codes.
+    # The same pictures are also listed in a table with codes.
     rows = ["image,y,place,split"]
     for part, count in (("train", 100), ("val", 24)):
         rows += [f"captions/{part}/{i}.png,{i % 2},{i // 2 % 2},{part}" for i in range(count)]
@@ -241,7 +241,7 @@ def pictures() -> None:
 
 
 def answers() -> None:
-    """Create a folder of generated images with the answers of three people about each."""
+    """Create a folder of generated images with answers by three people about each of them."""
     draw = np.random.default_rng(0)
     task = GenerationTask.build(
         {

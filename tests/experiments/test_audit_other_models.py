@@ -1,4 +1,4 @@
-"""Test how well counts of some models predict those of a held-out model."""
+"""Test how well counts from some models predict those of a held-out model."""
 
 import pandas as pd
 import pytest
@@ -39,7 +39,7 @@ def test_other_models_agree_only_if_all_that_counted_the_occupation_do() -> None
 def test_the_counts_of_stable_bias_include_at_most_210_images() -> None:
     for table in stable_bias_counts().values():
         assert len(table) == 10
-        # An image whose caption names both genders is in both columns.
+        # An image whose caption names both genders is counted in both columns.
         assert table.sum(axis=1).between(30, 215).all()
     assert not set(stable_bias_counts()) & set(shipped_counts())
 
@@ -54,8 +54,9 @@ def test_the_committed_result_matches_the_tables() -> None:
         assert row.interval == pytest.approx(old.interval)
 
 
-def test_agreement_among_models_does_not_predict_another_model() -> None:
-    """This is why the audit gives no verdict on a model for which there are no counts."""
+def test_agreement_among_models_does_not_predict_a_new_model() -> None:
+    """Agreement cannot be used as a predictor, so the audit does not give a verdict on a model
+    without counts."""
     (opposite,) = [
         row
         for row in read("audit_other_models").rows

@@ -1,5 +1,5 @@
-"""Test benchmarks at tiny sizes, without checking times, and the command that compares this version
-with another."""
+"""Test benchmarks at tiny sizes, without checking times, and the command that compares two versions
+of the package."""
 
 import json
 import sys
@@ -34,7 +34,7 @@ def test_figures_are_sorted_into_equal_changed_removed_and_added():
     assert (comparison.missing, comparison.added) == (["e"], ["f"])
 
 
-def test_rows_from_json_and_parquet_are_read_alike(tmp_path):
+def test_json_and_parquet_rows_are_read_identically(tmp_path):
     row = {"task": "groups", "metric": "gap", "method": "cali", "value": 0.25, "change": None}
     figure = row | {"interval": [0.1, 0.4]}
     (tmp_path / "one.json").write_text(json.dumps({"figures": [figure]}))
@@ -54,7 +54,7 @@ def test_our_results_match_the_plain_implementation() -> None:
     assert speed.reference(1000, repetitions=1)["difference"] == 0
 
 
-def test_pictures_and_folders_are_read_alike_in_benchmarks() -> None:
+def test_pictures_and_folders_are_read_identically_in_benchmarks() -> None:
     rows = list(towers.pictures(((96, 64),), side=16, rounds=1))
     assert speed.unequal(rows[0]) == ""
     assert rows[0]["mean pixel change of a draft, sd"] < 0.2
@@ -64,7 +64,7 @@ def test_pictures_and_folders_are_read_alike_in_benchmarks() -> None:
 
 
 @pytest.mark.slow
-def test_an_attached_tower_changes_some_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attached_tower_changes_some_text_embeddings(monkeypatch: pytest.MonkeyPatch) -> None:
     model, _, tokenizer = load_clip()
     monkeypatch.setattr(open_clip, "create_model", lambda name: model)
     monkeypatch.setattr(open_clip, "get_tokenizer", lambda name: tokenizer)
@@ -109,7 +109,7 @@ def test_every_part_reports_the_difference_between_its_implementations() -> None
     assert [speed.unequal(row) for row in rows] == [""] * len(rows)
 
 
-def test_losses_on_a_gpu_are_the_same(monkeypatch, tmp_path) -> None:
+def test_losses_are_the_same_on_a_gpu(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(torch, "compile", lambda function: function)
     (row,) = gpu_losses.gpu_losses((64,), rounds=1, device="cpu")
     plain = row["value, plain"]
@@ -119,7 +119,7 @@ def test_losses_on_a_gpu_are_the_same(monkeypatch, tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_figures_of_reduced_precision_features_are_close() -> None:
+def test_figures_from_reduced_precision_features_are_close() -> None:
     rows = list(draft_figures.rows_of("birds", 24))
     assert rows[0]["read small"] > 0.999
     figures = {row["figure"] for row in rows[1:]}

@@ -35,5 +35,5 @@ def test_the_counts_match_what_the_embedded_pipeline_generates(
     prompt = PROFESSIONS.classes[PROFESSIONS.class_names.index(name)]
     values = values_seen(MiniatureJudge().ready(), generated(pipe, prompt))
     for value in ("male", "female"):
-        # On another CPU, an image may cross the threshold to unknown.
+        # On a different CPU, an image may cross the threshold to unknown.
         assert abs(values.count(value) - counts.loc[name, value]) <= 1

@@ -1,5 +1,5 @@
-"""Test that every figure in README and docs names its command or file, and that quick commands
-reproduce their committed figures."""
+"""Test that every figure in the README and the docs names its command or file, and that quick
+commands reproduce their committed figures."""
 
 import re
 from collections import Counter
@@ -25,14 +25,14 @@ NO_FIGURE = re.compile(
     r"|(?:Diffusion|[Pp]ython:?|WordNet|SD|BY-SA)\s+[\d.]+(?:\s+to\s+[\d.]+)?"
     r"|arXiv[: ][\d.]+|https?://\S+|\]\([^)]*\)"
 )
-# Pages whose numbers are versions of libraries or sections of papers.
+# Pages whose numbers are library versions or sections in papers.
 OTHERS = {
     "docs/how-to/install.md": "versions of libraries",
     "docs/explanation/sources.md": "places in papers",
     "docs/explanation/coverage.md": "places in papers",
     "docs/explanation/pipelines.md": "names and versions of pipelines",
 }
-# Phrases that mark paragraphs which quote others or state a bound.
+# Phrases that mark paragraphs which quote other work or state a bound.
 QUOTED = (
     "authors report",
     "1.5 times the images",
@@ -55,7 +55,7 @@ def figures(paragraph: str) -> list[str]:
 
 
 def unsourced(text: str) -> tuple[int, list[str]]:
-    """Return the number of figures, and those in a section that names neither command nor file."""
+    """Return the number of figures, and those in a section that does not name a command or file."""
     total = 0
     without = []
     for section in sections(text):
@@ -83,13 +83,13 @@ def test_pages_have_many_figures_and_one_without_a_source_is_detected() -> None:
     assert unsourced("# A\n\nSee Table 7.1 and Python 3.11.2, at 95%.") == (0, [])
 
 
-def test_files_that_a_page_names_exist() -> None:
+def test_files_named_on_a_page_exist() -> None:
     missing = []
     for path in PAGES:
         for name in re.findall(r"eval/results/([\w/-]+\.\w+)", path.read_text(encoding="utf-8")):
             if not (RESULTS / name).exists():
                 missing.append((path.name, name))
-    # Written by commands that need a GPU or real models.
+    # These are written by commands that need a GPU or real models.
     assert [name for _, name in missing if name not in ("bench_gpu_losses.json",)] == []
 
 
@@ -116,7 +116,7 @@ def test_figures_are_classified_as_equal_within_outside_or_missing() -> None:
     assert replay.compared(committed, again, has_skipped=True) == expected
 
 
-def test_parts_of_a_replay_are_written_into_one_result(tmp_path: Path) -> None:
+def test_parts_of_a_replay_are_written_to_one_result(tmp_path: Path) -> None:
     path = tmp_path / "replay.json"
     replay.write(path, "b", Counter(equal=2, apart=1))
     replay.write(path, "a", Counter(equal=5))
@@ -150,7 +150,7 @@ def test_a_result_is_replayed_or_the_reason_reported() -> None:
     assert set(replay.NOT_HERE) <= {command.name for command in commands}
 
 
-# Commands that depend on neither time nor models; `python -m eval.replay` runs all quick commands.
+# Commands that do not depend on timing or models; `python -m eval.replay` runs all quick commands.
 REPLAYED = ("default_choice", "prompt_rules_scenes")
 
 

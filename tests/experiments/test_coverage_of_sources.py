@@ -1,4 +1,5 @@
-"""Test the coverage table of the source papers: a row that works names something that exists."""
+"""Test the coverage table for the source papers: every row that is marked as implemented names
+something that exists."""
 
 import importlib
 import re
@@ -49,7 +50,7 @@ def is_command(words: list[str]) -> bool:
 
 
 def is_test(path: str, name: str) -> bool:
-    """Return whether a file of tests contains a test with this name."""
+    """Return whether a test file contains a test with this name."""
     file = ROOT / path
     pattern = rf"^ *def {re.escape(name)}\("
     return file.is_file() and bool(re.search(pattern, file.read_text("utf-8"), re.MULTILINE))
@@ -114,7 +115,7 @@ def test_every_headline_names_one_committed_row_or_a_reason() -> None:
         row_of({"file": "popularity", "task": "popularity", "metric": "none"}, "NUCLR")
 
 
-def test_every_loss_of_the_table_has_a_row_for_its_authors_results() -> None:
+def test_every_loss_in_the_table_has_a_row_for_its_authors_results() -> None:
     rows = [line.strip("| ").split(" | ") for line in every_loss().splitlines() if "|" in line]
     head, _, *losses = rows
     assert head[-1] == "the authors report"

@@ -1,5 +1,5 @@
-"""Test the rule that selects a default, on constructed tables and the committed ones, and the
-counting of generated images."""
+"""Test the rule that selects a default, on constructed and committed tables, and the counting of
+generated images."""
 
 import json
 from dataclasses import replace
@@ -45,7 +45,7 @@ def test_a_method_missing_from_a_table_is_not_selected() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_rule_matches_a_naive_implementation(seed: int) -> None:
+def test_the_selection_rule_matches_a_naive_implementation(seed: int) -> None:
     rng = np.random.default_rng(seed)
     table = rng.uniform(-0.2, 0.8, size=(6, 4))
     bad = rng.random((6, 4)) < 0.05
@@ -84,7 +84,7 @@ def test_gains_and_costs_match_the_committed_table() -> None:
     assert set(chosen) == {"all", "celeba professions", "celeba age"}
 
 
-def test_what_assigns_values_is_chosen_by_the_gap_taken_away_and_the_professions_lost() -> None:
+def test_value_assigning_methods_are_selected_by_gap_reduction_and_lost_professions() -> None:
     rows = json.loads((RESULTS / "steer.json").read_text())["figures"]
     value = {(row["subset"], row["metric"], row["method"]): row["value"] for row in rows}
     scores = {}
@@ -101,7 +101,7 @@ def test_what_assigns_values_is_chosen_by_the_gap_taken_away_and_the_professions
     assert committed["assignment"]["all"] == choose(found)
 
 
-@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")  # texts and images are noise
+@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")  # text and images are noise
 @pytest.mark.parametrize("kind", FORMS)
 def test_the_attached_default_is_the_one_the_rule_selects(kind: str) -> None:
     chosen = {
@@ -109,7 +109,7 @@ def test_the_attached_default_is_the_one_the_rule_selects(kind: str) -> None:
         for protocol in read("default_choice").provenance
     }
     assert chosen[kind] == choose(of_models([read(name) for name in TABLES], FORMS[kind]))
-    # Marked in the tables of classifications.
+    # These are marked in the classification tables.
     assert chosen[kind] == list(ATTACHED["worst_group"])[list(FORMS).index(kind)]
     assert chosen["pipelines"] == "default"
     noise = torch.Generator().manual_seed(0)
@@ -117,14 +117,14 @@ def test_the_attached_default_is_the_one_the_rule_selects(kind: str) -> None:
     host = TextTable({text: torch.randn(16, generator=noise) for text in prompts.texts})
     (form,) = [method for method in compared() if method.name == chosen[kind]]
     if kind != "images":
-        # For noise, texts predict no gain, so the entry of the table is attached.
+        # On noise, the text does not predict a gain, so the entry from the table is attached.
         by_rule = fit_projection(host, prompts, method=form)
         default = METHODS["default"]
         assert isinstance(default, Preset)
         selected, _ = default.selected(Problem(host, prompts))
         assert selected.name == by_rule.method
         return
-    # The tables choose among methods within classes, which class prompts get.
+    # The tables choose among methods within classes, which are used if there are class prompts.
     pair = replace(prompts, classes=prompts.classes[:2], class_names=prompts.class_names[:2])
     rows = torch.randn(60, 16, generator=noise)
     by_rule = fit_projection(host, pair, method=form, reference=rows)
@@ -134,7 +134,6 @@ def test_the_attached_default_is_the_one_the_rule_selects(kind: str) -> None:
 
 
 # ---- generated images
-# ---------------------------------------------------------------------------------------------
 
 
 def task() -> TaskResult:
@@ -159,7 +158,7 @@ def test_professions_used_in_a_fit_are_not_generated_under_it() -> None:
 
 
 def test_differences_between_fits_widen_the_interval() -> None:
-    """Values are alike within each fit and differ between fits, so resampling only prompts would
+    """Values agree within each fit and differ between fits, so resampling only prompts would
     understate the uncertainty."""
     values = {"none": np.ones(60), "one": np.repeat([0.0, 0.5, 1.0], 20)}
     widths = []

@@ -31,7 +31,7 @@ def made(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
-def test_directions_are_differences_of_texts_with_and_without_a_value() -> None:
+def test_directions_are_differences_between_texts_with_and_without_a_value() -> None:
     two = {"a": made(6), "b": made(6, seed=1), NEUTRAL: made(6, seed=2)}
     difference = (two["a"] - two["b"]).numpy()
     expected = difference / np.sqrt((difference**2).sum())
@@ -44,7 +44,7 @@ def test_directions_are_differences_of_texts_with_and_without_a_value() -> None:
         np.testing.assert_allclose(directions_of(three)[place].numpy(), expected)
 
 
-def test_the_gate_is_midway_between_the_two_kinds_of_texts() -> None:
+def test_the_gate_is_midway_between_the_two_kinds_of_text() -> None:
     maxima = {"a": made(5, 2) + 1, "b": made(7, 2, seed=1), NEUTRAL: made(4, 2, seed=2)}
     for place, value in enumerate("ab"):
         with_it = sum(float(row[place]) for row in maxima[value]) / len(maxima[value])
@@ -90,7 +90,7 @@ def test_outputs_lose_the_span_and_gain_one_direction(fitted: Fitted) -> None:
             for earlier in before:
                 direction -= (direction @ earlier) * earlier
             length = np.sqrt((direction**2).sum())
-            if length < 1e-3:  # two values are opposite along one line
+            if length < 1e-3:  # the two values are opposite points on a line
                 continue
             before.append(direction / length)
             erased -= (erased @ before[-1]) * before[-1]

@@ -1,4 +1,4 @@
-"""Test linear evaluation: readers of binary formats, and figures compared with scikit-learn's."""
+"""Test linear evaluation: readers for binary formats, and figures compared with scikit-learn."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +28,8 @@ def pictures(n: int, side: int, seed: int) -> np.ndarray:
 
 
 def write_cifar(folder: Path, labels: np.ndarray, images: np.ndarray, files: list[str]) -> None:
-    """Write records as described on the CIFAR-10 page: a label, then red, green and blue rows."""
+    """Write records as described on the CIFAR-10 page: a label, followed by red, green and blue
+    rows."""
     folder.mkdir(exist_ok=True)
     (folder / "batches.meta.txt").write_text("\n".join(NAMES) + "\n")
     for part, file in enumerate(files):
@@ -39,14 +40,14 @@ def write_cifar(folder: Path, labels: np.ndarray, images: np.ndarray, files: lis
 
 
 def write_stl(folder: Path, labels: np.ndarray, images: np.ndarray, split: str) -> None:
-    """Write STL-10's files: channels with pixels in column-major order, and labels from 1."""
+    """Write STL-10 files: channels with pixels in column-major order, and labels starting at 1."""
     folder.mkdir(exist_ok=True)
     (folder / "class_names.txt").write_text("\n".join(NAMES) + "\n")
     (folder / f"{split}_X.bin").write_bytes(images.transpose(0, 3, 2, 1).tobytes())
     (folder / f"{split}_y.bin").write_bytes((labels + 1).astype(np.uint8).tobytes())
 
 
-def test_the_cifar_10_format_is_read_back(
+def test_the_cifar_10_format_round_trips(
     tmp_path: Path,
 ) -> None:
     labels = np.array([2, 0, 1, 1])
@@ -60,7 +61,7 @@ def test_the_cifar_10_format_is_read_back(
         assert np.array_equal(np.asarray(opened.read(row)), image)
 
 
-def test_the_cifar_100_format_has_the_fine_class_after_the_coarse_one(tmp_path: Path) -> None:
+def test_the_cifar_100_format_has_the_fine_label_after_the_coarse_label(tmp_path: Path) -> None:
     folder = tmp_path / "cifar-100-binary"
     folder.mkdir()
     (folder / "fine_label_names.txt").write_text("\n".join(NAMES))
@@ -71,7 +72,7 @@ def test_the_cifar_100_format_has_the_fine_class_after_the_coarse_one(tmp_path: 
     assert np.array_equal(np.asarray(opened.read(0)), image)
 
 
-def test_the_stl_10_format_is_read_back(
+def test_the_stl_10_format_round_trips(
     tmp_path: Path,
 ) -> None:
     labels = np.array([0, 2])
@@ -83,7 +84,7 @@ def test_the_stl_10_format_is_read_back(
     assert np.array_equal(np.asarray(opened.read(1)), images[1])
 
 
-def test_pickled_and_damaged_files_are_refused(tmp_path: Path) -> None:
+def test_pickled_and_damaged_files_are_rejected(tmp_path: Path) -> None:
     refused(lambda: open_binary("cifar10", tmp_path / "cifar-10-batches-py", "test"), "pickles")
     folder = tmp_path / "cifar-10-batches-bin"
     refused(lambda: open_binary("cifar10", folder, "test"), "test_batch.bin: not found")
@@ -95,7 +96,8 @@ def test_pickled_and_damaged_files_are_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def mean_colours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Encode an image as the mean colours of four parts, which any other program can reproduce."""
+    """Encode an image as the mean colours of four parts, which is easy to reproduce
+    independently."""
 
     def embed(data: linear.ImageData, encoder: object) -> Embeddings:
         rows = [np.asarray(data.read(row), dtype=np.float64) for row in range(len(data))]
@@ -107,7 +109,7 @@ def mean_colours(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def coloured(labels: np.ndarray, side: int, seed: int) -> np.ndarray:
-    """Return pictures whose classes differ in colour, with much noise."""
+    """Return noisy pictures whose classes differ in colour."""
     tints = np.array([[90, 0, 0], [0, 90, 0], [0, 0, 90]])
     rng = np.random.default_rng(seed)
     noise = rng.normal(80, 60, (len(labels), side, side, 3))
@@ -174,8 +176,8 @@ def test_the_worst_group_is_the_lowest_row_and_within_its_interval() -> None:
 
 
 def test_features_before_the_head_are_its_inputs() -> None:
-    """Multiplied by the head, whether a matrix or a layer, they give the embeddings of the joint
-    space; a head that is never called is refused."""
+    """Multiplied by the head, which is a matrix or a layer, they give the embeddings in the joint
+    space. A head that is never called is rejected."""
     model, preprocess, _ = miniature.load_clip()
     encoder = image_encoder(model, preprocess)
     head = resolve(model).image_head

@@ -33,7 +33,7 @@ def write_idx(path: Path, values: NDArray[np.uint8]) -> None:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write both data sets in their file formats, with scikit-learn's small digits."""
+    """Write both data sets in their file formats, with the small digits from scikit-learn."""
     folder = tmp_path_factory.mktemp("downloads")
     loaded = load_digits()
     pixels = interpolate(torch.from_numpy(loaded.images / 16)[:, None], (28, 28), mode="bilinear")
@@ -55,7 +55,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def downloads(files: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Return the folder of these files, from which the experiments read."""
+    """Return the folder with these files, which the experiments read."""
     monkeypatch.setattr(mnist, "DOWNLOADS", files)
     mnist.read.cache_clear()
     yield files
@@ -63,7 +63,7 @@ def downloads(files: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 class TestReaders:
-    def test_idx_files_are_read_back(self, downloads: Path) -> None:
+    def test_idx_files_round_trip(self, downloads: Path) -> None:
         pixels, labels = mnist.read("mnist", "test")
         assert pixels.dtype == torch.uint8
         assert tuple(pixels.shape) == (597, 1, 28, 28)
@@ -130,7 +130,7 @@ class TestSamples:
 
 
 class TestViews:
-    def test_a_view_without_changes_is_the_image(self) -> None:
+    def test_a_view_without_changes_equals_the_image(self) -> None:
         images = torch.rand(4, 1, 12, 12)
         assert torch.allclose(Views(1.0)(images, torch.Generator()), images, atol=1e-5)
 
@@ -151,7 +151,7 @@ class TestViews:
 
 
 def test_partners_have_the_label_of_their_image() -> None:
-    """Images only show their label, so both views of a pair are equal."""
+    """Images only show their label, so both views in a pair are equal."""
     labels = torch.arange(3).repeat(20)
     images = (labels / 2).float()[:, None, None, None].expand(-1, 1, 8, 8)
     batches = mnist.Partners(
@@ -182,7 +182,7 @@ def test_clusters_stay_within_the_coarse_classes() -> None:
     assert set(clusters[is_high].tolist()) == set(range(5, 10))
 
 
-def test_cosines_are_sorted_by_what_the_images_of_a_pair_share() -> None:
+def test_cosines_are_grouped_by_what_the_images_of_a_pair_share() -> None:
     digits = np.array([0, 0, 4, 5])
     angles = torch.tensor([0.0, 0.1, 1.0, 2.0])
     embeddings = torch.stack([angles.cos(), angles.sin()], 1)
@@ -210,7 +210,7 @@ class TestAttack:
         classifier = nn.Sequential(nn.Flatten(), linear)
         pixels = 0.3 + 0.4 * torch.rand(200, 1, 4, 4)
         with torch.no_grad():
-            # The weights sum to 0, so that the mean of the pixels favours no class.
+            # The weights sum to 0, so the mean of the pixels does not favour a class.
             linear.weight -= linear.weight.mean(1, keepdim=True)
             labels = classifier(pixels).argmax(1).numpy()
         rates = [
@@ -224,7 +224,7 @@ class TestAttack:
 def test_the_shift_gap_matches_a_manual_computation() -> None:
     images = torch.tensor([[0.0, 0.0], [2.0, 0.0], [5.0, 5.0]])
     labels = torch.tensor([0, 0, 1])
-    # The mean view of each image; the class means are (1, 0) and (5, 5).
+    # The mean view of each image. The class means are (1, 0) and (5, 5).
     means = torch.tensor([[1.0, 3.0], [1.0, 0.0], [5.0, 4.0]])
     views = torch.stack([means - 1, means + 1], 1)
     assert ssa.shift_gap(views, labels, images) == pytest.approx((3 + 0 + 1) / 3)
@@ -247,10 +247,10 @@ def test_a_xi_of_zero_is_accepted(downloads: Path) -> None:
     assert not torch.allclose(losses["no wait"], losses["xi = 0"])
 
 
-# lam = .4 from Table A.4, and a q / temperature suited to the small batches of a test.
+# lam = 0.4 is from Table A.4, and q / temperature suits the small batches in a test.
 @pytest.mark.filterwarnings("ignore:rince. lam")
 @pytest.mark.parametrize("name", NAMES)
-def test_every_arm_runs_from_end_to_end_on_small_digits(
+def test_every_arm_runs_end_to_end_on_small_digits(
     name: str, downloads: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     experiment = Experiment.read(name)
@@ -272,7 +272,7 @@ def test_every_arm_runs_from_end_to_end_on_small_digits(
         assert (tmp_path / "drawn.png").is_file()
 
 
-def test_the_cifar_experiment_is_the_mnist_experiment_on_other_files() -> None:
+def test_the_cifar_experiment_is_the_mnist_experiment_on_different_files() -> None:
     mine, other = (Experiment.read(name) for name in ("ssa", "ssa_cifar10"))
     assert mine.arms == other.arms
     assert mine.tables == other.tables

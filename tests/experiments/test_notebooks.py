@@ -1,5 +1,4 @@
-"""Test that the notebooks of the documentation run from top to bottom and show their actual
-output."""
+"""Test that the documentation notebooks run from top to bottom and show their actual output."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ def test_a_notebook_runs_and_reproduces_its_saved_output(path: Path, tmp_path: P
     assert list(differences(nbformat.read(path, 4), executed(path, tmp_path))) == []
 
 
-def test_changed_texts_or_numbers_and_missing_pictures_are_differences() -> None:
+def test_changed_text_changed_numbers_and_missing_pictures_are_differences() -> None:
     def notebook(*outputs: Any) -> Any:
         return nbformat.v4.new_notebook(
             cells=[nbformat.v4.new_code_cell("1", outputs=list(outputs))]

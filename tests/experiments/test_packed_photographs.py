@@ -49,11 +49,11 @@ def test_frequent_pieces_have_smaller_weights() -> None:
     assert shares[1, 900] > 2 * shares[1, 3]
 
 
-def test_distilled_vectors_approximate_held_out_texts() -> None:
+def test_distilled_vectors_approximate_held_out_text() -> None:
     rng = np.random.default_rng(0)
     pieces, width = 300, 80
     truth, mixing = rng.normal(size=(pieces, 4)), rng.normal(size=(4, width))
-    # Unweighted, pieces differ most in what matters least to whole texts.
+    # Without weights, pieces differ most in what matters least for an entire text.
     stretched = truth * [8, 4, 2, 1]
     alone = stretched @ rng.normal(size=(4, width)) + 0.1 * rng.normal(size=(pieces, width))
     rows = [rng.choice(pieces, 8) for _ in range(400)]

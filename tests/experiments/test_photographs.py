@@ -44,7 +44,7 @@ def recentred(**settings: Any) -> searches.Recentred:
     return searches.Recentred(directions, centre, spread, Provenance("x"), **settings)
 
 
-def test_equalising_to_zero_is_a_projection_and_narrow_texts_are_unchanged() -> None:
+def test_equalising_to_zero_is_a_projection_and_narrow_text_is_unchanged() -> None:
     texts = normalize(torch.tensor([[0.8, 0.6, 0.0, 0.0], [0.1, 0.9, 0.3, 0.0]]).double(), dim=1)
     assert torch.allclose(recentred()(texts), texts * torch.tensor([0.0, 1.0, 1.0, 1.0]))
     assert torch.allclose(recentred(share=0.5)(texts)[:, 0], texts[:, 0] / 2)
@@ -91,7 +91,7 @@ def test_kinds_that_get_worse_are_counted_in_each_sample_and_in_both() -> None:
     assert rows["worse"].value == pytest.approx(3 / 8)
     assert rows["better"].value == pytest.approx(2 / 8)
     assert rows["worse_twice"].value == pytest.approx(1 / 4)
-    # -.2 - .2 + .2 + .1 - .2 - .1 + .2 + .1 over eight times .4 above chance.
+    # -0.2 - 0.2 + 0.2 + 0.1 - 0.2 - 0.1 + 0.2 + 0.1, over eight times 0.4 above chance.
     assert rows["removed"].value == pytest.approx(-0.1 / 3.2)
     (single,) = [row for row in tallies["single searches: photographs"].rows if row.value][:1]
     assert (single.value, single.n) == (0.25, {"searches": 16})
@@ -101,8 +101,8 @@ def test_kinds_that_get_worse_are_counted_in_each_sample_and_in_both() -> None:
 @pytest.mark.skipif(not photographs.is_present("photos"), reason="no photographs in $VLDEBIAS_REAL")
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 def test_more_reference_photographs_never_reduce_their_use() -> None:
-    """Along the texts, all 4,050 scenes together look like one group, and a sixth of them like
-    two."""
+    """Along the text differences, all 4,050 scenes together look like one group, and a sixth of
+    them like two."""
     scenes = photographs.photographs("flickr_train").features
     table = photographs.texts()
     for number in (700, len(scenes)):

@@ -21,7 +21,7 @@ def gallery(true: list[str]) -> Gallery:
 def test_a_composed_gallery_has_the_requested_shares(shares: tuple[float, float]) -> None:
     composed = gallery(["a"] * 30 + ["b"] * 90).composed("other", shares)
     assert (composed.true == "a").mean() == pytest.approx(shares[0], abs=0.02)
-    # Rows retain their labels.
+    # Rows keep their labels.
     rows = composed.features.argmax(axis=1)
     assert np.array_equal(composed.true == "a", rows < 30)
 
@@ -38,7 +38,7 @@ def test_one_outlying_cluster_widens_the_interval() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not is_present(), reason="the photographs are missing; set VLDEBIAS_REAL")
-def test_every_list_of_the_photographs_has_an_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_photograph_list_has_an_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experiment, "QUERIES", 6)
     table = pd.DataFrame(lists_of(next(all_galleries()), 0))
     assert set(map(str, DESIGNS)) < set(table["method"])

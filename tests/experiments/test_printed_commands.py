@@ -1,9 +1,9 @@
-"""Test that every command that a page prints for users' own data or weights runs with its printed
-arguments, using stand-ins for what this machine lacks (tests/experiments/stand_ins.py).
+"""Test that every command printed on a page for users' own data or weights runs with its printed
+arguments.
 
-Other tests cover the `bash` and `python` blocks that run offline unchanged
-(tests/experiments/test_readme.py), those of `eval paper` (tests/data/test_paper.py), and `vldebias
-quickstart` (tests/study/test_quickstart.py).
+Stand-ins replace what this machine lacks (tests/experiments/stand_ins.py). Other tests cover the
+`bash` and `python` blocks that run offline unchanged (tests/experiments/test_readme.py), those for
+`eval paper` (tests/data/test_paper.py), and `vldebias quickstart` (tests/study/test_quickstart.py).
 """
 
 import re
@@ -13,22 +13,22 @@ from pathlib import Path
 import pytest
 from stand_ins import (
     answers,
+    collect_pages,
     data_sets,
     features,
-    in_place_of_a_gpu,
-    in_place_of_hours,
-    in_place_of_steps,
-    in_place_of_visitors,
-    in_place_of_weights,
     pictures,
+    shorten_runs,
     tables,
+    use_cpu,
+    use_embedded_models,
+    use_two_steps,
 )
 from test_readme import ROOT, commands, known, with_output
 from typer.testing import CliRunner
 
 from vldebias.cli import app
 
-# These two folders are the largest of the user's files, and no command writes into them.
+# These two folders are the largest of the user's files, and no command writes to them.
 READ_ONLY = ("DIR", "captions")
 # Commands with separate tests: tests/cli/test_cli_records.py and test_tutorials.py.
 ELSEWHERE = (
@@ -38,12 +38,12 @@ ELSEWHERE = (
     "records check",
     "quick/images/generation",
 )
-# Output of earlier commands, which only the blocks that name it read.
+# Output of earlier commands, which is only read by the blocks that name it.
 MADE = ("sd15",)
 
 
 def printed() -> list[object]:
-    """Return the `console` blocks with commands of this package."""
+    """Return the `console` blocks with commands from this package."""
     blocks = []
     for case in with_output("console"):
         block = str(case.values[0])
@@ -54,7 +54,7 @@ def printed() -> list[object]:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Create a folder with every file and folder that a page refers to as the user's own."""
+    """Create every file and folder that a page treats as the user's own."""
     folder = tmp_path_factory.mktemp("reader")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -83,11 +83,11 @@ def test_a_printed_block_runs(
         elif entry.name in block or entry.name not in MADE:
             shutil.copytree(entry, here / entry.name, symlinks=True)
     monkeypatch.chdir(here)
-    in_place_of_weights(monkeypatch)
-    in_place_of_a_gpu(monkeypatch)
-    in_place_of_hours(monkeypatch)
-    in_place_of_steps(monkeypatch)
-    with in_place_of_visitors(monkeypatch) as served:
+    use_embedded_models(monkeypatch)
+    use_cpu(monkeypatch)
+    shorten_runs(monkeypatch)
+    use_two_steps(monkeypatch)
+    with collect_pages(monkeypatch) as served:
         for words in commands(block):
             if "a/result.json" in words:  # from two of the user's own runs
                 for name in ("a", "b"):
@@ -103,8 +103,7 @@ def test_a_printed_block_runs(
 
 
 def test_every_printed_command_is_run_by_a_test() -> None:
-    """Look for commands in fences of kinds other than `console` and `bash`, which no test would
-    find."""
+    """Look for commands in fences other than `console` and `bash`, which no test would find."""
     fences = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         for kind, block in fences.findall(path.read_text(encoding="utf-8")):

@@ -1,4 +1,4 @@
-"""Test the experiments on balanced prompts and the default's thresholds, on inputs with known
+"""Test the experiments on balanced prompts and on the thresholds of the default, with known
 answers."""
 
 import csv
@@ -40,7 +40,7 @@ def test_both_kinds_of_error_on_historical_prompts_are_counted(tmp_path: Path) -
     assert set(values(race, "written_into_one").values()) == {0.0}
 
 
-def test_historical_prompts_without_a_table_are_refused(tmp_path: Path) -> None:
+def test_historical_prompts_without_a_table_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=r"gender.*_imggen.csv"):
         dofair.read(tmp_path, "gender")
     history(tmp_path, "gender", [])
@@ -69,7 +69,7 @@ def test_invented_values_that_remain_are_counted(tmp_path: Path) -> None:
     assert rows[2]["balanced"] == pairs[2][1]
 
 
-def test_mismatched_pairs_are_refused(tmp_path: Path) -> None:
+def test_mismatched_pairs_are_rejected(tmp_path: Path) -> None:
     (tmp_path / rewritten_pairs.ORIGINALS).write_text("a nurse")
     with pytest.raises(InvalidInputError, match=r"prompts_occupations_rewrite\.txt"):
         rewritten_pairs.read_pairs(tmp_path)
@@ -107,8 +107,8 @@ def test_labels_are_compared_with_the_result(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "limit"), [("one", 1), ("shared_counter", 1), ("four", 4)])
-def test_evenness_over_workers_depends_on_their_memories(name: str, limit: int) -> None:
-    """Each memory is off by at most one image, as is an odd number of requests."""
+def test_evenness_across_workers_depends_on_their_memory(name: str, limit: int) -> None:
+    """Each memory is off by at most one image, as with an odd number of requests."""
     arranged = getattr(workers, name)
     apart = [workers.apart(arranged(np.random.default_rng(seed)), 21) for seed in range(5)]
     assert max(apart) <= limit

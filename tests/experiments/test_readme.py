@@ -1,8 +1,8 @@
-"""Test that the Python code and commands of the documentation run unchanged and print the output
-shown below them.
+"""Test that the Python code and the commands in the documentation run unchanged and print the
+output shown below them.
 
 To regenerate outputs, run `VLDEBIAS_REWRITE=1 python -m pytest -m slow
-tests/experiments/test_readme.py -k beneath`.
+tests/experiments/test_readme.py -k below`.
 """
 
 import argparse
@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 import torch
 import typer
-from stand_ins import in_place_of_steps
+from stand_ins import use_two_steps
 from typer.testing import CliRunner
 
 import vldebias
@@ -50,7 +50,7 @@ def with_output(kind: str) -> list[Any]:
     for path in FILES:
         name = path.relative_to(ROOT)
         for i, block in enumerate(blocks.finditer(path.read_text(encoding="utf-8"))):
-            # test_tutorials.py runs the other blocks of tutorials in order.
+            # test_tutorials.py runs the other tutorial blocks in order.
             is_tutorial = path.parent.name == "tutorials"
             if is_tutorial and kind != "console" and "pretrained" not in block[1]:
                 continue
@@ -59,7 +59,7 @@ def with_output(kind: str) -> list[Any]:
 
 
 def check_output(block: str, expected: str | None, path: Path, printed: str) -> None:
-    """Check that a block prints the output below it; VLDEBIAS_REWRITE=1 rewrites it."""
+    """Check that a block prints the output below it. VLDEBIAS_REWRITE=1 rewrites it."""
     if expected is None:
         return
     printed = "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
@@ -106,8 +106,8 @@ def test_printed_commands_exist_with_their_options(block: str) -> None:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use the embedded models instead of those loaded from the hub; no page prints what their
-    pictures show."""
+    """Use the embedded models in place of those from the hub. No page prints what their pictures
+    show."""
     import open_clip
     from diffusers import StableDiffusionPipeline
     from transformers import AutoTokenizer, CLIPModel
@@ -124,7 +124,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> None:
         model, preprocess, _ = load_clip()
         return model, preprocess, preprocess
 
-    in_place_of_steps(monkeypatch)
+    use_two_steps(monkeypatch)
     monkeypatch.setattr(StableDiffusionPipeline, "from_pretrained", pipeline)
     monkeypatch.setattr(open_clip, "create_model_and_transforms", clip)
     monkeypatch.setattr(open_clip, "get_tokenizer", lambda name: load_clip()[2])
@@ -136,7 +136,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("hub")
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 @pytest.mark.parametrize(("block", "expected", "path"), with_output("python"))
-def test_python_runs_and_prints_the_output_beneath(
+def test_python_code_runs_and_prints_the_output_below_it(
     block: str,
     expected: str | None,
     path: Path,
@@ -151,8 +151,8 @@ def test_python_runs_and_prints_the_output_beneath(
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
-def test_the_lines_for_an_index_run_with_stand_ins() -> None:
-    """Run the `py` block of README with a function as `embed`, and an `index` that searches
+def test_the_lines_for_an_index_run_with_test_doubles() -> None:
+    """Run the `py` block in the README with a function as `embed`, and an `index` that searches
     vectors."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```py\n(.*?)```", text, re.DOTALL)
@@ -172,10 +172,10 @@ def test_the_lines_for_an_index_run_with_stand_ins() -> None:
     assert names["found"].shape == (1, 10)
 
 
-def test_the_server_for_a_hosted_api_balances_a_client_s_request(
+def test_the_server_for_a_hosted_api_balances_a_client_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Replace the public server by a local one, and the printed port by a free one."""
+    """Replace the public server with a local one, and the printed port with a free one."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```console\n(vldebias serve .*?)```", text, re.DOTALL)
     block = block.replace("8790", str(free_port()))
@@ -184,7 +184,7 @@ def test_the_server_for_a_hosted_api_balances_a_client_s_request(
         block = block.replace("https://api.openai.com/v1", address)
         (words,) = commands(block)
         assert words[words.index("--upstream") + 1] == address
-        # The line with which a client configures its address.
+        # This is the line with which a client configures its address.
         for name, value in re.findall(r"^export (\w+)=(\S+)$", block, re.MULTILINE):
             monkeypatch.setenv(name, value)
         base_url = os.environ["OPENAI_BASE_URL"]
@@ -211,7 +211,7 @@ def test_the_server_for_a_hosted_api_balances_a_client_s_request(
 def test_the_lines_for_comfyui_link_the_nodes_and_install_the_package(
     page: str, tmp_path: Path
 ) -> None:
-    """Replace ComfyUI by a folder whose Python records its arguments."""
+    """Replace ComfyUI with a folder whose Python records its arguments."""
     text = (ROOT / page).read_text(encoding="utf-8")
     (block,) = re.findall(r"```console\n(ln -s .*?)```", text, re.DOTALL)
     nodes = tmp_path / "ComfyUI" / "custom_nodes"
@@ -250,10 +250,10 @@ def test_the_table_of_starting_points_has_six_short_blocks() -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 @pytest.mark.parametrize(("block", "expected", "path"), with_output("bash"))
-def test_commands_run_and_print_the_output_beneath(
+def test_commands_run_and_print_the_output_below_them(
     block: str, expected: str | None, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`bash` blocks run offline unchanged; `console` blocks name models on the hub or users' own
+    """`bash` blocks run offline unchanged. `console` blocks name models on the hub or users' own
     folders."""
     monkeypatch.chdir(tmp_path)
     printed = ""
@@ -273,7 +273,7 @@ def test_commands_run_and_print_the_output_beneath(
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "is_alike"),
+    ("first", "second", "is_equal"),
     [
         ("a  b 0.123\n", "a b 0.125", True),
         ("['male', 'female']", "['female', 'male']", False),
@@ -284,9 +284,9 @@ def test_commands_run_and_print_the_output_beneath(
     ],
 )
 def test_outputs_match_if_words_are_equal_and_numbers_close(
-    first: str, second: str, is_alike: bool
+    first: str, second: str, is_equal: bool
 ) -> None:
-    assert alike(first, second) == is_alike
+    assert alike(first, second) == is_equal
 
 
 MODULES = re.compile(r"`?(python -m (eval[\w.]*)((?: [\w./-]+)*))`?")
@@ -310,9 +310,8 @@ def test_a_printed_module_accepts_its_arguments(
     loaded = importlib.import_module(module)
     if arguments and (path / "__main__.py").exists():
         loaded = importlib.import_module(f"{module}.__main__")
-    if (
-        not {"argparse", "ArgumentParser", "parser"} & vars(loaded).keys()
-    ):  # a command without arguments
+    # This command does not take arguments.
+    if not {"argparse", "ArgumentParser", "parser"} & vars(loaded).keys():
         assert not arguments
         return
     parsed = []
@@ -330,4 +329,4 @@ def test_a_printed_module_accepts_its_arguments(
 
 
 class ParsedError(Exception):
-    """Raised once a command has parsed its arguments."""
+    """Raise this error once a command has parsed its arguments."""

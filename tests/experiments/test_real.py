@@ -1,5 +1,5 @@
-"""Test that contributed results are verified by digest, versions and n, and shown as rows; an empty
-row names its command."""
+"""Test that contributed results are verified by digest, versions and n and shown as rows, and that
+an empty row names its command."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Test that every committed result is readable and consistent, is quoted by a page, and that pages
+"""Test that every committed result is readable, consistent and quoted on a page, and that pages
 show its current figures."""
 
 import json
@@ -21,7 +21,7 @@ from vldebias.report.result import Measurement, Result
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "eval" / "results"
 COMMITTED = sorted(RESULTS.glob("*.json"))
-# Every task in these results compares methods by a measure of bias, and therefore has a conclusion.
+# Every task in these results compares methods by a bias measure and therefore has a conclusion.
 CONCLUDED = {
     "quickstart": 4,
     "miniature": 10,
@@ -121,7 +121,7 @@ def test_a_result_states_its_command_and_date_and_is_quoted_by_a_page() -> None:
         assert result.date, path
 
 
-def test_tables_of_pages_match_the_committed_results() -> None:
+def test_tables_on_pages_match_the_committed_results() -> None:
     for page in readme.BLOCKS:
         assert readme.render(page) == (ROOT / page).read_text(encoding="utf-8"), (
             "run python -m eval.readme"
@@ -129,7 +129,8 @@ def test_tables_of_pages_match_the_committed_results() -> None:
 
 
 def arms(**changes: float) -> training.Arms:
-    """Return accuracies of .8 and a change, with intervals of .01 on either side, at two shares."""
+    """Return accuracies of 0.8 and a change, with intervals of plus or minus 0.01, at two
+    shares."""
     rows_of_arm = {
         training.BASE: {
             share: row(value=0.8, interval=(0.79, 0.81), better="higher") for share in (0.2, 0.4)
@@ -147,7 +148,7 @@ def arms(**changes: float) -> training.Arms:
 
 def test_the_verdict_is_the_best_arm_with_a_clear_lead_or_the_usual_loss() -> None:
     assert training.best(arms(a=0.02, b=0.05, c=-0.1), (0.2, 0.4)) == "b"
-    # 0.005 is inside the interval of 0.01 on either side.
+    # 0.005 is within the interval of plus or minus 0.01.
     assert training.best(arms(a=0.005, c=-0.1), (0.2, 0.4)) == training.BASE
     assert training.best(arms(), (0.2, 0.4)) == training.BASE
 

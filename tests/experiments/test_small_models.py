@@ -1,4 +1,4 @@
-"""Test the evaluation's second synthetic world: its judge, its training, and its measures."""
+"""Test the second synthetic world of the evaluation: its judge, its training, and its measures."""
 
 from pathlib import Path
 

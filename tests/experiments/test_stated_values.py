@@ -1,4 +1,4 @@
-"""Test human counts of what Stable Diffusion 3.5 shows if a prompt states a value."""
+"""Test human counts of what Stable Diffusion 3.5 shows when a prompt states a value."""
 
 import numpy as np
 import pytest
@@ -42,7 +42,7 @@ def test_the_effective_number_of_images_is_smaller_if_prompts_differ() -> None:
     wilson_low, wilson_high = wilson_interval(60, 120)
     assert low < wilson_low - 0.1
     assert high > wilson_high + 0.1
-    # If all images of a prompt are 0 or all are 1, a prompt is worth about one image.
+    # If the images for a prompt are all 0 or all 1, a prompt is worth about one image.
     assert (low, high) == pytest.approx(wilson_interval(6, 12), abs=0.02)
     assert clustered_interval(totals, totals) == wilson_interval(120, 120)
 

@@ -1,4 +1,4 @@
-"""Test that the committed terminal outputs are current, fit the width, and break no word."""
+"""Test that the committed terminal outputs are current, fit the width, and do not break words."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def test_lines_are_few_and_fit_the_width(name: str, width: int) -> None:
     assert not any("\x1b" in line for line in lines)
 
 
-def test_no_word_of_a_table_is_broken_at_80_columns() -> None:
+def test_no_word_in_a_table_is_broken_at_80_columns() -> None:
     text = (terminal.FOLDER / "balance-80.txt").read_text(encoding="utf-8")
     words = set(" ".join(terminal.PROMPTS).split())
     words |= {"prompt", "value", "reason", "original"}

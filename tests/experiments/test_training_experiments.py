@@ -1,4 +1,5 @@
-"""Test the training experiments of eval/: the laws of their tables, each at a tiny size."""
+"""Test the training experiments in eval/: the properties of their tables, and each of them at a
+tiny size."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,13 +39,13 @@ class TestIntervals:
 
 class TestImages:
     def test_intervals_cover_other_seeds_and_other_images(self) -> None:
-        """With crossed effects of seeds and images, 95% intervals over both cover the truth; those
-        over seeds alone do so far too rarely."""
+        """With crossed effects of seeds and images, 95% intervals over both cover the truth.
+        Intervals over seeds alone cover it far too rarely."""
         generator = np.random.default_rng(1)
         both = 0
         alone = 0
         for _ in range(200):
-            easy = generator.uniform(0.3, 0.9, 100)  # the true value is .6
+            easy = generator.uniform(0.3, 0.9, 100)  # the true value is 0.6
             right = generator.random((5, 100)) < easy + generator.normal(0, 0.02, (5, 1))
             values = right.mean(1).tolist()
             rows = [hits.astype(float) for hits in right]
@@ -98,7 +99,7 @@ class TestRows:
         }
         assert changes == {(0, "b"): 1.0, (1, "b"): 2.0}
 
-    def test_a_baseline_without_the_seed_is_an_error(self) -> None:
+    def test_a_baseline_without_the_seed_raises_an_error(self) -> None:
         cells = [cell(*place, 0.1) for place in (("a", 0), ("a", 1), ("b", 1), ("b", 2))]
         with pytest.raises(KeyError):
             summed_up(cells, ("arm",), against={"arm": "a"})
@@ -167,7 +168,7 @@ def small() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def renders(small: None) -> Iterator[None]:
-    """Create a pool of ten renders per species; half of them are used for training."""
+    """Create a pool of ten renders per species, half of which are used for training."""
     patch = pytest.MonkeyPatch()
     patch.setattr(every_loss, "POOL", 480)
     patch.setattr(captions, "FEWER", 240)
@@ -198,7 +199,7 @@ def test_kinds_of_data_match_their_names() -> None:
     assert (np.diff(counts) <= 0).all()
 
 
-class TestEachOnNextToNothing:
+class TestEachExperimentOnTinyData:
     def test_wrong_pairs_have_the_requested_rate(self, small: None) -> None:
         cell = {"settings": arms("wrong_pairs")["InfoNCE"], "eta": 0.5, "seed": 0, "steps": 1}
         figures_of_cell = captions.wrong_pairs(cell)
@@ -210,7 +211,7 @@ class TestEachOnNextToNothing:
         )
 
     @pytest.mark.parametrize("noise", ["mixture", "class", "crop"])
-    def test_a_loss_that_needs_results_of_other_arms_runs_them_first(
+    def test_a_loss_that_needs_results_from_other_arms_runs_them_first(
         self, small: None, noise: str
     ) -> None:
         settings = Experiment.read("which_loss_heads").given
@@ -246,7 +247,7 @@ class TestEachOnNextToNothing:
             assert 0 <= every_loss.every_loss({**cell, "tuning": True})["validation"] <= 1
 
     @pytest.mark.parametrize("arm", ["not trained", "RINCE"])
-    def test_batch_sizes_run(
+    def test_the_batch_size_experiment_runs(
         self, arm: str, renders: None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(batch_sizes, "POOL", 480)
@@ -256,7 +257,7 @@ class TestEachOnNextToNothing:
         # A single step at a tenth of the learning rate hardly changes a trained model.
         assert 0.3 < figures_of_cell["zero_shot_accuracy"] <= 1
 
-    def test_noisy_digits_run(self) -> None:
+    def test_the_noisy_digits_experiment_runs(self) -> None:
         cell = {
             "settings": arms("noisy_digits")["InfoNCE"],
             "eta": 0.4,
@@ -310,9 +311,9 @@ class TestExperiment:
     def test_cells_that_do_not_depend_on_a_column_run_once(self) -> None:
         heads = Experiment.read("which_loss_heads")
         plan = heads.plan([], 1, 300)
-        alike = [(cell, done) for _, cell, done in plan if cell["arm"] == "not trained"]
-        assert len(alike) == 15
-        assert len({json.dumps(done) for _, done in alike if done["share"] == 0.0}) == 1
+        untrained = [(cell, done) for _, cell, done in plan if cell["arm"] == "not trained"]
+        assert len(untrained) == 15
+        assert len({json.dumps(done) for _, done in untrained if done["share"] == 0.0}) == 1
 
     def test_experiments_are_listed_if_no_name_is_given(
         self, capsys: pytest.CaptureFixture[str]

@@ -1,9 +1,9 @@
-"""Test that each tutorial runs from the first line to the last in an empty folder, and prints the
-output it shows.
+"""Test that each tutorial runs from start to finish in an empty folder, and prints the output it
+shows.
 
-Blocks of `bash` and `python` run in order on the embedded models. Blocks of `console`, and Python
-code that loads pretrained models, show the same for real weights (test_readme.py runs the latter).
-A line "..." in an output matches any lines. `VLDEBIAS_REWRITE=1` writes the printed output into the
+`bash` and `python` blocks run in order on the embedded models. `console` blocks, and Python code
+that loads pretrained models, show the same for real weights (test_readme.py runs the latter). A
+line "..." in an output matches any lines. `VLDEBIAS_REWRITE=1` writes the printed output to the
 pages.
 """
 
@@ -31,7 +31,7 @@ COLUMNS = 100
 
 
 def run_commands(code: str, folder: Path) -> str:
-    """Return what the lines of a block print in a terminal with `COLUMNS` columns."""
+    """Return what the lines in a block print in a terminal with `COLUMNS` columns."""
     printed = ""
     for line in code.replace("\\\n", " ").splitlines():
         printed += printed_in_terminal(["bash", "-euc", line], COLUMNS, folder)
@@ -52,8 +52,8 @@ def run_python(code: str, folder: Path) -> str:
 
 
 def answer_as_two_people(folder: Path) -> None:
-    """Answer the questions of `vldebias label` about the images of a folder as two annotators: both
-    give the judge's answers, but one is wrong for every tenth image."""
+    """Answer the questions from `vldebias label` about the images in a folder as two annotators.
+    Both give the judge's answers, but one of them is wrong about every tenth image."""
     from vldebias.judge.plan import GeneratedImages
     from vldebias.judge.stored import last_judgements
 
@@ -80,7 +80,8 @@ def lines_of(text: str) -> list[str]:
 
 
 def kept_lines(printed: str, expected: str) -> str:
-    """Return the printed lines that an expected output shows: all, or those around a "..."."""
+    """Return the printed lines that an expected output shows: all of them, or those around a
+    "..."."""
     lines = lines_of(printed)
     shown = lines_of(expected)
     if "..." not in shown:
@@ -92,7 +93,7 @@ def kept_lines(printed: str, expected: str) -> str:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_a_tutorial_runs_from_the_first_line_to_the_last(path: Path, tmp_path: Path) -> None:
+def test_a_tutorial_runs_from_start_to_finish(path: Path, tmp_path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     ran = 0
     for block in BLOCKS.finditer(text):

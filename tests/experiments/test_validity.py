@@ -20,8 +20,8 @@ COMMITTED = Path(__file__).parents[2] / "eval" / "results" / "validity.json"
 
 @pytest.fixture
 def cloud() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return eight-dimensional images with a gender along the first axis, and pairs that also
-    differ along the second."""
+    """Return eight-dimensional images with gender along the first axis, and pairs that also differ
+    along the second."""
     rng = np.random.default_rng(0)
     groups = np.arange(4000) % 2
     images = rng.normal(size=(4000, 9)) * 0.1
@@ -38,8 +38,9 @@ def cloud() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
 def test_the_geometry_of_a_known_cloud_is_measured_correctly(cloud):
     figures = geometry(*cloud)
     assert list(figures) == list(RANGES)
-    # Nine axes vary by 0.1 each; the tenth is 1 in every image. Texts express the attribute along
-    # two axes, only the first of which images share; queries share 1 and differ by 0.1.
+    # Nine axes vary by 0.1 each. The tenth is 1 in every image. Text expresses the attribute along
+    # two axes, only the first of which is shared with the images. Queries share 1 and differ by
+    # 0.1.
     assert figures["effective rank of images"] == pytest.approx(9, abs=0.3)
     assert figures["cosine of the attribute in images and texts"] == pytest.approx(
         0.5**0.5, abs=0.02
@@ -55,7 +56,7 @@ def test_gaps_are_differences_in_units_of_standard_deviations(cloud):
     query[1, 2] = 1.0
     none, leaning = gaps(query, images, groups)
     assert abs(none) < 0.1
-    # The groups are at 0.1 and -0.1 on the first axis; the noise on the third is 0.1.
+    # The groups are at 0.1 and -0.1 on the first axis, and the noise on the third is 0.1.
     assert leaning == pytest.approx(0.2 / 0.1, abs=0.1)
 
 
@@ -63,14 +64,14 @@ def test_lean_is_measured_along_the_pairs(cloud):
     shares = np.array([0.1, 0.4, 0.6, 0.9])
     queries = np.zeros((4, 10))
     queries[:, 9] = 1.0
-    # Leans along the pairs equal the logit of each share, so the correlation is 1, or -1 if
+    # Leans along the pairs equal the logit of each share, so the correlation is 1, or -1 if it is
     # reversed.
     queries[:, 0] = 0.01 * np.log(shares / (1 - shares))
     assert lean(queries, cloud[3], shares) == pytest.approx(1, abs=1e-3)
     assert lean(queries[::-1], cloud[3], shares) == pytest.approx(-1, abs=1e-3)
 
 
-def test_ranks_only_include_methods_of_both_models():
+def test_ranks_only_include_methods_measured_on_both_models():
     real = {"none": 9.0, "a": 0.1, "b": 0.2, "c": 0.3, "other": 0.0}
     assert correlation({"none": 0.0, "random": 0.5, "a": 1, "b": 2, "c": 3}, real) == pytest.approx(
         1
@@ -92,8 +93,8 @@ def test_the_geometry_of_the_real_model_is_within_its_range():
 
 
 def test_the_packaged_model_has_the_committed_geometry():
-    """Later versions cannot drift from the table unnoticed. Fewer pictures are used, the first of
-    the same stream."""
+    """Later versions cannot drift from the table unnoticed. Fewer pictures are used, the first ones
+    from the same stream."""
     committed = {
         (r.task, r.metric): r.value for r in Result.read(COMMITTED).rows if r.method == "none"
     }

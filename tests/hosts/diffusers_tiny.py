@@ -35,7 +35,7 @@ TABLE = yaml.load((Path(__file__).parent / "diffusers.yaml").read_text("utf-8"),
 
 
 def why_absent(library: str, name: str) -> str:
-    """Return why a library lacks a class or cannot import it; "" otherwise."""
+    """Return why a library lacks a class or cannot import it, or "" if it can be used."""
     try:
         getattr(import_module(library), name)
     except (AttributeError, ImportError, RuntimeError) as error:
@@ -44,8 +44,7 @@ def why_absent(library: str, name: str) -> str:
 
 
 def skip_without(library: str, name: str) -> None:
-    """Skip a test of a class with which the installed version of transformers cannot embed
-    texts."""
+    """Skip the test if the installed version of transformers cannot embed text with the class."""
     reason = why_absent(library, name)
     if reason:
         pytest.skip(reason)
@@ -58,7 +57,7 @@ def gender():
     )
     words = ("male", "female", "man", "woman")
     spurious = ("a photo of a man", "a photo of a woman")
-    # classes to distinguish, so that the default attaches an edit
+    # The default attaches an edit if there are classes to distinguish.
     classes = ("A photo of a dog.", "A photo of a cat.")
     return PromptSet(
         name="tiny-gender",
@@ -72,7 +71,7 @@ def gender():
 
 @contextmanager
 def quiet():
-    """Suppress the warnings of diffusers about its own imports."""
+    """Suppress the import warnings of diffusers."""
     with warnings.catch_warnings(action="ignore"):
         yield
 
@@ -90,7 +89,7 @@ def seeded(make):
 
 
 def fresh(make):
-    """Return a new text encoder with the same weights to each caller."""
+    """Return a new text encoder with the same weights for each caller."""
     first = seeded(make)
 
     def build():
@@ -128,9 +127,8 @@ class WithImages(Around):
         self, input_ids, attention_mask=None, pixel_values=None, image_grid_thw=None, **settings
     ):
         positions = settings.get("position_ids")
-        if (
-            positions is not None and positions.ndim == 3
-        ):  # time, height and width, which are equal for texts
+        # These are time, height and width, which are equal for text.
+        if positions is not None and positions.ndim == 3:
             settings["position_ids"] = positions[0]
         return self.inner(input_ids=input_ids, attention_mask=attention_mask, **settings)
 
@@ -144,7 +142,7 @@ class Glm(Around):
 
 
 class Stub(nn.Module):
-    """Stand in for a denoiser or VAE that encoding does not need, or a model that refuses
+    """Stand in for a denoiser or VAE that encoding does not need, or for a model that rejects
     prompts."""
 
     dtype = torch.float32
@@ -164,9 +162,9 @@ class Stub(nn.Module):
 
 
 def encoder(config):
-    """Build a text encoder of transformers.
+    """Build a text encoder from transformers.
 
-    config: its class, wrapper and settings.
+    config: Its class, its wrapper and its settings.
     """
     settings = {key: value for key, value in config.items() if key not in ("class", "around")}
     if isinstance(settings["vocab_size"], str):
@@ -178,15 +176,15 @@ def encoder(config):
 
 
 def made(config):
-    """Build an object of diffusers.
+    """Build a diffusers object.
 
-    config: its class, or "folder:class" of a pipeline, and arguments.
+    config: Its class, or "folder:class" for a pipeline, and its arguments.
     """
     folder, _, cls = config["class"].rpartition(":")
     arguments = {name: value for name, value in config.items() if name != "class"}
     built = getattr(import_module(f"diffusers{folder and '.pipelines.'}{folder}"), cls)(**arguments)
     for parameter in built.parameters() if isinstance(built, nn.Module) else ():
-        # some layers start at zero, which would hide the effect of the prompt
+        # Some layers start at zero, which would hide the effect of the prompt.
         if not parameter.any():
             nn.init.normal_(parameter, std=0.1)
     return built
@@ -196,11 +194,11 @@ MODELS = {name: seeded(partial(made, config)) for name, config in TABLE["models"
 ENCODERS = {name: fresh(partial(encoder, config)) for name, config in TABLE["encoders"].items()}
 
 
-def builder(entry, anew=False):
+def builder(entry, rebuild=False):
     """Return a function that builds an entry of the table once per model, or on each call with
-    `anew`."""
+    `rebuild`."""
     if isinstance(entry, dict) and "class" in entry:
-        return partial(made, entry) if anew else seeded(partial(made, entry))
+        return partial(made, entry) if rebuild else seeded(partial(made, entry))
     if isinstance(entry, dict):
         return partial(Stub, **entry)
     if not isinstance(entry, str):
@@ -217,7 +215,8 @@ def with_own_components(pipe):
 
 
 def twin(model):
-    """Copy by calling the constructor, where transformers registers recordable outputs."""
+    """Copy a component by calling its constructor, in which transformers registers recordable
+    outputs."""
     if not hasattr(model, "get_input_embeddings"):
         return copy.deepcopy(model)
     made = type(model)(copy.deepcopy(model.config))
@@ -254,7 +253,7 @@ T5_LENGTH = {"max_sequence_length": 40}
 
 
 def draw(pipe, prompt=PLAIN, **call):
-    """Return latents of two steps from one seed."""
+    """Return the latents after two steps from a fixed seed."""
     noise = torch.Generator().manual_seed(0)
     defaults = {
         "num_inference_steps": 2,
@@ -300,7 +299,7 @@ def picture(color=(90, 120, 30)):
 
 
 def pictured(call):
-    """Return arguments of a call with pictures in place of their names."""
+    """Return call arguments in which picture names are replaced by pictures."""
     known = {"IMAGE": picture, "IMAGES": lambda: [picture()], "MASK": partial(picture, "white")}
     known["FRAMES"] = lambda: [picture()] * 5
     return {name: known[value]() if str(value) in known else value for name, value in call.items()}
@@ -308,20 +307,20 @@ def pictured(call):
 
 @dataclass
 class Case:
-    """Describe a pipeline family: its class, its text side, and how `encode_prompt` and a whole
+    """Describe a pipeline family: its class, its text side, and how `encode_prompt` and the
     pipeline are called.
 
     Attributes:
-        components: parts of the text side.
-        drawing: denoiser, autoencoder and scheduler.
-        end: the token that ends a prompt; None for the last token of the prompt.
-        padded: the padded side.
-        call: further arguments of `encode_prompt`.
-        usual: further arguments of the pipeline's call; None omits one.
-        settings: attributes of the pipeline.
-        length: the length to which a call pads.
-        one_by_one: whether it accepts only a single prompt.
-        small: functions of its module that would make an image too large.
+        components: The components of the text side.
+        drawing: The denoiser, the autoencoder and the scheduler.
+        end: The token that ends a prompt, or None for the last token of the prompt.
+        padded: The padded side.
+        call: Additional arguments for `encode_prompt`.
+        usual: Additional arguments for the pipeline call. None omits an argument.
+        settings: Attributes to set on the pipeline.
+        length: The length to which a call pads prompts.
+        one_by_one: Whether the pipeline only accepts a single prompt.
+        small: Functions in its module that would make an image too large.
     """
 
     pipeline: str
@@ -341,8 +340,12 @@ class Case:
 
     @quiet()
     def make(self, is_complete=False, pipeline=None):
-        """Return a new pipeline, whole or only the text side; pipeline: another class of the
-        family."""
+        """Return a new pipeline.
+
+        Args:
+            is_complete: Whether to build all components instead of only the text side.
+            pipeline: The name of a different class in the family.
+        """
         skip_without("diffusers", pipeline or self.pipeline)
         cls = getattr(import_module("diffusers"), pipeline or self.pipeline)
         length = self.length or self.call.get("max_sequence_length")
@@ -405,7 +408,8 @@ class Case:
 
 @cache
 def shorter_class(cls, length):
-    """Return a subclass that pads prompts to a smaller default length, since cost is quadratic."""
+    """Return a subclass that pads prompts to a smaller default length, since the cost is
+    quadratic."""
     if "max_sequence_length" not in inspect.signature(cls.__call__).parameters:
         return cls
     content = {"__call__": shorter(cls.__call__, length), "__module__": cls.__module__}
@@ -413,7 +417,7 @@ def shorter_class(cls, length):
 
 
 def shorter(call, length):
-    """Return `__call__` with another default for the length to which prompts are padded."""
+    """Return `__call__` with a different default for the padded prompt length."""
 
     @functools.wraps(call)
     def shortened(*args, **kwargs):
@@ -457,8 +461,8 @@ CASES["Krea2"].settings["prompt_template_encode_start_idx"] = len(_ids)
 
 
 def three_states(pipe, draw, attach):
-    """Attach, compare the images of each state bit for bit, and check that nothing remains at the
-    end."""
+    """Attach, compare the images in each state bit for bit, and check that nothing remains
+    afterwards."""
     bare = draw()
     before = dict(vars(pipe))
     attachment = attach()
@@ -535,7 +539,7 @@ def modular(name, blocks=None):
     if the installed releases lack the class or its blocks."""
     skip_without("diffusers", f"{name}ModularPipeline")
     if name not in modular_classes():
-        # That release does not accept components in memory either.
+        # This release does not accept components in memory either.
         release = version("diffusers")
         pytest.skip(f"diffusers {release}: {name}ModularPipeline has no blocks by default")
     if blocks is None:
@@ -564,7 +568,7 @@ def modular(name, blocks=None):
 
 
 def shorter_pipeline(name, family):
-    """Return a new modular pipeline that pads prompts to fewer tokens by default, since cost is
+    """Return a new modular pipeline that pads prompts to fewer tokens by default, since the cost is
     quadratic."""
     kind = modular_classes()[name]
     settings = CASES[family].settings if family in CASES else {}

@@ -1,4 +1,4 @@
-"""Build tiny models of every class of open_clip and transformers as subjects of the same tests."""
+"""Build tiny models of every open_clip and transformers class for use in the same tests."""
 
 import copy
 from collections.abc import Callable
@@ -40,14 +40,13 @@ def before_transformers_5() -> bool:
 
 
 def skip_lost(name: str) -> None:
-    """Skip a test of a class with which the installed version of transformers cannot embed
-    texts."""
+    """Skip the test if the installed version of transformers cannot embed text with the class."""
     if name in LOST_IN_TRANSFORMERS_4 and before_transformers_5():
         pytest.skip(f"transformers {version('transformers')} cannot embed texts with {name}")
 
 
 def skip_without_folders() -> None:
-    """Skip a test of folders if the installed version of open_clip cannot load them."""
+    """Skip tests of folders if the installed version of open_clip cannot load them."""
     if open_clip.__version__.startswith("2."):
         pytest.skip(f"open_clip {open_clip.__version__} reads no folders")
 
@@ -107,7 +106,7 @@ def make_coca() -> nn.Module:
 
 
 def with_bias(model: nn.Module) -> nn.Module:
-    """Set the bias of open_clip's head. It starts at zero, which would hide a fold that ignores
+    """Set the bias of open_clip's head. It starts at zero, which would hide a merge that ignores
     it."""
     nn.init.normal_(getattr(model, "text", model).text_projection.bias)
     return model
@@ -136,9 +135,8 @@ TOWERS: dict[str, Callable[[], nn.Module]] = {
     ),
     "timm-linear": lambda: make_timm("linear"),
     "timm-mlp": lambda: make_timm("mlp"),
-    "timm": lambda: make_timm(
-        ""
-    ),  # the classifier of the trunk computes the embedding, and the head is empty
+    # The classifier of the trunk computes the embedding, and the head is empty.
+    "timm": lambda: make_timm(""),
 }
 """Image towers of every kind."""
 
@@ -190,15 +188,15 @@ def embedding(output: Any) -> Tensor:
 
 
 class Subject:
-    """A model or pipeline with texts whose embeddings can be read on several paths.
+    """Describe a model or pipeline whose text embeddings can be read through several code paths.
 
     Attributes:
-        outputs: every tensor that depends on a text, by path.
-        seen: every tensor that depends on an image, by path; "features" are embeddings before
+        outputs: Every tensor that depends on a text, by path.
+        seen: Every tensor that depends on an image, by path. "features" are embeddings before
             normalisation.
-        rows: embeddings (b, ..., d) of PROMPTS by role, before normalisation.
-        merges: whether a projection can be folded into its weights.
-        merges_images: whether this also holds for its image tower.
+        rows: Embeddings (b, ..., d) of PROMPTS by role, before normalisation.
+        merges: Whether a projection can be folded into its weights.
+        merges_images: Whether this also applies to its image tower.
     """
 
     host: Any
@@ -225,8 +223,8 @@ class Subject:
         return resolve(self.host, tokenizer=self.tokenizer)
 
     def state(self) -> Any:
-        """Return everything that could be left behind on modules: items of dictionaries,
-        otherwise identities."""
+        """Return everything that could be left behind on modules: the items of dictionaries, and
+        the identities of other objects."""
 
         def contents(value: object) -> object:
             return (
@@ -362,9 +360,8 @@ class Transformers(Subject):
     def seen(self) -> dict[str, Tensor]:
         model = self.host
         pixels = self.pixels()
-        inputs = {
-            key: rows[:2] for key, rows in self.inputs().items()
-        }  # as many as images, because the loss pairs them
+        # There are as many texts as images, because the loss pairs them.
+        inputs = {key: rows[:2] for key, rows in self.inputs().items()}
         output = model(**inputs, **pixels, return_loss=True)
         features = model.get_image_features(**pixels)
         outputs = {
@@ -386,8 +383,8 @@ class Diffusers(Subject):
         make, self.call = diffusers_tiny.FAMILIES[name]
         self.host = diffusers_tiny.with_own_components(make())
         self.merges = name != "StableDiffusion3"
-        # transformers hooks layers at the first call that returns states, and never removes the
-        # hooks
+        # At the first call that returns states, transformers adds hooks to layers and never removes
+        # them.
         self._encoded()
 
     def _encoded(self) -> Any:
@@ -410,8 +407,8 @@ SUBJECTS: dict[str, Callable[[], Subject]] = {
     **{f"transformers:{name}": partial(Transformers, name) for name in TRANSFORMERS},
     **{f"diffusers:{name}": partial(Diffusers, name) for name in diffusers_tiny.FAMILIES},
 }
-SEEING: dict[str, Callable[[], Subject]] = {
+WITH_IMAGE_TOWER: dict[str, Callable[[], Subject]] = {
     **{f"open_clip:{name}": partial(OpenClip, name) for name in TOWERS},
     **{f"transformers:{name}": partial(Transformers, name) for name in WITH_IMAGES},
 }
-"""Those with image towers, one of each kind."""
+"""One subject of each kind that has an image tower."""

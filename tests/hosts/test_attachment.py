@@ -1,4 +1,4 @@
-"""Test attachments on a fake host: three states, refusals, threads, and complete removal."""
+"""Test attachments on a fake host: three states, invalid inputs, threads, and complete removal."""
 
 import gc
 import threading
@@ -119,7 +119,7 @@ def test_an_attachment_can_be_active_disabled_and_removed(tower: Tower) -> None:
 
 
 def test_disabled_applies_to_this_thread_only(tower: Tower) -> None:
-    """With a counter on the object, calls of all other threads would be unedited."""
+    """If the state were a counter on the object, calls in all other threads would be unedited."""
     plain = tower.encode(PROMPTS)
     attachment = attach(tower)
     attached = tower.encode(PROMPTS)
@@ -154,7 +154,7 @@ def test_strength_can_be_set_at_any_time(tower: Tower) -> None:
 
 
 @pytest.mark.parametrize("strength", [1.5, float("nan"), True, "1"])
-def test_invalid_strengths_are_refused(tower: Tower, strength: Any) -> None:
+def test_invalid_strengths_are_rejected(tower: Tower, strength: Any) -> None:
     with pytest.raises(InvalidInputError, match=r"strength: expected a number in \[0, 1\], got"):
         attach(tower, strength=strength)
     assert vars(tower) == {}
@@ -174,7 +174,7 @@ def test_stated_prompts_are_left_unchanged(tower: Tower, images: int) -> None:
     )
 
 
-def test_mismatched_texts_and_roles_are_refused(tower: Tower) -> None:
+def test_mismatched_texts_and_roles_are_rejected(tower: Tower) -> None:
     def never() -> Sequence[str]:
         raise AssertionError("read, though there is no gate")
 
@@ -192,7 +192,7 @@ def test_mismatched_texts_and_roles_are_refused(tower: Tower) -> None:
 
 
 @pytest.mark.parametrize("as_function", [False, True])
-def test_texts_may_be_a_list_a_function_or_one_text_for_all_rows(
+def test_texts_may_be_a_list_a_function_or_a_single_string_for_all_rows(
     tower: Tower, as_function: bool
 ) -> None:
     rows = torch.randn(4, 6)
@@ -210,7 +210,7 @@ def test_texts_may_be_a_list_a_function_or_one_text_for_all_rows(
             attachment.apply("joint", rows, 3)  # type: ignore[arg-type]
 
 
-def test_an_edit_that_reads_prompts_needs_them(tower: Tower) -> None:
+def test_an_edit_that_depends_on_prompts_requires_them(tower: Tower) -> None:
     reads = FixedRewrite(("male", "female"), 6, Provenance("reads"))
     with EditAttachment(TowerHost(tower), {"joint": reads}) as attachment:
         assert repr(attachment).startswith(
@@ -287,7 +287,7 @@ def test_shared_objects_may_be_shared_but_not_owned() -> None:
     owning.remove()
 
 
-def test_a_host_that_fails_to_install_is_not_occupied(tower: Tower) -> None:
+def test_a_host_is_free_again_after_a_failed_installation(tower: Tower) -> None:
     class Broken(TowerHost):
         def install(self, attachment: EditAttachment) -> Callable[[], None]:
             raise RuntimeError("no place")
@@ -352,17 +352,17 @@ def test_merge_passes_the_projections_and_removes_all_hooks(tower: Tower) -> Non
         EditAttachment(foreign_host, {"joint": PROJECTION}).merge()
 
 
-ASKED = ["a photo of a doctor", "a photo of a male nurse", "a photo of a chef"]
+TEXTS = ["a photo of a doctor", "a photo of a male nurse", "a photo of a chef"]
 
 
-def test_a_host_is_found_by_the_library_of_a_base_class(gender: PromptSet) -> None:
+def test_a_host_is_found_through_the_library_of_a_base_class(gender: PromptSet) -> None:
     register_host(TowerHost)
     model = type("Finer", (Tower,), {})()
-    bare = model.encode(ASKED)
+    bare = model.encode(TEXTS)
     with vldebias.debias(model, gender) as attachment:
         expected = attachment.projections["joint"](bare)
         expected[1] = bare[1]  # states the attribute
-        torch.testing.assert_close(model.encode(ASKED), expected)
+        torch.testing.assert_close(model.encode(TEXTS), expected)
     assert vars(model) == {}
 
 
@@ -389,6 +389,6 @@ def test_an_entry_point_registers_a_host(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     "candidate", [nn.Linear, Host, "acme", type("Mine", (Host,), {"library": "open_clip"})]
 )
-def test_anything_but_a_host_is_refused(candidate: Any) -> None:
+def test_anything_but_a_host_is_rejected(candidate: Any) -> None:
     with pytest.raises(InvalidInputError, match=r"expected a subclass|open_clip"):
         register_host(candidate)

@@ -82,9 +82,8 @@ def test_encoding_once_for_all_images_of_a_prompt_warns_once():
     with pytest.warns(VldebiasWarning, match="ZImagePipeline: .*num_images_per_prompt"):
         draw(pipe, PROMPTS[:1])
     assert len(attachment.sampled) == 1
-    draw(
-        pipe, PROMPTS[:1] * 4, num_images_per_prompt=1
-    )  # already warned; a further warning would be an error
+    # The warning was already issued, and a second one would be an error.
+    draw(pipe, PROMPTS[:1] * 4, num_images_per_prompt=1)
     assert sorted(attachment.sampled) == ["female"] * 2 + ["male"] * 2
 
 
@@ -142,7 +141,7 @@ def test_chats_contain_the_balanced_prompts_of_other_languages(name, language, m
     assert torch.equal(drawn, expected)
 
 
-def test_modular_pipelines_behave_alike():
+def test_modular_pipelines_behave_the_same():
     pipe = modular("StableDiffusionXL")
     small = {
         "num_inference_steps": 2,
@@ -168,9 +167,8 @@ def test_a_block_for_single_prompts_warns_that_images_share_a_value():
         for value in ("male", "female")
     ]
     attachment = balanced(pipe)
-    states = modular_states(
-        pipe, PROMPTS[:1], num_images_per_prompt=1
-    )  # no warning, which would be an error
+    # A warning would be an error.
+    states = modular_states(pipe, PROMPTS[:1], num_images_per_prompt=1)
     with pytest.warns(VldebiasWarning, match="Flux3.*num_images_per_prompt above 1"):
         modular_states(pipe, PROMPTS[:1], num_images_per_prompt=2)
     assert len(attachment.sampled) == 1
@@ -223,7 +221,7 @@ def test_stated_prompts_and_prompts_without_a_person_are_bit_identical():
     assert attachment.sampled == [None] * 4
 
 
-def test_three_states_and_strength_as_a_share_of_the_images():
+def test_all_three_states_work_and_strength_is_the_share_of_images():
     pipe = tiny.sd()
     call = {"num_images_per_prompt": 4, "negative_prompt": "blurry", "guidance_scale": 3.0}
     bare = tiny.draw(pipe, "A photo of a nurse.", **call)
@@ -287,7 +285,7 @@ def test_balanced_prompts_are_the_default_of_pipelines():
 
 
 @pytest.mark.parametrize("method", [None, "default"])
-def test_persons_in_an_input_picture_only_change_by_explicit_request(method, caplog):
+def test_people_in_an_input_picture_only_change_on_request(method, caplog):
     from diffusers import StableDiffusionImg2ImgPipeline
 
     log_once.cache_clear()
@@ -297,7 +295,7 @@ def test_persons_in_an_input_picture_only_change_by_explicit_request(method, cap
     (notice,) = [record.message for record in caplog.records if record.name == "vldebias"]
     assert "edits given images" in notice
     assert 'default here is "cali"' in notice
-    assert "method=" not in notice  # there is nothing else to do
+    assert "method=" not in notice  # no other method is suggested
     assert "balanced-prompts" in repr(balanced(pipe))
 
 
@@ -321,7 +319,7 @@ def test_twenty_workers_draw_different_values():
     assert len(written) == 2
 
 
-def test_each_kind_of_attachment_has_only_its_own_members():
+def test_each_kind_of_attachment_only_has_its_own_members():
     sampling = ("seed", "sampled", "last_call", "calls", "log", "balancer")
     rewriting = ("rewrite", "originals")
     editing = ("projections", "apply", "stated", "gate")
@@ -333,6 +331,6 @@ def test_each_kind_of_attachment_has_only_its_own_members():
         assert not any(hasattr(attachment, name) for name in (*editing, "giving"))
 
 
-def test_stated_values_are_always_kept():
+def test_stated_values_are_always_preserved():
     with pytest.raises(InvalidInputError, match="keep_stated=False"):
         balanced(tiny.sd(), keep_stated=False)

@@ -26,7 +26,7 @@ from vldebias.hosts.host import BARE, TOKENIZING, during, reading, weights_finge
 
 
 def test_modes_are_restored_after_reading_in_several_threads() -> None:
-    """The second reader finds eval mode, which must not be what is restored at the end."""
+    """The second reader finds eval mode, and this must not be the mode restored at the end."""
     model = nn.Sequential(nn.Linear(2, 2), nn.Dropout()).train()
     first_in = threading.Event()
     second_in = threading.Event()
@@ -148,10 +148,10 @@ def test_a_worker_forked_during_tokenisation_can_tokenise() -> None:
     assert worker.exitcode == 0
 
 
-def test_the_numbers_of_a_fingerprint_never_change() -> None:
+def test_fingerprint_values_never_change() -> None:
     model, _, tokenizer = miniature.load_clip()
     fingerprint = resolve(model, tokenizer=tokenizer).fingerprint("joint")
-    # Computed from the packaged weights. Different numbers would invalidate all saved edits.
+    # Computed from the packaged weights. If these numbers change, all saved edits become invalid.
     assert fingerprint.tensors[:2] == (
         pytest.approx((0.346213, -0.215774), abs=1e-4),
         pytest.approx((19.794238, 9.866271)),
@@ -168,7 +168,8 @@ def tower(seed: int = 0, layers: int = 12, width: int = 48) -> nn.Module:
 
 @torch.no_grad()
 def perturbed(module: nn.Module, size: float) -> nn.Module:
-    """Rotate every tensor by `size` of its norm in a random direction, as training does."""
+    """Rotate every tensor by the fraction `size` of its norm in a random direction, as training
+    does."""
     copied = copy.deepcopy(module)
     for p in copied.parameters():
         step = torch.randn_like(p)
@@ -177,7 +178,7 @@ def perturbed(module: nn.Module, size: float) -> nn.Module:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_other_weights_change_the_fingerprint_and_a_cast_does_not(seed: int) -> None:
+def test_different_weights_change_the_fingerprint_and_a_cast_does_not(seed: int) -> None:
     module = tower(seed)
     for dtype in (torch.float64, torch.float16, torch.bfloat16):
         cast = copy.deepcopy(module).to(dtype)
@@ -190,7 +191,7 @@ def test_other_weights_change_the_fingerprint_and_a_cast_does_not(seed: int) -> 
     assert not weights_fingerprint(half).matches(weights_fingerprint(perturbed(module, 0.02)))
 
 
-def test_other_shapes_and_names_change_the_fingerprint() -> None:
+def test_different_shapes_and_names_change_the_fingerprint() -> None:
     assert not weights_fingerprint(tower(layers=2)).matches(weights_fingerprint(tower(layers=3)))
     assert not weights_fingerprint(tower(width=48)).matches(weights_fingerprint(tower(width=44)))
     linear = nn.Linear(3, 3)
@@ -218,7 +219,7 @@ def test_an_adapter_does_not_change_the_fingerprint() -> None:
     )
 
 
-def test_absent_weights_have_no_fingerprint_and_match_everything() -> None:
+def test_missing_weights_have_no_fingerprint_and_match_everything() -> None:
     with torch.device("meta"):
         meta = nn.Linear(4, 4)
     assert weights_fingerprint(meta) is None
@@ -232,8 +233,9 @@ def test_absent_weights_have_no_fingerprint_and_match_everything() -> None:
 
 
 @pytest.mark.parametrize("name", SUBJECTS)
-def test_every_tensor_that_affects_a_text_is_included(name: str) -> None:
-    """Exactly the tensors that receive a gradient from texts are read, and each of them matters."""
+def test_every_tensor_that_affects_the_text_features_is_included(name: str) -> None:
+    """Exactly the tensors that receive a gradient from text are included, and each of them
+    matters."""
     subject = SUBJECTS[name]()
     read = set()
     for module in subject.resolve().text_modules:
@@ -283,7 +285,7 @@ def trained() -> tuple[nn.Module, Any, CalibratedProjection]:
 
 
 @pytest.mark.parametrize("eps", [0.1, 0.01, 0.001])
-def test_a_copy_with_another_eps_is_refused(trained, eps: float) -> None:
+def test_a_copy_with_a_different_eps_is_rejected(trained, eps: float) -> None:
     model, tokenizer, edit = trained
     copied = copy.deepcopy(model)
     for norm in (module for module in copied.modules() if isinstance(module, nn.LayerNorm)):
@@ -307,7 +309,7 @@ class Shifted:
         return ids
 
 
-def test_a_tokenizer_with_other_ids_is_refused(trained) -> None:
+def test_a_tokenizer_with_different_ids_is_rejected(trained) -> None:
     model, tokenizer, edit = trained
     with pytest.raises(ProjectionMismatchError):
         vldebias.debias(copy.deepcopy(model), edit, tokenizer=Shifted(tokenizer))

@@ -1,4 +1,4 @@
-"""Test transformers and open_clip models: all paths, the gate, merging, and refusals."""
+"""Test transformers and open_clip models: all code paths, the gate, merging, and errors."""
 
 import copy
 import threading
@@ -50,7 +50,7 @@ def clip() -> Transformers:
 
 
 @torch.no_grad()
-def test_fitted_embeddings_equal_the_model_s_own(case: Transformers, gender: PromptSet) -> None:
+def test_embeddings_used_for_fitting_match_the_model(case: Transformers, gender: PromptSet) -> None:
     host = TransformersHost(case.host, case.tokenizer)
     rows = host.embed(PROMPTS)
     assert (rows.dtype, rows.device.type) == (torch.float64, "cpu")
@@ -102,7 +102,7 @@ def test_a_tower_can_only_be_attached_through_one_model(
 
 
 @pytest.mark.parametrize("name", ["ChineseCLIPModel", "SiglipTextTransformer"])
-def test_models_that_transformers_4_cannot_use_for_embeddings_are_refused(
+def test_models_that_transformers_4_cannot_use_for_embeddings_are_rejected(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transformers, "__version__", "4.57.6")
@@ -113,7 +113,7 @@ def test_models_that_transformers_4_cannot_use_for_embeddings_are_refused(
 
 
 @torch.no_grad()
-def test_ids_are_forgotten_after_use(clip: Transformers, gender: PromptSet) -> None:
+def test_ids_are_discarded_after_use(clip: Transformers, gender: PromptSet) -> None:
     """Embeddings passed directly to the head belong to no prompt, in particular not to the previous
     ones."""
     pooled = torch.randn(len(PROMPTS), 32)
@@ -124,7 +124,7 @@ def test_ids_are_forgotten_after_use(clip: Transformers, gender: PromptSet) -> N
 
 
 @torch.no_grad()
-def test_threads_do_not_mix_their_prompts(clip: Transformers, gender: PromptSet) -> None:
+def test_threads_do_not_mix_up_their_prompts(clip: Transformers, gender: PromptSet) -> None:
     """A second thread encodes its prompts between the tower and the head of the first."""
     stated = clip.inputs(["a woman"])
     unstated = clip.inputs(["a doctor"])
@@ -156,9 +156,8 @@ def test_a_saved_edit_fits_both_classes_of_a_checkpoint(
     with clip.debias(gender, keep_stated=False) as attachment:
         expected = clip.features()
         loaded = attachment.projections["joint"]
-    with vldebias.debias(
-        clip.host, loaded, keep_stated=False
-    ):  # no tokenizer, because nothing has to be read
+    # No tokenizer is needed because no ids are decoded.
+    with vldebias.debias(clip.host, loaded, keep_stated=False):
         assert torch.equal(clip.features(), expected)
     text = transformers.CLIPTextModelWithProjection.from_pretrained(tmp_path / "model").eval()
     with vldebias.debias(text, loaded, keep_stated=False):
@@ -195,7 +194,7 @@ def test_the_tokenizer_of_the_checkpoint_is_found(
         assert not attachment.stated(["a doctor"])[0]
 
 
-def test_missing_and_wrong_tokenizers_are_refused(clip: Transformers, gender: PromptSet) -> None:
+def test_missing_and_wrong_tokenizers_are_rejected(clip: Transformers, gender: PromptSet) -> None:
     bare = copy.deepcopy(bert_tokenizer())
     bare.pad_token = None
     for tokenizer in (None, "openai/clip", bare):
@@ -209,9 +208,9 @@ def test_missing_and_wrong_tokenizers_are_refused(clip: Transformers, gender: Pr
 
 
 @pytest.mark.parametrize("eos", [CLIP_IDS - 1, 2])
-def test_prompts_padded_with_the_end_token_are_read(eos: int) -> None:
-    """Old CLIP configs have 2 as the end token, and the tower then pools the first of the largest
-    ids."""
+def test_prompts_padded_with_the_end_token_are_supported(eos: int) -> None:
+    """Old CLIP configs have 2 as the end token, in which case the tower pools the first of the
+    largest ids."""
     assert clip_tokenizer().pad_token_id == clip_tokenizer().eos_token_id == CLIP_IDS - 1
     model = make("CLIPTextModelWithProjection", eos_token_id=eos)
     host = TransformersHost(model, clip_tokenizer())
@@ -226,7 +225,7 @@ def test_prompts_padded_with_the_end_token_are_read(eos: int) -> None:
     assert host.texts(ids) == [short]
 
 
-def test_unsupported_classes_are_refused(clip: Transformers, gender: PromptSet) -> None:
+def test_unsupported_classes_are_rejected(clip: Transformers, gender: PromptSet) -> None:
     blip = type("BlipModel", (transformers.BlipModel,), {"__init__": nn.Module.__init__})()
     another = make_clip()
     text = clip.host.text_model
@@ -243,9 +242,9 @@ def test_unsupported_classes_are_refused(clip: Transformers, gender: PromptSet) 
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
-def test_adapters_are_supported_or_refused(clip: Transformers, gender: PromptSet) -> None:
-    """LoRA inside the tower is part of the embedding; on the head it has to be merged before
-    folding."""
+def test_adapters_are_supported_or_rejected(clip: Transformers, gender: PromptSet) -> None:
+    """LoRA inside the tower is part of the embedding. LoRA on the head must be merged before an
+    edit can be folded in."""
     import peft
 
     plain = copy.deepcopy(clip.host)
@@ -270,9 +269,8 @@ def test_adapters_are_supported_or_refused(clip: Transformers, gender: PromptSet
             attachment.merge()
 
 
-@pytest.mark.filterwarnings(
-    "ignore:The following device_map keys:UserWarning"
-)  # the adapter of a parameter without a module
+# This warning is about the adapter of a parameter without a module.
+@pytest.mark.filterwarnings("ignore:The following device_map keys:UserWarning")
 @pytest.mark.filterwarnings("ignore:.*offloaded, so they have no fingerprint")
 @torch.no_grad()
 def test_a_model_on_two_devices_and_disk_is_supported(gender: PromptSet, tmp_path: Any) -> None:
@@ -301,11 +299,11 @@ def test_a_model_on_two_devices_and_disk_is_supported(gender: PromptSet, tmp_pat
 
 @pytest.mark.slow
 @torch.no_grad()
-def test_a_model_compiled_and_called_before_attaching_is_edited_or_refused(
+def test_a_model_compiled_and_called_before_attaching_is_edited_or_rejected(
     gender: PromptSet,
 ) -> None:
-    """Regression test: compiled code does not look for new hooks, so the edit was silently
-    ignored."""
+    """Regression test: compiled code does not look for new hooks, so the edit used to be ignored
+    silently."""
     clip = Transformers("CLIPModel")
     base = clip.features()
     compiled = torch.compile(clip.host.get_text_features, backend="eager")
@@ -320,7 +318,7 @@ def test_a_model_compiled_and_called_before_attaching_is_edited_or_refused(
 
 @torch.no_grad()
 @pytest.mark.parametrize("kind", ["clip", "custom"])
-def test_intermediates_are_refused_until_removal(
+def test_intermediates_are_rejected_until_removal(
     kind: str, gender: PromptSet, images: Tensor
 ) -> None:
     model = OPEN_CLIP[kind]()
@@ -363,7 +361,7 @@ def test_tokenizers_of_open_clip_are_decoded(gender: PromptSet) -> None:
     vldebias.debias(make_clip(vocab_size=49408), gender).remove()
 
 
-def test_the_gate_reads_a_hugging_face_tokenizer(gender: PromptSet) -> None:
+def test_the_gate_supports_a_hugging_face_tokenizer(gender: PromptSet) -> None:
     tokenizer = hf_tokenizer()
     model = make_hf()
     ids = tokenizer(PROMPTS[:3])
@@ -394,7 +392,7 @@ def test_a_method_replaced_on_the_instance_is_edited_and_restored(
 
 
 @pytest.mark.parametrize("library", ["open_clip", "transformers"])
-def test_a_fitted_edit_is_refused_without_the_tokenizer_that_finds_stated_prompts(
+def test_a_fitted_edit_is_rejected_without_the_tokenizer_that_finds_stated_prompts(
     library: str, clip: Transformers, gender: PromptSet
 ) -> None:
     if library == "open_clip":
@@ -405,7 +403,7 @@ def test_a_fitted_edit_is_refused_without_the_tokenizer_that_finds_stated_prompt
     edit = vldebias.fit_projection(model, gender, method="cali", tokenizer=tokenizer)
     with pytest.raises(InvalidInputError, match="pass tokenizer="):
         vldebias.debias(model, edit)
-    # Nothing was attached. Edits of all texts or of images need no tokenizer.
+    # Nothing was attached. Edits of all texts or of images do not need a tokenizer.
     vldebias.debias(model, edit, keep_stated=False).remove()
     vldebias.debias(model, edit, side="image").remove()
     vldebias.debias(model, edit, tokenizer=tokenizer).remove()

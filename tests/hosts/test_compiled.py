@@ -9,7 +9,7 @@ from models_tiny import IMAGES, PROMPTS, OpenClip, Transformers
 from torch import nn
 
 OPEN_CLIP = ("clip", "custom", "custom-linear", "coca", "hf-mlp")
-# the towers of XCLIP, the dual encoder, ALIGN and Chinese CLIP do not compile to a single graph
+# The towers of XCLIP, the dual encoder, ALIGN and Chinese CLIP do not compile to a single graph.
 TRANSFORMERS = ("CLIPModel", "CLIPTextModelWithProjection", "MetaClip2Model", "SiglipModel")
 
 
@@ -42,7 +42,7 @@ def why_no_whole_graphs():
 
 @pytest.fixture
 def whole_graphs(why_no_whole_graphs):
-    """Skip a test if torch cannot compile an attached model to a single graph."""
+    """Skip the test if torch cannot compile an attached model to a single graph."""
     if why_no_whole_graphs:
         pytest.skip(f"torch {torch.__version__}: no whole graph: {why_no_whole_graphs}")
 
@@ -64,7 +64,7 @@ def subject_of(name):
 
 
 def encoder(subject):
-    """Return the method or model that encodes ids of texts."""
+    """Return the method or model that encodes text ids."""
     for name in ("encode_text", "get_text_features"):
         if hasattr(subject.host, name):
             return getattr(subject.host, name)
@@ -105,8 +105,9 @@ def check_compiled(name, gender, backend, fullgraph):
 
 
 @torch.no_grad()
-def test_compiled_methods_equal_the_attached_model(gender, why_no_whole_graphs):
-    """This holds for every version of torch, and as a single graph if it can be traced."""
+def test_compiled_methods_match_the_attached_model(gender, why_no_whole_graphs):
+    """Compiled methods match with every version of torch, and are a single graph if it can be
+    traced."""
     check_compiled("clip", gender, "eager", fullgraph=not why_no_whole_graphs)
 
 
@@ -114,7 +115,7 @@ def test_compiled_methods_equal_the_attached_model(gender, why_no_whole_graphs):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*OPEN_CLIP, *TRANSFORMERS])
 @torch.no_grad()
-def test_encoding_texts_is_one_graph_in_every_class(gender, name):
+def test_text_encoding_is_a_single_graph_in_every_class(gender, name):
     check_compiled(name, gender, "aot_eager", fullgraph=True)
 
 
@@ -123,14 +124,14 @@ def test_encoding_texts_is_one_graph_in_every_class(gender, name):
 @pytest.mark.parametrize("name", ["clip", "CLIPModel"])
 @torch.no_grad()
 def test_generated_code_gives_the_same_output(gender, name):
-    """One model per library, since code generation does not depend on the class."""
+    """Test one model per library, since code generation does not depend on the class."""
     check_compiled(name, gender, "inductor", fullgraph=True)
 
 
 @pytest.mark.usefixtures("whole_graphs")
 @pytest.mark.parametrize("name", [pytest.param("clip", marks=pytest.mark.slow), "CLIPModel"])
 @torch.no_grad()
-def test_whole_models_are_one_graph(gender, name):
+def test_entire_models_compile_to_a_single_graph(gender, name):
     subject = subject_of(name)
     ids = ids_of(subject)
     images = IMAGES[: len(ids)]

@@ -1,5 +1,5 @@
-"""Test attachments in cross-attention: only the rows of the prompt change, values are sampled as
-for balanced prompts, removal is bit-identical, and other pipelines are refused."""
+"""Test attachments in cross-attention: only the prompt's rows change, values are sampled as for
+balanced prompts, removal is bit-identical, and other pipelines are rejected."""
 
 import copy
 import json
@@ -46,7 +46,7 @@ SERVED = ["StableDiffusion", "StableDiffusionXL", "PixArt", "Sana"]
 
 
 def few(name: str) -> CrossAttention:
-    """Return the method, fitted on two concepts at three times with small pictures."""
+    """Return the method fitted on two concepts at three times with small pictures."""
     size = {"height": 16, "width": 16} | FAMILIES[name][1]
     return CrossAttention(concepts=2, steps=3, seed=0, options=size)
 
@@ -144,7 +144,7 @@ def test_a_saved_and_loaded_edit_generates_the_same_pictures(
 
 
 def test_only_the_rows_of_the_prompt_change(fitted: Callable[[str], Fitted]) -> None:
-    """The unconditional half of a guided pass is unchanged in every cross-attention."""
+    """The unconditional half of a guided pass is unchanged in every cross-attention layer."""
     make, draw, edit = fitted("StableDiffusion")
     pipe = make()
     layer = dict(pipe.unet.named_modules())[edit.layers[0][0].removeprefix("unet.")]
@@ -244,9 +244,9 @@ def test_a_prompt_about_several_people_is_left_unchanged_and_recorded_as_such(
     assert tiny.changed(attached, bare) == [False, False, True, True]
 
 
-def test_an_image_has_values_of_several_attributes(tmp_path: Path) -> None:
-    """Values of both attributes are crossed; if one is stated, only the other is set. Saved by
-    role."""
+def test_an_image_gets_values_for_several_attributes(tmp_path: Path) -> None:
+    """Values of both attributes are crossed. If one is stated, only the other is set. Edits are
+    saved by role."""
     make, call = FAMILIES["StableDiffusion"]
     pipe = make()
     edits = fit_projections(pipe, [SET, AGE], method=few("StableDiffusion"))
@@ -306,7 +306,7 @@ def test_the_amount_falls_from_the_first_step_to_the_last(
     assert torch.equal(single.amounts, torch.full_like(single.amounts, 4.0))
 
 
-def test_another_number_of_steps_interpolates_between_the_fitted_times(
+def test_a_different_number_of_steps_interpolates_between_the_fitted_times(
     fitted: Callable[[str], Fitted],
 ) -> None:
     edit = fitted("StableDiffusion").edit
@@ -325,7 +325,7 @@ def test_another_number_of_steps_interpolates_between_the_fitted_times(
     "scheduler",
     [DPMSolverMultistepScheduler, EulerDiscreteScheduler, UniPCMultistepScheduler],
 )
-def test_a_fit_with_another_scheduler_does_not_warn(scheduler: Any) -> None:
+def test_a_fit_with_a_different_scheduler_does_not_warn(scheduler: Any) -> None:
     make, _ = FAMILIES["StableDiffusion"]
     pipe = make()
     with warnings.catch_warnings():
@@ -359,14 +359,14 @@ def test_the_fit_never_exceeds_its_batch_size_and_does_not_depend_on_it() -> Non
 
 
 @pytest.mark.parametrize("batch_size", [0, -1, 2.5, None])
-def test_a_batch_size_below_one_is_refused(batch_size: Any) -> None:
+def test_a_batch_size_below_one_is_rejected(batch_size: Any) -> None:
     make, _ = FAMILIES["StableDiffusion"]
     method = replace(few("StableDiffusion"), batch_size=batch_size)
     with pytest.raises(InvalidInputError, match="batch_size: expected a whole number"):
         fit_projection(make(), SET, method=method)
 
 
-def test_an_unknown_method_is_refused_before_the_fit() -> None:
+def test_an_unknown_method_is_rejected_before_the_fit() -> None:
     make, _ = FAMILIES["StableDiffusion"]
     pipe = make()
     handle = pipe.unet.register_forward_pre_hook(lambda *_: pytest.fail("the fit began"))
@@ -378,13 +378,13 @@ def test_an_unknown_method_is_refused_before_the_fit() -> None:
         handle.remove()
 
 
-def test_times_that_do_not_increase_are_refused(fitted: Callable[[str], Fitted]) -> None:
+def test_times_that_do_not_increase_are_rejected(fitted: Callable[[str], Fitted]) -> None:
     edit = fitted("StableDiffusion").edit
     with pytest.raises(InvalidInputError, match="times"):
         replace(edit, times=edit.times.flip(0))
 
 
-def test_other_weights_and_layers_are_refused(fitted: Callable[[str], Fitted]) -> None:
+def test_different_weights_and_layers_are_rejected(fitted: Callable[[str], Fitted]) -> None:
     make, _, edit = fitted("StableDiffusion")
     pipe = tiny.with_own_components(make())
     with torch.no_grad():
@@ -397,12 +397,12 @@ def test_other_weights_and_layers_are_refused(fitted: Callable[[str], Fitted]) -
 
 
 @pytest.mark.parametrize("name", ["StableDiffusion3", "Flux", "Chroma", "AuraFlow"])
-def test_joint_attention_is_refused_with_a_helpful_message(name: str) -> None:
+def test_joint_attention_is_rejected_with_a_helpful_message(name: str) -> None:
     with pytest.raises(UnsupportedHostError, match="no cross-attention that reads only the prompt"):
         fit_projection(FAMILIES[name][0](), SET, method=few(name))
 
 
-def test_invalid_requests_are_refused_with_a_message(fitted: Callable[[str], Fitted]) -> None:
+def test_invalid_requests_are_rejected_with_a_message(fitted: Callable[[str], Fitted]) -> None:
     make, draw, edit = fitted("StableDiffusion")
     pipe = make()
     method = few("StableDiffusion")
@@ -431,7 +431,7 @@ def test_invalid_requests_are_refused_with_a_message(fitted: Callable[[str], Fit
 def test_the_command_inspects_and_saves_the_edit(
     fitted: Callable[[str], Fitted], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The report has the figures of its gate, its role is the name of the prompt set, and the card
+    """The report includes the gate's figures, the role is the name of the prompt set, and the card
     mentions the denoiser."""
     make, _, edit = fitted("StableDiffusion")
     edit.save_pretrained(tmp_path / "one")

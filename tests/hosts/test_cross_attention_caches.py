@@ -1,5 +1,5 @@
-"""Test cross-attention with each cache of diffusers: the edit takes effect, values are even, and
-pictures without it equal those of the cached pipeline bit for bit; or the cache is refused."""
+"""Test cross-attention with each diffusers cache. Either the edit takes effect, values are even,
+and pictures without it equal those of the cached pipeline bit for bit, or the cache is rejected."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -59,7 +59,7 @@ CACHES: dict[str, Callable[[Any], Any]] = {
     "TextKVCache": lambda _: hooks.TextKVCacheConfig(),
 }
 SKIPPING = ("FirstBlockCache", "MagCache", "PyramidAttentionBroadcast", "SeaCache", "TaylorSeer")
-"""Caches that change the pictures of this pipeline; TextKVCache supports NucleusMoE alone."""
+"""Caches that change this pipeline's pictures. Only NucleusMoE supports TextKVCache."""
 
 Draw = Callable[..., Tensor]
 
@@ -135,7 +135,7 @@ def test_the_edit_takes_effect_with_a_cache_and_strength_zero_is_bit_identical(
 
 
 @pytest.mark.parametrize("name", ["FirstBlockCache", "MagCache"])
-def test_a_fit_is_the_same_with_a_cache_as_without(
+def test_a_fit_is_the_same_with_and_without_a_cache(
     name: str, wan: tuple[Any, Draw, dict[str, Any]]
 ) -> None:
     pipe, _, options = wan
@@ -147,7 +147,7 @@ def test_a_fit_is_the_same_with_a_cache_as_without(
     assert torch.equal(within.times, without.times)
 
 
-def test_faster_cache_is_refused_by_name(wan: tuple[Any, Draw, dict[str, Any]]) -> None:
+def test_faster_cache_is_rejected_by_name(wan: tuple[Any, Draw, dict[str, Any]]) -> None:
     pipe, draw, options = wan
     edit = fit(pipe, options)
     attachment = debias(pipe, edit)

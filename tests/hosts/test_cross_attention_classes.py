@@ -1,5 +1,5 @@
-"""Test which pipeline families of the installed diffusers have cross-attention layers in which
-values can be set; the others are refused with a message."""
+"""Test which pipeline families in the installed diffusers have cross-attention layers in which
+values can be set. The others must be rejected with a message."""
 
 import functools
 import sys
@@ -22,7 +22,7 @@ FIXED = ("prompt", "generator", "num_inference_steps", "output_type", "num_image
 
 @contextmanager
 def called(case: Any, pipe: Any) -> Iterator[dict[str, Any]]:
-    """Yield the arguments of a call of a tiny pipeline; pictures stay small inside the block."""
+    """Yield the call arguments of a tiny pipeline. Pictures stay small inside the block."""
     call = type(pipe).__call__
     kept: dict[str, Any] = {}
 
@@ -80,7 +80,7 @@ def marked(names: list[str]) -> list[Any]:
 
 @pytest.mark.filterwarnings("ignore:In CPU autocast")  # Mochi's own pipeline without a GPU
 @pytest.mark.parametrize("name", marked([*FAMILIES, *CASES]))
-def test_every_family_is_supported_or_refused_with_a_message(name: str) -> None:
+def test_every_family_is_supported_or_rejected_with_a_message(name: str) -> None:
     if name in SERVED:
         layers = layers_of(name)
         assert layers

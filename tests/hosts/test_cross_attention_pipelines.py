@@ -98,8 +98,9 @@ def with_ip_adapter() -> Any:
 class Case:
     """Describe how a pipeline is built and called.
 
-    conditional: number of branches of a guided pass with the prompt; they follow the one without
-    it.
+    Attributes:
+        conditional: The number of branches with the prompt in a guided pass. They follow the branch
+            without it.
     """
 
     make: Callable[[], Any]
@@ -211,14 +212,14 @@ def test_the_output_of_an_ip_adapter_is_not_edited(form: str) -> None:
     torch.testing.assert_close(changes[1], changes[0], atol=1e-5, rtol=1e-3)
 
 
-def test_modular_pipelines_are_refused_with_a_message() -> None:
+def test_modular_pipelines_are_rejected_with_a_message() -> None:
     with pytest.raises(UnsupportedHostError, match="a modular pipeline has no encode_prompt"):
         fit_projection(tiny.modular("StableDiffusionXL"), SET, method=METHOD)
 
 
 @pytest.mark.slow
 def test_compiling_after_attaching_gives_the_same_output(edit: Any) -> None:
-    """A pipeline that was compiled before attaching is refused."""
+    """A pipeline that was compiled before attaching is rejected."""
     pipe = tiny.with_own_components(tiny.sd())
     case = Case(tiny.sd)
     attachment = debias(pipe, edit)

@@ -1,4 +1,4 @@
-"""Test `vldebias.hosts.custom`: towers of unknown libraries in three states, and refusals."""
+"""Test `vldebias.hosts.custom`: towers from unknown libraries in three states, and errors."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -97,7 +97,7 @@ def test_a_text_tower_is_edited_in_three_states(gender: PromptSet) -> None:
 
 
 @torch.no_grad()
-def test_merging_needs_the_head(gender: PromptSet) -> None:
+def test_merging_requires_the_head(gender: PromptSet) -> None:
     clip = Clip()
     ids = counts(PROMPTS)
     attachment = vldebias.debias(clip_host(clip), gender, keep_stated=False)
@@ -145,7 +145,7 @@ def test_a_custom_pipeline_is_edited(gender: PromptSet) -> None:
     torch.testing.assert_close(got.embeds, expected)
 
 
-def a_row_less(prompts: list[str]) -> Any:
+def one_row_fewer(prompts: list[str]) -> Any:
     return counts(prompts[1:])
 
 
@@ -158,7 +158,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a module": (lambda: custom(Clip(), "head"), "'head' is a submodule; pass an embed="),
     "a row too few": (
         lambda: vldebias.debias(
-            custom(Clip(), "encode_text", embed=a_row_less), "gender", method="cali"
+            custom(Clip(), "encode_text", embed=one_row_fewer), "gender", method="cali"
         ),
         "one row",
     ),
@@ -166,13 +166,13 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refusals_give_advice(name: str) -> None:
+def test_errors_give_advice(name: str) -> None:
     make, words = REFUSED[name]
     with pytest.raises((InvalidInputError, UnsupportedHostError), match=words):
         make()
 
 
-def test_unreadable_prompts_and_outputs_are_refused(
+def test_unreadable_prompts_and_outputs_are_rejected(
     gender: PromptSet,
 ) -> None:
     clip = Clip()
@@ -232,7 +232,7 @@ def test_a_submodule_is_edited_in_three_states(gender: PromptSet) -> None:
         ("poler", "no method 'poler'; .*pooler"),
     ],
 )
-def test_a_method_that_does_not_return_the_rows_is_refused(
+def test_a_method_that_does_not_return_the_rows_is_rejected(
     gender: PromptSet, place: str, words: str
 ) -> None:
     tower = Tower()
@@ -258,9 +258,8 @@ def test_rows_of_any_type_are_stored_as_directions() -> None:
         "theirs",
     )
     assert (table.fingerprint(), table.weights) == (None, None)
-    reordered = TextTable(
-        {"b": [0.0, -1.0], "c": [10, 24], "a": [3.0, 4.0]}
-    )  # the same directions in another order
+    # These are the same directions in a different order.
+    reordered = TextTable({"b": [0.0, -1.0], "c": [10, 24], "a": [3.0, 4.0]})
     assert table.digest == reordered.digest != TextTable({"a": [3.0, 4.0]}).digest
 
 
@@ -275,7 +274,7 @@ def test_rows_of_any_type_are_stored_as_directions() -> None:
         {"a": [math.nan]},
     ],
 )
-def test_invalid_rows_are_refused(rows: dict[str, Any]) -> None:
+def test_invalid_rows_are_rejected(rows: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError, match="text embeddings"):
         TextTable(rows)
 
@@ -285,7 +284,7 @@ def test_missing_prompts_are_counted_and_listed() -> None:
         TextTable({"a": [1.0, 0.0]}).embed(list("abcdef"), "joint")
 
 
-def test_a_table_of_embeddings_is_refused(gender: PromptSet) -> None:
+def test_a_table_of_embeddings_is_rejected(gender: PromptSet) -> None:
     table = TextTable({text: torch.randn(4) for text in gender.texts})
     with pytest.raises(UnsupportedHostError, match="table of text embeddings"):
         vldebias.debias(table, gender, method="cali")

@@ -93,7 +93,7 @@ def test_passed_embeddings_stay_unchanged_and_can_be_projected_manually():
 
 
 def everything(pipe, **call):
-    """Attach as merged weights act: on both branches of guidance, and on stated prompts.
+    """Attach in the way that merged weights act: on both guidance branches and on stated prompts.
 
     P is not symmetric, so that W P differs from W P^T.
     """
@@ -102,8 +102,8 @@ def everything(pipe, **call):
     )
 
 
-def alike(edited, expected, bare):
-    """Compare up to rounding, relative to the change by the projection."""
+def is_close_to(edited, expected, bare):
+    """Compare up to rounding, relative to the change made by the projection."""
     return (edited - expected).norm() < 1e-2 * (expected - bare).norm()
 
 
@@ -124,7 +124,7 @@ def test_a_merged_checkpoint_is_self_contained_and_not_merged_again(tmp_path):
     loaded = type(pipe).from_pretrained(tmp_path)
     loaded.set_progress_bar_config(disable=True)
     assert tiny.equal_tensors(weights(loaded), weights(pipe))
-    assert alike(tiny.draw(loaded, **call), expected, tiny.draw(make(), **call))
+    assert is_close_to(tiny.draw(loaded, **call), expected, tiny.draw(make(), **call))
     with pytest.raises(
         AlreadyAttachedError,
         match=r"a merged projection: tiny-gender \(orth-cali\) at strength 1\. Load",
@@ -147,7 +147,7 @@ def test_half_precision_weights_are_rounded_once():
 
 @pytest.mark.parametrize("name", ["StableDiffusionXL", "Flux"])
 def test_merging_with_guidance_warns(name):
-    """The unconditional branch is edited too. There is no warning if the attachment also edits it,
+    """The unconditional branch is edited too. There is no warning if the attachment also edits it
     or edits nothing."""
     make, _ = tiny.FAMILIES[name]
     attachment = debias(tiny.with_own_components(make()), tiny.gender(), keep_stated=False)
@@ -189,9 +189,9 @@ def test_controlnets_are_merged_too():
     bare = draw(reference)
     everything(reference)
     everything(pipe).merge()
-    assert alike(draw(pipe), draw(reference), bare)
+    assert is_close_to(draw(pipe), draw(reference), bare)
     unet_alone.unet = pipe.unet
-    assert not alike(draw(unet_alone), draw(reference), bare)
+    assert not is_close_to(draw(unet_alone), draw(reference), bare)
 
 
 def refuses(pipe, attachment, match, is_unchanged=True):
@@ -202,7 +202,7 @@ def refuses(pipe, attachment, match, is_unchanged=True):
     assert attachment.state == "attached"
 
 
-def test_adapters_are_refused_until_they_are_fused():
+def test_adapters_are_rejected_until_they_are_fused():
     from peft import LoraConfig
 
     pipe = tiny.with_own_components(tiny.sd())
@@ -216,10 +216,10 @@ def test_adapters_are_refused_until_they_are_fused():
     pipe.fuse_lora(components=["unet"])
     pipe.unload_lora_weights()
     attachment.merge()
-    assert alike(tiny.draw(pipe), expected, bare)
+    assert is_close_to(tiny.draw(pipe), expected, bare)
 
 
-def test_missing_and_unsuitable_weights_are_refused():
+def test_missing_and_unsuitable_weights_are_rejected():
     pipe = tiny.with_own_components(tiny.pixart())
     attachment = everything(pipe)
     layer = pipe.transformer.caption_projection
@@ -233,18 +233,17 @@ def test_missing_and_unsuitable_weights_are_refused():
     refuses(pipe, attachment, "not all were found")
 
 
-def test_unets_with_another_layer_before_the_prompt_or_fused_keys_are_refused():
+def test_unets_with_an_extra_layer_before_the_prompt_or_fused_keys_are_rejected():
     pipe = tiny.with_own_components(tiny.sd())
     bare = tiny.draw(pipe)
     attachment = everything(pipe)
     expected = tiny.draw(pipe)
-    pipe.unet.register_to_config(
-        encoder_hid_dim_type="text_proj"
-    )  # not Kolors, which can be merged
+    # Unlike Kolors, this cannot be merged.
+    pipe.unet.register_to_config(encoder_hid_dim_type="text_proj")
     refuses(pipe, attachment, "no layer is known that consumes this tensor alone")
     pipe.unet.register_to_config(encoder_hid_dim_type=None)
     pipe.unet.fuse_qkv_projections()
     refuses(pipe, attachment, r"keys and values of unet\..*attn2 are fused")
     pipe.unet.unfuse_qkv_projections()
     attachment.merge()
-    assert alike(tiny.draw(pipe), expected, bare)
+    assert is_close_to(tiny.draw(pipe), expected, bare)

@@ -75,7 +75,7 @@ def test_a_previously_loaded_lora_is_part_of_the_fit(lora):
     assert torch.equal(tiny.draw(pipe), image)
 
 
-def test_a_projection_fitted_with_other_adapters_warns(lora, tmp_path):
+def test_a_projection_fitted_with_different_adapters_warns(lora, tmp_path):
     plain = tiny.sd()
     pipe = tiny.with_own_components(tiny.sd())
     without_lora = fit_projection(plain, tiny.gender())
@@ -83,11 +83,12 @@ def test_a_projection_fitted_with_other_adapters_warns(lora, tmp_path):
     with_lora = load_edit(fit_projection(pipe, tiny.gender()).save_pretrained(tmp_path))
     with debias(pipe, with_lora):
         weights = [p for name, p in pipe.text_encoder.named_parameters() if "lora_" in name]
+        # The length is multiplied by 1.004, then by 1.006 in total, and then restored.
         for factor, warnings_due in (
             (1.004, 0),
             (1.002, 1),
             (1 / 1.006008, 0),
-        ):  # 1.004 times the length, then 1.006, then 1
+        ):
             torch._foreach_mul_([weight.detach() for weight in weights], factor)
             with warnings.catch_warnings(record=True, action="always") as caught:
                 tiny.encode(pipe)
@@ -117,7 +118,7 @@ def test_lora_can_be_loaded_and_unloaded_while_attached(lora):
     ):
         states = tiny.encode(pipe)[0]
     assert torch.equal(states, attachment.projections["sequence"](tiny.encode(reference)[0]))
-    assert torch.equal(tiny.encode(pipe)[0], states)  # warned once
+    assert torch.equal(tiny.encode(pipe)[0], states)  # the warning is only issued once
     pipe.unload_lora_weights()
     assert torch.equal(tiny.draw(pipe), first)
     attachment.remove()
@@ -138,9 +139,8 @@ def test_a_pipeline_can_be_cast_while_attached():
 def test_sequential_offload_warns_that_there_is_no_fingerprint():
     pipe = tiny.with_own_components(tiny.sd())
     for model in (m for m in pipe.components.values() if isinstance(m, torch.nn.Module)):
-        cpu_offload(
-            model, torch.device("cpu")
-        )  # has the effect of enable_sequential_cpu_offload on an accelerator
+        # This has the effect of enable_sequential_cpu_offload on an accelerator.
+        cpu_offload(model, torch.device("cpu"))
     assert next(pipe.text_encoder.parameters()).is_meta
     with pytest.warns(VldebiasWarning, match="offloaded, so they have no fingerprint"):
         attachment = debias(pipe, tiny.gender())
@@ -155,7 +155,7 @@ def test_sequential_offload_warns_that_there_is_no_fingerprint():
 
 def test_an_attached_pipeline_saves_the_same_files(tmp_path):
     pipe = tiny.sd()
-    debias(pipe, tiny.gender()).remove()  # a tokenizer saves the settings of its last call
+    debias(pipe, tiny.gender()).remove()  # a tokenizer stores the settings of its last call
     pipe.save_pretrained(tmp_path / "bare")
     debias(pipe, tiny.gender())
     pipe.save_pretrained(tmp_path / "attached")
@@ -193,7 +193,7 @@ def test_a_shared_encoder_warns_once_with_advice(make):
             assert tiny.equal_tensors(tiny.encode(rebuilt), tiny.encode(pipe))
 
 
-def test_intended_calls_and_fits_do_not_warn():
+def test_valid_calls_and_fits_do_not_warn():
     pipe = tiny.sd()
     rebuilt = _components(pipe)
     attachment = debias(pipe, tiny.gender(), method="cali")
@@ -209,7 +209,7 @@ def test_intended_calls_and_fits_do_not_warn():
 
 
 @pytest.mark.parametrize("method", ["cali", "balanced-prompts"])
-def test_copying_or_pickling_an_attached_pipeline_is_refused(method):
+def test_copying_or_pickling_an_attached_pipeline_is_rejected(method):
     pipe = tiny.sd()
     attachment = debias(pipe, tiny.gender() if method == "cali" else "gender", method=method)
     for way in (copy.deepcopy, pickle.dumps):

@@ -1,5 +1,5 @@
-"""Test text sides of some families: the end of a prompt, templates, images, layers, and alternative
-wordings. Laws that all families share are in test_pipeline_contract.py."""
+"""Test the text side of some families: the end of a prompt, templates, images, layers, and
+alternative wordings. Properties that all families share are tested in test_pipeline_contract.py."""
 
 from copy import copy
 from functools import cache
@@ -16,9 +16,8 @@ from vldebias.errors import InvalidInputError
 from vldebias.hosts.pipelines.diffusers import DiffusersHost
 from vldebias.miniature import load_clip
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*LoraLoaderMixin.*:FutureWarning"
-)  # a warning of diffusers about its own mixin
+# diffusers issues this warning about its own mixin.
+pytestmark = pytest.mark.filterwarnings("ignore:.*LoraLoaderMixin.*:FutureWarning")
 REFUSED = ("BriaFibo", "HiDream", "HunyuanDiT")
 
 
@@ -36,7 +35,7 @@ def fitted(name):
 
 @cache
 def host_of(name):
-    """Return a family's host, which is shared by tests that do not change it."""
+    """Return a family's host, shared by all tests that do not change it."""
     return DiffusersHost(CASES[name].make())
 
 
@@ -77,10 +76,11 @@ def test_the_fitted_state_is_at_the_end_of_the_prompt(name):
     (states,) = tiny.rows(result[part.place])
     if states.ndim == 3:  # the layers of a token as one vector
         states = states.flatten(-2)
+    # The prompt was either padded or truncated.
     candidates = [
         len(states) - 1 - behind,
         len(states) - 1 - behind - (len(ids[0]) - len(real)),
-    ]  # padded or truncated
+    ]
     expected = [normalize(states[i].double(), dim=-1) for i in candidates if i >= 0]
     row = host.embed([prompt], part.role)[0]
     assert min(float((row - candidate).abs().max()) for candidate in expected) < 1e-6
@@ -129,7 +129,7 @@ def test_prompts_are_batched_if_their_padding_is_the_same(make, is_together, mon
     assert sizes == ([16, 16] if is_together else [1] * 20)
 
 
-def test_a_template_written_into_the_prompts_does_not_reach_the_gate():
+def test_a_template_inside_the_prompts_does_not_reach_the_gate():
     """Z-Image writes its chat template into the list of prompts; "user" is not a word of the
     prompt."""
     case = CASES["ZImage"]
@@ -164,8 +164,8 @@ def test_tokens_that_show_the_image_stay_unchanged(name):
         assert not torch.equal(attached[i, start], bare[i, start])
 
 
-def test_layers_other_than_the_fitted_ones_are_refused():
-    """They may have the same width, but they are a different space."""
+def test_layers_other_than_the_fitted_ones_are_rejected():
+    """Other layers may have the same width, but they are a different space."""
     case = CASES["Flux2Klein"]
     pipe = case.make()
     debias(pipe, fitted("Flux2Klein"))
@@ -178,7 +178,7 @@ NURSE = "A photo of a nurse."
 PERSON = "A photo of a female nurse."
 
 
-def test_an_attached_model_encodes_other_wordings_itself():
+def test_an_attached_model_encodes_additional_wordings_itself():
     model, _, tokenizer = load_clip()
     stated = [
         f"A photo of a {value} {job}."
@@ -195,7 +195,7 @@ def test_an_attached_model_encodes_other_wordings_itself():
     torch.testing.assert_close(changed.norm(dim=1), bare.norm(dim=1))
 
 
-def test_a_single_wording_equals_its_prompt_bit_for_bit():
+def test_a_single_wording_is_bit_identical_to_its_prompt():
     pipe = tiny.sd()
     call = {"guidance_scale": 3.0, "negative_prompt": "old", "num_images_per_prompt": 2}
     texts = ("A photo of a nurse of any gender.", NURSE, PERSON)
@@ -224,7 +224,7 @@ def test_each_value_averages_the_states_at_every_position(make):
                     )
 
 
-def test_wordings_of_another_length_are_refused_without_padding():
+def test_wordings_of_a_different_length_are_rejected_without_padding():
     case = CASES["QwenImage"]
     pipe = case.make()
     message = r"'suffix': the wordings' states have shape \(1, \d+, \d+\), but the prompts'"

@@ -39,11 +39,11 @@ def test_prompts_encoded_for_n_images_are_balanced_and_recorded(pipe, attachment
     assert encoded.is_encoding
     assert Counter(encoded.values) == {"female": 3, "male": 3}
     draw(pipe, embeddings)
-    told = attachment.last_call
-    assert not told.is_encoding
-    assert told.id != encoded.id
+    last_call_record = attachment.last_call
+    assert not last_call_record.is_encoding
+    assert last_call_record.id != encoded.id
     for name in ("prompts", "written", "values", "reasons", "people", "seed"):
-        assert getattr(told, name) == getattr(encoded, name)
+        assert getattr(last_call_record, name) == getattr(encoded, name)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-"""Test the laws that every host satisfies: three states on every path, the gate, copies, gradients,
-merging, and complete removal."""
+"""Test the properties that every host must have: three states on every code path, the gate, copies,
+gradients, merging, and complete removal."""
 
 import gc
 import pickle
@@ -90,7 +90,7 @@ def test_rows_are_projected_unless_stated(subject: Subject, gender: PromptSet) -
         torch.testing.assert_close(kept[role][plain], rows[role][plain])
 
 
-def test_no_prompts_give_no_rows(example: Subject) -> None:
+def test_an_empty_list_of_prompts_gives_no_rows(example: Subject) -> None:
     host = example.resolve()
     for role in host.roles:
         rows = host.embed([], role)
@@ -98,11 +98,10 @@ def test_no_prompts_give_no_rows(example: Subject) -> None:
         assert (rows.shape, rows.dtype) == ((0, row.shape[1]), row.dtype)
 
 
-@pytest.mark.filterwarnings(
-    "ignore:.*two branches of guidance"
-)  # as the error message for a pipeline recommends
+# The error message for a pipeline recommends this.
+@pytest.mark.filterwarnings("ignore:.*two branches of guidance")
 @torch.no_grad()
-def test_merging_preserves_the_output_or_is_refused(subject: Subject, gender: PromptSet) -> None:
+def test_merging_preserves_the_output_or_is_rejected(subject: Subject, gender: PromptSet) -> None:
     before = subject.state()
     weights = [parameter.clone() for parameter in subject.parameters()]
     attachment = subject.debias(gender, keep_stated=False, strength=0.5)
@@ -117,7 +116,7 @@ def test_merging_preserves_the_output_or_is_refused(subject: Subject, gender: Pr
     attachment.merge()
     assert attachment.state == "merged"
     assert subject.state() == before
-    if not subject.resolve().generative:  # in a pipeline the denoiser changes, see test_diffusers
+    if not subject.resolve().generative:  # in a pipeline, the denoiser changes; see test_diffusers
         for key, merged in subject.outputs().items():
             torch.testing.assert_close(merged, attached[key], atol=1e-5, rtol=1e-4, msg=key)
     with pytest.raises(VldebiasError, match="made the projection part of the weights"):
@@ -191,7 +190,7 @@ def test_fitting_preserves_modes_and_gradients_and_ignores_edits(
     assert all(parameter.grad is None for parameter in example.parameters())
 
 
-def test_one_attachment_at_a_time_and_none_after_an_error(
+def test_only_one_attachment_is_allowed_and_none_remains_after_an_error(
     example: Subject, gender: PromptSet, age: PromptSet
 ) -> None:
     before = example.state()
@@ -212,7 +211,7 @@ def test_one_attachment_at_a_time_and_none_after_an_error(
     example.debias(age).remove()
 
 
-def test_nothing_keeps_a_host_alive(example: Subject, gender: PromptSet) -> None:
+def test_no_reference_keeps_a_host_alive(example: Subject, gender: PromptSet) -> None:
     example.debias(gender)
     assert vldebias.attachment_of(example.host) is not None
     gone = weakref.ref(example.host)
@@ -225,7 +224,7 @@ def test_nothing_keeps_a_host_alive(example: Subject, gender: PromptSet) -> None
 
 
 @torch.no_grad()
-def test_saved_edits_attach_and_edits_of_other_models_are_refused(
+def test_saved_edits_can_be_attached_and_edits_for_other_models_are_rejected(
     example: Subject, gender: PromptSet, tmp_path: Any
 ) -> None:
     with example.debias(gender) as attachment:

@@ -1,5 +1,5 @@
-"""Test the image side of image-text models: all paths, three states, merging, both sides, and
-refusals."""
+"""Test the image side of image-text models: all code paths, three states, merging, both sides, and
+errors."""
 
 import copy
 
@@ -7,9 +7,9 @@ import pytest
 import torch
 from models_tiny import (
     PROMPTS,
-    SEEING,
     STATED,
     TRANSFORMERS,
+    WITH_IMAGE_TOWER,
     OpenClip,
     Transformers,
     equal_outputs,
@@ -30,9 +30,8 @@ from vldebias.hosts import resolve
 from vldebias.prompts import PromptSet
 
 KINDS = pytest.mark.parametrize("name", ["open_clip:clip", "transformers:CLIPModel"])
-EVERY = pytest.mark.parametrize(
-    "name", [name for name in SEEING if "timm-" not in name]
-)  # classes whose towers end in other layers
+# Classes whose towers end in different layers.
+EVERY = pytest.mark.parametrize("name", [name for name in WITH_IMAGE_TOWER if "timm-" not in name])
 BOTH = (
     "open_clip:clip",
     "open_clip:coca",
@@ -45,8 +44,8 @@ TEXT_ONLY = [name for name in TRANSFORMERS if "Text" in name]
 
 @torch.no_grad()
 @EVERY
-def test_every_path_of_images_is_edited_in_three_states(name: str, gender: PromptSet) -> None:
-    subject = SEEING[name]()
+def test_every_image_code_path_is_edited_in_three_states(name: str, gender: PromptSet) -> None:
+    subject = WITH_IMAGE_TOWER[name]()
     model = subject.host
     before = subject.state()
     base = subject.seen()
@@ -89,7 +88,7 @@ def test_every_path_of_images_is_edited_in_three_states(name: str, gender: Promp
 @torch.no_grad()
 @KINDS
 def test_both_sides_use_one_projection(name: str, gender: PromptSet) -> None:
-    subject = SEEING[name]()
+    subject = WITH_IMAGE_TOWER[name]()
     before = subject.state()
     x = subject.seen()["features"]
     z = subject.rows()["joint"]
@@ -122,10 +121,11 @@ def test_images_never_count_as_stated(gender: PromptSet, images: Tensor) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "side"), [*((name, "image") for name in SEEING), *((n, "both") for n in BOTH)]
+    ("name", "side"),
+    [*((name, "image") for name in WITH_IMAGE_TOWER), *((n, "both") for n in BOTH)],
 )
-def test_merged_equals_attached_or_is_refused(name: str, side: str, gender: PromptSet) -> None:
-    subject = SEEING[name]()
+def test_merged_equals_attached_or_is_rejected(name: str, side: str, gender: PromptSet) -> None:
+    subject = WITH_IMAGE_TOWER[name]()
     before = subject.state()
     weights = copy.deepcopy(subject.host.state_dict())
     attachment = subject.debias(gender, keep_stated=False, strength=0.5, side=side)
@@ -160,10 +160,11 @@ def test_merged_equals_attached_or_is_refused(name: str, side: str, gender: Prom
 
 
 @pytest.mark.parametrize("side", [None, "both"])
-def test_a_host_reads_its_model_again_after_a_merge_of_images(
+def test_a_host_rereads_its_model_after_images_are_merged(
     side: str | None, gender: PromptSet
 ) -> None:
-    """This also applies if the edit is attached to a copy of the host with other sides."""
+    """The host also rereads its model if the edit is attached to a copy of the host with other
+    sides."""
     subject = OpenClip(make_clip())
     host = resolve(subject.host, tokenizer=subject.tokenizer)
     attachment = vldebias.debias(host, gender, method="cali", side=side)
@@ -190,7 +191,7 @@ def test_a_text_tower_has_no_image_side(gender: PromptSet) -> None:
 
 @KINDS
 def test_all_sides_allow_only_one_attachment(name: str, gender: PromptSet, age: PromptSet) -> None:
-    subject = SEEING[name]()
+    subject = WITH_IMAGE_TOWER[name]()
     for first, second in (
         ("text", "image"),
         ("image", "text"),
@@ -202,11 +203,10 @@ def test_all_sides_allow_only_one_attachment(name: str, gender: PromptSet, age: 
             pytest.raises(AlreadyAttachedError, match="already has"),
         ):
             subject.debias(age, side=second)
-    another = SEEING[name]()
+    another = WITH_IMAGE_TOWER[name]()
     tower = "visual" if hasattr(subject.host, "visual") else "visual_projection"
-    setattr(
-        another.host, tower, getattr(subject.host, tower)
-    )  # the same tower through another model
+    # This is the same tower in a different model.
+    setattr(another.host, tower, getattr(subject.host, tower))
     with (
         subject.debias(gender, side="image"),
         pytest.raises(AlreadyAttachedError, match="already has"),
@@ -224,13 +224,13 @@ def shifted(model: nn.Module, tower: nn.Module) -> nn.Module:
     return changed
 
 
-def test_projections_of_other_image_towers_are_refused(gender: PromptSet) -> None:
+def test_projections_for_other_image_towers_are_rejected(gender: PromptSet) -> None:
     model = make_clip()
     known = {"tokenizer": tokenizer_for(model)}
     projection = vldebias.fit_projection(model, gender, **known)
     seeing = shifted(model, model.visual)
     reading = shifted(model, model.transformer)
-    # The image tower does not matter for an edit of texts.
+    # The image tower does not matter for a text edit.
     vldebias.debias(seeing, projection, **known).remove()
     for side in ("image", "both"):
         vldebias.debias(copy.deepcopy(model).half(), projection, side=side, **known).remove()
@@ -240,7 +240,6 @@ def test_projections_of_other_image_towers_are_refused(gender: PromptSet) -> Non
             vldebias.debias(seeing, projection, side=side, **known)
         with pytest.raises(ProjectionMismatchError, match=r"CLIP: .*fitted on different weights"):
             vldebias.debias(reading, projection, side=side, **known)
-    unknown = projection.with_provenance(
-        image_fingerprint=None
-    )  # fitted on a text tower only, so its texts are compared
+    # An edit fitted on a text tower alone has no image fingerprint, so its text is compared.
+    unknown = projection.with_provenance(image_fingerprint=None)
     vldebias.debias(seeing, unknown, side="image").remove()

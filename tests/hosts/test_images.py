@@ -1,4 +1,4 @@
-"""Test image towers: features equal the model's own, and every change of them changes the
+"""Test image towers: their features match the model's own, and every change to a tower changes the
 digest."""
 
 import copy
@@ -41,7 +41,7 @@ def plain(size: int = 32) -> transforms.Compose:
 
 
 @pytest.mark.parametrize("name", TRANSFORMERS)
-def test_transformers_features_equal_forward(name: str) -> None:
+def test_transformers_features_match_forward(name: str) -> None:
     skip_lost(name)
     model = models_tiny.made(name)
     processor = processor_of(name)
@@ -55,14 +55,13 @@ def test_transformers_features_equal_forward(name: str) -> None:
         expected = model(input_ids=ids, attention_mask=torch.ones_like(ids), **inputs).image_embeds
     assert torch.allclose(normalize(features, dim=1), expected, atol=1e-5)
     assert not torch.allclose(expected[0], expected[1], atol=1e-3)
-    assert not torch.allclose(
-        features.norm(dim=1), torch.ones(3), atol=1e-3
-    )  # before normalisation
+    # These are the features before normalisation.
+    assert not torch.allclose(features.norm(dim=1), torch.ones(3), atol=1e-3)
     assert encoder.fingerprint is not None
 
 
 @pytest.mark.parametrize("name", models_tiny.OPEN_CLIP)
-def test_open_clip_features_equal_forward(name: str) -> None:
+def test_open_clip_features_match_forward(name: str) -> None:
     torch.manual_seed(1)
     model = models_tiny.OPEN_CLIP[name]()
     preprocess = plain()
@@ -116,7 +115,7 @@ def test_every_weight_and_buffer_of_the_tower_affects_the_digest(name: str) -> N
         digest(model.to("meta"))
 
 
-def test_classes_and_settings_of_modules_affect_the_digest() -> None:
+def test_module_classes_and_settings_affect_the_digest() -> None:
     """None of these changes a weight."""
     model = models_tiny.make_clip()
     block = model.visual.transformer.resblocks[0]
@@ -149,7 +148,7 @@ DESCRIBED = [
 ]
 
 
-def test_descriptions_of_preprocessing_are_distinct_and_stable() -> None:
+def test_preprocessing_descriptions_are_distinct_and_stable() -> None:
     def describe(build):
         return image_encoder(models_tiny.make_clip(), build()).preprocessing
 
@@ -165,7 +164,7 @@ def test_descriptions_of_preprocessing_are_distinct_and_stable() -> None:
     [lambda image: greyed(image), transforms.Compose([transforms.Lambda(greyed)])],
     ids=["lambda", "transforms.Lambda"],
 )
-def test_unidentifiable_preprocessing_is_refused(preprocess: Any) -> None:
+def test_unidentifiable_preprocessing_is_rejected(preprocess: Any) -> None:
     model = models_tiny.make_clip()
     with pytest.raises(InvalidInputError, match="preprocessing="):
         image_encoder(model, preprocess)
@@ -175,7 +174,7 @@ def test_unidentifiable_preprocessing_is_refused(preprocess: Any) -> None:
     )
 
 
-def test_missing_image_towers_and_pixels_are_refused() -> None:
+def test_missing_image_towers_and_pixels_are_rejected() -> None:
     with pytest.raises(UnsupportedHostError, match="SiglipTextModel: no image tower"):
         image_encoder(models_tiny.made("SiglipTextModel"), plain())
     for made, message in (

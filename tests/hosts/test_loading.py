@@ -14,9 +14,7 @@ from vldebias.hosts.loading import load_host
 
 
 @pytest.mark.parametrize("dtype", [None, "bfloat16"])
-def test_the_miniature_and_folders_of_diffusers_are_loaded(
-    dtype: str | None, tmp_path: Path
-) -> None:
+def test_the_miniature_and_diffusers_folders_are_loaded(dtype: str | None, tmp_path: Path) -> None:
     expected = getattr(torch, dtype or "float32")
     for name in ("miniature", str(miniature.weights_dir())):
         loaded = load_host(name, dtype=dtype)

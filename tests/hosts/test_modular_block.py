@@ -1,4 +1,4 @@
-"""Test the block for Modular Diffusers, loaded from its folder as from the hub."""
+"""Test the block for Modular Diffusers, loaded from its folder as it would be from the hub."""
 
 import warnings
 from pathlib import Path

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 def turned(people):
-    """Return the rewritten prompt of an image, by simple replacement."""
+    """Return the rewritten prompt for an image, by simple replacement."""
     (_, nurse), (_, chef) = people
     words = {"female": ("woman", "her"), "male": ("man", "his")}[nurse]
     return "A {}, a nurse with {} chart, talks to a {} chef.".format(*words, chef)
@@ -43,7 +43,7 @@ def test_pictures_are_generated_from_the_rewritten_originals(name):
 
 
 @pytest.mark.parametrize("originals", [[ORIGINAL], None])
-def test_every_encoding_of_a_call_has_the_values_of_all_persons(originals):
+def test_every_encoding_in_a_call_has_the_values_of_all_people(originals):
     """HunyuanDiT encodes a prompt with two encoders."""
     drawing = CASES["HunyuanDiT"]
     pipe = drawing.make(is_complete=True)
@@ -58,7 +58,7 @@ def test_every_encoding_of_a_call_has_the_values_of_all_persons(originals):
     assert torch.equal(drawn, bare)
 
 
-def test_a_modular_pipeline_reads_originals():
+def test_a_modular_pipeline_supports_originals():
     pipe = modular("StableDiffusionXL")
     bare = tiny.draw_modular(modular("StableDiffusionXL"), ["A woman, a nurse."])
     attachment = debias(pipe, "gender", method="balanced-prompts")
@@ -97,7 +97,7 @@ def test_originals_are_counted_independently_of_the_rewriter():
 
 
 @pytest.mark.parametrize("strength", [1.0, 0.0])
-def test_another_number_of_originals_is_refused(strength):
+def test_a_wrong_number_of_originals_is_rejected(strength):
     pipe = tiny.sd()
     with debias(pipe, "gender") as attachment:
         attachment.strength = strength
@@ -130,7 +130,7 @@ def test_originals_apply_to_one_attachment_block_and_thread():
     assert seen == [None]
 
 
-def test_a_refiner_shows_the_persons_of_the_base():
+def test_a_refiner_shows_the_same_people_as_the_base():
     base, refiner = tiny.sd(), tiny.sd(StableDiffusionImg2ImgPipeline)
     size = refiner.unet.config.sample_size * refiner.vae_scale_factor
     call = {"image": torch.zeros(1, 3, size, size), "num_inference_steps": 2}

@@ -83,7 +83,7 @@ def test_all_passes_are_disabled_scaled_and_removed_together():
         assert again.state == "attached"
 
 
-def test_unsuitable_later_passes_are_refused_and_nothing_remains_attached():
+def test_unsuitable_later_passes_are_rejected_and_nothing_remains_attached():
     base, refiner = pipelines()
     with pytest.raises(InvalidInputError, match="inserts values into prompts"):
         debias([base, refiner], "gender", method="cali")

@@ -1,7 +1,7 @@
-"""Test the laws that every pipeline satisfies, classic and modular.
+"""Test the properties that every pipeline must have, classic or modular.
 
 They specify what an attachment edits and what it leaves unchanged, that removal restores
-everything, and that merged weights generate the same pictures. To add a class, add an entry in
+everything, and that merged weights generate the same pictures. To add a class, add an entry to
 diffusers.yaml.
 """
 
@@ -21,15 +21,14 @@ from vldebias.errors import UnsupportedHostError, VldebiasError
 from vldebias.hosts.pipelines.calls import same_values
 
 pytestmark = [
-    pytest.mark.filterwarnings(
-        "ignore:.*LoraLoaderMixin.*:FutureWarning"
-    ),  # a warning of diffusers about its own mixin
+    # diffusers issues this warning about its own mixin.
+    pytest.mark.filterwarnings("ignore:.*LoraLoaderMixin.*:FutureWarning"),
     pytest.mark.filterwarnings("ignore:.*trust_remote_code.*"),
     pytest.mark.filterwarnings("ignore:In CPU autocast:UserWarning"),  # Mochi
     # The text embeddings of random towers are close to each other.
     pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning"),
 ]
-# test_pipelines.py tests that exactly these are refused for their text sides.
+# test_pipelines.py tests that exactly these are rejected because of their text sides.
 SERVED = [name for name in CASES if name not in ("BriaFibo", "HiDream", "HunyuanDiT")]
 
 
@@ -39,7 +38,7 @@ SERVED = [name for name in CASES if name not in ("BriaFibo", "HiDream", "Hunyuan
 class TextSide(NamedTuple):
     make: Callable[[], Any]
     states: Callable[..., Any]
-    """(pipe, **call) -> what it gives for the prompts PLAIN and STATED, by place or by name."""
+    """(pipe, **call) -> its output for the prompts PLAIN and STATED, by position or by name."""
     is_modular: bool = False
 
 
@@ -102,8 +101,8 @@ def test_the_states_of_a_prompt_are_edited_and_nothing_else_changes(name: str) -
 
 
 def assert_edited(name: str, bare: Any, edited: Any, attachment: Any) -> None:
-    """Check that each state of the prompt equals the output of the fitted edit, and that every
-    other output is unchanged."""
+    """Check that each prompt state equals the output of the fitted edit, and that every other
+    output is unchanged."""
     is_modular = TEXT_SIDES[name].is_modular
     edited_keys = set()
     for part in attachment.host.parts:
@@ -153,7 +152,8 @@ def negative_is_slow(name: str) -> bool:
     marked([name for name in TEXT_SIDES if not TEXT_SIDES[name].is_modular], negative_is_slow),
 )
 def test_the_states_of_a_negative_prompt_change_only_on_request(name: str) -> None:
-    """Pictures are tested below; modular pipelines encode it in a separate block."""
+    """Pictures are tested below. Modular pipelines encode the negative prompt in a separate
+    block."""
     side = TEXT_SIDES[name]
     pipe = side.make()
     if "negative_prompt" not in inspect.signature(pipe.encode_prompt).parameters:
@@ -184,7 +184,7 @@ def test_the_states_of_a_negative_prompt_change_only_on_request(name: str) -> No
 class Whole(NamedTuple):
     make: Callable[[], Any]
     draw: Callable[..., torch.Tensor]
-    """(pipe, prompts) -> latents, those of one prompt together, guided by a negative prompt."""
+    """(pipe, prompts) -> latents grouped by prompt and guided by a negative prompt."""
     is_slow: bool = True
     is_guided: bool = True
     must_merge: bool = False
@@ -265,8 +265,8 @@ def over_pipelines(names: Any) -> Any:
 
 @over_pipelines(WITH_OTHER_CLASSES)
 def test_the_pictures_of_a_prompt_change_until_removal(name: str) -> None:
-    """The second prompt states its value: its pictures, and therefore the negative prompt, their
-    order and all other inputs, are byte-identical."""
+    """The second prompt states its value, so its pictures must be byte-identical. This also shows
+    that the negative prompt, the order and all other inputs are unchanged."""
     case = WITH_OTHER_CLASSES[name]
     pipe = case.make()
     attach = partial(debias, pipe, tiny.gender(), method="cali", lam=1e6)
@@ -280,8 +280,8 @@ def test_the_pictures_of_a_prompt_change_until_removal(name: str) -> None:
     [name for name in (*WHOLE, "StableDiffusionXL, modular") if WITH_OTHER_CLASSES[name].is_guided]
 )
 def test_the_negative_prompt_changes_on_request(name: str) -> None:
-    """This validates the test above: pictures of the stated prompt reveal an edited negative
-    prompt."""
+    """This validates the test above: an edited negative prompt would change the pictures of the
+    stated prompt."""
     case = WITH_OTHER_CLASSES[name]
     pipe = case.make()
     bare = case.draw(pipe, [STATED])
@@ -291,9 +291,9 @@ def test_the_negative_prompt_changes_on_request(name: str) -> None:
 
 @over_pipelines(WHOLE)
 def test_a_merged_pipeline_generates_the_same_pictures(name: str) -> None:
-    """Merge into a copy of the denoiser, or refuse with advice.
+    """Merge into a copy of the denoiser, or raise an error with advice.
 
-    Like merged weights, the attachment edits both branches of guidance and stated prompts. P is not
+    Like merged weights, the attachment edits both guidance branches and stated prompts. P is not
     symmetric, so that W P differs from W P^T.
     """
     case = WHOLE[name]

@@ -1,5 +1,5 @@
-"""Test that every pipeline class of the installed diffusers is attached or refused, and special
-cases of some. Laws that all pipelines share are in test_pipeline_contract.py."""
+"""Test that every pipeline class in the installed diffusers is attached or rejected, and some
+special cases. Properties that all pipelines share are tested in test_pipeline_contract.py."""
 
 import inspect
 from importlib.metadata import version
@@ -32,8 +32,8 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 def why_not(kind):
-    """Return why the source of a class makes it unsupported; "" if it is supported, "half" if only
-    its prompts are."""
+    """Return why a class is unsupported according to its source, "" if it is supported, or "half"
+    if only its prompts are."""
     try:
         source = source_of(kind)
     except UnsupportedHostError:
@@ -48,7 +48,7 @@ def why_not(kind):
     return ""
 
 
-def test_every_class_of_this_release_is_attached_or_refused_by_its_name():
+def test_every_class_in_this_release_is_attached_or_rejected_by_name():
     reasons = {name: why_not(cls) for name, cls in classic_classes().items()}
     for reason in ("another way", "half"):
         refused = {name for name in reasons if reasons[name] == reason}
@@ -58,7 +58,7 @@ def test_every_class_of_this_release_is_attached_or_refused_by_its_name():
 
 
 @pytest.mark.parametrize("name", ["BriaFibo", "HiDream", "HunyuanDiT"])
-def test_tiny_pipelines_are_refused_for_the_reason_in_their_source(name):
+def test_tiny_pipelines_are_rejected_for_the_reason_in_their_source(name):
     """All others are supported, see test_pipeline_contract.py."""
     assert why_not(type(CASES[name].make()))
     with pytest.raises(UnsupportedHostError):
@@ -85,7 +85,7 @@ def test_sd3_without_t5_has_no_role_for_it_and_its_zeros_are_unchanged():
     assert not tiny.encode(pipe)[0][:, 77:].any()
 
 
-def test_missing_encoders_are_refused_by_name():
+def test_missing_encoders_are_rejected_by_name():
     with pytest.raises(UnsupportedHostError, match="text encoders"):
         debias(tiny.sd(text_encoder=None, tokenizer=None), tiny.gender(), method="cali")
     with pytest.raises(UnsupportedHostError, match=r"vldebias\.hosts\.custom"):
@@ -103,7 +103,7 @@ def test_prompts_are_padded_as_in_a_call():
 
 
 @pytest.mark.parametrize("make", [tiny.sdxl, tiny.sd3])
-def test_another_layer_is_a_different_space_and_refused(make):
+def test_a_different_layer_is_a_different_space_and_is_rejected(make):
     pipe = make()
     attachment = debias(pipe, tiny.gender(), method="cali")
     with pytest.raises(InvalidInputError, match="clip_skip"):
@@ -132,7 +132,7 @@ def test_a_modular_pipeline_is_attached_once_and_its_blocks_can_be_copied():
 
 
 @pytest.mark.parametrize("name", ["StableDiffusionXL", "StableDiffusion3", "Flux"])
-def test_a_modular_pipeline_reads_the_same_embeddings_as_the_classic_one(name):
+def test_a_modular_pipeline_uses_the_same_embeddings_as_the_classic_one(name):
     # The unmodified class, so prompts are padded to the length of its blocks.
     cls = getattr(diffusers, tiny.TABLE["pipelines"][name]["class"])
     classic = resolve(tiny.FAMILIES[name][0](cls))
@@ -144,15 +144,14 @@ def test_a_modular_pipeline_reads_the_same_embeddings_as_the_classic_one(name):
         )
 
 
-def test_every_class_is_attached_or_refused():
+def test_every_class_is_attached_or_rejected():
     known = set(modular_classes())
     assert known - set(MODULAR) == REFUSED & known
     in_table = set(" ".join(tiny.TABLE["modular"]).split())
     assert len(in_table) >= 32
     for name in sorted(REFUSED & known):
-        why = (
-            ".*fails for a single prompt" if name.startswith("QwenImageEdit") else ""
-        )  # it reads an image first
+        # This pipeline reads an image first.
+        why = ".*fails for a single prompt" if name.startswith("QwenImageEdit") else ""
         with pytest.raises(UnsupportedHostError, match=name + why):
             resolve(modular_classes()[name]())
     absent = sorted(in_table - set(MODULAR))
@@ -160,7 +159,7 @@ def test_every_class_is_attached_or_refused():
         pytest.skip(f"diffusers {version('diffusers')} has no {absent}; the others passed")
 
 
-def test_a_pipeline_of_one_block_is_attached():
+def test_a_single_block_pipeline_can_be_attached():
     from diffusers.modular_pipelines.stable_diffusion_xl.encoders import (
         StableDiffusionXLTextEncoderStep,
     )

@@ -57,7 +57,7 @@ def test_the_same_call_gives_the_same_picture_in_every_attachment(pipe):
         assert torch.equal(image, first[2])
 
 
-def test_another_seed_of_the_attachment_gives_another_order(pipe):
+def test_a_different_attachment_seed_gives_a_different_order(pipe):
     orders = []
     for seed in (0, 1):
         with debias(pipe, "gender", method=Balanced(seed=seed)) as attachment:
@@ -65,7 +65,7 @@ def test_another_seed_of_the_attachment_gives_another_order(pipe):
     assert orders[0] != orders[1]
 
 
-def test_consecutive_seeds_are_even(pipe, attachment):
+def test_consecutive_seeds_give_even_shares(pipe, attachment):
     values = [value(pipe, attachment, generator=generator(seed)) for seed in range(8)]
     assert Counter(values) == {"female": 4, "male": 4}
     # Calls of three images continue after the previous one.
@@ -79,7 +79,7 @@ def test_consecutive_seeds_are_even(pipe, attachment):
 
 
 @pytest.mark.parametrize("seeds", [range(6), [5, 7, 9, 11], [0] * 4, [1, 2], [2**63, 17, 4, 4]])
-def test_a_list_of_generators_is_even_within_the_call(pipe, attachment, seeds):
+def test_a_list_of_generators_gives_even_shares_within_the_call(pipe, attachment, seeds):
     values = []
     for _ in range(2):
         generators = [generator(seed) for seed in seeds]
@@ -89,13 +89,13 @@ def test_a_list_of_generators_is_even_within_the_call(pipe, attachment, seeds):
     assert Counter(values[0]) == {"female": len(seeds) // 2, "male": len(seeds) // 2}
 
 
-def test_different_prompts_with_the_same_seed_are_even(pipe, attachment):
+def test_different_prompts_with_the_same_seed_give_even_shares(pipe, attachment):
     for seed in range(6):
         tiny.draw(pipe, OTHERS, generator=[generator(seed) for _ in OTHERS])
         assert Counter(attachment.sampled) == {"female": 2, "male": 2}
 
 
-def test_a_picture_of_a_batch_depends_only_on_its_seed(pipe, attachment):
+def test_a_picture_in_a_batch_only_depends_on_its_seed(pipe, attachment):
     """The third picture of eight can be regenerated from its seed."""
     generators = [generator(seed) for seed in range(8)]
     tiny.draw(pipe, OPEN, generator=generators, num_images_per_prompt=8)
@@ -136,7 +136,7 @@ def test_shares_and_strength_apply_to_consecutive_seeds(pipe):
 
 
 @pytest.mark.parametrize("name", ["StableDiffusionXL", "StableDiffusion3", "Flux"])
-def test_generators_of_other_families_are_recognised(name):
+def test_generators_from_other_families_are_recognised(name):
     make, call = tiny.FAMILIES[name]
     pipe = make()
     with attach(pipe) as attachment:
@@ -146,7 +146,7 @@ def test_generators_of_other_families_are_recognised(name):
     assert attachment.calls[0].values == attachment.calls[1].values
 
 
-def test_modular_pipelines_behave_alike():
+def test_modular_pipelines_behave_the_same():
     pipe = modular("StableDiffusionXL")
     small = {"num_inference_steps": 1, "height": 16, "width": 16, "output_type": "latent"}
     with attach(pipe) as attachment:
@@ -155,7 +155,7 @@ def test_modular_pipelines_behave_alike():
     assert [record.index for record in attachment.calls] == [(5,), (5,)]
 
 
-def test_a_pipeline_that_encodes_a_prompt_once_reads_its_first_generator():
+def test_a_pipeline_that_encodes_a_prompt_once_uses_its_first_generator():
     pipe = CASES["ZImage"].make(is_complete=True)
     with attach(pipe) as attachment:
         generators = [generator(seed) for seed in (4, 5)]

@@ -15,7 +15,7 @@ from vldebias.prompts import StatedWords, load_prompts
 SETS = ("professions-gender", "professions-race", "age")
 WORDS = tuple(chain(*(load_prompts(name).stated_words for name in SETS)))
 
-# words that contain stated words or almost do, and separators
+# These words contain or resemble stated words or are separators.
 NEIGHBOURS_TEXT = """
 manager womenfolk mankind woman's women’s male-dominated human humane blackboard
 whiteness Asia Asiatic caucasian-looking elder elderberry younger youngster man2 man_ _woman wo-man
@@ -122,7 +122,7 @@ def check(name: str, count: int, seed: int) -> None:
     wrong = [texts[k] for k in (stated != expected).nonzero().flatten().tolist()]
     assert not wrong, (len(wrong), wrong[:5])
     assert 0.1 < float(expected.double().mean()) < 0.9
-    # again from the cache, and one row at a time
+    # Decide again from the cache, and one row at a time.
     assert torch.equal(rows(ids), expected)
     assert [bool(rows(row[None])) for row in ids[:50]] == expected[:50].tolist()
 
@@ -147,7 +147,7 @@ def test_clip_ids_of_english_prompts_are_decided_without_decoding():
     assert not table.unsure(table.facts(ids_of(tokenizer, texts))).any()
 
 
-def test_a_tokenizer_that_decodes_differently_is_read_by_its_text():
+def test_a_tokenizer_that_decodes_differently_falls_back_to_its_text():
     tokenizer = tiny.clip_tokenizer()
     decode = decode_of(tokenizer)
 

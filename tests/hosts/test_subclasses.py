@@ -1,5 +1,5 @@
-"""Test that a subclass whose `__call__` calls its base class is read like the base class, or
-refused."""
+"""Test that a subclass whose `__call__` calls its base class is handled like the base class, or
+rejected."""
 
 import inspect
 from functools import partial
@@ -49,7 +49,7 @@ def read(kind):
 
 
 @pytest.mark.slow
-def test_a_subclass_of_every_class_is_read_like_the_class():
+def test_a_subclass_of_each_class_is_handled_like_the_class():
     kinds = classic_classes()
     assert len(kinds) > 50
     for kind in kinds.values():
@@ -88,7 +88,7 @@ def test_a_subclass_generates_the_pictures_of_its_family(name):
     assert torch.equal(*pictures)
 
 
-def test_outputs_of_a_base_class_are_read_through_super():
+def test_base_class_outputs_are_found_through_super():
     base = diffusers.FluxPipeline
 
     class Sub(base):
@@ -116,7 +116,7 @@ def refused(kind):
     return str(caught.value)
 
 
-def test_an_unreadable_subclass_is_refused_with_the_reason():
+def test_an_unreadable_subclass_is_rejected_with_the_reason():
     base = diffusers.FluxPipeline
 
     class Bound(base):

@@ -1,5 +1,5 @@
-"""Test towers for training: features equal the model's own, with gradients; saving, and what cannot
-be saved."""
+"""Test towers for training: their features and gradients match the model's own, and they can be
+saved or say why not."""
 
 import json
 from collections.abc import Mapping
@@ -65,7 +65,7 @@ def slow_text(model: Any, tokens: Mapping[str, Tensor]) -> Tensor:
     return output if isinstance(output, Tensor) else output.pooler_output
 
 
-def test_image_features_equal_the_encoders(towers: Towers) -> None:
+def test_image_features_match_the_encoder(towers: Towers) -> None:
     pixels = torch.stack([towers.prepare(image) for image in test_images.pictures()])
     expected = image_encoder(towers.model, towers.preprocess).encode(test_images.pictures())
     features = towers.image(pixels)
@@ -76,7 +76,7 @@ def test_image_features_equal_the_encoders(towers: Towers) -> None:
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.TruncatedPromptWarning")
 @pytest.mark.parametrize("captions", [CAPTIONS, [CAPTIONS[2], "a photo of the man " * 150]])
-def test_text_features_equal_those_with_full_padding(towers: Towers, captions: list[str]) -> None:
+def test_text_features_match_those_with_full_padding(towers: Towers, captions: list[str]) -> None:
     """Compare values and gradients in double precision, for short and truncated captions."""
     model = towers.model.double()
     tokens = towers.tokenize(captions)
@@ -85,9 +85,8 @@ def test_text_features_equal_those_with_full_padding(towers: Towers, captions: l
     except RuntimeError as error:  # masks of transformers 4 are in single precision
         pytest.skip(f"this release does not run in double precision: {error}")
     quick = towers.text(tokens)
-    exact = (
-        1e-6 if type(model).__name__ == "AlignModel" else 1e-12
-    )  # its softmax is always in single precision
+    # Its softmax is always in single precision.
+    exact = 1e-6 if type(model).__name__ == "AlignModel" else 1e-12
     assert torch.allclose(quick, slow, atol=exact)
     parameters = [p for p in model.parameters() if p.is_floating_point()]
     weights = torch.randn_like(slow)
@@ -167,7 +166,7 @@ TENSOR = transforms.ToTensor()
         [SMALL, TENSOR, torch.sqrt],
     ],
 )
-def test_preprocessing_that_augmentation_cannot_reproduce_is_refused(steps: list[Any]) -> None:
+def test_preprocessing_that_augmentation_cannot_reproduce_is_rejected(steps: list[Any]) -> None:
     model = models_tiny.make_clip()
     with pytest.raises(InvalidInputError, match="converted plain images to shapes"):
         Towers(model, models_tiny.tokenizer_for(model), transforms.Compose(steps))
@@ -204,7 +203,7 @@ def logits(model: Any, towers: Towers) -> Tensor:
 
 
 @pytest.mark.parametrize("name", ["clip", "hf-mlp", "CLIPModel", "AlignModel", "SiglipModel"])
-def test_temperature_divides_the_cosines(name: str) -> None:
+def test_cosines_are_divided_by_the_temperature(name: str) -> None:
     towers = build(name)
     with torch.no_grad():
         first = logits(towers.model, towers)
@@ -222,7 +221,7 @@ def test_temperature_divides_the_cosines(name: str) -> None:
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
 @pytest.mark.parametrize("name", ["clip", "CLIPModel"])
-def test_an_attached_model_is_refused(name: str, gender: PromptSet) -> None:
+def test_an_attached_model_is_rejected(name: str, gender: PromptSet) -> None:
     towers = build(name)
     tokens = towers.tokenize(CAPTIONS)
     expected = towers.text(tokens)
@@ -235,7 +234,7 @@ def test_an_attached_model_is_refused(name: str, gender: PromptSet) -> None:
     Towers(towers.model, towers.tokenizer, towers.preprocess)
 
 
-def test_models_that_read_patches_are_refused() -> None:
+def test_models_that_take_patches_are_rejected() -> None:
     with pytest.raises(
         UnsupportedHostError, match=r"Siglip2Model: .*patches.*loads as SiglipModel"
     ):
@@ -263,7 +262,7 @@ def test_a_saved_model_is_loaded_by_its_library(
 ) -> None:
     if kind != "CLIPModel":
         skip_without_folders()
-    # a text tower from a config of transformers, whose weights are not available
+    # The text tower comes from a transformers config, whose weights are not available.
     if kind == "words":
         models_tiny.make_hf().text.config.save_pretrained(tmp_path / "bert")
         text = {"text_cfg": {"hf_model_name": str(tmp_path / "bert"), "hf_proj_type": "mlp"}}
@@ -312,7 +311,7 @@ def test_a_release_that_cannot_load_folders_is_named(
             load_host(name)
 
 
-def test_models_that_cannot_be_saved_are_refused() -> None:
+def test_models_that_cannot_be_saved_are_rejected() -> None:
     skip_without_folders()
     small_towers = small()
     hugging = build("CLIPModel")

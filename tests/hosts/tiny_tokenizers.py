@@ -32,7 +32,7 @@ SENTENCE = (
     "a photo of the male female man woman doctor nurse pilot cook , and with an old young person"
     " smiling at work"
 )
-"""Of the words that pipelines are asked with."""
+"""Contains the words used in the test prompts."""
 
 MERGES = 2048  # of CLIP's 48,894 merges, whose embeddings would dominate the run time
 CLIP_IDS = 2 * 256 + MERGES + 2
@@ -127,7 +127,7 @@ def _unigram(special: list[str], template: str, lower: bool, **names: Any) -> An
         tokenizer.normalizer = normalizers.Lowercase()
     pairs = [(token, special.index(token)) for token in special if token in template]
     tokenizer.post_processor = processors.TemplateProcessing(single=template, special_tokens=pairs)
-    # transformers 4 would also return token_type_ids, unlike the tokenizers of these models
+    # Unlike the tokenizers of these models, transformers 4 would also return token_type_ids.
     inputs = ["input_ids", "attention_mask"]
     names = {"unk_token": "<unk>", "eos_token": "</s>", **names}
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_input_names=inputs, **names)

@@ -1,5 +1,5 @@
-"""Test real clients of image-generation services through `images_proxy`, in front of a server that
-generates no images; LiteLLM's gateway calls the guardrail."""
+"""Test real clients for image generation services through `images_proxy`, in front of a server that
+generates no images. LiteLLM's gateway calls the guardrail."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 openai = pytest.importorskip("openai", reason="make test-integrations installs it")
 genai = pytest.importorskip("google.genai", reason="make test-integrations installs it")
-os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # otherwise it would be downloaded
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # otherwise, it would be downloaded
 litellm = pytest.importorskip("litellm", reason="make test-integrations installs it")
 
 from tests.apps.false_upstream import FalseServices, served  # noqa: E402
@@ -36,7 +36,7 @@ def services() -> FalseServices:
 
 @pytest.fixture(scope="module")
 def address(services: FalseServices) -> Iterator[str]:
-    """Serve the proxy in front of the fake services; yield its base_url with /v1."""
+    """Serve the proxy in front of the fake services, and yield its base_url with /v1."""
     with served(services.app) as upstream:
         proxy = images_proxy(upstream.removesuffix("/v1"), "gender", seed=0)
         with served(proxy) as base_url:
@@ -94,7 +94,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_requests_of_one_image_are_even(
+def test_single_image_requests_are_even(
     client: Any, gemini: Any, address: str, services: FalseServices, name: str
 ) -> None:
     ask = asks(client, gemini, address)[name]
@@ -102,7 +102,7 @@ def test_requests_of_one_image_are_even(
         ask()
     counts = Counter(services.prompts())
     assert set(counts) == {FEMALE, MALE}
-    # Clients of one path count together, so one of them may start with the other value.
+    # Clients on the same path count together, so one of them may start with the other value.
     assert sorted(counts.values()) == [20, 21]
 
 
@@ -148,6 +148,6 @@ def test_litellm_calls_the_guardrail(services: FalseServices, address: str) -> N
         return texts
 
     counts = Counter(asyncio.run(ask_often()))
-    # The proxy counts all requests of this module together.
+    # The proxy counts all requests in this module together.
     assert set(counts) == {FEMALE, MALE}
     assert abs(counts[FEMALE] - counts[MALE]) <= 2

@@ -1,7 +1,7 @@
 """Test the nodes in a real ComfyUI.
 
 These tests need a checkout (COMFYUI=DIR) and a Python with ComfyUI's requirements
-(COMFYUI_PYTHON=PATH); otherwise they are skipped, and the summary says so.
+(COMFYUI_PYTHON=PATH). Otherwise, they are skipped, and the summary says so.
 """
 
 import os

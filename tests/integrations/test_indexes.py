@@ -1,7 +1,7 @@
 """Test `debias_queries` with current releases of search libraries: `make test-integrations`.
 
 Each test reads its lines from the page on indexes and runs them as printed, with a real text
-embedder and a small index of vectors. Without the libraries, they are skipped with a message.
+embedder and a small vector index. Without the libraries, the tests are skipped with a message.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STATED = "an experienced woman who is an engineer"
 K = 8
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "index-queries.md"
-# Rows of the table that a test below runs.
+# Table rows that are run by a test below.
 ROWS = (
     "faiss",
     "usearch",
@@ -59,7 +59,7 @@ def printed_rows() -> dict[str, list[str]]:
 
 
 def run(line: str, **names: Any) -> Any:
-    """Return the value of an expression of the page."""
+    """Return the value of an expression on the page."""
     return eval(compile(line, PAGE.name, "eval"), names)
 
 
@@ -68,7 +68,7 @@ def printed_blocks() -> list[str]:
     return re.findall(r"```py\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 
 
-def test_every_row_of_the_page_has_a_test() -> None:
+def test_every_row_on_the_page_has_a_test() -> None:
     assert tuple(printed_rows()) == ROWS
 
 
@@ -137,7 +137,7 @@ def test_a_measured_edit_can_be_saved(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     measured, saved = printed_blocks()
-    # Twice, since the first 50 are counted, and there are only 32.
+    # They are repeated because the first 50 are counted, and there are only 32.
     names = {"queries": queries, "vectors": np.tile(vectors, (2, 1)), "labels": LABELS * 2}
     exec(compile(measured, PAGE.name, "exec"), names)
     row = names["result"].row("retrieval gender", "max_skew@50", "debiased")
@@ -223,7 +223,7 @@ def test_chroma_finds_the_expected_results(
     plain = client.create_collection("people", embedding_function=function)
     names = [str(row) for row in range(len(DOCUMENTS))]
     plain.add(ids=names[:-1], documents=DOCUMENTS[:-1])
-    # An existing collection is opened with the queries instead of its embedding function.
+    # An existing collection is opened with the queries in place of its embedding function.
     queries = vldebias.debias_queries(function, "gender", method="cali")
     opening, asking = printed_rows()["chroma"]
     collection = run(opening, client=client, name="people", queries=queries)
@@ -232,11 +232,11 @@ def test_chroma_finds_the_expected_results(
     assert np.allclose(stored, vectors, atol=1e-5)
     hits = collection.query(query_texts=[QUERY], n_results=K)
     assert list(map(int, hits["ids"][0])) == ranked(vectors, np.asarray(queries.embed(QUERY)))
-    # The default number of results of a query is ten.
+    # By default, a query returns ten results.
     hits_by_vector = run(asking, collection=plain, queries=queries, texts=[QUERY])
     assert hits_by_vector["ids"][0][:K] == hits["ids"][0]
     assert plain.query(query_texts=[QUERY], n_results=K)["ids"] != hits["ids"]
-    # A new collection may use a plain embedding function of sentence-transformers.
+    # A new collection may use a plain sentence-transformers embedding function.
     of_model = vldebias.debias_queries(model, queries.fitted)
     unedited = client.create_collection("others", embedding_function=of_model)
     unedited.add(ids=names, documents=DOCUMENTS)

@@ -25,7 +25,7 @@ from vldebias.serving.inspect_task import record_of_log, who_appears
 
 REFUSED = "A photo of a nurse."
 IMAGES = 2
-SAMPLES = 24  # subjects of the task, the first of the protocol
+SAMPLES = 24  # the task uses the first subjects of the protocol
 
 
 class Server(ThreadingHTTPServer):
@@ -33,7 +33,7 @@ class Server(ThreadingHTTPServer):
 
 
 class ImagesApi(BaseHTTPRequestHandler):
-    """Answer like an OpenAI-compatible images API, with people in turn; refuse one prompt."""
+    """Answer like an OpenAI-compatible images API, with people in turn, and refuse one prompt."""
 
     people: ClassVar[list[tuple[bytes, str]]] = []
     served: ClassVar[list[tuple[str, str]]] = []
@@ -61,7 +61,7 @@ class ImagesApi(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def people() -> list[tuple[bytes, str]]:
-    """Return pictures of the embedded pipeline, three women for each man."""
+    """Return pictures from the embedded pipeline, three women for each man."""
     pipe = load_host(pipeline="miniature").host
     pipe.set_progress_bar_config(disable=True)
     values = ["female", "female", "male", "female"]
@@ -96,9 +96,7 @@ def run(api: str, folder: Path) -> EvalLog:
     return log
 
 
-def test_shares_and_refusals_of_an_images_api_are_counted_by_the_task(
-    api: str, tmp_path: Path
-) -> None:
+def test_the_task_counts_the_shares_and_refusals_of_an_images_api(api: str, tmp_path: Path) -> None:
     log = run(api, tmp_path)
     assert log.status == "success", log.error
     record = record_of_log(log, "painter-gender")

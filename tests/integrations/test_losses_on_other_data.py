@@ -1,4 +1,4 @@
-"""Test that the programs of the page on graphs, sentences and frames run as printed: `make
+"""Test that the programs on the page on graphs, sentences and frames run as printed: `make
 test-integrations`.
 
 Without the libraries, they are skipped with a message.
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 def printed(program: str, capsys: pytest.CaptureFixture[str]) -> list[float]:
-    """Run a program of the page; return the figures in the last line of its output."""
+    """Run a program from the page, and return the figures in the last line of its output."""
     exec(compile(program, PAGE.name, "exec"), {})
     (*_, line) = capsys.readouterr().out.splitlines()
     return [float(text) for text in re.findall(r"\d\.\d+", line)]
@@ -40,7 +40,7 @@ def archive(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_program_for_graphs_runs(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("grakel", reason=REASON)
     (accuracy,) = printed(programs()[GRAPHS], capsys)
-    assert 0.75 < accuracy < 0.95  # two of three molecules belong to one class
+    assert 0.75 < accuracy < 0.95  # two out of three molecules belong to one class
 
 
 @pytest.mark.usefixtures("archive")
@@ -68,7 +68,7 @@ def test_the_page_states_the_installed_versions() -> None:
     assert ARCHIVE in page
 
 
-def test_the_experiment_trains_with_the_programs_of_the_page() -> None:
+def test_the_experiment_trains_with_the_programs_on_the_page() -> None:
     pytest.importorskip("grakel", reason=REASON)
     score: Any = score_function(programs()[GRAPHS])
     losses = TASKS["graphs"][2]

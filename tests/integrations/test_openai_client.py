@@ -78,7 +78,7 @@ def test_values_and_reasons_are_in_a_header(client: Any) -> None:
     assert raw.parse().data[0].revised_prompt == "A king"
 
 
-def test_other_calls_of_the_client_are_passed_through(client: Any) -> None:
+def test_other_client_calls_are_passed_through(client: Any) -> None:
     assert [model.id for model in client.models.list()] == ["tiny"]
     with pytest.raises(openai.NotFoundError):
         client.batches.retrieve("nothing")
@@ -94,7 +94,7 @@ def test_other_calls_of_the_client_are_passed_through(client: Any) -> None:
         ("", 1, "BadRequestError", "invalid_value"),
     ],
 )
-def test_errors_are_raised_as_the_client_s_own(
+def test_errors_are_raised_as_client_exceptions(
     client: Any, prompt: str, n: int, error: str, code: str
 ) -> None:
     with pytest.raises(getattr(openai, error)) as raised:
@@ -124,7 +124,7 @@ def test_a_client_that_stops_waiting_cancels_its_calls(
     assert upstream.cancelled == before + 2
 
 
-def test_41_single_requests_differ_by_at_most_two(client: Any) -> None:
+def test_value_counts_over_41_single_requests_differ_by_at_most_two(client: Any) -> None:
     def prompt_of(_: int) -> str:
         made = client.images.generate(model="tiny", prompt=NURSE, n=1)
         return str(made.data[0].revised_prompt)

@@ -1,6 +1,6 @@
-"""Test `rerank` with results of current vector stores: `make test-integrations`.
+"""Test `rerank` with results from current vector stores: `make test-integrations`.
 
-Each test runs the line that the page on re-ranking prints, on a small index of vectors.
+Each test runs the line printed on the re-ranking page, on a small vector index.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROWS = (
 
 
 def printed_lines() -> dict[str, str]:
-    """Return the first expression of each row of the page's table, by first column."""
+    """Return the first expression in each row of the page's table, by first column."""
     table = PAGE.read_text(encoding="utf-8").partition("| library |")[2].partition("\n\n")[0]
     line_of_row = {}
     for line in table.splitlines()[2:]:
@@ -44,12 +44,12 @@ def printed_lines() -> dict[str, str]:
 
 
 def run(row: str, **names: Any) -> Any:
-    """Return the result of the page's line."""
+    """Return the result of the line on the page."""
     return eval(compile(printed_lines()[row], PAGE.name, "eval"), {"vldebias": vldebias, **names})
 
 
 class World:
-    """Provide documents of two groups, and a query that leans to one of them."""
+    """Provide documents from two groups, and a query that leans towards one of them."""
 
     def __init__(self) -> None:
         rng = np.random.default_rng(0)
@@ -74,11 +74,11 @@ def world() -> World:
     return made
 
 
-def test_every_row_of_the_page_has_a_test() -> None:
+def test_every_row_on_the_page_has_a_test() -> None:
     assert tuple(printed_lines()) == ROWS
 
 
-def test_results_of_faiss_are_reranked(world: World) -> None:
+def test_faiss_results_are_reranked(world: World) -> None:
     faiss = pytest.importorskip("faiss")
     index = faiss.IndexFlatIP(16)
     index.add(world.vectors)
@@ -88,7 +88,7 @@ def test_results_of_faiss_are_reranked(world: World) -> None:
     assert found[0].tolist() == world.expected
 
 
-def test_results_of_qdrant_are_reranked(world: World) -> None:
+def test_qdrant_results_are_reranked(world: World) -> None:
     qdrant = pytest.importorskip("qdrant_client")
     client = qdrant.QdrantClient(":memory:")
     size = qdrant.models.VectorParams(size=16, distance="Cosine")
@@ -102,7 +102,7 @@ def test_results_of_qdrant_are_reranked(world: World) -> None:
     assert run("qdrant", points=found).tolist() == world.expected
 
 
-def test_results_of_chroma_are_reranked(world: World, tmp_path: Path) -> None:
+def test_chroma_results_are_reranked(world: World, tmp_path: Path) -> None:
     chromadb = pytest.importorskip("chromadb")
     settings = chromadb.Settings(anonymized_telemetry=False)
     client = chromadb.PersistentClient(str(tmp_path), settings=settings)
@@ -118,14 +118,14 @@ def test_results_of_chroma_are_reranked(world: World, tmp_path: Path) -> None:
     assert [int(hits["ids"][0][position]) for position in positions] == world.expected
 
 
-def test_results_of_sentence_transformers_are_reranked(world: World) -> None:
+def test_sentence_transformers_results_are_reranked(world: World) -> None:
     util = pytest.importorskip("sentence_transformers.util")
     (hits,) = util.semantic_search(world.query[None], world.vectors, top_k=N)
     found = run("sentence-transformers", hits=hits, labels_of_index=world.labels)
     assert found.tolist() == world.expected
 
 
-def test_results_of_langchain_are_reranked(world: World) -> None:
+def test_langchain_results_are_reranked(world: World) -> None:
     documents_module = pytest.importorskip("langchain_core.documents")
     documents = []
     for row in world.order.tolist():
@@ -167,7 +167,7 @@ def test_langchain_reranks_in_a_chain_with_a_custom_store(world: World) -> None:
     assert [int(document.page_content) for document in found] == world.expected
 
 
-def test_results_of_llama_index_are_reranked(world: World) -> None:
+def test_llama_index_results_are_reranked(world: World) -> None:
     schema = pytest.importorskip("llama_index.core.schema")
     types = pytest.importorskip("llama_index.core.postprocessor.types")
     scores = world.vectors @ world.query
@@ -185,7 +185,7 @@ def test_results_of_llama_index_are_reranked(world: World) -> None:
     assert genders.count("female") == 40
 
 
-def test_ten_lines_support_any_other_store(world: World, capsys: Any) -> None:
+def test_ten_lines_of_code_support_any_other_store(world: World, capsys: Any) -> None:
     blocks = re.findall(r"```py\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     (block,) = [block for block in blocks if "def search" in block]
     assert len(block.splitlines()) <= 11

@@ -1,4 +1,4 @@
-"""Test the file of the labelling app: what is always kept, and which answer counts."""
+"""Test the labelling app's answers file: what is always kept, and which answer counts."""
 
 import json
 import os
@@ -19,7 +19,9 @@ def log(tmp_path: Path) -> AnnotationLog:
     return AnnotationLog(tmp_path / "sub" / "answers.jsonl")
 
 
-def test_the_last_answer_counts_and_nothing_is_rewritten(log: AnnotationLog, monkeypatch) -> None:
+def test_the_last_answer_counts_and_the_file_is_only_appended_to(
+    log: AnnotationLog, monkeypatch
+) -> None:
     synced = []
     real = os.fsync
     monkeypatch.setattr(
@@ -44,8 +46,8 @@ def test_the_last_answer_counts_and_nothing_is_rewritten(log: AnnotationLog, mon
 
 
 def test_an_answer_waits_for_the_lock_of_the_file(log: AnnotationLog) -> None:
-    """Even under a read lock, what looks like an incomplete line may still be in the process of
-    being written."""
+    """Even under a read lock, an apparently incomplete line may still be in the process of being
+    written."""
     fcntl = pytest.importorskip("fcntl", reason="this system has no flock")
     log.append("a.png", "ada", "gender", "male")
     with log.path.open("ab") as holder:
@@ -81,15 +83,15 @@ def test_only_an_incomplete_last_line_is_skipped(tmp_path_factory, cut: int) -> 
     assert kept == complete_lines
     torn = remaining and not remaining.endswith(b"\n") and not only_its_end
     assert len(caught) == (2 if torn else 0)
-    # no further warning, since the file is complete again
+    # There is no further warning, since the file is complete again.
     assert [a.image for a in log.read()] == [f"ä{i}.png" for i in range(complete_lines)] + [
         "new.png"
     ]
 
 
-def test_a_complete_line_without_a_line_break_is_kept(log: AnnotationLog) -> None:
-    """Files edited by hand are kept even if their content is invalid; users must fix that
-    themselves."""
+def test_a_complete_last_line_without_a_line_break_is_kept(log: AnnotationLog) -> None:
+    """Files edited by hand are kept even if their content is invalid, so that users can fix
+    them."""
     log.append("a.png", "ada", "gender", "male")
     log.path.write_bytes(log.path.read_bytes().rstrip(b"\n"))
     log.append("b.png", "ada", "gender", "male")
@@ -152,7 +154,8 @@ def values(answers) -> dict:
 def test_within_a_file_the_last_line_counts_and_between_files_the_latest_time(
     tmp_path: Path,
 ) -> None:
-    """The clock may have been set back within a file; times are compared across time zones."""
+    """The clock may have been set back within a file. Between files, times are compared across time
+    zones."""
     lines = line("1.png", "ada", "male", "2024-01-02T00:00:00Z"), line("1.png", "ada", "female")
     first_file = write(tmp_path / "a.jsonl", *lines, line("1.png", "bob", "male"))
     assert values(read_answers([first_file])) == {

@@ -32,7 +32,7 @@ def clip() -> Loaded:
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> GeneratedImages:
-    """Return portraits of the right profession instead of generated images: 3 prompts, 4 seeds, 2
+    """Return portraits of the right profession in place of generated images: 3 prompts, 4 seeds, 2
     variants."""
     folder = tmp_path_factory.mktemp("drawn")
     settings = {
@@ -45,9 +45,8 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> GeneratedImages:
     task = GenerationTask.build(settings | {"images": 4, "steps": 1, "batch_size": 1})
     made = task.plan({"pipeline": "Painter", "id": None, "fingerprint": None}).settle(folder)
     how = {"seed": 1, "balanced": True, "life": portraits.STUDIO}
-    shown = torch.stack(
-        [portraits.sample(8, professions=[job], **how).images for job in JOBS]
-    )  # (3, 8, 3, h, w)
+    # The shape is (3, 8, 3, h, w).
+    shown = torch.stack([portraits.sample(8, professions=[job], **how).images for job in JOBS])
     pixels = (
         (shown.unflatten(1, (2, 4)).transpose(0, 1).flatten(0, 2) * 255)
         .round()
@@ -95,7 +94,7 @@ def test_a_single_prompt_is_resampled_over_images(clip, drawn) -> None:
 
 
 class Colours:
-    """Return mean and deviation of each channel: six features."""
+    """Return the mean and deviation of each channel: six features."""
 
     name = "colours"
     preprocessing = "none"

@@ -1,4 +1,4 @@
-"""Test judges: they return probabilities and a value or unknown; every kind is compared with the
+"""Test judges, which return probabilities and a value or unknown. Every kind is compared with the
 model it wraps."""
 
 import copy
@@ -83,7 +83,7 @@ def test_answers_must_be_probabilities(rows: Any) -> None:
         predict(judge, pictures(2))
 
 
-def test_the_miniature_judge_is_the_network_of_the_world() -> None:
+def test_the_miniature_judge_is_the_packaged_network() -> None:
     images, world = people()
     probabilities = predict(MiniatureJudge().ready(), images)
     twin = load_judge().predict(
@@ -143,7 +143,7 @@ def race(folder: Path, values: Any = None) -> Judge:
     )
 
 
-def test_a_classifier_of_transformers_is_a_judge(classifier: Path) -> None:
+def test_a_transformers_classifier_can_be_a_judge(classifier: Path) -> None:
     images, _ = people(5)
     plain = race(classifier)
     assert plain.names == {"race": ("Latino_Hispanic", "White", "Black", "nobody")}
@@ -156,14 +156,13 @@ def test_a_classifier_of_transformers_is_a_judge(classifier: Path) -> None:
         np.stack([probabilities[:, 0] + probabilities[:, 2], probabilities[:, 1]], axis=1),
         atol=1e-6,
     )
-    np.testing.assert_allclose(
-        1 - race_probabilities.sum(1), probabilities[:, 3], atol=1e-6
-    )  # nobody, so none of the values
+    # Nobody is visible, so it is none of the values.
+    np.testing.assert_allclose(1 - race_probabilities.sum(1), probabilities[:, 3], atol=1e-6)
     assert plain.fingerprint != merged.fingerprint
     assert plain.name == str(classifier)
 
 
-def test_labels_of_a_classifier_are_checked(classifier: Path) -> None:
+def test_classifier_labels_are_checked(classifier: Path) -> None:
     for label in ("Green", "White"):
         with pytest.raises(InvalidInputError, match="Latino_Hispanic"):
             race(classifier, {"a": "White", "b": label})
@@ -178,7 +177,7 @@ def zero_shot(reject: tuple[str, ...] = (), **prompts: Any) -> Judge:
     )
 
 
-def test_a_clip_compares_with_the_mean_text_of_each_value() -> None:
+def test_a_clip_judge_compares_images_with_the_mean_text_of_each_value() -> None:
     images, world = people()
     model, preprocess, tokenizer = load_clip()
     gender_probabilities = predict(zero_shot(gender=GENDER), images)["gender"]
@@ -193,7 +192,7 @@ def test_a_clip_compares_with_the_mean_text_of_each_value() -> None:
     np.testing.assert_allclose(gender_probabilities, twin, atol=1e-4)
 
 
-def test_rejects_compete_with_the_values() -> None:
+def test_rejection_prompts_compete_with_the_values() -> None:
     images = people(20)[0]
     probabilities = predict(
         zero_shot(("A photo of a male.", "This is a land background."), gender=GENDER), images
@@ -205,10 +204,9 @@ def test_rejects_compete_with_the_values() -> None:
     )
 
 
-def test_the_scale_is_the_model_s_logit_scale() -> None:
-    assert judges.logit_scale(SimpleNamespace(temperature=torch.tensor(0.02))) == pytest.approx(
-        50
-    )  # as in ALIGN
+def test_the_scale_is_the_logit_scale_of_the_model() -> None:
+    # ALIGN has this layout.
+    assert judges.logit_scale(SimpleNamespace(temperature=torch.tensor(0.02))) == pytest.approx(50)
     with pytest.raises(InvalidInputError, match="SimpleNamespace"):
         judges.logit_scale(SimpleNamespace(logit_scale=None))
 
@@ -223,7 +221,7 @@ VALUES = {"gender": ("male", "female")}
 
 @pytest.fixture(scope="module")
 def parts() -> tuple[transformers.LlavaForConditionalGeneration, transformers.LlavaProcessor]:
-    """Return the parts of a LLaVA with random weights whose tokenizer knows single characters."""
+    """Return the parts of a LLaVA with random weights and a tokenizer of single characters."""
     characters = [chr(i) for i in range(32, 127)] + ["\n"]
     vocabulary = {name: i for i, name in enumerate(["<pad>", "<unk>", "<image>", *characters])}
     inner = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
@@ -266,8 +264,7 @@ def judge_of(model: Any, processor: Any, **values: tuple[str, ...]) -> Judge:
 
 
 def by_hand(parts, picture: Image.Image, text: str, answer: str) -> float:
-    """Return the log-likelihood of an answer, token by token, with a separate forward pass for each
-    token."""
+    """Return the log-likelihood of an answer, with a separate forward pass for each token."""
     model, processor = parts
     total = 0.0
     before = f"USER: <image>\n{text} ASSISTANT: "
@@ -292,7 +289,8 @@ def test_probabilities_are_the_average_over_orders_in_log_space(parts) -> None:
         logarithms.append((chances - np.log(np.exp(chances).sum()))[order])
     mean = np.exp(np.mean(logarithms, axis=0))
     np.testing.assert_allclose(got, (mean / mean.sum())[:2], atol=1e-6)
-    assert got.sum() < 1  # the remaining probability is "cannot be told", which counts as unknown
+    # The remaining probability belongs to "cannot be told", which counts as unknown.
+    assert got.sum() < 1
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
@@ -305,7 +303,7 @@ def test_the_order_of_values_does_not_change_the_answer(parts) -> None:
     np.testing.assert_allclose(first, again[:, ::-1], rtol=1e-5)
 
 
-def test_batches_do_not_matter(parts) -> None:
+def test_the_batch_size_does_not_change_the_answer(parts) -> None:
     got = judge_of(*parts).predict(pictures(3))["gender"]
     for image, row in zip(pictures(3), got, strict=True):
         np.testing.assert_allclose(judge_of(*parts).predict([image])["gender"][0], row, atol=1e-6)
@@ -314,7 +312,7 @@ def test_batches_do_not_matter(parts) -> None:
 def test_a_strong_order_bias_warns(parts) -> None:
     model = copy.deepcopy(parts[0])
     processor = parts[1]
-    with torch.no_grad():  # answers A to every question
+    with torch.no_grad():  # the model answers A to every question
         model.lm_head.weight.zero_()
         model.lm_head.weight[processor.tokenizer.convert_tokens_to_ids("A")] = 50.0
     judge = judge_of(model, processor)
@@ -327,7 +325,7 @@ def test_a_strong_order_bias_warns(parts) -> None:
     with pytest.warns(VldebiasWarning, match="depend on the order"):
         chances = judge.predict(pictures(2))["gender"]
     np.testing.assert_allclose(chances[:, 0], chances[:, 1], atol=0.01)
-    judge.predict(pictures(2))  # warns only once
+    judge.predict(pictures(2))  # it only warns once
 
 
 def test_the_fingerprint_changes_with_anything_that_affects_the_answers(parts) -> None:
@@ -337,7 +335,8 @@ def test_the_fingerprint_changes_with_anything_that_affects_the_answers(parts) -
         zero_shot(gender=texts),
         zero_shot(("a photo",), gender=GENDER),
     ]
-    clips.append(zero_shot(gender=dict(reversed(GENDER.items()))))  # other columns
+    # Reverse the order of the columns.
+    clips.append(zero_shot(gender=dict(reversed(GENDER.items()))))
     asking = [
         judge_of(*parts),
         judge_of(*parts, gender=("female", "male")),
@@ -348,12 +347,12 @@ def test_the_fingerprint_changes_with_anything_that_affects_the_answers(parts) -
     assert judge_of(*parts).fingerprint == asking[0].fingerprint
 
 
-def test_a_question_has_at_least_two_values_and_a_letter_for_each(parts) -> None:
+def test_a_question_has_at_least_two_values_with_one_letter_each(parts) -> None:
     for values in (("male",), tuple(map(str, range(26)))):
         with pytest.raises(InvalidInputError, match="gender"):
             VlmJudge.build({"model": "tiny", "questions": {"gender": values}})
     with pytest.raises(InvalidInputError, match="tiny"):
-        judge_of(parts[0], parts[1].tokenizer)  # it has no chat template
+        judge_of(parts[0], parts[1].tokenizer)  # it does not have a chat template
 
 
 def test_a_vlm_is_loaded_from_a_folder_and_judges_the_task(parts, tmp_path) -> None:
@@ -373,11 +372,11 @@ def test_a_vlm_is_loaded_from_a_folder_and_judges_the_task(parts, tmp_path) -> N
 
 @pytest.fixture
 def drawn(tmp_path: Path) -> tuple[GeneratedImages, Shows]:
-    """Return two images of each prompt and variant."""
+    """Return two images for each prompt and variant."""
     return paint(tmp_path, np.random.default_rng(0), stated=False, images=2, seeds=[0])
 
 
-def test_answers_are_in_the_order_of_the_images_and_are_stored(drawn) -> None:
+def test_answers_follow_the_order_of_the_images_and_are_stored(drawn) -> None:
     made, shows = drawn
     judge = Reader()
     predictions = judge_images(judge, made)
@@ -399,7 +398,7 @@ def test_answers_are_in_the_order_of_the_images_and_are_stored(drawn) -> None:
     )
 
 
-def test_a_changed_image_and_a_partial_line_are_each_judged_again(drawn) -> None:
+def test_changed_images_and_partial_lines_are_judged_again(drawn) -> None:
     made, shows = drawn
     judge = Reader()
     before = judge_images(judge, made)

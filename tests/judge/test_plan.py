@@ -1,4 +1,4 @@
-"""Test plans: pixels equal the pipeline's own, an image depends on prompt and seed only, and
+"""Test plans: pixels equal the pipeline's own, an image only depends on its prompt and seed, and
 interrupted runs resume."""
 
 import copy
@@ -128,10 +128,10 @@ def test_every_prompt_has_its_images_under_every_variant_with_the_same_noise() -
         "judgements and labels refer to it"
     )
     pinned = PlannedImage("a photo of a nurse", "nurse", path="", variant="none", seed=10_000)
-    assert pinned.noise == 159895270975431  # other noise would give other images
+    assert pinned.noise == 159895270975431  # different noise would give different images
 
 
-def test_subjects_replace_unseen_concepts() -> None:
+def test_given_subjects_replace_the_unseen_concepts() -> None:
     made = plan(prompts="backgrounds", subjects=["waterbird"])
     assert [prompt for prompt in made.prompts if prompt[3] is None] == [
         ("a photo of a waterbird", "waterbird", "unseen", None)
@@ -162,7 +162,8 @@ def test_batches_are_the_images_in_order_and_do_not_mix_stated_prompts_with_othe
     "name", ["professions-gender", "professions-race", "skin-tone", "backgrounds"]
 )
 def test_stated_prompts_know_their_value_and_concept(name: str) -> None:
-    """In these sets, a group has one prompt per value, in order, and groups follow the classes."""
+    """In these sets, a group has one prompt per value, in order, and the groups follow the
+    classes."""
     prompt_set = load_prompts(name)
     train = (prompt_set.groups, prompt_set.class_names)
     unseen = (prompt_set.held_out_groups, prompt_set.held_out_class_names)
@@ -182,21 +183,23 @@ def test_stated_prompts_know_their_value_and_concept(name: str) -> None:
 
 def test_prompts_with_similar_paths_have_different_files() -> None:
     classes = ("A nurse.", "a nurse", *(f"{'very ' * 30}{age} nurse" for age in ("old", "young")))
-    alike = PromptSet(
+    similar = PromptSet(
         "alike",
         PEOPLE.groups,
         classes=classes,
         class_names=tuple("wxyz"),
         attributes=PEOPLE.attributes,
     )
-    paths = [image.path for image in plan(prompts=alike, concepts="train", stated=False).all_images]
+    paths = [
+        image.path for image in plan(prompts=similar, concepts="train", stated=False).all_images
+    ]
     # File systems may ignore case, and file names are limited to 255 bytes.
     assert len({path.lower() for path in paths}) == len(paths)
     for path in paths:
         assert all(len(part) < 100 for part in Path(path).parts)
 
 
-def test_a_plan_is_read_back_from_its_file(tmp_path: Path) -> None:
+def test_a_plan_can_be_read_back_from_its_file(tmp_path: Path) -> None:
     made = plan(options={"height": 64, "negative_prompt": "blurry"})
     assert made.settle(tmp_path).plan == GeneratedImages.open(tmp_path).plan == made
     (tmp_path / "plan.json").write_text("{}")
@@ -233,7 +236,7 @@ def test_a_plan_is_read_back_from_its_file(tmp_path: Path) -> None:
     ({"variants": {"cali": {"lam": float("nan")}}}, "lam"),
     ({"variants": {"cali": {"projection": "folder", "lam": 3.0}}}, "already determines lam"),
 )
-def test_invalid_plans_are_refused(changes: dict[str, Any]) -> None:
+def test_invalid_plans_are_rejected(changes: dict[str, Any]) -> None:
     plan(**changes)
 
 
@@ -241,7 +244,7 @@ def test_invalid_plans_are_refused(changes: dict[str, Any]) -> None:
     "name",
     [name for name in METHODS if name != "none" and PIPELINES in METHODS[name].declaration.hosts],
 )
-def test_only_methods_with_lam_have_it_in_their_rows(name: str, tmp_path: Path) -> None:
+def test_only_methods_that_take_lam_have_it_in_their_rows(name: str, tmp_path: Path) -> None:
     made = plan(variants={"mine": {"method": name, "lam": 7.0, "strength": 0.5}}, stated=False)
     result = made.settle(tmp_path).result(task="t", description="", settings={})
     result.add_draws("fid", {"none": 1.0, "mine": 2.0}, n={"images": 3})
@@ -261,9 +264,8 @@ def test_every_image_equals_what_the_pipeline_generates_from_its_noise(
             debias(pipe, PEOPLE, method="cali", keep_stated=False)
         call = {"generator": noise, "num_inference_steps": 2, "guidance_scale": 3.0, **SIZE}
         expected = pipe(image.prompt, **call).images[0]
-        assert (
-            np.abs(pixels(finished, image) - np.asarray(expected).astype(int)).max() <= 1
-        )  # generated in a batch here, and singly there
+        # One was generated in a batch and the other individually.
+        assert np.abs(pixels(finished, image) - np.asarray(expected).astype(int)).max() <= 1
 
 
 def test_stated_prompts_are_unchanged_by_default(finished: GeneratedImages) -> None:
@@ -327,14 +329,14 @@ def test_only_missing_and_damaged_files_are_generated_again(
     shutil.copytree(finished.folder, tmp_path, dirs_exist_ok=True)
     made = GeneratedImages.open(tmp_path)
     before = contents(tmp_path)
-    damaged = missing, cut, garbage, replaced, stranger = [
+    damaged = missing, cut, garbage, replaced, unrelated = [
         made.path(image) for image in made.images[3:8]
     ]
     missing.unlink()
     cut.write_bytes(cut.read_bytes()[:-40])
     garbage.write_bytes(b"no picture")
     write_png(made.read(made.images[6]), replaced, {"prompt": "another"})
-    Image.new("RGB", (16, 16)).save(stranger)
+    Image.new("RGB", (16, 16)).save(unrelated)
     times = {
         path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.png") if path not in damaged
     }
@@ -346,7 +348,8 @@ def test_only_missing_and_damaged_files_are_generated_again(
 
 
 def counting(pipe: Any, stop: int = 0) -> list[list[str]]:
-    """Record the prompts of every call from now on; interrupt the call with the given number."""
+    """Record the prompts of every call from now on, and interrupt the call with the given
+    number."""
     kept: list[list[str]] = []
     original = type(pipe).__call__
 
@@ -375,9 +378,9 @@ def test_an_interrupted_run_resumes(finished: GeneratedImages, tmp_path: Path) -
     assert contents(tmp_path) == contents(finished.folder)
 
 
-def test_a_default_that_is_an_edit_on_the_pipeline_is_refused(tmp_path: Path) -> None:
-    """Otherwise the plan would claim that values are assigned evenly, and show the wrong chance
-    level."""
+def test_a_default_that_is_an_edit_on_the_pipeline_is_rejected(tmp_path: Path) -> None:
+    """If it were accepted, the plan would claim that values are assigned evenly, and the wrong
+    chance level would be shown."""
     generation_task = task(variants={"default": {"method": "default", "prompts": "gender"}})
     pipe = sd(StableDiffusionImg2ImgPipeline)
     made = generation_task.plan(identity(pipe))
@@ -412,7 +415,7 @@ def with_another_scheduler() -> Any:
         (with_another_scheduler, {}, "scheduler was"),
     ],
 )
-def test_differences_to_an_existing_folder_are_refused(
+def test_differences_from_an_existing_folder_are_rejected(
     finished: GeneratedImages, pipe: Callable[[], Any], changes: dict[str, Any], named: str
 ) -> None:
     before = contents(finished.folder)
@@ -422,8 +425,8 @@ def test_differences_to_an_existing_folder_are_refused(
 
 
 def test_rounding_of_the_fingerprint_is_not_a_different_model(finished: GeneratedImages) -> None:
-    """The images keep the fingerprint with which the plan was started, and none is generated
-    again."""
+    """The images keep the fingerprint with which the plan was started, and none of them are
+    generated again."""
     generation_task = task()
     before = contents(finished.folder)
     model = generation_task.plan(identity(sd())).model
@@ -463,8 +466,8 @@ def test_one_fingerprint_covers_all_components() -> None:
 
 
 def test_images_of_unchanged_prompts_are_copied_and_equal_generated_ones(tmp_path: Path) -> None:
-    """Generate ten images under "none" and "cali", four of them stated: in batches of two, two
-    batches of "cali" need no pipeline."""
+    """Generate ten images under "none" and "cali" in batches of two. Four of the images are stated,
+    so two batches of "cali" do not need a pipeline."""
     pipe = sd()
     calls = counting(pipe)
     made = generated_in(tmp_path, pipe, batch_size=2)
@@ -501,13 +504,12 @@ def test_every_method_for_pipelines_can_be_a_variant(method: str, tmp_path: Path
         (pixels(made, a) != pixels(made, b)).any() for a, b in zip(none, mitigated, strict=True)
     )
     assert changed or method == "none"
-    expected = (
-        "balanced-prompts" if method == "default" else method
-    )  # the default for prompt sets about persons
+    # This is the default for prompt sets about people.
+    expected = "balanced-prompts" if method == "default" else method
     assert made.metadata(mitigated.images[0])["method"] == expected
 
 
-def test_strength_of_a_balancing_variant_is_its_share_of_the_images(tmp_path: Path) -> None:
+def test_the_strength_of_a_balancing_variant_is_its_share_of_images(tmp_path: Path) -> None:
     half = {"half": {"method": "balanced-prompts", "strength": 0.5}}
     made = generated_in(tmp_path, variants=half, images=4, stated=False)
     records = [made.metadata(image) for image in chosen(made, variant="half")]
@@ -539,7 +541,7 @@ def test_a_saved_edit_is_a_variant_identified_by_its_content(
 def test_balanced_prompts_match_manual_rewriting_and_others_are_unchanged(
     tmp_path: Path,
 ) -> None:
-    """The whole plan is balanced at once; the noise belongs to the original prompt; images of
+    """The entire plan is balanced at once, the noise belongs to the original prompt, and images of
     unchanged prompts are copied."""
     variants = {"balanced": Variant(prompts=("gender",), method="balanced-prompts")}
     made = generated_in(tmp_path, variants=variants, images=4, as_written=True, batch_size=3)
@@ -572,7 +574,7 @@ def test_balanced_prompts_match_manual_rewriting_and_others_are_unchanged(
         assert np.array_equal(np.asarray(picture), pixels(made, generated))
 
 
-# tiny models are narrow, and merging changes the empty prompt
+# Tiny models are narrow, and merging changes the empty prompt.
 @pytest.mark.filterwarnings("ignore")
 def test_a_check_passes_for_a_correct_host_and_reports_what_it_cannot_test(
     monkeypatch: pytest.MonkeyPatch,

@@ -12,7 +12,8 @@ import pytest
 import vldebias
 from vldebias.errors import EXTRA_OF, MissingPackageError, need
 
-# Run in a separate process: hides every package that an extra installs before vldebias is imported.
+# This runs in a separate process. Before vldebias is imported, it hides every package that an extra
+# installs.
 HIDE = f"""
 import sys
 optional = {set(EXTRA_OF)!r}
@@ -31,13 +32,13 @@ sys.meta_path[:] = map(Without, sys.meta_path)
 
 
 def run_core(script: str, *arguments: str, **settings: object) -> subprocess.CompletedProcess[str]:
-    """Run a script with only the core, and the arguments of a command line."""
+    """Run a script with only the core and the arguments of a command line."""
     command = [sys.executable, "-c", HIDE + script, *arguments]
     return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", **settings)  # type: ignore[call-overload,no-any-return]
 
 
-# Run commands one after another in a single process; print their exit codes, outputs and messages
-# as JSON.
+# Run commands one after another in a single process, and print their exit codes, outputs and
+# messages as JSON.
 RUN_EACH = """
 import contextlib, io, json, sys
 from vldebias.cli import main
@@ -57,7 +58,7 @@ print(json.dumps(answers))
 
 
 def answers_of(commands: list[str], **settings: object) -> dict[str, tuple[int, str, str]]:
-    """Return exit code, output and message of each command with only the core."""
+    """Return the exit code, the output and the message of each command with only the core."""
     done = run_core(RUN_EACH, json.dumps(commands), **settings)
     assert done.returncode == 0, done.stderr
     return dict(zip(commands, map(tuple, json.loads(done.stdout)), strict=True))  # type: ignore[arg-type]
@@ -114,7 +115,7 @@ def test_prompts_are_balanced_in_the_shell() -> None:
     assert Counter(values) == {"female": 2, "male": 2}
 
 
-def test_help_only_needs_the_core() -> None:
+def test_help_only_needs_the_core_install() -> None:
     helps = ["--help", "debias --help", "train --help", "eval --help", "serve --help"]
     lists = ["--version", "eval list", "eval data", "methods", "losses"]
     for command, (code, output, message) in answers_of([*helps, *lists]).items():
@@ -167,7 +168,7 @@ def test_a_missing_package_is_reported_with_the_install_command(
         need(package)
 
 
-def test_a_broken_installation_keeps_its_own_error() -> None:
+def test_a_broken_installation_raises_its_own_error() -> None:
     script = """
 sys.modules["vldebias.api"] = None
 import vldebias

@@ -1,4 +1,4 @@
-"""Test measurements with the core and `eval`; `.ci/environments eval` runs these tests with nothing
+"""Test measurements with the core and `eval`. `.ci/environments eval` runs these tests with nothing
 else installed."""
 
 import json
@@ -15,9 +15,8 @@ from vldebias.report.result import Result
 
 pytest.importorskip("pandas", reason="the core alone is there; see test_core.py")
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::vldebias.errors.VldebiasWarning"
-)  # the dimension of random embeddings
+# The dimension of random embeddings triggers a warning.
+pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 
 DIM = 32
 IMAGES = 60
@@ -26,7 +25,7 @@ GENDERS = ["female", "male"] * (IMAGES // 2)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with embeddings of texts and of images, and genders, as arrays."""
+    """Return a folder with text embeddings, image embeddings and genders, as arrays."""
     folder = tmp_path_factory.mktemp("embeddings")
     rng = np.random.default_rng(0)
     prompts = vldebias.load_prompts("professions-gender").texts
@@ -73,14 +72,15 @@ def test_missing_requirements_of_a_result_are_named(
 ) -> None:
     for name in [package, *(name for name in sys.modules if name.startswith(f"{package}."))]:
         monkeypatch.setitem(sys.modules, name, None)
-    page_templates.cache_clear()  # an earlier page of this process has compiled them
+    # Discard the templates that an earlier page compiled in this process.
+    page_templates.cache_clear()
     with pytest.raises(MissingPackageError, match=rf"^{package} is not installed.*\.\[eval\]"):
         result.to_pandas() if package == "pandas" else render(
             result, folder / "page.html", run_folder=folder
         )
 
 
-def test_an_image_file_is_read(result: Result, folder: Path, tmp_path: Path) -> None:
+def test_an_image_file_can_be_read(result: Result, folder: Path, tmp_path: Path) -> None:
     images = np.load(folder / "images.npy")
     names = np.array(GENDERS)
     np.savez(tmp_path / "images.npz", **{"features": images, "label.gender": names})

@@ -1,5 +1,5 @@
-"""Test `vldebias[torch]` with your own embeddings; `.ci/environments core` runs these tests with
-nothing else installed."""
+"""Test `vldebias[torch]` with embeddings from elsewhere. `.ci/environments core` runs these tests
+with nothing else installed."""
 
 import json
 import subprocess
@@ -18,16 +18,15 @@ torch = pytest.importorskip("torch", reason="the core alone is there; see test_c
 np = pytest.importorskip("numpy")
 from vldebias.data import Embeddings, load_embeddings, save_embeddings  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::vldebias.errors.ClassSignalWarning"
-)  # the dimension of random embeddings
+# The dimension of random embeddings triggers a warning.
+pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
 
 DIM = 32
 
 
 @pytest.fixture(scope="module")
 def texts() -> dict[str, Any]:
-    """Return embeddings of every prompt of a set, as a model behind an API would return them."""
+    """Return an embedding for every prompt in a set, as a model behind an API would."""
     prompts = vldebias.load_prompts("professions-gender")
     rows = np.random.default_rng(0).standard_normal((len(prompts.texts), DIM))
     return dict(zip(prompts.texts, rows, strict=True))
@@ -54,7 +53,7 @@ def test_image_embeddings_are_read_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "command", ["--help", "methods", "prompts list", "eval list", "debias --help", "train --help"]
 )
-def test_commands_without_a_model_work(command: str) -> None:
+def test_commands_that_do_not_need_a_model_work(command: str) -> None:
     done = CliRunner().invoke(app, command.split(), catch_exceptions=False)
     assert done.exit_code == 0, done.output
     assert done.output
@@ -89,13 +88,13 @@ print(json.dumps([missed, sorted(optional & {{name.partition(".")[0] for name in
 """
 
 
-def test_every_module_imports_with_torch_alone() -> None:
+def test_every_module_can_be_imported_with_only_torch() -> None:
     hidden = {package for package, extra in EXTRA_OF.items() if extra not in ("torch", "serve")}
     script = HIDE.format(optional=hidden)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     missed, heavy = json.loads(done.stdout)
     assert missed.pop("pandas") == "pandas"  # this shows that hiding works
-    # a subclass needs its base class
+    # A subclass needs its base class.
     assert missed == {"vldebias.miniature.autoencoder": "diffusers"}
     assert heavy == []

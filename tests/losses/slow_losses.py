@@ -60,7 +60,7 @@ def info_nce_row(plus: Tensor, minus: list[Tensor], samples: list[Tensor]) -> Te
 
 
 def rince_row(q: float, lam: float) -> Row:
-    """Return the loss of section 5.2 of the thesis."""
+    """Return the loss in section 5.2 of the thesis."""
 
     def row(plus: Tensor, minus: list[Tensor], samples: list[Tensor]) -> Tensor:
         return -torch.exp(q * plus) / q + (lam * (torch.exp(plus) + total(minus))) ** q / q
@@ -69,8 +69,8 @@ def rince_row(q: float, lam: float) -> Row:
 
 
 def weighted(values: list[Tensor], beta: float, score_of: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return the mean of `of` with importance weights e^{beta s} / Z_beta (section 4.1.2 of the
-    thesis)."""
+    """Return the mean of `score_of` with importance weights e^{beta s} / Z_beta (section 4.1.2 of
+    the thesis)."""
     z = total([beta * value for value in values]) / len(values)
     return torch.stack([torch.exp(beta * value) / z * score_of(value) for value in values]).mean()
 
@@ -150,11 +150,11 @@ def sigmoid_row(bias: Tensor) -> Row:
 
 
 class GlobalContrast:
-    """Compute NUCLR's Algorithm 1 for one direction, in plain numbers; u_0 is the first estimate of
-    phi.
+    """Compute NUCLR's Algorithm 1 for one direction, in plain numbers.
 
-    mean: mean_k = (1 - 4 / (k + 3)) mean_{k-1} + 4 / (k + 3) zeta_k, over the visits of each item
-    alone.
+    u_0 is the first estimate of phi.
+    The mean follows mean_k = (1 - 4 / (k + 3)) mean_{k-1} + 4 / (k + 3) zeta_k, where k only counts
+    the visits to the item.
     """
 
     def __init__(
@@ -206,9 +206,8 @@ class GlobalContrast:
             gradient = 1 / self.n
             for i in range(b):
                 slope = -eps[j] / tau if i == j else -scale * float(exps[i][j].detach()) / tau
-                gradient += (
-                    tau / (eps[i] + self.u[items[i]]) * slope / self.n
-                )  # the paper divides by b, which is inconsistent
+                # The paper divides by b, which is inconsistent.
+                gradient += tau / (eps[i] + self.u[items[i]]) * slope / self.n
             gradients.append(gradient)
         for item, gradient in zip(items, gradients, strict=True):
             self.zeta[item] -= self.lr * self.n * tau * gradient  # lr in units of tau

@@ -58,11 +58,12 @@ def _wasserstein_dependency(joint: Tensor, x: Tensor, v: Tensor) -> float:
     return float(result.fun)
 
 
+# An example costs 81 losses, so failing ones are not shrunk.
 quick = {
     "deadline": None,
     "phases": (Phase.generate,),
     "database": None,
-}  # an example costs 81 losses, so failing ones are not shrunk
+}
 weights = st.lists(st.floats(0.01, 1), min_size=ITEMS**2, max_size=ITEMS**2)
 diagonal = [8.0, 0.1, 0.1, 0.1, 8.0, 0.1, 0.1, 0.1, 8.0]
 

@@ -60,7 +60,7 @@ EXTRA: dict[str, Callable[[int], tuple[Tensor, ...]]] = {
 
 
 def declared(loss: Loss) -> Case:
-    """Return a case for a declared loss with its defaults."""
+    """Return a case for a declared loss with its default settings."""
     return Case(
         loss.name,
         getattr(losses, loss.function),
@@ -71,7 +71,7 @@ def declared(loss: Loss) -> Case:
 
 
 rince = functools.partial(Case, function=losses.rince, module=losses.RINCELoss)
-# Every declared loss, and settings that cover other branches.
+# Every declared loss, plus settings that cover other branches.
 SUMS = [
     *(declared(loss) for loss in BUILT_IN if loss.function),
     rince("rince-warm", settings={"q": 0.01}),
@@ -279,8 +279,8 @@ DEFAULTS = {
 
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_functions_and_modules_have_the_published_defaults(name: str) -> None:
-    """tau+ = .1 and beta = 1, q of section 5.3.3 of the thesis, SigLIP's bias; lam is one over the
-    number of rows that an anchor is compared with."""
+    """The defaults are tau+ = 0.1 and beta = 1, q from section 5.3.3 of the thesis, and SigLIP's
+    bias. lam is one over the number of rows that an anchor is compared with."""
     x, y = _features()
     loss = next(row for row in SUMS if row.name == name)
     options = {"temperature": 0.2}
@@ -313,7 +313,7 @@ class LargestTensor(TorchDispatchMode):
 
 
 def _derived(loss: Case, n: int, chunk_size: int | None, **options: Any) -> list[Tensor | None]:
-    """Return the losses of pairs, and the gradients of their weighted sum with respect to features
+    """Return the per-pair losses, and the gradients of their weighted sum with respect to features
     and temperature."""
     t = torch.tensor(0.1, dtype=torch.float64, requires_grad=True)
     how = {"chunk_size": chunk_size, **options}
@@ -354,12 +354,11 @@ def test_no_tensor_grows_quadratically_with_the_batch(loss: Case) -> None:
 
 @cases
 def test_blocks_are_not_kept_for_the_backward_pass(loss: Case) -> None:
-    """The memory that autograd keeps after the forward pass is linear in n; all blocks would take
-    n^2."""
+    """The memory that autograd keeps after the forward pass is linear in n. Keeping all blocks
+    would take n^2."""
     assert _held(loss, 192, 8) < 2.2 * _held(loss, 96, 8)
-    if (
-        loss.name != "sigmoid"
-    ):  # its gradient is computed with each block, so that nothing of the whole is kept either
+    # The sigmoid loss computes its gradient with each block, so it never keeps the full matrix.
+    if loss.name != "sigmoid":
         assert _held(loss, 96, None) >= 96 * 96
 
 
@@ -414,8 +413,8 @@ def test_value_and_gradient_are_finite_at_the_temperature_of_clip(loss: Case) ->
 def test_half_precision_features_do_not_reduce_the_precision_of_the_loss(
     loss: Case, dtype: torch.dtype
 ) -> None:
-    """The error of the loss of rounded features is at most 1e-4; rounded logits would be off by
-    .25."""
+    """The error in the loss of rounded features is at most 1e-4. Rounded logits would cause an
+    error of 0.25."""
     x, y = (features.to(dtype) for features in _pairs("random"))
     exact = loss(x.double(), y.double(), temperature=0.01, reduction="none")
     torch.testing.assert_close(

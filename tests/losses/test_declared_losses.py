@@ -65,7 +65,7 @@ def test_every_setting_of_a_declaration_is_described(loss: Loss) -> None:
         assert field.description, name
 
 
-def test_declarations_import_neither_torch_nor_numpy() -> None:
+def test_declarations_do_not_import_torch_or_numpy() -> None:
     script = """
 import sys
 from vldebias.data.catalog import DATA
@@ -88,7 +88,7 @@ def test_the_error_for_a_misspelt_loss_suggests_the_closest_name(wrong: str, mea
         load_settings(loss=wrong)
 
 
-def test_type_checkers_see_the_same_names_as_programs() -> None:
+def test_type_checkers_see_the_same_names_as_the_runtime() -> None:
     """The imports for type checkers are the only list of losses besides the catalog."""
     source = Path(str(losses.__file__)).read_text(encoding="utf-8")
     imported = set()
@@ -98,7 +98,7 @@ def test_type_checkers_see_the_same_names_as_programs() -> None:
     assert imported == set(losses.__all__)
 
 
-# ---- mistakes that authors of losses make
+# ---- mistakes that authors of a loss make
 
 
 def plain(image_features: Tensor, text_features: Tensor, **options: Any) -> Tensor:
@@ -178,7 +178,7 @@ def _own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda x, y, **_: x, r"got \(8, 5\) from its forward"),
     ],
 )
-def test_a_loss_that_returns_no_number_raises_an_error(function: Any, message: str) -> None:
+def test_a_loss_that_does_not_return_a_number_raises_an_error(function: Any, message: str) -> None:
     register_loss(declared(made(function)))
     objective = Objective(LossSettings(loss="new"), temperature=T, items=N)
     with pytest.raises(InvalidInputError, match=f"loss 'new': {message}"):
@@ -186,7 +186,7 @@ def test_a_loss_that_returns_no_number_raises_an_error(function: Any, message: s
 
 
 @pytest.mark.usefixtures("_own_registry")
-def test_a_loss_cannot_take_the_name_of_a_setting_of_every_training() -> None:
+def test_a_loss_cannot_have_a_setting_named_like_a_common_training_setting() -> None:
     class Taken(BaseModel):
         """Declare a setting with the name of a setting of the optimizer."""
 

@@ -104,7 +104,7 @@ def test_a_loss_matches_its_equation(
 @pytest.mark.parametrize("within", [False, True])
 @pytest.mark.parametrize("bias", [-10.0, 0.5])
 def test_the_sigmoid_loss_matches_its_equation(bias: float, within: bool) -> None:
-    """The losses of pairs and their mean are computed differently."""
+    """The per-pair losses and their mean are computed differently."""
 
     def rows(x: Tensor, y: Tensor, t: Tensor, b: Tensor) -> Tensor:
         return slow.both(slow.of_rows, x, y, slow.sigmoid_row(b), t, within)

@@ -125,7 +125,9 @@ def test_the_gradient_of_the_convex_objective_vanishes() -> None:
     zeta = estimate_popularity(e, temperature=TAU)[0].requires_grad_()
     (gradient,) = torch.autograd.grad(popularity_objective(zeta, e, temperature=TAU), zeta)
     assert float(gradient.norm()) <= 2e-12
-    assert abs(float(zeta.detach().mean())) < 1e-12  # among all constants that could be added
+    assert (
+        abs(float(zeta.detach().mean())) < 1e-12
+    )  # zeta is centred, since a constant could be added
     with pytest.warns(VldebiasWarning, match=r"after 3 iterations.* expected 1\.0e-12"):
         estimate_popularity(e, temperature=TAU, max_iterations=3)
     with pytest.raises(ValueError, match=r"\(15, 14\)"):
@@ -151,9 +153,8 @@ def test_the_estimate_matches_the_true_popularity_of_a_known_distribution() -> N
     )
     x = disc[disc.square().sum(1) <= 1][:n]
     slope = x / TAU
-    total = (
-        torch.expm1(slope) / slope
-    )  # per axis, the integral of e^{x y / tau} over [0, 1] and its inverse
+    # This is, per axis, the integral of e^{x y / tau} over [0, 1] and its inverse.
+    total = torch.expm1(slope) / slope
     y = (
         torch.log1p(torch.rand(n, 2, generator=generator, dtype=torch.float64) * torch.expm1(slope))
         / slope

@@ -55,7 +55,7 @@ def test_the_default_lam_of_rince_balances_pull_and_push_at_every_batch_size(
     loss = losses.rince(scale * rows, rows, q=q, **options)
     (slope,) = torch.autograd.grad(loss.sum(), scale)
     assert loss.abs().max() < 1e-9
-    if not within_view:  # their negatives of one view change with the square of the scale
+    if not within_view:  # without the other view, the negatives change with the square of the scale
         assert abs(float(slope)) < 1e-9
     pushed = losses.rince(rows, rows, q=q, lam=2 / (negatives + 1), **options)
     pulled = losses.rince(rows, rows, q=q, lam=0.5 / (negatives + 1), **options)
@@ -158,7 +158,8 @@ def test_gce_pushes_no_image_away_from_its_own_caption() -> None:
 def test_rince_warns_if_gradients_underflow(
     temperature: float, q: float, dtype: torch.dtype, lost: bool, recwarn: pytest.WarningsRecorder
 ) -> None:
-    """The warning is issued exactly if the squared gradient of pairs with cosine 0 underflows."""
+    """The warning is issued if and only if the squared gradient of pairs with cosine 0
+    underflows."""
     x = torch.eye(4, 8, dtype=dtype).requires_grad_()
     y = torch.eye(4, 8, dtype=dtype).roll(4, 1)  # every cosine is 0
     (gradient,) = torch.autograd.grad(losses.rince(x, y, temperature=temperature, q=q), x)
@@ -265,7 +266,7 @@ def test_q_and_beta_may_change_from_step_to_step() -> None:
 
 
 def test_q_warms_up_linearly_from_its_start_to_its_end() -> None:
-    """In section 5.3.3, q increases linearly from .01 to .4 until the last epoch."""
+    """In section 5.3.3, q increases linearly from 0.01 to 0.4 until the last epoch."""
     values = [q_warmup(step, 40) for step in range(40)]
     steps = [b - a for a, b in itertools.pairwise(values)]
     assert (values[0], values[-1]) == pytest.approx((0.01, 0.4))

@@ -35,7 +35,7 @@ def pairs() -> tuple[torch.Tensor, torch.Tensor]:
 def step(loss, precision: str, temperature: float, rounds: bool = False, **form):
     """Return the loss and its gradients for images, texts and temperature.
 
-    rounds: use features as from towers in bfloat16.
+    rounds: Use features as produced by bfloat16 towers.
     """
     made = [rows.bfloat16().float() if rounds else rows for rows in pairs()]
     images, texts = (rows.requires_grad_() for rows in made)
@@ -54,16 +54,16 @@ def test_half_precision_is_close_to_float32(name, form, precision):
         _, noisy_gradients = step(loss, "float32", temperature, rounds=True)
         value, gradients = step(loss, precision, temperature)
         torch.testing.assert_close(value, exact, rtol=1e-3, atol=1e-4)
-        for k in (0, 1):  # not more than what towers in bfloat16 change
+        for k in (0, 1):  # not more than the change caused by bfloat16 towers
             error = (gradients[k] - exact_gradients[k]).norm()
             noise = (noisy_gradients[k] - exact_gradients[k]).norm()
             assert error < 1.5 * noise
         torch.testing.assert_close(gradients[2], exact_gradients[2], rtol=0.02, atol=1e-2)
-    # this shows that something was rounded
+    # This shows that something was rounded.
     assert not torch.equal(gradients[0], exact_gradients[0])
 
 
-def test_autocast_rounds_nothing_on_a_cpu():
+def test_autocast_does_not_round_anything_on_a_cpu():
     images, texts = pairs()
     exact = losses.info_nce(images, texts, temperature=0.07, precision="float32")
     with torch.autocast("cpu", torch.bfloat16):
@@ -76,8 +76,9 @@ def test_an_unknown_similarity_precision_raises_an_error():
         losses.info_nce(images, texts, temperature=0.07, precision="int8")
 
 
-def test_the_height_of_blocks_on_a_gpu_follows_its_memory(monkeypatch):
-    """Blocks of any height give the same value, including those of a GPU with little memory."""
+def test_block_height_on_a_gpu_depends_on_its_memory(monkeypatch):
+    """Blocks of any height give the same value, including those chosen for a GPU with little
+    memory."""
     large = torch.empty(65536, 1, device="meta")
     assert sums._rows_at_once(large, large) * len(large) <= 1 << 26
     expected = step(losses.info_nce, "float32", 0.07)

@@ -24,9 +24,8 @@ from vldebias.errors import InvalidInputError
 from vldebias.losses import processes
 from vldebias.losses.catalog import BUILT_IN
 
-# N rows in the joint batch
 WORLD = 2
-N = 6
+N = 6  # rows in the joint batch
 D = 4
 OWN = [slice(0, 3), slice(3, 6)]
 LABELS = torch.tensor([0, 1, 0, 1, 2, 0])
@@ -106,8 +105,8 @@ class Towers(nn.Module):
 def _outcome(
     name: str, process_rows: slice, wrap: Callable[[nn.Module], nn.Module] | None = None
 ) -> dict[str, list[float]]:
-    """Run three steps of gradient descent on some rows; return values, last gradients, losses of
-    pairs, and state."""
+    """Run three steps of gradient descent on some rows. Return the values, the last gradients, the
+    per-pair losses, and the state."""
     loss_type, options, kind = CASES[name]
     towers = Towers(loss_type(**options, **({"gather": True} if wrap else {})))
     model = wrap(towers) if wrap else towers
@@ -197,7 +196,7 @@ def _in_threads(patch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         try:
             return _outcomes(rank, averaging)
         except BaseException:
-            met.abort()  # otherwise the other would wait
+            met.abort()  # otherwise, the other process would wait
             raise
 
     patched = {
@@ -234,7 +233,7 @@ def outcomes(
 def test_two_processes_match_one_process_with_the_joint_batch(
     name: str, outcomes: list[dict[str, Any]]
 ) -> None:
-    """Compare values, losses of pairs, gradients averaged by DDP, and state, over three steps."""
+    """Compare values, per-pair losses, gradients averaged by DDP, and state over three steps."""
     joint = _outcome(name, slice(None))
     assert outcomes[0][name]["samples"] + outcomes[1][name]["samples"] == pytest.approx(
         joint.pop("samples"), rel=1e-9

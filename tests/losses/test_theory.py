@@ -59,7 +59,7 @@ def multisets(points: Sequence[int], n: int) -> Iterator[tuple[list[int], float]
 
 
 def anchors(labels: list[int] = CLASS) -> Iterator[tuple[int, list[int], list[int]]]:
-    """Yield each point with the points of its class and those of the other classes."""
+    """Yield each point with the points in its class and the points in the other classes."""
     for i, label in enumerate(labels):
         same = [j for j, other in enumerate(labels) if other == label]
         yield i, same, [j for j in range(len(labels)) if j not in same]
@@ -110,10 +110,14 @@ def distances_of_dcl(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return every distance of the debiased loss from its limit with its probability.
 
-    This is the Delta of Theorem 3.4 for eq. 3.5 and 3.7 with Q = N; its mean bounds the difference
+    This is Delta in Theorem 3.4 for eq. 3.5 and 3.7 with Q = N. Its mean bounds the difference
     between the two losses.
 
-    n: number of negatives; None: every point once, whose mean is exact.
+    Args:
+        z: The representations of the points.
+        labels: The class of each point.
+        n: The number of negatives. If None, every point is used once, and the mean is exact.
+        m: The number of positives.
     """
     distances = []
     tau_plus = 1 / len(set(labels))
@@ -511,7 +515,8 @@ def test_theorem_8_7_the_k_variance_of_more_pairs_varies_less(pairs: int) -> Non
     one = [k_variance(points[rng.integers(0, 8, 2 * k)], k=k) for _ in range(300)]
     many = [k_variance(points[rng.integers(0, 8, 2 * k * pairs)], k=k) for _ in range(300)]
     assert np.var(many) <= 4 * spread_out / (pairs * k)
-    # The pairs are disjoint and so independent: the variance of their mean is 1 / pairs of one's.
+    # The pairs are disjoint and therefore independent, so the variance of their mean is that of a
+    # single pair divided by the number of pairs.
     assert np.var(many) == pytest.approx(np.var(one) / pairs, rel=0.5)
 
 

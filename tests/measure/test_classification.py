@@ -1,4 +1,4 @@
-"""Test accuracy by group, AUROC, k-variance and agreement of annotators against other libraries and
+"""Test accuracy by group, AUROC, k-variance and annotator agreement against other libraries and
 their definitions."""
 
 import math
@@ -41,7 +41,7 @@ from vldebias.metrics import (
 NAN = float("nan")
 
 
-def test_group_accuracy_agrees_with_fairlearn_for_any_array() -> None:
+def test_group_accuracy_matches_fairlearn_for_any_array() -> None:
     rng = np.random.default_rng(0)
     predictions = rng.integers(0, 2, 500)
     labels = rng.integers(0, 2, 500)
@@ -58,14 +58,13 @@ def test_group_accuracy_agrees_with_fairlearn_for_any_array() -> None:
         == pytest.approx(frame.group_min())
     )
     assert by_group.average == pytest.approx(frame.overall)
-    column = pandas.Series(
-        groups, index=np.arange(500)[::-1], dtype=object
-    )  # the type with which pandas 2 stores texts
+    # pandas 2 stores strings with this type.
+    column = pandas.Series(groups, index=np.arange(500)[::-1], dtype=object)
     assert group_accuracy(torch.tensor(predictions), labels.tolist(), column) == by_group
 
 
 def test_constant_groups_have_wilson_intervals() -> None:
-    # number of wrong and right answers per group, without and with a method
+    # Numbers of wrong and correct answers per group, without and with a method.
     apart = [[[6, 4], [6, 4]], [[5, 15], [5, 75]]]
     low, _ = wilson_interval(1, 1)
     least, greatest = wilson_interval(60, 100)
@@ -96,13 +95,14 @@ def test_constant_groups_have_wilson_intervals() -> None:
             (0.7 - below, 0.7 + above),
         ),
         (accuracy_gap, apart, 98 / 120 - 0.4, 90 / 120 - 0.5, None),
+        # A group is missing from some resamples.
         (
             Reweighted(np.array([1, 0])),
             [[[0, 1], [1, 0]], [[90, 0], [0, 210]]],
             0.5,
             0.5,
             None,
-        ),  # in some resamples
+        ),
     ):
         (drawn,) = resampled_counts(np.array(cells), 2000, 0)
         figure, interval, change = interval_of(metric, np.array(cells), drawn)
@@ -121,7 +121,7 @@ def test_constant_groups_have_wilson_intervals() -> None:
 
 
 def test_resampling_cells_equals_resampling_images() -> None:
-    """The naive version samples indices; both bootstraps and their paired changes have the same
+    """The naive version samples indices. Both bootstraps and their paired changes have the same
     distribution."""
     rng = np.random.default_rng(1)
     n = 300
@@ -181,7 +181,7 @@ def test_auroc_agrees_with_scikit_learn_and_its_interval_with_resampled_images(
 ) -> None:
     rng = np.random.default_rng(3)
     wrong = rng.random(200) < 0.4
-    scores = (rng.normal(size=200) - wrong).round(decimals)  # with ties, and without
+    scores = (rng.normal(size=200) - wrong).round(decimals)  # with and without ties
     measured_area = auroc(scores, wrong)
     area = pytest.approx(roc_auc_score(wrong, -scores), abs=1e-12)
     assert (measured_area, measured_area.value) == (auroc(scores, wrong, resamples=2000), area)
@@ -198,7 +198,7 @@ def test_auroc_agrees_with_scikit_learn_and_its_interval_with_resampled_images(
 def test_k_variance_is_the_cost_of_the_optimal_matching(k: int) -> None:
     points = np.random.default_rng(0).normal(size=(13, 3))
     orders = [*map(list, permutations(range(k)))]
-    # shuffled once and divided into samples
+    # These are shuffled once and divided into samples.
     shuffled = points[np.random.default_rng(5).permutation(13)]
     pairs = [
         (shuffled[i : i + k], shuffled[i + k : i + 2 * k])
@@ -208,9 +208,8 @@ def test_k_variance_is_the_cost_of_the_optimal_matching(k: int) -> None:
         [min(np.linalg.norm(a - b[order], axis=1).mean() for order in orders) for a, b in pairs]
     )
     assert k_variance(points, k=k, seed=5) == pytest.approx(expected, rel=1e-12)
-    assert k_variance(points + 2.0**20, k=k, seed=5) == pytest.approx(
-        expected, rel=1e-8
-    )  # far from the origin
+    # The points are far from the origin.
+    assert k_variance(points + 2.0**20, k=k, seed=5) == pytest.approx(expected, rel=1e-8)
     assert k_variance(points) == k_variance(points, k=6, seed=0)
     many = np.random.default_rng(1).normal(size=(204, 2))
     assert (k_variance(many), k_variance([[0, 0], [3, 4]])) == (
@@ -244,15 +243,13 @@ def test_the_interval_of_alpha_equals_a_bootstrap_over_units() -> None:
     labels[2, rng.random(40) < 0.3] = NAN
     drawn = [alpha_of(labels[:, rng.integers(0, 40, 40)]) for _ in range(1000)]
     alpha = agreement(labels, resamples=2000, seed=0).alpha
-    assert (
-        agreement(torch.tensor(np.nan_to_num(labels, nan=-1)).long()).alpha == alpha
-    )  # a negative code means no answer
+    # A negative code means no answer.
+    assert agreement(torch.tensor(np.nan_to_num(labels, nan=-1)).long()).alpha == alpha
     assert (alpha.low, alpha.high) == pytest.approx(
         tuple(np.quantile(drawn, [0.025, 0.975])), abs=0.03
     )
-    rare = agreement(
-        np.array([[0] * 9 + [1], [0] * 9 + [1]])
-    ).alpha  # resamples without a second value are left out
+    # Resamples without a second value are excluded.
+    rare = agreement(np.array([[0] * 9 + [1], [0] * 9 + [1]])).alpha
     assert (rare.low, rare.high) == (1, 1)
 
 
@@ -287,7 +284,7 @@ def test_the_interval_of_alpha_equals_a_bootstrap_over_units() -> None:
         for labels in ([[0, 1]], [["m", "f"]] * 2, [[0, NAN], [NAN, 1]], [[1, 1]] * 2)
     ),
 )
-def test_invalid_inputs_of_classification_are_refused(call, arguments) -> None:
+def test_invalid_classification_inputs_are_rejected(call, arguments) -> None:
     call(*arguments)
 
 

@@ -1,5 +1,5 @@
 """Test discrepancy (eq. 7.2) against its definition, and shares computed from a judge's labels for
-all images and human labels for some."""
+all images and human labels for some of them."""
 
 import contextlib
 import math
@@ -32,14 +32,14 @@ JUDGES = {  # rows: the true value, columns: the judge's answer
 
 
 def world(rng, judge, n=1500):
-    """Return the truth and the judge's answers."""
+    """Return the true values and the judge's answers."""
     truth = rng.choice(3, size=n, p=TRUE)
     judged = (rng.random(n)[:, None] > judge.cumsum(1)[truth]).sum(1)
     return truth, np.minimum(judged, 2)
 
 
 def sampled(rng, truth, judged, n, *, stratified):
-    """Return labels of n randomly sampled images, and their weights."""
+    """Return the labels and the weights of n randomly sampled images."""
     people = np.full(len(truth), NOT_LABELLED)
     weights = np.ones(len(truth))
     parts = (
@@ -71,17 +71,18 @@ def test_corrected_shares_are_unbiased_and_covered_for_any_judge(name, stratifie
     error = np.std(estimates, axis=0) / np.sqrt(len(estimates))
     np.testing.assert_array_less(np.abs(np.mean(estimates, axis=0) - TRUE), 4 * error)
     assert np.mean(held) > 0.9
+    # The judge alone is far off, so the test can fail.
     if name in (
         "calls women men",
         "says the opposite",
-    ):  # the judge alone is far off, so the test can fail
+    ):
         assert abs((judged == FEMALE).mean() - TRUE[FEMALE]) > 0.1
 
 
 @pytest.mark.parametrize(("labels", "warning"), [(10, True), (29, True), (30, False), (100, False)])
-def test_few_labels_warn_and_every_interval_has_a_width(labels, warning):
-    """This includes the case in which judge and people agree about every labelled image, and all
-    labels are the same value."""
+def test_few_labels_warn_and_every_interval_has_a_nonzero_width(labels, warning):
+    """This includes the case in which the judge and people agree about every labelled image and all
+    labels are the same."""
     judged = np.zeros(400, int)
     people = np.full(400, NOT_LABELLED)
     people[:labels] = 0
@@ -96,7 +97,7 @@ def test_few_labels_warn_and_every_interval_has_a_width(labels, warning):
         assert figure.high - figure.low > 0.01
 
 
-def test_an_answer_of_the_judge_without_labels_warns_and_widens_the_interval():
+def test_a_judge_answer_without_labels_warns_and_widens_the_interval():
     rng = np.random.default_rng(60)
     truth, judged = (codes % 2 for codes in world(rng, JUDGES["calls women men"], 400))
     people, _ = sampled(rng, truth, judged, 60, stratified=False)
@@ -117,7 +118,7 @@ def test_labels_for_all_images_give_the_human_shares():
         truth, judged = world(rng, judge, 20_000)
         people, _ = sampled(rng, truth, judged, 2000, stratified=False)
         interval = corrected_shares(judged, people, 3).figures(2)[MALE]
-        # 1,140 of 2,000 labelled people are men: 0.57 as in TRUE.
+        # 1,140 of the 2,000 labelled people are men: 0.57, as in TRUE.
         alone = wilson_interval(1140, 2000)
         wide = (interval.high - interval.low) / (alone[1] - alone[0])
         assert wide < (0.9 if name in ("calls women men", "says the opposite") else 1.06), name
@@ -126,9 +127,8 @@ def test_labels_for_all_images_give_the_human_shares():
 def test_weights_correct_unequal_sampling_within_an_answer():
     rng = np.random.default_rng(1)
     sure = rng.random(4000) < 0.8
-    truth = np.where(
-        sure, MALE, FEMALE
-    )  # the judge always answers "man", and only errs when it is unsure
+    # The judge always answers "man", and only errs when it is unsure.
+    truth = np.where(sure, MALE, FEMALE)
     chosen = np.concatenate(
         [
             rng.choice(np.flatnonzero(sure == is_sure), 50, replace=False)
@@ -144,9 +144,8 @@ def test_weights_correct_unequal_sampling_within_an_answer():
     estimate = corrected_shares(judged, people, 2, weights=weights)
     np.testing.assert_allclose(estimate.shares[0], sure.mean())
     assert abs(corrected_shares(judged, people, 2).shares[0] - 0.5) < 1e-9
-    assert (
-        np.ptp(estimate.figures(2)[MALE]) < 0.1
-    )  # both kinds are known exactly, so only their mixture is estimated
+    # Both kinds are known exactly, so only their mixture is estimated.
+    assert np.ptp(estimate.figures(2)[MALE]) < 0.1
 
 
 def test_a_constant_judge_leaves_the_human_shares_unchanged():
@@ -175,7 +174,7 @@ def test_the_gap_has_its_nominal_coverage_even_near_zero(share):
         *_, gap, skew = estimate.figures(2)
         held.append(gap.low <= true <= gap.high)
         low, high = np.quantile(np.sqrt(2) * np.abs(estimate.draws[0, :, 0] - 0.5), [0.025, 0.975])
-        drawn.append(low <= true <= high)  # quantiles of sampled gaps, which are above 0
+        drawn.append(low <= true <= high)  # these are quantiles of sampled gaps, which are positive
         np.testing.assert_allclose(
             [skew.low, skew.high], np.log1p(np.sqrt(2) * np.array([gap.low, gap.high]))
         )
@@ -205,9 +204,9 @@ def test_squares_are_unbiased_for_each_prompt(values):
         )
     mean = np.mean(estimates, axis=0)
     error = np.std(estimates, axis=0) / np.sqrt(len(estimates))
-    if values == 3:  # nothing is unknown, so it is exactly unbiased
+    if values == 3:  # nothing is unknown, so the estimate is exactly unbiased
         np.testing.assert_array_less(np.abs(mean - true), 4 * error)
-    else:  # divided by an estimated rate
+    else:  # the estimate is divided by an estimated rate
         np.testing.assert_array_less(np.abs(mean - true), 4 * error + 0.02)
 
 
@@ -226,7 +225,8 @@ def test_the_number_of_labels_that_halves_the_interval_is_estimated_or_there_are
 def test_the_interval_of_a_difference_combines_both_intervals():
     after = Interval(0.5, 0.4, 0.9)
     before = Interval(0.2, 0.1, 0.2)
-    # Lower end: 0.1 from `after` and 0 from `before`, whose ends swap; upper end: 0.4 and 0.1.
+    # The lower end is 0.1 from `after` and 0 from `before`, whose ends swap. The upper end is 0.4
+    # and 0.1.
     assert module.independent(after, before) == pytest.approx((0.3, 0.2, 0.3 + np.hypot(0.4, 0.1)))
 
 
@@ -252,7 +252,7 @@ def test_discrepancy_ratio_and_kl_match_their_definitions(
     assert discrepancy([-1] * unknown + labels[::-1], n_groups, unknown=-1) == pytest.approx(
         expected
     )
-    both = np.stack([counts, 0 * counts])  # it is largest if nothing was counted
+    both = np.stack([counts, 0 * counts])  # the discrepancy is largest if nothing was counted
     assert module.discrepancies(both) == pytest.approx([expected, math.sqrt(1 - even)])
     assert module.deviation_ratios(both) == pytest.approx([max(abs(shares - even)) / (1 - even), 1])
     kl = sum(s * math.log(s * n_groups) for s in shares if s)
@@ -280,7 +280,7 @@ def test_the_radius_has_its_nominal_coverage() -> None:
     counts = rng.multinomial(25, p, size=400)
     inside = np.linalg.norm(counts / 25 - p, axis=1) <= shares_radius(counts, resamples=400)
     assert inside.mean() > 0.92
-    # 25 identical labels do not give certainty
+    # 25 identical labels do not give certainty.
     assert 0 < shares_radius(np.array([[25, 0]]))[0] < 0.2
     assert np.array_equal(shares_radius(counts), shares_radius(counts, resamples=2000, seed=0))
     assert shares_radius(np.array([[0, 0]]))[0] == pytest.approx(math.sqrt(0.5))
@@ -303,7 +303,7 @@ def test_the_radius_has_its_nominal_coverage() -> None:
         "positive numbers",
     ),
 )
-def test_invalid_inputs_of_corrected_shares_are_refused(of, given_):
+def test_invalid_inputs_for_corrected_shares_are_rejected(of, given_):
     of(*given_)
 
 

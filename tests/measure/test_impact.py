@@ -54,7 +54,7 @@ def test_ratios_are_computed_from_the_rates(pairs: list[tuple[int, int]]) -> Non
 def test_intervals_cover_the_true_ratio_even_for_equal_rates(
     rates: tuple[float, ...], sizes: tuple[int, ...]
 ) -> None:
-    """The highest rate is selected on the same data, and the interval has to account for that."""
+    """The highest rate is selected on the same data, and the interval must account for that."""
     rng = np.random.default_rng(0)
     truth = np.array(rates) / max(rates)
     covered = np.zeros(len(rates))
@@ -65,7 +65,7 @@ def test_intervals_cover_the_true_ratio_even_for_equal_rates(
             assert category.ratio is not None
             low, high = category.ratio.low, category.ratio.high
             covered[place] += low - 1e-12 <= truth[place] <= high + 1e-12
-    # Two standard errors below .95.
+    # Two standard errors below 0.95.
     assert (covered / repeats).min() > 0.95 - 2 * (0.95 * 0.05 / repeats) ** 0.5
 
 
@@ -81,5 +81,5 @@ def test_the_interval_of_the_inverse_ratio_is_the_inverse_interval() -> None:
     ([3], [2], "expected 0 .. "),
     ([-1], [2], "expected 0 .. "),
 )
-def test_impossible_counts_are_refused(selected: list[int], applicants: list[int]) -> None:
+def test_impossible_counts_are_rejected(selected: list[int], applicants: list[int]) -> None:
     impact_ratios(["a"], applicants, selected)

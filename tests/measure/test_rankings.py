@@ -1,5 +1,5 @@
 """Test rankings and skew: every convention against naive versions, and resampled galleries against
-sorting each one."""
+sorting each of them."""
 
 import math
 from functools import partial
@@ -34,7 +34,7 @@ def ranked_by(scores: np.ndarray) -> np.ndarray:
 
 @st.composite
 def galleries(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
-    """Draw scores (q, n) with many ties, groups (n,) some of which may be empty, and k."""
+    """Draw scores (q, n) with many ties, groups (n,), some of which may be empty, and k."""
     q = draw(st.integers(1, 4))
     n = draw(st.integers(1, 25))
     levels = st.lists(st.sampled_from([-1.0, 0.0, 0.25, 2.0]), min_size=n, max_size=n)
@@ -75,13 +75,14 @@ def test_skew_and_ndkl_match_their_definitions(gallery, floor: float, prior) -> 
 def test_priors_match_a_manual_computation() -> None:
     scores = torch.tensor([0.9, 0.8, 0.7, 0.6], dtype=torch.bfloat16)
     groups = ["f", "m", "m", "m"]
-    # All four are retrieved: 3/4 are m, compared with even shares of 1/2; the data set has the same
-    # 3/4.
+    # All four are retrieved, and 3/4 of them are m. They are compared with even shares of 1/2, or
+    # with the shares in the data set, which are also 3/4.
     assert max_skew(scores, groups, 4) == pytest.approx(math.log(0.75 / 0.5))
     assert max_skew(scores, groups, 4, prior="dataset") == 0
     assert max_skew(scores, groups, 1, prior="dataset") == pytest.approx(math.log(1 / 0.25))
     assert max_skew(scores, groups, 1, prior=[0.1, 0.9]) == pytest.approx(math.log(10))
-    # Neither of the two retrieved is of group 1: log 0, or the floor of 1/4 against 1/2.
+    # Neither of the two retrieved rows belongs to group 1, which gives log 0, or the floor of 1/4
+    # against 1/2.
     assert min_skew([3.0, 2.0, 1.0], [0, 0, 1], 2) == -math.inf
     assert min_skew([3.0, 2.0, 1.0], [0, 0, 1], 2, floor=1 / 4) == pytest.approx(math.log(0.5))
     for floor in (-1, 1.5, math.nan, "half"):
@@ -109,7 +110,7 @@ def test_a_single_group_is_never_skewed_and_warns() -> None:
     ({"prior": "dataset", "n_groups": 3}, "prior: .* groups that cannot occur"),
     ({"n_groups": 1}, "groups: .*n_groups=1"),
 )
-def test_invalid_rankings_are_refused(change: dict) -> None:
+def test_invalid_rankings_are_rejected(change: dict) -> None:
     max_skew(**{"scores": [0.1, 0.2, 0.3], "groups": [0, 1, 0], "k": 2, **change})
 
 
@@ -134,8 +135,8 @@ def test_top_rows_are_sorted_and_ties_keep_their_order(gallery, random) -> None:
 def test_top_rows_are_exact_beyond_float32(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Rows that differ in the eighth digit, equal rows, and more of both than the initial number of
-    # candidates.
+    # These include rows that differ in the eighth digit and equal rows, and more of both than the
+    # initial number of candidates.
     generator = torch.Generator().manual_seed(0)
     base = torch.randn(1, 16, generator=generator, dtype=torch.float64)
     items = base + 1e-8 * torch.randn(3000, 16, generator=generator, dtype=torch.float64)
@@ -168,7 +169,7 @@ def test_a_resample_is_ranked_as_if_it_were_sorted(gallery, seed: int) -> None:
 
 def test_a_resample_is_read_only_as_far_as_needed() -> None:
     weights = np.zeros((2, 500), dtype=int)
-    weights[0, 400] = weights[1, 0] = 500  # the first row in the first resample is the 401st
+    weights[0, 400] = weights[1, 0] = 500  # the first row in the first resample is row 401
     assert resampled_places(np.arange(500), weights, 3).tolist() == [[400] * 3, [0] * 3]
     with pytest.raises(ValueError, match=r"k: .* 3, .* got 4"):
         resampled_places(np.arange(5), np.array([[1, 0, 2, 0, 0]]), 4)
@@ -181,9 +182,8 @@ def test_ranks_agree_with_a_sort_including_ties_for_any_block_size(
     generator = torch.Generator().manual_seed(seed)
     of_items = torch.randint(codes, (n,), generator=generator)
     query_codes = of_items[torch.randint(n, (q,), generator=generator)]  # a code that some item has
-    queries, items = (
-        torch.randn(size, 4, generator=generator).round() for size in (q, n)
-    )  # many ties
+    # Rounding creates many ties.
+    queries, items = (torch.randn(size, 4, generator=generator).round() for size in (q, n))
     with patch.object(module, "_SCORES", 3 * n):
         places = first_hits(queries, items, query_codes, of_items).tolist()
     for i, (row, code) in enumerate(zip(queries @ items.T, query_codes, strict=True)):

@@ -1,4 +1,4 @@
-"""Test MPR and AWRF: their naive versions, laws, and the chance level of a small pool."""
+"""Test MPR and AWRF: naive versions, properties, and the chance level for a small pool."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def authors_gap(rows, curated, selected, regressor):  # type: ignore[no-untyped-
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_gap_equals_the_authors_formula(seed: int) -> None:
+def test_gap_matches_the_authors_formula(seed: int) -> None:
     rng = np.random.default_rng(seed)
     rows = rng.integers(2, size=(60, 5)).astype(float)
     rows[:30, 0] = 1
@@ -53,7 +53,7 @@ def test_gap_equals_the_authors_formula(seed: int) -> None:
 
 
 def test_gap_of_linear_functions_is_their_supremum() -> None:
-    """No linear function of the right norm shows a larger difference."""
+    """No linear function with the right norm has a larger difference."""
     rng = np.random.default_rng(1)
     rows = rng.normal(size=(30, 3))
     curated = rng.normal(size=(20, 3)) + 0.5
@@ -67,7 +67,7 @@ def test_gap_of_linear_functions_is_their_supremum() -> None:
 
 
 @pytest.mark.parametrize("counts", [(10, 0), (7, 3), (5, 5), (0, 10)])
-def test_gaps_of_rankings_equal_the_gap_of_their_labels(counts: tuple[int, int]) -> None:
+def test_ranking_gaps_match_the_gap_of_their_labels(counts: tuple[int, int]) -> None:
     groups = np.repeat([0, 1], counts)[None]
     one_hot = np.eye(2)[groups[0]]
     curated = np.eye(2).repeat([6, 4], axis=0)
@@ -101,12 +101,12 @@ def test_scales_are_bounded() -> None:
     assert representation_gaps(even, prior)[0] == 0
     assert representation_gaps(one, np.array([0.0, 1.0]))[0] == pytest.approx(1)
     assert rank_fairness(one, np.array([0.0, 1.0]))[0] == pytest.approx(1 - log(2))
-    # Exposure depends on who comes first, not only on who is included.
+    # Exposure depends on the order, not only on which rows are included.
     assert rank_fairness(even, prior)[0] > rank_fairness(np.sort(even), prior)[0]
 
 
-def test_priors_of_each_ranking() -> None:
-    """Resamples of a gallery are compared with their own shares."""
+def test_each_ranking_can_have_its_own_prior() -> None:
+    """Gallery resamples are compared with their own shares."""
     groups = np.random.default_rng(3).integers(2, size=(4, 9))
     priors = np.array([[0.5, 0.5], [0.2, 0.8], [1.0, 0.0], [0.4, 0.6]])
     for compute in (representation_gaps, rank_fairness):
@@ -114,14 +114,14 @@ def test_priors_of_each_ranking() -> None:
         assert np.allclose(compute(groups, priors), rows, atol=1e-15)
 
 
-def test_both_are_registered_as_metrics_of_rankings() -> None:
+def test_both_are_registered_as_ranking_metrics() -> None:
     assert METRICS["mpr"].better == "lower"
     assert METRICS["awrf"].better == "higher"
     assert METRICS["mpr"].reads == METRICS["awrf"].reads == "rankings"
 
 
 @pytest.mark.parametrize(("sizes", "k"), [((12, 8), 6), ((30, 10), 20)])
-def test_chance_level_of_a_finite_pool(sizes: tuple[int, int], k: int) -> None:
+def test_chance_level_accounts_for_a_finite_pool(sizes: tuple[int, int], k: int) -> None:
     """Results are sampled without replacement, so counts are hypergeometric."""
     labels = Labels.from_values(np.repeat(["a", "b"], sizes).tolist())
     gallery = Gallery(labels, [k], resamples=4000)
@@ -145,6 +145,6 @@ def test_chance_level_of_a_finite_pool(sizes: tuple[int, int], k: int) -> None:
     ("selected", "words"),
     [([0, 0], "some of them positive"), ([1], "expected statistics"), ([2, 0], "0, 1")],
 )
-def test_invalid_arguments_are_refused(selected: list[int], words: str) -> None:
+def test_invalid_arguments_are_rejected(selected: list[int], words: str) -> None:
     with pytest.raises(InvalidInputError, match=words):
         representation_gap(np.eye(2), selected, np.eye(2))

@@ -48,7 +48,7 @@ def test_intervals_agree_with_scipy() -> None:
 
 
 def test_the_worst_group_is_selected_again_in_every_resample() -> None:
-    """The minimum of two equal but noisy accuracies is below either of them."""
+    """The minimum of two equal but noisy accuracies is below both of them."""
     groups = np.repeat([0, 1], 100)
     predictions = np.tile(np.repeat([1, 0], [80, 20]), 2)
     interval = bootstrap_interval(
@@ -86,9 +86,8 @@ def test_methods_share_their_resamples() -> None:
     assert percentile_interval(drawn["after"] - drawn["before"]) == pytest.approx(
         (direct.low, direct.high)
     )
-    assert (
-        direct.low > 0 > percentile_interval(drawn["after"] - drawn["before"][::-1])[0]
-    )  # unpaired
+    # The resamples are unpaired if one of them is reversed.
+    assert direct.low > 0 > percentile_interval(drawn["after"] - drawn["before"][::-1])[0]
 
 
 def test_tensors_are_accepted_and_seeds_reproduce() -> None:
@@ -103,7 +102,7 @@ def test_tensors_are_accepted_and_seeds_reproduce() -> None:
     )
 
 
-def test_texts_have_no_mean_and_a_statistic_must_be_a_number() -> None:
+def test_strings_have_no_mean_and_a_statistic_must_be_a_number() -> None:
     labels = ["male", "female", "male"]
     interval = bootstrap_interval(labels, statistic=lambda values: (values == "male").mean())
     assert interval.value == pytest.approx(2 / 3)
@@ -122,17 +121,16 @@ def test_weights_and_counts_equal_those_of_sampled_rows(monkeypatch: pytest.Monk
     for drawn in (weights, counts.reshape(4000, 40)):
         assert (drawn.sum(1) == 40).all()
         assert drawn.mean(0) == pytest.approx(1, abs=0.1)
-        # binomial with 40 draws and probability 1/40
+        # This is binomial with 40 draws and probability 1/40.
         assert drawn.var() == pytest.approx(1 - 1 / 40, abs=0.02)
-    # for some rows, the counts they have among all rows
+    # For some of the rows, these are their counts among all rows.
     (weights_of_some,) = weights_of(40, 4000, 6, 9)
     for law in (np.sum, np.max, lambda weights, axis: weights[:, 0]):
         assert (
             stats.ks_2samp(law(weights[:, :9], axis=1), law(weights_of_some, axis=1)).pvalue > 1e-3
         )
-    (fewer,) = counts_of(
-        np.array([2, 2]), 20_000, 0, size=3
-    )  # a mean has the variance of a sample's mean
+    # Its mean has the variance of a sample mean.
+    (fewer,) = counts_of(np.array([2, 2]), 20_000, 0, size=3)
     assert (fewer[:, 0] / 3).var() == pytest.approx(
         np.array([1, 1, 0, 0]).var(ddof=1) / 4, rel=0.05
     )
@@ -142,9 +140,8 @@ def test_weights_and_counts_equal_those_of_sampled_rows(monkeypatch: pytest.Monk
         parts = [*weights_of(40, 4000, 3, 40)], [*counts_of(np.ones((2, 20), int), 4000, seed=3)]
         assert [*map(len, parts)] == [number] * 2
         for blocks, expected in zip(parts, (weights, counts), strict=True):
-            assert np.array_equal(
-                np.concatenate(blocks), expected
-            )  # memory does not change the numbers
+            # The memory limit does not change the numbers.
+            assert np.array_equal(np.concatenate(blocks), expected)
 
 
 def test_counting_distinct_rows_gives_the_same_intervals(
@@ -167,9 +164,8 @@ def test_a_recentred_interval_is_centred_on_its_value() -> None:
     drawn = np.linspace(10, 20, 101)
     assert recentred_interval(3.0, drawn) == pytest.approx((3 - 4.75, 3 + 4.75))
     assert recentred_interval(3.0, drawn, level=0.5) == pytest.approx((0.5, 5.5))
-    assert recentred_interval(3.0, np.array([0.0] * 99 + [100.0])) == pytest.approx(
-        (2.0, 3.0)
-    )  # it contains the value
+    # The interval contains the value.
+    assert recentred_interval(3.0, np.array([0.0] * 99 + [100.0])) == pytest.approx((2.0, 3.0))
 
 
 @given(st.integers(1, 400), st.data())
@@ -189,5 +185,5 @@ def test_wilson_intervals_agree_with_scipy(n: int, data: st.DataObject) -> None:
     (([1.0, 2.0],), {"statistic": lambda v: float("nan")}, "statistic: .* 2001 of 2001"),
     (([1.0, float("nan")],), {}, r"arrays\[0\]: 1 of 2"),
 )
-def test_invalid_arguments_of_the_bootstrap_are_refused(arrays: tuple, options: dict) -> None:
+def test_invalid_bootstrap_arguments_are_rejected(arrays: tuple, options: dict) -> None:
     bootstrap_interval(*arrays, **options)

@@ -1,4 +1,4 @@
-"""Provide the miniature model and pipeline, and portraits of the miniature world."""
+"""Provide the miniature model, the miniature pipeline, and rendered portraits."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +18,7 @@ def pipe() -> Any:
 
 @pytest.fixture(scope="session")
 def portraits() -> Callable[..., tuple[Any, Any, torch.Tensor, Any]]:
-    """Return model, tokenizer, and features and gender of n portraits."""
+    """Return a model, its tokenizer, and the features and genders of n portraits."""
     from eval.miniature import portraits
     from vldebias.miniature import load_clip
 

@@ -1,4 +1,4 @@
-"""Generate random rows for the tests of methods."""
+"""Generate random rows for the method tests."""
 
 import torch
 from torch import Tensor

@@ -33,9 +33,9 @@ from vldebias.projection.projection import span_of
 PUBLISHED = json.loads((Path(__file__).parent / "published" / "published.json").read_text())
 JOBS = ("doctor", "nurse", "pilot", "clerk", "cook", "judge")
 GENDER = vldebias.make_prompt_set("g", {"male": ["male"], "female": ["female"]}, JOBS)
-# the attribute varies in two dimensions
+# The attribute varies in two dimensions.
 DIM = 16
-TOLD = (2, 5)
+ATTRIBUTE_DIMS = (2, 5)
 EYE = torch.eye(DIM, dtype=torch.float64)
 
 
@@ -59,12 +59,12 @@ def problem(labels: bool = True) -> tuple[Problem, Tensor, Tensor]:
             lean = 0.3
         else:
             lean = -0.3
-        row[list(TOLD)] += lean
+        row[list(ATTRIBUTE_DIMS)] += lean
         texts[text] = row
     gender = torch.randint(2, (600,), generator=generator)
     images = torch.randn(600, DIM, generator=generator, dtype=torch.float64)
     images[:, 8] += 2.0
-    images[:, list(TOLD)] += (2.0 * gender - 1)[:, None] * torch.tensor([2.0, 1.5])
+    images[:, list(ATTRIBUTE_DIMS)] += (2.0 * gender - 1)[:, None] * torch.tensor([2.0, 1.5])
     images = normalize(images, dim=1)
     names = {"gender": [("male", "female")[code] for code in gender.tolist()]}
     return (
@@ -75,7 +75,7 @@ def problem(labels: bool = True) -> tuple[Problem, Tensor, Tensor]:
 
 
 def probe(rows: Tensor, codes: Tensor) -> float:
-    """Return the accuracy of the affine least-squares probe on the rows on which it is fitted."""
+    """Return the training accuracy of an affine least-squares probe."""
     inputs = torch.cat([rows, torch.ones(len(rows), 1, dtype=rows.dtype)], 1)
     weights = torch.linalg.pinv(inputs) @ one_hot(codes).double()
     return float(((inputs @ weights).argmax(1) == codes).double().mean())
@@ -83,7 +83,7 @@ def probe(rows: Tensor, codes: Tensor) -> float:
 
 @pytest.fixture
 def unshrunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Return the covariance without shrinkage, as in the theorem."""
+    """Use the covariance without shrinkage, as in the theorem."""
     monkeypatch.setattr(
         "sklearn.covariance.ledoit_wolf", lambda rows: (np.cov(rows.T, bias=True), 0.0)
     )
@@ -111,7 +111,7 @@ def test_after_leace_no_affine_probe_beats_a_constant(shares: tuple[float, ...])
 
 
 @pytest.mark.usefixtures("unshrunk")
-def test_leace_makes_the_smallest_change_of_all_erasing_maps() -> None:
+def test_leace_makes_the_smallest_change_among_all_erasing_maps() -> None:
     """Compare with the orthogonal projection along the same direction, and with other oblique
     ones."""
     codes = torch.arange(2000) % 2
@@ -120,18 +120,16 @@ def test_leace_makes_the_smallest_change_of_all_erasing_maps() -> None:
     output_factor, right, _ = leace(Labelled(rows, codes[:, None]))
     centred = rows - rows.mean(0)
     least = ((centred @ right) @ output_factor.T).square().sum(1).mean()
-    direction = normalize(
-        centred.T @ (concept - concept.mean()), dim=0
-    )  # the part that the map has to remove
+    # This is the part that the map must remove.
+    direction = normalize(centred.T @ (concept - concept.mean()), dim=0)
     for candidate in (direction, *normal(20, 6, 1, seed=4)):
-        change = (centred @ candidate) @ (
-            direction / (candidate.T @ direction)
-        ).T  # x - d (o x) / (o d) also erases d
+        # The map x - d (o x) / (o d) also erases d.
+        change = (centred @ candidate) @ (direction / (candidate.T @ direction)).T
         assert change.square().sum(1).mean() >= least - 1e-9
 
 
 @pytest.mark.usefixtures("unshrunk")
-def test_leace_equals_the_authors_implementation() -> None:
+def test_leace_matches_the_authors_implementation() -> None:
     oracle = pytest.importorskip("concept_erasure", reason="concept-erasure is not installed")
     codes = torch.arange(500) % 3
     rows = normal(500, 10, seed=3) + 0.5 * codes[:, None]
@@ -158,9 +156,10 @@ def test_given_labels_take_precedence_over_zero_shot_labels() -> None:
         "job": ["cook"] * len(gender),
         "sex": [("Male", "Female")[code] for code in gender.tolist()],
     }
+    # The column is found by its values.
     renamed = replace(
         reference_problem, reference=replace(reference_problem.reference, labels=words)
-    )  # the column is found by its values
+    )
     torch.testing.assert_close(
         renamed.fit("leace", "joint").image(images), from_labels.image(images)
     )
@@ -170,12 +169,13 @@ def test_given_labels_take_precedence_over_zero_shot_labels() -> None:
     ({"job": ["cook", "judge"] * 300}, r"\['job'\]"),
     ({"gender": ["male", "female"]}, "600 images, got 2"),
     ({"gender": ["male", ""] * 300}, r"\['gender'\]"),
+    # Without labels, the zero-shot value of a single image is used.
     (
         {},
         r"at least two of the values \['male', 'female'\] of g",
-    ),  # the zero-shot value of one image
+    ),
 )
-def test_unsuitable_labels_are_refused(labels: dict[str, list[str]]) -> None:
+def test_unsuitable_labels_are_rejected(labels: dict[str, list[str]]) -> None:
     reference_problem, images, _ = problem()
     shown = images if labels else images[:1].repeat(9, 1)
     replace(reference_problem, reference=Reference(shown, labels=labels)).fit("leace", "joint")
@@ -202,16 +202,15 @@ def test_null_space_probes_remove_one_direction_per_round() -> None:
         null_space_probes([(torch.ones(10, 3, dtype=torch.float64), torch.arange(10) % 2)], 3)
 
 
-def test_spd_only_changes_the_directions_of_the_probes() -> None:
+def test_spd_only_changes_the_probe_directions() -> None:
     reference_problem, images, gender = problem()
     edit = reference_problem.fit("spd", "joint")
     assert isinstance(edit, TwoTowers)
     moved = edit.image(images)
     basis = torch.linalg.qr(null_space_probes(labelled(reference_problem, "joint").known()).T).Q
     assert ((moved @ basis).std(0) < 1e-10).all()
-    assert (
-        (moved @ basis).mean(0).abs() > 1e-4
-    ).any()  # the mean is added back, unlike in nullspace projection
+    # The mean is added back, unlike in nullspace projection.
+    assert ((moved @ basis).mean(0).abs() > 1e-4).any()
     rest = EYE - basis @ basis.T
     torch.testing.assert_close(moved @ rest, images @ rest)
     assert probe(images, gender) > 0.9
@@ -225,9 +224,10 @@ def test_sfid_replaces_only_the_informative_dimensions() -> None:
     edit = reference_problem.fit("sfid", "joint")
     moved = edit.image(images)
     assert int(((moved - images).abs().amax(0) > 1e-9).sum()) == DIM // 5
-    assert (moved[:, list(TOLD)].std(0) < 1e-12).all()
+    assert (moved[:, list(ATTRIBUTE_DIMS)].std(0) < 1e-12).all()
     assert (
-        edit(reference_problem.host.embed(GENDER.classes, "joint"))[:, list(TOLD)].std(0) < 1e-12
+        edit(reference_problem.host.embed(GENDER.classes, "joint"))[:, list(ATTRIBUTE_DIMS)].std(0)
+        < 1e-12
     ).all()
     assert edit.side == "both"
     forest = RandomForestClassifier(100, oob_score=True, random_state=0).fit(
@@ -236,17 +236,18 @@ def test_sfid_replaces_only_the_informative_dimensions() -> None:
     unsure = images[torch.from_numpy(forest.oob_decision_function_.max(1) <= 0.7)]
     assert 0 < len(unsure) < len(images)
     torch.testing.assert_close(
-        moved[:, list(TOLD)], unsure[:, list(TOLD)].mean(0).expand(len(images), -1)
+        moved[:, list(ATTRIBUTE_DIMS)],
+        unsure[:, list(ATTRIBUTE_DIMS)].mean(0).expand(len(images), -1),
     )
 
 
-def test_sfid_replaces_a_hundred_dimensions_of_clip() -> None:
+def test_sfid_replaces_a_hundred_clip_dimensions() -> None:
     texts = dict(zip((*GENDER.classes, *sum(GENDER.groups, ())), normal(99, 512), strict=False))
     reference = Reference(unit(80, 512), labels={"gender": ["male", "female"] * 40})
     assert Problem(texts, GENDER, reference=reference).fit("sfid", "joint").left.shape[1] == 100
 
 
-def test_roboshot_equals_the_algorithm_applied_vector_by_vector() -> None:
+def test_roboshot_matches_the_algorithm_applied_to_one_vector_at_a_time() -> None:
     harmful = normal(3, 10, seed=4)
     helpful = normal(2, 10, seed=5)
     images = unit(5, 10, seed=6)
@@ -261,7 +262,7 @@ def test_roboshot_equals_the_algorithm_applied_vector_by_vector() -> None:
     assert alone(harmful).abs().max() < 1e-12
 
 
-def test_roboshot_uses_differences_of_values_and_of_classes() -> None:
+def test_roboshot_uses_value_differences_and_class_differences() -> None:
     reference_problem, images, _ = problem()
     male, female = (
         reference_problem.host.embed(texts, "joint") for texts in GENDER.by_value().values()
@@ -275,7 +276,7 @@ def test_roboshot_uses_differences_of_values_and_of_classes() -> None:
     )
 
 
-def test_the_half_way_method_equals_the_authors_implementation() -> None:
+def test_the_half_way_method_matches_the_authors_implementation() -> None:
     recorded = {
         name: torch.tensor(rows, dtype=torch.float64) for name, rows in PUBLISHED["lian"].items()
     }
@@ -286,7 +287,7 @@ def test_the_half_way_method_equals_the_authors_implementation() -> None:
 
 
 @pytest.mark.parametrize("r", [1, 3])
-def test_loss_and_bias_are_equal_and_no_other_vector_has_smaller_ones(r: int) -> None:
+def test_loss_and_bias_are_equal_and_minimal(r: int) -> None:
     basis = torch.linalg.qr(unit(r, 9, seed=1).T).Q
     rows = unit(40, 9)
     turned = HalfWay(basis)(rows)
@@ -313,7 +314,7 @@ def test_the_half_way_method_leaves_vectors_with_only_one_part_unchanged() -> No
     assert HalfWay(basis)(rows.float()).dtype == torch.float32
 
 
-def test_lian_uses_both_sides_and_the_span_of_difference() -> None:
+def test_lian_uses_both_sides_and_the_difference_span() -> None:
     reference_problem, images, _ = problem()
     texts = reference_problem.host.embed(GENDER.classes, "joint")
     methods = [Lian(side) for side in ("both", "text", "image")]
@@ -332,7 +333,7 @@ def test_lian_uses_both_sides_and_the_span_of_difference() -> None:
     assert reference_problem.fit("difference", "joint")(both.basis.T).abs().max() < 1e-12
 
 
-def test_the_second_step_of_bend_equals_the_authors_implementation() -> None:
+def test_the_second_step_of_bend_matches_the_authors_implementation() -> None:
     data = PUBLISHED["bend_vlm"]
     texts, images, query = (
         torch.tensor(data[key], dtype=torch.float64) for key in ("texts", "images", "query")
@@ -346,7 +347,7 @@ def test_the_second_step_of_bend_equals_the_authors_implementation() -> None:
     )
 
 
-def test_a_bent_query_is_the_closest_one_equidistant_from_all_values() -> None:
+def test_a_bent_query_is_the_closest_vector_equidistant_from_all_values() -> None:
     reference_problem, images, gender = problem()
     edit = reference_problem.fit("bend-vlm", "joint")
     query, pilot = reference_problem.host.embed(
@@ -375,12 +376,12 @@ def test_a_bent_query_is_the_closest_one_equidistant_from_all_values() -> None:
     slow = minimize(lambda e: -e @ start, start, method="SLSQP", constraints=constraints).x
     np.testing.assert_allclose(bent.numpy(), slow, atol=1e-4)
     two = edit(torch.cat([query, 3 * pilot]))
-    torch.testing.assert_close(two[0], bent)  # each one separately
+    torch.testing.assert_close(two[0], bent)  # each query is bent separately
     assert two[1].norm() == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize("keep", ["4", "6"])
-def test_fair_pca_equals_the_authors_implementation(keep: str) -> None:
+def test_fair_pca_matches_the_authors_implementation(keep: str) -> None:
     recorded = PUBLISHED["fair_pca"]
     rows, groups = (
         torch.tensor(recorded[name], dtype=torch.float64) for name in ("rows", "groups")
@@ -403,7 +404,7 @@ def test_fair_pca_equalises_group_means_and_equals_difference_at_full_width() ->
     (ours,) = reference_problem.fit("difference", "joint").left.T
     means = torch.stack([rows[groups[:, g] > 0].mean(0) for g in (0, 1)])
     assert abs(float(direction @ normalize(means[0] - means[1], dim=0))) == pytest.approx(1.0)
-    assert abs(float(direction @ ours)) > 0.95  # fitted to the set's own texts for the values
+    assert abs(float(direction @ ours)) > 0.95  # fitted on the value texts of the set
 
 
 def test_fair_imagen_projects_states_for_one_attribute() -> None:

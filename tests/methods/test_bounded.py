@@ -1,4 +1,4 @@
-"""Test bounded loss: the bound is satisfied and tight, lam is its multiplier, the loss is
+"""Test the bounded loss: the bound is satisfied and tight, lam is its multiplier, and the loss is
 monotone."""
 
 from dataclasses import replace
@@ -30,8 +30,8 @@ laws = settings(max_examples=20, deadline=None)
 
 
 def pairs(seed: int, n: int = 4) -> Tensor:
-    """Return pairs whose differences have very different lengths, so that lam affects them one
-    after another."""
+    """Return pairs whose differences vary widely in length, so that lam affects them one after
+    another."""
     first = unit(n, DIM, seed=seed)
     steps = 10.0 ** -torch.arange(n, dtype=torch.float64)
     return torch.stack([first, first + steps[:, None] * unit(n, DIM, seed=seed + 1)], 1)
@@ -103,8 +103,8 @@ def test_with_p0_the_strength_is_lowered() -> None:
 
 @settings(max_examples=15, deadline=None)
 @given(seed=seeds, max_loss=st.sampled_from([0.01, 0.05, 0.2]))
-def test_no_text_within_the_bound_is_less_biased(seed: int, max_loss: float) -> None:
-    """For one text, no z with <z, z0> = 1 and at most this loss has a smaller z^T M z."""
+def test_no_vector_within_the_bound_is_less_biased(seed: int, max_loss: float) -> None:
+    """For a single text, no z with <z, z0> = 1 and at most this loss has a smaller z^T M z."""
     data = pairs(seed)
     text = unit(1, DIM, seed=seed + 2)
     difference = data[:, 0] - data[:, 1]
@@ -162,7 +162,7 @@ BARE = PromptSet("bare", groups=(("a man", "a woman"),))
 
 
 @refused(*((max_loss, "max_loss") for max_loss in (0.0, 1.0, 1e-7, "0.02", True, float("nan"))))
-def test_invalid_bounds_are_refused(max_loss: Any) -> None:
+def test_invalid_bounds_are_rejected(max_loss: Any) -> None:
     Problem(TextTable({"a": [1.0]}), BARE, max_loss=max_loss)
 
 
@@ -176,7 +176,7 @@ def test_a_set_without_classes_cannot_be_bounded() -> None:
 def test_an_asymmetric_projection_is_weakened_by_its_strength(
     recorded_rank: int,
 ) -> None:
-    """The factors decide, not the rank that a method recorded: whiten, project, unwhiten."""
+    """The factors (whiten, project, unwhiten) matter, not the rank that a method recorded."""
     scale = torch.linspace(0.2, 1.0, DIM, dtype=torch.float64)[:, None]
     basis = torch.linalg.qr(unit(DIM, 2, seed=1)).Q
     before = CalibratedProjection(

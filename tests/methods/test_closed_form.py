@@ -34,8 +34,8 @@ laws = settings(max_examples=10, deadline=None, derandomize=True)
 
 @st.composite
 def problems(draw: st.DrawFn) -> Problem:
-    """Draw texts and images with two or three values, any number of concepts, with or without
-    classes."""
+    """Draw text and image embeddings with two or three values, any number of concepts, and with or
+    without classes."""
     dim = draw(st.integers(8, 40))
     values = draw(st.integers(2, 3))
     classes = draw(st.sampled_from([0, 2, 3]))
@@ -59,7 +59,7 @@ def problems(draw: st.DrawFn) -> Problem:
 
 
 def image_rows(problem: Problem) -> tuple[Tensor, float]:
-    """Return the differences of the image means, weighted, with their lam, as when only
+    """Return the weighted differences between image means and their lam, as when only
     equalising."""
     prompts = problem.sets[0]
     scatter = image_scatter(problem, prompts, "joint", class_texts(problem, prompts, "joint"))
@@ -76,7 +76,7 @@ def dense_p0(method: ClosedForm, problem: Problem) -> Tensor:
 
 @laws
 @given(problems())
-def test_every_sum_equalises_the_image_means_as_equalise_does(problem: Problem) -> None:
+def test_every_sum_equalises_the_image_means_like_equalise(problem: Problem) -> None:
     """sqrt(lam w) |D^T P z| <= |z| / 2 for every z, so the gap goes to zero at the same rate as lam
     grows."""
     rows, lam = image_rows(problem)
@@ -108,9 +108,9 @@ def test_a_bounded_sum_is_between_the_sum_and_the_identity(problem: Problem) -> 
 
 @laws
 @given(problems())
-def test_every_sum_equals_its_dense_formula(problem: Problem) -> None:
-    """P0 is applied last as in the paper; prompt pairs are used as they are, image differences
-    after P0."""
+def test_every_sum_matches_its_dense_formula(problem: Problem) -> None:
+    """P0 is applied last, as in the paper. Prompt pairs are used unchanged, and image differences
+    after P0 is applied to them."""
     rows, lam = image_rows(problem)
     pairs = pair_scatters(problem, "joint")[0]
     eye = torch.eye(rows.shape[1], dtype=torch.float64)
@@ -126,9 +126,9 @@ def test_every_sum_equals_its_dense_formula(problem: Problem) -> None:
 
 @laws
 @given(problems())
-def test_without_images_the_solution_equals_the_papers(problem: Problem) -> None:
-    """In Lemma 7.1, I + lam M inverts the part of the pairs and leaves P0; images have no
-    effect."""
+def test_without_images_the_solution_matches_the_paper(problem: Problem) -> None:
+    """In Lemma 7.1, I + lam M inverts the part that comes from the pairs, which leaves P0. Images
+    have no effect."""
     pairs = pair_scatters(problem, "joint")[0]
     method = METHODS["orth-cali"]
     assert isinstance(method, ClosedForm)

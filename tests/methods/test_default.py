@@ -50,7 +50,7 @@ def classifier(prompts: PromptSet) -> PromptSet:
 
 
 @pytest.mark.parametrize("kind", [HELPED, HARMED])
-def test_a_search_is_not_edited_on_the_basis_of_texts_alone(kind: tuple[float, float]) -> None:
+def test_a_search_is_not_edited_based_on_text_alone(kind: tuple[float, float]) -> None:
     texts, prompts = world(*kind)
     with pytest.warns(AutoDeclinedWarning, match=r"Text alone does not show.*Pass reference="):
         edit = vldebias.fit_projection(texts, prompts)
@@ -66,14 +66,14 @@ def test_a_search_is_not_edited_on_the_basis_of_texts_alone(kind: tuple[float, f
         vldebias.fit_projection(texts, replace(prompts, spurious=()), method="paper")
 
 
-def test_the_advice_for_a_set_without_words_for_values_is_to_add_them() -> None:
+def test_a_set_without_value_words_gets_advice_to_add_them() -> None:
     texts, prompts = world(*HELPED)
     with pytest.warns(AutoDeclinedWarning, match=r"Add words for the values.*method='cali'"):
         edit = vldebias.fit_projection(texts, replace(prompts, attributes={}))
     assert edit.method == "default: none"
 
 
-def test_a_classification_tested_on_texts_records_the_test() -> None:
+def test_a_classification_tested_on_text_records_the_test() -> None:
     texts, prompts = world(*HELPED)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -143,7 +143,7 @@ def test_no_edit_is_attached_without_a_gain_on_reference_images() -> None:
 
 
 def without_details() -> tuple[TextTable, PromptSet]:
-    """Return the `helped` world of `test_folds` with pairs that differ only in GENDER."""
+    """Return the `helped` world of `test_folds` with pairs that only differ along GENDER."""
     texts, prompts = world(*HELPED)
     rows = {text: texts.embed([text], "joint")[0] for text in prompts.texts}
     for concept, group in zip(CONCEPT, prompts.groups, strict=True):
@@ -153,8 +153,8 @@ def without_details() -> tuple[TextTable, PromptSet]:
 
 
 def in_one_group(rows: Tensor, difference: Tensor) -> Tensor:
-    """Return rows (n, d) from a single normal distribution, whose spread along a difference of
-    texts is the same."""
+    """Return the rows (n, d) with their component along a text difference replaced by normal noise
+    of the same mean and deviation."""
     margins = rows @ difference
     noise = torch.randn(len(rows), 1, generator=torch.Generator().manual_seed(0))
     normal = margins.mean() + margins.std() * noise.double()
@@ -163,7 +163,8 @@ def in_one_group(rows: Tensor, difference: Tensor) -> Tensor:
 
 
 def contradicting(texts: TextTable, prompts: PromptSet) -> TextTable:
-    """Return texts in which the direction of the values depends on whether there is a concept."""
+    """Return text embeddings in which the value direction depends on whether the text names a
+    concept."""
     rows = {text: texts.embed([text], "joint")[0] for text in prompts.texts}
     other = torch.eye(len(GENDER), dtype=torch.float64)[30]
     for group in prompts.groups:
@@ -209,7 +210,7 @@ def test_unusable_reference_images_are_declined(lacks: str) -> None:
 
 
 @quiet
-def test_overlapping_groups_are_used_if_all_wordings_agree_and_else_declined() -> None:
+def test_overlapping_groups_are_used_if_all_wordings_agree_and_declined_otherwise() -> None:
     """The distance between two fitted normals depends on their tails, and therefore on the number
     of images; more images must not change the decision to decline."""
     texts, prompts = without_details()
@@ -223,7 +224,7 @@ def test_overlapping_groups_are_used_if_all_wordings_agree_and_else_declined() -
 
 
 def test_the_reference_is_reduced_to_images_that_show_the_values() -> None:
-    """An index also contains landscapes, in which the texts detect a value too."""
+    """An index also contains landscapes, in which the text detects a value as well."""
     texts, prompts = world(*HELPED)
     people = images(300, seed=1)[0]
     far = torch.eye(len(GENDER), dtype=torch.float64)[40]
@@ -274,7 +275,7 @@ def test_separation_is_the_distance_between_two_normals(distance: float) -> None
 
 
 @quiet
-def test_the_example_of_the_readme_gets_an_edit() -> None:
+def test_the_readme_example_gets_an_edit() -> None:
     from vldebias.miniature import load_clip
 
     model, _, tokenizer = load_clip()
@@ -284,7 +285,7 @@ def test_the_example_of_the_readme_gets_an_edit() -> None:
 
 @quiet
 @pytest.mark.parametrize("named", ["no set", "one of two sets"])
-def test_a_classification_without_words_for_values_gets_cali(named: str) -> None:
+def test_a_classification_without_value_words_gets_cali(named: str) -> None:
     texts, prompts = world(*HELPED)
     two = replace(prompts, classes=prompts.classes[:2], class_names=prompts.class_names[:2])
     wordless = replace(two, attributes={})
@@ -335,7 +336,7 @@ def test_evaluate_measures_the_edit_that_debias_attaches(method: str, images: bo
 
 
 @pytest.mark.parametrize("method", [None, "default", "paper", "difference", "orth", "bend-vlm"])
-def test_lam_is_refused_for_methods_that_do_not_take_one(method: str | None) -> None:
+def test_lam_is_rejected_for_methods_that_do_not_take_it(method: str | None) -> None:
     """lam never selects a method and is never ignored; the message lists methods that take it."""
     table = TextTable({text: torch.ones(2) for text in load_prompts("gender").texts})
     why = "no method is named" if method is None else f"method '{method}' takes no lam"
@@ -348,7 +349,7 @@ def test_lam_is_refused_for_methods_that_do_not_take_one(method: str | None) -> 
 
 @pytest.fixture(scope="module")
 def host(pipe: Any) -> Host:
-    """Return the host of the pipeline, with its cache."""
+    """Return the pipeline's host, including its cache."""
     return resolve(pipe)
 
 
@@ -373,7 +374,7 @@ def portraits_of(pipe: Any, images: int = 3) -> int:
 
 
 def test_a_person_stays_a_person_under_the_default(pipe: Any, host: Host) -> None:
-    """With the paper's lam this fails, which shows that the test is sensitive."""
+    """This fails with the paper's lam, so the test is sensitive enough."""
     bare = portraits_of(pipe)
     assert bare >= 7
     with debias(host, SET, method="cali", lam=only(fit_projections(host, SET)).lam):
@@ -382,15 +383,14 @@ def test_a_person_stays_a_person_under_the_default(pipe: Any, host: Host) -> Non
         assert portraits_of(pipe) <= bare / 2
 
 
-def test_the_default_removes_at_most_a_hundredth_of_the_space_or_a_direction_per_attribute(
+def test_the_default_removes_at_most_one_percent_of_the_space_or_one_direction_each(
     host: Host,
 ) -> None:
     edit = only(fit_projections(host, SET))
     assert edit.removed == pytest.approx(edit.dim / 100, rel=1e-6)
     scatter = pair_scatters(Problem(host, SET), host.roles[0])[0]
-    expected = CalibratedProjection.solve(
-        [scatter], None, edit.lam
-    )  # this is Lemma 7.2 at the recorded lam
+    # This is Lemma 7.2 at the recorded lam.
+    expected = CalibratedProjection.solve([scatter], None, edit.lam)
     assert torch.allclose(edit.matrix(), expected.matrix(), atol=1e-9)
     assert 0 < edit.lam < 500
     assert only(fit_projections(host, [FIVE, TONES])).removed == pytest.approx(2, rel=1e-6)
@@ -398,7 +398,7 @@ def test_the_default_removes_at_most_a_hundredth_of_the_space_or_a_direction_per
 
 @quiet
 def test_named_methods_use_the_papers_lam(host: Host) -> None:
-    """Lemma 7.2 at lam = 500, for any width."""
+    """The edits satisfy Lemma 7.2 at lam = 500 for any width."""
     scatter = pair_scatters(Problem(host, SET), host.roles[0])[0]
     paper = CalibratedProjection.solve([scatter], None, 500.0).matrix()
     for method in ("cali", "paper"):
@@ -432,9 +432,8 @@ def test_narrow_edits_and_models_do_not_warn(host: Host) -> None:
         with warnings.catch_warnings(action="ignore", category=vldebias.errors.ClassSignalWarning):
             edit = Problem(rows, SET).fit("cali", "joint")
         assert edit.removed > edit.dim / 40
-    with pytest.warns(
-        WideEditWarning, match="removes 3.0 of 4"
-    ):  # two directions per attribute are few in any space
+    # Two directions per attribute are a small part of any space.
+    with pytest.warns(WideEditWarning, match="removes 3.0 of 4"):
         Problem(table, replace(pair, spurious=("a", "b", "c"))).fit("orth", "joint")
 
 
@@ -449,7 +448,7 @@ def test_fitting_cali_instead_of_balanced_prompts_is_logged_once(pipe: Any, capl
     (message,) = [record.message for record in caplog.records if record.name == "vldebias"]
     assert "not an embedding edit" in message
     caplog.clear()
-    with debias(pipe, FIVE, max_loss=0.1) as attachment:  # a bound applies to edits
+    with debias(pipe, FIVE, max_loss=0.1) as attachment:  # a bound only applies to edits
         assert attachment.projections
     (message,) = [record.message for record in caplog.records if record.name == "vldebias"]
     assert "max_loss bounds an edit" in message

@@ -20,7 +20,7 @@ CLASSES = unit(4, 16, seed=2)
 CALI = CalibratedProjection().fit(PAIRS)
 
 
-def test_diagnostics_depend_on_the_texts_of_the_prompt_set() -> None:
+def test_diagnostics_depend_on_the_text_in_the_prompt_set() -> None:
     rows = {}
     for k, (a, b) in enumerate(PAIRS):
         rows |= {f"a {k}": a, f"b {k}": b}
@@ -72,10 +72,10 @@ class TestSpreadAlong:
 
     def turned(self, seed: int) -> Tensor:
         q, r = torch.linalg.qr(unit(24, 24, seed=seed))
-        return q * r.diagonal().sign()  # a random rotation, all of them equally likely
+        return q * r.diagonal().sign()  # a uniformly distributed random rotation
 
-    def test_the_spread_has_the_stated_mean_and_deviation_over_rotations(self) -> None:
-        """This justifies a threshold in units of deviations."""
+    def test_the_spread_has_the_documented_mean_and_deviation_over_rotations(self) -> None:
+        """This justifies a threshold in units of standard deviations."""
         spreads = [
             spread_along(self.images(40) @ self.turned(seed), self.TEXTS) for seed in range(400)
         ]
@@ -96,7 +96,7 @@ class TestSpreadAlong:
         )
         assert moved == pytest.approx((spread, deviations))
 
-    def test_directions_with_a_hundredth_of_the_variance_are_left_out(self) -> None:
+    def test_directions_with_one_percent_of_the_variance_are_excluded(self) -> None:
         eye = torch.eye(24, dtype=torch.float64)
         many = torch.linspace(-1, 1, 50, dtype=torch.float64)[:, None]
         texts = torch.cat([3 * eye[:2], -3 * eye[:2], 0.1 * eye[2:3]])
@@ -105,12 +105,12 @@ class TestSpreadAlong:
         # share.
         assert spread_along(many * eye[1], texts)[0] == pytest.approx(12, rel=0.01)
 
-    def test_equal_rows_have_no_spread(self) -> None:
+    def test_identical_rows_have_no_spread(self) -> None:
         assert spread_along(self.images(1).repeat(5, 1), self.TEXTS) == (0.0, 0.0)
         assert spread_along(self.images(5), self.TEXTS[:1].repeat(3, 1)) == (0.0, 0.0)
 
 
-def test_the_cosine_of_classes_compares_each_class_with_itself() -> None:
+def test_class_cosine_compares_each_class_with_itself() -> None:
     """Only the direction of rows matters, not their length."""
     classes = torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64)
 

@@ -1,4 +1,4 @@
-"""Test equalising against unlabelled images: means, their pairs, and the effect on a query."""
+"""Test equalising with unlabelled images: the means, their pairs, and the effect on a query."""
 
 from itertools import chain
 from typing import Any
@@ -72,12 +72,12 @@ def naive_matrix(images: Tensor, within: bool) -> Tensor:
         tau2 = max(0.0, (scatter - (len(p) - 1) * s2) / (sum(p) - sum(w * w for w in p) / sum(p)))
     texts = MALE - FEMALE
     along_texts = float(mean @ texts) / float(texts @ texts) * texts
-    settled = along_texts + max(
+    combined = along_texts + max(
         0.0, 1 - s2 / (sum(p) * float((mean - along_texts).square().sum()))
     ) * (mean - along_texts)
     total = torch.zeros(DIM, DIM, dtype=torch.float64)
     for w, d in zip(p, differences, strict=True):
-        shrunk = settled + tau2 / (tau2 + s2 / w) * (d - mean)
+        shrunk = combined + tau2 / (tau2 + s2 / w) * (d - mean)
         total += w * torch.outer(shrunk, shrunk)
     return total / sum(p)
 
@@ -95,7 +95,7 @@ def test_scatter_is_the_weighted_sum_over_shrunk_differences(
     torch.testing.assert_close(scatter.T @ scatter, naive_matrix(images, within))
 
 
-def test_differences_of_few_images_are_shrunk_to_the_texts_and_of_many_are_not() -> None:
+def test_differences_between_few_images_are_shrunk_towards_the_text_differences() -> None:
     texts = (MALE - FEMALE) / 2**0.5
     beyond = EYE[9]
 
@@ -104,7 +104,7 @@ def test_differences_of_few_images_are_shrunk_to_the_texts_and_of_many_are_not()
         images = normalize(images + tilt * (1 - 2.0 * value)[:, None] * beyond, dim=1)
         return normalize(split(VALUES, None, images).scatter[0], dim=0)
 
-    # With 12 images the noise exceeds the difference; with 20,000 the tilt is visible.
+    # With 12 images, the noise exceeds the difference. With 20,000, the tilt is visible.
     few = direction(12, 0.0)
     many = direction(20_000, 0.5)
     assert abs(float(many @ beyond)) > 0.3 > abs(float(few @ beyond))
@@ -134,7 +134,7 @@ def test_classes_share_one_difference_unless_they_differ() -> None:
     assert ranks[1] > 2  # axis 9 with either sign, in addition to the values
 
 
-def test_three_values_score_alike_in_both_classes() -> None:
+def test_three_values_get_equal_scores_in_both_classes() -> None:
     values, images = three_values(6000, 1, 1.5 * EYE[9])
     projection = CalibratedProjection.solve([split(values, CLASSES, images).scatter], None, 1e8)
     value = (images @ values.T).argmax(1)
@@ -177,11 +177,10 @@ def test_classes_are_pooled_if_none_has_a_pair() -> None:
     assert within.stability == pooled.stability
 
 
-def test_a_class_without_a_pair_is_left_out() -> None:
+def test_a_class_without_a_pair_is_excluded() -> None:
     images, attribute, label = people(400, seed=9)
-    means = split(
-        VALUES, CLASSES, images[(label == 0) | (attribute == 0)]
-    )  # water has only one value
+    # Water has only one value.
+    means = split(VALUES, CLASSES, images[(label == 0) | (attribute == 0)])
     land = split(VALUES, None, images[label == 0]).scatter
     torch.testing.assert_close(means.scatter, land)
 
@@ -192,9 +191,8 @@ def test_stability_is_the_cosine_between_the_two_halves(noise: float, stable: bo
     cosines = []
     for seed in range(30):
         images, *_ = people(120, seed=seed, noise=noise)
-        texts = (
-            normalize(normal(2, DIM, seed=5), dim=1) if not stable else VALUES
-        )  # texts that split the images at random
+        # Random texts split the images at random.
+        texts = normalize(normal(2, DIM, seed=5), dim=1) if not stable else VALUES
         stabilities.append(split(texts, None, images).stability)
         halves = [(half, (half @ texts.T).argmax(1)) for half in (images[0::2], images[1::2])]
         first_difference, second_difference = (
@@ -213,11 +211,11 @@ def test_stability_is_the_cosine_between_the_two_halves(noise: float, stable: bo
     (lambda: split(VALUES, None, torch.ones(3, DIM + 1)), "width 17, but text embeddings have 16"),
     (lambda: split(VALUES, None, people(1, seed=7)[0]).scatter, r"2 images .*\[\d, \d\]"),
 )
-def test_images_that_cannot_be_split_are_refused(call: Any) -> None:
+def test_images_that_cannot_be_split_are_rejected(call: Any) -> None:
     call()
 
 
-def test_pseudo_classes_are_assigned_with_calibrated_texts() -> None:
+def test_pseudo_classes_are_assigned_with_calibrated_text() -> None:
     """An uncalibrated class text also reads the value, so each class would have only one value."""
     images, attribute, label = people(400, seed=10)
     rows = {"a man": MALE, "a woman": FEMALE, "land": LAND + 2 * MALE, "water": WATER + 2 * FEMALE}
@@ -259,9 +257,8 @@ def world(portraits: Any) -> tuple[Host, Tensor]:
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
 class TestOnAModel:
-    @pytest.mark.filterwarnings(
-        "ignore::vldebias.errors.ReferenceWarning"
-    )  # 400 images are few for ten pairs
+    # 400 images are few for ten pairs.
+    @pytest.mark.filterwarnings("ignore::vldebias.errors.ReferenceWarning")
     def test_several_attributes_with_several_values_are_solved_jointly(
         self, world: tuple[Host, Tensor]
     ) -> None:
@@ -278,13 +275,12 @@ class TestOnAModel:
             model, sets, method="equalise", lam=[1e7, 1e7], reference=reference
         )
         eye = torch.eye(fitted.dim, dtype=torch.float64)
-        assert (
-            torch.linalg.matrix_rank(eye - fitted.matrix()) == 5
-        )  # one direction for two values, four for five
+        # There is one direction for two values, and there are four for five.
+        assert torch.linalg.matrix_rank(eye - fitted.matrix()) == 5
         for scatter in scatters:
             assert (scatter @ fitted(eye).T).norm() < 1e-3 * scatter.norm()
 
-    def test_uninformative_images_cause_a_warning(self, world: Any) -> None:
+    def test_uninformative_images_trigger_a_warning(self, world: Any) -> None:
         model, features = world
         noise = torch.randn(40, features.shape[1], generator=torch.Generator().manual_seed(1))
         for match, images in {"two halves": features[:10], "unaligned": noise}.items():
@@ -292,13 +288,13 @@ class TestOnAModel:
             with pytest.warns(ReferenceWarning, match=match):
                 vldebias.fit_projection(model, GENDER, method="equalise", reference=reference)
 
-    def test_reference_images_are_refused_for_a_pipeline(self, pipe: Any) -> None:
+    def test_reference_images_are_rejected_for_a_pipeline(self, pipe: Any) -> None:
         with pytest.raises(InvalidInputError, match="shared embedding space"):
             vldebias.debias(pipe, "professions-gender", reference=torch.ones(3, 4))
 
 
 @pytest.mark.parametrize("length", [1e-30, 1e30])
-def test_extreme_lengths_of_features_change_nothing(length: float) -> None:
+def test_extreme_feature_lengths_do_not_change_the_result(length: float) -> None:
     images = people(40, seed=1)[0].float()
     scaled = split(VALUES, CLASSES, images * length).scatter
     torch.testing.assert_close(scaled, split(VALUES, CLASSES, images).scatter, rtol=0, atol=1e-6)

@@ -39,8 +39,8 @@ def world(lean: float, biased: float) -> tuple[TextTable, PromptSet]:
     """Return a world of 20 concepts.
 
     Args:
-        biased: how much neutral texts lean to GENDER, in which the prompts of a pair differ.
-        lean: how much they lean to LEAN, in which images of the two values differ and prompts do
+        biased: How far neutral text leans towards GENDER, in which the prompts of a pair differ.
+        lean: How far it leans towards LEAN, in which images of the two values differ but prompts do
             not.
     """
     prompts = make_prompt_set("jobs", {"male": ["male"], "female": ["female"]}, NAMES)
@@ -51,9 +51,8 @@ def world(lean: float, biased: float) -> tuple[TextTable, PromptSet]:
     for value, sign in (("male", 1), ("female", -1)):
         rows[f"A photo of a {value}."] = PERSON + 0.3 * sign * GENDER
         for i, (name, c) in enumerate(zip(NAMES, CONCEPT, strict=True)):
-            detail = (
-                0.05 * normal(CONCEPTS, DIM, seed=5)[i]
-            )  # a part specific to this concept, which does not predict others
+            # This part is specific to the concept and does not predict other concepts.
+            detail = 0.05 * normal(CONCEPTS, DIM, seed=5)[i]
             rows[f"A photo of a {value} {name}."] = (
                 PERSON + 0.4 * c + sign * (0.3 * GENDER + detail)
             )
@@ -62,7 +61,7 @@ def world(lean: float, biased: float) -> tuple[TextTable, PromptSet]:
 
 @cache
 def images(n: int, seed: int) -> tuple[Tensor, np.ndarray]:
-    """Return images of two values that differ in GENDER and LEAN; most of the variation of their
+    """Return images of two values that differ in GENDER and LEAN. Most of the variation in their
     scores comes from PERSON."""
     value = torch.randint(2, (n,), generator=torch.Generator().manual_seed(seed + 2))
     sign = (1.0 - 2 * value)[:, None]
@@ -76,14 +75,15 @@ def images(n: int, seed: int) -> tuple[Tensor, np.ndarray]:
 
 
 def skew(texts: TextTable, prompts: PromptSet, projection: CalibratedProjection | None) -> float:
-    """Return the mean MaxSkew@100 of the neutral texts on new images with their true values."""
+    """Return the mean MaxSkew@100 of neutral text on new images with their true values."""
     rows, value = images(1000, seed=99)
     queries = texts.embed(prompts.classes, "joint")
     queries = queries if projection is None else normalize(projection(queries), dim=1)
     return float(np.mean([max_skew(rows @ query, value, 100) for query in queries]))
 
 
-# Neutral texts lean to a direction in which pairs do not differ, or to one in which they do.
+# Neutral text leans towards a direction in which pairs do not differ, or towards one in which they
+# do.
 HARMED = (0.2, 0.0)
 HELPED = (0.0, 0.3)
 
@@ -95,9 +95,8 @@ def change_of(method: str, texts: TextTable, prompts: PromptSet) -> Change:
     return change
 
 
-def test_no_gain_is_predicted_if_an_edit_makes_it_worse() -> None:
-    """As in a published reproduction, where the skew of FairFace rose from .346 to .596 with
-    orth-cali."""
+def test_no_gain_is_predicted_for_an_edit_that_makes_things_worse() -> None:
+    """In a published reproduction, the skew on FairFace rose from 0.346 to 0.596 with orth-cali."""
     texts, prompts = world(*HARMED)
     edit = vldebias.fit_projection(texts, prompts, method="orth-cali")
     assert skew(texts, prompts, edit) > skew(texts, prompts, None) + 0.2
@@ -108,14 +107,14 @@ def test_no_gain_is_predicted_if_an_edit_makes_it_worse() -> None:
 
 
 @pytest.mark.parametrize("method", ["difference", "cali"])
-def test_texts_predict_the_gain_from_pairs(method: str) -> None:
+def test_text_pairs_predict_the_gain(method: str) -> None:
     texts, prompts = world(*HELPED)
     assert change_of(method, texts, prompts).high < 0
     edit = vldebias.fit_projection(texts, prompts, method=method)
     assert skew(texts, prompts, edit) < 0.6 * skew(texts, prompts, None)
 
 
-def test_images_predict_the_gain_from_means() -> None:
+def test_image_means_predict_the_gain() -> None:
     for lean, biased in (HARMED, HELPED):
         texts, prompts = world(lean, biased)
         reference = Reference(images(2000, seed=1)[0], within_classes=False)
@@ -127,7 +126,7 @@ def test_images_predict_the_gain_from_means() -> None:
 
 
 def named(rows: Tensor) -> set[int]:
-    """Hash each row to a fold."""
+    """Assign each row to a fold by its hash."""
     return {hash(row.numpy().tobytes()) for row in rows.contiguous()}
 
 
@@ -182,7 +181,7 @@ def test_held_out_groups_are_used_if_there_are_enough() -> None:
     assert len(gaps[0].centred) == 2 * FEWEST
 
 
-def test_without_class_prompts_texts_predict_nothing() -> None:
+def test_without_class_prompts_text_does_not_predict_a_gain() -> None:
     texts, prompts = world(*HELPED)
     bare = Problem(texts, replace(prompts, classes=(), class_names=()))
     assert change_on_texts(bare, "joint", get_method("difference")) is None
@@ -197,7 +196,7 @@ UNUSABLE = {
 
 
 @pytest.mark.parametrize("kind", UNUSABLE)
-def test_images_that_cannot_be_split_or_belong_to_another_model_are_refused(kind: str) -> None:
+def test_images_that_cannot_be_split_or_belong_to_a_different_model_are_rejected(kind: str) -> None:
     rows, value = images(400, seed=1)
     shown = {
         "one value": rows[value == 0][:60],
@@ -213,8 +212,8 @@ def test_images_that_cannot_be_split_or_belong_to_another_model_are_refused(kind
 
 @st.composite
 def odd_problems(draw: st.DrawFn) -> tuple[TextTable, PromptSet, Reference | None]:
-    """Draw groups of arbitrary words, values named by spurious prompts or one group, equal texts,
-    and images."""
+    """Draw groups of arbitrary words, values named by spurious prompts or by a single group,
+    identical text embeddings, and images."""
     values = draw(st.sampled_from([("man", "woman"), ("man", "woman", "boy")]))
     stated = draw(st.booleans())
     words = st.lists(

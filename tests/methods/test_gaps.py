@@ -1,4 +1,4 @@
-"""Test predicted gaps against plain loops, and their relation to shares of a ranking."""
+"""Test predicted gaps against plain loops, and their relation to the shares in a ranking."""
 
 from itertools import combinations
 from typing import Any
@@ -50,7 +50,7 @@ def naive_differences(x: Tensor, values: Tensor, classes: Tensor) -> list[Tensor
 
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 1000), n=st.integers(12, 60), a=st.integers(2, 3), c=st.integers(1, 4))
-def test_differences_equal_a_plain_loop(seed: int, n: int, a: int, c: int) -> None:
+def test_differences_match_a_plain_loop(seed: int, n: int, a: int, c: int) -> None:
     x = unit(n, DIM, seed=seed)
     values = codes(n, a, seed)
     classes = codes(n, c, seed + 1)
@@ -71,7 +71,7 @@ def test_differences_equal_a_plain_loop(seed: int, n: int, a: int, c: int) -> No
 
 @given(seed=st.integers(0, 1000))
 @settings(max_examples=20, deadline=None)
-def test_gaps_are_the_largest_over_pairs_in_units_of_the_spread(seed: int) -> None:
+def test_gaps_are_the_largest_pairwise_differences_in_units_of_the_spread(seed: int) -> None:
     x = unit(30, DIM, seed=seed)
     values = codes(30, 3, seed)
     texts = unit(4, DIM, seed=seed + 1)
@@ -82,7 +82,7 @@ def test_gaps_are_the_largest_over_pairs_in_units_of_the_spread(seed: int) -> No
         assert float(gaps[0, q]) == pytest.approx(expected)
 
 
-def test_the_gap_of_normal_scores_determines_the_share_at_the_top() -> None:
+def test_the_gap_between_normal_scores_determines_the_share_at_the_top() -> None:
     """With scores N(0, 1) and N(delta, 1) in two groups, the gap is delta over their common
     deviation."""
     draw = torch.Generator().manual_seed(0)
@@ -120,6 +120,6 @@ def test_resampled_classes_have_the_variance_of_their_mean(concepts: int) -> Non
         )
 
 
-def test_a_single_value_is_refused() -> None:
+def test_a_single_value_is_rejected() -> None:
     with pytest.raises(InvalidInputError, match=r"\[\[4\]\]"):
         gap(unit(4, DIM, seed=0), torch.zeros(4, dtype=torch.long))

@@ -1,4 +1,4 @@
-"""Test that every method can be fitted, attached, saved, loaded and merged, or is refused."""
+"""Test that every method can be fitted, attached, saved, loaded and merged, or raises an error."""
 
 import copy
 from dataclasses import dataclass, fields, replace
@@ -34,7 +34,8 @@ from vldebias.prompts import load_prompts
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 
-# The other methods, for values in prompts and in cross-attention, are tested in tests/hosts.
+# The remaining methods, which set values in prompts or in cross-attention, are tested in
+# tests/hosts.
 SAMPLING = [name for name, method in DECLARED.items() if "shares" in method.settings]
 RERANKED = [name for name, method in DECLARED.items() if method.hosts == (RESULTS,)]
 NAMES = [name for name in DECLARED if name not in (*SAMPLING, *RERANKED)]
@@ -48,7 +49,8 @@ PROMPTS = [
 
 
 class Case:
-    """Store a model or pipeline of the miniature that embeds each prompt once, and its outputs."""
+    """Store a miniature model or pipeline that embeds each prompt once, together with its
+    outputs."""
 
     def __init__(
         self, bare: Any, encode: Any, tokenizer: Any = None, reference: Any = None
@@ -98,12 +100,13 @@ def cases(portraits: Any) -> dict[str, Case]:
 
 
 ON = [(name, "model") for name in NAMES if MODELS in DECLARED[name].hosts]
+# The default for pipelines rewrites prompts.
 ON += [
     (name, "pipeline") for name in NAMES if PIPELINES in DECLARED[name].hosts and name != "default"
-]  # it rewrites prompts
+]
 
 
-def test_every_declared_method_is_registered_in_its_order_and_reads_its_declaration() -> None:
+def test_every_declared_method_is_registered_in_order_and_follows_its_declaration() -> None:
     of_this_package = [
         name for name, method in METHODS.items() if type(method).__module__.startswith("vldebias.")
     ]
@@ -118,7 +121,7 @@ def test_every_method_can_attach_and_those_that_fit_are_edit_methods() -> None:
         assert isinstance(method, EditMethod) == hasattr(method, "fit"), name
 
 
-def test_the_declaration_of_a_closed_form_lists_the_needs_of_its_terms() -> None:
+def test_a_closed_form_declaration_lists_what_its_terms_need() -> None:
     for name, method in METHODS.items():
         if isinstance(method, ClosedForm):
             assert method.needs == {term.need for term in method.terms}, name
@@ -147,9 +150,9 @@ def test_edits_survive_saving_and_attach_in_three_states(
     edits = dict(attachment.projections)
     case.fitted[name] = edits
     for role, edit in edits.items():
-        assert_says_how_it_was_fitted(case, name, host_name, role, edit)
+        assert_records_how_it_was_fitted(case, name, host_name, role, edit)
         assert edit.dim == attached[0].shape[-1]
-    assert_edits_its_side_alone(case, name, host_name, attached, edits)
+    assert_only_edits_its_side(case, name, host_name, attached, edits)
     attachment.strength = 0.0
     assert case.unchanged()
     attachment.strength = 1.0
@@ -166,7 +169,7 @@ def test_edits_survive_saving_and_attach_in_three_states(
     assert case.unchanged()
 
 
-def assert_says_how_it_was_fitted(
+def assert_records_how_it_was_fitted(
     case: Case, name: str, host_name: str, role: str, edit: Any
 ) -> None:
     method = METHODS[name]
@@ -182,11 +185,11 @@ def assert_says_how_it_was_fitted(
     assert edit.side == (method.declaration.side if host_name == "model" else "text")
 
 
-def assert_edits_its_side_alone(
+def assert_only_edits_its_side(
     case: Case, name: str, host_name: str, attached: Any, edits: dict[str, Any]
 ) -> None:
-    """Check that texts change unless the method acts on images or removes nothing, and that stated
-    texts never change."""
+    """Check that text embeddings change unless the method edits images or removes nothing, and that
+    stated prompts never change."""
     side = DECLARED[name].side
     texts_before = case.base[0]
     if host_name == "model":
@@ -198,8 +201,8 @@ def assert_edits_its_side_alone(
 
 
 def assert_same_edit(loaded: Any, fitted: Any) -> None:
-    """Check that all fields are equal, and that a tensor of another shape or with NaN is refused by
-    name."""
+    """Check that all fields are equal, and that tensors with a wrong shape or with NaN are rejected
+    by name."""
     assert type(loaded) is type(fitted)
     assert loaded.settings() == fitted.settings()
     tensors = {key: getattr(loaded, key) for key in loaded.axes}
@@ -219,7 +222,7 @@ def assert_same_edit(loaded: Any, fitted: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*two branches of guidance")
 @pytest.mark.parametrize(("name", "host_name"), ON)
-def test_merging_preserves_the_output_or_is_refused_with_a_message(
+def test_merging_preserves_the_output_or_is_rejected_with_a_message(
     cases: dict[str, Case], name: str, host_name: str
 ) -> None:
     case = cases[host_name]
@@ -244,7 +247,7 @@ def test_merging_preserves_the_output_or_is_refused_with_a_message(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_method_is_refused_for_the_wrong_kind_of_host(cases: dict[str, Case], name: str) -> None:
+def test_a_method_is_rejected_for_the_wrong_kind_of_host(cases: dict[str, Case], name: str) -> None:
     hosts = DECLARED[name].hosts
     for host_name, other_host, fits in (
         ("pipeline", "image-text m", PIPELINES in hosts),
@@ -255,7 +258,7 @@ def test_a_method_is_refused_for_the_wrong_kind_of_host(cases: dict[str, Case], 
                 vldebias.debias(cases[host_name].host, SET, method=name)
 
 
-LACKS: dict[Need, tuple[dict[str, Any], str]] = {
+MISSING_INPUTS: dict[Need, tuple[dict[str, Any], str]] = {
     Need.SPURIOUS: ({"spurious": ()}, "needs spurious prompts"),
     Need.VALUES: ({"attributes": {}}, "value"),
     Need.IMAGES: ({}, "pass reference="),
@@ -272,7 +275,7 @@ def needs_of_methods() -> list[tuple[str, Need]]:
 
 @pytest.mark.parametrize(("name", "need"), needs_of_methods())
 def test_missing_inputs_are_reported_before_anything_is_embedded(name: str, need: Need) -> None:
-    change, message = LACKS[need]
+    change, message = MISSING_INPUTS[need]
     host = TextTable({"nothing": [1.0]})
     host.generative = MODELS not in DECLARED[name].hosts
     images = (
@@ -285,7 +288,7 @@ def test_missing_inputs_are_reported_before_anything_is_embedded(name: str, need
         problem.fit(name, "joint")
 
 
-def test_bounds_and_sides_that_do_not_apply_are_refused(cases: dict[str, Case]) -> None:
+def test_bounds_and_sides_that_do_not_apply_are_rejected(cases: dict[str, Case]) -> None:
     with pytest.raises(InvalidInputError, match="got an empty list"):
         Problem(TextTable({"nothing": [1.0]}), [])
     with pytest.raises(
@@ -306,10 +309,10 @@ def test_terms_are_summed_in_any_order_and_only_once() -> None:
     assert (first.name, first.needs) == ("cali+equalise", {Need.PAIRS, Need.IMAGES})
 
 
-def test_entry_points_of_other_packages_register_methods(
+def test_entry_points_in_other_packages_register_methods(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other installed package is ten lines with an entry point."""
+    """The other installed package consists of ten lines and an entry point."""
     (tmp_path / "acme.py").write_text(
         "from vldebias.methods import METHODS, Declaration, EditMethod\n\n\n"
         "class Double(EditMethod):\n"
@@ -337,7 +340,7 @@ def test_entry_points_of_other_packages_register_methods(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Flip(Edit):
-    """Mirror one axis: an edit of another package, with its own kind."""
+    """Mirror one axis, as an edit from another package with its own kind."""
 
     kind = "test-flip"
     axes: ClassVar = {"axis": "d"}
@@ -361,7 +364,7 @@ class Mirror(EditMethod):
 
 
 @pytest.mark.parametrize("host_name", ["model", "pipeline"])
-def test_an_edit_of_another_package_is_attached_and_saved(
+def test_an_edit_from_another_package_can_be_attached_and_saved(
     cases: dict[str, Case], host_name: str, tmp_path: Path
 ) -> None:
     case = cases[host_name]
@@ -377,7 +380,7 @@ def test_an_edit_of_another_package_is_attached_and_saved(
         assert torch.equal(case.outputs()[0], flipped)
 
 
-def test_the_edit_of_fit_shares_can_be_attached(cases: dict[str, Case], tmp_path: Path) -> None:
+def test_an_edit_from_fit_shares_can_be_attached(cases: dict[str, Case], tmp_path: Path) -> None:
     case = cases["model"]
     move = vldebias.fit_shares(
         case.host, SET, {"male": 0.3, "female": 0.7}, reference=case.reference, top=0.1
@@ -412,14 +415,14 @@ class Returning(EditMethod):
         ({"joint": 1}, "a dict; expected .* once per role"),
     ],
 )
-def test_anything_but_a_fitted_edit_is_refused_with_advice(fitted: object, message: str) -> None:
+def test_anything_but_a_fitted_edit_is_rejected_with_advice(fitted: object, message: str) -> None:
     rows = {text: torch.randn(4, dtype=torch.float64) for text in SET.texts}
     with pytest.raises(InvalidInputError, match=f"method 'mine': fit returned .*{message}"):
         vldebias.fit_projection(rows, SET, method=Returning(fitted))
 
 
 def test_following_the_advice_for_a_matrix_works() -> None:
-    """The advice in the error message for a matrix is followed literally."""
+    """Follow the advice in the error message for a matrix literally."""
     matrix = torch.eye(3, dtype=torch.float64)
     matrix[0, 0] = 0.5
     u, sigma, vh = torch.linalg.svd(torch.eye(3, dtype=torch.float64) - matrix)
@@ -427,7 +430,7 @@ def test_following_the_advice_for_a_matrix_works() -> None:
     torch.testing.assert_close(edit.matrix(), matrix)
 
 
-def test_a_method_without_a_declaration_or_base_class_gets_a_message() -> None:
+def test_a_method_without_a_declaration_or_base_class_raises_a_helpful_error() -> None:
     class Undeclared(EditMethod):
         def fit(self, problem: Problem, role: str) -> Edit:
             raise NotImplementedError
@@ -438,7 +441,7 @@ def test_a_method_without_a_declaration_or_base_class_gets_a_message() -> None:
         type("Fitting", (Method,), {"fit": lambda self, problem, role: None})
 
 
-def test_a_reranking_cannot_be_attached() -> None:
+def test_a_reranking_method_cannot_be_attached() -> None:
     for name in RERANKED:
         assert name not in METHODS
         with pytest.raises(

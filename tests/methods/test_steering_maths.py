@@ -1,4 +1,4 @@
-"""Test the closed forms behind cross-attention on constructed responses: readings of the gate, the
+"""Test the closed forms behind cross-attention on constructed responses: the gate's readings, the
 span, and the EquiSteer baseline against loops."""
 
 import numpy as np
@@ -25,7 +25,7 @@ def made(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
-def test_a_reading_is_one_at_the_mean_of_its_kind_and_zero_at_the_open_mean() -> None:
+def test_a_gate_reading_is_one_at_the_mean_of_its_kind_and_zero_at_the_open_mean() -> None:
     kinds = [made(30, 7, seed=seed) + 2 * made(7, seed=90 + seed) for seed in (1, 2, 3)]
     others = made(40, 7, seed=4)
     readings, mean = discriminant(kinds, others)
@@ -34,7 +34,7 @@ def test_a_reading_is_one_at_the_mean_of_its_kind_and_zero_at_the_open_mean() ->
     torch.testing.assert_close(mean, others.mean(0))
 
 
-def test_the_most_informative_layer_is_read() -> None:
+def test_the_most_informative_layer_is_selected() -> None:
     """Only the second layer is informative."""
     others = made(40, 9, seed=1)
     kind = made(40, 9, seed=2)
@@ -47,7 +47,7 @@ def test_the_most_informative_layer_is_read() -> None:
     assert is_kind.double().mean() > 0.9 > 0.1 > is_other.double().mean()
 
 
-def test_auroc_equals_the_one_of_scikit_learn() -> None:
+def test_auroc_matches_scikit_learn() -> None:
     positive = made(23).round(decimals=1) + 0.3
     negative = made(31, seed=1).round(decimals=1)
     labels = np.repeat([1, 0], [23, 31])
@@ -55,7 +55,7 @@ def test_auroc_equals_the_one_of_scikit_learn() -> None:
     assert _auroc(positive, negative) == pytest.approx(expected)
 
 
-def test_values_that_sum_to_their_center_span_one_direction_less() -> None:
+def test_values_that_sum_to_their_center_span_one_direction_fewer() -> None:
     effects = made(5, 12)
     effects -= effects.mean(0)
     basis = span(effects)
@@ -82,7 +82,7 @@ def test_set_replaces_shift_preserves_variation_and_add_removes_nothing() -> Non
     torch.testing.assert_close(half, (output + placed) / 2)
 
 
-def test_texts_of_a_fit_differ_only_in_the_value() -> None:
+def test_fitted_texts_only_differ_in_the_value() -> None:
     texts = stated_texts(load_prompts("skin-tone"), 6)
     assert list(texts) == ["pale", "light", "tan", "brown", "dark"]
     rows = list(zip(*texts.values(), strict=True))
@@ -143,7 +143,7 @@ def test_the_threshold_separates_separable_scores(seed: int) -> None:
     assert threshold == pytest.approx(float(negative.max() + positive.min()) / 2)
 
 
-def test_the_threshold_of_mixed_scores_has_the_best_mean_of_both_shares() -> None:
+def test_the_threshold_for_mixed_scores_maximises_the_mean_of_both_shares() -> None:
     positive, negative = made(25, seed=1) + 0.8, made(40, seed=2)
     threshold = _threshold(positive, negative)
 
@@ -163,13 +163,13 @@ def test_the_threshold_of_mixed_scores_has_the_best_mean_of_both_shares() -> Non
         ([0.0, 0.0, 1.0], (True, None)),
     ],
 )
-def test_the_last_row_of_the_gate_detects_persons(
+def test_the_last_row_of_the_gate_detects_people(
     response: list[float], expected: tuple[bool, str | None]
 ) -> None:
     edit = edit_of("shift", torch.zeros(3), torch.zeros(2, 3))
     assert edit.reading(torch.tensor(response).double()) == expected
 
 
-def test_an_unknown_form_of_steering_is_refused() -> None:
+def test_an_unknown_form_of_steering_is_rejected() -> None:
     with pytest.raises(InvalidInputError, match=r"expected one of .*'add'.*, got 'sett'"):
         edit_of("sett", torch.zeros(3), torch.zeros(2, 3))  # type: ignore[arg-type]

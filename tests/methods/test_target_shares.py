@@ -1,5 +1,5 @@
-"""Test target shares: the closed form with targets, rankings with the requested shares, and
-refusals."""
+"""Test target shares: the closed form with targets, rankings with the requested shares, and invalid
+inputs."""
 
 from itertools import combinations
 from typing import Any
@@ -26,8 +26,8 @@ EYE = torch.eye(DIM, dtype=torch.float64)
 def crowd(
     n: int, seed: int, shares: tuple[float, ...] = (0.5, 0.5), noise: float = 0.25
 ) -> tuple[Tensor, Tensor]:
-    """Return unit images (n, d) and their groups (n,); group g leans to axis g, and all lean to
-    axis DIM - 1."""
+    """Return unit images (n, d) and their groups (n,). Group g leans towards axis g, and all groups
+    lean towards axis DIM - 1."""
     draw = torch.Generator().manual_seed(seed)
     group = torch.multinomial(torch.tensor(shares), n, replacement=True, generator=draw)
     return normalize(EYE[group] + EYE[-1] + noise * normal(n, DIM, seed=seed + 1), dim=1), group
@@ -112,9 +112,8 @@ def test_two_groups_reach_their_shares_on_held_out_images(wanted: tuple[float, .
     assert (before - torch.tensor(wanted)).abs().max() > 0.3, (
         "the queries must lean, otherwise the test shows nothing"
     )
-    assert (
-        after - torch.tensor(wanted)
-    ).abs().max() < 0.08  # images on a sphere are not quite normal
+    # Images on a sphere are not quite normal.
+    assert (after - torch.tensor(wanted)).abs().max() < 0.08
     assert (after.mean(0) - torch.tensor(wanted)).abs().max() < 0.05
 
 
@@ -125,9 +124,9 @@ def test_a_larger_target_gives_a_larger_share() -> None:
     assert (shares.diff(dim=1) > 0.05).all()
 
 
-def test_targets_equal_to_the_shares_of_all_images_equal_plain_equalising() -> None:
-    """This applies to two groups that mirror each other: equally many, with equal variances under
-    neutral queries."""
+def test_targets_equal_to_the_overall_shares_give_the_same_edit_as_equalise() -> None:
+    """The edits are equal for two groups that mirror each other, with equal sizes and equal
+    variances under neutral queries."""
     images, _ = crowd(400, seed=6)
     mirrored = torch.cat([images, images[:, [1, 0, *range(2, DIM)]]])
     between = QUERIES.clone()
@@ -139,10 +138,10 @@ def test_targets_equal_to_the_shares_of_all_images_equal_plain_equalising() -> N
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_length_shape_and_dtype_are_preserved(dtype: torch.dtype) -> None:
-    edit = fit(crowd(20, seed=7)[0], (0.3, 0.7))  # ten of each group are enough
+    edit = fit(crowd(20, seed=7)[0], (0.3, 0.7))  # ten images per group are enough
     moved = edit(QUERIES)
     queries = QUERIES.to(dtype)
-    for factor in (0.01, 30.0):  # the ranking does not depend on the length of a query
+    for factor in (0.01, 30.0):  # the ranking does not depend on the length of the query
         torch.testing.assert_close(edit(factor * QUERIES), factor * moved)
     torch.testing.assert_close(edit(QUERIES[0]), moved[0])
     torch.testing.assert_close(edit(QUERIES.reshape(2, 3, DIM)), moved.reshape(2, 3, DIM))
@@ -171,7 +170,7 @@ PLAIN = crowd(100, seed=0)[0]
     ),
     (torch.ones(3, DIM + 1).double(), (0.5, 0.5), {}, "width 13, but text embeddings have 12"),
 )
-def test_unreachable_shares_are_refused(
+def test_unreachable_shares_are_rejected(
     images: Tensor, shares: tuple[float, ...], how: dict[str, Any]
 ) -> None:
     fit(images, shares, **how)
@@ -193,9 +192,8 @@ def world(portraits: Any) -> tuple[Host, Tensor, Tensor]:
     return resolve(model, tokenizer=tokenizer), normalize(features, dim=1), gender
 
 
-def test_shares_of_portraits_are_reached(world: tuple[Host, Tensor, Tensor]) -> None:
-    """Shares are exact for zero-shot values; shares of true values are off by the errors of
-    those."""
+def test_target_shares_are_reached_on_portraits(world: tuple[Host, Tensor, Tensor]) -> None:
+    """Shares of zero-shot values are exact. Shares of true values inherit the zero-shot errors."""
     model, features, gender = world
     read = (
         features @ model.embed(["A photo of a male.", "A photo of a female."], "joint").T.float()

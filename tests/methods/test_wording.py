@@ -35,13 +35,13 @@ def test_words_are_inserted_into_a_prompt(prompt: str, words: str, expected: str
     assert rewrite_prompt(prompt, words) == expected
 
 
-def test_the_attribute_is_read_from_the_name_of_the_set() -> None:
+def test_the_attribute_is_derived_from_the_set_name() -> None:
     with pytest.raises(InvalidInputError, match=r"people.*method 'suffix'"):
         get_method("suffix").words(replace(SET, name="people"))
     assert get_method("suffix").words(load_prompts("skin-tone")) == ("{text} of any skin tone",)
 
 
-def test_wordings_are_averaged_and_embeddings_without_prompts_are_refused() -> None:
+def test_wordings_are_averaged_and_embeddings_without_prompts_are_rejected() -> None:
     host = TextTable({"a photo": [1.0, 0.0]})
     edit = Problem(host, SET).fit("each-value", "joint")
     assert edit.wordings(NURSE) == ("A photo of a male nurse.", STATED)

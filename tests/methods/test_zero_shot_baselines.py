@@ -64,7 +64,7 @@ def problem(labels: bool = True) -> tuple[Problem, Tensor]:
 
 
 def scores(edit: Edit, images: Tensor, problem: Problem) -> Tensor:
-    """Return the products of the edited images with the class prompts."""
+    """Return the dot products of the edited images with the class prompts."""
     return edit.image(images) @ problem.host.embed(BIRDS.classes, "joint").T
 
 
@@ -75,7 +75,7 @@ def length(row: Floats) -> float:
 # ---- TIE*
 
 
-def test_tie_moves_each_image_by_the_mean_product_of_its_value() -> None:
+def test_tie_moves_each_image_by_the_mean_dot_product_of_its_value() -> None:
     made, images = problem(labels=False)
     edit = made.fit("tie", "joint")
     assert isinstance(edit, Translation)
@@ -90,14 +90,14 @@ def test_tie_moves_each_image_by_the_mean_product_of_its_value() -> None:
     assert 0 < sum(nearest) < len(nearest)
     expected = []
     for place, image in zip(nearest, images.numpy(), strict=True):
-        alike = [images[i].numpy() @ texts[place] for i, n in enumerate(nearest) if n == place]
-        expected.append(image - sum(alike) / len(alike) * texts[place])
+        products = [images[i].numpy() @ texts[place] for i, n in enumerate(nearest) if n == place]
+        expected.append(image - sum(products) / len(products) * texts[place])
     np.testing.assert_allclose(edit.image(images).numpy(), np.stack(expected), atol=1e-12)
     twice = edit.image(2 * images)
     np.testing.assert_allclose(twice.numpy(), 2 * np.stack(expected), atol=1e-12)
 
 
-def test_tie_removes_the_mean_product_with_the_text_of_the_value() -> None:
+def test_tie_removes_the_mean_dot_product_with_the_value_text() -> None:
     made, images = problem(labels=False)
     edit = made.fit("tie", "joint")
     directions = made.zero_shot(BIRDS, "joint")
@@ -107,7 +107,7 @@ def test_tie_removes_the_mean_product_with_the_text_of_the_value() -> None:
         after = edit.image(images)[nearest == code] @ directions[code]
         assert float(before.mean()) > 0.3
         assert float(after.mean()) == pytest.approx(0, abs=1e-12)
-        # no further changes
+        # Nothing else changes.
         torch.testing.assert_close(after - after.mean(), before - before.mean())
 
 
@@ -133,16 +133,16 @@ def test_an_image_gets_the_scores_of_its_best_template() -> None:
     np.testing.assert_allclose(scores(edit, images, made).numpy(), np.array(expected), atol=1e-10)
 
 
-def test_a_single_template_equal_to_the_class_prompts_changes_nothing() -> None:
+def test_a_single_template_equal_to_the_class_prompts_has_no_effect() -> None:
     made = Problem(table(list(BIRDS.classes)), BIRDS)
     images = unit(10, DIM, seed=5)
     edit = made.fit(Sage([BIRDS.classes]), "joint")
     torch.testing.assert_close(edit.image(images), images)
     texts = made.host.embed(BIRDS.classes, "joint")
-    assert edit(texts) is texts  # an edit of images
+    assert edit(texts) is texts  # an image edit leaves text unchanged
 
 
-def test_only_the_products_with_the_classes_change() -> None:
+def test_only_the_dot_products_with_the_classes_change() -> None:
     rows = unit(6, DIM)
     classes = unit(3, DIM, seed=1)
     products = unit(6, 3, seed=2)
@@ -211,7 +211,7 @@ def naive_dat(made: Problem, image: Floats, groups: dict[tuple[int, int], list[F
     return np.array(of_classes)
 
 
-def test_dat_equals_a_plain_loop_over_neighbours() -> None:
+def test_dat_matches_a_plain_loop_over_neighbours() -> None:
     made, images = problem()
     edit = made.fit("dat", "joint")
     assert isinstance(edit, DensityScores)
@@ -328,7 +328,7 @@ def test_edits_and_scores_agree_on_real_photographs() -> None:
     assert torch.isfinite(edits[DAT_OF_CELEBA.declaration.title].image(images)).all()
 
 
-# ---- what they refuse
+# ---- invalid inputs
 
 SEVERAL = [BIRDS, replace(BIRDS, name="others", classes=BIRDS.classes[::-1])]
 
@@ -363,6 +363,6 @@ SEVERAL = [BIRDS, replace(BIRDS, name="others", classes=BIRDS.classes[::-1])]
         "no prompt names both 'gull' and 'land'",
     ),
 )
-def test_unsuitable_problems_are_refused(name: str, change: dict[str, object]) -> None:
+def test_unsuitable_problems_are_rejected(name: str, change: dict[str, object]) -> None:
     made, _ = problem()
     replace(made, **change).fit(name, "joint")  # type: ignore[arg-type]

@@ -22,12 +22,12 @@ def test_pictures_survive_encoding_and_decoding_with_a_saved_autoencoder(small, 
         (plain,) = small.decode(z, return_dict=False)
         assert torch.equal(small.decode(z).sample, plain)
         assert torch.allclose(again.decode(z).sample, plain, atol=1e-5)
-        again.enable_tiling()  # the pictures are larger than those it was trained for
+        again.enable_tiling()  # the pictures are larger than those used in training
         assert torch.allclose(again.decode(z).sample, plain, atol=1e-5)
     assert (plain.shape, again.config.scaling_factor) == (x.shape, 1)
 
 
-def test_the_first_level_rearranges_pixels_and_loses_none(small):
+def test_the_first_level_rearranges_pixels_without_loss(small):
     """The inner network sees each patch as 2 x 2 pixels, and its output returns to the same
     place."""
     seen = []
@@ -44,8 +44,7 @@ def test_a_pipeline_reads_the_picture_size_from_its_autoencoder():
     assert isinstance(pipeline, StableDiffusionPipeline)
     side = pipeline.unet.config.sample_size * pipeline.vae_scale_factor
     assert side == pipeline.vae.config.sample_size == 64
-    assert (
-        pipeline.vae.config.scaling_factor > 1
-    )  # measured after training; 1 is the value of a new one
+    # The factor was measured after training, and a new autoencoder has 1.
+    assert pipeline.vae.config.scaling_factor > 1
     assert not any(weight.requires_grad for weight in pipeline.vae.parameters())
     assert pipeline.vae.config.latent_channels == pipeline.unet.config.in_channels

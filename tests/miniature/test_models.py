@@ -1,4 +1,4 @@
-"""Test the packaged models: they load in both libraries, read the packaged pictures, and refuse
+"""Test the packaged models: they load in both libraries, read the packaged pictures, and reject
 other weights."""
 
 import numpy as np
@@ -121,7 +121,7 @@ def test_clip_recognises_what_the_pictures_show(clip, people):
 
 
 def test_clip_mistakes_birds_in_front_of_the_wrong_background(clip):
-    """The world of birds was designed for this bias: rare groups are classified much worse than
+    """The bird world was designed for this bias: rare groups are classified much worse than
     frequent ones."""
     model, preprocess, tokenizer = clip
     flock = open_world("birds", n=400)
@@ -189,7 +189,7 @@ def test_the_judge_recognises_the_people_that_the_pipeline_generates():
         assert (seen["profession"] == words.PROFESSIONS.index("chef")).double().mean() > 0.8
 
 
-def test_another_build_is_found_through_the_environment(monkeypatch, tmp_path):
+def test_a_different_build_is_found_through_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("VLDEBIAS_MINIATURE", str(tmp_path))
     assert weights_dir() == tmp_path
     with pytest.raises(InvalidInputError, match="no tokenizer at"):
@@ -201,12 +201,13 @@ def test_another_build_is_found_through_the_environment(monkeypatch, tmp_path):
         load_clip()
 
 
-def test_weights_of_another_version_are_refused(tmp_path):
+def test_weights_of_a_different_version_are_rejected(tmp_path):
     weights = load_weights(weights_dir() / "judge.safetensors")
+    # The integers count batches.
     assert {weight.dtype for weight in weights.values()} == {
         torch.float32,
         torch.int64,
-    }  # counts of batches
+    }
     for change in ({"features.0.weight": torch.zeros(32, 3, 5, 5)}, {}):
         weights.pop("features.0.weight")
         save_file(weights | change, tmp_path / "judge.safetensors")

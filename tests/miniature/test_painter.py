@@ -1,5 +1,5 @@
-"""Test the frozen renderer and builder in `eval/miniature`: they still run, and rendered what
-ships."""
+"""Test the frozen renderer and builder in `eval/miniature`: they still run, and rendered the
+packaged pictures."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Test the packaged pictures: splits, labels, captions, noise, and what is refused."""
+"""Test the packaged pictures: splits, labels, captions, noise, and errors."""
 
 import hashlib
 from itertools import product
@@ -25,7 +25,7 @@ def test_splits_are_disjoint_and_have_the_documented_size(name: str) -> None:
 
 
 def test_pixels_match_those_of_the_committed_results() -> None:
-    """Pictures are bit-identical; their noise is sampled when they are loaded."""
+    """Pictures are bit-identical. Their noise is sampled when they are loaded."""
     digests = ["9dca6c3418700b98", "c2363dbfe044fd0f", "a435a713d3f9667b", "f27e08534371e64e"]
     for (name, split), digest in zip(
         product(words.WORLDS, ("test", "reference")), digests, strict=True
@@ -39,7 +39,7 @@ def test_pixels_match_those_of_the_committed_results() -> None:
 
 @pytest.mark.parametrize("name", words.WORLDS)
 @pytest.mark.parametrize("split", ["test", "reference"])
-def test_a_part_shows_the_same_pictures(name: str, split: str) -> None:
+def test_a_subset_has_the_same_pictures(name: str, split: str) -> None:
     all_pictures = open_world(name, split=split)
     part = open_world(name, n=20, start=30, split=split)
     assert part.ids == all_pictures.ids[30:50]
@@ -51,7 +51,7 @@ def test_a_part_shows_the_same_pictures(name: str, split: str) -> None:
     assert all(part.read(i) == all_pictures.read(30 + i) for i in range(20))
 
 
-def test_the_measured_pictures_have_no_correlation_but_the_reference_has() -> None:
+def test_the_measured_pictures_are_uncorrelated_unlike_the_reference() -> None:
     def together(name: str, split: str, first: str, second: str) -> float:
         data = open_world(name, split=split)
         return float(abs(np.corrcoef(data.column(first).codes, data.column(second).codes)[0, 1]))
@@ -66,11 +66,11 @@ def test_the_measured_pictures_have_no_correlation_but_the_reference_has() -> No
         shares.append(
             np.std([men[jobs == job].mean() for job in range(100) if (jobs == job).sum() > 2])
         )
-    # By chance alone, shares of men differ between professions in the test split, too.
+    # By chance alone, shares of men also differ between professions in the test split.
     assert shares[1] > 1.3 * shares[0]
 
 
-def test_hair_is_dark_or_blond_or_neither() -> None:
+def test_hair_is_dark_blond_or_neither() -> None:
     people = open_world("portraits")
     hair, age, label = (people.column(name) for name in ("hair", "age", "label"))
     for i in range(200):
@@ -84,7 +84,7 @@ def test_noise_is_uniform_with_the_requested_deviation_and_differs_between_pictu
         pixel_noise(*seed_and_index, 0.01) for seed_and_index in ((7, 3), (7, 3), (7, 4), (8, 3))
     )
     assert np.array_equal(noise_of_picture, again)
-    # With 12,288 numbers per picture, a correlation by chance is 0.01. A uniform distribution with
+    # With 12,288 numbers per picture, a chance correlation is 0.01. A uniform distribution with
     # deviation s ends at s * sqrt(3).
     for noise in (other_picture, seed):
         assert abs(np.corrcoef(noise_of_picture.ravel(), noise.ravel())[0, 1]) < 0.05
@@ -102,5 +102,5 @@ def test_noise_is_uniform_with_the_requested_deviation_and_differs_between_pictu
     ("portraits", {"n": 0}, "n = 0"),
     ("portraits", {"start": -1}, "start = -1"),
 )
-def test_pictures_that_are_not_packaged_are_refused(world: str, options: dict[str, Any]) -> None:
+def test_pictures_that_are_not_packaged_are_rejected(world: str, options: dict[str, Any]) -> None:
     open_world(world, **options)

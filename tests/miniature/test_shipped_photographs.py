@@ -1,5 +1,5 @@
-"""Test the photographs that ship with the package: counts, balance, sources, and what the text
-encoder reads."""
+"""Test the photographs that ship with the package: counts, balance, sources, and the text
+encoder."""
 
 import gzip
 import re
@@ -151,7 +151,7 @@ def test_an_edit_can_be_attached_to_the_encoder_and_removed(photographs: Photogr
     assert torch.allclose(same, torch.ones(len(JOBS)), atol=1e-5)
 
 
-def test_the_name_loads_model_gallery_and_reference() -> None:
+def test_the_name_loads_the_model_the_gallery_and_the_reference() -> None:
     host = resolve(load_host("photographs").host)
     assert host.roles == ("joint",)
     settings = {"prompts": "gender", "queries": JOBS, "k": 20, "resamples": 20}

@@ -2,20 +2,21 @@
 
     python tests/neighbours/diffusers_pipelines.py CHECKOUT [PLACE ...] [-- PYTEST-OPTIONS]
 
-CHECKOUT: a checkout of github.com/huggingface/diffusers, also read from $DIFFUSERS_CHECKOUT. Its
-tests run with its own package, and need the packages parameterized and requests_mock. PLACE: a
-folder or a file in tests/pipelines; default: `PLACES`. The tests run offline: the two tokenizers
-that they would download are created here, and a test that needs more fails in all three runs. A
-test that passes on an unmodified pipeline has to pass in the other two runs, otherwise the script
-exits with code 1.
+CHECKOUT is a checkout of github.com/huggingface/diffusers, which can also be set in
+$DIFFUSERS_CHECKOUT. Its tests run with its own package, and require the packages parameterized and
+requests_mock. PLACE is a folder or a file in tests/pipelines and defaults to `PLACES`.
 
-stdout gets the counts and differences (eval/results/diffusers_pipelines.txt); stderr gets the
-output of pytest.
+The tests run offline: the two tokenizers that they would download are created here, and a test that
+needs more fails in all three runs. A test that passes on an unmodified pipeline must also pass in
+the other two runs, otherwise the script exits with code 1.
 
-The prompts of these tests mention nobody, so pictures must equal those of an unmodified pipeline.
+The counts and differences are written to stdout (eval/results/diffusers_pipelines.txt), and the
+output of pytest to stderr.
 
-This file is also a pytest plugin: it attaches to each pipeline that is created, and reports to how
-many.
+The prompts in these tests do not mention people, so pictures must equal those of an unmodified
+pipeline.
+
+This file is also a pytest plugin, which attaches to each pipeline that is created and counts them.
 """
 
 from __future__ import annotations
@@ -48,17 +49,17 @@ PLACES = (
 RUNS = ("bare", "strength 0", "attached")
 CLIP, T5 = "hf-internal-testing/tiny-random-clip", "hf-internal-testing/tiny-random-t5"
 attached: Counter[str] = Counter()
-"""Pipelines of each class that were attached to in this process."""
+"""Number of pipelines of each class that were attached to in this process."""
 RUN, OUTCOMES = "DIFFUSERS_PIPELINES_RUN", "DIFFUSERS_PIPELINES_OUTCOMES"
 
 
 def make_stand_ins(folder: Path) -> dict[str, str]:
-    """Write stand-ins for each hub name that the tests load from; return their folders."""
+    """Write stand-ins for each hub name that the tests load from, and return their folders."""
     import tiny_tokenizers
     from transformers import T5Config
 
-    # The same vocabulary sizes as the originals, because the text encoders of the tests have as
-    # many embeddings.
+    # These are the vocabulary sizes of the originals, because the text encoders in the tests have
+    # as many embeddings.
     tiny_tokenizers.MERGES = 1000 - 2 * 256 - 2
     tiny_tokenizers.clip_tokenizer().save_pretrained(folder / "clip")
     T5Config(
@@ -97,7 +98,7 @@ def attach_when_made(pipeline_class: Any, strength: float) -> None:
             try:
                 vldebias.debias(self, "gender", strength=strength)
             except vldebias.errors.UnsupportedHostError:
-                # Without text encoders there is nothing to edit, so attaching is refused and the
+                # Without text encoders, there is nothing to edit, so attaching is rejected and the
                 # pipeline is unmodified.
                 names = [name for name in self.components if "text_encoder" in name]
                 if any(self.components[name] is not None for name in names):
@@ -149,8 +150,8 @@ def pytest_runtest_logreport(report: Any) -> None:
 
 
 def pytest_sessionfinish() -> None:
-    """Write how many pipelines of each class were attached to; each xdist process writes its
-    own."""
+    """Write how many pipelines of each class were attached to. Each xdist process writes its own
+    counts."""
     write_line({"attached": attached})
 
 
@@ -159,9 +160,9 @@ class Run:
     """Store the results of a pytest run.
 
     Attributes:
-        outcomes: test name -> outcome.
-        errors: test name -> class of the error, for each failed test.
-        attached: class -> how many of its pipelines were attached to.
+        outcomes: Test name -> outcome.
+        errors: Test name -> class of the error, for each failed test.
+        attached: Class -> how many of its pipelines were attached to.
     """
 
     outcomes: dict[str, str] = field(default_factory=dict)
@@ -197,7 +198,7 @@ def run_tests(run: str, checkout: Path, arguments: list[str]) -> Run:
 
 
 def print_table(runs: dict[str, Run]) -> None:
-    """Print how many tests of each file passed, failed and were skipped in each run."""
+    """Print how many tests in each file passed, failed and were skipped in each run."""
     print(f"{'passed / failed / skipped':72}" + "".join(f"{run:>16}" for run in runs))
     files = sorted({test.split("::")[0] for test in runs["bare"].outcomes})
     for file in [*files, ""]:

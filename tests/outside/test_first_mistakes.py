@@ -1,4 +1,4 @@
-"""Test that common first mistakes of extension authors are answered with what to do."""
+"""Test that errors for the common first mistakes of extension authors explain what to do."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -25,7 +25,7 @@ from vldebias.study.tasks.images import ImageTask
 
 @pytest.fixture(autouse=True)
 def _own_registries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Isolate cases: what one of them registers is not visible to the next."""
+    """Isolate the cases: what one of them registers is not visible to the next."""
     for registry in (DATA, TASKS, JUDGES):
         monkeypatch.setattr(registry, "data", {**registry})
 
@@ -93,7 +93,10 @@ def a_function(problem: Any, role: str) -> Any:
         lambda: fitted_by(lambda problem, role: problem.host.embed(problem.sets[0].pairs, role)),
         r"embed got \('.*expected a list of strings. For pairs, .* rows.unflatten\(0, \(-1, 2\)\)",
     ),
-    (lambda: fitted_by(lambda *_: [1, 2]), r"returned a list with 2 items; .* by Calibr.*fit\(\[pairs"),
+    (
+        lambda: fitted_by(lambda *_: [1, 2]),
+        r"returned a list with 2 items; .* by Calibr.*fit\(\[pairs",
+    ),
 )
 def test_a_mistake_in_a_method_is_explained(mistake: Any) -> None:
     mistake()
@@ -197,7 +200,7 @@ def test_a_mistake_in_a_metric_is_explained(mistake: Any) -> None:
     mistake()
 
 
-def test_a_metric_computed_by_tasks_needs_no_function() -> None:
+def test_a_metric_computed_by_tasks_does_not_need_a_function() -> None:
     assert METRICS["precision"].compute is None
 
 

@@ -1,4 +1,4 @@
-"""Test a package that consists of the documentation's recipes, installed with pip: commands and
+"""Test a package made from the documentation's recipes and installed with pip: commands and
 functions accept the names of its objects."""
 
 import json
@@ -65,7 +65,7 @@ SUITE = {
 
 
 def blocks(kind: str) -> list[str]:
-    """Return the fenced blocks of the two pages."""
+    """Return the fenced blocks on the two pages."""
     pages = "".join((HOW_TO / page).read_text(encoding="utf-8") for page in PAGES)
     return re.findall(rf"```{kind}\n(.*?)```", pages, re.DOTALL)
 
@@ -74,7 +74,7 @@ PAGES = ("extend.md", "method.md")
 
 
 def wheel_of(code: str, folder: Path) -> Path:
-    """Return a wheel with one module and the entry points of the page."""
+    """Return a wheel with one module and the entry points shown on the page."""
     info = f"{PACKAGE}-1.0.dist-info"
     (points,) = blocks("toml")
     points = re.sub(r"\[project\.entry-points\.\"(.+)\"\]", r"[\1]", points)
@@ -94,8 +94,8 @@ def wheel_of(code: str, folder: Path) -> Path:
 
 
 def installed_into(folder: Path, code: str) -> Path:
-    """Return the folder into which pip installed the package, from a wheel and without a
-    network."""
+    """Return the folder into which pip installed the package, from a wheel and without network
+    access."""
     target = folder / "site"
     options = ["--no-deps", "--no-index", "--disable-pip-version-check", "--quiet"]
     command = [sys.executable, "-m", "pip", "install", *options, "--target", str(target)]
@@ -118,7 +118,7 @@ def registering_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def scans(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder of images in the layout that the recipe of the data set expects."""
+    """Return an image folder in the layout that the data set recipe expects."""
     root = tmp_path_factory.mktemp("scans")
     for split, count in (("train", 12), ("val", 8), ("test", 8)):
         (root / split).mkdir()
@@ -131,7 +131,7 @@ def scans(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def use(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for registry, _ in NAMES.values():
-        len(registry)  # search the entry points before the package is on the path
+        len(registry)  # load the entry points before the package is on the path
     monkeypatch.syspath_prepend(folder)
     for registry, _ in NAMES.values():
         monkeypatch.setattr(registry, "data", {**registry.data})
@@ -176,7 +176,7 @@ def test_an_entry_point_of_a_registered_object_is_ignored_silently() -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_listings_include_the_objects_of_another_package() -> None:
+def test_listings_include_objects_from_another_package() -> None:
     for command, kind in (
         (["losses"], "loss"),
         (["methods"], "method"),
@@ -187,7 +187,7 @@ def test_listings_include_the_objects_of_another_package() -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_host_and_a_method_of_another_package_debias() -> None:
+def test_a_host_and_a_method_from_another_package_can_be_used() -> None:
     import mypackage
 
     tower = mypackage.AcmeTower()
@@ -201,7 +201,7 @@ def test_a_host_and_a_method_of_another_package_debias() -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_data_set_and_a_task_of_another_package_are_evaluated(scans: Path) -> None:
+def test_a_data_set_and_a_task_from_another_package_are_evaluated(scans: Path) -> None:
     assert len(open_data("scans", scans)) == 8
     methods = ["orth", "mean-difference"]
     result = evaluate(
@@ -215,7 +215,7 @@ def test_a_data_set_and_a_task_of_another_package_are_evaluated(scans: Path) -> 
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_metric_of_another_package_is_measured() -> None:
+def test_a_metric_from_another_package_can_be_measured() -> None:
     labels = {"label": ["landbird", "waterbird"] * 8, "place": ["c", "c", "d", "d"] * 4}
     images = np.random.default_rng(0).normal(size=(16, 256))
     result = evaluate("miniature", images, task="groups", prompts="waterbirds", labels=labels)
@@ -223,7 +223,7 @@ def test_a_metric_of_another_package_is_measured() -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_judge_of_another_package_labels_images() -> None:
+def test_a_judge_from_another_package_can_label_images() -> None:
     fields = {
         "name": "shades",
         "title": "Shades",
@@ -239,7 +239,7 @@ def test_a_judge_of_another_package_labels_images() -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_the_settings_of_a_loss_of_another_package_are_checked() -> None:
+def test_settings_of_a_loss_from_another_package_are_checked() -> None:
     settings = load_settings(loss="decoupled", push=0.5, data="scans", steps=1)
     assert settings.push == 0.5
     assert load_settings(data="scans", loss="decoupled", steps=1).push == 1.0
@@ -253,9 +253,7 @@ def test_the_settings_of_a_loss_of_another_package_are_checked() -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_train_accepts_the_loss_and_the_data_of_another_package(
-    scans: Path, tmp_path: Path
-) -> None:
+def test_train_accepts_a_loss_and_data_from_another_package(scans: Path, tmp_path: Path) -> None:
     run([*TRAIN, "--data-root", str(scans), "--out", str(tmp_path)])
     outcome = json.loads((tmp_path / "run.json").read_text())
     assert (outcome["settings"]["loss"], outcome["settings"]["push"]) == ("decoupled", 0.5)
@@ -263,7 +261,9 @@ def test_train_accepts_the_loss_and_the_data_of_another_package(
 
 
 @pytest.mark.slow
-def test_shell_commands_accept_them_too(folder: Path, scans: Path, tmp_path: Path) -> None:
+def test_shell_commands_accept_objects_from_another_package(
+    folder: Path, scans: Path, tmp_path: Path
+) -> None:
     suite = tmp_path / "suite.yaml"
     suite.write_text(json.dumps(SUITE))
     environment = {**os.environ, "PYTHONPATH": f"{Path.cwd()}{os.pathsep}{folder}"}

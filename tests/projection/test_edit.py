@@ -56,7 +56,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("lam", [1000.0, [500.0, 0.125]])
-def test_saving_and_loading_is_exact(tmp_path: Path, lam: float | list[float]) -> None:
+def test_save_and_load_round_trip_is_exact(tmp_path: Path, lam: float | list[float]) -> None:
     saved = fitted(lam)
     assert saved.save_pretrained(tmp_path / "a" / "b") == tmp_path / "a" / "b"
     assert {path.name for path in (tmp_path / "a" / "b").iterdir()} == FILES
@@ -70,10 +70,10 @@ def test_saving_and_loading_is_exact(tmp_path: Path, lam: float | list[float]) -
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_non_finite_values_are_refused(
+def test_non_finite_values_are_rejected(
     bad: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This applies on creation, on saving, and on loading a file from elsewhere."""
+    """Non-finite values are rejected on creation, on saving, and when a file is loaded."""
     edit = fitted()
     edit.left[3, 1] = bad
     for use in (lambda: replace(edit, lam=1.0), lambda: edit.save_pretrained(tmp_path)):
@@ -114,7 +114,7 @@ def test_axes_with_the_same_name_must_have_the_same_size(change: dict[str, Any])
     replace(edit, **change)
 
 
-def test_the_dtype_of_a_projection_is_float64() -> None:
+def test_projection_dtype_is_float64() -> None:
     with pytest.raises(InvalidInputError, match=r"^left: .* of torch.float64.* got torch.float32"):
         replace(fitted(), left=fitted().left.float())
 
@@ -133,7 +133,7 @@ def test_nothing_in_the_package_uses_pickle() -> None:
     uses = []
     for path, text in texts.items():
         uses += [f"{path.relative_to(root)}: {word}" for word in banned if word in text]
-    assert uses == ["training/loop.py: torch.load("]  # a run's own state, loaded with weights_only
+    assert uses == ["training/loop.py: torch.load("]  # a run loads its own state with weights_only
     (call,) = re.findall(r"torch\.load\([^\n]*", texts[root / "training/loop.py"])
     assert "weights_only=True" in call
 
@@ -155,9 +155,10 @@ PRINT = Fingerprint(structure="a", tensors=NUMBERS, adapters=2.0, texts=((3.0, 4
         ({"tensors": (*NUMBERS[1:], (101.4, 10.0))}, True),
         ({"tensors": (*NUMBERS[1:], (101.6, 10.0))}, False),  # a single tensor
         ({"texts": ((3.0, 4.19), (1.0, 0.0))}, True),
-        ({"texts": ((3.0, 4.0), (1.0, 0.05))}, False),  # an activation or a tokenizer
+        ({"texts": ((3.0, 4.0), (1.0, 0.05))}, False),  # a different activation or tokenizer
         ({"texts": ()}, True),
-        ({"texts": ((3.0, 4.0), (1.0, 0.05)), "adapters": 3.0}, True),  # these change the texts
+        # Adapters change the text features.
+        ({"texts": ((3.0, 4.0), (1.0, 0.05)), "adapters": 3.0}, True),
     ],
 )
 def test_fingerprints_match_only_for_the_same_weights(
@@ -176,8 +177,8 @@ def test_fingerprints_match_only_for_the_same_weights(
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[dict[str, Any]]]:
-    """Return a folder that replaces the hub, with one subfolder per repository, and the recorded
-    calls."""
+    """Return a folder that stands in for the hub, with one subfolder per repository, and the
+    recorded calls."""
     root = tmp_path / "hub"
     calls = list[dict[str, Any]]()
 
@@ -304,7 +305,7 @@ def tamper(folder: Path, change: dict[str, Any], tensors: dict[str, Any], *, sig
     ({}, {"left": torch.ones(12, 11).double()}, False, "damaged"),
     ({}, {"left": SAVED.left.reshape(-1, 12)}, False, "damaged"),
 )
-def test_a_folder_without_a_projection_is_refused(
+def test_a_folder_without_a_projection_is_rejected(
     folder: Path, change: dict[str, Any], tensors: dict[str, torch.Tensor], signed: bool
 ) -> None:
     tamper(folder, change, tensors, signed=signed)
@@ -320,14 +321,14 @@ DAMAGED: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
-def test_files_that_are_not_safetensors_are_refused(folder: Path, damage: str) -> None:
+def test_files_that_are_not_safetensors_are_rejected(folder: Path, damage: str) -> None:
     path = folder / "projection.safetensors"
     path.write_bytes(DAMAGED[damage](path.read_bytes()))
     with pytest.raises(InvalidInputError, match=r"projection\.safetensors: missing or unreadable"):
         load_edit(folder)
 
 
-def test_equal_edits_are_saved_as_equal_files(tmp_path: Path) -> None:
+def test_identical_edits_are_saved_as_identical_files(tmp_path: Path) -> None:
     edit = fitted(1000.0)
     contents = set()
     for number in range(8):
@@ -338,7 +339,7 @@ def test_equal_edits_are_saved_as_equal_files(tmp_path: Path) -> None:
 
 
 def save_forever(folder: Path, edits: list[CalibratedProjection], saved: Any, first: int) -> None:
-    """Repeatedly save edits over each other; set `saved` after some saves."""
+    """Save two edits over each other forever, and set `saved` after a few saves."""
     for number in itertools.count(1):
         edits[number % len(edits)].save_pretrained(folder)
         if number == first:
@@ -347,8 +348,8 @@ def save_forever(folder: Path, edits: list[CalibratedProjection], saved: Any, fi
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="children start at once where processes fork")
-def test_a_killed_save_leaves_the_old_edit_or_the_new(tmp_path: Path) -> None:
-    """After each of 40 kills during a save, one of the two projections exists and is complete."""
+def test_a_killed_save_leaves_either_the_old_or_the_new_edit(tmp_path: Path) -> None:
+    """Kill a save 40 times. Each time, one of the two projections is present and complete."""
     edits = [fitted(lam).with_provenance(model_id=f"lam {lam}") for lam in (1.0, 1000.0)]
     edits[0].save_pretrained(tmp_path)
     chance = random.Random(0)
@@ -373,7 +374,7 @@ def test_a_killed_save_leaves_the_old_edit_or_the_new(tmp_path: Path) -> None:
 
 
 def test_a_flipped_bit_is_always_detected(folder: Path) -> None:
-    """One bit is flipped in every second byte of the text and in every number."""
+    """Flip one bit in every second byte of the text and one bit in every number."""
     path = folder / "projection.safetensors"
     saved = fitted()
     data = path.read_bytes()

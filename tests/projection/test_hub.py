@@ -1,5 +1,5 @@
-"""Test loading by name: an unreachable hub is tried only once, code is never run, and errors are
-explained."""
+"""Test loading by name: an unreachable hub is only tried once, code is never executed, and errors
+are explained."""
 
 import builtins
 import json
@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "clip"
 
 
-def test_folders_of_transformers_and_diffusers_are_loaded(folder: Path, tmp_path: Path) -> None:
+def test_transformers_and_diffusers_folders_are_loaded(folder: Path, tmp_path: Path) -> None:
     loaded = load_host(model=str(folder))
     assert type(loaded.host).__name__ == "CLIPModel"
     assert not loaded.host.training
@@ -61,7 +61,7 @@ def test_folders_of_transformers_and_diffusers_are_loaded(folder: Path, tmp_path
 @pytest.mark.parametrize(
     ("option", "dtype"), [("model", torch.bfloat16), ("pipeline", torch.float32)]
 )
-def test_the_miniature_is_loaded(option: str, dtype: torch.dtype) -> None:
+def test_the_miniature_model_is_loaded(option: str, dtype: torch.dtype) -> None:
     loaded = load_host(**{option: "miniature"}, dtype=str(dtype).removeprefix("torch."))
     assert loaded.name == "miniature"
     assert (loaded.tokenizer is None) == (option == "pipeline")
@@ -83,7 +83,7 @@ def test_cached_files_are_used_offline(
 
 @pytest.fixture
 def attempts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Record every attempt to reach a server; all fail immediately."""
+    """Record every attempt to reach a server. Every attempt fails immediately."""
     import datasets
 
     made: list[Any] = []
@@ -101,7 +101,7 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return made
 
 
-ASKED: dict[str, Callable[[], Any]] = {
+LOADS: dict[str, Callable[[], Any]] = {
     "a name without a slash": lambda: load_host(model="nosuch"),
     "a repository": lambda: load_host(model="nobody/nothing"),
     "a pipeline": lambda: load_host(pipeline="nosuch"),
@@ -113,13 +113,13 @@ ASKED: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("call", ASKED)
+@pytest.mark.parametrize("call", LOADS)
 def test_an_unreachable_hub_is_tried_and_reported_once(call: str, attempts: list[Any]) -> None:
     message = (
-        r"huggingface\.co does not respond\).* `hf download" if call in list(ASKED)[:5] else r"\w"
+        r"huggingface\.co does not respond\).* `hf download" if call in list(LOADS)[:5] else r"\w"
     )
     with pytest.raises(InvalidInputError, match=message):
-        ASKED[call]()
+        LOADS[call]()
     assert attempts == [("huggingface.co", 443)]
     assert constants.HF_HUB_OFFLINE is False, "users who are back online are not kept offline"
 
@@ -131,14 +131,14 @@ def test_a_reachable_hub_is_used_as_usual(monkeypatch: pytest.MonkeyPatch) -> No
         assert (why, constants.HF_HUB_OFFLINE) == ("", False)
 
 
-def test_local_files_need_no_hub(attempts: list[Any], tmp_path: Path) -> None:
+def test_local_files_do_not_need_the_hub(attempts: list[Any], tmp_path: Path) -> None:
     with offline_reason(tmp_path) as why:
         assert why == ""
     load_host(model="miniature")
     assert attempts == []
 
 
-def test_a_folder_without_weights_is_not_initialised_at_random(folder: Path) -> None:
+def test_a_folder_without_weights_is_not_randomly_initialised(folder: Path) -> None:
     (folder / "open_clip_config.json").write_text(
         json.dumps({"model_cfg": open_clip.get_model_config("ViT-B-32"), "preprocess_cfg": {}})
     )
@@ -152,7 +152,7 @@ PICKLE = (
 )
 
 
-def test_a_pickled_checkpoint_is_refused_with_a_message(
+def test_a_pickled_checkpoint_is_rejected_with_a_message(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = load_file(folder / "model.safetensors")
@@ -170,7 +170,7 @@ def test_a_pickled_checkpoint_is_refused_with_a_message(
         load_host(model="ViT-B-32", pretrained=str(file))
 
 
-def test_damaged_and_missing_weights_are_refused_with_a_message(folder: Path) -> None:
+def test_damaged_and_missing_weights_are_rejected_with_a_message(folder: Path) -> None:
     for content in (b"", b"\x08" + bytes(20), b"\xff" * 64):
         (folder / "model.safetensors").write_bytes(content)
         with pytest.raises(InvalidInputError, match=r"cannot load .*clip'"):
@@ -181,7 +181,7 @@ def test_damaged_and_missing_weights_are_refused_with_a_message(folder: Path) ->
 
 
 @pytest.mark.parametrize("load", [load_host, classifier])
-def test_code_in_a_folder_is_never_run(
+def test_code_in_a_folder_is_never_executed(
     load: Callable[[str], Any], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     classes = ("AutoConfig", "AutoModel", "AutoModelForImageClassification", "AutoImageProcessor")

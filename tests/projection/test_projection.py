@@ -1,4 +1,5 @@
-"""Test the calibrated projection against its dense formula, and the laws of Lemmas 7.1 and 7.2."""
+"""Test the calibrated projection against its dense formula and the properties in Lemmas 7.1 and
+7.2."""
 
 import itertools
 from typing import Any
@@ -138,7 +139,7 @@ def test_no_perturbation_lowers_the_objectives(
 
 @laws
 @given(st.lists(st.integers(2, 7), min_size=1, max_size=4), st.integers(0, 1000))
-def test_group_identity_equals_all_pairs(sizes: list[int], seed: int) -> None:
+def test_group_identity_matches_all_pairs(sizes: list[int], seed: int) -> None:
     groups = [embeddings(n, 16, seed=seed + k) for k, n in enumerate(sizes)]
     pairs = []
     for group in groups:
@@ -171,7 +172,9 @@ def test_several_attributes_are_solved_jointly() -> None:
 
 @laws
 @given(problems(), st.integers(1, 3))
-def test_repeated_prompts_change_nothing(problem: tuple[Tensor, Tensor, float], times: int) -> None:
+def test_duplicate_prompts_do_not_change_the_projection(
+    problem: tuple[Tensor, Tensor, float], times: int
+) -> None:
     S, A, lam = problem
     again = torch.cat(
         [A.flip(0), *[2.0 * A] * times, A.sum(0, keepdim=True), torch.zeros_like(A[:1])]
@@ -190,15 +193,15 @@ def test_pair_differences_vanish_as_lam_increases(lam: float) -> None:
     A = embeddings(1, 6, seed=1)
     limit = fit(None, S[:, 0] - S[:, 1]).matrix()
     for pairs in (S, S.repeat(2, 1, 1), S.repeat(5, 1, 1)):
-        # At a finite lam, a factor of 1 / (1 + lam s) of each direction remains, within 100 / lam
-        # of the limit.
+        # At a finite lam, a fraction 1 / (1 + lam s) of each direction remains, so the result is
+        # within 100 / lam of the limit.
         assert (fit(pairs, None, lam).matrix() - limit).abs().max() < 100 / lam + 1e-12
         assert (
             fit(pairs, A, lam).matrix() - fit(None, A).matrix() @ limit
         ).abs().max() < 100 / lam + 1e-12
 
 
-def test_a_wide_space_needs_no_dense_matrix() -> None:
+def test_a_wide_space_does_not_need_a_dense_matrix() -> None:
     d = 200_000  # a d x d matrix would take 320 GB
     S = embeddings(3, 2, d)
     A = embeddings(2, d, seed=1)
@@ -236,7 +239,7 @@ def test_shape_and_dtype_are_preserved(dtype: torch.dtype, shape: tuple[int, ...
     torch.testing.assert_close(got.double(), projection(z), atol=TOLERANCE[dtype], rtol=0)
 
 
-def test_half_precision_is_rounded_once_and_autocast_has_no_effect() -> None:
+def test_half_precision_output_is_rounded_once_and_autocast_has_no_effect() -> None:
     projection = fit(embeddings(20, 2, 64), embeddings(3, 64, seed=1))
     half = embeddings(50, 64, seed=2).half()
     assert torch.equal(projection(half), projection(half.float()).half())
@@ -266,7 +269,7 @@ def test_arrays_are_returned_as_arrays_even_if_read_only_or_reversed(dtype: type
     assert np.allclose(projection(z[::-1]), got[::-1])
 
 
-def test_gradients_flow_through_the_projection_only() -> None:
+def test_gradients_only_flow_through_the_projection() -> None:
     S = embeddings(3, 2, 8).requires_grad_()
     projection = fit(S, embeddings(1, 8, seed=1).requires_grad_())
     assert not projection.left.requires_grad
@@ -313,11 +316,11 @@ NAN[0, 0, 0] = float("nan")
     *((given, "lam above 0") for given in ((None,), (S8, None, 0.0))),
     ((S8[:, [0, 0]],), "whose embeddings differ"),
 )
-def test_unsolvable_inputs_are_refused(arguments: tuple) -> None:
+def test_inputs_without_a_solution_are_rejected(arguments: tuple) -> None:
     fit(*arguments)
 
 
-def test_invalid_groups_embeddings_and_strengths_are_refused() -> None:
+def test_invalid_groups_embeddings_and_strengths_are_rejected() -> None:
     for groups in ([], [A8, A8[:1]]):
         with pytest.raises(InvalidInputError, match="two or more"):
             scatter_of(groups)
@@ -349,7 +352,7 @@ def test_method_rank_repr_and_trace_are_recorded() -> None:
     )
 
 
-def test_it_follows_the_interface_of_estimators() -> None:
+def test_projections_follow_the_estimator_interface() -> None:
     clone = pytest.importorskip(
         "sklearn.base", reason="scikit-learn is not installed with the core alone"
     ).clone
@@ -364,16 +367,15 @@ def test_it_follows_the_interface_of_estimators() -> None:
     assert torch.equal(made.transform(S8[:, 0]), made(S8[:, 0]))
     assert torch.equal(made.image(S8[:, 0]), made(S8[:, 0]))
     torch.testing.assert_close(clone(made).fit(S8, A8).matrix(), made.matrix())
-    torch.testing.assert_close(
-        made.fit(S8).matrix(), fit(S8, None, 7.0).matrix()
-    )  # nothing remains of the first fit
+    # Refitting discards the first fit.
+    torch.testing.assert_close(made.fit(S8).matrix(), fit(S8, None, 7.0).matrix())
 
 
-def test_a_weight_shared_by_all_attributes_is_recorded_as_one_number() -> None:
+def test_a_weight_shared_by_all_attributes_is_recorded_as_a_single_number() -> None:
     scatters = [scatter_of(list(S8)), scatter_of(list(embeddings(3, 2, 8, seed=2)))]
     assert CalibratedProjection.solve(scatters, None, (3.0, 3.0)).lam == 3.0
     assert CalibratedProjection.solve(scatters, None, (3.0, 4.0)).lam == (3.0, 4.0)
 
 
-def test_the_repr_of_the_identity_mentions_no_edit() -> None:
+def test_repr_of_the_identity_is_no_edit() -> None:
     assert repr(CalibratedProjection.identity(3)) == "no edit (none)"

@@ -1,5 +1,5 @@
-"""Test prompt sets: packaged ones, users' files, sets from a word list, and which prompts name
-which value."""
+"""Test prompt sets: packaged sets, users' files, sets from word lists, and which prompts name which
+value."""
 
 import dataclasses
 import re
@@ -49,7 +49,7 @@ def small(**fields: Any) -> PromptSet:
 
 
 def failing(law: Callable[[PromptSet], bool]) -> list[str]:
-    """Return the packaged sets that violate a law."""
+    """Return the packaged sets that violate a rule."""
     return [name for name in list_prompts() if not law(load_prompts(name))]
 
 
@@ -180,7 +180,7 @@ def test_fairface_is_made_of_its_parts() -> None:
         ("backgrounds", "a bear in water", "a sea lion, a river otter"),
     ],
 )
-def test_stated_words_distinguish_requests_from_similar_texts(
+def test_stated_words_distinguish_requests_from_similar_phrases(
     name: str, stated: str, unstated: str
 ) -> None:
     words = StatedWords(load_prompts(name).stated_words)
@@ -191,7 +191,7 @@ def test_stated_words_distinguish_requests_from_similar_texts(
 # ---- loading
 
 
-def test_a_path_is_loaded(tmp_path: Path) -> None:
+def test_a_set_is_loaded_from_a_path(tmp_path: Path) -> None:
     prompts = load_prompts(write(tmp_path, LISTED))
     assert load_prompts(prompts) is prompts
     assert load_prompts(str(tmp_path / "mine.yaml")) == prompts
@@ -199,7 +199,7 @@ def test_a_path_is_loaded(tmp_path: Path) -> None:
     assert prompts.pairs == tuple(combinations(["a cat", "a dog", "an owl"], 2))
 
 
-def test_an_unknown_name_lists_the_known_ones() -> None:
+def test_an_unknown_name_lists_the_known_names() -> None:
     names = {
         "gendr": r"'gendr'; expected one of age, .*did you mean 'gender'",
         "no/gender": "^no/gender: ",
@@ -211,7 +211,7 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
         load_prompts(["gender"])  # type: ignore[arg-type]
 
 
-def test_a_set_from_word_lists_is_loaded_from_a_file(tmp_path: Path) -> None:
+def test_a_set_defined_by_word_lists_is_loaded_from_a_file(tmp_path: Path) -> None:
     prompts = load_prompts(write(tmp_path, MADE))
     assert prompts.groups == (
         ("a male doctor", "a female doctor"),
@@ -268,14 +268,14 @@ def test_a_set_from_word_lists_is_loaded_from_a_file(tmp_path: Path) -> None:
         ({"groups": [[f"p{i}" for i in range(700)]]}, "244,650 pairs; expected at most 200,000"),
     ],
 )
-def test_an_error_names_file_and_key(tmp_path: Path, content: object, message: str) -> None:
+def test_an_error_names_the_file_and_the_key(tmp_path: Path, content: object, message: str) -> None:
     path = write(tmp_path, content)
     with pytest.raises(InvalidInputError, match=re.escape(message)) as caught:
         load_prompts(path)
     assert str(caught.value).startswith(f"{path}: ")
 
 
-def test_a_set_with_too_many_prompts_is_refused_before_it_is_built(
+def test_a_set_with_too_many_prompts_is_rejected_before_it_is_built(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     words = {"a": ["x", "v"], "b": ["y", "w"], "c": ["z", "u"]}
@@ -316,9 +316,8 @@ def test_a_set_can_be_reloaded_from_its_file(tmp_path: Path) -> None:
     )
     read = load_prompts(made.to_yaml(tmp_path / "mine.yaml"))
     assert (read, read.hash) == (made, made.hash)
-    assert (
-        "A photo of a male doctor." not in (tmp_path / "mine.yaml").read_text()
-    )  # stored as words and templates
+    # The set is stored as words and templates.
+    assert "A photo of a male doctor." not in (tmp_path / "mine.yaml").read_text()
     plain = (
         make_prompt_set("plain", GENDER, ["médecin"])
         .to_yaml(tmp_path / "plain.yaml")
@@ -327,7 +326,7 @@ def test_a_set_can_be_reloaded_from_its_file(tmp_path: Path) -> None:
     assert ("médecin" in plain, "null" in plain) == (True, False)
 
 
-def test_writing_is_refused_if_it_would_lose_information(tmp_path: Path) -> None:
+def test_writing_fails_if_it_would_lose_information(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=r"mine\.txt"):
         load_prompts("gender").to_yaml(tmp_path / "mine.txt")
     for prompts in (small(), dataclasses.replace(load_prompts("fairface"), spurious=())):
@@ -335,10 +334,10 @@ def test_writing_is_refused_if_it_would_lose_information(tmp_path: Path) -> None
             prompts.to_yaml(tmp_path / "mine.yaml")
 
 
-# ---- the object
+# ---- the prompt set object
 
 
-def test_a_set_may_refer_to_packaged_ones() -> None:
+def test_a_set_may_refer_to_packaged_sets() -> None:
     like = load_prompts(MADE | {"concepts": {"train": ["pilot"], "like": "professions-winobias"}})
     assert like.class_names == ("pilot", *load_prompts("professions-winobias").class_names)
     stated = load_prompts(MADE | {"stated_words": {"words": ["he"], "like": "celeba"}}).stated_words
@@ -417,7 +416,7 @@ def test_every_value_of_every_set_has_its_own_prompts(name: str) -> None:
         )
 
 
-def test_spurious_prompts_come_first_and_pairs_are_used_if_they_omit_a_value() -> None:
+def test_spurious_prompts_take_precedence_and_pairs_are_used_if_they_omit_a_value() -> None:
     water = ("This is a water background.", "This is a picture of an ocean.")
     assert load_prompts("waterbirds").by_value()["water"] == water
     words = {"with": ["bespectacled"], "without": ["clear-eyed"]}
@@ -444,13 +443,13 @@ def test_the_longest_phrase_names_the_value() -> None:
     assert asian.values_in("an East Asian and an Asian man") == ("Asian", "East")
     assert asian.values_in("a Caucasian man") == ()
     both = small(attributes={**asian.attributes, "other": ("ASIAN",)})
-    # a word shared by two values names both
+    # A word shared by two values names both.
     assert both.values_in("an Asian man") == ("Asian", "other")
     texts = ("an Asian", "an Asian", "an Asian and an East Asian", "a man")
     assert asian.by_value(texts) == {"Asian": ("an Asian",), "East": ()}
 
 
-def test_the_two_custom_sets_of_the_readme_are_equal(tmp_path: Path) -> None:
+def test_the_two_custom_sets_in_the_readme_are_equal(tmp_path: Path) -> None:
     section = README.split("## Your own set")[1].split("## Keys")[0]
     blocks = re.findall(r"(?:^    .*\n|^\n(?=    ))+", section, flags=re.MULTILINE)
     code, text = (dedent(block).strip() for block in blocks)

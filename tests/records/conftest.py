@@ -1,4 +1,4 @@
-"""Provide fixtures for the tests of records."""
+"""Provide fixtures for the record tests."""
 
 from collections.abc import Callable
 
@@ -10,5 +10,5 @@ from vldebias.records.page import read_records, render
 
 @pytest.fixture
 def render_page() -> Callable[[], str]:
-    """Render the page of the committed records."""
+    """Render the page for the committed records."""
     return lambda: render(read_records([RECORDS]))

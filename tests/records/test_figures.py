@@ -1,4 +1,4 @@
-"""Test the figures of a record: shares, their intervals, and the correction by human labels."""
+"""Test the figures in a record: shares, their intervals, and the correction by human labels."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ SUBJECTS = ("nurse", "pilot", "baker", "judge")
 
 
 def made(triples: list[tuple[int, int, int]], **fields: object) -> Record:
-    """Return a record with counts (women, men, unknown) of the first subjects."""
+    """Return a record with counts (women, men, unknown) for the first subjects."""
     rows = [
         PromptCounts(subject=s, prompt=f"A photo of a {s}.", counts=(women, men), unknown=unknown)
         for s, (women, men, unknown) in zip(SUBJECTS, triples, strict=False)
@@ -52,7 +52,7 @@ def test_all_prompts_have_the_same_weight() -> None:
     assert figure(record, "share", "female").images == 110
 
 
-def test_unknown_images_are_counted_but_not_part_of_shares() -> None:
+def test_unknown_images_are_counted_but_excluded_from_shares() -> None:
     record = made([(5, 5, 10), (5, 5, 10)])
     assert figure(record, "share", "female").estimate == pytest.approx(0.5)
     assert figure(record, "unknown").estimate == pytest.approx(0.5)
@@ -91,7 +91,7 @@ def test_a_biased_judge_is_corrected_by_labels_and_the_interval_widens() -> None
     assert share.high - share.low > bare.high - bare.low
 
 
-def test_fewer_than_ten_labels_do_not_correct_anything() -> None:
+def test_fewer_than_ten_labels_do_not_correct_the_shares() -> None:
     labels = (LabelCounts(judged="female", counts=(0, 9)),)
     record = made([(50, 50, 0), (50, 50, 0)], labels=labels)
     assert figure(record, "share", "female").labels == 0
@@ -99,7 +99,7 @@ def test_fewer_than_ten_labels_do_not_correct_anything() -> None:
 
 
 def test_unequal_weights_reduce_the_effective_number_of_labels() -> None:
-    # Rare images were labelled ten times as often; after weighting, the judge is right.
+    # Rare images were labelled ten times as often. After weighting, the judge is correct.
     weighted = (
         LabelCounts(judged="female", counts=(20, 0), weight=10.0),
         LabelCounts(judged="female", counts=(0, 20), weight=1.0),
@@ -108,8 +108,8 @@ def test_unequal_weights_reduce_the_effective_number_of_labels() -> None:
     record = made([(50, 50, 0), (50, 50, 0)], labels=weighted)
     share = figure(record, "share", "female")
     assert share.estimate == pytest.approx(0.5 * 200 / 220)
-    alike = [label.model_copy(update={"weight": 1.0}) for label in weighted]
-    other = figure(made([(50, 50, 0), (50, 50, 0)], labels=tuple(alike)), "share", "female")
+    unweighted = [label.model_copy(update={"weight": 1.0}) for label in weighted]
+    other = figure(made([(50, 50, 0), (50, 50, 0)], labels=tuple(unweighted)), "share", "female")
     assert other.estimate == pytest.approx(0.25)
 
 
@@ -162,8 +162,8 @@ def test_published_figures_must_be_reproduced() -> None:
     wrong = printed.model_copy(update={"figure": 0.72, "tolerance": 0.005})
     (problem,) = problems_of(record.model_copy(update={"published": (wrong,)}))
     assert "the source prints 0.72; the counts give 0.7000" in problem
-    stranger = printed.model_copy(update={"subject": "sailor"})
-    (problem,) = problems_of(record.model_copy(update={"published": (stranger,)}))
+    unknown_subject = printed.model_copy(update={"subject": "sailor"})
+    (problem,) = problems_of(record.model_copy(update={"published": (unknown_subject,)}))
     assert "do not determine share female sailor" in problem
 
 
@@ -171,6 +171,6 @@ def test_figures_do_not_depend_on_the_order_of_the_prompts() -> None:
     record = made([(5, 5, 0), (9, 1, 0), (2, 8, 1), (0, 10, 0)])
     turned = record.model_copy(update={"counts": record.counts[::-1]})
     for first, second in zip(figures_of(record), figures_of(turned), strict=True):
-        if first.metric != "discrepancy":  # its interval resamples prompts in their order
+        if first.metric != "discrepancy":  # its interval resamples prompts in their given order
             assert first.estimate == pytest.approx(second.estimate)
             assert (first.low, first.high) == pytest.approx((second.low, second.high))

@@ -1,4 +1,4 @@
-"""Test predictions from records: they are accurate if given, and are withheld otherwise."""
+"""Test predictions from records: they are either accurate or withheld."""
 
 import numpy as np
 import pytest
@@ -34,8 +34,8 @@ def record_of(name: str, shares: np.ndarray, **model: object) -> Record:
     return made([], name=name, model=described, counts=tuple(rows))
 
 
-def alike(models: int, noise: float, seed: int = 0) -> list[Record]:
-    """Return models whose shares differ from common ones by noise."""
+def similar_models(models: int, noise: float, seed: int = 0) -> list[Record]:
+    """Return models whose shares differ from common shares by noise."""
     rng = np.random.default_rng(seed)
     common = rng.uniform(0.1, 0.9, len(SUBJECTS))
     return [
@@ -45,7 +45,7 @@ def alike(models: int, noise: float, seed: int = 0) -> list[Record]:
 
 
 def test_a_counted_subject_has_its_own_share() -> None:
-    records = alike(3, 0.05)
+    records = similar_models(3, 0.05)
     (row,), _ = forecast(records, ["Subject 3"], attribute="gender", value="female", model="m1")
     hits = records[1].counts[3].counts[0]
     assert row.kind == "counted"
@@ -55,7 +55,7 @@ def test_a_counted_subject_has_its_own_share() -> None:
 
 
 def test_a_new_subject_of_a_measured_model_is_predicted() -> None:
-    records = alike(4, 0.03)
+    records = similar_models(4, 0.03)
     without = records[0].model_copy(update={"counts": records[0].counts[1:]})
     (row,), coverage = forecast(
         [without, *records[1:]], [SUBJECTS[0]], attribute="gender", value="female", model="m0"
@@ -69,16 +69,16 @@ def test_a_new_subject_of_a_measured_model_is_predicted() -> None:
     assert row.high - row.low < 0.5
 
 
-def test_many_models_predict_a_new_one_but_few_do_not() -> None:
+def test_a_new_model_is_predicted_from_many_models_but_not_from_few() -> None:
     (row,), coverage = forecast(
-        alike(5, 0.03), [SUBJECTS[0]], attribute="gender", value="female", model="new"
+        similar_models(5, 0.03), [SUBJECTS[0]], attribute="gender", value="female", model="new"
     )
     assert coverage.tried == 5
     assert row.kind == "abstains"
     assert "may be below 80%" in row.reason
     assert row.share is None
     assert row.images is not None
-    many = alike(models_needed() + 5, 0.03)
+    many = similar_models(models_needed() + 5, 0.03)
     (row,), coverage = forecast(
         many, [SUBJECTS[0]], attribute="gender", value="female", model="new"
     )
@@ -95,7 +95,7 @@ def test_dissimilar_models_give_wide_intervals() -> None:
 
 
 def test_debiased_and_embedded_models_are_not_used_for_predictions() -> None:
-    records = alike(3, 0.03)
+    records = similar_models(3, 0.03)
     edited = record_of("edited", np.full(40, 0.5), method="uce", is_plain=False)
     toy = record_of("toy", np.full(40, 0.5), id="miniature")
     known = known_models([*records, edited, toy], "gender", "female")
@@ -103,7 +103,7 @@ def test_debiased_and_embedded_models_are_not_used_for_predictions() -> None:
 
 
 def test_wordings_and_subjects_without_counts_are_not_predicted() -> None:
-    records = alike(4, 0.03)
+    records = similar_models(4, 0.03)
     for subjects, qualifier in (([SUBJECTS[0]], "corporate"), (["sailor"], "")):
         (row,), _ = forecast(
             records,

@@ -1,4 +1,4 @@
-"""Test that the prompts of the protocol follow its rule, and that the computed numbers give the
+"""Test that the prompts in the protocol follow its rule, and that the computed numbers give the
 requested interval widths."""
 
 import numpy as np
@@ -12,11 +12,11 @@ from vldebias.records.protocol import load_protocol, numbers_for_width
 from vldebias.wording import balance_prompts
 
 
-def test_the_file_follows_the_rule() -> None:
+def test_the_protocol_file_follows_the_rule() -> None:
     assert record_subjects.FILE.read_text(encoding="utf-8") == record_subjects.written()
 
 
-def test_there_are_a_hundred_subjects_in_seven_wordings() -> None:
+def test_the_protocol_has_a_hundred_subjects_in_seven_wordings() -> None:
     protocol = load_protocol()
     prompts = protocol.prompts()
     assert len(protocol.subjects) == len(set(protocol.subjects)) == 100
@@ -45,16 +45,16 @@ def test_images_and_labels_give_the_requested_width_in_the_worst_case(width: flo
     right = numbers.labels * (1 - error) / 2
     people = np.array([[right, wrong, 0.0], [wrong, right, 0.0], [0.0, 0.0, 0.0]])
     _, low, high = share_with_interval(counts, 0, people)
-    # One extra label per answer, and Student's t, add a little.
+    # One extra label per answer and Student's t add a little.
     assert 0.8 * width < high - low < 1.12 * width
 
 
 @pytest.mark.parametrize(("width", "error"), [(0, 0.1), (1, 0.1), (0.1, 0.6), (0.1, -0.1)])
-def test_impossible_widths_and_error_rates_are_refused(width: float, error: float) -> None:
+def test_impossible_widths_and_error_rates_are_rejected(width: float, error: float) -> None:
     with pytest.raises(InvalidInputError, match="expected"):
         numbers_for_width(width, 100, error)
 
 
-def test_an_unknown_protocol_version_is_refused() -> None:
+def test_an_unknown_protocol_version_is_rejected() -> None:
     with pytest.raises(InvalidInputError, match="who-appears-1"):
         load_protocol("who-appears-9")

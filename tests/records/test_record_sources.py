@@ -1,5 +1,5 @@
-"""Test records of published counts: they reproduce what each source prints, and files equal the
-output of the script."""
+"""Test the records of published counts: they reproduce what each source prints, and their files
+equal the output of the script."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -74,7 +74,7 @@ def test_stay_fair_is_reproduced(name: str, guidance: float) -> None:
 
 def test_ratios_of_the_fine_tuned_model_in_stay_fair_are_reproduced() -> None:
     record = COMMITTED["ft-stay-fair"]
-    # female_ratio_ft.csv prints .4242, .5000 and .4388 for 99, 100 and 98 images of technicians.
+    # female_ratio_ft.csv prints 0.4242, 0.5000 and 0.4388 for 99, 100 and 98 images of technicians.
     printed = (0.4242 * 99 + 0.5 * 100 + 0.4388 * 98) / 297
     assert share(record, "technician", "female") == pytest.approx(printed, abs=5e-5)
     assert len(record.published) == len(record.counts) == 33
@@ -86,7 +86,7 @@ def test_stable_bias_is_reproduced() -> None:
         same_counts(f"{name}-stable-bias", table[table.name == name], record_sources.POOLED)
 
 
-def test_the_human_counts_have_ten_images_of_each_profession_of_stable_diffusion_35() -> None:
+def test_human_counts_for_stable_diffusion_35_have_ten_images_per_profession() -> None:
     labels = pd.read_csv(COUNTS / "sd35" / "labels.csv")
     prompts = pd.read_csv(COUNTS / "sd35" / "prompts.csv", keep_default_na=False)
     for attribute in ("gender", "ethnicity"):

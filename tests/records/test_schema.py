@@ -1,4 +1,4 @@
-"""Test the valid contents of a record, and the schema with which others can check one."""
+"""Test the valid contents of a record, and the schema that others can use to check one."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from vldebias.records.schema import PromptCounts, Record
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_record_is_read_back_unchanged(tmp_path: Path) -> None:
+def test_a_record_round_trips_unchanged(tmp_path: Path) -> None:
     record = made([(5, 5, 0), (9, 1, 0)])
     assert Record.read(record.write(tmp_path / "r.json")) == record
 
@@ -29,7 +29,7 @@ def test_a_record_is_read_back_unchanged(tmp_path: Path) -> None:
         ({"counts": [{"subject": "a", "prompt": "a", "counts": [-1, 2]}]}, "greater than or equal"),
     ],
 )
-def test_a_contradictory_record_is_refused(
+def test_a_contradictory_record_is_rejected(
     change: dict[str, object], message: str, tmp_path: Path
 ) -> None:
     content = made([(5, 5, 0)]).model_dump(mode="json") | change

@@ -1,4 +1,4 @@
-"""State the laws of conclusions, independently of the code that draws them."""
+"""State the rules for conclusions, independently of the code that draws them."""
 
 import re
 from typing import Any
@@ -8,27 +8,27 @@ from vldebias.report.page import front_groups, front_rows
 from vldebias.report.result import Result
 from vldebias.report.table import readable
 
-# used by `debias` if no method is named
+# `debias` attaches these if no method is named.
 ATTACHED = ("default", "default+equalise", "balanced-prompts")
 REFERENCES = ("none", "none@median", "random", "even assignment")
 
 
-def broken_laws(result: Result) -> list[str]:
-    """Describe the laws that the conclusions of a result violate; [] if there are none."""
+def violated_rules(result: Result) -> list[str]:
+    """Describe the rules that the conclusions of a result violate, or return []."""
     frame = readable(result)
     conclusions = result.conclusions()
     broken = []
     for conclusion in conclusions:
         rows = list(frame[frame.task == conclusion.task].itertuples())
         messages = [
-            *_about_another_method(conclusion, rows),
-            *_tuned_on_the_measured_images(conclusion, rows),
-            *_costs_left_out(conclusion, rows),
-            *_baseline_without_evidence(conclusion, rows),
+            *_wrong_method_in_headline(conclusion, rows),
+            *_lambda_tuned_on_measured_images(conclusion, rows),
+            *_missing_costs(conclusion, rows),
+            *_unsupported_baselines(conclusion, rows),
         ]
         broken += [f"{conclusion.task}: {message}" for message in messages]
     for group in front_groups(front_rows(frame, conclusions)):
-        broken += _rows_beyond_the_rule(group)
+        broken += _unexpected_rows(group)
     return broken
 
 
@@ -43,9 +43,9 @@ def _measured(conclusion: Conclusion, rows: list[Any]) -> list[Any]:
     return [row for row in measured if not row.is_off_target] or measured
 
 
-def _about_another_method(conclusion: Conclusion, rows: list[Any]) -> list[str]:
-    """Check that a headline is about what `debias` attaches by default, else the paper's setting,
-    else the first method, regardless of their results."""
+def _wrong_method_in_headline(conclusion: Conclusion, rows: list[Any]) -> list[str]:
+    """Check that a headline is about what `debias` attaches by default, otherwise the paper's
+    setting, otherwise the first method, regardless of their results."""
     measured = _measured(conclusion, rows)
     if not measured:
         return []
@@ -60,7 +60,7 @@ def _about_another_method(conclusion: Conclusion, rows: list[Any]) -> list[str]:
     return messages
 
 
-def _tuned_on_the_measured_images(conclusion: Conclusion, rows: list[Any]) -> list[str]:
+def _lambda_tuned_on_measured_images(conclusion: Conclusion, rows: list[Any]) -> list[str]:
     """Check that a lambda in a sentence is the method's own, the paper's, or was selected on
     val."""
     before, _, rest = conclusion.sentence.partition("With λ chosen on val:")
@@ -80,9 +80,9 @@ def _tuned_on_the_measured_images(conclusion: Conclusion, rows: list[Any]) -> li
     return messages
 
 
-def _costs_left_out(conclusion: Conclusion, rows: list[Any]) -> list[str]:
-    """Check that every utility whose interval shows a loss is listed as a cost, and every other one
-    as having no clear loss."""
+def _missing_costs(conclusion: Conclusion, rows: list[Any]) -> list[str]:
+    """Check that every utility whose interval shows a loss is listed as a cost, and that every
+    other utility is listed as having no clear loss."""
     utilities: dict[str, Any] = {}
     for row in rows:
         is_utility = row.kind == "utility" and row.is_summary and row.moved
@@ -110,8 +110,8 @@ def _costs_left_out(conclusion: Conclusion, rows: list[Any]) -> list[str]:
     return messages
 
 
-def _baseline_without_evidence(conclusion: Conclusion, rows: list[Any]) -> list[str]:
-    """Check that a baseline is called better or worse only if the interval of its paired difference
+def _unsupported_baselines(conclusion: Conclusion, rows: list[Any]) -> list[str]:
+    """Check that a baseline is only called better or worse if the interval of its paired difference
     excludes zero."""
     word = re.search("which is (better|worse)", conclusion.baseline)
     if word is None:
@@ -125,7 +125,7 @@ def _baseline_without_evidence(conclusion: Conclusion, rows: list[Any]) -> list[
     return [f"{conclusion.baseline}: no difference was measured"]
 
 
-def _rows_beyond_the_rule(group: dict[str, Any]) -> list[str]:
+def _unexpected_rows(group: dict[str, Any]) -> list[str]:
     """Check that the first table has each method at its own setting and at the paper's."""
     messages = []
     seen = set()

@@ -56,7 +56,7 @@ def test_figures_are_matched_by_names_and_by_lambda_if_a_method_has_several() ->
     assert compare(several, several).to_pandas().lam.tolist()[:2] == [3.0, 4.0]
 
 
-def test_every_difference_of_protocols_is_listed_and_unrelated_results_are_refused() -> None:
+def test_every_protocol_difference_is_listed_and_unrelated_results_are_rejected() -> None:
     a = protocol(
         model="A", settings={"k": 5}, n={"images": 5}, methods={"none": {}, "cali": {"lam": 1.0}}
     )
@@ -146,11 +146,11 @@ def test_different_questions_are_reported_before_hashes_versions_and_branches() 
     places = [next(i for i, note in enumerate(notes) if f"{word}: " in note) for word in order]
     assert places == sorted(places)
     assert sum("train" in note for note in notes) == 1
-    # A method that is missing in one run is listed with the figures, not with the settings.
+    # A method that is missing from one run is listed with the figures, not with the settings.
     assert not [note for note in notes if "cali" in note or "orth" in note]
 
 
-def test_distances_between_texts_lead_only_if_nothing_else_changed(made: Result) -> None:
+def test_text_distances_only_come_first_if_nothing_else_changed(made: Result) -> None:
     names = {"task": "texts", "metric": "cosine_spread", "better": "lower"}
     spread = figure("none", 0.5, interval=(0.5, 0.5), **names)
     rows = [*made.rows, spread]
@@ -162,7 +162,7 @@ def test_distances_between_texts_lead_only_if_nothing_else_changed(made: Result)
     comparison = compare(before, both)
     assert comparison.sentence.startswith("worse: MaxSkew@10 of search")
     assert comparison.frame.metric.tolist()[-1] == "cosine_spread"
-    # A sum of float32 numbers in a different order is the same figure.
+    # Summing float32 numbers in a different order gives the same figure.
     noise = spread.model_copy(update={"value": 0.5 + 3e-8, "interval": (0.5 + 3e-8, 0.5 + 3e-8)})
     assert compare(before, made.model_copy(update={"rows": [*made.rows, noise]})).is_equal
 
@@ -187,7 +187,7 @@ def test_a_comparison_contains_the_conclusions_of_both_runs(made: Result) -> Non
     assert "0.30 in A and 0.30 in B" in again.sentence
 
 
-def test_a_comparison_in_a_notebook_starts_with_changes_and_folds_the_settings() -> None:
+def test_a_comparison_in_a_notebook_starts_with_the_changes_and_folds_the_settings() -> None:
     def run(value: float, setting: str) -> Result:
         rows = [
             figure(m, value, task=f"task {i}", metric="average") for i, m in product(range(5), "xy")

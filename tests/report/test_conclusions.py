@@ -50,11 +50,12 @@ def test_a_verdict_needs_an_interval_that_excludes_zero_beyond_float_noise(
 def test_nothing_to_remove_is_the_verdict_at_chance_if_the_interval_is_narrow(
     none: float, width: float, after: float, expected: str
 ) -> None:
+    # The chance level is 0.0 to 0.2.
     rows = [
         bias("none", none, interval=(none - width, none + width)),
         bias("default", after, change=DOWN),
         bias("random", 0.1),
-    ]  # chance level: .0 to .2
+    ]
     measured = result(rows, protocol("search"))
     assert readable(measured).query("method == 'default'").verdict.tolist() == [expected]
     (conclusion,) = measured.conclusions()
@@ -69,13 +70,13 @@ def test_harm_beyond_chance_is_worse_even_if_there_was_nothing_to_remove() -> No
     assert (harm.verdict, none.verdict) == ("worse", "nothing to remove")
 
 
-def test_an_interval_as_wide_as_the_bias_is_inconclusive_and_the_required_number_is_given() -> None:
+def test_an_interval_as_wide_as_the_bias_is_inconclusive_and_the_required_n_is_given() -> None:
     def concluded(none: float, change: tuple[float, float, float]) -> Conclusion:
         rows = [bias("none", none), bias("default", none, change=change), bias("random", 0.1)]
         (conclusion,) = result(rows, protocol("search")).conclusions()
         return conclusion
 
-    wide = concluded(0.5, (0.0, -0.3, 0.3))  # .6 wide, with .4 to remove
+    wide = concluded(0.5, (0.0, -0.3, 0.3))  # 0.6 wide, with 0.4 to remove
     assert wide.verdict == "too few to tell"
     assert wide.enough == 900, "(2 * .6 / .4)^2 times 100 images"
     assert "too few to tell from 100 images, about 900 would do" in wide.sentence
@@ -89,7 +90,7 @@ def test_an_interval_as_wide_as_the_bias_is_inconclusive_and_the_required_number
 def test_there_is_no_verdict_if_the_two_priors_of_an_uneven_gallery_disagree(
     uniform_change: tuple[float, float, float], expected: str
 ) -> None:
-    """Both verdicts are in the table, next to each other."""
+    """Both verdicts are shown next to each other in the table."""
     rows = [bias("none", 0.9), bias("default", 0.4, change=DOWN)]
     rows += [
         figure("none", 0.9, metric="max_skew_dataset@10", better="lower", task="search"),
@@ -160,8 +161,8 @@ def test_without_the_default_the_conclusion_is_about_the_first_method_without_la
 
 
 def sweep(*methods: str) -> Result:
-    """Return methods at their own setting, followed by values of lambda, one of which is best on
-    the measured images."""
+    """Return methods at their own setting, followed by several lambdas, one of which is best on the
+    measured images."""
     rows = [figure("none", 0.2, metric="worst_group")]
     for method in methods:
         lam = 1000.0 if method == "orth-cali" else None
@@ -185,7 +186,7 @@ def test_a_conclusion_is_about_the_default_and_the_papers_setting() -> None:
 
 
 @pytest.mark.parametrize("split", ["generated", "generated, labelled by people"])
-def test_generated_images_use_the_paper_s_setting_for_pipelines(split: str) -> None:
+def test_generated_images_use_the_papers_setting_for_pipelines(split: str) -> None:
     rows = [figure("none", 0.5), figure("cali", 0.4, change=DOWN)]
     methods = {"cali": {"method": "paper", "lam": None}}
     made = protocol().model_copy(update={"split": split, "methods": methods})
@@ -312,13 +313,13 @@ def test_a_gap_of_sampled_images_is_judged_by_its_own_interval_and_its_unbiased_
     assert conclusion.change == change, "the gap itself is shown"
     frame = readable(drawn)
     (group,) = front_groups(front_rows(frame, conclusions(frame)))
-    # The square is mentioned if it contradicts what the interval of the gap shows.
-    is_taken_back = (change, squared) == (DOWN, STILL)
+    # The square is mentioned if it contradicts the interval of the gap.
+    is_contradicted = (change, squared) == (DOWN, STILL)
     (row,) = group["rows"]
-    assert row.square_moved == (moved(squared) if is_taken_back else "")
-    assert ("square" in conclusion.sentence) == is_taken_back
+    assert row.square_moved == (moved(squared) if is_contradicted else "")
+    assert ("square" in conclusion.sentence) == is_contradicted
     rows = [line for line in text(drawn).splitlines() if line.startswith("    squared,")]
-    assert len(rows) == is_taken_back, "the terminal shows it too"
+    assert len(rows) == is_contradicted, "the terminal shows it too"
 
 
 def test_priors_disagree_if_only_one_of_them_is_conclusive() -> None:
@@ -337,7 +338,7 @@ def test_an_unchanged_gap_does_not_mention_the_square() -> None:
     assert "square" not in conclusion.sentence
 
 
-def test_a_task_of_simple_baselines_alone_is_concluded() -> None:
+def test_a_task_with_only_simple_baselines_gets_a_conclusion() -> None:
     rows = [figure("none", 0.5, metric="worst_group")]
     rows.append(figure("none@median", 0.7, metric="worst_group", change=UP))
     (conclusion,) = result(rows, protocol()).conclusions()
@@ -389,7 +390,7 @@ def test_a_baseline_is_better_or_worse_only_by_the_paired_difference(
     assert conclusion.baseline[1:] in conclusion.sentence
 
 
-def test_changed_texts_are_not_an_improved_task(made: Result) -> None:
+def test_changed_text_is_not_an_improved_task(made: Result) -> None:
     texts = [
         figure(m, v, task="a", metric="cosine_spread", better="lower", change=c)
         for m, v, c in (("none", 0.5, None), ("default", 0.1, DOWN))

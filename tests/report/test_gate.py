@@ -1,4 +1,4 @@
-"""Test that a figure fails a limit only if its whole interval is beyond it."""
+"""Test that a figure only fails a limit if its entire interval is beyond it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_outcomes_follow_from_the_interval(numbers: list[float], limit: float, b
     assert has_passed([check]) == any(good)
 
 
-def test_a_figure_of_few_images_is_marked_next_to_its_interval() -> None:
+def test_a_figure_from_few_images_is_marked_next_to_its_interval() -> None:
     few, enough = (
         check_limits(result_of(("m", metric, 0.1, 0.0, 0.2, "lower")), {metric: 0.3})[0]
         for metric in ("max_skew@50", "gap")
@@ -68,7 +68,7 @@ def test_a_figure_of_few_images_is_marked_next_to_its_interval() -> None:
     assert "few" not in str(enough)
 
 
-def test_metrics_with_a_depth_are_found_and_partial_ones_excluded() -> None:
+def test_metrics_with_a_depth_are_found_and_partial_metrics_are_excluded() -> None:
     result = result_of(("m", "max_skew@50", 0.1, 0.0, 0.2, "lower"))
     assert check_limits(result, {"max_skew": 0.3})[0].outcome == "within"
     part = result_of(("m", "max_skew@50", 0.9, 0.8, 1.0, "lower"), subset="a query")

@@ -1,11 +1,11 @@
-"""Test that headlines of all committed results follow the laws, and that the laws detect
-violations."""
+"""Test that the headlines of all committed results follow the rules, and that violations are
+detected."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.report.laws import broken_laws
+from tests.report.laws import violated_rules
 from tests.study.made_figures import DOWN, STILL, UP, bias, figure, protocol, result
 from vldebias.measure.rows import Measurement
 from vldebias.report import conclusion as concluding
@@ -16,12 +16,12 @@ COMMITTED = sorted((Path(__file__).parents[2] / "eval" / "results").glob("*.json
 
 @pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.stem)
 def test_committed_results_follow_the_laws(path: Path) -> None:
-    assert broken_laws(Result.read(path)) == []
+    assert violated_rules(Result.read(path)) == []
 
 
 def rows_of_everything() -> list[Measurement]:
-    """Return a sweep whose best lambda is neither the default's nor the paper's, a cost at the best
-    possible value of a utility, and a baseline that is not clearly different."""
+    """Return a sweep whose best lambda is neither the default's nor the paper's, a cost on a
+    utility that starts at its optimum, and a baseline that is not clearly different."""
     worst = {"metric": "worst_group"}
     large = (0.6, 0.5, 0.7)
     rows = [figure("none", 0.2, **worst), figure("none@median", 0.7, change=large, **worst)]
@@ -47,11 +47,11 @@ def rows_of_everything() -> list[Measurement]:
 
 def test_constructed_results_follow_the_laws() -> None:
     everything = rows_of_everything()
-    assert broken_laws(result(everything, protocol())) == []
+    assert violated_rules(result(everything, protocol())) == []
     without_default = [row for row in everything if row.method != "default"]
-    assert broken_laws(result(without_default, protocol())) == []
+    assert violated_rules(result(without_default, protocol())) == []
     others = [bias("none", 0.5), bias("b", 0.4, change=DOWN), bias("a", 0.1, change=DOWN)]
-    assert broken_laws(result(others, protocol("search"))) == []
+    assert violated_rules(result(others, protocol("search"))) == []
 
 
 @pytest.mark.parametrize(
@@ -68,5 +68,5 @@ def test_the_laws_detect_violations(
     name: str, replacement: object, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(concluding, name, replacement)
-    messages = broken_laws(result(rows_of_everything(), protocol()))
+    messages = violated_rules(result(rows_of_everything(), protocol()))
     assert any(message in broken for broken in messages), messages

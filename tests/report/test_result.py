@@ -1,4 +1,4 @@
-"""Test that a result can be written, read and converted to a frame without losing a digit."""
+"""Test that a result can be written, read and converted to a data frame without losing a digit."""
 
 import json
 import math
@@ -41,7 +41,7 @@ def test_the_frame_has_the_columns_in_order() -> None:
 
 
 @pytest.mark.parametrize("compact", [False, True])
-def test_results_are_read_back_to_the_last_digit(compact: bool, tmp_path: Path) -> None:
+def test_results_round_trip_to_the_last_digit(compact: bool, tmp_path: Path) -> None:
     result = small()
     path = result.write(tmp_path / "out" / "result.json", **({"compact": True} if compact else {}))
     assert Result.read(path) == result
@@ -79,7 +79,7 @@ def test_json_formatting_does_not_change_the_content(content: dict[str, Any]) ->
     assert json.loads(format_json(repeated)) == repeated
 
 
-def test_each_row_of_a_result_is_one_line(tmp_path: Path) -> None:
+def test_each_row_of_a_result_is_a_single_line(tmp_path: Path) -> None:
     lines = small().write(tmp_path / "r.json").read_text().splitlines()
     assert sum('"metric": "gap"' in line and '"value"' in line for line in lines) == 2
 
@@ -95,7 +95,7 @@ def test_names_in_the_csv_are_never_formulas(tmp_path: Path) -> None:
     assert (first.subset, first.method, first.value) == ("'=HYPERLINK(1)", "'@x", -0.5)
 
 
-def test_files_that_are_not_results_are_refused_with_a_message(tmp_path: Path) -> None:
+def test_files_that_are_not_results_are_rejected_with_a_message(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     for content in (None, "", "[]", "{}", "[" * 100_000, '{"figures": {}}', '{"name": "x"}'):
         if content is not None:
@@ -112,8 +112,8 @@ def test_a_row_is_found_by_name_and_a_miss_lists_the_closest_names() -> None:
         small().row("birds", "gap", "cali", lam=7)
 
 
-def test_a_partial_row_is_not_mistaken_for_the_whole() -> None:
-    """Neither "all" nor a name with slashes is mistaken for another row."""
+def test_a_partial_row_is_not_mistaken_for_the_overall_row() -> None:
+    """Neither "all" nor a name with slashes is mistaken for a different row."""
     part = TaskResult(protocol())
     part.add("gap", "none", 0.1, n={"images": 9})
     part.add("gap", "none", 0.2, n={"images": 9}, subset="all")
@@ -160,7 +160,7 @@ def test_resampled_rows_match_the_public_bootstrap() -> None:
 
 
 def test_rows_have_the_parameters_of_a_metric_frame() -> None:
-    """The parameters are those that fairlearn documents: metrics, y_true, y_pred,
+    """The parameters are those documented by fairlearn: metrics, y_true, y_pred,
     sensitive_features, sample_params."""
     part = TaskResult(protocol())
     part.add("accuracy", "none", 0.5, n={"images": 10}, subset="landbird/water")

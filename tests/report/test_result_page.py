@@ -1,4 +1,4 @@
-"""Test the page of a result, with its strips and sheets of pictures."""
+"""Test the result page, including its strip plots and its sheets of pictures."""
 
 from itertools import product
 from pathlib import Path
@@ -50,7 +50,7 @@ def test_a_page_is_one_safe_file_that_starts_with_the_summary(made: Result, tmp_
     assert (tmp_path / "index.csv").read_text().startswith("task,metric,method,subset,value")
 
 
-def test_strips_open_the_page_with_their_text_outside_the_picture(
+def test_the_page_starts_with_strip_plots_whose_text_is_outside_the_picture(
     made: Result, tmp_path: Path
 ) -> None:
     images = [Image.new("RGB", (800, 400), shade) for shade in ("red", "blue", "lime")]
@@ -76,13 +76,13 @@ def test_strips_open_the_page_with_their_text_outside_the_picture(
 
 
 def test_the_first_table_shows_every_method_at_its_own_setting_and_the_paper_s() -> None:
-    """The rule is stated on the page; the results of a method have no influence on it."""
+    """The rule is stated on the page and does not depend on the results of a method."""
     rows = []
     for task in ("task 0", "task 1", "task 2"):
         rows.append(bias("none", 0.5, task=task))
         for method in ("cali", "default"):
             rows.append(bias(method, 0.5, task=task, change=DOWN))
-        # The method's own lambda comes first, as tasks measure it, followed by a sweep.
+        # As in the tasks, the method's own lambda comes first, followed by a sweep.
         for lam, value in ((200.0, 0.4), (1000.0, 0.3), (2000.0, 0.01)):
             rows.append(bias("orth-cali", value, task=task, change=DOWN, lam=lam))
     made = result(rows, *(protocol(f"task {i}") for i in range(3)))
@@ -199,7 +199,7 @@ def test_a_result_without_methods_states_what_was_measured(tmp_path: Path) -> No
     assert html.index(sentence) < html.index("<table") < html.index("<details")
 
 
-def test_a_part_called_all_is_distinguished_from_the_whole(tmp_path: Path) -> None:
+def test_a_part_called_all_is_distinguished_from_the_overall_row(tmp_path: Path) -> None:
     rows = [
         figure("none", 0.8, metric="linear_probe"),
         figure("none", 0.7, metric="linear_probe", subset="all"),
@@ -211,7 +211,7 @@ def test_a_part_called_all_is_distinguished_from_the_whole(tmp_path: Path) -> No
     assert table.count('<td data-label="subset"><i>entire task</i></td>') == 1
 
 
-def test_the_range_of_a_prompt_contains_its_share() -> None:
+def test_the_range_for_a_prompt_contains_its_share() -> None:
     rows = [
         figure("none", 0.1, task="audit", metric="predicted_share", subset="a nurse: male"),
         figure("none", 0.9, task="audit", metric="predicted_share", subset="a: b: male"),

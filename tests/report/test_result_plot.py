@@ -30,10 +30,11 @@ def test_a_measure_has_the_same_scale_in_all_tasks() -> None:
     assert axes[0].get_xlim() == pytest.approx((-0.02 * 7.1, 1.02 * 7.1)), (
         "from 0 to the largest end of all"
     )
+    # A metric without bounds also includes 0.
     for value, ends in (
         (0.5, (-0.02 * 0.6, 1.02 * 0.6)),
         (-0.5, (-1.02 * 0.6, 0.02 * 0.6)),
-    ):  # a metric without bounds also includes 0
+    ):
         assert result([figure(metric="cosine", value=value)]).plot().axes[
             0
         ].get_xlim() == pytest.approx(ends)

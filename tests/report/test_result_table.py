@@ -1,4 +1,4 @@
-"""Test the table of a result: the cell of each figure, and the published figure next to it."""
+"""Test the result table: the cell for each figure, and the published figure next to it."""
 
 from itertools import product
 
@@ -12,7 +12,7 @@ from vldebias.report.table import SWEPT, from_to, moved, number, published, read
 from vldebias.report.text import text
 
 
-def test_partial_rows_with_several_measures_summarise_a_task_without_a_whole() -> None:
+def test_partial_rows_with_several_measures_summarise_a_task_without_an_overall_row() -> None:
     rows = []
     for part, metric in product(
         ("train professions", "unseen professions"), ("discrepancy", "unknown")
@@ -76,7 +76,7 @@ WATERBIRDS = {"RN50": 0.740, "ViT-L-14": 0.688}
 @pytest.mark.parametrize(
     ("name", "model"),
     [
-        # names of OpenAI's weights in open_clip, on the hub and in transformers
+        # These name OpenAI's weights in open_clip, on the hub and in transformers.
         ("RN50:openai", "RN50"),
         ("RN50/openai", "RN50"),
         ("RN50:OpenAI", "RN50"),
@@ -93,7 +93,8 @@ WATERBIRDS = {"RN50": 0.740, "ViT-L-14": 0.688}
         ("ViT-L-14-quickgelu:openai", "ViT-L-14"),
         ("hf-hub:timm/vit_large_patch14_clip_224.openai", "ViT-L-14"),
         ("openai/clip-vit-large-patch14", "ViT-L-14"),
-        # other weights, other sizes, custom ones, and an architecture without weights
+        # These are different weights, different sizes, custom models, and an architecture without
+        # weights.
         ("ViT-L-14:dfn2b", ""),
         ("ViT-L-14-quickgelu:metaclip_fullcc", ""),
         ("ViT-L-14:commonpool_xl_clip_s13b_b90k", ""),
@@ -113,7 +114,7 @@ WATERBIRDS = {"RN50": 0.740, "ViT-L-14": 0.688}
         ("miniature", ""),
     ],
 )
-def test_the_paper_s_figures_apply_to_openai_s_weights_under_every_name_and_to_no_others(
+def test_the_papers_figures_only_apply_to_the_openai_weights_under_any_name(
     name: str, model: str
 ) -> None:
     gender = published("fairface", name).get(("fairface gender", "max_skew@1000", "orth-cali", ""))
@@ -123,7 +124,7 @@ def test_the_paper_s_figures_apply_to_openai_s_weights_under_every_name_and_to_n
     assert bool(published("celeba", name, lam=200.0)) == (model == "RN50")
 
 
-def test_figures_of_the_paper_s_pipeline_only_apply_to_its_weights() -> None:
+def test_figures_for_the_papers_pipeline_only_apply_to_its_weights() -> None:
     key = ("gender", "discrepancy", "cali", "unseen professions")
     for name in (
         "stabilityai/stable-diffusion-2-1",
@@ -136,7 +137,7 @@ def test_figures_of_the_paper_s_pipeline_only_apply_to_its_weights() -> None:
         assert not published("generation", name)
 
 
-# The test splits of the two data sets by group, and the training split of Waterbirds.
+# Group sizes in the test splits of both data sets, and in the training split of Waterbirds.
 TEST_SIZES = {"waterbirds": (2255, 2255, 642, 642), "celeba": (9767, 7535, 2480, 180)}
 TRAINING_SIZES = (3498, 184, 56, 1057)
 
@@ -146,8 +147,9 @@ TRAINING_SIZES = (3498, 184, 56, 1057)
 def test_every_published_average_is_possible_under_its_listed_weighting(
     suite: str, model: str
 ) -> None:
-    """An average is greatest if all groups but the smallest are right: with a worst group of .079,
-    a plain average on Waterbirds is at most .898, so .935 weights groups as in training."""
+    """An average is largest if all groups but the smallest are correct. With a worst group of
+    0.079, a plain average on Waterbirds is at most 0.898, so 0.935 must weight the groups as in
+    training."""
     n_pairs = 0
     for lam in (None, *SWEPT):
         figures = published(suite, model, lam=lam)

@@ -10,7 +10,7 @@ from vldebias.report.result import Result
 from vldebias.report.text import tab_rows, text, wrapped
 
 
-def test_print_of_a_result_shows_the_findings_in_about_25_lines(made: Result) -> None:
+def test_printing_a_result_shows_the_findings_in_about_25_lines(made: Result) -> None:
     shown = text(made).splitlines()
     assert shown[0].startswith("search: better. MaxSkew@10 falls from 0.50 to 0.30 with")
     assert max(map(len, shown)) <= 80

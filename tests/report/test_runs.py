@@ -34,9 +34,9 @@ def folder(made: Result, tmp_path: Path) -> Path:
 def test_each_method_has_a_row_with_the_measure_of_the_conclusion(folder: Path) -> None:
     rows, unreadable = list_runs(folder)
     assert not unreadable
-    assert [row.run for row in rows][:2] == ["deep/b #1", "a"]  # the newest comes first
+    assert [row.run for row in rows][:2] == ["deep/b #1", "a"]  # the newest run comes first
     of_a = {row.method: row for row in rows if row.run == "a"}
-    # Neither chance nor parts and costs of the task have rows.
+    # Chance, parts and costs of the task do not get rows.
     assert set(of_a) == {"no method", "default", "cali", "dfr-up†"}
     assert of_a["default"].value == 0.3
     assert of_a["default"].number.startswith("0.30 [")
@@ -45,7 +45,7 @@ def test_each_method_has_a_row_with_the_measure_of_the_conclusion(folder: Path) 
     assert rows[0].page == ""
 
 
-def test_a_task_without_a_whole_is_represented_by_its_worst_part(tmp_path: Path) -> None:
+def test_a_task_without_an_overall_row_is_represented_by_its_worst_part(tmp_path: Path) -> None:
     parts = [
         bias("none", value, subset=name, metric="impact_ratio", better="higher", task="by race")
         for name, value in (("White", 1.0), ("Black", 0.6), ("Asian", 0.9))
@@ -69,7 +69,7 @@ def test_unreadable_files_are_named(folder: Path) -> None:
     assert len(json.loads(done.stdout)["runs"]) == len(runs.rows)
 
 
-def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_results_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text('{"images": []}')
     with pytest.raises(InvalidInputError, match="contains no results"):
         list_runs(tmp_path)
@@ -83,7 +83,7 @@ def test_the_page_escapes_names_and_uses_relative_links(folder: Path, tmp_path: 
     assert SCRIPT not in text
     assert text.count("<tr") == len(runs.rows) + 1
     assert 'href="../a/index.html"' in text
-    # Sorted as numbers, not as texts.
+    # It is sorted as a number, not as a string.
     assert 'data-sort="0.25"' in text
 
 
@@ -91,7 +91,7 @@ def test_names_of_figures_are_accepted_by_trackers(made: Result) -> None:
     metrics = made.to_metrics()
     assert metrics["search/max_skew_at_10/default"] == 0.3
     assert len(metrics) == 3 * len(made.rows)
-    # Characters that MLflow accepts, also on Windows.
+    # Characters that MLflow accepts, including on Windows.
     allowed = re.compile(r"[\w\-. /]{1,250}", re.ASCII)
     assert all(allowed.fullmatch(name) for name in metrics)
     doubled = made.model_copy(update={"rows": [*made.rows, *made.rows]})

@@ -1,4 +1,4 @@
-"""Naive versions of the re-ranking methods, as loops over lists like in their papers."""
+"""Naive versions of the re-ranking methods: loops over lists, as in their papers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 
 
 def best_first(scores: Sequence[float]) -> list[int]:
-    """Return rows by score; ties go to the earlier row."""
+    """Return rows by score. Ties go to the earlier row."""
     return sorted(range(len(scores)), key=lambda row: (-scores[row], row))
 
 
 def can_be_completed(counts: Sequence[int], shares: Sequence[Fraction], place: int) -> bool:
-    """Return whether each place can get a candidate inside its window, by earliest deadline
+    """Return whether each place can get a candidate inside its window, with earliest deadline
     first."""
     held = list(counts)
     end = place + 2 * max(ceil(1 / share) for share in shares) + 2
@@ -36,7 +36,7 @@ def can_be_completed(counts: Sequence[int], shares: Sequence[Fraction], place: i
 def quota(
     scores: Sequence[float], groups: Sequence[int], shares: Sequence[Fraction], k: int
 ) -> list[int]:
-    """Choose at each place the best candidate of all groups for which the bound can still be
+    """Choose at each place the best candidate among all groups for which the bound can still be
     met."""
     members = [[row for row in best_first(scores) if groups[row] == a] for a in range(len(shares))]
     counts = [0] * len(shares)
@@ -73,7 +73,8 @@ def fair(
     alpha: float,
 ) -> list[int]:
     """Choose at each place the best candidate, unless too few places would remain for the minima of
-    later prefixes; then choose the best candidate of the groups that these minima require."""
+    later prefixes. In that case, choose the best candidate from the groups that these minima
+    require."""
     members = [[row for row in best_first(scores) if groups[row] == a] for a in range(len(shares))]
     end = 2 * k
     minima = []
@@ -95,8 +96,8 @@ def fair(
 
 
 def pbm(scores: Sequence[float], labels: Sequence[int], g: int, k: int) -> list[int]:
-    """Follow the code of MOPR's authors (their `pbm.py`): labels 1 .. g, 0 is neutral, no
-    randomness."""
+    """Follow the code by MOPR's authors (their `pbm.py`): labels are 1 .. g, 0 is neutral, and
+    nothing is random."""
     ranked = best_first(scores)
     neutrals = [row for row in ranked if labels[row] == 0]
     classes = [[row for row in ranked if labels[row] == a] for a in range(1, g + 1)]
@@ -135,7 +136,7 @@ def mmr(scores: Sequence[float], features: np.ndarray, k: int, weight: float) ->
 def det_const_sort(
     scores: Sequence[float], groups: Sequence[int], shares: Sequence[float], k: int
 ) -> list[int]:
-    """Follow algorithm 3 of Geyik et al., with swaps; positions start at 0, so that an item stays
+    """Follow algorithm 3 of Geyik et al., with swaps. Positions start at 0, so that an item stays
     in its prefix."""
     members = [[row for row in best_first(scores) if groups[row] == a] for a in range(len(shares))]
     counts = [0] * len(shares)

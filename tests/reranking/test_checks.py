@@ -1,4 +1,4 @@
-"""Test true shares in a report: which checks they are computed from, and the coverage of their
+"""Test the true shares in a report: which checks they are computed from, and the coverage of their
 intervals."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SCORES = np.random.default_rng(0).permutation(np.linspace(1, 0, N))
 
 
 def labels(accuracy: float) -> list[str]:
-    """Return labels, a random part of which is wrong."""
+    """Return labels, a random part of which are wrong."""
     is_right = np.random.default_rng(1).random(N) < accuracy
     return np.where(is_right, TRUE, np.where(TRUE == "m", "f", "m")).tolist()
 
@@ -73,7 +73,7 @@ def test_more_checks_narrow_the_interval() -> None:
     assert widths[0] > 1.3 * widths[1] > 2 * widths[2]
 
 
-def test_checks_of_the_results_narrow_it_more_than_checks_of_others() -> None:
+def test_checks_on_results_narrow_the_interval_more_than_checks_on_other_candidates() -> None:
     first = vldebias.rerank(SCORES, 40, labels=labels(0.8))
     others = np.setdiff1d(np.arange(N), first)[:30]
     of_results = report(0.8, checked(first.to_check(30)))
@@ -105,7 +105,7 @@ def test_label_errors_concentrated_in_the_results_are_detected() -> None:
     codes = TRUE.tolist()
     first = vldebias.rerank(SCORES, 40, labels=codes)
     true = TRUE.copy()
-    true[first] = "m"  # every result labelled "f" is wrong, and no other candidate
+    true[first] = "m"  # every result labelled "f" is wrong, and no other candidate is
     rows = first.to_check(16) + np.setdiff1d(np.arange(N), first)[:100].tolist()
     sample = {int(row): str(true[row]) for row in rows}
     expected = vldebias.rerank(SCORES, 40, labels=codes, checked=sample).report.expected
@@ -117,10 +117,10 @@ def test_label_errors_concentrated_in_the_results_are_detected() -> None:
 def test_a_label_without_checks_is_assumed_to_err_like_the_other_labels() -> None:
     groups = np.arange(N) % 5
     rows = np.flatnonzero(groups != 4)[:150].tolist()
-    sample = {row: int(groups[row]) for row in rows}  # all of them are right
+    sample = {row: int(groups[row]) for row in rows}  # all of them are correct
     expected = vldebias.rerank(SCORES, 40, labels=groups, checked=sample).report.expected
     assert expected is not None
-    # A fifth of the results is labelled "4", and none of these was checked.
+    # A fifth of the results are labelled "4", and none of these were checked.
     assert expected["0"].high < 0.3
     assert sum(share.value for share in expected.values()) == pytest.approx(1)
 
@@ -186,7 +186,7 @@ def test_checks_apply_to_the_queries_with_these_candidates() -> None:
         (0.9, "expected a mapping"),
     ],
 )
-def test_mismatched_checks_are_refused(rows: object, message: str) -> None:
+def test_mismatched_checks_are_rejected(rows: object, message: str) -> None:
     with pytest.raises(InvalidInputError, match=f"checked: .*{message}"):
         vldebias.rerank(SCORES, 10, labels=TRUE.tolist(), checked=rows)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""Test the laws of the re-ranking methods, and compare them with their naive versions."""
+"""Test the properties of the re-ranking methods, and compare them with their naive versions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHARES = (
 def made(
     seed: int, shares: list[Fraction], n: int = 120, unknown: float = 0.0, tied: bool = False
 ) -> Candidates:
-    """Return candidates of groups that the scores prefer in turn, enough of each."""
+    """Return enough candidates of each group, where the scores prefer later groups."""
     rng = np.random.default_rng(seed)
     g = len(shares)
     codes = np.concatenate([np.arange(g).repeat(n // g), rng.integers(g, size=n - n // g * g)])
@@ -78,8 +78,9 @@ def test_every_prefix_is_within_one_of_the_shares(parts: list[int], seed: int, t
     assert np.abs(counts - places * candidates.shares).max() < 1 + 1e-9
 
 
-def test_minima_of_fair_match_the_table_of_its_paper() -> None:
-    """Table 2 of Zehlike et al., alpha = .1, prefixes of 1 to 12, shares of .1 to .7."""
+def test_fair_minima_match_the_table_in_the_paper() -> None:
+    """Compare with table 2 of Zehlike et al. for alpha = 0.1, prefixes of 1 to 12, and shares of
+    0.1 to 0.7."""
     table = {
         0.1: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
         0.2: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1],
@@ -95,7 +96,7 @@ def test_minima_of_fair_match_the_table_of_its_paper() -> None:
 
 @given(st.integers(1, 99), st.integers(1, 49))
 @settings(max_examples=30, deadline=None)
-def test_quantiles_equal_exact_sums(percent: int, alpha: int) -> None:
+def test_quantiles_match_exact_sums(percent: int, alpha: int) -> None:
     quantiles = binomial_quantiles(percent / 100, 60, alpha / 100 + 1e-4)
     for place in (1, 2, 7, 30, 59, 60):
         naive = slow_orders.binomial_quantile(place, Fraction(percent, 100), alpha / 100 + 1e-4)
@@ -144,7 +145,7 @@ def test_fair_does_not_change_what_chance_explains() -> None:
     assert kept[0] < kept[1] < 40
 
 
-def test_fair_refuses_an_invalid_alpha() -> None:
+def test_fair_rejects_an_invalid_alpha() -> None:
     with pytest.raises(InvalidInputError, match=r"alpha: expected a number in \(0, 0.5\), got 1"):
         fair(made(0, SHARES[0]), 10, alpha=1)
 
@@ -173,7 +174,7 @@ def test_unknown_candidates_keep_their_positions(order_of, shares: list[Fraction
     assert (candidates.codes[order[~is_unknown]] >= 0).all()
 
 
-def test_a_group_that_runs_out_leaves_its_places_to_the_others() -> None:
+def test_an_exhausted_group_leaves_its_positions_to_the_others() -> None:
     scores = np.arange(12.0)[::-1]
     codes = np.array([0] * 6 + [1] * 4 + [2] * 2)
     candidates = Candidates(scores, codes, ["a", "b", "c"], np.full(3, 1 / 3))
@@ -192,7 +193,7 @@ def test_a_group_with_a_share_of_zero_comes_last() -> None:
 
 
 @pytest.mark.parametrize("g", [2, 3, 5])
-def test_pbm_equals_its_naive_version(g: int) -> None:
+def test_pbm_matches_its_naive_version(g: int) -> None:
     for seed in range(4):
         candidates = made(seed, [Fraction(1, g)] * g, unknown=0.25)
         naive = slow_orders.pbm(candidates.scores.tolist(), (candidates.codes + 1).tolist(), g, 50)
@@ -205,7 +206,7 @@ def test_pbm_only_supports_even_shares() -> None:
 
 
 @pytest.mark.parametrize("shares", SHARES, ids=str)
-def test_det_const_sort_equals_its_naive_version_and_satisfies_its_minima(
+def test_det_const_sort_matches_its_naive_version_and_satisfies_its_minima(
     shares: list[Fraction],
 ) -> None:
     for seed in range(4):
@@ -222,14 +223,14 @@ def test_det_const_sort_equals_its_naive_version_and_satisfies_its_minima(
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.3, 0.5, 1.0])
-def test_mmr_equals_its_naive_version(weight: float) -> None:
+def test_mmr_matches_its_naive_version(weight: float) -> None:
     candidates = made(2, SHARES[0], n=60)
     assert candidates.features is not None
     naive = slow_orders.mmr(candidates.scores.tolist(), candidates.features, 15, weight)
     assert mmr(candidates, 15, weight=weight).tolist() == naive
 
 
-def test_mmr_with_scores_alone_is_the_ranking() -> None:
+def test_mmr_with_only_scores_returns_the_original_ranking() -> None:
     candidates = made(2, SHARES[0])
     assert mmr(candidates, 20, weight=1.0).tolist() == candidates.ranked[:20].tolist()
 
@@ -241,8 +242,8 @@ def test_mmr_needs_features() -> None:
 
 @pytest.mark.parametrize("shares", SHARES[:4], ids=str)
 def test_mopr_takes_the_best_of_each_group_by_its_share(shares: list[Fraction]) -> None:
-    """With one-hot labels and no gap, the program has a closed form: the best p_a k of each
-    group."""
+    """With one-hot labels and no gap, the program has a closed form: the best p_a k candidates in
+    each group."""
     k = 30
     candidates = made(3, shares)
     order = mopr(candidates, k)
@@ -285,7 +286,7 @@ def test_mopr_with_trees_detects_intersections() -> None:
         weights[:] = 0
         weights[order] = 1
         gaps[functions] = representation_gap(table, weights, curated, functions="trees")
-    # At most slightly more than half of the 40 results may be on the diagonal.
+    # Slightly more than half of the 40 results may be on the diagonal, but no more.
     assert gaps["trees"] <= 0.12 < 0.2 < gaps["linear"]
 
 

@@ -1,4 +1,4 @@
-"""Test inputs and outputs of `rerank`, with errors that name the cause."""
+"""Test the inputs and outputs of `rerank`, and errors that name the cause."""
 
 from __future__ import annotations
 
@@ -74,15 +74,15 @@ def test_several_queries_are_reranked() -> None:
     assert len(positions.reports) == 2
 
 
-def test_k_none_returns_all_and_so_does_a_large_k() -> None:
+def test_k_none_or_a_large_k_returns_all_candidates() -> None:
     every = vldebias.rerank(SCORES, labels=LABELS)
     assert sorted(every.tolist()) == list(range(8))
     assert vldebias.rerank(SCORES, 99, labels=LABELS).tolist() == every.tolist()
 
 
 @pytest.mark.parametrize("method", sorted(set(RERANKERS) - {"mmr"}))
-def test_reading_a_part_of_many_candidates_gives_the_same_result(method: str) -> None:
-    """Only some of many candidates are read; the result is the same as if all were."""
+def test_reading_only_some_of_many_candidates_gives_the_same_result(method: str) -> None:
+    """Only some of many candidates are read, and the result is the same as if all of them were."""
     rng = np.random.default_rng(0)
     n = 3000
     scores = rng.normal(size=n).round(1)  # with ties
@@ -93,7 +93,7 @@ def test_reading_a_part_of_many_candidates_gives_the_same_result(method: str) ->
     assert positions.tolist() == RERANKERS[method](candidates, 60).tolist()
 
 
-def test_ids_are_given_by_a_mapping() -> None:
+def test_a_mapping_provides_the_ids() -> None:
     names = [f"doc {place}" for place in range(8)]
     scores = dict(zip(names, SCORES, strict=True))
     expected = [names[row] for row in (0, 3, 1, 5)]
@@ -102,8 +102,8 @@ def test_ids_are_given_by_a_mapping() -> None:
     assert by_row.tolist() == by_id.tolist() == expected
 
 
-def test_ids_of_an_index_may_have_gaps() -> None:
-    """The input is as returned by faiss: rows of the index, with -1 at the end of shorter lists."""
+def test_index_ids_may_have_gaps() -> None:
+    """The input is what faiss returns: rows of the index, with -1 at the end of shorter lists."""
     labels = np.array(["m", "f"])[np.arange(20) % 2]
     ids = np.array([[2, 4, 6, 7, 9, 11], [1, 3, 0, -1, -1, -1]])
     scores = np.array([SCORES[:6], [0.9, 0.8, 0.7, -1e38, -1e38, -1e38]])
@@ -123,7 +123,7 @@ def test_shares_may_be_given_for_numeric_labels() -> None:
     assert positions.report.counts == {"0": 1, "1": 3}
 
 
-def test_shares_may_be_those_of_the_pool() -> None:
+def test_shares_may_match_the_pool() -> None:
     labels = ["m"] * 6 + ["f"] * 2
     positions = vldebias.rerank(SCORES, 4, labels=labels, shares="pool")
     assert positions.report.counts == {"f": 1, "m": 3}
@@ -145,7 +145,7 @@ def test_the_most_likely_group_is_the_label() -> None:
     assert positions.report.expected is None  # their calibration is unknown
 
 
-def test_features_are_labelled_with_texts_from_a_mapping_or_a_model() -> None:
+def test_features_are_labelled_with_text_from_a_mapping_or_a_model() -> None:
     model, _, tokenize = load_clip()
     prompts = vldebias.load_prompts("gender")
     texts = list(prompts.texts)
@@ -212,13 +212,13 @@ def test_a_function_can_be_a_method() -> None:
         ({"labels": LABELS, "method": "mmr"}, "features="),
     ],
 )
-def test_invalid_inputs_are_refused_by_name(arguments: dict[str, object], words: str) -> None:
+def test_invalid_inputs_are_rejected_by_name(arguments: dict[str, object], words: str) -> None:
     call = {"scores": SCORES, "k": 4, **arguments}
     with pytest.raises(InvalidInputError, match=words):
         vldebias.rerank(**call)  # type: ignore[arg-type]
 
 
-def test_too_few_candidates_of_a_group_are_reported() -> None:
+def test_too_few_candidates_in_a_group_are_reported() -> None:
     with pytest.warns(SuspectInputWarning, match="1 of 'f' missing"):
         positions = vldebias.rerank(SCORES[:4], 4, labels=LABELS[:4])
     assert positions.report.short == {"f": 1}
@@ -235,7 +235,7 @@ def test_the_warning_about_few_candidates_names_the_query_only_among_several() -
         vldebias.rerank(scores, 8, labels=LABELS, shares=shares)
 
 
-def test_labels_need_no_torch() -> None:
+def test_labels_do_not_need_torch() -> None:
     code = (
         "import sys, vldebias; vldebias.rerank([3, 2, 1], 2, labels=['a', 'a', 'b']);"
         " print('torch' in sys.modules)"
@@ -249,7 +249,7 @@ def test_two_spellings_of_a_group_trigger_a_warning() -> None:
         SuspectInputWarning, match="'M' and 'male' look like different spellings of the same value"
     ) as caught:
         vldebias.rerank([0.9, 0.8, 0.7, 0.6], 2, labels=["M", "male", "F", "female"])
-    # No flag can be suggested here.
+    # There is no flag to suggest here.
     assert "--rename" not in str(caught[0].message)
     with pytest.warns(SuspectInputWarning, match="'femle' is spelt almost like 'female'"):
         vldebias.rerank(list(range(20)), 4, labels=["female"] * 10 + ["male"] * 9 + ["femle"])
@@ -263,8 +263,8 @@ def test_answers_that_are_not_groups_are_unknown() -> None:
 
 
 @pytest.mark.parametrize("labels", [["34", "57", "23", "61"], [*"abcdefghi", "a"]])
-def test_as_many_groups_as_rows_are_refused(labels: list[str]) -> None:
+def test_as_many_groups_as_rows_are_rejected(labels: list[str]) -> None:
     with pytest.raises(InvalidInputError, match=f"groups in {len(labels)} rows"):
         vldebias.rerank(list(range(len(labels))), 2, labels={"age": labels})
-    # Three groups of three candidates are not ids.
+    # Labels in three groups of three candidates are not ids.
     assert len(vldebias.rerank([3, 2, 1], 2, labels=["a", "b", "c"])) == 2

@@ -26,7 +26,7 @@ def main() -> None:
         if end not in ("read", "refused"):
             raise RuntimeError(f"{end}: {content!r}")
 
-    # Inputs are long from the start, because a few bytes determine no content.
+    # Inputs are long from the start, because a few bytes do not determine any content.
     lengths = ["-len_control=0", "-max_len=2000"]
     atheris.Setup([sys.argv[0], *lengths, *sys.argv[1:]], attempt.hypothesis.fuzz_one_input)
     atheris.Fuzz()

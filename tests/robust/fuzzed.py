@@ -1,8 +1,8 @@
-"""Provide parsers of users' files, and files of arbitrary structure, for `test_fuzz.py` and
+"""Provide parsers for users' files, and files with arbitrary structure, for `test_fuzz.py` and
 `fuzz_atheris.py`.
 
-`test_damaged.py` changes bytes of valid files; here the structure itself is arbitrary: any YAML or
-JSON value where a field is expected, any cell in a table, any header of tensors or of a picture.
+`test_damaged.py` changes bytes in valid files. Here, the structure itself is arbitrary: any YAML or
+JSON value where a field is expected, any cell in a table, any header for tensors or a picture.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Parser:
     """Describe how a file is read.
 
     Attributes:
-        file: the file name.
-        content: a strategy for the bytes to read.
-        refusals: errors that count as a proper refusal.
+        file: The file name.
+        content: A strategy for the bytes to read.
+        refusals: Errors that count as a proper rejection.
     """
 
     file: str
@@ -46,8 +46,8 @@ class Parser:
     refusals: tuple[type[Exception], ...] = (VldebiasError,)
 
     def tried(self, content: bytes) -> str:
-        """Return the outcome for a content: "read", "refused", or a description of another
-        exception."""
+        """Return the outcome of reading the content: "read", "refused", or a description of any
+        other exception."""
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             path = Path(folder) / self.file
@@ -55,7 +55,7 @@ class Parser:
             try:
                 self.read(path)
             except self.refusals as error:
-                # A refusal without a message does not help the user.
+                # A rejection without a message does not help the user.
                 return "refused" if str(error).strip() else f"{type(error).__name__} without words"
             except Exception as error:
                 return f"{type(error).__name__}: {str(error)[:200]}"
@@ -63,7 +63,6 @@ class Parser:
 
 
 # ---- YAML and JSON
-# -----------------------------------------------------------------------------------------------
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 SCALARS = st.one_of(
@@ -92,7 +91,7 @@ def changed(sound: dict[str, Any]) -> st.SearchStrategy[Any]:
 
 
 def with_edits(sound: Any, edits: list[tuple[int, Any]]) -> Any:
-    """Return a copy with the values at some places replaced; `...` removes them."""
+    """Return a copy in which the values at some places are replaced; `...` removes them."""
     copy = json.loads(json.dumps(sound))
     for number, value in edits:
         places = places_of(copy)
@@ -107,7 +106,7 @@ def with_edits(sound: Any, edits: list[tuple[int, Any]]) -> Any:
 
 
 def places_of(value: Any) -> list[tuple[Any, Any]]:
-    """Return every (holder, key) of a structure."""
+    """Return every (holder, key) in a structure."""
     keys: list[Any] = []
     if isinstance(value, dict):
         keys = list(value)
@@ -154,7 +153,6 @@ ANSWER = {"image": "none/a/0.png", "annotator": "anna", "attribute": "gender", "
 
 
 # ---- tables
-# -----------------------------------------------------------------------------------------------
 
 CELLS = st.one_of(WORDS, st.sampled_from(["", '"', "a,b", "1e999", "nan", "\n", "=1+1", "ä", "\0"]))
 
@@ -169,7 +167,6 @@ JSON_LINES = st.lists(VALUES.map(in_json) | TEXTS, max_size=5).map(b"\n".join)
 
 
 # ---- tensors and pictures
-# -----------------------------------------------------------------------------------------------
 
 
 def sound_edit() -> bytes:

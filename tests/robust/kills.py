@@ -4,13 +4,13 @@ lost?
     python -m tests.robust.kills              # 40 kills
     python -m tests.robust.kills --kills 1    # one of each kind
 
-There are five kinds of small work: training, a suite, its generation, the embedding cache and
+There are five kinds of small work: training, a suite, its generation, the embedding cache, and
 labelling.
 
-Each process of a run is killed (SIGKILL) after a random time, and the next one resumes in its
-folder until one finishes; then another run starts. "Lost": a process that cannot resume, or an
-acknowledged answer that is missing. "Other": the final content differs in any bit from that of an
-uninterrupted run.
+Each process in a run is killed (SIGKILL) after a random time, and the next one resumes in its
+folder until one of them finishes. Then another run starts. "Lost" means that a process cannot
+resume, or that an acknowledged answer is missing. "Other" means that the final content differs in
+any bit from that of an uninterrupted run.
 """
 
 import argparse
@@ -49,12 +49,12 @@ from vldebias.utils.files import digest, write_atomically
 from vldebias.utils.options import Options
 from vldebias.utils.progress import SILENT
 
-Left = dict[str, str]  # what a run leaves: name -> digest
+Left = dict[str, str]  # what a run leaves behind: name -> digest
 
 
 @dataclass(frozen=True)
 class Work:
-    """Describe a kind of work: `do` returns the remaining work in a folder, `left` the final
+    """Describe a kind of work: `do` does the remaining work in a folder, `left` returns the final
     content, and `kills` is the default number of kills."""
 
     do: Callable[[Path], None]
@@ -63,7 +63,6 @@ class Work:
 
 
 # ---- what is killed
-# ----------------------------------------------------------------------------------------
 
 
 def train(folder: Path) -> None:
@@ -85,7 +84,7 @@ def train(folder: Path) -> None:
 
 
 def trained(folder: Path) -> Left:
-    """Return models, scores of the pairs, and the history without times."""
+    """Return the models, the scores of the pairs, and the history without times."""
     models = {
         path.relative_to(folder).as_posix(): digest(path)
         for path in folder.glob("model*/**/*.safetensors")
@@ -125,7 +124,7 @@ def suite(name: str, task: int, **changed: Any) -> Callable[[Path], None]:
 
 
 def measured(folder: Path) -> Left:
-    """Return figures, features and pictures."""
+    """Return the figures, features and pictures."""
     images = {
         path.relative_to(folder).as_posix(): digest(path) for path in folder.glob("images/**/*.png")
     }
@@ -160,10 +159,10 @@ def embedded(folder: Path) -> Left:
 
 
 def label(folder: Path) -> None:
-    """Answer two questions about each of 30 images; an answer is acknowledged once `answer`
+    """Answer two questions about each of 30 images. An answer is acknowledged once `answer`
     returns."""
     pictures = folder.parent / "pictures"
-    # moved into place as a whole, otherwise a kill would change what is asked
+    # This is moved into place as a whole, otherwise a kill would change what is asked.
     for number in range(30):
         picture = Image.new("RGB", (4, 4), (8 * number, 0, 0))
         if not (pictures / f"{number}.png").exists():
@@ -184,7 +183,8 @@ def label(folder: Path) -> None:
 
 
 def labelled(folder: Path) -> Left:
-    """Return the answers without times; no acknowledged step may have been answered twice."""
+    """Return the answers without times, after checking that no acknowledged step was answered
+    twice."""
     acknowledged = (folder.parent / "acknowledged").read_text().split()
     answers = AnnotationLog(folder / "answers.jsonl").answers()
     values = sorted([*key, answer.value] for key, answer in answers.items())
@@ -207,7 +207,6 @@ def _sha(content: object) -> str:
 
 
 # ---- runs
-# -------------------------------------------------------------------------------------------------
 
 
 def _life(work: Work, folder: Path) -> None:
@@ -222,7 +221,7 @@ def _life(work: Work, folder: Path) -> None:
 
 
 def outlive(work: Work, kills: int, longest: float, moments: np.random.Generator) -> dict[str, Any]:
-    """Kill one run at random moments until it finishes or has been killed often enough."""
+    """Kill a run at random moments until it finishes or has been killed often enough."""
     fork = multiprocessing.get_context("fork")
     killed = 0
     with tempfile.TemporaryDirectory() as place:
@@ -235,7 +234,7 @@ def outlive(work: Work, kills: int, longest: float, moments: np.random.Generator
                 process.join(float(moments.uniform(0, longest)))
                 process.kill()
                 process.join()
-                if process.exitcode == -signal.SIGKILL:  # and did not finish earlier
+                if process.exitcode == -signal.SIGKILL:  # it did not finish earlier
                     killed += 1
                     continue
             process.join()
@@ -251,9 +250,9 @@ def outlive(work: Work, kills: int, longest: float, moments: np.random.Generator
 
 
 def kill(name: str, kills: int, seed: int = 0) -> dict[str, Any]:
-    """Kill runs of one kind this many times, and compare them with one that was not killed."""
+    """Kill runs of one kind this many times, and compare them with a run that was not killed."""
     work = WORKS[name]
-    # Processes are forked, so they need not repeat the imports of this one.
+    # Processes are forked, so that they do not have to repeat the imports of this one.
     load_clip()
     load_pipeline()
     moments = np.random.default_rng([seed, *name.encode()])

@@ -48,7 +48,7 @@ LEFT_UNCHANGED = (ast.Raise, ast.JoinedStr, ast.Assert)
 
 @dataclass(frozen=True)
 class Mutant:
-    """A change of one node, identified by its index in `ast.walk` of its file."""
+    """Describe a change to one node, identified by its index in `ast.walk` of its file."""
 
     file: str
     line: int
@@ -58,7 +58,7 @@ class Mutant:
 
 
 def changed(node: ast.AST) -> ast.AST | None:
-    """Return the replacement of this node; None if nothing changes."""
+    """Return the replacement for this node, or None if nothing changes."""
     mutated = copy.deepcopy(node)
     match mutated:
         case ast.Compare(ops=[op, *_]) if type(op) in SWAPS:
@@ -94,7 +94,7 @@ def first_line(node: ast.AST) -> str:
 
 
 def mutants_of(file: str, source: str) -> Iterator[Mutant]:
-    """Yield every change of a file."""
+    """Yield every change to a file."""
     tree = ast.parse(source)
     alone: set[ast.AST] = set()
     for node in ast.walk(tree):
@@ -102,9 +102,8 @@ def mutants_of(file: str, source: str) -> Iterator[Mutant]:
             *getattr(node, "decorator_list", ()),
             getattr(node, "returns", None),
         ]
-        of_zip = (
-            isinstance(node, ast.keyword) and node.arg == "strict"
-        )  # no difference for lists of equal length
+        # This makes no difference for lists of equal length.
+        of_zip = isinstance(node, ast.keyword) and node.arg == "strict"
         parts.append(getattr(node, "value" if of_zip else "annotation", None))
         if isinstance(node, LEFT_UNCHANGED) or (
             isinstance(node, ast.Call) and getattr(node.func, "id", "") == "warn"
@@ -136,7 +135,7 @@ def sampled(seed: int, number: int, only: str) -> list[Mutant]:
 
 
 def tests_of(file: str) -> list[str]:
-    """Return the tests of a file's package and those next to the folders that name it; tests that
+    """Return the tests of a file's package and those next to the folders that name it. Tests that
     name the file come first."""
     tests = ROOT / "tests"
     path = Path(file)
@@ -191,7 +190,7 @@ def verdict(mutant: Mutant, checkout: Path, seconds: float) -> str:
 
 
 def main() -> None:
-    """Test one mutant after another and print those that survive."""
+    """Test one mutant after another, and print those that survive."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,9 +1,10 @@
 """Test that no damaged file is silently read as something else, for every kind of file that is
 read.
 
-Reading a damaged copy has one of these outcomes: "same" (the content is what was written; for files
-without a digest, what is there now), "refused" (one of our errors, which says what to do),
-"warned", or a failure: another exception or another content. A crafted file has to be refused.
+Reading a damaged copy has one of these outcomes: "same" (the content is what was written or, for
+files without a digest, what the file contains now), "refused" (one of our errors, which explains
+what to do), "warned", or a failure (a different exception or different content). A crafted file
+must be rejected.
 """
 
 import random
@@ -43,10 +44,10 @@ class Kind:
     """Describe a kind of file.
 
     Attributes:
-        make: writes a valid file or folder, and returns what is opened.
-        load: returns the content, for a comparison with ==.
-        digest: other values must be refused or trigger a warning.
-        crafted: description -> file that must be refused.
+        make: Write a valid file or folder, and return what is opened.
+        load: Return the content, for a comparison with ==.
+        digest: Whether changed values must be rejected or trigger a warning.
+        crafted: Description -> file that must be rejected.
     """
 
     make: Callable[[Path], Path]
@@ -67,7 +68,6 @@ def written(name: str, content: str | bytes) -> Callable[[Path], Path]:
 
 
 # ---- edits
-# -------------------------------------------------------------------------------------------------
 
 
 def make_projection(folder: Path) -> Path:
@@ -82,7 +82,6 @@ def read_edit(path: Path) -> Any:
 
 
 # ---- texts that people write
-# -----------------------------------------------------------------------------------------
 
 SEX = ("male", "female")
 PROMPTS = packaged("prompts")["professions-gender"].read_bytes()
@@ -104,7 +103,6 @@ def read_answers(path: Path) -> Any:
 
 
 # ---- embeddings, pictures, results, states
-# ---------------------------------------------------------------------------
 
 
 def make_embeddings(path: Path) -> Path:
@@ -130,7 +128,7 @@ def read_embeddings(path: Path) -> Any:
 
 
 def npz_bombs(folder: Path) -> dict[str, Path]:
-    """Return archives whose headers claim something other than features."""
+    """Return archives whose headers claim that they contain something other than features."""
 
     def archive(name: str, dtype: str, shape: str, body: bytes = b"") -> Path:
         described = dtype if dtype.startswith("[") else repr(dtype)
@@ -163,7 +161,7 @@ def make_parquet(path: Path) -> Path:
 
 
 def read_labels(path: Path) -> Any:
-    """Read a table as callers do: a column of texts and a column of labels."""
+    """Read a table as callers do: a text column and a label column."""
     table = read_table(path)
     labels = Labels.from_column(column_of(table, "gender", path), None, "gender")
     return as_texts(column_of(table, "image", path), "image"), labels.names, labels.codes.tolist()
@@ -193,7 +191,7 @@ def make_run(path: Path) -> Path:
 
 
 def read_run(path: Path) -> Any:
-    """Read the result of a folder that is unchanged since its run."""
+    """Read the result in a folder that is unchanged since its run."""
     differences = verify(path)
     if any(differences.values()):
         raise InvalidInputError(f"{path}: {differences}")
@@ -219,7 +217,7 @@ def make_state(path: Path) -> Path:
 
 
 def read_state(path: Path) -> str:
-    """Return its whole content as text."""
+    """Return its entire content as text."""
     with torch.no_grad():
         return str(loop.read_state(path))
 
@@ -238,7 +236,6 @@ KINDS: dict[str, Kind] = {
 
 
 # ---- damage
-# -------------------------------------------------------------------------------------------------
 
 RENAMED = (
     (b'"F64"', b'"I64"'),
@@ -250,8 +247,8 @@ RENAMED = (
 
 
 def damaged(content: bytes, rng: random.Random) -> bytes:
-    """Draw one to three changes: bits flipped, bytes cut, doubled, zeroed or exchanged, or another
-    type in a header."""
+    """Draw one to three changes: bits are flipped, bytes are cut, doubled, zeroed or exchanged, or
+    a type in a header is changed."""
     data = bytearray(content)
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         if not data:
@@ -298,7 +295,8 @@ def opened(kind: Kind, path: Path, sound: Any) -> str:
 
 
 def tried(kind: Kind, tries: int, seed: object) -> Counter[str]:
-    """Return the outcomes of reading this many damaged copies, followed by the crafted ones."""
+    """Return the outcomes of reading this many damaged copies, followed by those of the crafted
+    ones."""
     rng = random.Random(str(seed))
     ends = Counter[str]()
     with tempfile.TemporaryDirectory() as temporary:
@@ -311,7 +309,7 @@ def tried(kind: Kind, tries: int, seed: object) -> Counter[str]:
         }
         for _ in range(tries):
             file = rng.choice(list(contents))
-            is_swapped = len(contents) > 1 and rng.random() < 0.05  # one in place of another
+            is_swapped = len(contents) > 1 and rng.random() < 0.05  # one file in place of another
             file.write_bytes(
                 contents[rng.choice(list(contents))] if is_swapped else damaged(contents[file], rng)
             )
@@ -324,7 +322,7 @@ def tried(kind: Kind, tries: int, seed: object) -> Counter[str]:
 
 
 def failures(ends: Counter[str]) -> Counter[str]:
-    """Return exceptions that are not ours, and content that changed silently."""
+    """Return the exceptions that are not ours, and the content that changed silently."""
     return Counter(
         {end: count for end, count in ends.items() if end not in ("same", "refused", "warned")}
     )
@@ -332,7 +330,7 @@ def failures(ends: Counter[str]) -> Counter[str]:
 
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("files", [12, pytest.param(400, marks=pytest.mark.slow)])
-def test_damaged_files_are_refused_or_read_unchanged(name: str, files: int) -> None:
+def test_damaged_files_are_rejected_or_read_unchanged(name: str, files: int) -> None:
     ends = tried(KINDS[name], files, files)
     assert ends.total() >= files
     assert not failures(ends)

@@ -1,4 +1,4 @@
-"""Test that a parser reads any file or rejects it with a message, for arbitrary structure and a
+"""Test that a parser reads any file or rejects it with a message, for arbitrary structures and a
 fixed budget."""
 
 import importlib.util
@@ -17,11 +17,11 @@ CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_t
 
 
 def check(name: str, examples: int) -> dict[str, int]:
-    """Try a parser; return how often each outcome occurred."""
+    """Try a parser, and return how often each outcome occurred."""
     parser = PARSERS[name]
     ends = {"read": 0, "refused": 0}
 
-    # The same contents each time, so that a failure is caused by the change under test.
+    # The contents are the same each time, so that a failure is caused by the change under test.
     @settings(
         max_examples=examples,
         deadline=None,
@@ -40,13 +40,13 @@ def check(name: str, examples: int) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("name", PARSERS)
-def test_any_structure_is_read_or_refused_with_a_message(name: str) -> None:
+def test_any_structure_is_read_or_rejected_with_a_message(name: str) -> None:
     check(name, 25)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PARSERS)
-def test_any_structure_is_read_or_refused_with_a_message_in_many_runs(name: str) -> None:
+def test_any_structure_is_read_or_rejected_with_a_message_in_many_runs(name: str) -> None:
     ends = check(name, 400)
     assert ends["refused"] > 20
     # If no content was read at all, the code behind the parser's first check was never reached.
@@ -65,7 +65,7 @@ def test_a_crashing_parser_would_be_detected() -> None:
 @pytest.mark.slow
 def test_atheris_finds_nothing_in_a_fixed_number_of_runs() -> None:
     if importlib.util.find_spec("atheris") is None:
-        # Warn loudly, since the coverage-guided search was not run here.
+        # Warn loudly, since the coverage-guided search was not run.
 
         pytest.skip("NOT TRIED: atheris is not installed")
     for name in ("prompts", "tables, comma", "results"):

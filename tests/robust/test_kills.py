@@ -12,7 +12,7 @@ from tests.robust import kills
 
 @pytest.fixture(scope="module")
 def fresh() -> Iterator[ProcessPoolExecutor]:
-    """Return a process that only forks, because a fork of one that has trained before cannot
+    """Return a process that only forks, because a fork of a process that has trained cannot
     train."""
     spawn = multiprocessing.get_context("spawn")
     with pytest.MonkeyPatch.context() as patch:
@@ -23,6 +23,8 @@ def fresh() -> Iterator[ProcessPoolExecutor]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(kills.WORKS))
-def test_killed_work_ends_like_uninterrupted_work(name: str, fresh: ProcessPoolExecutor) -> None:
+def test_killed_and_resumed_work_matches_uninterrupted_work(
+    name: str, fresh: ProcessPoolExecutor
+) -> None:
     report = fresh.submit(kills.kill, name, 2, seed=1).result()
     assert (report["kills"], report["lost"], report["other"], report["what"]) == (2, 0, 0, [])

@@ -10,13 +10,14 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "explanation" / "licences.md"
-# What the wheel contains (pyproject.toml), what the pages show, and third-party tables in the
-# repository.
+# What the wheel contains (pyproject.toml), what the pages show, and the repository's third-party
+# tables.
 SHIPPED = (
     *("vldebias", "prompts", "apps", "docs"),
     *("eval/counts", "eval/records", "eval/suites", "eval/results"),
 )
-# Code, texts and figures of this project, and packaging settings, which have the project's licence.
+# Code, text and figures of this project, and packaging settings, which are under the project's
+# licence.
 OURS = ("*.py", "*.md", "*.typed", "*/pyproject.toml", "*/requirements.txt", "*/LICENSE")
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".svg")
 KNOWN = {"MIT", "WordNet", "CC BY-SA 4.0", "Apache-2.0", "CC BY 4.0", "CC0"}
@@ -90,7 +91,7 @@ def test_licences_are_known_and_third_party_ones_are_next_to_their_files() -> No
 
 
 def test_the_licence_in_a_file_header_matches_the_table(files: list[str]) -> None:
-    """Headers of lists say "licence: NAME" if it differs from the project's licence."""
+    """Headers of lists state "licence: NAME" if it differs from the project's licence."""
     stated = re.compile(r"^#.*\blicen[cs]e:? (Apache-2\.0|CC BY-SA 4\.0|CC BY 4\.0|CC0)", re.M)
     found = 0
     for file in files:

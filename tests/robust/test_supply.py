@@ -48,7 +48,7 @@ def test_published_packages_were_tested_and_attested() -> None:
 
 
 def test_the_first_packages_that_pip_installs_have_hashes() -> None:
-    """They install the rest, at the versions of `.ci/*.txt`."""
+    """The first packages install the other packages at the versions in `.ci/*.txt`."""
     installed = []
     for path in WORKFLOWS:
         installed += re.findall(r"(?<!uv )\bpip install [^\n]*", path.read_text(encoding="utf-8"))
@@ -73,7 +73,8 @@ def test_a_release_has_one_version_and_a_date() -> None:
     heads = re.findall(
         r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE
     )
-    # Nothing has been released yet; from the first release on, its version and date are below.
+    # Nothing has been released yet. From the first release on, its version and date are listed
+    # below.
     release = f"{cited['version']} ({cited['date-released']})"
     assert heads in (["Unreleased"], ["Unreleased", release])
 

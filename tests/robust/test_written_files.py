@@ -1,4 +1,5 @@
-"""Test commands that write a single file or page: a kill, Ctrl-C or a full disk loses nothing."""
+"""Test commands that write a single file or page: nothing is lost after a kill, Ctrl-C or a full
+disk."""
 
 import json
 import multiprocessing
@@ -195,7 +196,7 @@ def test_a_killed_command_leaves_old_or_new_files_and_can_be_rerun(
         process.start()
         process.join()
         assert process.exitcode == -signal.SIGKILL
-        # Files that were moved into place are complete; the others are unchanged.
+        # Files that were moved into place are complete, and the others are unchanged.
         for name in files[number:]:
             assert contents(tmp_path, (name,)) == contents_of(before, name)
     assert leftovers(tmp_path)

@@ -1,5 +1,5 @@
 """Create a small world of embeddings in which gender leaks into jobs: a gallery, a reference, and
-texts of the same model."""
+text from the same model."""
 
 from itertools import chain
 
@@ -18,7 +18,7 @@ AXES = torch.linalg.qr(
 
 
 def texts() -> dict[str, torch.Tensor]:
-    """Return prompt -> row; every job leans to one gender, and a stated gender is visible."""
+    """Return prompt -> row. Every job leans towards one gender, and a stated gender is visible."""
     prompts = dict.fromkeys(chain(GENDER.classes, GENDER.spurious, *GENDER.groups))
     noise = torch.randn(
         len(prompts), DIM, generator=torch.Generator().manual_seed(4), dtype=torch.float64
@@ -41,7 +41,7 @@ def texts() -> dict[str, torch.Tensor]:
 
 
 def images(n: int = 400, seed: int = 0) -> Embeddings:
-    """Return pictures of people at work; the column "split" assigns them to a gallery and a
+    """Return pictures of people at work. The column "split" assigns them to a gallery and a
     reference."""
     rng = np.random.default_rng(seed)
     job = rng.integers(len(JOBS), size=n)

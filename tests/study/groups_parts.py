@@ -1,5 +1,4 @@
-"""Create a small world of features with a strong spurious direction, for tests of group
-robustness."""
+"""Create a small world of features with a strong spurious direction, to test group robustness."""
 
 from typing import Any
 
@@ -32,8 +31,8 @@ SKY = AXES[3]
 
 
 def texts(**changes: torch.Tensor) -> TextTable:
-    """Return texts: class prompts lean to a place; spurious prompts and pairs reveal that
-    direction."""
+    """Return text embeddings. Class prompts lean towards a place; spurious prompts and pairs reveal
+    that direction."""
     rows = {"a sky": SKY, **changes}
     for sign, bird, place in ((-1, *("landbird", "land")), (1, *("waterbird", "water"))):
         rows[f"a {bird}"] = REST + 0.5 * sign * BIRD + 0.8 * sign * PLACE
@@ -58,9 +57,9 @@ def birds(n: int = 400, seed: int = 0, correlation: float = 0.5, noise: float = 
 
 
 def measure(images: Embeddings, **settings: Any) -> list[TaskResult]:
-    """Return the blocks of `GroupsTask` on images.
+    """Return the blocks from `GroupsTask` on images.
 
-    given: fields of the task and inputs of its `measure`, including splits.
+    given: Fields of the task and inputs to its `measure`, including splits.
     """
     inputs = {
         name: settings.pop(name)

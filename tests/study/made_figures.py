@@ -51,7 +51,7 @@ def result(figures: list[Measurement], *protocols: TaskProvenance, **fields: Any
 def cell(
     part: TaskResult, metric: str, method: str, subset: str = "", lam: float | None = None
 ) -> Measurement:
-    """Return the only row with these names, and with any lambda if there is one."""
+    """Return the only row with these names, with any lambda if there is one."""
     names = (metric, method, subset)
     rows = part.rows
     (row,) = (r for r in rows if (r.metric, r.method, r.subset) == names and lam in (None, r.lam))

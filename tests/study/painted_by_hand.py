@@ -1,4 +1,4 @@
-"""Paint images by hand whose colours encode their content: red the gender, green the age, blue the
+"""Paint images whose colours encode their content: red for gender, green for age, blue for the
 job."""
 
 from dataclasses import replace
@@ -86,7 +86,7 @@ def repaint(made: GeneratedImages, image: PlannedImage, shown: tuple[int, int, i
 
 
 class Reader:
-    """Read the colours, with low confidence for unclear genders; `asked` counts the images."""
+    """Read the colours, with low confidence for unclear genders. `asked` counts the images."""
 
     name = "reader of colours"
 

@@ -1,4 +1,4 @@
-"""Test contrastive adapters: the loss against loops, the contrasted rows, and the groups that
+"""Test contrastive adapters: the loss against loops, the contrasted rows, and which groups
 improve."""
 
 import math

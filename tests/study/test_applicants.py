@@ -13,7 +13,7 @@ from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.report.result import Result
 from vldebias.study.shares.impact import measure_impact
 
-# sex, race, applicants, selected
+# The columns are sex, race, applicants and selected.
 COUNTS = (
     ("female", "White", 100, 20),
     ("male", "White", 100, 40),
@@ -43,7 +43,7 @@ def test_rates_and_ratios_are_computed_by_sex_race_and_both(tmp_path: Path) -> N
         71 / 203,
         {"applicants": 203, "selected": 71},
     )
-    # The woman without a race is only counted by sex.
+    # The woman whose race is missing is only counted by sex.
     assert found["by sex", "impact_ratio", "female"][0] == pytest.approx((31 / 201) / (71 / 203))
     assert found["by race", "impact_ratio", "Black"][0] == pytest.approx(0.2 / (60 / 201))
     both = "by sex and race"
@@ -72,11 +72,11 @@ def test_two_spellings_of_a_category_warn_and_can_be_joined(tmp_path: Path) -> N
     (("sex", "hired", "race"), "sex: row 1: expected yes or no, got 'female'"),
     (("hired", "sex", "nothing"), "expected a column 'nothing'"),
 )
-def test_unsupported_columns_are_refused(tmp_path: Path, columns: tuple[str, str, str]) -> None:
+def test_unsupported_columns_are_rejected(tmp_path: Path, columns: tuple[str, str, str]) -> None:
     measure_impact(applicants(tmp_path / "a.csv"), *columns)
 
 
-def test_ids_and_scores_are_refused(tmp_path: Path) -> None:
+def test_ids_and_scores_are_rejected(tmp_path: Path) -> None:
     lines = [f"{number},White,0.{number}" for number in range(1, 9)]
     (tmp_path / "a.csv").write_text("\n".join(["id,race,score", *lines]))
     with pytest.raises(InvalidInputError, match="turn scores into selections first"):

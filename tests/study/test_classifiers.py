@@ -1,4 +1,4 @@
-"""Test supervised classifiers: properties that all of them share, laws of each, and the effect of
+"""Test supervised classifiers: the properties they share, the properties of each, and the effect of
 balancing."""
 
 from collections import namedtuple
@@ -37,7 +37,7 @@ class World(NamedTuple):
 
     @property
     def found(self) -> NDArray[np.int64]:
-        """Return label x zero-shot prediction, the groups that baselines balance."""
+        """Return label x zero-shot prediction, which are the groups that the baselines balance."""
         return 2 * self.labels + (self.features @ self.zero_shot.T).argmax(1).numpy()
 
     @property
@@ -49,7 +49,7 @@ class World(NamedTuple):
 
 
 def world(n: int, *, seed: int, agree: float = 0.95, dim: int = 32) -> World:
-    """Return a world in which zero-shot texts mix both directions, and texts and images have
+    """Return a world in which zero-shot text mixes both directions, and text and images have
     separate offsets, as in CLIP."""
     axes = np.linalg.qr(np.random.default_rng(0).normal(size=(dim, 4)))[0].T
     draw = np.random.default_rng(seed)
@@ -84,7 +84,7 @@ TEST = world(4000, seed=3, agree=0.5)
 
 
 @over_baselines
-def test_a_seed_gives_one_predictor_and_leaves_the_global_generators_alone(name: str) -> None:
+def test_a_seed_determines_the_predictor_and_does_not_affect_global_generators(name: str) -> None:
     torch.manual_seed(99)
     before = torch.get_rng_state(), np.random.get_state()[1].copy()
     first = fit(name, TRAIN, **QUICK[name]).logits(TRAIN.features)
@@ -95,12 +95,12 @@ def test_a_seed_gives_one_predictor_and_leaves_the_global_generators_alone(name:
     assert torch.equal(torch.get_rng_state(), before[0])
     assert np.array_equal(np.random.get_state()[1], before[1])
     reseeded = fit(name, TRAIN, 1, **QUICK[name]).logits(TRAIN.features)
-    # these methods draw no random numbers
+    # These methods do not draw random numbers.
     assert torch.equal(reseeded, again) == (name in ("erm-linear", "wise-ft"))
 
 
 @over_baselines
-def test_permuted_labels_give_chance_labels_help_and_the_selected_model_has_its_accuracy(
+def test_permuted_labels_give_chance_accuracy_and_true_labels_improve_it(
     name: str,
 ) -> None:
     unseen = world(1200, seed=7)
@@ -108,7 +108,7 @@ def test_permuted_labels_give_chance_labels_help_and_the_selected_model_has_its_
     shuffled = unseen._replace(labels=np.random.default_rng(0).permutation(unseen.labels))
     head = fit(name, shuffled, **QUICK[name] | alone)
     zero_shot = TEST.accuracy(TEST.features @ TRAIN.zero_shot.T).average
-    # WiSE-FT interpolated by half, so half of it uses no labels
+    # WiSE-FT interpolates halfway, so half of it does not use labels.
     expected, within = (zero_shot, 0.06) if alone else (0.5, 0.12)
     assert TEST.accuracy(head.logits(TEST.features)).average == pytest.approx(expected, abs=within)
     head = fit(name, TRAIN, **QUICK[name])
@@ -127,7 +127,7 @@ def test_permuted_labels_give_chance_labels_help_and_the_selected_model_has_its_
     ({"val": (torch.eye(3), np.array([0, 1, 1]), np.zeros(3, int))}, r"\[4, 3, 4\]"),
     ({"labels": [1] * 6}, "train labels"),
 )
-def test_invalid_examples_are_refused(changed: dict[str, Any]) -> None:
+def test_invalid_examples_are_rejected(changed: dict[str, Any]) -> None:
     given_ = {
         "features": torch.eye(4)[[0, 1, 2, 3, 0, 1]],
         "labels": [0, 1] * 3,
@@ -173,7 +173,7 @@ def test_wise_ft_goes_from_zero_shot_to_the_probe() -> None:
     assert worst[chosen["alpha"]] == max(worst.values())
 
 
-def test_candidate_strengths_and_numbers_of_samples(
+def test_strengths_and_numbers_of_samples_match_the_papers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The strength is selected from candidates, not by users. DFR selects it on one sample and
@@ -196,9 +196,8 @@ def test_balanced_counts_give_all_groups_the_same_size(sizes: list[int], seed: i
         counts = balanced_counts(groups, balance, generator)
         assert np.bincount(groups, weights=counts).tolist() == [target] * len(sizes)
         for group in range(len(sizes)):
-            assert (
-                np.ptp(counts[groups == group]) <= 1
-            )  # "sub" never repeats a row, "up" never omits one
+            # "sub" never repeats a row, and "up" never omits one.
+            assert np.ptp(counts[groups == group]) <= 1
         assert counts.max() <= 1 if balance == "sub" else counts.min() >= 1
 
 
@@ -223,7 +222,7 @@ def test_dfr_averages_the_coefficients_of_its_samples(balance: str, c: float) ->
     assert (ours.chosen["groups"], ours.chosen["rows_per_group"]) == (sizes.tolist(), of_group)
 
 
-def test_the_adapter_has_the_authors_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_adapter_uses_the_authors_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = dict[str, Any]()
     sizes = list[int]()
     sgd = torch.optim.SGD
@@ -244,7 +243,7 @@ def test_the_adapter_has_the_authors_settings(monkeypatch: pytest.MonkeyPatch) -
     assert (arguments, sizes) == ({"lr": 1e-3, "momentum": 0.9, "weight_decay": 5e-5}, [128, 1])
 
 
-def test_the_best_epoch_is_kept_and_patience_ends_training() -> None:
+def test_the_best_epoch_is_kept_and_training_stops_after_patience_runs_out() -> None:
     how: dict[str, Any] = {"rate": 0.01, "hidden": 16}
     best = fit("erm-adapter", TRAIN, epochs=12, **how)
     epoch = best.chosen["epoch"]
@@ -283,7 +282,7 @@ def solve(features: Tensor, labels: NDArray[np.int64], classes: int, **options: 
 
 
 def assert_same(ours: Head, weight: Any, bias: Any) -> None:
-    """Compare up to a bias shared by all classes, which has no effect and is not penalised."""
+    """Compare up to a bias that all classes share, which has no effect and is not penalised."""
     if len(weight) == 1:  # for two classes, scikit-learn stores the difference
         weight = np.r_[-weight, weight] / 2
         bias = np.r_[-bias, bias] / 2
@@ -347,7 +346,7 @@ def test_copies_chunks_and_scaling_do_not_matter(
 
 
 @pytest.mark.parametrize("penalty", ["l1", "l2"])
-def test_missing_convergence_is_reported(penalty: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lack_of_convergence_is_reported(penalty: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = data(2)
     with pytest.warns(VldebiasWarning, match="did not converge"):
         solve(x, y, 2, tolerance=0.0, penalty=penalty)

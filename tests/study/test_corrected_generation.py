@@ -1,4 +1,4 @@
-"""Test the figures of generated images that a judge labelled completely and people labelled in
+"""Test the figures for generated images that a judge labelled completely and people labelled in
 part."""
 
 from pathlib import Path
@@ -14,13 +14,12 @@ from vldebias.study import SharesTask
 from vldebias.study.inputs import Inputs
 from vldebias.utils.options import Options
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:people:vldebias.errors.SuspectInputWarning"
-)  # few labels
+# There are only a few labels.
+pytestmark = pytest.mark.filterwarnings("ignore:people:vldebias.errors.SuspectInputWarning")
 
 
 class Wrong(Reader):
-    """Mistake every second image that does not show a man for one."""
+    """Mistake every other image that does not show a man for one."""
 
     def predict(self, images: Any) -> dict[str, np.ndarray]:
         probabilities = super().predict(images)
@@ -29,7 +28,7 @@ class Wrong(Reader):
 
 
 def test_a_weighted_sample_is_corrected_by_its_weights(tmp_path: Path) -> None:
-    """People label all images that the judge labels as women and a fifth of the others, so
+    """People label all images that the judge labelled as women and a fifth of the others, so
     unweighted answers would be biased."""
     folder, shows = paint(tmp_path / "drawn", np.random.default_rng(3), images=20)
     truth = {path: (*GENDERS, "cannot tell")[shown[0]] for path, shown in shows.items()}

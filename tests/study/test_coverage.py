@@ -13,7 +13,7 @@ from vldebias.report.result import Result
 from vldebias.report.table import ENOUGH
 
 COMMITTED = Path(__file__).parents[2] / "eval" / "results" / "coverage.json"
-# Intervals whose coverage at the usual size is outside .92 to .98, as the page says.
+# Intervals whose coverage at the usual size is outside 0.92 to 0.98, as documented on the page.
 OUTSIDE = {
     ("means over prompts", "change of deviation_ratio", "two values, even in the mean"),
     ("means over prompts", "change of discrepancy", "two values, even in the mean"),
@@ -66,8 +66,11 @@ BY_NAME = {setting.name: setting for setting in study.SETTINGS}
 def test_intervals_have_their_nominal_coverage_unless_known_otherwise(
     setting: str, expected: dict[str, tuple[float, float]]
 ) -> None:
-    """Expect 0.95 +- 3 standard errors. The minimum of tied groups is biased downwards, for which
-    the upper end of the interval is corrected; Wilson intervals are corrected at the boundary."""
+    """Expect 0.95 plus or minus 3 standard errors.
+
+    The minimum of tied groups is biased downwards, and the upper end of its interval is corrected
+    for this. Wilson intervals are corrected at the boundary.
+    """
     coverage_of_interval = study.simulate(
         BY_NAME[setting], sets=300 if "one" in setting else 150, resamples=200
     )
@@ -95,8 +98,8 @@ def test_the_committed_simulation_supports_the_documentation() -> None:
     def covered(setting: str, interval: str) -> float:
         return committed.row(setting, "coverage", interval).value
 
-    # If groups tie, the percentile interval fails, since the worst group is selected again in each
-    # resample.
+    # If groups are tied, the percentile interval fails, because the worst group is selected again
+    # in each resample.
     for setting in ("two groups tied", "four groups tied", "fourteen groups tied"):
         for interval in ("worst_group", "gap"):
             assert covered(setting, interval) >= 0.92
@@ -107,7 +110,7 @@ def test_the_committed_simulation_supports_the_documentation() -> None:
 
 
 def test_committed_intervals_of_shares_have_their_nominal_coverage() -> None:
-    """All intervals except that of MaxSkew for a gallery of 100 with five images of the rarer
+    """This excludes the interval of MaxSkew for a gallery of 100 with five images from the rarer
     group, which resamples repeat."""
     result = Result.read(COMMITTED.with_name("coverage_shares.json"))
     rows = {
@@ -115,16 +118,15 @@ def test_committed_intervals_of_shares_have_their_nominal_coverage() -> None:
         for row in result.rows
         if row.metric == "coverage"
     }
-    assert len(rows) == 4 * (
-        3 * 2 * 3 + 2
-    )  # truths; 30, 100, 300 labels, counted or corrected: share, gap, MaxSkew
+    # Four truths; 30, 100 or 300 labels, counted or corrected; share, gap and MaxSkew.
+    assert len(rows) == 4 * (3 * 2 * 3 + 2)
     assert rows.pop(("2 values, skewed", "gallery of 100", "MaxSkew")) > 0.85
     assert min(rows.values()) >= 0.92
 
 
 def test_committed_intervals_of_every_kind_have_their_nominal_coverage_at_the_usual_size() -> None:
-    """Exceptions are listed in `intervals.md` and `eval/README.md`, in the tables generated from
-    the simulation."""
+    """Exceptions are listed in `intervals.md` and `eval/README.md`, in tables generated from the
+    simulation."""
     result = Result.read(COMMITTED.with_name("coverage_kinds.json"))
     usual = {
         (about.task, subset) for about in result.provenance for subset in about.settings["usual"]
@@ -142,7 +144,7 @@ def test_pages_mark_the_sizes_at_which_a_simulated_interval_undercovers() -> Non
     marked = set()
     for (what, metric), coverage in lowest.items():
         enough = math.inf
-        # From the largest size down, as long as the interval has its nominal coverage.
+        # Start at the largest size, and continue as long as the interval has its nominal coverage.
         for units in sorted(coverage, reverse=True):
             if coverage[units] < 0.92:
                 break
@@ -151,7 +153,7 @@ def test_pages_mark_the_sizes_at_which_a_simulated_interval_undercovers() -> Non
         marked.add((RESAMPLED[what], metric))
     assert {unit for unit, _ in marked} == ENOUGH.keys()
     assert len(marked) == 13
-    # Every kind with lower coverage at the usual size is among these.
+    # Every kind with lower coverage at the usual size is included here.
     assert {kind for kind, _, _ in OUTSIDE} <= RESAMPLED.keys()
 
 
@@ -177,5 +179,5 @@ def test_the_code_of_the_simulations_runs() -> None:
     assert len(kinds) == 7
     for scenario in coverage_verdicts.scenarios():
         verdicts, _ = coverage_verdicts.judged(scenario, np.random.default_rng(0), 12, 2)
-        # With twelve units, two samples may be equal; with the committed sizes, they never are.
+        # With twelve units, two samples may be equal. With the committed sizes, they never are.
         assert set(verdicts) <= {*coverage_verdicts.VERDICTS, "equal"}

@@ -40,7 +40,7 @@ def two_values(
 
 
 class TestReaders:
-    def test_the_neighbour_is_the_nearest_row_of_the_other_folds(self) -> None:
+    def test_the_neighbour_is_the_nearest_row_in_the_other_folds(self) -> None:
         rows, codes = two_values(200, gap=1.5)
         cosines = (rows @ rows.T).fill_diagonal_(-1).numpy()
         right = np.zeros(200)
@@ -52,8 +52,8 @@ class TestReaders:
     def test_random_labels_are_at_chance_and_an_attribute_is_not(self) -> None:
         rows, codes = two_values()
         read = [readable(rows, np.random.default_rng(i).permutation(codes)) for i in range(8)]
-        # Chance exceeds its own limit once in 20, and more than two of eight times in 0.6% of
-        # seeds.
+        # Accuracy exceeds the limit by chance once in 20 probes, and in more than two of eight
+        # probes for 0.6% of seeds.
         assert sum(probe.accuracy <= probe.limit for probe in read) >= 6
         reading = readable(rows, codes)
         assert 0.5 < reading.limit < 0.6 < 0.9 < reading.accuracy
@@ -67,8 +67,8 @@ class TestReaders:
         reading = readable(
             rng.standard_normal((600, 8)), rng.choice(3, 600, p=[0.7, 0.2, 0.1]), reader
         )
-        # Always predicting the most frequent value is right in 70%; balanced over the values, in a
-        # third.
+        # Always predicting the most frequent value is correct in 70% of cases, and in a third when
+        # balanced over the values.
         assert reading.accuracy == pytest.approx(1 / 3, abs=0.06)
         assert 1 / 3 < reading.limit < 1 / 3 + 0.1
 
@@ -96,7 +96,7 @@ class TestWrongLabels:
                 listed.confidence.to_numpy()[held], given_ - wrong_scores, atol=1e-4
             )
 
-    def test_changed_labels_come_first(self) -> None:
+    def test_rows_with_changed_labels_come_first(self) -> None:
         digits = load_digits()
         rng = np.random.default_rng(0)
         x = digits.data / 16.0
@@ -146,9 +146,10 @@ class TestMargins:
         spreads = np.array([k_variance(rows[codes == code].float()) for code in range(3)])
         steepest = [float(slope.norm(dim=1)[codes == code].max()) for code in range(3)]
         np.testing.assert_allclose(variance, spreads)
+        # Each class has 20 rows.
         np.testing.assert_allclose(
             values["kv_margin"], margin.detach() / np.mean(spreads * steepest)
-        )  # 20 rows per class
+        )
         np.testing.assert_allclose(values["kv_gn_margin"], values["gn_margin"] / np.mean(spreads))
 
     @settings(max_examples=15)
@@ -216,7 +217,7 @@ class TestDiagnose:
         assert cali.change[0] == pytest.approx(cali.value - none.value)
         assert result.row("diagnose", "class_probe", "cali", subset="smile").value > 0.9
 
-    def test_classes_that_are_points_have_margins_but_no_normalised_ones(self) -> None:
+    def test_point_classes_have_margins_but_no_normalised_margins(self) -> None:
         diagnosis = vldebias.diagnose(np.repeat(np.eye(5)[:2], 30, 0), ["a"] * 30 + ["b"] * 30)
         metrics = {row.metric for row in diagnosis.rows if np.isfinite(row.value)}
         assert (
@@ -281,7 +282,7 @@ class TestDiagnose:
             diagnosis.provenance[0].description
         )
 
-    def test_invalid_requests_are_refused(self, world: Any, clusters: Any) -> None:
+    def test_invalid_requests_are_rejected(self, world: Any, clusters: Any) -> None:
         for labels in (np.zeros(60, int), np.r_[np.zeros(56, int), 1, 1, 1, 1], np.arange(59)):
             with pytest.raises(InvalidInputError, match="labels"):
                 readable(clusters[0], labels)
@@ -299,7 +300,7 @@ class TestDiagnose:
             with pytest.raises(InvalidInputError, match=r"labels|colour|methods|300"):
                 vldebias.diagnose(world[0], **options)
 
-    def test_groups_are_counted_one_by_one_and_hidden_ones_come_from_texts(
+    def test_each_group_is_counted_and_hidden_groups_come_from_text(
         self, world: Any, result: Result
     ) -> None:
         data, texts = world
@@ -344,7 +345,7 @@ class TestDiagnose:
         classes = np.repeat([0, 1, 0, 1], (60, 60, 60, rows))
         groups = np.repeat([0, 0, 1, 1], (60, 60, 60, rows))
         features = np.random.default_rng(0).normal(size=(len(classes), 8))
-        features[:, 0] += 4 * (classes * (1 - groups))  # those of the second group look like zeros
+        features[:, 0] += 4 * (classes * (1 - groups))  # ones in the second group look like zeros
         description = vldebias.diagnose(features, classes, groups=groups).provenance[0].description
         assert (f"of {rows} images classified correctly" in description) == named
 
@@ -366,7 +367,7 @@ class TestDiagnose:
         assert first.startswith(f"  {worst.value:.2f} [")
         assert f"{worst.n['images']} images" in first
 
-    def test_a_page_answers_one_question_after_another(
+    def test_the_page_answers_one_question_after_the_other(
         self, result: Result, tmp_path: Path
     ) -> None:
         page = render(result, tmp_path / "page.html", run_folder=tmp_path).read_text()

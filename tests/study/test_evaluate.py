@@ -1,4 +1,4 @@
-"""Test `evaluate` and suites on embeddings: every method, labels in common formats, attachments of
+"""Test `evaluate` and suites on embeddings: every method, labels in common formats, attached
 models, and mistakes."""
 
 import itertools
@@ -40,7 +40,7 @@ SEX = GALLERY.column("gender").codes
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Write images, texts and a reference to separate files, with a suite that compares six
+    """Write images, text and a reference to separate files, with a suite that compares six
     methods."""
     save_embeddings(tmp_path / "images.npz", images())
     rows = texts()
@@ -141,9 +141,8 @@ def test_fitted_edits_and_methods_are_measured_next_to_named_ones(folder: Path) 
     result = run(folder, projections=(folder / "half",), methods=("cali",), lam=50.0)
     rows = [row for row in result.rows if row.method == "half"]
     expected = [result.row(row.task, row.metric, "cali", subset=row.subset).value for row in rows]
-    assert [row.value for row in rows] == pytest.approx(
-        expected, abs=1e-6
-    )  # the file stores the texts in float32
+    # The file stores the text embeddings in float32.
+    assert [row.value for row in rows] == pytest.approx(expected, abs=1e-6)
     assert rows
     fitted.save_pretrained(folder / "of a pipeline" / "text_encoder")
     with pytest.raises(InvalidInputError, match=r"\['text_encoder'\]"):
@@ -164,7 +163,7 @@ PROFESSIONS = few(load_prompts("professions-gender"))
 
 
 def of_miniature(model: object, **options: object) -> Result:
-    """Evaluate the packaged model on images that are noise."""
+    """Evaluate the packaged model on noise images."""
     rng = np.random.default_rng(0)
     dim = vldebias.load_host("miniature").host.text_projection.shape[1]
     labels = {"gender": np.array(["female", "male"])[rng.integers(2, size=60)]}
@@ -207,7 +206,8 @@ def test_without_methods_the_default_and_the_attachment_of_the_model_are_measure
 
 
 def images_of_both_values(model: object, tokenizer: object) -> np.ndarray:
-    """Return features (n, d) close to the texts that state a value, like images that show it."""
+    """Return features (n, d) close to prompts that state a value, like those of images that show
+    it."""
     stated = list(itertools.chain.from_iterable(PROFESSIONS.groups)) * 3
     rows = resolve(model, tokenizer=tokenizer).embed(stated, "joint").numpy()
     noise = np.random.default_rng(1).standard_normal(rows.shape)
@@ -231,7 +231,7 @@ def test_with_a_reference_the_edit_that_debias_attaches_is_measured(method: str)
     assert attached == named != [r.value for r in measured.rows if r.method == "none"]
 
 
-def test_prompts_to_embed_are_listed_and_missing_ones_named(folder: Path) -> None:
+def test_prompts_to_embed_are_listed_and_missing_prompts_are_named(folder: Path) -> None:
     assert sorted(cli("show", str(folder / "mine.yaml"), "--texts").splitlines()) == sorted(texts())
     rows = dict(list(texts().items())[4:])
     np.savez(
@@ -245,7 +245,7 @@ def test_prompts_to_embed_are_listed_and_missing_ones_named(folder: Path) -> Non
 
 
 @quiet
-def test_features_may_be_in_a_file_and_a_twentieth_of_them_are_checked(folder: Path) -> None:
+def test_features_may_be_in_a_file_and_five_percent_of_them_are_checked(folder: Path) -> None:
     how = {"prompts": {"gender": GENDER}, "methods": ["none"], "resamples": 5}
     in_memory, read = (
         evaluate(texts(), features, **how) for features in (images(), folder / "images.npz")
@@ -290,11 +290,11 @@ def test_a_model_by_name_embeds_a_folder_of_pictures(
 
 
 @pytest.mark.parametrize(("cosine", "n"), [(1.0, 60), (0.45, 60), (0.3, 60), (0.0, 20), (0.0, 19)])
-def test_features_with_the_mean_of_the_texts_are_accepted_as_the_same_model(
+def test_features_with_the_same_mean_as_the_text_are_accepted_as_the_same_model(
     cosine: float, n: int
 ) -> None:
-    """CLIP's photographs vary no more along a few queries than elsewhere; this alone does not
-    indicate another model."""
+    """CLIP photographs do not vary more along a few queries than elsewhere, so this alone does not
+    indicate a different model."""
     rng = np.random.default_rng(1)
     prompts = vldebias.load_prompts("professions-gender")
     mean, orthogonal = np.eye(64)[:2]
@@ -318,9 +318,9 @@ def test_features_with_the_mean_of_the_texts_are_accepted_as_the_same_model(
 
 
 @pytest.mark.parametrize("values", [(-1, 0, 1), (7, 70, 700), ("a", "b", "c"), (-1.0, 0.0, 1.0)])
-def test_the_figures_do_not_depend_on_the_names_of_the_values(values: tuple) -> None:
-    """Regression test: -1 was read as unknown, which removes a group of three. Next to 0, it is
-    ambiguous."""
+def test_figures_do_not_depend_on_the_value_names(values: tuple) -> None:
+    """Regression test: -1 used to be read as unknown, which removed a group of three. Next to 0, it
+    is ambiguous."""
     with pytest.warns(SuspectInputWarning, match="'-1'") if values[0] == -1 else nullcontext():
         result = measured(np.array(values)[JOB % 3])
     assert figures(result) == figures(measured((JOB % 3 + 1).tolist()))
@@ -349,7 +349,7 @@ def test_unknown_rows_are_excluded_and_counted(absent: object, unknown: object) 
 
 @quiet
 def test_groups_find_their_columns_by_name_and_exclude_unknown_rows() -> None:
-    """There are three columns: the classes match one, and the values of the attribute another."""
+    """Of the three columns, the classes match one, and the attribute values match another."""
     sexes = np.where(np.arange(len(SEX)) % 5 == 0, "?", np.array(["male", "female"])[SEX]).tolist()
     labels = {"job": torch.from_numpy(JOB), "split": GALLERY.column("split"), "gender": sexes}
     how = {"prompts": GENDER, "task": "groups", "methods": "cali", "resamples": 5}
@@ -408,7 +408,7 @@ def test_mistakes_in_notebooks_get_helpful_messages(change: dict) -> None:
     ],
     ids=["methods", "queries", "task"],
 )
-def test_values_of_another_type_are_refused_with_advice(
+def test_values_of_the_wrong_type_are_rejected_with_advice(
     options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=message):

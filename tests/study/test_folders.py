@@ -1,5 +1,5 @@
-"""Test folders of pictures with files that operating systems add: files that are not pictures are
-skipped and reported."""
+"""Test folders of pictures that contain files added by operating systems: other files are skipped
+and reported."""
 
 import shutil
 from pathlib import Path
@@ -38,7 +38,7 @@ def litter(folder: Path) -> None:
         (folder / name).write_bytes(MAC)
 
 
-def test_files_of_other_programs_change_no_row_and_no_group(people: Path) -> None:
+def test_files_from_other_programs_do_not_change_rows_or_groups(people: Path) -> None:
     clean = images_of_folder(people)
     litter(people)
     data = images_of_folder(people)
@@ -48,7 +48,7 @@ def test_files_of_other_programs_change_no_row_and_no_group(people: Path) -> Non
     assert len(data.about["files left out"]) == 8
 
 
-def test_a_result_first_reports_unread_files(people: Path) -> None:
+def test_a_result_begins_with_the_skipped_files(people: Path) -> None:
     def measured() -> Result:
         return vldebias.evaluate(
             "miniature",

@@ -1,4 +1,4 @@
-"""Test generation: figures of hand-painted images equal manual counts, and the full path runs on
+"""Test generation: figures for hand-painted images match manual counts, and the full path runs on
 the miniature."""
 
 from collections import Counter
@@ -110,7 +110,7 @@ def test_intersections_are_counted_as_separate_values(painted: Painted, parts: P
 
 
 @pytest.mark.parametrize("method", ["none", "cali", "cali, stated not kept"])
-def test_stated_prompts_are_correct_if_they_show_what_they_state(
+def test_images_of_stated_prompts_are_correct_if_they_show_the_stated_value(
     painted: Painted, parts: Parts, method: str
 ) -> None:
     drawn, shows = painted
@@ -180,13 +180,13 @@ def test_pictures_are_shown_side_by_side_by_job(painted: Painted, parts: Parts) 
 def test_the_prompt_that_got_worse_is_shown_next_to_the_images_without_the_method(
     tmp_path: Path,
 ) -> None:
-    """The images are even at first, then all of one gender: there is one row without and one with
-    the method. If nothing changed, there is no such picture."""
+    """The images are even at first and then all show one gender, so there is one row without and
+    one with the method. If nothing changed, there is no such picture."""
     made, _ = paint(tmp_path, np.random.default_rng(0), stated=False, images=20)
     unlucky = UNSEEN[1]
     for image in made:
         is_changed = image.concept == unlucky and image.variant == "cali"
-        # the same noise, and therefore the same position among the images of its prompt
+        # Images with the same noise have the same position among the images for the prompt.
         gender = 0 if is_changed else image.seed % 2
         job = JOBS.index(image.concept) if image.concept in JOBS else 0
         repaint(made, image, (gender, 0, job))
@@ -224,7 +224,7 @@ def test_prompts_without_known_images_count_most_and_are_reported(tmp_path: Path
 
 
 def test_prompts_of_one_concept_are_resampled_together(painted: Painted) -> None:
-    """Always showing men is right for one prompt of every concept, which is exactly half."""
+    """Always showing men is correct for one prompt in every concept, which is exactly half."""
     men = Judge(
         "men",
         {"gender": GENDERS},
@@ -238,7 +238,7 @@ def test_prompts_of_one_concept_are_resampled_together(painted: Painted) -> None
             assert figure.n == {"jobs": 4, "stated prompts": 8, "images each": 4}
 
 
-def test_invalid_settings_are_refused_before_anything_is_generated(
+def test_invalid_settings_are_rejected_before_anything_is_generated(
     painted: Painted, tmp_path: Path
 ) -> None:
     another = {"prompts": PromptSet("other", (("a man", "a woman"),))}
@@ -289,7 +289,7 @@ def test_generation_end_to_end_on_the_miniature(tmp_path: Path) -> None:
 
 
 def test_evaluate_generates_the_given_methods(tmp_path: Path) -> None:
-    """Methods are variants of the pipeline; without a folder for the images, nothing is
+    """Methods are variants of the pipeline. Without a folder for the images, nothing is
     generated."""
     tiny_set = make_prompt_set("one", {"male": ["male"], "female": ["female"]}, ["nurse"])
     fields = {
@@ -311,7 +311,7 @@ def test_evaluate_generates_the_given_methods(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*/*/*.png"))) == len(made) == 2 * 100
 
 
-def test_methods_and_saved_edits_of_users_are_variants(
+def test_user_methods_and_saved_edits_can_be_variants(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "mine"
@@ -409,9 +409,9 @@ def test_the_judge_of_a_suite_has_its_own_model_unless_the_user_chooses_one(
             task(judge=judge).prepare(used)
 
 
-def test_prompts_in_people_s_own_wording_are_measured(tmp_path: Path) -> None:
-    """All wordings of a concept form one row; the worst is shown next to the mean, and chance next
-    to the gap."""
+def test_prompts_in_custom_wording_are_measured(tmp_path: Path) -> None:
+    """All wordings of a concept form one row. The worst one is shown next to the mean, and chance
+    next to the gap."""
     drawn, shows = paint(
         tmp_path, np.random.default_rng(6), as_written=True, stated=False, stated_images=3, images=4
     )
@@ -432,16 +432,17 @@ def test_prompts_in_people_s_own_wording_are_measured(tmp_path: Path) -> None:
     )
     squares = rows["discrepancy_squared", "random", subset]
     assert squares.interval[0] < 0 < squares.interval[1]
-    assert squares.value == pytest.approx(0, abs=0.01)  # it has no bias
+    assert squares.value == pytest.approx(0, abs=0.01)  # the estimate is unbiased
     chance = rows["discrepancy", "random", subset]
     assert chance.interval[0] < chance.value < chance.interval[1]
     known = [
         (genders((drawn, shows), variant="none", concept=job, part="wordings") != UNKNOWN).sum()
         for job in UNSEEN
     ]
+    # This is the gap of a fair coin.
     assert chance.value == pytest.approx(
         np.mean([(1 / (np.pi * n)) ** 0.5 for n in known]), rel=0.1
-    )  # the gap of a fair coin
+    )
     assert ("recognised", "cali", subset) in rows, "the judge knows every concept"
     assert [name for metric, _, name in rows if metric == "unchanged"] == [
         f"prompts {kind}" for kind in OTHERS
@@ -454,8 +455,9 @@ def test_prompts_in_people_s_own_wording_are_measured(tmp_path: Path) -> None:
         assert rows["unchanged", "cali", f"prompts {kind}"].value == pytest.approx(share)
 
 
-def test_the_user_s_guidance_replaces_the_suite_s(tmp_path: Path) -> None:
-    """A guidance of 0 is a valid choice; pictures with another guidance need another plan."""
+def test_the_users_guidance_scale_overrides_the_suites(tmp_path: Path) -> None:
+    """A guidance scale of 0 is valid, and pictures with a different guidance scale need a separate
+    plan."""
     generation_task = task(prompts="professions-gender", variants={"cali": {"method": "cali"}})
     for scale in (0.0, 12.0):
         chosen_task = generation_task.with_options(Options(out=tmp_path, guidance=scale))

@@ -1,5 +1,5 @@
-"""Test grids: every cell equals what the pipeline generates with its method and seed, with names
-and seeds next to the cells."""
+"""Test grids: every cell equals what the pipeline generates with its method and seed, and names and
+seeds are next to the cells."""
 
 import sys
 from pathlib import Path
@@ -49,7 +49,7 @@ def assert_drawn(
     assert np.abs(shown.astype(int) - np.asarray(expected).astype(int)).max() <= 1
 
 
-def test_a_grid_of_a_search_shows_the_top_results_of_each_method(tmp_path: Path) -> None:
+def test_a_search_grid_shows_the_top_results_of_each_method(tmp_path: Path) -> None:
     images = open_world("portraits", n=60)
     loaded = vldebias.load_host("miniature")
     how = {"images": images, "texts": "A photo of a nurse.", "methods": ["none", "rerank"]}
@@ -87,9 +87,8 @@ def test_cells_equal_what_the_pipeline_generates_with_each_method() -> None:
     assert attachment_of(pipe) is None
     named = np.asarray(picture)[HEAD:, :LABEL].reshape(6, CELL + GAP, -1)
     assert (named[:, :34].min(axis=(1, 2)) < 128).all()  # each row has the name of its method
-    assert (
-        (named[:, 34:].min(axis=(1, 2)) < 200) == [True, False, False] * 2
-    ).all()  # and a text has the name of its prompt
+    # A label shows the prompt.
+    assert ((named[:, 34:].min(axis=(1, 2)) < 200) == [True, False, False] * 2).all()
     options = {"by name": {}, "as an edit": {"lam": 5}}
     for j, name in enumerate(methods):
         if name != "as it is":
@@ -102,7 +101,7 @@ def test_cells_equal_what_the_pipeline_generates_with_each_method() -> None:
             attachment.remove()
 
 
-def test_invalid_grids_are_refused() -> None:
+def test_invalid_grids_are_rejected() -> None:
     pipe = sd()
     with pytest.raises(InvalidInputError, match="seeds"):
         grid(pipe, gender(), seeds=[])
@@ -112,13 +111,14 @@ def test_invalid_grids_are_refused() -> None:
         grid(pipe, gender(), texts=[TEXT])
 
 
-def test_default_texts_are_the_class_prompts_of_the_set() -> None:
+def test_the_class_prompts_of_the_set_are_the_default_texts() -> None:
     picture = grid(load_pipeline(), "professions-gender", methods=["none"], seeds=range(2), steps=1)
     assert picture.height == HEAD + 4 * (CELL + GAP)  # four unseen professions
 
 
 def test_prompts_are_balanced_over_all_images_instead_of_by_batch() -> None:
-    """Otherwise, with batches of one image, each would be assigned a value separately."""
+    """With batches of one image, balancing by batch would assign a value to each image
+    separately."""
     how = {"seeds": range(4), "texts": TEXT, "batch_size": 3, **FAST}
     picture = grid(load_pipeline(), "professions-gender", methods=["balanced-prompts"], **how)
     pipe = load_pipeline()  # an attachment does not keep its host alive

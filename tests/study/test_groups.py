@@ -1,4 +1,4 @@
-"""Test GroupsTask: figures against other libraries and naive versions, laws of its intervals,
+"""Test GroupsTask: figures against other libraries and naive versions, properties of its intervals,
 counts and errors."""
 
 import io
@@ -29,7 +29,7 @@ from vldebias.study.tasks.images import fit_method
 from vldebias.utils.options import Options
 from vldebias.utils.progress import Progress
 
-silent = ("ClassSignalWarning", "SuspectInputWarning")  # images and texts are noise here
+silent = ("ClassSignalWarning", "SuspectInputWarning")  # images and text are noise here
 pytestmark = [pytest.mark.filterwarnings(f"ignore::vldebias.errors.{name}") for name in silent]
 METHODS = ("none", "orth", "cali", "orth-cali")
 GROUPS = ("landbird/land", "landbird/water", "waterbird/land", "waterbird/water")
@@ -71,7 +71,7 @@ def test_figures_match_other_libraries(method: str) -> None:
 
 
 def test_the_unedited_model_is_also_measured_at_its_median() -> None:
-    """The threshold depends on no label, and its assumption is stated."""
+    """The threshold does not depend on labels, and its assumption is stated."""
     test = birds(noise=2.0)
     part = evaluate(test)[0]
     margin = np.diff(scores_of(test, "none").numpy(), axis=1)[:, 0]
@@ -91,7 +91,7 @@ def test_the_unedited_model_is_also_measured_at_its_median() -> None:
     )
 
 
-def test_areas_are_shares_of_ordered_pairs_and_are_invariant_to_shifts_of_a_value() -> None:
+def test_auroc_is_the_share_of_ordered_pairs_and_invariant_to_shifts_of_a_value() -> None:
     test = birds(600, noise=1.0)
     part = evaluate(test, resamples=300)[0]
     margin = np.diff(scores_of(test, "none").numpy(), axis=1)[:, 0]
@@ -108,7 +108,7 @@ def test_areas_are_shares_of_ordered_pairs_and_are_invariant_to_shifts_of_a_valu
     ] == pytest.approx(row.value)
 
 
-def test_cosines_of_class_prompts_are_means_over_the_texts_of_a_value() -> None:
+def test_class_prompt_cosines_are_means_over_the_prompts_of_a_value() -> None:
     part = evaluate(birds(40), resamples=2)[1]
     side = texts()
     rows = torch.nn.functional.normalize(
@@ -183,7 +183,7 @@ def test_unknown_rows_are_counted_and_excluded_and_an_empty_group_has_no_figure(
     label[:7] = UNKNOWN
     place[5:20] = UNKNOWN
     broken = test.features.copy()
-    broken[:20] = np.nan  # excluded images are not even read
+    broken[:20] = np.nan  # excluded images are never read
     holes = replace(
         test,
         features=broken,
@@ -201,7 +201,7 @@ def test_unknown_rows_are_counted_and_excluded_and_an_empty_group_has_no_figure(
     }
     facts = part.provenance.settings["data"]
     assert (facts["data"], facts["images per group"]["landbird/water"]) == ("made up", 0)
-    inside[np.flatnonzero(~inside)[0]] = True  # now it has one image
+    inside[np.flatnonzero(~inside)[0]] = True  # now it contains one image
     part = evaluate(test[inside], group_weights=dict.fromkeys(GROUPS, 1.0))[0]
     assert cell(part, "gap", "none").n["smallest group"] == 1
 
@@ -229,7 +229,7 @@ def test_lam_strength_and_edits_affect_the_figures() -> None:
 
 
 def ordered(scores: np.ndarray, positive: np.ndarray) -> float:
-    """Return the share of correctly ordered pairs of a positive and a negative row; a tie counts
+    """Return the share of correctly ordered pairs of a positive and a negative row. A tie counts as
     half."""
     return float((np.sign(scores[positive][:, None] - scores[~positive]) + 1).mean() / 2)
 
@@ -265,7 +265,7 @@ def test_resamples_by_covariance_match_resampled_rows() -> None:
     assert np.ptp(np.quantile(moved, ends)) > 0.02, "the tolerance is smaller than the widths"
 
 
-def test_the_variance_of_an_area_is_delong_s_and_a_value_with_one_class_has_none() -> None:
+def test_auroc_variance_matches_delong_and_is_undefined_for_a_value_with_one_class() -> None:
     positive = np.arange(6) < 3
     scores = np.array([0.4, 0.6, 0.9, 0.3, 0.5, 0.2])
     _, draws, _ = worst_areas(
@@ -334,7 +334,7 @@ def test_a_baseline_that_cannot_be_fitted_is_reported_and_the_others_are_measure
     assert f"birds: {sentence}" in progress.console.file.getvalue()
 
 
-def test_no_lambda_is_swept_if_the_user_s_methods_do_not_take_one(tmp_path: Path) -> None:
+def test_lambda_is_not_swept_if_the_users_methods_do_not_take_it(tmp_path: Path) -> None:
     suite_task = GroupsTask(
         name="birds", title="Birds", prompts=PROMPTS, label="label", spurious="place", lams=(0, 10)
     )
@@ -344,7 +344,7 @@ def test_no_lambda_is_swept_if_the_user_s_methods_do_not_take_one(tmp_path: Path
         assert [name for name in chosen.methods if name in methods] == list(methods)
 
 
-def test_images_from_another_space_warn() -> None:
+def test_images_from_a_different_space_warn() -> None:
     turn = np.linalg.qr(np.random.default_rng(0).normal(size=(DIM, DIM)))[0]
     with pytest.warns(SuspectInputWarning, match="unaligned"):
         evaluate(replace(birds(), features=birds().features @ turn), resamples=2)
@@ -372,8 +372,7 @@ def test_errors_name_the_invalid_argument(changes: dict[str, Any]) -> None:
 
 
 def test_lambda_is_selected_by_the_worst_group_on_the_val_split_only() -> None:
-    """If another lambda is best on the val split than on the test split, the one for val is
-    selected."""
+    """If different lambdas are best on the val and test splits, the one for val is selected."""
     lams = (0, 10, 1000)
     test = birds()
     chosen = []
@@ -403,7 +402,7 @@ def test_lambda_is_selected_by_the_worst_group_on_the_val_split_only() -> None:
 
 def test_methods_are_compared_with_the_median_threshold_on_the_same_images() -> None:
     test = birds(noise=2.0)
-    # Classes are uneven, so that the median differs from the model's own threshold.
+    # Classes are uneven, so the median differs from the model's own threshold.
     test = test[(test.column("label").codes == 0) | (np.arange(len(test)) % 2 == 0)]
     part = evaluate(test, resamples=2000)[0]
     true = test.column("label").codes
@@ -413,7 +412,7 @@ def test_methods_are_compared_with_the_median_threshold_on_the_same_images() -> 
     drawn = np.random.default_rng(1).integers(len(test), size=(2000, len(test)))
 
     def lowest(right: np.ndarray) -> np.ndarray:
-        """Return the accuracy of the worst group in each resample of images."""
+        """Return the accuracy of the worst group in each resample of the images."""
         means = [
             (right[drawn] * (groups[drawn] == group)).sum(1) / (groups[drawn] == group).sum(1)
             for group in range(4)

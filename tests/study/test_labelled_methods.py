@@ -1,5 +1,5 @@
-"""Test methods that learn from labelled images, and edits of images, in every evaluator: labels,
-sides, cost."""
+"""Test methods that learn from labelled images, and image edits, in every evaluator: labels, sides,
+cost."""
 
 from pathlib import Path
 
@@ -52,7 +52,7 @@ def test_rows_distinguish_true_from_zero_shot_labels(result: Result) -> None:
     assert (protocol.methods["bend-vlm"]["side"], protocol.n["reference images"]) == ("text", 100)
 
 
-def test_an_edit_of_images_changes_their_cosine_but_not_that_of_queries(
+def test_an_image_edit_changes_image_cosines_but_not_query_cosines(
     result: Result,
 ) -> None:
     moved = {row.method: row.value for row in result.rows if row.metric == "image_cosine"}
@@ -89,12 +89,12 @@ def test_groups_support_them_and_a_saved_edit_gives_the_same_figures(tmp_path: P
         assert all(row.uses_labels for row in rows)
 
 
-def test_rows_in_the_gallery_are_excluded_from_a_reference_which_must_have_others() -> None:
+def test_gallery_rows_are_excluded_from_a_reference_which_needs_other_rows() -> None:
     rng = np.random.default_rng(0)
     reference, measured = (rng.normal(size=(n, 6)).astype(np.float32) for n in (60, 50))
     measured[10:20] = measured[0]
     reference[[3, 7, 59]] = measured[[0, 49, 12]]
-    # Equal except for one number, so it is a different image.
+    # They are equal except for one number, so this is a different image.
     reference[5] = measured[1]
     reference[5, 0] += np.float32(1e-3)
     kept, counts = disjoint(Embeddings.from_arrays(reference), Embeddings.from_arrays(measured))
@@ -115,7 +115,6 @@ def test_the_gallery_can_be_its_own_reference_without_labels() -> None:
     )
     with pytest.raises(InvalidInputError, match="leace would learn from their labels"):
         disjoint(gallery, gallery, methods=["equalise", "leace"])
-    blind, _ = disjoint(
-        Embeddings.from_arrays(rows), gallery, methods=["leace"]
-    )  # it then uses zero-shot labels
+    # It then uses zero-shot labels.
+    blind, _ = disjoint(Embeddings.from_arrays(rows), gallery, methods=["leace"])
     assert blind is not None

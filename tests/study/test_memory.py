@@ -1,4 +1,4 @@
-"""Test that evaluating millions of images needs only one block in addition to the features."""
+"""Test that evaluating millions of images only needs one block in addition to the features."""
 
 import subprocess
 import sys
@@ -76,7 +76,7 @@ for task in columns:
 @pytest.mark.slow
 @pytest.mark.skipif(not PEAK.exists(), reason="the peak of a process is read from /proc")
 def test_an_evaluation_needs_one_block_in_addition_to_its_features() -> None:
-    """Measure the memory of retrieval and of groups in a single process."""
+    """Measure the memory used by retrieval and by groups in a single process."""
     command = [sys.executable, "-c", MEASURE]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""Test the estimated time of the paper's tables, with a fake clock, and their rows next to the
+"""Test the estimated time for the paper's tables, with a fake clock, and their rows next to the
 published figures."""
 
 from io import StringIO
@@ -23,7 +23,7 @@ from vldebias.utils.progress import SILENT, Progress
 def test_the_estimate_multiplies_a_timed_sample(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The clock advances by two seconds per step and image; a split of 50 has no sample of 128."""
+    """The clock advances by two seconds per step and image. A split of 50 has no sample of 128."""
     now = [100.0]
     sizes = []
 
@@ -79,7 +79,7 @@ def test_generated_people_are_compared_with_published_figures(tmp_path: Path) ->
     assert deviation.published == 0.16
 
 
-def test_missing_parts_are_skipped_and_measured_ones_are_kept(
+def test_missing_parts_are_skipped_and_measured_parts_are_kept(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
     with pytest.raises(InvalidInputError, match="celebs"):
@@ -89,7 +89,7 @@ def test_missing_parts_are_skipped_and_measured_ones_are_kept(
         (f"expected {runs[0].suite.needs}", False),
         ("", True),
     ]
-    (tmp_path / "celeba").mkdir()  # each in a folder with its name, or all in one
+    (tmp_path / "celeba").mkdir()  # each in a folder with its name, or all in one folder
     assert str(tmp_path / "celeba") in plan(tmp_path, ["celeba"])[0].missing
     caches = list[Any]()
     loaded = list[Any]()

@@ -1,4 +1,4 @@
-"""Test human labels of generated images: the sample that people label, and the resulting
+"""Test human labels for generated images: the sample that people label, and the resulting
 figures."""
 
 from io import StringIO
@@ -22,7 +22,7 @@ MODEL = {"pipeline": "Tiny", "fingerprint": None}
 
 @pytest.fixture
 def task() -> PeopleTask:
-    """Return the task of the suite, with two images of each profession."""
+    """Return the suite's task, with two images per profession."""
     (by_gender, _) = load_suite("human").tasks
     assert isinstance(by_gender, PeopleTask)
     return by_gender.model_copy(update={"images": 2, "resamples": 20})
@@ -63,7 +63,7 @@ def test_without_answers_the_command_that_opens_the_page_is_shown(
 def test_answers_yield_discrepancy_and_agreement(
     task: PeopleTask, sample: GeneratedImages, tmp_path: Path
 ) -> None:
-    """Without the method, all images show men; with it, half of them show women. The gaps are
+    """Without the method, all images show men. With it, half of them show women. The gaps are
     sqrt(1/2) and 0."""
     log = AnnotationLog(tmp_path / "answers.jsonl")
     for number, image in enumerate(sample):

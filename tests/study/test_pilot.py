@@ -1,5 +1,5 @@
-"""Test the pilot of an audit: the number of images for an interval width, prompts, counts,
-resumption."""
+"""Test the pilot of an audit: the number of images for an interval width, the prompts, the counts,
+and resuming."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,14 +62,14 @@ def pipe() -> Loaded:
 PROMPTS = ["A photo of a nurse.", "A photo of a mechanic."]
 
 
-def test_counts_are_the_judge_s_and_images_are_not_generated_again(
+def test_counts_come_from_the_judge_and_images_are_not_generated_again(
     pipe: Loaded, tmp_path: Path
 ) -> None:
     judged = []
 
     def predict(images: Sequence[Any]) -> dict[str, np.ndarray]:
         judged.append(len(images))
-        # Three of each four images show women; the last cannot be determined.
+        # Three out of four images show women, and the last one cannot be determined.
         rows = np.tile([[0.05, 0.95], [0.1, 0.9], [0.0, 1.0], [0.5, 0.4]], (len(images) // 4, 1))
         return {"gender": rows}
 
@@ -85,7 +85,7 @@ def test_counts_are_the_judge_s_and_images_are_not_generated_again(
     assert (counts.model == "miniature").all()
     times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.png")}
     assert len(times) == 8
-    next(iter(times)).unlink()  # as an interrupted run leaves it
+    next(iter(times)).unlink()  # as left by an interrupted run
     assert measured().equals(counts)
     now = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.png")}
     assert [path for path in times if now[path] != times[path]] == [next(iter(times))]
@@ -96,7 +96,7 @@ def test_counts_are_the_judge_s_and_images_are_not_generated_again(
     assert {row.value for row in result.rows} == {0.0}
 
 
-def test_a_judge_of_another_attribute_is_refused_before_anything_is_generated(
+def test_a_judge_of_a_different_attribute_is_rejected_before_anything_is_generated(
     pipe: Loaded, tmp_path: Path
 ) -> None:
     with pytest.raises(InvalidInputError, match="judge miniature judge reads"):

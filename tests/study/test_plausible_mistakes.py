@@ -1,4 +1,4 @@
-"""Test 98 plausible calls, most of them mistakes: each mistake triggers its message, and correct
+"""Test 98 plausible calls, most of them mistakes. Each mistake triggers its message, and correct
 calls trigger none."""
 
 import copy
@@ -53,8 +53,8 @@ ROW = np.arange(N)[:, None]
 
 @cache
 def world() -> SimpleNamespace:
-    """Return the miniature and images derived from its texts, so that figures are meaningful:
-    people and birds."""
+    """Return the miniature and images derived from its text, so that figures are meaningful: people
+    and birds."""
     model, _, tokenizer = load_clip()
 
     @torch.no_grad()
@@ -80,7 +80,7 @@ def world() -> SimpleNamespace:
 
 
 def ev(**options: Any) -> Any:
-    """Call `evaluate` for people with the changes of a case; functions receive the features."""
+    """Call `evaluate` for people with the changes in a case. Functions receive the features."""
     w = world()
     images = options.pop("images", w.people)
     fields = {
@@ -158,7 +158,7 @@ def randn(*shape: int) -> torch.Tensor:
 
 @torch.no_grad()
 def tuned_model(tuned: float) -> Any:
-    """Return the miniature with all weights slightly larger, or with one weight changed."""
+    """Return the miniature with all weights slightly larger or with one weight changed."""
     copied = copy.deepcopy(world().model)
     for parameter in copied.parameters():
         parameter.mul_(1 + tuned if parameter.ndim > 1 else 1)
@@ -361,7 +361,7 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
         REFUSED,
         "expected top, the fraction",
     ),
-    # models; a text tower accepts any text, and does not reveal which languages it was trained on
+    # models: a text tower accepts any text and does not reveal its training languages
     ("prompts in German", lambda: fit(prompts=GERMAN), SILENT, ""),
     ("prompts of another attribute", lambda: ev(prompts="race"), WARNED, "between the classes"),
     (
@@ -394,8 +394,8 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
         WARNED,
         "which model it was fitted",
     ),
-    # the formula is valid in any unit, with lam in 1 / length squared; when attached, it warns like
-    # any raw edit
+    # The formula is valid in any unit, with lam in 1 / length squared. When attached, it warns like
+    # any raw edit.
     ("fit of pairs that are not normalised", lambda: fit_pairs(randn(9, 2, 128) * 100), SILENT, ""),
     ("fit of pairs (2, n, d)", lambda: fit_pairs(randn(2, 9, 128)), REFUSED, "(n, 2, d)"),
     (
@@ -581,7 +581,7 @@ def test_at_most_five_mistakes_pass_silently() -> None:
 
 
 def test_outputs_of_a_relu_and_repeated_rows_are_not_accepted_as_embeddings() -> None:
-    """After a ReLU, half of the numbers are 0 and none is negative. A tenth of the rows counts as
+    """After a ReLU, half of the numbers are 0 and none are negative. A tenth of the rows counts as
     few."""
     rows = RNG.normal(size=(N, 16))
     few_, enough = (rows[np.arange(N) % different] for different in (20, 21))

@@ -1,4 +1,4 @@
-"""Test the quickstart end to end on the packaged weights, at a small size, and the committed result
+"""Test the quickstart end to end on the packaged weights at a small size, and the committed result
 behind the README."""
 
 import json
@@ -37,7 +37,7 @@ def test_a_second_run_reuses_everything(tmp_path: Path) -> None:
     assert {"photographs gender", "birds", "portraits gender", "generation gender"} <= {
         row.task for row in result.rows if row.change
     }
-    # The same renders give the same figures; a new metric is not in the committed result.
+    # The same renders give the same figures. A new metric is missing from the committed result.
     committed = {
         (row.task, row.metric, row.method): row.value
         for row in Result.read(COMMITTED).rows
@@ -59,7 +59,7 @@ def test_a_second_run_reuses_everything(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.ReferenceWarning")  # the reference is noise
-@pytest.mark.filterwarnings("ignore::vldebias.errors.AutoDeclinedWarning")  # texts only
+@pytest.mark.filterwarnings("ignore::vldebias.errors.AutoDeclinedWarning")  # text only
 def test_the_default_row_is_what_debias_attaches() -> None:
     model, _, tokenizer = load_clip()
     host = resolve(model, tokenizer=tokenizer)
@@ -73,7 +73,7 @@ def test_the_default_row_is_what_debias_attaches() -> None:
     ):
         assert task.methods[1:] == names
         stated = list(chain.from_iterable(prompts.groups)) * 3
-        rows = host.embed(stated, "joint")  # like embeddings of images that show a value
+        rows = host.embed(stated, "joint")  # similar to embeddings of images that show a value
         noise = torch.randn(rows.shape, generator=torch.Generator().manual_seed(0))
         reference = rows + 0.02 * noise
         for name in names:
@@ -115,7 +115,7 @@ def test_the_committed_result_uses_the_packaged_suite_and_weights() -> None:
     assert committed["generation gender"].matches(Fingerprint(**drawn))
 
 
-def test_the_weights_of_the_groups_match_the_training_renders() -> None:
+def test_group_weights_match_the_training_renders() -> None:
     (birds,) = [task for task in load_suite("quickstart").tasks if task.name == "birds"]
     land, water = (share / 2 for share in LEAN.correlation)
     expected = {"landbird/land": land, "landbird/water": 0.5 - land, "waterbird/land": 0.5 - water}

@@ -1,4 +1,4 @@
-"""Test records of generated images: counts, subjects of the protocol, human labels."""
+"""Test records of generated images: counts, protocol subjects, human labels."""
 
 import json
 from datetime import UTC, datetime
@@ -45,8 +45,8 @@ def made(tmp_path: Path) -> GeneratedImages:
 
 
 def codes_of(made: GeneratedImages) -> np.ndarray:
-    """Return codes for ten images of each prompt: under "none", seven show women, two men, and one
-    is unknown; under "cali", all show men."""
+    """Return the codes for ten images per prompt. Under "none", seven show women, two show men, and
+    one is unknown. Under "cali", all show men."""
     codes = []
     for image in made:
         of_none = 1 if image.seed < 7 else 0 if image.seed < 9 else -1
@@ -95,7 +95,7 @@ def answer(image: str, annotator: str, value: str, weight: float | None = None) 
     return json.dumps(content) + "\n"
 
 
-def test_human_labels_are_counted_by_the_judge_s_answer(made: GeneratedImages) -> None:
+def test_human_labels_are_counted_by_judge_answer(made: GeneratedImages) -> None:
     record = record_of_images(
         made, Labels(codes_of(made), VALUES), attribute="gender", judge=JUDGE, model="model"
     )
@@ -130,7 +130,7 @@ def test_human_labels_are_counted_by_the_judge_s_answer(made: GeneratedImages) -
         with_labels(record, made.folder, [other])
 
 
-def test_a_suite_writes_a_record_of_every_method(tmp_path: Path) -> None:
+def test_a_suite_writes_a_record_for_every_method(tmp_path: Path) -> None:
     painted, _ = paint(tmp_path, np.random.default_rng(5))
     task(attributes=["gender"], noun="jobs").measure(painted.folder, Reader())
     records = {path.stem: Record.read(path) for path in (tmp_path / RECORDS).glob("*.json")}

@@ -1,4 +1,4 @@
-"""Test the row "rerank" of retrieval tables, which uses zero-shot labels and no edit."""
+"""Test the "rerank" row of retrieval tables, which uses zero-shot labels and no edit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ K = 40
 
 @pytest.fixture(scope="module")
 def world() -> dict[str, Any]:
-    """Return texts and images with a gender direction, in which every query leans to one side."""
+    """Return text and images with a gender direction, in which every query leans towards one
+    side."""
     rng = np.random.default_rng(0)
     gender = rng.normal(size=D)
     gender /= np.linalg.norm(gender)
@@ -131,7 +132,7 @@ def test_any_edit_can_precede_a_reranking(world: dict[str, Any]) -> None:
     assert Rerank("difference").with_images().name == "difference+equalise+rerank"
 
 
-def test_every_metric_of_rankings_and_the_costs_are_measured(result: Result) -> None:
+def test_every_ranking_metric_and_cost_is_measured(result: Result) -> None:
     metrics = {row.metric for row in result.rows if row.method == "rerank" and not row.subset}
     for name in ("max_skew", "min_skew", "ndkl", "mpr", "awrf", "kept"):
         assert f"{name}@{K}" in metrics
@@ -141,7 +142,7 @@ def test_every_metric_of_rankings_and_the_costs_are_measured(result: Result) -> 
 
 
 def test_each_resample_is_reranked() -> None:
-    """Each label keeps its places in every resample, as in the gallery itself."""
+    """In every resample, each label keeps the places it has in the gallery."""
     rng = np.random.default_rng(0)
     labels = rng.integers(2, size=600)
     members = [np.flatnonzero(labels == label) for label in (0, 1)]
@@ -158,7 +159,7 @@ def test_each_resample_is_reranked() -> None:
     assert (labels[order][plain].sum(axis=1) != 15).any()
 
 
-def test_shares_of_the_gallery_are_used_if_they_are_the_prior(world: dict[str, Any]) -> None:
+def test_gallery_shares_are_used_if_they_are_the_prior(world: dict[str, Any]) -> None:
     rows = np.flatnonzero((np.arange(N) % 2 == 1) | (np.arange(N) % 6 == 0))
     found = vldebias.evaluate(
         world["texts"],

@@ -35,9 +35,8 @@ from vldebias.study.tasks.retrieval import Gallery, RetrievalTask, relevance
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning"),
-    pytest.mark.filterwarnings(
-        "ignore::vldebias.errors.SuspectInputWarning"
-    ),  # images and texts are noise here
+    # Images and text are noise here.
+    pytest.mark.filterwarnings("ignore::vldebias.errors.SuspectInputWarning"),
 ]
 JOBS = ("doctor", "nurse", "pilot", "police officer", "officer")
 QUERIES = tuple(f"A photo of a {job}." for job in JOBS)
@@ -64,8 +63,8 @@ TEXTS = TextTable(dict(zip(PROMPTS, ROWS, strict=True)), "made up")
 
 
 def make_gallery(empty: int = 0) -> Embeddings:
-    """Return images close to their captions, some of which are shared by several images; some
-    labels are unknown."""
+    """Return images close to their captions, some of which several images share. Some labels are
+    unknown."""
     rng = np.random.default_rng(0)
     gender = rng.integers(2, size=N)
     tone = rng.integers(3, size=N)
@@ -192,9 +191,9 @@ def test_intervals_over_images_describe_the_gallery() -> None:
             (b[0] - a[0], *recentred_interval(b[0] - a[0], b[1:] - a[1:]))
         )
     assert cell(queries, metric, "cali").interval != cell(images, metric, "cali").interval
-    exact = cell(images, "query_cosine", "cali")  # with fixed queries, no image changes it
+    exact = cell(images, "query_cosine", "cali")  # queries are fixed, so no image changes it
     assert exact.interval == (exact.value, exact.value)
-    for query in QUERIES:  # the figure of a single query is about images in both cases
+    for query in QUERIES:  # with a single query, the figure is resampled over images in both cases
         assert cell(queries, metric, "cali", query) == cell(images, metric, "cali", query)
 
 
@@ -229,10 +228,11 @@ def test_recall_agrees_with_torchmetrics(method: str, k: int) -> None:
     is_caption = torch.nn.functional.one_hot(code, len(CAPTIONS))
     image = torch.arange(N)[:, None]
     recalls = []
+    # There is one query for each image.
     ways = {
         "image to text": (scores, is_caption),
         "text to image": (scores.T[code], is_caption.T[code]),
-    }  # a query for each image
+    }
     for way, (queries, relevant) in ways.items():
         hits = RetrievalHitRate(top_k=k)(
             queries.flatten(), relevant.flatten(), image.expand_as(queries).flatten()
@@ -244,11 +244,9 @@ def test_recall_agrees_with_torchmetrics(method: str, k: int) -> None:
     assert both.n == {"images": N, "captions": len(set(GALLERY.captions))}
 
 
-def test_images_with_the_same_caption_are_resampled_together_and_those_without_are_excluded() -> (
-    None
-):
-    """From text to image, images of a caption are hit or missed together: there are as many units
-    as captions, so intervals are wide."""
+def test_images_that_share_a_caption_are_resampled_together() -> None:
+    """From text to image, images with the same caption are hit or missed together. There are as
+    many units as captions, so intervals are wide."""
     (part,) = evaluate(GALLERY, resamples=4000)
     row = cell(part, "recall@1", "none", "text to image")
     captions = sorted(set(GALLERY.captions))
@@ -283,10 +281,11 @@ def test_accuracy_matches_scikit_learn(method: str) -> None:
         {"images": N - 5, "without a label": 5},
     )
     assert mean.interval[0] < mean.value < mean.interval[1]
+    # The attribute's own column is not used.
     assert {f.subset for f in part.rows if f.metric == "accuracy"} == {
         "",
         *CLASSES,
-    }  # not the attribute's own column
+    }
 
 
 def test_precision_counts_the_images_named_by_the_query() -> None:
@@ -309,7 +308,7 @@ def test_precision_counts_the_images_named_by_the_query() -> None:
 def test_precision_needs_a_label_column_that_queries_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Captions and a column that every query names are part of the gallery; a cosine is not a
+    """Captions and a column that every query names are part of the gallery. A cosine is not a
     utility."""
     skews = {f"{name}@{K}" for name in ("max_skew", "min_skew", "ndkl", "mpr", "awrf", "kept")}
     skews.add("query_cosine")
@@ -332,7 +331,9 @@ def test_precision_needs_a_label_column_that_queries_name(
 
 
 @pytest.mark.parametrize("resample", ["queries", "images"])
-def test_hits_kept_are_those_of_each_value_before_and_after_the_edit(resample: str) -> None:
+def test_kept_hits_are_the_overlap_before_and_after_the_edit_averaged_over_values(
+    resample: str,
+) -> None:
     (part,) = evaluate(methods=["cali"], resample=resample)
     first = K // 2
     codes = GALLERY.labels["gender"].codes
@@ -466,14 +467,14 @@ NOBODY = {**GALLERY.labels, "nobody": Labels(np.full(N, UNKNOWN), ("a", "b"))}
     ),
     error=ValueError,
 )
-def test_invalid_inputs_of_retrieval_are_refused(options: dict) -> None:
+def test_invalid_retrieval_inputs_are_rejected(options: dict) -> None:
     evaluate(**options)
 
 
 @st.composite
 def problems(draw: st.DrawFn) -> tuple[np.ndarray, Labels, int]:
-    """Draw scores (q, n) with ties, labels with at least two groups, some of which may have no
-    image, and k."""
+    """Draw scores (q, n) with ties, labels with at least two groups, some of which may be empty,
+    and k."""
     q = draw(st.integers(1, 3))
     n = draw(st.integers(2, 20))
     scores = np.array(
@@ -484,20 +485,22 @@ def problems(draw: st.DrawFn) -> tuple[np.ndarray, Labels, int]:
 
 
 @given(problems(), st.sampled_from(["uniform", "dataset"]))
-def test_galleries_and_resamples_have_the_skew_of_the_naive_functions(problem, prior: str) -> None:
+def test_skew_of_galleries_and_resamples_matches_naive_functions(problem, prior: str) -> None:
     scores, labels, k = problem
     gallery = Gallery(labels, [k], prior, resamples=5, seed=7)
     present = np.unique(labels.codes)
+    # "d" is not included.
     assert (gallery.names, len(gallery.prior)) == (
         tuple("abcd"[i] for i in present),
         len(present),
-    )  # "d" is not included
+    )
     drawn = gallery.skews({"none": rankings(scores)})["none"]
     (weights,) = resampled_weights(len(labels), 5, 7, len(labels))
     for b, held in enumerate([np.ones(len(labels), int), *weights]):
         rows = np.repeat(np.arange(len(labels)), held)
         for i, row in enumerate(scores):
-            # uniform over the groups of the gallery, even if a resample lacks one of them
+            # Uniform over the groups in the gallery, even if one of them is missing from a
+            # resample.
             shares = (
                 prior if prior == "dataset" else np.full(len(gallery.names), 1 / len(gallery.names))
             )
@@ -525,11 +528,11 @@ def test_resampled_rows_of_a_large_gallery_have_the_same_distribution(prior: str
     skew_of_metric = gallery.skews({"none": ranked}, relevant)["none"]
     few = gallery.skews({"none": ranked[:, :80]}, relevant)["none"]
     for metric, values in few.items():
-        assert values[:, 0] == pytest.approx(skew_of_metric[metric][:, 0])  # of the gallery itself
+        assert values[:, 0] == pytest.approx(skew_of_metric[metric][:, 0])  # for the gallery itself
         error = 5 * (2 / 1500) ** 0.5 * float(values.std())
         assert values.mean(axis=1) == pytest.approx(skew_of_metric[metric].mean(axis=1), abs=error)
         assert values.std(axis=1) == pytest.approx(skew_of_metric[metric].std(axis=1), rel=0.15)
-        # different draws from one distribution
+        # The draws are different but have the same distribution.
         assert not np.array_equal(values, skew_of_metric[metric])
 
 
@@ -562,7 +565,7 @@ def test_random_rankings_match_sampling_without_replacement(n: int, k: int, monk
         np.log(2 * np.maximum(share, 1 - share)).std(), rel=0.1
     )
     single = Gallery(Labels(np.arange(n), tuple(map(str, range(n)))), [k], resamples=3)
-    # no image appears twice
+    # No image appears twice.
     assert single.random()[f"max_skew@{k}"] == pytest.approx(np.log(n / k))
     monkeypatch.setattr(gallery_module, "_BLOCK", 7 * n)
     assert np.array_equal(gallery.random()[f"max_skew@{k}"], random_skews)

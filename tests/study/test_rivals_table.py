@@ -1,4 +1,4 @@
-"""Test the comparison of all methods on one set of images: the experiment's task on a small world,
+"""Test the comparison of all methods on the same images: the experiment's task on a small world,
 and its tables."""
 
 from dataclasses import replace
@@ -52,10 +52,11 @@ def test_a_value_is_the_mean_over_the_splits(result: Result) -> None:
             for name in ("cali", "difference", "equalise", "leace", "roboshot")
         ),
     }
+    # There is no text for "suffix".
     assert set(frame.method) == {
         *titles,
         "LEACE of images, zero-shot labels",
-    }  # there are no texts for "suffix"
+    }
     for name in titles:
         mean = result.row("jobs", "max_skew@20", name)
         assert mean.interval[0] <= mean.value <= mean.interval[1]
@@ -64,7 +65,7 @@ def test_a_value_is_the_mean_over_the_splits(result: Result) -> None:
     assert 0.5 < result.row("jobs", "order_kept", METHODS["cali"].declaration.title).value < 1.0
 
 
-def test_rank_kept_is_spearman_s_correlation_inside_groups() -> None:
+def test_rank_kept_is_spearmans_correlation_inside_groups() -> None:
     before, after = np.random.default_rng(0).normal(size=(2, 3, 60))
     groups = np.arange(60) % 2
     for scores_before, scores_after, kept_rank in zip(
@@ -75,7 +76,8 @@ def test_rank_kept_is_spearman_s_correlation_inside_groups() -> None:
             for g in (0, 1)
         ]
         assert kept_rank == pytest.approx(np.mean(correlations))
-    lifted = np.exp(before) + 5 * groups  # another order overall, the same order inside each group
+    # The overall order is different, but the order inside each group is the same.
+    lifted = np.exp(before) + 5 * groups
     assert np.allclose(rivals.rank_kept(before, lifted, groups), 1)
 
 
@@ -84,12 +86,14 @@ def test_the_table_lists_what_each_method_needs_and_marks_the_attached_one(
 ) -> None:
     lines = compared(result, "jobs").splitlines()
     rows = {line.split(" | ")[0].strip("| "): line for line in lines[2:]}
+    # The worst method comes last.
     assert (list(rows)[-1], "**labels**" in rows["`leace`"]) == (
         "`none`",
         True,
-    )  # the worst comes last
+    )
     assert "**labels**" not in rows["`equalise`"] + rows["`leace, zero-shot labels`"]
-    # Searches get no edit from texts alone, so only classification marks the default's method.
+    # Searches are not edited based on text alone, so only classification marks the default's
+    # method.
     assert not any(name.startswith("**") for name in rows)
     assert "| **`difference`, the default** |" in compared(result, "people")
     assert len({line.count("|") for line in lines}) == 1

@@ -1,5 +1,5 @@
-"""Test small runs of suites on the miniature world: what they write, reuse, measure again, and
-leave behind when stopped."""
+"""Test small suite runs on the miniature world: what they write, reuse, measure again, and leave
+behind when stopped."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -85,7 +85,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """A task that needs no model: the shares of a table."""
+    """Measure the shares in a table, which does not need a model."""
     path = tmp_path_factory.mktemp("table") / "table.csv"
     rows = [
         f"{job},{('male', 'female')[i % 2]}" for job, i in product(("nurse", "pilot"), range(9))
@@ -104,8 +104,8 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def run(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., tuple[Result, str]]:
-    """Run tasks in tmp_path; return the result and the messages. Charts take time, so they are only
-    drawn on request."""
+    """Run tasks in tmp_path, and return the result and the messages. Charts take time, so they are
+    only drawn on request."""
 
     def go(
         *tasks: Any, only: Any = (), host: Any = "miniature", charts: bool = False, **options: Any
@@ -138,7 +138,7 @@ def test_a_run_writes_result_page_and_charts(run: Any, table: Any, tmp_path: Pat
     )
 
 
-def test_files_of_a_run_are_distinguished_from_others(run: Any, table: Any, tmp_path: Path) -> None:
+def test_run_files_are_distinguished_from_other_files(run: Any, table: Any, tmp_path: Path) -> None:
     run(table)
     assert verify(tmp_path) == {"changed": [], "missing": [], "added": []}
     page = tmp_path / "index.html"
@@ -187,7 +187,7 @@ def test_a_task_issues_one_warning_of_each_kind(
     assert [str(warning.message) for warning in caught] == ["one"]
 
 
-def test_pictures_and_the_name_of_a_pipeline_are_stored(
+def test_pictures_and_the_pipeline_name_are_stored(
     run: Any, table: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
     def measured(task: SharesTask, inputs: Any) -> Any:
@@ -208,7 +208,7 @@ def test_pictures_and_the_name_of_a_pipeline_are_stored(
     assert b"PLTE" in picture.read_bytes(), "a palette makes it small"
 
 
-def test_pictures_of_what_got_worse_are_removed_if_a_new_measurement_finds_none(
+def test_pictures_of_regressions_are_removed_if_a_new_measurement_finds_none(
     tmp_path: Path,
 ) -> None:
     part = TaskResult(TaskProvenance(task="people", description=""))
@@ -261,7 +261,7 @@ def test_the_key_changes_with_everything_that_may_change_figures(
     assert (len(set(keys)), key(session())) == (len(keys), keys[0])
 
 
-def test_an_interrupt_preserves_finished_tasks(
+def test_finished_tasks_survive_an_interrupt(
     run: Any, table: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
     with monkeypatch.context() as patched:
@@ -304,7 +304,7 @@ def test_requirements_of_a_suite_are_reported(
     assert not (tmp_path / "index.html").exists(), "nothing was measured"
 
 
-def test_embeddings_alone_need_no_model(run: Any, tmp_path: Path, cache: Path) -> None:
+def test_embeddings_do_not_need_a_model(run: Any, tmp_path: Path, cache: Path) -> None:
     session = Inputs(Options(out=tmp_path, model="miniature", cache=cache))
     task = suite({**BIRDS, "lams": []}).tasks[0]
     wanted = task.texts()
@@ -338,7 +338,7 @@ def test_splits_of_an_embeddings_file_are_separated(
             embeddings=save_embeddings(tmp_path / "w.npz", Embeddings.from_arrays(np.eye(3))),
         )
     )
-    # only what is measured, without the training split
+    # Only what is measured is loaded, without the training split.
     assert len(inputs.open("images", test)) == 3
     assert inputs.open("train", train) is None
     named = Inputs(

@@ -1,5 +1,5 @@
-"""Test values set in the miniature's cross-attention: assigned to all images of a plan at once,
-visible in the pictures, and recorded."""
+"""Test values set in the miniature's cross-attention: they are assigned to all images of a plan at
+once, visible in the pictures, and recorded."""
 
 from collections import Counter
 from functools import partial
@@ -37,7 +37,7 @@ def edit(pipe: Any) -> Any:
 
 
 def test_images_show_their_assigned_values(pipe: Any, edit: Any) -> None:
-    """Values of held-out professions are even over all images, for any batch size."""
+    """Values for held-out professions are even over all images, for any batch size."""
     prompts = [prompt for prompt in [*HELD_OUT, STATED] for _ in range(8)]
     noise = list(range(len(prompts)))
     options = {"num_inference_steps": 8, "guidance_scale": 7.5}
@@ -79,9 +79,9 @@ def test_a_plan_accepts_a_saved_edit_and_records_values(
     assert picture.width > picture.height / 4
 
 
-def test_the_gate_reads_embeddings(pipe: Any, edit: Any) -> None:
-    """Embeddings passed instead of prompts: open ones are assigned even values, stated ones are
-    unchanged. The call may start at any step and have any number of them."""
+def test_the_gate_supports_embeddings(pipe: Any, edit: Any) -> None:
+    """Embeddings are passed instead of prompts. Open ones are assigned even values, and stated ones
+    are unchanged. The call may start at any step and have any number of them."""
     assert edit.can_read
     prompts = HELD_OUT * 2 + [STATED, "A photo of a male chef."]
     with torch.no_grad():

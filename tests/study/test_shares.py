@@ -1,4 +1,4 @@
-"""Test the figures of a table that users bring."""
+"""Test the figures computed from a user's table."""
 
 import statistics
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.usefixtures("no_charts"), FEW]
 
 
 def table(seed=0, prompts=8, images=30):
-    """Return columns for a judge that mistakes every fourth woman for a man; people label every
+    """Return columns for a judge that mistakes every fourth woman for a man. People label every
     fifth image."""
     rng = np.random.default_rng(seed)
     rows = []
@@ -133,7 +133,7 @@ def test_human_labels_correct_the_judge():
     ]
 
 
-def test_prompts_missing_for_a_method_are_excluded_and_a_single_one_is_measured_over_its_images():
+def test_prompts_missing_for_a_method_are_excluded():
     protocol = measure({name: column[:-30] for name, column in table().items()})[0].provenance
     assert (
         protocol.n["prompts"],
@@ -170,11 +170,11 @@ def test_prompts_missing_for_a_method_are_excluded_and_a_single_one_is_measured_
         "row 2 repeats the column names",
     ),
 )
-def test_invalid_tables_are_refused(changed, fields):
+def test_invalid_tables_are_rejected(changed, fields):
     measure(table() | changed, **fields)
 
 
-def test_equal_meanings_are_one_value_and_similar_ones_are_reported():
+def test_synonyms_are_one_value_and_similar_values_are_reported():
     columns = table()
     short = {"male": "M", "female": " F "}
     mixed = [short.get(v, v) if i % 2 else v for i, v in enumerate(columns["judge"])]
@@ -192,7 +192,7 @@ def test_equal_meanings_are_one_value_and_similar_ones_are_reported():
         measure(columns | {"people": people}, people="people")
 
 
-def test_prompts_that_differ_by_case_or_blanks_are_reported():
+def test_prompts_that_only_differ_in_case_or_whitespace_are_reported():
     columns = table(prompts=2)
     spelt = [p.title() if i % 3 == 0 else p for i, p in enumerate(columns["text"])]
     with pytest.warns(
@@ -200,7 +200,7 @@ def test_prompts_that_differ_by_case_or_blanks_are_reported():
         match="text: 2 prompts are written in several ways.*'Prompt 0' and 'prompt 0'.*spelling",
     ):
         measure(columns | {"text": spelt})
-    # A trailing blank is ignored; there is no warning, which would be an error here.
+    # Trailing whitespace is ignored. A warning would be an error here.
     ended = [p + " " * (i % 2) for i, p in enumerate(columns["text"])]
     assert [row.value for row in measure(columns | {"text": ended})[0].rows] == [
         row.value for row in measure(columns)[0].rows
@@ -211,8 +211,8 @@ def test_repeated_images_are_reported_unless_they_are_several_faces(recwarn):
     columns = table(prompts=2)
     number = len(columns["text"])
     files = [f"{i}.png" for i in range(number)]
-    # The methods generated different pictures under the same name; those of one method are compared
-    # alone.
+    # The methods generated different pictures with the same name, so pictures are only compared
+    # within a method.
     plain = [row.value for row in measure(columns)[0].rows]
     assert [row.value for row in measure(columns | {"image": files})[0].rows] == plain
     assert not recwarn.list
@@ -237,7 +237,7 @@ def test_a_method_with_fewer_than_ten_labels_is_not_corrected(labels, blocks):
         assert len(measure(columns, people="people")) == blocks
 
 
-def test_a_table_is_read_from_its_file(tmp_path):
+def test_a_table_can_be_read_from_a_file(tmp_path):
     columns = table(prompts=2)
     pd.DataFrame(columns).to_csv(tmp_path / "mine.csv", index=False)
     read, in_memory = (
@@ -284,7 +284,8 @@ def test_means_over_prompts_match_the_metric(people):
     assert rows["discrepancy", "none", ""].value == pytest.approx(np.mean(gaps))
     assert rows["discrepancy", "none", "clerk"].value == pytest.approx(gaps[1])
     assert rows["unknown", "none", ""].value == pytest.approx(0.2)
-    assert rows["unknown", "cali", ""].value == pytest.approx(0.25)  # four of pilot are labelled
+    # Four pilot images are labelled.
+    assert rows["unknown", "cali", ""].value == pytest.approx(0.25)
     assert rows["discrepancy", "cali", ""].lam == 500
 
 
@@ -306,7 +307,7 @@ def test_the_change_is_paired_by_prompt(people):
 def test_majority_labels_and_agreement_are_measured(people):
     answers = {("none", "pilot"): ["mmf0", "mff0", "mm.?"], ("none", "clerk"): ["mf", "fm"]}
     rows, provenance = people(answers | {("cali", "pilot"): ["mf"], ("cali", "clerk"): ["mm"]})
-    assert rows["unknown", "none", ""].value == 0.625  # both of clerk, one of pilot
+    assert rows["unknown", "none", ""].value == 0.625  # both clerk images and one pilot image
     assert rows["share", "none", "pilot: male"].value == 0.5
     codes = [[0, 0, 1, 3, 0, 1], [0, 1, 1, 3, 1, 0], [0, 0, -1, 2, -1, -1]]
     alpha = rows["alpha", "all images", ""]
@@ -324,7 +325,9 @@ def test_majority_labels_and_agreement_are_measured(people):
         "no prompt has images from every method",
     ),
 )
-def test_answers_that_do_not_match_the_images_are_refused(people, tmp_path, fields, values_of_cell):
+def test_answers_that_do_not_match_the_images_are_rejected(
+    people, tmp_path, fields, values_of_cell
+):
     if fields is not None:
         AnnotationLog(tmp_path / "labels.jsonl").append(fields[0], "eve", "gender", fields[1])
     people(values_of_cell)
@@ -345,7 +348,7 @@ def test_groups_that_no_image_shows_are_counted_if_they_are_named():
     assert by_name(occurring)["discrepancy", "none", ""].value == 0
     assert "over the 2 groups that occur" in occurring.provenance.settings["notes"][0]
     named = alone(columns, values=["White", "Black", "Asian", "Indian"])
-    # Half and half of four groups: sqrt(2 (1/4)^2 + 2 (1/4)^2).
+    # Half and half over four groups: sqrt(2 (1/4)^2 + 2 (1/4)^2).
     assert by_name(named)["discrepancy", "none", ""].value == pytest.approx(0.5)
     assert "over the 4 groups that were named" in named.provenance.settings["notes"][0]
     men = alone(judged(["male"] * 20), values=["female", "male"])
@@ -375,7 +378,7 @@ def test_answers_without_a_group_are_unknown(answer):
     rows = by_name(part)
     assert rows["discrepancy", "none", ""].value == 0
     assert part.provenance.settings["values"] == ["female", "male"]
-    # Unless it is named as a group.
+    # This does not apply if the answer is named as a group.
     named = alone(columns, values=["female", "male", answer])
     assert named.provenance.settings["values"] == ["female", "male", answer]
 
@@ -386,5 +389,5 @@ def test_answers_without_a_group_are_unknown(answer):
     (["cannot tell"] * 20, "no image has a known group"),
 )
 @pytest.mark.filterwarnings("ignore::vldebias.errors.SuspectInputWarning")
-def test_columns_without_groups_are_refused(values):
+def test_columns_without_groups_are_rejected(values):
     alone(judged(values))

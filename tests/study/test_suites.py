@@ -1,5 +1,5 @@
-"""Test that each packaged suite is valid, is part of the wheel and refers to existing names, and
-that mistakes are reported by name."""
+"""Test that each packaged suite is valid, included in the wheel and only refers to existing names,
+and that mistakes are reported by name."""
 
 import json
 import tomllib
@@ -64,7 +64,7 @@ JUDGED = {
 JUDGED |= {"judge": {"kind": "cilp"}, "variants": {"cali": {"prompts": ["professions-gender"]}}}
 
 
-def test_required_suites_are_part_of_the_wheel() -> None:
+def test_required_suites_are_included_in_the_wheel() -> None:
     named = {"waterbirds", "celeba", "fairface", "generation", "backgrounds", "human", "miniature"}
     assert named <= set(packaged("suites"))
     (fairface,) = load_suite("fairface").tasks  # as in the paper
@@ -93,7 +93,7 @@ def test_required_suites_are_part_of_the_wheel() -> None:
         ({**SUITE, "tasks": [JUDGED]}, "judge: .*`kind:` .*miniature, classifier, clip, vlm"),
     ],
 )
-def test_mistakes_in_suites_are_named(content: object, message: str, tmp_path: Path) -> None:
+def test_mistakes_in_suites_are_reported(content: object, message: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(json.dumps(content))
     with pytest.raises(InvalidInputError, match=message) as caught:

@@ -1,5 +1,5 @@
-"""Test that projected texts equal the output of a model with the attachment, and that distances of
-pairs equal those of a loop."""
+"""Test that projected text embeddings match a model with the attachment, and that distances of
+pairs match a loop."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -39,15 +39,13 @@ GENDER = PromptSet(
 )
 FREE = ["A photo of a nurse.", "A photo of the manager.", "A photo of a pilot."]
 STATED = ["A photo of a male nurse.", "a photo of a WOMAN"]
-TONES = {
-    tone: [tone] for tone in ("pale", "tan", "dark-skinned")
-}  # three prompts per concept, three pairs
+# Each concept has three prompts and three pairs.
+TONES = {tone: [tone] for tone in ("pale", "tan", "dark-skinned")}
 TONED = make_prompt_set(
     "tones", TONES, ["nurse", "plumber", "chef"], test_concepts=["pilot", "clerk"]
 )
-TONED = replace(
-    TONED, groups=(*TONED.groups[:2], TONED.groups[2][:2])
-)  # except one of the last, which therefore counts less
+# One prompt of the last concept is missing, so the concept counts less.
+TONED = replace(TONED, groups=(*TONED.groups[:2], TONED.groups[2][:2]))
 SETTINGS = [  # method, strength, keep_stated
     ("cali", 1.0, False),
     ("cali", 0.0, True),
@@ -88,7 +86,7 @@ def transformers_model() -> tuple[nn.Module, Any, Encode]:
     }
     vision = {**layers, "image_size": 32, "patch_size": 16}
     model = CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=24)).eval()
-    with torch.no_grad():  # with the usual initial weights, all prompts are nearly the same
+    with torch.no_grad():  # with the usual initial weights, all prompts would be nearly identical
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
 
@@ -121,10 +119,9 @@ def test_under_matches_the_output_of_an_attached_model(
         )
         how = {"method": method, "lam": lam, "strength": strength, "keep_stated": keep}
         with vldebias.debias(model, GENDER, tokenizer=tokenizer, **how):
-            again = resolve(model, tokenizer=tokenizer).embed(
-                FREE + STATED
-            )  # cached rows remain valid after detaching
-            # Two passes of a float32 tower, whose sums may differ with the batch.
+            # Cached rows remain valid after removal.
+            again = resolve(model, tokenizer=tokenizer).embed(FREE + STATED)
+            # These are two passes of a float32 tower, whose sums may differ with the batch.
             torch.testing.assert_close(again, texts.embed(FREE + STATED), atol=1e-5, rtol=0)
             torch.testing.assert_close(
                 edited_rows.float(), encode(FREE + STATED), atol=5e-5, rtol=0
@@ -135,7 +132,7 @@ def test_under_matches_the_output_of_an_attached_model(
 
 @pytest.mark.parametrize(("kind", "role"), [("model", "joint"), ("pipeline", "sequence")])
 @pytest.mark.parametrize("method", ["cali", "orth"])
-def test_distances_match_a_loop_over_pairs(kind: str, role: str, method: str) -> None:
+def test_distances_match_a_plain_loop_over_pairs(kind: str, role: str, method: str) -> None:
     model, _, tokenizer = load_clip()
     subject, how = (
         (load_pipeline(), {})

@@ -38,7 +38,7 @@ def pixels(image: Tensor) -> Tensor:
 
 
 def test_a_crop_of_the_whole_image_only_resizes_and_normalises() -> None:
-    image = noisy_picture((16, 12))  # of the requested ratio and size
+    image = noisy_picture((16, 12))  # an image with the requested ratio and size
     seed = next(
         seed
         for seed in range(99)
@@ -98,9 +98,9 @@ def test_jitter_moves_brightness_contrast_saturation_and_hue() -> None:
         values.append(v)
         saturations.append(s)
     unchanged = np.isclose(values, 200 / 255, atol=0.01) & np.isclose(saturations, 0.8, atol=0.02)
-    # a fifth keeps its colours, and some of the others nearly do
+    # A fifth of the images keep their colours, and some of the others nearly do.
     assert 0.1 < unchanged.mean() < 0.35
-    assert max(hues) < 0.2  # a tenth of the circle, starting at a hue of .04
+    assert max(hues) < 0.2  # a tenth of the circle, starting at a hue of 0.04
     assert min(np.std(values), np.std(saturations)) > 0.05
     assert np.std(hues) > 0.01
 
@@ -125,7 +125,7 @@ def test_blur_preserves_the_mean_and_removes_fine_detail() -> None:
         assert abs(float(before.mean() - after.mean())) < 0.02
         assert float(after.std()) <= float(before.std()) + 1e-5
         blurred += float(after.std()) < 0.95 * float(before.std())
-    # Half of the images are blurred; a small sigma changes them by less than 5%.
+    # Half of the images are blurred, but a small sigma changes them by less than 5%.
     assert 25 <= blurred <= 65, "half of them, some with only a small sigma"
 
 
@@ -194,7 +194,7 @@ def test_mixing_uses_single_precision_and_preserves_the_dtype(dtype: torch.dtype
 
 @COMMON
 @given(st.integers(2, 6), st.integers(1, 4), st.integers(0, 1000))
-def test_the_most_similar_row_has_the_largest_cosine_and_another_source(
+def test_the_most_similar_row_has_the_largest_cosine_and_a_different_source(
     images: int, views: int, seed: int
 ) -> None:
     features = torch.randn(images * views, 3, generator=seeded(seed), dtype=torch.float64)

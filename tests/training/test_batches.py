@@ -1,4 +1,4 @@
-"""Test that micro-batches depend only on their number, even with workers and broken images."""
+"""Test that micro-batches only depend on their number, even with workers and broken images."""
 
 import functools
 import multiprocessing
@@ -38,9 +38,8 @@ PER_EPOCH = 5
 SIZES = st.tuples(st.integers(1, 60), st.integers(1, 7), st.integers(1, 4)).filter(
     lambda s: s[0] >= s[1] * s[2]
 )
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:This DataLoader will create"
-)  # on a machine with fewer cores
+# This warning is issued on machines with fewer cores.
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 
 def mapped(broken: tuple[int, ...] = (), **options: Any) -> MapBatches:
@@ -103,7 +102,7 @@ def test_batches_follow_the_order_of_the_epoch_and_omit_an_incomplete_batch(
         )
 
 
-def test_generators_differ_by_purpose_and_place() -> None:
+def test_generators_differ_by_purpose_and_position() -> None:
     places = [
         ("a", 0, 1),
         ("a", 1, 0),
@@ -149,7 +148,7 @@ def test_every_row_of_a_stream_is_read_once_per_epoch_by_one_process(
 
 
 def numbers(batches: list[Any]) -> list[int]:
-    """Return the rows of the whole stream, in any shard."""
+    """Return the rows of the entire stream, from any shard."""
     return [number_of(image) for image in chain(*(batch.images for batch in batches))]
 
 
@@ -158,7 +157,7 @@ def test_with_fewer_shards_than_processes_rows_are_distributed() -> None:
     make = functools.partial(streamed, batch_size=1, augment=plain, world=3)
     with pytest.warns(VldebiasWarning, match="2 shards for 3 processes"):
         sources = [make(streams[0], rank=0)]
-    sources += [make(streams[rank], rank=rank) for rank in (1, 2)]  # only one process reports it
+    sources += [make(streams[rank], rank=rank) for rank in (1, 2)]  # a single process reports it
     process_rows = [
         [n for shard in (range(11), range(11, N)) for n in shard if (n - shard[0]) % 3 == rank]
         for rank in range(3)
@@ -172,7 +171,7 @@ def test_a_stream_shuffles_blocks_uniformly_and_shards_in_every_epoch() -> None:
         take(streamed(Stream(5), batch_size=1, seed=seed), 0, 1)[0].index.item()
         for seed in range(600)
     )
-    # Each of 5 rows comes first for about 120 of 600 seeds, within four standard deviations.
+    # Each of 5 rows comes first for about 120 of 600 seeds, to within four standard deviations.
     assert max(abs(first[k] - 120) for k in range(5)) < 4 * (600 * 0.2 * 0.8) ** 0.5
     source = streamed(Stream(24, shards=6), batch_size=4, buffer=4, augment=plain)
     passes = [
@@ -290,9 +289,7 @@ def test_augmentations_differ_between_epochs_and_views() -> None:
     assert max(len(colours) for colours in shifts.values()) == 6
 
 
-def test_two_views_of_a_stream_need_no_captions_and_contrasting_captions_skips_rows_without() -> (
-    None
-):
+def test_two_views_of_a_stream_do_not_need_captions_unless_captions_are_contrasted() -> None:
     (batch,) = take(streamed(Stream(N, without_caption=range(N)), tokenize=None), 0, 1)
     assert not torch.equal(batch.images, batch.views)
     (batch,) = take(streamed(Stream(N, without_caption=(1, 4, 7)), batch_size=20), 0, 1)
@@ -302,7 +299,7 @@ def test_two_views_of_a_stream_need_no_captions_and_contrasting_captions_skips_r
 
 
 def test_an_image_with_several_captions_uses_a_different_one_in_each_epoch() -> None:
-    """Captions end in 100 times the image plus the number of the caption, which is 1 to 3."""
+    """A caption ends in 100 times its image's number plus its own number, from 1 to 3."""
     further = tuple(tuple(f"also {100 * i + k}" for k in range(1, i % 3 + 1)) for i in range(N))
     data = replace(
         image_data(N), captions=tuple(f"first {100 * i}" for i in range(N)), more_captions=further

@@ -51,7 +51,7 @@ def test_a_clear_decrease_is_worse_and_a_clear_increase_is_better() -> None:
     assert gained.change[0] == pytest.approx(-lost.change[0])
 
 
-def test_equal_numbers_of_losses_and_gains_are_no_clear_change() -> None:
+def test_equal_numbers_of_losses_and_gains_are_not_a_clear_change() -> None:
     before = {ACCURACY: rows(300, 100)}
     after = {ACCURACY: flipped(before[ACCURACY], [*range(20), *range(300, 319)])}
     conclusion = concluded(before, after)[ACCURACY]
@@ -64,7 +64,7 @@ def test_the_interval_is_computed_from_paired_images() -> None:
     before = {ACCURACY: rows(5000, 5000)}
     after = {ACCURACY: flipped(before[ACCURACY], range(100))}
     conclusion = concluded(before, after)[ACCURACY]
-    # One image in a hundred changed; the half-width for unpaired samples would be .014.
+    # One image in a hundred changed. For unpaired samples, the half-width would be 0.014.
     differences = (after[ACCURACY] - before[ACCURACY]).numpy()
     half = 1.96 * differences.std() / np.sqrt(len(differences))
     assert conclusion.change[2] - conclusion.change[1] == pytest.approx(2 * half, rel=0.1)
@@ -114,15 +114,15 @@ def test_clear_changes_are_printed_and_all_scores_are_counted() -> None:
     assert counted(conclusions).startswith(
         "Of 2 scores on held-out data, 1 improved, none worsened"
     )
-    # If nothing changed, the main scores are printed.
+    # If nothing changed, only the main scores are printed.
     unmoved = list(concluded(before, before).values())
     assert [found.metric for found in leading(unmoved)] == [ACCURACY]
 
 
 def test_the_worst_group_is_determined_again_after_training() -> None:
     cells = torch.tensor([0] * 100 + [1] * 100 + [-1] * 50)
-    # Number correct of 100: first 20, then 95; in the second group 90, then 40. The third is
-    # unknown.
+    # Number correct out of 100: first 20, then 95; in the second group 90, then 40. The third group
+    # is unknown.
     before = {ACCURACY: torch.cat([rows(20, 80), rows(90, 10), rows(0, 50)])}
     after = {ACCURACY: torch.cat([rows(95, 5), rows(40, 60), rows(50, 0)])}
     conclusion = concluded(before, after, {"zero_shot_worst_group": cells})["zero_shot_worst_group"]
@@ -141,8 +141,8 @@ def test_features_that_are_not_finite_are_worse_and_rows_without_a_score_are_ign
 
 
 def test_captions_are_resampled_together_with_their_image() -> None:
-    """Five captions that always agree are one observation, so the interval is that for images, not
-    for captions."""
+    """Five captions that always agree are one observation, so the interval is computed over images
+    rather than captions."""
     rng = np.random.default_rng(0)
     images = 200
     right_before = torch.from_numpy(rng.random(images) < 0.5).float()
@@ -158,7 +158,7 @@ def test_captions_are_resampled_together_with_their_image() -> None:
     (of_images,) = conclusions_of_training({name: right_before}, {name: right_after}, {})
     assert of_captions.n == "1,000 captions of 200 images"
     assert of_captions.change == pytest.approx(of_images.change, abs=0.03)
-    # The naive implementation samples images with all their captions.
+    # The naive implementation samples images together with all their captions.
     counts = np.array([1, 3] * 100)
     owners = np.repeat(np.arange(images), counts)
     before = rng.random(counts.sum()) < 0.4
@@ -197,7 +197,7 @@ def test_the_history_shows_the_change_of_the_watched_score_with_its_interval() -
     assert shown == pytest.approx(conclusion.change)
     assert entry["below_start"] is True
     assert len(entry) == 4, "retrieval is not watched if there are classes"
-    # A decrease within its interval is not a fall, nor is an increase.
+    # Neither a decrease within its interval nor an increase counts as a drop.
     within_interval = flipped(before[ACCURACY], [*range(20), *range(300, 319)])
     assert change_since_start(before, {ACCURACY: within_interval})["below_start"] is False
     assert change_since_start(after, before)["below_start"] is False
@@ -215,13 +215,13 @@ def test_without_classes_retrieval_is_watched() -> None:
     assert change_since_start({}, {}) == {}
 
 
-def test_a_model_without_finite_features_is_below_its_start() -> None:
+def test_a_model_without_finite_features_is_worse_than_its_start() -> None:
     before = {ACCURACY: rows(3, 2)}
     after = {ACCURACY: torch.full((5,), torch.nan)}
     assert change_since_start(before, after)["below_start"] is True
 
 
-def test_a_fall_includes_its_score_and_the_first_step_below_the_start() -> None:
+def test_a_drop_includes_its_score_and_the_first_step_below_the_start() -> None:
     before = {ACCURACY: rows(300, 100), RECALL: rows(200, 200)}
     fallen = {ACCURACY: flipped(before[ACCURACY], range(40)), RECALL: before[RECALL]}
     history = [{"step": 0.0}, {"step": 1.0, "below_start": False}]
@@ -230,11 +230,11 @@ def test_a_fall_includes_its_score_and_the_first_step_below_the_start() -> None:
     assert fall is not None
     assert (fall["score"], fall["first_seen"]) == (ACCURACY, 3)
     assert (fall["before"], fall["after"]) == pytest.approx((0.75, 0.65))
-    # The average at the end may be below the start, although no step is.
+    # The final average may be below the start even if no step is.
     averaged = fall_below_start(conclusions_of_training(before, fallen, {}), history[:2])
     assert averaged is not None
     assert averaged["first_seen"] is None
-    # Only the watched score counts, even if others decreased.
+    # Only the watched score counts, even if other scores decreased.
     other = {ACCURACY: before[ACCURACY], RECALL: flipped(before[RECALL], range(80))}
     assert fall_below_start(conclusions_of_training(before, other, {}), history) is None
     assert fall_below_start([], history) is None

@@ -1,5 +1,5 @@
-"""Compare the loop with a plain loop of torch and with large batches, and test resuming after a
-kill."""
+"""Compare the training loop with a plain torch loop and with large batches, and test resuming after
+a kill."""
 
 import json
 import os
@@ -105,9 +105,8 @@ def test_training_matches_a_plain_loop(sharpness: Any, rho: float) -> None:
     naive.train()
 
     def slope(step: int, batch: Batch) -> float:
-        torch.manual_seed(
-            (((5 * 1_000_003 + step) * 1009) * 65_537) % 2**63
-        )  # the dropout of this step
+        # This sets the dropout of this step.
+        torch.manual_seed((((5 * 1_000_003 + step) * 1009) * 65_537) % 2**63)
         optimizer.zero_grad()
         loss = naive(batch)
         loss.backward()
@@ -125,7 +124,7 @@ def test_training_matches_a_plain_loop(sharpness: Any, rho: float) -> None:
     assert [entry["loss"] for entry in history] == pytest.approx(losses, rel=1e-4)
     assert [entry["lr"] for entry in history] == pytest.approx(rates)
     assert all(0 < entry["seconds"] < 60 for entry in history)
-    # If a gradient is only a rounding error, AdamW changes a weight by the whole learning rate.
+    # If a gradient is pure rounding error, AdamW changes a weight by the full learning rate.
     for name, tensor in weights(made).items():
         is_near = torch.isclose(tensor, naive.state_dict()[name], rtol=1e-4, atol=1e-4)
         assert is_near.double().mean() > 0.95
@@ -133,7 +132,7 @@ def test_training_matches_a_plain_loop(sharpness: Any, rho: float) -> None:
 
 
 def interruptions() -> list[Any]:
-    """Return (kind, step, loss): each kind with one loss; other combinations are slow tests."""
+    """Return (kind, step, loss): each kind with one loss. Other combinations are slow tests."""
     losses = ("nuclr", "group_dro", "stream")
     cases = []
     for place, kind in enumerate(KINDS):
@@ -210,7 +209,7 @@ def test_after_a_signal_the_step_finishes_and_is_saved(
     assert read_state(tmp_path / "twice" / STATE) is None, "a second signal raises immediately"
 
 
-def test_a_kill_while_writing_a_checkpoint_preserves_the_previous_one(
+def test_a_process_killed_while_writing_a_checkpoint_preserves_the_previous_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def killed(state: Any, path: Path) -> None:
@@ -233,13 +232,13 @@ def test_a_kill_while_writing_a_checkpoint_preserves_the_previous_one(
 
 
 class Foreign:
-    """Object that writes a file when it is unpickled."""
+    """Write a file when unpickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return os.mkdir, ("unpickled",)
 
 
-def test_a_checkpoint_that_contains_code_raises_an_error_without_running_it(
+def test_a_checkpoint_that_contains_code_raises_an_error_without_executing_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -250,12 +249,11 @@ def test_a_checkpoint_that_contains_code_raises_an_error_without_running_it(
 
 
 def test_the_history_file_matches_the_checkpoint(tmp_path: Path) -> None:
-    """Lines of steps that will be repeated are removed, and a damaged file is repaired."""
+    """Lines for steps that will be repeated are removed, and a damaged file is repaired."""
     chosen = settings(save_every=60.0)
     path = tmp_path / HISTORY
-    path.write_text(
-        '{"step": 0, "loss": 9.0}\n'
-    )  # from a run that was killed before its first checkpoint
+    # This file is left by a run that was killed before its first checkpoint.
+    path.write_text('{"step": 0, "loss": 9.0}\n')
     interrupt = at_step(2, lambda: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(KeyboardInterrupt):
         fit(trainee(), batches(), chosen, folder=tmp_path, on_step=interrupt)
@@ -281,7 +279,9 @@ def test_a_second_run_in_the_same_folder_raises_an_error(tmp_path: Path) -> None
     assert (len(refused), len(history)) == (1, STEPS)
 
 
-def test_a_checkpoint_of_another_model_raises_an_error_and_changes_nothing(tmp_path: Path) -> None:
+def test_a_checkpoint_of_a_different_model_raises_an_error_and_changes_nothing(
+    tmp_path: Path,
+) -> None:
     fit(trainee(), batches(), settings(), folder=tmp_path)
     larger = trainee()
     larger.model.image.bias.requires_grad_(False)
@@ -292,7 +292,7 @@ def test_a_checkpoint_of_another_model_raises_an_error_and_changes_nothing(tmp_p
 
 
 def test_a_checkpoint_contains_trained_parameters_and_no_code(tmp_path: Path) -> None:
-    """Frozen weights are loaded with the model; the file contains only tensors and plain values."""
+    """Frozen weights are loaded with the model. The file only contains tensors and plain values."""
     made = trainee()
     made.model.letters.requires_grad_(False)
     fit(made, batches(), settings(ema=0.9), folder=tmp_path)
@@ -310,7 +310,7 @@ def test_a_checkpoint_contains_trained_parameters_and_no_code(tmp_path: Path) ->
 
 
 def test_a_flipped_bit_in_a_checkpoint_is_detected(tmp_path: Path) -> None:
-    """Otherwise, wrong tensors would be used for the rest of the run."""
+    """If it were not detected, the rest of the run would use wrong tensors."""
     made = trainee()
     path = tmp_path / STATE
     fit(made, batches(), settings(steps=2), folder=tmp_path)
@@ -336,12 +336,12 @@ def test_the_average_is_scored_and_saved_and_a_run_is_scored_ten_times() -> None
     assert torch.equal(seen[-1], made.model.image.weight)
     fit(live, batches(), settings())
     assert not torch.equal(live.model.image.weight, made.model.image.weight)
-    # Default of eval_every: at most ten times, including the last step.
+    # By default, eval_every evaluates at most ten times, including the last step.
     history = fit(trainee(), batches(), settings(steps=11), monitor=lambda towers: {"score": 1.0})
     assert [entry["step"] for entry in history if "score" in entry] == [1, 3, 5, 7, 9, 10]
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_and_preserves_the_checkpoint(
+def test_a_non_finite_loss_stops_the_run_and_preserves_the_checkpoint(
     tmp_path: Path,
 ) -> None:
     broken = IMAGES.clone()
@@ -353,10 +353,10 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_preserves_the_checkpoint(
 
 
 @pytest.mark.parametrize("clip_norm", [1.0, None])
-def test_a_gradient_that_is_not_finite_changes_no_weight(
+def test_a_non_finite_gradient_does_not_change_any_weight(
     clip_norm: float | None, tmp_path: Path
 ) -> None:
-    """The loss is still finite at this step; after another step, the checkpoint would only contain
+    """The loss is still finite at this step. After another step, the checkpoint would only contain
     NaN."""
     made = trainee("info_nce")
     weight = list[Any]()
@@ -392,7 +392,7 @@ def half(scale: float, steps: int) -> tuple[Trainee, list[Entry]]:
     return made, fit(made, batches(), settings(steps=steps, precision="fp16", lr=0.1))
 
 
-def test_an_overflow_of_the_scale_skips_a_step_and_does_not_stop_the_run() -> None:
+def test_an_overflow_of_the_loss_scale_skips_a_step_and_does_not_stop_the_run() -> None:
     start = tiny_towers().model.state_dict()
     assert not equal(half(1.0, steps=12)[0].model.state_dict(), start)
     stayed, seen = half(1e3, steps=1)  # 65536 times a thousand overflows half precision
@@ -414,12 +414,12 @@ def test_the_number_of_steps_is_computed_from_epochs() -> None:
 def test_every_micro_batch_has_its_own_seed_and_the_loss_is_scheduled_at_every_step() -> None:
     drawn = list[float]()
     made = trainee("info_nce")
-    heard = list[tuple[int, int]]()
+    scheduled = list[tuple[int, int]]()
     made.model.image.register_forward_hook(lambda *_: drawn.append(float(torch.rand(()))))
-    made.objective.schedule = lambda step, steps: heard.append((step, steps))  # type: ignore[method-assign]
+    made.objective.schedule = lambda step, steps: scheduled.append((step, steps))  # type: ignore[method-assign]
     fit(made, batches(), settings(steps=3, accumulation=2))
     assert len(set(drawn)) == 6
-    assert heard == [(0, 3), (1, 3), (2, 3)]
+    assert scheduled == [(0, 3), (1, 3), (2, 3)]
 
 
 def test_frozen_modules_run_in_evaluation_mode_and_others_in_training_mode() -> None:
@@ -436,7 +436,7 @@ def test_frozen_modules_run_in_evaluation_mode_and_others_in_training_mode() -> 
     assert torch.equal(made.model.image.weight, before)
 
 
-# ---- all negatives of a step in the memory of a micro-batch
+# ---- all negatives of a step in the memory of a single micro-batch
 
 MICRO = 3
 LOSSES: dict[str, dict[str, Any]] = {
@@ -451,8 +451,8 @@ LOSSES: dict[str, dict[str, Any]] = {
 
 def exact(loss: str, **loss_settings: Any) -> Trainee:
     made = trainee(loss, **loss_settings, **LOSSES[loss]).double().eval()
-    # Only the loss is trained: its state must be updated, but dropout would differ between batch
-    # sizes.
+    # Only the loss is in training mode: its state must be updated, but dropout would differ between
+    # batch sizes.
     made.objective.train()
     made.objective.schedule(1, 2)
     return made
@@ -527,7 +527,7 @@ def test_both_passes_use_the_same_dropout_and_mixing() -> None:
     drawn: list[Tensor] = []
     made.model.insert.register_forward_hook(lambda *arguments: drawn.append(arguments[-1].detach()))
     gradient(made, micro(), negatives="step")
-    looks = 2  # each micro-batch has two passes: one that finds the partners, and one that learns
+    looks = 2  # each micro-batch has two passes, one that finds the partners and one that trains
     assert len(drawn) == 2 * looks * MICRO
     for first, second in zip(drawn[: looks * MICRO], drawn[looks * MICRO :], strict=True):
         assert torch.equal(first, second)
@@ -536,10 +536,10 @@ def test_both_passes_use_the_same_dropout_and_mixing() -> None:
 # ---- processes
 
 
-def test_several_processes_without_a_group_raise_an_error(
+def test_several_processes_without_a_process_group_raise_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """This is how `accelerate launch --cpu --num_processes 2` starts a process, which would train
+    """`accelerate launch --cpu --num_processes 2` starts a process in this way, and it would train
     alone."""
     make_accelerator(cpu=True)
     for environment in (

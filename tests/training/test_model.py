@@ -58,7 +58,7 @@ def make(name: str, **settings: Any) -> Towers:
         kinds = models_tiny.OPEN_CLIP | models_tiny.TOWERS
         built = models_tiny.make("SiglipModel") if name == "siglip" else kinds[name]()
         tokenizer = models_tiny.tokenizer_for(built)
-    with torch.no_grad():  # initial weights make all images, or all texts, nearly the same
+    with torch.no_grad():  # the initial weights make all images, or all texts, nearly identical
         for parameter in built.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
     if name == "siglip":
@@ -84,7 +84,7 @@ def alike(first: Towers, second: Towers, atol: float = 1e-4) -> bool:
 
 
 def step(towers: Towers) -> dict[str, Tensor]:
-    """Make a step of gradient descent in training mode; return the state dict from before."""
+    """Take a gradient descent step in training mode, and return the previous state dict."""
     before = {name: tensor.clone() for name, tensor in towers.model.state_dict().items()}
     Trainee(towers, nn.Module()).train()  # type: ignore[arg-type]
     torch.stack([part.square().sum() for part in features(towers)]).sum().backward()
@@ -108,9 +108,8 @@ SIDES = dict.fromkeys(("all", "heads", "lora"), (True, True)) | {
 def test_trained_parameters_change_and_others_do_not(name: str, scope: str) -> None:
     towers = make(name)
     names = tune(towers, scope)
-    old = [
-        part.detach() for part in features(towers)
-    ]  # torch computes frozen attention differently
+    # Torch computes frozen attention differently.
+    old = [part.detach() for part in features(towers)]
     learning = {n: p for n, p in towers.model.named_parameters() if p.requires_grad}
     assert list(learning) == names
     assert not any("logit" in n for n in names)
@@ -125,9 +124,8 @@ def test_trained_parameters_change_and_others_do_not(name: str, scope: str) -> N
     moved = {n for n, tensor in after.items() if not torch.equal(tensor, before[n])}
     assert moved - {n for n, _ in towers.model.named_buffers()} <= set(names)
     assert len(moved) >= len(names) // 2 - 1
-    sides = (
-        (False, True) if (name, scope) == ("resnet", "lora") else SIDES[scope]
-    )  # convolutions get no adapters
+    # Convolutions do not get adapters.
+    sides = (False, True) if (name, scope) == ("resnet", "lora") else SIDES[scope]
     for new, first, does in zip(features(towers), old, sides, strict=True):
         assert torch.equal(new, first) != does
 
@@ -205,8 +203,8 @@ def layers(towers: Towers) -> set[str]:
 
 
 def test_adapters_are_added_where_they_affect_features() -> None:
-    """Weights that another layer reads get no adapters, such as the output projection of
-    MultiheadAttention, and attention pools."""
+    """Weights that another layer reads directly do not get adapters, such as the output projection
+    of MultiheadAttention and attention pools."""
     block = {"attn", "mlp.c_fc", "mlp.c_proj"}
     text = {f"transformer.resblocks.0.{part}" for part in block}
     assert layers(adapted("clip")) == text | {
@@ -221,7 +219,7 @@ def test_adapters_are_added_where_they_affect_features() -> None:
 
 @pytest.mark.parametrize("name", ["clip", "coca", "twin", "siglip"])
 def test_adapters_are_low_rank_changes_of_the_weights(name: str) -> None:
-    """Compare with the equation of the paper on a copy of the plain model."""
+    """Compare with the paper's equation on a copy of the plain model."""
     plain = make(name)
     towers = adapted(name, lora_rank=3)
     assert not alike(plain, towers, atol=1e-3)
@@ -240,7 +238,7 @@ def test_adapters_are_low_rank_changes_of_the_weights(name: str) -> None:
     assert all(torch.allclose(tensor, expected[key], atol=1e-6) for key, tensor in together.items())
 
 
-def test_new_adapters_change_no_output_and_depend_on_their_seed() -> None:
+def test_new_adapters_do_not_change_the_output_and_depend_on_their_seed() -> None:
     plain, tuned, again, reseeded = (make("clip") for _ in range(4))
     state = torch.get_rng_state()
     tune(tuned, "lora")
@@ -255,8 +253,8 @@ def test_new_adapters_change_no_output_and_depend_on_their_seed() -> None:
 
 
 def test_frozen_weights_stay_bit_identical_with_adapters() -> None:
-    """Frozen weights are not in checkpoints, so a resumed run has the original weights, which must
-    not differ."""
+    """Frozen weights are not stored in checkpoints. A resumed run uses the original weights, so
+    these must not change."""
     towers = adapted("clip")
     before = {
         n: (id(p), p.detach().clone())
@@ -273,7 +271,7 @@ def test_frozen_weights_stay_bit_identical_with_adapters() -> None:
 
 
 def assert_same_towers(towers: Towers, reread: Towers, atol: float = 0.0) -> None:
-    """Compare the features of images and texts before and after."""
+    """Check that image and text features are the same before and after."""
     for parameter in (*towers.model.parameters(), *reread.model.parameters()):
         parameter.requires_grad_(False)  # torch computes frozen attention differently
     assert alike(towers, reread, atol=atol)
@@ -326,7 +324,9 @@ def test_adapters_are_saved_merged(name: str, tmp_path: Path) -> None:
     assert alike(opened(tmp_path / "model"), towers)
 
 
-def test_a_kill_preserves_the_old_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_save_preserves_the_old_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     towers = make("miniature")
     folder = tmp_path / "model"
     save_model(towers, folder, scope="all", name="miniature")
@@ -334,9 +334,8 @@ def test_a_kill_preserves_the_old_model(tmp_path: Path, monkeypatch: pytest.Monk
     with torch.no_grad():
         towers.model.text_projection.mul_(2)
     monkeypatch.setattr(module, "save_tokenizer", Mock(side_effect=KeyboardInterrupt))
-    monkeypatch.setattr(
-        module.shutil, "rmtree", lambda *args, **options: None
-    )  # a killed process does not clean up
+    # A killed process does not clean up.
+    monkeypatch.setattr(module.shutil, "rmtree", lambda *args, **options: None)
     with pytest.raises(KeyboardInterrupt):
         save_model(towers, folder, scope="all", name="miniature")
     assert (tmp_path / "model.part" / "clip.safetensors").is_file()
@@ -347,7 +346,9 @@ def test_a_kill_preserves_the_old_model(tmp_path: Path, monkeypatch: pytest.Monk
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_a_second_kill_after_one_between_the_moves_loses_nothing(tmp_path: Path) -> None:
+def test_a_second_kill_after_one_between_the_two_moves_does_not_lose_anything(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "model"
     (tmp_path / "model.before").mkdir()
     (tmp_path / "model.before" / "weights").write_text("the only ones")
@@ -360,7 +361,7 @@ def test_a_second_kill_after_one_between_the_moves_loses_nothing(tmp_path: Path)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_folders_with_other_files_and_models_with_another_vocabulary_raise_errors(
+def test_unrelated_files_and_models_with_a_different_vocabulary_raise_errors(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "thesis.txt").write_text("all of it")

@@ -27,7 +27,7 @@ WORDS = ("cat", "dog", "owl", "emu")
 def naive(
     towers: Any, images: Tensor, captions: Sequence[str], labels: Sequence[int], texts: Any
 ) -> dict[str, float]:
-    """Return all scores by definition, one image at a time."""
+    """Return all scores computed from their definitions, one image at a time."""
     towers.model.eval()
     with torch.no_grad():
         rows = unit(towers.image(images))
@@ -102,7 +102,7 @@ def test_the_worst_group_is_the_lowest_accuracy_of_a_class_within_a_group(unknow
     assert scores["zero_shot_worst_group"] == scores["zero_shot_worst_class"]
 
 
-def test_an_edit_applies_to_texts_only() -> None:
+def test_an_edit_only_applies_to_text() -> None:
     images = torch.rand(20, 3, 4, 4)
     towers = tiny_towers(3)
     texts = ("a cat", "a dog")
@@ -122,8 +122,8 @@ def test_an_edit_applies_to_texts_only() -> None:
 
 
 def table(images: Tensor, texts: Tensor) -> Any:
-    """Return towers with given features: image i has row i of one table, text "j" has row j of the
-    other."""
+    """Return towers with given features: image i has row i of one table, and text "j" has row j of
+    the other."""
     return SimpleNamespace(
         model=torch.nn.Linear(1, 1),
         image=lambda pixels: images[pixels[:, 0, 0, 0].long()],
@@ -138,7 +138,7 @@ def places(n: int) -> Tensor:
     return torch.arange(n, dtype=torch.float32)[:, None, None, None].expand(n, 3, 1, 1)
 
 
-def test_rows_without_a_caption_are_left_out_of_retrieval() -> None:
+def test_rows_without_a_caption_are_excluded_from_retrieval() -> None:
     features = torch.eye(4)
     monitor = Monitor(
         places(4), captions=["0", "", "2", " "], labels=torch.arange(4), class_texts="0123"
@@ -152,9 +152,11 @@ def test_rows_without_a_caption_are_left_out_of_retrieval() -> None:
 
 
 def test_each_caption_is_a_query_and_all_captions_of_an_image_are_correct() -> None:
-    """There are twelve images with five captions, constructed by hand. The captions of an image
-    match it, except the last, which matches the next image, and the first of image 1, which matches
-    image 0."""
+    """Use twelve images with five captions each.
+
+    The captions of an image match that image, with two exceptions: the last caption matches the
+    next image, and the first caption of image 1 matches image 0.
+    """
     images = torch.eye(12)
     texts = torch.eye(12).repeat_interleave(5, dim=0)
     texts[4::5] = torch.eye(12).roll(-1, dims=0)
@@ -165,7 +167,7 @@ def test_each_caption_is_a_query_and_all_captions_of_an_image_are_correct() -> N
     towers = table(images, texts)
     rows_of_score = monitor.rows(towers)
     assert len(rows_of_score["recall@1 text->image"]) == 60
-    # Four captions of each image are correct, except that one of image 1 matches image 0.
+    # Four captions of each image are correct, except that one caption of image 1 matches image 0.
     assert monitor(towers)["recall@1 text->image"] == pytest.approx(47 / 60)
     assert rows_of_score["recall@1 image->text"].shape == (12,)
     assert "60 captions and 12 images" in monitor.described()
@@ -184,7 +186,7 @@ def test_each_caption_is_a_query_and_all_captions_of_an_image_are_correct() -> N
 @pytest.mark.parametrize(
     ("broken", "row", "captions"), [("image", 2, "0123"), ("text", 2, "0123"), ("text", 1, "")]
 )
-def test_features_that_are_not_finite_have_nan_scores(broken: str, row: int, captions: str) -> None:
+def test_non_finite_features_have_nan_scores(broken: str, row: int, captions: str) -> None:
     tables = {"image": torch.eye(4), "text": torch.eye(4)}
     tables[broken][row] = torch.nan
     monitor = Monitor(
@@ -218,7 +220,7 @@ def data(n: int = 20, read: Any = None, broken: Sequence[int] = ()) -> Any:
     return image_data(n, read=read or reader(broken, tiny_image), captions=captions, labels=labels)
 
 
-def test_a_monitor_of_images_equals_one_of_tensors_and_reads_images_only_once() -> None:
+def test_image_and_tensor_monitors_agree_and_images_are_only_read_once() -> None:
     towers = tiny_towers()
     reads = list[int]()
     monitor = Monitor.from_data(
@@ -238,7 +240,7 @@ def test_a_monitor_of_images_equals_one_of_tensors_and_reads_images_only_once() 
     )
 
 
-def test_unreadable_images_are_left_out() -> None:
+def test_unreadable_images_are_skipped() -> None:
     with pytest.warns(VldebiasWarning, match=r"own train: 2 of 20 .* left out, such as id3"):
         scores = Monitor.from_data(data(broken=(3, 4)), plain, "label", workers=0)(tiny_towers())
     rest = data()[[i for i in range(20) if i not in (3, 4)]]

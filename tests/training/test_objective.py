@@ -1,4 +1,4 @@
-"""Test that objectives use the named losses, and that model and loss form one module."""
+"""Test that objectives use the named losses, and that model and loss form a single module."""
 
 import math
 from contextlib import nullcontext
@@ -75,7 +75,7 @@ FUNCTIONS: dict[str, tuple[dict[str, Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_each_objective_equals_the_loss_function_it_names(name: str) -> None:
+def test_each_objective_matches_the_loss_function_it_names(name: str) -> None:
     settings, function = FUNCTIONS[name]
     objective = Objective(
         LossSettings(loss=name, temperature=T, **settings), temperature=9.0, items=N
@@ -84,7 +84,7 @@ def test_each_objective_equals_the_loss_function_it_names(name: str) -> None:
     assert objective.temperature == pytest.approx(T)
 
 
-def test_lam_of_rince_depends_on_the_batch_unless_it_is_set() -> None:
+def test_rince_lam_depends_on_the_batch_unless_it_is_set() -> None:
     objective = built("rince", q=0.4)
     for rows in (3, N):
         expected = losses.rince(X[:rows], Y[:rows], temperature=T, q=0.4, lam=1 / rows)
@@ -105,8 +105,8 @@ def test_the_temperature_of_the_model_is_the_default_and_may_be_learned() -> Non
 
 
 def test_rince_raises_the_temperature_of_clip_unless_it_is_set() -> None:
-    """With q / t = 40, the weights of pairs would differ by e^40. A given temperature is used, with
-    a warning above e^20."""
+    """With q / t = 40, the weights of pairs would differ by a factor of e^40. A given temperature
+    is used, with a warning above e^20."""
     for loss, model_temperature, settings, wanted in (
         ("rince", 0.01, None, 0.1),
         ("rince", 0.5, None, 0.5),
@@ -140,7 +140,7 @@ def test_schedules_change_the_loss() -> None:
     assert not still.loss.zeta.any(), "sogclr never changes its popularity"
 
 
-def test_the_paper_s_settings_are_passed_to_the_loss() -> None:
+def test_the_papers_settings_are_passed_to_the_loss() -> None:
     nuclr = built("nuclr", gamma=0.5, zeta_init=-0.05, popularity_wait=0.5)
     assert nuclr.loss.gamma == 0.5
     assert nuclr.loss.zeta.unique().tolist() == pytest.approx([-0.05])
@@ -176,8 +176,8 @@ def test_a_low_temperature_of_the_debiased_loss_warns_except_with_the_authors_ru
 @pytest.mark.parametrize("two_views", [False, True])
 @pytest.mark.parametrize(("loss", "beta"), [("debiased", 0.0), ("hard_negative", 0.5)])
 def test_several_positives_match_a_loop(loss: str, beta: float, two_views: bool) -> None:
-    """With M = 3, positives are the other half of the pair and two further views; images only have
-    their caption, three times."""
+    """With M = 3, the positives are the other half of the pair and two further views. Images only
+    have their caption, three times."""
     settings: dict[str, Any] = {"tau_plus": 0.2, "positives": 3}
     if beta:
         settings["beta"] = beta
@@ -203,7 +203,7 @@ def test_several_positives_match_a_loop(loss: str, beta: float, two_views: bool)
 
 
 def test_group_dro_weights_the_losses_of_the_groups() -> None:
-    """All groups have the same weight at first; then, the group with the higher loss gets more."""
+    """All groups start with the same weight. Then the group with the higher loss gets more."""
     objective = built("info_nce", group_dro="place", group_dro_step=1.0, groups=2)
     groups = torch.tensor([0, 0, 0, 0, 0, 0, 1, 1])
     loss_of_pairs = info_nce(X, Y, temperature=T, reduction="none")
@@ -230,14 +230,14 @@ def trainee(two_views: bool = False, **settings: Any) -> Any:
 
 
 def noted(made: Any, name: str) -> list[Any]:
-    """Record the inputs of a tower of the trainee."""
+    """Record the inputs of one of the trainee's towers."""
     seen: list[Any] = []
     tower = getattr(made.towers, name)
     setattr(made.towers, name, lambda inputs: seen.append(inputs) or tower(inputs))
     return seen
 
 
-def test_the_trainee_returns_the_loss_of_features_and_two_views_read_no_text() -> None:
+def test_the_trainee_returns_the_loss_of_its_features_and_two_views_do_not_need_text() -> None:
     made = trainee()
     image = made.towers.image
     text = made.towers.text
@@ -251,9 +251,8 @@ def test_the_trainee_returns_the_loss_of_features_and_two_views_read_no_text() -
     expected = info_nce(unit(image(IMAGES)), unit(image(views)), temperature=T, within_view=True)
     torch.testing.assert_close(made(Batch(images=IMAGES, views=views)), expected)
     assert not read
-    torch.testing.assert_close(
-        unit(torch.rand(4, 9).bfloat16()).norm(dim=1), torch.ones(4)
-    )  # in single precision
+    # The comparison is in single precision.
+    torch.testing.assert_close(unit(torch.rand(4, 9).bfloat16()).norm(dim=1), torch.ones(4))
 
 
 @pytest.mark.parametrize("two_views", [False, True])
@@ -313,8 +312,8 @@ def test_partners_for_mixing_may_be_in_either_view() -> None:
 
 
 def test_a_partner_of_another_image_excludes_the_other_view() -> None:
-    """With identical views, the other view is the most similar image, and mixing with it has no
-    effect."""
+    """With identical views, the other view is the most similar image, and mixing with it would have
+    no effect."""
     both = torch.cat([IMAGES, IMAGES])
     same_image, another_image = (
         trainee(fourier=1.0, partner=partner)._mixed(both, views=2) for partner in ("any", "other")
@@ -323,8 +322,8 @@ def test_a_partner_of_another_image_excludes_the_other_view() -> None:
     assert not torch.allclose(another_image, both, atol=1e-2)
 
 
-def test_searching_partners_updates_no_running_statistics() -> None:
-    """Otherwise, batch normalisation would count every batch twice."""
+def test_searching_for_partners_does_not_update_running_statistics() -> None:
+    """If it did, batch normalisation would count every batch twice."""
     plain = trainee()
     mixed = trainee(fourier=0.5)
     for made in (plain, mixed):

@@ -37,8 +37,7 @@ def backward_of(module: nn.Module, x: Tensor) -> Callable[[], Tensor]:
 def sharp(
     module: nn.Module, passes: Callable[[], Tensor], method: str = "sam", rho: float = 0.3
 ) -> Tensor:
-    """Run the two passes of a training step; the remaining gradient is that of the perturbed
-    weights."""
+    """Run the two passes of a training step, which leaves the gradient of the perturbed weights."""
     module.zero_grad()
     loss = passes()
     with climbed(list(module.parameters()), method, rho), still(module):
@@ -73,7 +72,7 @@ def test_three_updates_match_a_manual_computation(method: str) -> None:
     module = small()
     slow = small()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    for step in range(3):  # without clearing the gradient of the previous step
+    for step in range(3):  # the gradient of the previous step is not cleared
         x = rows(5, 3, seed=step)
         loss = sharp(module, backward_of(module, x), method)
         optimizer.step()

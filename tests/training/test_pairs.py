@@ -1,4 +1,4 @@
-"""Test pairs of a data set, and the distribution and record of caption noise."""
+"""Test the pairs of a data set, and the distribution and record of caption noise."""
 
 import csv
 from collections import Counter
@@ -120,7 +120,7 @@ def test_a_table_with_splits_separates_them_and_one_without_has_one_split(
     assert not load_settings(data=path).has_held_out
 
 
-def test_relative_paths_start_from_image_root(images: Path, tmp_path: Path) -> None:
+def test_relative_paths_are_resolved_against_image_root(images: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "tables"
     elsewhere.mkdir()
     path = table(elsewhere / "below.csv", ["image", "caption"], [["3.png", "three"]])
@@ -153,9 +153,7 @@ N = 20_000
 CAPTIONS = [f"text {int(k)}" for k in np.random.default_rng(0).geometric(0.2, N)]
 
 
-def test_replaced_captions_have_the_distribution_of_the_data_and_are_independent_of_images() -> (
-    None
-):
+def test_replaced_captions_follow_the_data_distribution_independently_of_images() -> None:
     source = Pairs.noise(N, 0.7, 1)
     moved = source != np.arange(N)
     counts = Counter(CAPTIONS[i] for i in source[moved])

@@ -1,4 +1,4 @@
-"""Test scores of pairs against their definition, their table, and the kept pairs."""
+"""Test the scores of pairs against their definition, their table, and the kept pairs."""
 
 import csv
 import re
@@ -71,7 +71,7 @@ def test_unreadable_images_have_no_score() -> None:
     assert scores[rest] == pytest.approx(positive_scores(tiny_towers(), source())[rest], abs=1e-6)
 
 
-def test_the_table_lists_the_most_suspicious_first_and_the_auroc_is_reported(
+def test_the_table_lists_the_most_suspicious_pairs_first_and_the_auroc_is_reported(
     tmp_path: Path,
 ) -> None:
     pairs = source(captions=tuple(f"text {i}" for i in range(400))).with_noise(0.4, seed=0)
@@ -159,7 +159,7 @@ def test_kept_pairs_can_be_read_with_the_names_in_the_settings(tmp_path: Path) -
     ({"label": "score"}, "cannot be named 'score'; rename"),
     ({"label": "kind", "group_dro": "kind, id"}, "cannot be named 'id'; rename"),
 )
-def test_a_label_with_the_name_of_a_column_of_kept_pairs_raises_an_error(
+def test_a_label_named_like_a_column_of_kept_pairs_raises_an_error(
     settings: dict[str, Any],
 ) -> None:
     load_settings(data="own", keep=0.5, **settings)

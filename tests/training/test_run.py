@@ -1,4 +1,4 @@
-"""Test complete runs: the effect of settings, the files and messages, and errors before the first
+"""Test complete runs: the effects of settings, the files and messages, and errors before the first
 step."""
 
 import csv
@@ -198,11 +198,11 @@ def test_a_training_that_ruins_the_model_is_reported_in_the_history_and_at_the_e
     history = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
     assert [entry["below_start"] for entry in history] == [True, True]
     assert history[-1]["zero_shot_accuracy change"] == pytest.approx(fall["change"][0])
-    # A log file gets a line when the score first falls.
+    # A log file gets a line when the score first drops.
     lines = [line for line in text.getvalue().splitlines() if line.startswith("step ")]
     assert len(lines) == 1
     assert lines[0].endswith(", clearly below its start")
-    # Training that has no effect does not end below its start.
+    # Training without any effect does not end below its start.
     unharmed = train_model(small(lr=1e-9, label="label"), tmp_path / "unharmed", cpu=True)
     assert unharmed is not None
     assert unharmed["below_start"] is None
@@ -240,7 +240,7 @@ def test_a_killed_run_resumes_in_the_middle_of_its_stream(tmp_path: Path) -> Non
     )
 
 
-def test_two_views_need_no_captions_and_score_no_pairs(
+def test_two_views_do_not_need_captions_and_do_not_score_pairs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Trainee] = []
@@ -388,5 +388,5 @@ def held_out_monitor(settings: TrainSettings) -> Any:
         "nor can 10 replacements",
     ),
 )
-def test_data_that_cannot_be_trained_on_or_scored_is_refused(call: Any) -> None:
+def test_data_that_cannot_be_trained_on_or_scored_is_rejected(call: Any) -> None:
     call()

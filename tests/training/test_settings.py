@@ -99,6 +99,7 @@ def test_the_identity_of_a_run_excludes_settings_that_do_not_affect_weights() ->
         "keep",
         "group",
     }
+    # Epochs are converted to steps.
     watching |= {
         "debias",
         "val_data",
@@ -106,7 +107,7 @@ def test_the_identity_of_a_run_excludes_settings_that_do_not_affect_weights() ->
         "val_items",
         "wise_ft",
         "epochs",
-    }  # epochs are converted to steps
+    }
     identified = load_settings(steps=3)
     assert identified.identity().keys() == TrainSettings.model_fields.keys() - watching
     assert (
@@ -117,7 +118,7 @@ def test_the_identity_of_a_run_excludes_settings_that_do_not_affect_weights() ->
 
 
 @pytest.mark.parametrize("name", ["no", "bf16", "fp16"])
-def test_the_default_precision_is_the_launcher_s(
+def test_the_default_precision_comes_from_the_launcher(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", name)
@@ -184,5 +185,5 @@ def test_the_default_precision_is_the_launcher_s(
         "val_split 'a' is the training split",
     ),
 )
-def test_contradicting_settings_raise_errors_that_name_them(changes: dict[str, Any]) -> None:
+def test_contradictory_settings_raise_errors_that_name_them(changes: dict[str, Any]) -> None:
     load_settings(**({"steps": 1} | changes))

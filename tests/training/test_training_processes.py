@@ -1,5 +1,5 @@
-"""Compare two processes with one on the joint batch, with and without kills, started with common
-launchers."""
+"""Compare two processes with a single one on the joint batch, with and without kills, started with
+common launchers."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from vldebias.cli import app
 from vldebias.miniature import load_clip
 from vldebias.training.loop import read_state
 
-# A few steps with a high learning rate make the small model worse, which causes a warning.
+# A few steps with a high learning rate make the small model worse, which triggers a warning.
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:training made the model worse"),
@@ -79,7 +79,7 @@ def launch(
 
 
 def wait_for_steps(process: subprocess.Popen[Any], folder: Path) -> None:
-    """Wait until two steps of a run are recorded, and the first has its checkpoint."""
+    """Wait until two steps of a run are recorded and the first one has its checkpoint."""
     history = folder / HISTORY
     until = time.monotonic() + 240
     while not history.exists() or history.read_text().count("\n") < 2:
@@ -145,8 +145,8 @@ JOINT = {
 
 @pytest.fixture(scope="module")
 def single(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
-    """Return the weights of one process on the joint batch, which differ from those on half the
-    batch."""
+    """Return the weights from a single process on the joint batch, which differ from those on half
+    the batch."""
     folder = tmp_path_factory.mktemp("single")
     for name, size in (("joint", "16"), ("half", "8")):
         run(folder / name, {**JOINT, "batch_size": size})
@@ -168,7 +168,7 @@ def test_two_processes_end_with_the_weights_of_one_process_with_the_joint_batch(
         "number": 2,
         "kind": "MULTI_CPU",
     }
-    # Adam's steps depend on the sign of the gradient, and are discontinuous near 0.
+    # Adam's steps depend on the sign of the gradient and are therefore discontinuous near 0.
     assert apart(weights(tmp_path), single) < 0.02 * apart(single, start())
 
 

@@ -1,4 +1,4 @@
-"""Define small pairs, streams, towers and a tokenizer for tests."""
+"""Define small pairs, streams, towers and a tokenizer for the tests."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -27,7 +27,8 @@ NAMES = ("cat", "dog", "owl")
 
 
 class TinyModel(nn.Module):
-    """Linear towers with dropout, so that features differ between training and evaluation mode."""
+    """Use linear towers with dropout, so that features differ between training and evaluation
+    mode."""
 
     def __init__(self, dim: int = 6) -> None:
         super().__init__()
@@ -114,7 +115,7 @@ def image_data(
 ) -> Any:
     """Return n rows.
 
-    more: fields of ImageData.
+    more: Fields of ImageData.
     """
     labels = {
         "kind": Labels.from_values(
@@ -134,7 +135,7 @@ def image_data(
 
 @dataclass
 class Stream:
-    """A stream of n rows in several shards, the last of which is the largest; it counts reads."""
+    """Yield n rows from several shards, the last of which is the largest, and count the reads."""
 
     n: int
     broken: Sequence[int] = ()

@@ -102,7 +102,7 @@ def test_file_and_folder_are_synced_and_descriptors_closed(
     monkeypatch.setattr(os, "replace", lambda a, b: calls.append("replace") or replace(a, b))
     monkeypatch.setattr(os, "close", lambda handle: calls.append("close") or close(handle))
     write_atomically(tmp_path / "a", "x")
-    # The third "close" releases the lock of the temporary file.
+    # The third "close" releases the lock on the temporary file.
     assert calls[-6:] == ["fsync", "close", "replace", "close", "fsync", "close"]
 
 
@@ -149,7 +149,7 @@ def caused_by(error: Exception, cause: Exception) -> Exception:
     return error
 
 
-def test_other_errors_of_writers_are_raised_unchanged(tmp_path: Path) -> None:
+def test_other_errors_in_writers_are_raised_unchanged(tmp_path: Path) -> None:
     for error in (RuntimeError("a bug"), PermissionError(errno.EACCES, "no"), ValueError("28")):
 
         def write(_: Path, error: Exception = error) -> None:
@@ -172,10 +172,10 @@ write_atomically(sys.argv[1], die)
 """
 
 
-def test_the_next_run_only_removes_what_a_killed_one_left(tmp_path: Path) -> None:
+def test_the_next_run_only_removes_files_left_by_a_killed_run(tmp_path: Path) -> None:
     for _ in range(2):
         subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "a")], check=False)
-    # A run removes the leftovers of earlier ones before it creates its own.
+    # A run removes the leftovers of earlier runs before it creates its own.
     (leftover,) = tmp_path.iterdir()
     assert re.fullmatch(r"\.a\.[0-9a-f]{12}\.partial", leftover.name)
     kept = ["a.partial", ".a.partial", ".a.0123456789AB.partial", ".state.pt"]
@@ -220,7 +220,7 @@ def remade(path: Path) -> None:
     path.chmod(0o600)
 
 
-def test_the_umask_determines_the_mode_of_a_new_file_and_an_old_mode_is_preserved(
+def test_the_umask_determines_the_mode_of_a_new_file_and_an_existing_mode_is_preserved(
     tmp_path: Path,
 ) -> None:
     before = os.umask(0o027)
@@ -243,9 +243,7 @@ PLAIN |= st.text(st.characters(codec="utf-8", exclude_categories=["C"]))
         st.text("abc<= -", min_size=1), st.lists(PLAIN, max_size=3) | PLAIN, max_size=4
     )
 )
-def test_yaml_is_read_back_as_written(
-    tmp_path_factory: pytest.TempPathFactory, content: Any
-) -> None:
+def test_yaml_round_trips_unchanged(tmp_path_factory: pytest.TempPathFactory, content: Any) -> None:
     path = tmp_path_factory.getbasetemp() / "x.yaml"
     path.write_text(yaml.safe_dump(content, allow_unicode=True), encoding="utf-8")
     assert read_yaml(path) == content
@@ -274,7 +272,7 @@ def bomb(lines: int) -> str:
         (b"a: \xff", r"x\.yaml: .*0xff.*YAML"),
     ],
 )
-def test_untrusted_yaml_is_refused_with_a_message(
+def test_untrusted_yaml_is_rejected_with_a_message(
     tmp_path: Path, text: str | bytes, message: str
 ) -> None:
     path = tmp_path / "x.yaml"
@@ -296,7 +294,7 @@ def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("load", [read_json, Result.read])
-def test_an_oversized_json_file_is_refused_before_it_is_read(tmp_path: Path, load: Any) -> None:
+def test_an_oversized_json_file_is_rejected_before_it_is_read(tmp_path: Path, load: Any) -> None:
     with (tmp_path / "config.json").open("wb") as file:
         file.truncate(3 << 30)
     tracemalloc.start()
@@ -316,7 +314,7 @@ def test_an_oversized_json_file_is_refused_before_it_is_read(tmp_path: Path, loa
     (b"{", "line 1 column 2.*JSON"),
     (b"\xff", "0xff"),
 )
-def test_untrusted_json_is_refused_with_a_message(tmp_path: Path, text: bytes) -> None:
+def test_untrusted_json_is_rejected_with_a_message(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "a.json").write_bytes(text)
     read_json(tmp_path / "a.json")
 
@@ -383,7 +381,7 @@ def write_forever(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="children start at once where processes fork")
-def test_a_kill_leaves_a_complete_file(tmp_path: Path) -> None:
+def test_a_killed_write_leaves_a_complete_file(tmp_path: Path) -> None:
     path = write_atomically(tmp_path / "a.txt", "x" * 200_000)
     context = multiprocessing.get_context("fork")
     seen = set()
@@ -399,7 +397,7 @@ def test_a_kill_leaves_a_complete_file(tmp_path: Path) -> None:
     assert len(seen) > 1, "a writer was killed before it wrote"
 
 
-def test_only_texts_that_a_spreadsheet_would_execute_get_an_apostrophe() -> None:
+def test_only_text_that_a_spreadsheet_would_execute_gets_an_apostrophe() -> None:
     for text in (
         "=1+1",
         "+1",
@@ -433,7 +431,7 @@ with only_writer(sys.argv[1]):
 
 @pytest.fixture
 def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Start another process that writes in `tmp_path / "out"` until it receives a line."""
+    """Start a second process that writes in `tmp_path / "out"` until it receives a line."""
     command = [sys.executable, "-c", HOLDS, str(tmp_path / "out")]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -444,7 +442,7 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def test_a_second_writer_is_refused_with_the_name_of_the_first(
+def test_a_second_writer_is_rejected_with_the_name_of_the_first(
     tmp_path: Path, holder: subprocess.Popen[str]
 ) -> None:
     expected = rf"process {holder.pid} on .*--out"
@@ -479,7 +477,7 @@ def test_a_run_may_lock_again_but_another_thread_may_not(tmp_path: Path) -> None
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_worker_that_outlives_its_run_does_not_keep_the_lock(tmp_path: Path) -> None:
-    """Workers that read data keep files open for seconds after their run was killed."""
+    """Data workers keep files open for seconds after their run was killed."""
     script = """
 import os, signal, sys
 from vldebias.utils.files import only_writer

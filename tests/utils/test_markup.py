@@ -1,4 +1,4 @@
-"""Test that notebooks show tables of results, and that no part of them is interpreted as markup."""
+"""Test that notebooks show results as tables, and that no part of them is interpreted as markup."""
 
 import json
 import re
@@ -87,7 +87,7 @@ def test_printable_text_contains_escapes_instead_of_control_characters(text: str
     assert kinds.isdisjoint({"Cc", "Cs"})
     if "\\" not in text and '"' not in text:
         escaped = shown.replace("\n", r"\n").replace("\t", r"\t")
-        # JSON would combine two surrogate escapes into one character.
+        # JSON would combine two surrogate escapes into a single character.
         expected = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
         assert json.loads(f'"{escaped}"') in {text, expected}
 

@@ -26,7 +26,7 @@ def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def tags_of_architecture() -> dict[str, list[str]]:
-    """Return the names known in a process that has imported neither torch nor open_clip."""
+    """Return the names known in a process that has not imported torch or open_clip."""
     script = """
 import json, sys
 from vldebias.utils.names import _tags_of, architectures
@@ -45,7 +45,7 @@ def test_architectures_match_open_clip_and_need_no_import(
     assert set(architectures()) == set(open_clip.list_models())
 
 
-def test_a_misspelt_architecture_is_refused_with_a_suggestion() -> None:
+def test_a_misspelt_architecture_is_rejected_with_a_suggestion() -> None:
     with pytest.raises(InvalidInputError, match=r"'ViT-B-23' .*did you mean .*'ViT-B-32'"):
         check_architecture("ViT-B-23")
     check_architecture("ViT-B-32")
@@ -55,7 +55,7 @@ def test_weights_match_open_clip_and_need_no_import(
     tags_of_architecture: dict[str, list[str]],
 ) -> None:
     for name, tags in tags_of_architecture.items():
-        if not name.endswith("-quickgelu"):  # derived from the others on import
+        if not name.endswith("-quickgelu"):  # derived from the other names on import
             assert tags == open_clip.list_pretrained_tags_by_model(name)
     check_weights("ViT-B-32", "laion2b_s34b_b79k")
     with pytest.raises(InvalidInputError, match=r"'nosuch'; expected .* file or one of openai"):
@@ -81,7 +81,8 @@ SLIPS = [
 
 @pytest.fixture(scope="module")
 def answers_to_slips() -> list[tuple[int, str]]:
-    """Return exit code and message of each command, in one process that never imports torch."""
+    """Return the exit code and the message of each command, in one process that never imports
+    torch."""
     script = """
 import contextlib, io, json, sys
 from vldebias.cli import main
@@ -103,7 +104,7 @@ print(json.dumps(answers))
 
 
 @pytest.mark.parametrize("place", range(len(SLIPS)), ids=[arguments for arguments, _ in SLIPS])
-def test_a_typing_mistake_in_the_arguments_is_reported_before_torch_is_imported(
+def test_a_typo_in_the_arguments_is_reported_before_torch_is_imported(
     place: int, answers_to_slips: list[tuple[int, str]]
 ) -> None:
     code, message = answers_to_slips[place]
@@ -120,7 +121,7 @@ def test_the_list_of_commands_shows_the_first_paragraph_of_each_help() -> None:
         assert re.sub(r"\[/?bold\]", "", first) == entry.summary
 
 
-def test_a_misspelt_architecture_and_one_without_weights_are_refused_by_name() -> None:
+def test_a_misspelt_architecture_and_one_without_weights_are_rejected_by_name() -> None:
     with pytest.raises(InvalidInputError, match="did you mean '--model ViT-B-32 --pretrained TAG'"):
         check_name_without_weights("ViT-B32")
     with pytest.raises(InvalidInputError, match=r"without weights.*openai"):

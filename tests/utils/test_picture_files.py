@@ -70,15 +70,14 @@ def test_every_listed_format_is_read(form: str) -> None:
 def test_no_picture_starts_an_external_program(
     named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pillow recognises EPS by its first bytes, and has Ghostscript execute the content."""
+    """Pillow recognises EPS by its first bytes and has Ghostscript execute the content."""
     program = tmp_path / "bin" / "gs"
     program.parent.mkdir()
     program.write_text(f"#!/bin/sh\ntouch {tmp_path / 'started'}\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
-    monkeypatch.setattr(
-        EpsImagePlugin, "gs_binary", None, raising=False
-    )  # recent versions of Pillow look for it only once
+    # Recent versions of Pillow only look for it once.
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", None, raising=False)
     content = as_bytes(picture(1), "EPS")
     (tmp_path / named).write_bytes(content)
     with Image.open(tmp_path / named) as opened, contextlib.suppress(OSError):
@@ -115,7 +114,7 @@ def test_other_modes_are_converted() -> None:
     assert pixel(red, "TIFF")[0] > 200  # the band called "A" is not an alpha channel
 
 
-def test_pixels_of_more_than_eight_bits_are_refused() -> None:
+def test_pixels_with_more_than_eight_bits_are_rejected() -> None:
     for image in (
         Image.new("F", (2, 2)),
         Image.new("I", (2, 2)),
@@ -156,7 +155,7 @@ def test_truncated_files_and_other_files_are_an_error(tmp_path: Path) -> None:
 
 
 def test_few_colors_make_a_small_file_and_many_are_preserved(tmp_path: Path) -> None:
-    # Noise in two colours is larger than a palette of 256, which Pillow before 11 writes
+    # Noise in two colours takes more space than a palette of 256, which Pillow before 11 writes
     # completely.
     is_blue = np.random.default_rng(0).random((200, 200)) < 0.5
     flat = Image.fromarray(np.where(is_blue[..., None], (0, 0, 255), (255, 0, 0)).astype(np.uint8))
@@ -193,7 +192,7 @@ def test_plots_need_no_display_and_a_notebook_shows_them(
     assert (image.size, facts) == ((240, 120), {"a": 1})
 
 
-def test_the_reason_for_an_unreadable_picture_contains_no_addresses() -> None:
+def test_the_reason_for_an_unreadable_picture_does_not_contain_memory_addresses() -> None:
     assert why_unreadable(OSError("no picture <a at 0x7f>")) == "OSError: no picture <a>"
     assert (
         why_unreadable(FileNotFoundError(errno.ENOENT, "No such file", "a"))
@@ -203,7 +202,7 @@ def test_the_reason_for_an_unreadable_picture_contains_no_addresses() -> None:
         why_unreadable(PermissionError(errno.EACCES, "Permission denied"))
 
 
-def test_texts_in_a_plot_are_single_lines_without_formulas() -> None:
+def test_text_in_a_plot_is_a_single_line_without_formulas() -> None:
     assert for_matplotlib("a $b$\n\x07\tc") == r"a \$b\$ c"
 
 
@@ -250,7 +249,7 @@ def test_damaged_bytes_yield_a_picture_or_an_oserror(form: str, data: st.DataObj
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
-def test_pixels_match_pillow_s_own_steps(orientation: int, mode: str) -> None:
+def test_pixels_match_the_equivalent_pillow_steps(orientation: int, mode: str) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     content = as_bytes(picture(3, (37, 21)).convert(mode), "JPEG", exif=exif, quality=90)
@@ -283,7 +282,7 @@ def test_a_page_contains_small_images_as_png_and_large_ones_as_jpeg(
 
 
 def others() -> PngInfo:
-    """Return the text chunks of A1111 and ComfyUI."""
+    """Return the text chunks written by A1111 and ComfyUI."""
     info = PngInfo()
     info.add_text("parameters", "a nurse\nSteps: 20, Seed: 1")
     info.add_text("workflow", '{"nodes": []}')
@@ -310,7 +309,7 @@ def test_metadata_is_stored_next_to_the_chunks_of_other_tools(tmp_path: Path) ->
     assert content[:start] + content[start + 12 + size :] == before
 
 
-def test_damaged_files_are_refused_and_unchanged(tmp_path: Path) -> None:
+def test_damaged_files_are_rejected_and_left_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     Image.new("RGB", (9, 7)).save(path)
     sound = path.read_bytes()

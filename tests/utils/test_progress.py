@@ -1,4 +1,4 @@
-"""Test progress: bars on a terminal, one line per minute in a log, nothing if silent."""
+"""Test progress: bars on a terminal, one line per minute in a log, and nothing if silent."""
 
 import io
 
@@ -19,7 +19,7 @@ def test_bars_steps_and_lines_are_shown(terminal: bool) -> None:
     screen, file = console(terminal=terminal)
     long = 90 * "."
     with Progress(screen) as progress:
-        with progress:  # a running bar is passed on and ended by its creator
+        with progress:  # a running bar is passed on and closed by its creator
             pass
         with progress.bar("drawing [b]", total=4, reused=2) as advance:
             advance()
@@ -50,7 +50,7 @@ def test_a_log_gets_one_line_per_minute(monkeypatch: pytest.MonkeyPatch) -> None
         assert file.getvalue() == "training: loss 0.5: 3 of 9\ntraining: late: 5 of 9\n"
 
 
-def test_silent_progress_accepts_all_calls_and_stores_nothing(
+def test_silent_progress_accepts_all_calls_without_storing_anything(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with SILENT, SILENT.bar("a", 3) as advance:

@@ -1,4 +1,4 @@
-"""Test registries: lookup by name, entry points of other packages, and errors."""
+"""Test registries: lookup by name, entry points in other packages, and errors."""
 
 import re
 import subprocess
@@ -23,7 +23,7 @@ class Letter:
 
 @pytest.fixture
 def letters(monkeypatch: pytest.MonkeyPatch) -> Registry[Letter]:
-    """Provide three entry points: a broken one, one that names a class, and one with the name of a
+    """Provide three entry points: one is broken, one names a class, and one has the name of a
     built-in object."""
 
     def points(*, group: str) -> list[EntryPoint]:
@@ -82,14 +82,14 @@ def a_function() -> None:
         (Letter(""), "has the name ''; expected"),
     ],
 )
-def test_a_common_mistake_is_answered_with_the_object_to_register(
+def test_a_common_mistake_raises_an_error_that_names_the_object_to_register(
     letters: Registry[Letter], wrong: Any, message: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=f"^letter: .*{message}"):
         letters.register(wrong)
 
 
-def test_a_function_instead_of_a_declaration_is_answered_with_how_to_make_one() -> None:
+def test_a_function_instead_of_a_declaration_raises_an_error_with_instructions() -> None:
     cards: Registry[Any] = Registry("card", "cards", Card)
     with pytest.raises(InvalidInputError, match=r"got the function a_function; register Card\("):
         cards.register(a_function)
@@ -120,7 +120,7 @@ def test_entry_points_are_loaded_once_and_broken_ones_are_reported(
 def test_an_entry_point_that_its_package_also_registers_is_ignored_silently(
     letters: Registry[Letter],
 ) -> None:
-    mine = letters.register(Letter())  # what the entry point "class" refers to
+    mine = letters.register(Letter())  # the entry point "class" refers to this object
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert letters["z"] is mine
@@ -138,7 +138,7 @@ built_in: Registry[Letter] = Registry(
 )
 
 
-def test_the_name_of_a_built_in_object_is_refused_before_it_is_imported(
+def test_the_name_of_a_built_in_object_is_rejected_before_it_is_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "built_in_letters.py").write_text(BUILT_IN.format(test=__name__))
@@ -216,7 +216,7 @@ def test_no_registry_accepts_the_name_of_a_built_in_object() -> None:
 
 
 @quiet
-def test_an_unknown_name_is_refused_with_the_known_ones(letters: Registry[Letter]) -> None:
+def test_an_unknown_name_is_rejected_with_a_list_of_known_names(letters: Registry[Letter]) -> None:
     letters.register(Letter("alpha"))
     for name in ("alphe", 3, None):
         with pytest.raises(InvalidInputError, match="letter: expected one of alpha, z, a, got"):

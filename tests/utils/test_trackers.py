@@ -1,4 +1,4 @@
-"""Test that names of figures are accepted by trackers."""
+"""Test that trackers accept the names of figures."""
 
 import re
 
@@ -9,10 +9,10 @@ from vldebias.utils.trackers import tracker_name
 
 
 @given(st.text(max_size=300))
-def test_any_name_becomes_one_that_mlflow_accepts(text: str) -> None:
+def test_any_name_is_converted_to_one_that_mlflow_accepts(text: str) -> None:
     name = tracker_name(text)
     assert re.fullmatch(r"[\w\-. /]{1,250}", name, re.ASCII)
-    # MLflow names files like this, so a path must not lead elsewhere.
+    # MLflow uses names as file names, so they must not point outside their folder.
     assert not name.startswith("/")
     assert ".." not in name.split("/")
     assert "//" not in name

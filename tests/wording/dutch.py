@@ -1,4 +1,4 @@
-"""A small Dutch grammar, which the package does not include: the recipe of
+"""Define a small Dutch grammar that is not part of the package, following
 docs/how-to/languages.md."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ WORDS = {"female": "vrouwelijke", "male": "mannelijke"}
 
 
 class Dutch(Language):
-    """Find "een dokter", and write "een vrouwelijke dokter"."""
+    """Find "een dokter" and write "een vrouwelijke dokter"."""
 
     code = "nl"
     name = "Dutch"
@@ -28,7 +28,7 @@ class Dutch(Language):
         return bool(STATED.search(text))
 
     def find(self, text, attribute):
-        """Return the persons, or the reason why nobody gets a value."""
+        """Return the people, or the reason why nobody gets a value."""
         if not set(attribute.words.values()) <= WORDS.keys():
             return "no word"
         if self.states(text, attribute):
@@ -40,7 +40,7 @@ class Dutch(Language):
         return tuple(persons) or "no person"
 
     def write(self, text, assignments):
-        """Return the adjective before each noun."""
+        """Return an insertion of the adjective before each noun."""
         replacements = []
         for person, attribute, value in assignments:
             word = WORDS[attribute.words[value]]

@@ -1,4 +1,4 @@
-"""Prompts that resemble those with a value fixed by facts, but leave the value open."""
+"""List prompts that resemble prompts with a value fixed by facts but leave the value open."""
 
 # `Rule.fixed` -> a prompt that looks like it, to which no rule of its kind applies.
 LOOK_ALIKES = {

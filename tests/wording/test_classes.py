@@ -1,7 +1,8 @@
-"""Prompts of all classes of facts, labelled by hand: how many are decided as labelled.
+"""Test hand-labelled prompts with every class of facts: how many are decided as labelled.
 
-`classes.jsonl` was written before the rules were run on it, and the lists were extended after that,
-so its rates are no estimate for other prompts; they must not fall.
+The labels in `classes.jsonl` were written before the rules ran on them, and the word lists were
+extended afterwards. The rates therefore do not estimate the accuracy on other prompts, but they
+must not decrease.
 """
 
 from collections import defaultdict
@@ -17,8 +18,8 @@ AT_LEAST = {"fixed": 0.97, "open": 0.95, "group": 0.97, "stated": 0.95}
 
 
 @pytest.fixture(scope="module")
-def rights() -> dict[str, list[bool]]:
-    """Return for each label whether its prompts are decided as labelled."""
+def correct_by_label() -> dict[str, list[bool]]:
+    """Return whether the prompts with each label are decided as labelled."""
     of_label = defaultdict[str, list[bool]](list)
     for row in read(CLASSES):
         of_label[row["label"]].append(decide(row).is_right)
@@ -27,9 +28,9 @@ def rights() -> dict[str, list[bool]]:
 
 @pytest.mark.parametrize("label", AT_LEAST)
 def test_labelled_prompts_are_decided_as_labelled(
-    rights: dict[str, list[bool]], label: str
+    correct_by_label: dict[str, list[bool]], label: str
 ) -> None:
-    assert sum(rights[label]) >= AT_LEAST[label] * len(rights[label])
+    assert sum(correct_by_label[label]) >= AT_LEAST[label] * len(correct_by_label[label])
 
 
 @pytest.mark.parametrize(
@@ -42,7 +43,7 @@ def test_labelled_prompts_are_decided_as_labelled(
         ("an American nurse", "race", ["Asian"], "an Asian American nurse"),
     ],
 )
-def test_nations_and_religions_stand_next_to_the_noun(
+def test_nationalities_and_religions_are_placed_next_to_the_noun(
     prompt: str, names: str, words: list[str], result: str
 ) -> None:
     assert Balancer(names).write([prompt], words) == [result]

@@ -1,4 +1,4 @@
-"""Facts in a prompt that fix a value: each rule on its own examples."""
+"""Test facts in a prompt that fix a value: each rule on its own examples."""
 
 import pytest
 
@@ -14,7 +14,7 @@ NAMES = [f"{rule.kind}: {rule.fixed}" for rule in RULES]
 
 
 def rules_of(prompt, kind):
-    """Return the rules of a kind that apply to a prompt; None if it has no subject."""
+    """Return the rules of the given kind that apply to a prompt, or None if it has no subject."""
     subjects = find_subjects(prompt)
     if isinstance(subjects, str):
         return None

@@ -1,4 +1,4 @@
-"""`decide=`: a user's function determines which values the facts in a prompt allow."""
+"""Test `decide=`: a user function determines which values the facts in a prompt allow."""
 
 import sys
 from collections import Counter
@@ -25,7 +25,7 @@ def test_one_value_or_none_leaves_the_prompt_unchanged(answer):
     assert (out.prompts, out.reasons) == ([NURSE] * 2, ["context"] * 2)
 
 
-def test_none_lets_the_word_lists_decide_and_an_answer_overrules_them():
+def test_none_defers_to_the_word_lists_and_an_answer_overrides_them():
     prompts = [NURSE, PRIEST]
     lists = balance_prompts(prompts, "gender", decide=lambda prompt, values: None)
     assert lists.reasons == [None, "context"]
@@ -33,7 +33,7 @@ def test_none_lets_the_word_lists_decide_and_an_answer_overrules_them():
     assert overruled.reasons == [None, None]
 
 
-def test_it_is_asked_once_for_each_distinct_prompt_that_has_a_place():
+def test_decide_is_called_once_for_each_distinct_prompt_that_can_take_a_value():
     calls = []
 
     def decide(prompt, values):
@@ -46,7 +46,7 @@ def test_it_is_asked_once_for_each_distinct_prompt_that_has_a_place():
     assert calls == [(NURSE, ("male", "female")), ("a pilot", ("male", "female"))]
 
 
-def test_a_function_of_prompts_gets_a_list_in_one_call():
+def test_a_function_that_takes_prompts_gets_all_of_them_in_one_call():
     calls = []
 
     def decide(prompts, values):
@@ -58,20 +58,20 @@ def test_a_function_of_prompts_gets_a_list_in_one_call():
     assert out.reasons == [None, "context", None, "no person"]
 
 
-def test_shares_hold_among_the_allowed_values():
+def test_shares_apply_to_the_allowed_values():
     shares = {"White": 0.6, "Black": 0.2, "Asian": 0.2}
     decide = lambda prompt, values: ["White", "Black"]  # noqa: E731
     out = balance_prompts([NURSE] * 8, "race", shares=shares, decide=decide)
     assert Counter(out.values) == {"White": 6, "Black": 2}
 
 
-def test_a_share_of_one_is_kept_where_it_is_allowed():
+def test_a_share_of_one_is_respected_if_the_value_is_allowed():
     shares = {"female": 1, "male": 0}
     both = balance_prompts(NURSE, "gender", shares=shares, decide=lambda prompt, values: values)
     assert both.values == ["female"]
 
 
-def test_find_says_where_and_decide_which():
+def test_find_chooses_the_position_and_decide_the_values():
     out = balance_prompts(
         ["der Koch"] * 2,
         "gender",
@@ -81,7 +81,7 @@ def test_find_says_where_and_decide_which():
     assert out.reasons == ["context"] * 2
 
 
-def test_answers_may_be_forgotten_while_other_threads_read_theirs():
+def test_answers_may_be_evicted_while_other_threads_read_theirs():
     decisions = UserDecisions(lambda prompt, values: values, ("female", "male"), capacity=1)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -95,7 +95,7 @@ def test_answers_may_be_forgotten_while_other_threads_read_theirs():
     assert set(answers) == {("female", "male")}
 
 
-def test_its_exceptions_are_raised():
+def test_exceptions_in_decide_are_raised():
     def decide(prompt, values):
         raise TimeoutError("no answer")
 
@@ -114,11 +114,11 @@ def wrong_number(prompts, values):
     (wrong_number, "decide: got 2 answers for 1 prompts"),
     ("female", "decide: .* a function"),
 )
-def test_wrong_answers_are_refused(decide):
+def test_invalid_answers_are_rejected(decide):
     balance_prompts(NURSE, "gender", decide=decide)
 
 
-def test_a_function_of_prompts_gets_all_originals_in_one_call():
+def test_a_function_that_takes_prompts_gets_all_originals_in_one_call():
     calls = []
 
     def decide(prompts, values):
@@ -130,7 +130,7 @@ def test_a_function_of_prompts_gets_all_originals_in_one_call():
     assert calls == [[NURSE, "a pilot"]]
 
 
-def test_each_way_of_balancing_asks_for_all_prompts_in_one_call():
+def test_every_balancing_function_passes_all_prompts_in_one_call():
     calls = []
 
     def decide(prompts, values):
@@ -144,7 +144,7 @@ def test_each_way_of_balancing_asks_for_all_prompts_in_one_call():
 
 
 @pytest.mark.parametrize("allowed", [["female"], [], ["male"]])
-def test_where_one_value_is_allowed_nothing_is_written_whatever_its_share(allowed):
+def test_nothing_is_inserted_if_only_one_value_is_allowed_regardless_of_its_share(allowed):
     shares = {"female": 0, "male": 1}
     balancer = Balancer("gender", shares=shares, decide=lambda prompt, values: allowed)
     for out in (balancer.next([NURSE] * 2), balancer.at(NURSE, 3)):

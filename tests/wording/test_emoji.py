@@ -1,4 +1,4 @@
-"""Emoji of persons in a prompt state a value, like words."""
+"""Test that person emoji in a prompt state a value, like words."""
 
 import pytest
 
@@ -22,7 +22,7 @@ from vldebias.wording import balance_prompts
         ("a gardener 👩", "age", False),
     ],
 )
-def test_a_person_in_a_picture_states_a_value(prompt: str, attribute: str, is_stated: bool) -> None:
+def test_a_person_emoji_states_a_value(prompt: str, attribute: str, is_stated: bool) -> None:
     balanced = balance_prompts([prompt], attribute, seed=0)
     assert balanced.reasons == ["stated" if is_stated else None]
     assert (balanced.prompts == [prompt]) == is_stated

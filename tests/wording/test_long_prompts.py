@@ -1,5 +1,5 @@
-"""Untrusted prompts on a server that runs for months: no prompt takes minutes, and no word is
-stored forever."""
+"""Test untrusted prompts on a server that runs for months: no prompt takes minutes, and words are
+not stored forever."""
 
 import time
 from typing import Any
@@ -22,7 +22,7 @@ REMEMBERING = [
 
 
 @pytest.mark.parametrize("function", REMEMBERING, ids=lambda function: function.__name__)
-def test_so_many_words_are_remembered_and_no_more(function: Any) -> None:
+def test_the_word_cache_is_bounded(function: Any) -> None:
     most = function.cache_info().maxsize
     assert most == words.REMEMBERED_WORDS
     for number in range(most + 100):
@@ -31,7 +31,7 @@ def test_so_many_words_are_remembered_and_no_more(function: Any) -> None:
     function.cache_clear()
 
 
-def test_the_time_of_a_long_word_does_not_grow_with_its_square() -> None:
+def test_the_time_for_a_long_word_does_not_grow_quadratically() -> None:
     """A million letters used to take more than a minute, and a digit repeated 16,000 times more
     than 20 s."""
     prompts = ["A photo of a doctor " + "a" * 300_000, "A photo of a doctor " + "5" * 300_000]

@@ -1,4 +1,5 @@
-"""Words about the medium have no effect: how a picture is made says nothing about who is in it."""
+"""Test that words about the medium have no effect: how a picture is made does not show who is in
+it."""
 
 import json
 import sys
@@ -39,18 +40,18 @@ MEDIA = [
 
 
 def decisions(prompts: list[str], name: str) -> list[bool]:
-    """Return which prompts get a value."""
+    """Return whether each prompt gets a value."""
     return [reason is None for reason in balance_prompts(prompts, name, seed=0).reasons]
 
 
 @cache
 def decisions_without_medium(prompts: tuple[str, ...], name: str) -> list[bool]:
-    """Return the same for bare prompts, with which every medium is compared."""
+    """Return the decisions without a medium, which those with a medium are compared to."""
     return decisions(list(prompts), name)
 
 
 @pytest.mark.parametrize("medium", MEDIA)
-def test_a_medium_moves_no_labelled_prompt(medium: str) -> None:
+def test_adding_a_medium_does_not_change_the_decision_for_a_labelled_prompt(medium: str) -> None:
     rows = [json.loads(line) for line in LABELLED.read_text("utf-8").splitlines()]
     prompts = [row["prompt"].rstrip(".") for row in rows]
     shown = decisions([prompt + medium for prompt in prompts], "gender")
@@ -61,7 +62,7 @@ def test_a_medium_moves_no_labelled_prompt(medium: str) -> None:
 
 @pytest.mark.parametrize("medium", MEDIA)
 @pytest.mark.parametrize("kind", SETS)
-def test_a_medium_moves_no_rule(kind: str, medium: str) -> None:
+def test_adding_a_medium_does_not_change_the_decision_of_a_rule(kind: str, medium: str) -> None:
     rules = [rule for rule in RULES if rule.kind == kind]
     prompts = [rule.fixed for rule in rules] + [LOOK_ALIKES[rule.fixed] for rule in rules]
     shown = decisions([prompt + medium for prompt in prompts], SETS[kind])
@@ -85,13 +86,13 @@ def calls(prompt: str) -> int:
     return counted["call"] + counted["c_call"]
 
 
-def test_the_work_grows_with_the_length() -> None:
+def test_the_work_grows_linearly_with_the_length() -> None:
     line = "a photo of a tired doctor in a small old hospital with a 'red' lamp and green walls, "
-    balance_prompts(line, "gender", seed=0)  # word lists are read once
+    balance_prompts(line, "gender", seed=0)  # the word lists are only loaded once
     assert calls(line * 16 * 12) <= 24 * calls(line * 12)
 
 
-# So long that work which grows with the square is far above the limit.
+# These are so long that quadratic work would far exceed the limit.
 HOSTILE = {
     "brackets": "(" * 5000,
     "alternatives": "{" + "|".join(f"doctor {number}" for number in range(400)) + "}",
@@ -101,7 +102,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_a_hostile_prompt_is_no_more_work_than_a_long_one(kind: str) -> None:
+def test_a_hostile_prompt_is_not_more_work_than_a_long_one(kind: str) -> None:
     prompt = HOSTILE[kind]
     balance_prompts("a doctor", "gender", seed=0)
     assert calls(prompt) < 200 * len(prompt)

@@ -1,4 +1,5 @@
-"""Prompts of every kind, labelled before the rules ran: few of them may be changed wrongly."""
+"""Test prompts of every kind, labelled before the rules ran: only a few of them may be changed
+wrongly."""
 
 import json
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 from eval.fresh_prompts import measure
 
 HERE = Path(__file__).parent
-# Share of prompts that must be right. The rules were corrected on all of these sets.
+# Share of prompts that must be correct. The rules were corrected on all of these sets.
 SETS = {
     "composed_prompts": 0.95,
     "fresh_kinds": 0.95,

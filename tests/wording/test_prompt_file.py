@@ -1,4 +1,4 @@
-"""Prompts in common file formats: one reader, and errors that name file and line."""
+"""Test prompts in common file formats: one reader, and errors that name the file and the line."""
 
 import json
 from pathlib import Path
@@ -92,7 +92,7 @@ def test_parquet_and_frames_have_a_column_of_prompts(tmp_path: Path) -> None:
     assert balance_prompts(frame["prompt"], "gender", seed=0).reasons == [None, None]
 
 
-def test_another_encoding_is_reported(tmp_path: Path) -> None:
+def test_an_unexpected_encoding_is_reported(tmp_path: Path) -> None:
     file = write(tmp_path / "a.txt", "a baker in a café\n".encode("latin-1"))
     with pytest.warns(SuspectInputWarning, match="read as cp1252"):
         assert read_prompts(file).prompts == ("a baker in a café",)
@@ -117,7 +117,7 @@ def test_another_encoding_is_reported(tmp_path: Path) -> None:
     ("a.xlsx", "PK", "a spreadsheet"),
     ("a.csv", b"PK\x03\x04\x14\x00\x06\x00", "expected text, got a spreadsheet"),
 )
-def test_what_is_no_list_of_prompts_is_refused(
+def test_files_that_are_not_lists_of_prompts_are_rejected(
     tmp_path: Path, name: str, content: str | bytes | None
 ) -> None:
     if content is not None:
@@ -125,7 +125,7 @@ def test_what_is_no_list_of_prompts_is_refused(
     read_prompts(tmp_path / name)
 
 
-def test_a_column_of_a_text_file_is_refused(tmp_path: Path) -> None:
+def test_a_column_name_for_a_text_file_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="a text file has one prompt per line"):
         read_prompts(write(tmp_path / "a.txt", "a\n"), "prompt")
 
@@ -138,11 +138,11 @@ def test_a_column_of_a_text_file_is_refused(tmp_path: Path) -> None:
     (["a", None], "got None at index 1 of 2"),
     ([["a"]], r"got \['a'\] at index 0"),
 )
-def test_what_holds_no_texts_in_an_order_is_refused(texts: Any) -> None:
+def test_inputs_other_than_ordered_strings_are_rejected(texts: Any) -> None:
     checked_texts(texts)
 
 
-def test_json_text_and_lines_are_the_same_prompts(tmp_path: Path) -> None:
+def test_json_and_text_lines_give_the_same_prompts(tmp_path: Path) -> None:
     prompts = ["a baker\u2028in a shop", "a “quoted” nurse"]
     lines = write(tmp_path / "a.jsonl", "".join(json.dumps({"prompt": p}) + "\n" for p in prompts))
     array = write(tmp_path / "a.json", json.dumps(prompts, ensure_ascii=False))
@@ -168,7 +168,7 @@ def test_only_the_prompts_of_infotexts_are_read(tmp_path: Path) -> None:
     found = read_prompts(write(tmp_path / "a.txt", INFOTEXTS))
     assert found.prompts == ("a pilot at dawn, masterpiece", "a nurse", "a judge", "a baker")
     assert "1 had the prompt on several lines" in str(found)
-    # A list that mentions steps is no list of infotexts.
+    # A list that mentions steps is not a list of infotexts.
     plain = read_prompts(write(tmp_path / "b.txt", "Steps: a staircase\na nurse\n"))
     assert plain.prompts == ("Steps: a staircase", "a nurse")
 
@@ -187,7 +187,7 @@ def test_only_the_prompts_of_prompts_from_file_are_read(tmp_path: Path) -> None:
     ("--steps 20\n", "line 1: expected --prompt"),
     ("--prompt\n", "line 1: expected --prompt"),
 )
-def test_webui_lines_without_a_prompt_are_refused(tmp_path: Path, content: str) -> None:
+def test_webui_lines_without_a_prompt_are_rejected(tmp_path: Path, content: str) -> None:
     read_prompts(write(tmp_path / "a.txt", content))
 
 
@@ -200,14 +200,14 @@ def test_webui_lines_without_a_prompt_are_refused(tmp_path: Path, content: str) 
         ("a.json", '{"items": [{"m": [0, {"p": "a nurse"}]}]}', "m.1.p", "m.1.p"),
     ],
 )
-def test_prompts_inside_of_objects_are_read(
+def test_prompts_inside_objects_are_read(
     name: str, content: str, column: str | None, where: str, tmp_path: Path
 ) -> None:
     found = read_prompts(write(tmp_path / name, content), column)
     assert (found.prompts, found.column) == (("a nurse",), where)
 
 
-def test_an_entry_without_the_prompt_is_named(tmp_path: Path) -> None:
+def test_an_entry_without_a_prompt_is_named(tmp_path: Path) -> None:
     content = '{"items": [{"meta": {"prompt": "a nurse"}}, {"meta": null}]}'
     with pytest.raises(InvalidInputError, match=r"entry 2: expected a prompt in 'meta\.prompt'"):
         read_prompts(write(tmp_path / "a.json", content))

@@ -1,7 +1,8 @@
-"""Scenes labelled by hand: several persons, markup, verbs, nouns, quotations.
+"""Test hand-labelled scenes: several people, markup, verbs, nouns, quotations.
 
-`scenes.jsonl` was written before the rules were run on it, and the rules were extended after that,
-so its rates are no estimate for other prompts; they must not fall.
+The labels in `scenes.jsonl` were written before the rules ran on them, and the rules were extended
+afterwards. The rates therefore do not estimate the accuracy on other prompts, but they must not
+decrease.
 """
 
 from collections import defaultdict
@@ -16,8 +17,8 @@ AT_LEAST = {"several": 46, "markup": 47, "verb": 42, "nouns": 49, "quoted": 14}
 
 
 @pytest.fixture(scope="module")
-def rights() -> dict[str, int]:
-    """Return for each kind how many of its prompts are written as labelled."""
+def correct_by_kind() -> dict[str, int]:
+    """Return how many prompts of each kind are rewritten as labelled."""
     of_kind = defaultdict[str, int](int)
     for row in read(SCENES):
         of_kind[row["kind"]] += decide(row).is_right
@@ -25,5 +26,5 @@ def rights() -> dict[str, int]:
 
 
 @pytest.mark.parametrize("kind", AT_LEAST)
-def test_scenes_are_written_as_labelled(rights: dict[str, int], kind: str) -> None:
-    assert rights[kind] >= AT_LEAST[kind]
+def test_scenes_are_rewritten_as_labelled(correct_by_kind: dict[str, int], kind: str) -> None:
+    assert correct_by_kind[kind] >= AT_LEAST[kind]

@@ -1,4 +1,5 @@
-"""Tool syntax: the word goes next to the noun, inside its bracket, and nothing else changes."""
+"""Test tool syntax: the word is inserted next to the noun, inside its bracket, and nothing else
+changes."""
 
 import json
 import random
@@ -77,7 +78,7 @@ NOT_IN_PICTURE = [
 
 
 @pytest.mark.parametrize("text", NOT_IN_PICTURE)
-def test_only_what_describes_the_picture_is_read(text):
+def test_only_the_description_of_the_picture_is_parsed(text):
     prompt = text.format("{}").replace(" {}", "")
     assert balance_prompts(prompt, "gender", shares=FEMALE).prompts == [text.format("female")]
 
@@ -107,12 +108,12 @@ def test_only_what_describes_the_picture_is_read(text):
         ("a {doctor|male nurse} in a clinic", "stated"),
     ],
 )
-def test_what_is_left_unchanged_says_why(prompt, reason):
+def test_unchanged_prompts_have_a_reason(prompt, reason):
     out = balance_prompts(prompt, "gender")
     assert (out.prompts, out.values, out.reasons) == ([prompt], [None], [reason])
 
 
-def test_prompts_that_sound_like_instructions_are_no_edits():
+def test_prompts_that_sound_like_instructions_are_not_edits():
     prompts = [
         "make a photo of a doctor",
         "a chef adding salt to the soup",
@@ -134,7 +135,7 @@ def test_json_stays_json():
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_readings_are_as_long_as_the_prompt_and_hold_one_branch_each(seed):
+def test_readings_have_the_length_of_the_prompt_and_contain_one_branch_each(seed):
     rng = random.Random(seed)
     parts = ["a ", "{", "|", "}", "[", "]", "<x>", "nurse ", "BREAK ", "(", ":1.2)", "\n", "2::"]
     prompt = "".join(rng.choices(parts, k=30))
@@ -144,7 +145,7 @@ def test_readings_are_as_long_as_the_prompt_and_hold_one_branch_each(seed):
         assert all(a == b for a, b in kept)
 
 
-def test_every_branch_is_read_or_none():
+def test_either_every_branch_is_parsed_or_none():
     names = [f"nurse {i}" for i in range(MOST_READINGS)]
     readings = read_alternatives("a {" + "|".join(names) + "} in a hall")
     for name in names:
@@ -167,7 +168,7 @@ def test_every_branch_is_read_or_none():
         "change " * 2_000,
     ],
 )
-def test_hostile_prompts_are_read_in_time(prompt):
+def test_hostile_prompts_are_parsed_in_bounded_time(prompt):
     start = time.perf_counter()
     out = balance_prompts(prompt, "gender")
     assert time.perf_counter() - start < 2
@@ -186,7 +187,7 @@ def test_hostile_prompts_are_read_in_time(prompt):
         *(f"a {name} cook" for name in ("@gender@", "#gender#", "[[gender]]", "{{ gender }}")),
     ],
 )
-def test_a_value_inside_of_markup_is_stated(prompt: str) -> None:
+def test_a_value_inside_markup_is_stated(prompt: str) -> None:
     out = balance_prompts(prompt, "gender")
     assert (out.prompts, out.reasons) == ([prompt], ["stated"])
 
@@ -204,24 +205,24 @@ def test_a_value_inside_of_markup_is_stated(prompt: str) -> None:
         ),
     ],
 )
-def test_what_is_no_value_of_the_attribute_keeps_its_place(prompt: str, result: str) -> None:
+def test_words_that_are_not_values_of_the_attribute_stay_in_place(prompt: str, result: str) -> None:
     assert balance_prompts(prompt, "gender", shares={"female": 1}).prompts == [result]
 
 
 @pytest.mark.parametrize("style", ["in the style of Rembrandt", "oil painting by Monet"])
-def test_an_artist_in_a_second_prompt_is_nobody_in_the_picture(style: str) -> None:
+def test_an_artist_in_a_second_prompt_is_not_a_person_in_the_picture(style: str) -> None:
     written, _ = Balancer("gender", shares={"female": 1}).next_texts([["a cook", style]])
     assert written == [["a female cook", style]]
 
 
 @pytest.mark.parametrize("text", ["\n", " ", "\t", "#", "\n#", "system:\n", ": you are "])
 def test_the_time_to_find_the_picture_is_linear_in_the_length(text: str) -> None:
-    """Spaces before a word were searched from each line again, which took minutes."""
+    """Spaces before a word used to be searched again from each line, which took minutes."""
     assert 4 * _seconds(text * 2000) * 2.5 > _seconds(text * 8000)
 
 
 def _seconds(prompt: str) -> float:
-    """Return the shortest of several CPU times, which a busy machine disturbs least."""
+    """Return the shortest of several CPU times, which is the least affected by a busy machine."""
     seconds: list[float] = []
     for _ in range(5):
         began = time.process_time()
@@ -245,7 +246,7 @@ def _seconds(prompt: str) -> float:
         ('[{"role": "system", "content": "%s"}, {"role": "user", "content": "a lake"}]', False),
     ],
 )
-def test_only_the_user_of_a_chat_describes_the_picture(messages, written):
+def test_only_user_messages_in_a_chat_describe_the_picture(messages, written):
     person = "a female welder at work" if written else "a welder at work"
     out = balance_prompts(messages % "a welder at work", "gender", shares=FEMALE)
     assert out.prompts == [messages % person]

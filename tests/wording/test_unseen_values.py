@@ -1,4 +1,4 @@
-"""Values that image models are known not to show: a set that states one causes a warning."""
+"""Test that sets with values that image models are known not to show issue a warning."""
 
 import warnings
 from typing import Any
@@ -19,7 +19,7 @@ def genders(third: str) -> PromptSet:
 
 
 @pytest.mark.parametrize("word", ["non-binary", "nonbinary", "Non-binary"])
-def test_a_set_that_states_non_binary_warns_at_the_line_of_the_user(word: str) -> None:
+def test_a_set_with_non_binary_values_warns_at_the_users_line(word: str) -> None:
     with pytest.warns(UnseenValueWarning, match=f"'genders' states '{word}'.* 0 of 120") as record:
         balance_prompts(NURSES, genders(word), seed=0)
     assert [warning.filename for warning in record] == [__file__]
@@ -43,7 +43,7 @@ def test_attaching_to_a_pipeline_warns_once_and_its_calls_do_not() -> None:
     assert set(attachment.sampled) <= {"male", "female", "non-binary"}
 
 
-def test_counts_behind_the_warning_are_those_that_were_measured() -> None:
+def test_counts_behind_the_warning_match_the_measurement() -> None:
     from eval.tables import read
 
     (row,) = [

@@ -1,4 +1,4 @@
-"""Words that state an attribute in a text, and words in the slots of templates."""
+"""Test the words that state an attribute, and the placeholders in templates."""
 
 import re
 import unicodedata
@@ -34,18 +34,18 @@ def naive(words: tuple[str, ...], text: str) -> tuple[str, ...]:
         ("a\nwoman\tand a\u00a0man", ("woman", "man")),
         ("\uff57\uff4f\uff4d\uff41\uff4e", ("woman",)),
         ("an African-American man", ("African American", "man")),
-        ("man-made", ("man",)),  # documented: a hyphen only separates
+        ("man-made", ("man",)),  # documented: a hyphen separates words
         ("manager of mankind, chairman, womanly, human", ()),
         ("manœuvre, mañana, womané", ()),
         ("American, African; skinned, dark", ()),
         ("", ()),
     ],
 )
-def test_find(text: str, words: tuple[str, ...]) -> None:
+def test_find_returns_the_stated_words_in_order(text: str, words: tuple[str, ...]) -> None:
     assert StatedWords(WORDS).find(text) == words
 
 
-def test_the_longest_phrase_counts_and_the_order_is_that_of_the_text() -> None:
+def test_find_prefers_the_longest_phrase_and_follows_the_order_of_the_text() -> None:
     stated = StatedWords(["man", "white", "white woman", "year", "year old"])
     assert stated.find("a white woman and a white man") == ("white woman", "white", "man")
     assert stated.find("a year old man, a year ago") == ("year old", "man", "year")
@@ -55,7 +55,7 @@ def test_the_longest_phrase_counts_and_the_order_is_that_of_the_text() -> None:
         StatedWords(["man", "--"])
 
 
-def test_han_and_kana_need_no_spaces() -> None:
+def test_han_and_kana_do_not_need_spaces() -> None:
     stated = StatedWords(["女性", "男"])
     assert stated.find("一位女性医生的照片") == ("女性",)
     assert stated.find("一 位 女 性 医 生") == ("女性",)  # as a tokenizer decodes it
@@ -70,19 +70,19 @@ ALPHABET = st.sampled_from(
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(ALPHABET, max_size=12).map("".join))
-def test_equals_the_naive_twin(text: str) -> None:
+def test_find_matches_the_naive_implementation(text: str) -> None:
     assert StatedWords(WORDS).find(text) == naive(WORDS, text)
 
 
 @pytest.mark.parametrize(
     "text", ["a photo of a male-dominated office", "a dark-skinned woman's 25-year-old son"]
 )
-def test_clip_ids_tell_the_same_as_the_text(text: str) -> None:
+def test_clip_ids_give_the_same_result_as_the_text(text: str) -> None:
     from open_clip.tokenizer import SimpleTokenizer
 
     tokenizer = SimpleTokenizer()
     decoded = tokenizer.decode(tokenizer.encode(text))
-    assert decoded.strip() != text  # else this test shows nothing
+    assert decoded.strip() != text  # otherwise, this test would not show anything
     stated = StatedWords((*WORDS, "male"))
     assert stated.find(decoded) == stated.find(text) != ()
 
@@ -99,7 +99,7 @@ A = (
 )
 
 
-def test_the_article_is_that_of_the_sound() -> None:
+def test_the_article_follows_the_sound() -> None:
     filled = [fill("an {x}", x=word) for word in A.split()] + [
         fill("a {x}", x=word) for word in AN.split()
     ]
@@ -111,11 +111,12 @@ def test_the_article_is_that_of_the_sound() -> None:
     [
         ("A photo of an {attribute} {concept}.", "A photo of an Asian type a."),
         ("An {concept} and a {attribute}", "A type a and an Asian"),
-        ("a apple, {concept} {attribute}", "a apple, type a Asian"),  # not before a slot: verbatim
+        # The article is only adjusted before a placeholder.
+        ("a apple, {concept} {attribute}", "a apple, type a Asian"),
         ("banana {concept}{attribute}", "banana type aAsian"),
     ],
 )
-def test_fill(template: str, filled: str) -> None:
+def test_fill_replaces_placeholders_and_adjusts_the_article(template: str, filled: str) -> None:
     assert fill(template, attribute="Asian", concept="type a") == filled
     assert fill("see {attribute}", attribute=r"{concept} \1") == r"see {concept} \1"
     for wrong in ("{a}", "{a} {b} {c}", "{a} {b", "}{a}{b}", "{a}{b}{}", "{a}{{b}}", "none"):
@@ -130,7 +131,7 @@ def test_the_base_form_of_a_verb_is_found(form: str, verb: str) -> None:
     assert base(form) == verb
 
 
-def test_endings_state_a_gender_only_in_nouns_for_persons() -> None:
+def test_endings_only_state_a_gender_in_nouns_for_people() -> None:
     persons = "prioress housemaid great-grandmother policewomen oilman mermaid"
     others = "witness homeless Eastman lumen specimen Greco-Roman shaman Aardman"
     assert all(gendered(word.lower()) for word in persons.split())

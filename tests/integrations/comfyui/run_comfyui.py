@@ -61,7 +61,7 @@ def text_node(**changed: Any) -> dict[str, Any]:
 
 
 def shown(comfy: Comfy, text: dict[str, Any]) -> tuple[list[str], list[str], list[str]]:
-    """Return prompts, values and reasons of a text node, as Preview Any shows them."""
+    """Return prompts, values and reasons from a text node, as shown by Preview Any."""
     graph = {"1": text}
     for slot in (0, 1, 3):
         graph[str(10 + slot)] = node("PreviewAny", source=["1", slot])
@@ -104,8 +104,8 @@ def check_text(comfy: Comfy) -> None:
 
 
 def check_queue(comfy: Comfy) -> None:
-    """Run single pictures, as a queue with "increment" does, with the same text and with changing
-    texts."""
+    """Run single pictures, like a queue with "increment", with the same text and with changing
+    text."""
     prompts = {"one text": [CEO] * 41, "another text in each": [f"{CEO}, {i}" for i in range(41)]}
     for name, texts in prompts.items():
         values = []
@@ -118,8 +118,8 @@ def check_queue(comfy: Comfy) -> None:
 
 
 def check_lists(comfy: Comfy) -> None:
-    """Send a list of prompts through both nodes: the one before assigns gender, they assign
-    race."""
+    """Send a list of prompts through two nodes: the first one assigns gender, and the node under
+    test assigns race."""
     first = text_node(images=10)
     second = text_node(prompt=["1", 0], attribute="race", images=1)
     graph = {"1": first, "2": second, "3": node("PreviewAny", source=["1", 1])}
@@ -170,7 +170,7 @@ def pictures(comfy: Comfy, graph: Graph, prefix: str) -> list[np.ndarray]:
 
 
 def check_pictures(comfy: Comfy) -> None:
-    """Run the example workflows and compare each picture with one generated from its prompt
+    """Run the example workflows, and compare each picture with one generated from its prompt
     alone."""
     graph = example(comfy, "balance-prompt")
     made = pictures(comfy, graph, "list")
@@ -217,7 +217,8 @@ def loader(family: str) -> dict[str, Any]:
 
 
 def check_rows(comfy: Comfy, family: str, prompt: str = CEO, attribute: str = "gender") -> None:
-    """Compare each row of a batch with the single picture of its prompt from the same noise."""
+    """Compare each row in a batch with the single picture generated for its prompt from the same
+    noise."""
     text = text_node(prompt=prompt, attribute=attribute)
     prompts, values, _ = shown(comfy, text)
     name = f"{family} {len(prompt)}".replace(" ", "")
@@ -240,8 +241,8 @@ def check_rows(comfy: Comfy, family: str, prompt: str = CEO, attribute: str = "g
             "LatentFromBatch", samples=["latent", 0], batch_index=row, length=1
         )
         sampled(graph, f"{name}-{row}", [f"text{row}", 0], [f"latent{row}", 0], cfg)
-        # the same noise with the prompt of another value must differ, otherwise the comparison
-        # shows nothing
+        # The same noise must give a different picture with the prompt for a different value,
+        # otherwise the comparison would not show anything.
         other_text = f"text{next(i for i, value in enumerate(values) if value != values[row])}"
         sampled(graph, f"{name}-{row}-other", [other_text, 0], [f"latent{row}", 0], cfg)
     done = comfy.run(graph)
@@ -275,7 +276,8 @@ def latents(comfy: Comfy, name: str) -> np.ndarray:
 
 
 def check_refused(comfy: Comfy) -> None:
-    """Send invalid input, and check that it is refused with an explanation before anything runs."""
+    """Send invalid input, and check that it is rejected with an explanation before anything
+    runs."""
     bad: dict[str, dict[str, Any]] = {
         "shares: no number": {"shares": "female 75"},
         "shares: unknown value": {"shares": "woman: 75, male: 25"},

@@ -27,8 +27,8 @@ class Done(NamedTuple):
     """Store the results of a workflow.
 
     Attributes:
-        outputs: node id -> what the node shows.
-        error: the message of the node that failed, or an empty text.
+        outputs: Node id -> what the node shows.
+        error: The message of the node that failed, or an empty string.
     """
 
     outputs: dict[str, Any]
@@ -36,7 +36,7 @@ class Done(NamedTuple):
 
 
 class RefusedError(Exception):
-    """Report a workflow that ComfyUI refused before it ran; the message contains all its
+    """Report a workflow that ComfyUI rejected before running it. The message contains all its
     explanations."""
 
 
@@ -55,10 +55,10 @@ class Comfy:
             return json.load(answer)
 
     def send(self, graph: Graph) -> str:
-        """Queue a workflow, and return its id.
+        """Queue a workflow and return its id.
 
         Raises:
-            RefusedError: ComfyUI found it invalid.
+            RefusedError: If ComfyUI considers it invalid.
         """
         try:
             return str(self.call("/prompt", {"prompt": graph})["prompt_id"])
@@ -95,9 +95,9 @@ class Comfy:
 
 @contextmanager
 def started(comfyui: Path, python: str, folder: Path, port: int | None = None) -> Iterator[Comfy]:
-    """Start ComfyUI on the CPU with our nodes and a tiny checkpoint; stop it afterwards.
+    """Start ComfyUI on the CPU with our nodes and a tiny checkpoint, and stop it afterwards.
 
-    Everything that it reads and writes is in `folder`; the checkout of ComfyUI is not modified.
+    Everything that it reads and writes is in `folder`. The ComfyUI checkout is not modified.
     """
     nodes = folder / "custom_nodes"
     checkpoints = folder / "models" / "checkpoints"
@@ -157,8 +157,8 @@ def as_graph(workflow: Mapping[str, Any], nodes: Mapping[str, Any]) -> Graph:
     """Return a saved workflow as the graph that the browser page would send.
 
     Args:
-        workflow: the workflow as the page saves it.
-        nodes: the response of /object_info.
+        workflow: The workflow as saved by the page.
+        nodes: The response of /object_info.
     """
     link_of_id = {link[0]: link for link in workflow["links"]}
     graph: Graph = {}
@@ -179,7 +179,7 @@ def as_graph(workflow: Mapping[str, Any], nodes: Mapping[str, Any]) -> Graph:
 
 
 def _inputs(node: Mapping[str, Any]) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
-    """Yield name, type and options of a node's inputs, in the order of its widgets."""
+    """Yield the name, type and options of a node's inputs, in the order of its widgets."""
     for group in ("required", "optional"):
         for name, (kind, *rest) in node["input"].get(group, {}).items():
             yield name, kind, (rest[0] if rest else {})

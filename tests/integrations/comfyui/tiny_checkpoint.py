@@ -23,7 +23,7 @@ from comfy.taesd.taesd import TAESD  # noqa: E402
 
 
 def random_weights(module: torch.nn.Module, generator: torch.Generator) -> dict[str, torch.Tensor]:
-    """Return a state dict for the module with layers that preserve the scale of their input."""
+    """Return a state dict for the module in which layers preserve the scale of their input."""
     state = {}
     for name, value in module.state_dict().items():
         if not value.is_floating_point() or name.endswith(("vae_scale", "vae_shift")):

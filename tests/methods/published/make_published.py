@@ -1,14 +1,14 @@
-"""Store what the authors' own code returns for small generated inputs in published.json, for the
-tests of the baselines.
+"""Run the authors' own code on small generated inputs, and store the results in published.json.
 
     git clone https://github.com/waltergerych/bend_vlm        # commit 3777904
     git clone https://github.com/Supltz/Debias_VLM            # commit 8c441ad
     git clone https://github.com/fuzihaofzh/FairImagen        # commit e2ef1c1
     python tests/methods/published/make_published.py bend_vlm Debias_VLM FairImagen
 
-Run once. Other packages that these modules import (kneed, sentence_transformers) are not needed by
-the functions called here, and are replaced by empty modules, except for one cosine. An empty
-argument leaves the stored results of that repository unchanged.
+This only has to be run once; the baseline tests read the results. The functions called here do not
+need the other packages that these modules import (kneed, sentence_transformers), so the packages
+are replaced by empty modules, except for one cosine. An empty argument leaves the stored results of
+that repository unchanged.
 """
 
 import importlib.util
@@ -26,7 +26,8 @@ HERE = Path(__file__).parent
 
 
 class Rows(dict):
-    """A data set as the authors' code reads one: columns by name, rows by their indices."""
+    """Mimic the data set interface that the authors' code expects: columns by name, rows by
+    index."""
 
     def __getitem__(self, key: Any) -> Any:
         return (

@@ -1,7 +1,7 @@
-"""Provide a ComfyUI node for this test: models of each family with few layers and random weights.
+"""Provide a ComfyUI node for this test: models from each family with few layers and random weights.
 
-ComfyUI reads the sizes of text encoders from its own files, and those of SD 3 and Flux have
-billions of weights. The node therefore builds ComfyUI's classes with other sizes.
+ComfyUI reads the sizes of text encoders from its own files, and those for SD 3 and Flux have
+billions of weights. The node therefore builds ComfyUI's classes with smaller sizes.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ FLUX = {
 
 
 class Family(NamedTuple):
-    """Store ComfyUI's classes for a family, and the sizes of its parts."""
+    """Store the ComfyUI classes for a family, and the sizes of its parts."""
 
     model: Any
     sizes: dict[str, Any]
@@ -145,7 +145,7 @@ class Target:
 
 
 def randomise(module: torch.nn.Module) -> None:
-    """Fill the weights such that layers preserve the scale of their input."""
+    """Fill the weights so that layers preserve the scale of their input."""
     generator = torch.Generator().manual_seed(0)
     for name, weight in module.named_parameters():
         if weight.ndim > 1:
@@ -158,7 +158,7 @@ def randomise(module: torch.nn.Module) -> None:
 
 
 class TinyModel(io.ComfyNode):
-    """Create a model and a text encoder of a family."""
+    """Create a model and a text encoder from a family."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:

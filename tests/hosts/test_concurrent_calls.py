@@ -56,14 +56,14 @@ def embeddings_of_value():
 
 def test_each_thread_reads_the_value_of_its_own_call(pipe, attachment, embeddings_of_value):
     def work(number):
-        told = []
+        results = []
         for _ in range(6):
             sampled, record, embeddings = encoded(pipe, attachment, OPEN)
-            told.append((sampled, [value_of(embeddings_of_value, embeddings)], record))
-        return told
+            results.append((sampled, [value_of(embeddings_of_value, embeddings)], record))
+        return results
 
     with ThreadPoolExecutor(8) as pool:
-        calls = [call for told in pool.map(work, range(8)) for call in told]
+        calls = [call for results in pool.map(work, range(8)) for call in results]
     for sampled, drawn, record in calls:
         assert sampled == drawn == list(record.values)
         assert record.prompts == (OPEN,)
@@ -77,7 +77,7 @@ def test_each_thread_reads_the_value_of_its_own_call(pipe, attachment, embedding
 def test_each_task_reads_the_value_of_its_own_call(pipe, attachment, embeddings_of_value):
     async def work():
         sampled, record, embeddings = encoded(pipe, attachment, OPEN)
-        await asyncio.sleep(0.01)  # all other tasks make their calls in between
+        await asyncio.sleep(0.01)  # all other tasks make their calls in the meantime
         assert attachment.sampled == sampled
         assert attachment.last_call is record
         return sampled, [value_of(embeddings_of_value, embeddings)]
@@ -90,7 +90,7 @@ def test_each_task_reads_the_value_of_its_own_call(pipe, attachment, embeddings_
         assert sampled == drawn
 
 
-def test_each_thread_of_a_task_reads_the_value_of_its_own_call(
+def test_each_thread_in_a_task_reads_the_value_of_its_own_call(
     pipe, attachment, embeddings_of_value
 ):
     def work():
@@ -105,7 +105,7 @@ def test_each_thread_of_a_task_reads_the_value_of_its_own_call(
 
 
 def test_a_task_never_reads_the_call_of_another_task(attachment):
-    """A task whose calls run in threads reads the right record or none."""
+    """A task whose calls run in threads reads either the right record or none."""
 
     async def work():
         before = attachment.rewrite([OPEN])
@@ -113,21 +113,21 @@ def test_a_task_never_reads_the_call_of_another_task(attachment):
         assert attachment.last_call.written == tuple(written)  # not the record of `before`
         assert len(before) == 1
 
-    async def stranger():
+    async def unrelated_task():
         await asyncio.to_thread(attachment.rewrite, [OPEN])
         with pytest.warns(VldebiasWarning, match="in the function that calls the pipeline"):
             assert attachment.sampled == []
 
     async def many():
         await asyncio.gather(work(), work())
-        await stranger()
+        await unrelated_task()
 
     attachment.rewrite([OPEN])
     asyncio.run(many())
     assert len(attachment.sampled) == 1
 
 
-def test_the_cells_of_a_notebook_share_the_last_call(attachment):
+def test_notebook_cells_share_the_last_call(attachment):
     """A notebook runs each cell in a task with the context of the previous one."""
 
     async def cell(code):
@@ -174,7 +174,7 @@ def test_on_call_receives_the_data_for_a_log():
         record.values = ()
 
 
-def test_errors_of_on_call_are_raised_after_the_pictures():
+def test_errors_in_on_call_are_raised_after_the_pictures_are_generated():
     pipe = tiny.sd()
     steps = []
 
@@ -198,7 +198,7 @@ def test_errors_of_on_call_are_raised_after_the_pictures():
         tiny.draw(pipe, OPEN)  # no error remains to be raised
 
 
-def test_on_call_is_refused_if_no_values_are_sampled():
+def test_on_call_is_rejected_if_no_values_are_sampled():
     with pytest.raises(InvalidInputError, match="does not sample values"):
         debias(tiny.sd(), "gender", method="cali", on_call=print)
     with pytest.raises(InvalidInputError, match="expected a function"):

@@ -1,4 +1,4 @@
-"""Test that messages about mistakes in the inputs of diagnose and shares name what was passed."""
+"""Test that error messages for diagnose and shares name the invalid input."""
 
 import warnings
 
@@ -38,7 +38,7 @@ def test_too_few_groups_are_reported_as_groups_rather_than_labels() -> None:
         vldebias.diagnose(FEATURES, LABELS[:5], groups=GROUPS)
 
 
-def test_all_rows_without_a_direction_are_counted() -> None:
+def test_all_zero_rows_are_counted() -> None:
     features = np.ones((10_000, 4), dtype=np.float32)
     features[::100] = np.nan
     features[1] = 0
@@ -52,7 +52,7 @@ def test_scores_are_not_accepted_as_groups() -> None:
 
 
 @pytest.mark.parametrize("slip", ["femle", "femalee"])
-def test_a_single_misspelt_value_of_forty_is_reported(slip: str) -> None:
+def test_a_single_misspelt_value_among_forty_is_reported(slip: str) -> None:
     prompts = ["p1", "p2"] * 20
     values = ["female"] * 19 + [slip] + ["male"] * 20
     (message,) = measured(prompt=prompts, value=values)

@@ -1,4 +1,4 @@
-"""Test unknown pipelines, as new classes and as subclasses: each is edited correctly or refused."""
+"""Test unknown pipelines, both new classes and subclasses: each is edited correctly or rejected."""
 
 import linecache
 
@@ -16,7 +16,7 @@ from vldebias.hosts.pipelines.calls import same_values
 
 
 class Acme(DiffusionPipeline):
-    """A pipeline that only derives from the base class; it encodes, and denoises twice."""
+    """Derive only from the base class of pipelines, encode the prompt, and denoise twice."""
 
     def __init__(self, text_encoder, tokenizer, unet, scheduler):
         super().__init__()
@@ -38,7 +38,7 @@ class Acme(DiffusionPipeline):
 
 
 def states(pipe, prompt):
-    """states (b, tokens, d)"""
+    """Return the text encoder's states (b, tokens, d)."""
     prompts = [prompt] if isinstance(prompt, str) else prompt
     ids = pipe.tokenizer(
         prompts, padding="max_length", max_length=77, truncation=True, return_tensors="pt"
@@ -139,10 +139,10 @@ def test_distinguishable_pipelines_are_supported(name, build):
         assert same_values(pipe.encode_prompt(**call), bare)
 
 
-class Untold:
-    """Ways to encode in which an edit would miss something."""
+class Unsupported:
+    """Encode in ways in which an edit would miss something."""
 
-    def names_that_lie(self, prompt, do_classifier_free_guidance=False, negative_prompt=None):
+    def misleading_names(self, prompt, do_classifier_free_guidance=False, negative_prompt=None):
         negative_prompt_embeds, prompt_embeds = both(self, prompt, negative_prompt)
         return prompt_embeds, negative_prompt_embeds
 
@@ -152,7 +152,7 @@ class Untold:
             prompt_embeds = torch.cat([states(self, negative_prompt or ""), prompt_embeds])
         return (prompt_embeds,)
 
-    def other_for_long_prompts(
+    def different_order_for_long_prompts(
         self, prompt, do_classifier_free_guidance=False, negative_prompt=None
     ):
         prompt_embeds, negative_prompt_embeds = both(self, prompt, negative_prompt)
@@ -167,23 +167,23 @@ class Untold:
         prompt_embeds = states(self, args[0])
         return (prompt_embeds,)
 
-    def half_without_a_name(self, prompt):
+    def unnamed_half(self, prompt):
         prompt_embeds = states(self, prompt)
         return prompt_embeds, prompt_embeds.sum(1) * 2
 
-    def not_of_tokens(self, prompt):
+    def letters_instead_of_tokens(self, prompt):
         letters = torch.tensor([[ord(c) for c in str(prompt).ljust(99)[:99]]])
         prompt_embeds = letters[..., None].float().expand(-1, -1, 4)
         return (prompt_embeds,)
 
-    def fewer_for_one(self, prompt, negative_prompt=None):
+    def fewer_values_without_a_negative_prompt(self, prompt, negative_prompt=None):
         prompt_embeds, negative_prompt_embeds = both(self, prompt, negative_prompt)
         if negative_prompt is None:
             return (prompt_embeds,)
         return prompt_embeds, negative_prompt_embeds
 
 
-REFUSED = {name: way for name, way in vars(Untold).items() if name[0] != "_"} | {
+REFUSED = {name: way for name, way in vars(Unsupported).items() if name[0] != "_"} | {
     "no_prompt": encoding(lambda z: torch.ones(1, 77, 32), alone=True),
     "tokens_last": encoding(lambda z: z.mT, alone=True),
     "flattened": encoding(lambda z: z.flatten(1), alone=True),
@@ -195,14 +195,14 @@ REFUSED = {name: way for name, way in vars(Untold).items() if name[0] != "_"} | 
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_indistinguishable_pipelines_are_refused(name, build):
+def test_indistinguishable_pipelines_are_rejected(name, build):
     pipe = build(encode_prompt=REFUSED[name])
     with pytest.raises(UnsupportedHostError, match=type(pipe).__name__):
         debias(pipe, tiny.gender(), method="cali")
     assert "encode_prompt" not in vars(pipe)
 
 
-def test_truncated_prompts_and_unknown_roles_are_refused(build):
+def test_truncated_prompts_and_unknown_roles_are_rejected(build):
     host = resolve(build(encode_prompt=encoding(lambda z: z[:, :50])))
     assert host.embed([PLAIN], "sequence").shape == (1, 32)
     with pytest.raises(
@@ -215,16 +215,16 @@ def test_truncated_prompts_and_unknown_roles_are_refused(build):
         host.embed([PLAIN], "pooled")
 
 
-class Ways:
-    """Calls in which a prompt reaches the model without encode_prompt."""
+class Bypassing:
+    """Pass a prompt to the model without encode_prompt."""
 
-    def bare_for_long_prompts(self, prompt, **options):
+    def no_encode_prompt_for_long_prompts(self, prompt, **options):
         if len(prompt) > 12:
             return states(self, prompt)
         prompt_embeds, _ = self.encode_prompt(prompt)
         return prompt_embeds
 
-    def again_at_the_second_step(self, prompt, **options):
+    def encoded_again_at_the_second_step(self, prompt, **options):
         prompt_embeds, _ = self.encode_prompt(prompt)
         first = self.unet(torch.ones(1, 4, 8, 8), 1, encoder_hidden_states=prompt_embeds).sample
         ids = self.tokenizer(
@@ -232,19 +232,19 @@ class Ways:
         ).input_ids
         return self.unet(first, 2, encoder_hidden_states=self.text_encoder(ids)[0]).sample
 
-    def by_its_class(self, prompt, **options):
+    def called_through_the_class(self, prompt, **options):
         prompt_embeds, _ = type(self).encode_prompt(self, prompt)
         return prompt_embeds
 
 
-@pytest.mark.parametrize("name", [name for name in vars(Ways) if name[0] != "_"])
-def test_a_second_path_of_the_prompt_is_refused(name, build):
-    pipe = build(__call__=vars(Ways)[name])
+@pytest.mark.parametrize("name", [name for name in vars(Bypassing) if name[0] != "_"])
+def test_a_second_path_for_the_prompt_is_rejected(name, build):
+    pipe = build(__call__=vars(Bypassing)[name])
     with pytest.raises(UnsupportedHostError, match=type(pipe).__name__):
         resolve(pipe)
 
 
-def test_a_class_without_source_is_refused():
+def test_a_class_without_source_is_rejected():
     members = {}
     exec(
         "def encode_prompt(self, prompt):\n    prompt_embeds = self.encode(prompt)\n    return"
@@ -255,8 +255,9 @@ def test_a_class_without_source_is_refused():
         resolve(acme(type("FrozenPipeline", (Acme,), {"encode_prompt": members["encode_prompt"]})))
 
 
-def test_a_class_with_the_wrong_source_is_refused(monkeypatch):
-    # As after `exec` in a program of `python -c`, which Python 3.13 returns as the source.
+def test_a_class_with_the_wrong_source_is_rejected(monkeypatch):
+    # This also happens after `exec` in a `python -c` program, for which Python 3.13 returns the
+    # source.
     text = "import sys\n"
     monkeypatch.setitem(linecache.cache, "<program>", (len(text), None, [text], "<program>"))
     members = {}

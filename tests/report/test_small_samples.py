@@ -35,7 +35,7 @@ def few_of(*rows: Any) -> list[str]:
         (gap(n={"professions": PROMPTS - 1, "images each": 8}), "few professions"),
         (gap(n={"prompts": PROMPTS, "images": 10**6}), ""),
         (gap(n={"jobs, the one with the widest gap of": 20}), "few jobs"),
-        # The interval of a single prompt is over its images, and is valid.
+        # The interval for a single prompt is over its images, and is valid.
         (gap(n={"images": 8}, subset="nurse"), ""),
         (gap(CHANCE), ""),
         (figure(metric="awrf@10", n={"images": IMAGES - 1, "queries": 10}), "few images"),
@@ -71,7 +71,7 @@ def test_terminal_page_notebook_and_file_mark_rows_with_few_units(tmp_path: Path
     assert [row["few"] for row in json.loads(file.read_text())["figures"]] == [
         "few professions"
     ] * 2
-    # Everything derived from the rows is omitted when they are read.
+    # Everything derived from the rows is ignored when they are read.
     assert Result.read(file) == made
 
     many = result([gap(n={"professions": PROMPTS})], protocol("generation"))

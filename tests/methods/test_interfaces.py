@@ -1,4 +1,4 @@
-"""Test that a custom set gets the same decision on an open_clip model, a transformers model and
+"""Test that a custom set gets the same decision with an open_clip model, a transformers model and
 embeddings."""
 
 from itertools import chain
@@ -80,7 +80,7 @@ def as_transformers(model: nn.Module, tokenizer: Any) -> transformers.CLIPModel:
 
 @pytest.fixture(scope="module")
 def ways() -> dict[str, tuple[Any, dict[str, Any]]]:
-    """Return host and arguments for each interface to the same model."""
+    """Return the host and the arguments for each interface to the same model."""
     model, _, tokenizer = load_clip()
     words = transformers_tokenizer(weights_dir())
     texts = list(dict.fromkeys(chain(*(prompts.texts for prompts in SETS.values()))))
@@ -105,7 +105,7 @@ def portraits() -> Tensor:
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 @pytest.mark.parametrize("has_images", [False, True])
 @pytest.mark.parametrize("name", SETS)
-def test_three_interfaces_attach_or_decline_alike(
+def test_all_three_interfaces_attach_or_decline_in_the_same_cases(
     ways: dict[str, tuple[Any, dict[str, Any]]], portraits: Tensor, name: str, has_images: bool
 ) -> None:
     images = {"reference": portraits} if has_images else {}

@@ -94,8 +94,8 @@ def damaged_bytes(text: str, rng: random.Random) -> bytes:
 
 
 def expected_rows(content: bytes, name: str) -> int | None:
-    """Return the number of rows by counting lines; None if the bytes are not text in any supported
-    encoding."""
+    """Return the number of rows from counting lines, or None if the bytes are not text in any
+    supported encoding."""
     for encoding in ("utf-16",) if content[:2] == b"\xff\xfe" else ("utf-8-sig", "cp1252"):
         try:
             filled = [line for line in content.decode(encoding).split("\n") if line.strip()]
@@ -116,7 +116,7 @@ def read(path: Path, name: str) -> int:
         return len(data)
     data = open_data("captions", path)
     assert isinstance(data, ImageData)
-    # Rows with the same image are its captions; an empty caption is a row for an image without
+    # Rows with the same image are its captions. An empty caption is a row for an image without
     # captions.
     further: Sequence[tuple[str, ...]] = data.more_captions or [()] * len(data)
     return len(data) + sum(map(len, further))

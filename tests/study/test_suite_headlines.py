@@ -1,7 +1,7 @@
-"""Test that headlines of every suite follow the laws of conclusions.
+"""Test that the headlines of every suite follow the rules for conclusions.
 
-The suites of released data sets run on pictures of the miniature world in the layouts of the
-releases; the others run unchanged on fewer images.
+The suites for released data sets run on miniature pictures in the layouts of the releases. The
+others run unchanged on fewer images.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.data.data_parts import ATTRIBUTES
-from tests.report.laws import broken_laws
+from tests.report.laws import violated_rules
 from vldebias.data import ImageData
 from vldebias.miniature import open_world
 from vldebias.study.running import run_suite
@@ -42,7 +42,7 @@ def save(world: ImageData, folder: Path) -> list[str]:
 
 
 def values(world: ImageData, column: str) -> list[str]:
-    """Return the value of each image."""
+    """Return the value for each image."""
     labels = world.column(column)
     return [labels.names[code] for code in labels.codes]
 
@@ -95,7 +95,7 @@ def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def smaller(suite: Suite) -> Suite:
-    """Return the suite with the same tasks and methods, but few images and resamples."""
+    """Return the suite with the same tasks and methods, but only a few images and resamples."""
     return suite.model_copy(update={"tasks": tuple(shrunk(suite))})
 
 
@@ -113,7 +113,7 @@ def shrunk(suite: Suite) -> Iterator[Any]:
                 changes[field] = split.model_copy(update={"options": options})
         if isinstance(task, GenerationTask):
             if "race" in task.attributes:
-                continue  # the miniature judge does not read race
+                continue  # the miniature judge does not recognise race
             changes |= {"images": 1, "seeds": (0,), "steps": 2, "concepts": "unseen"}
             changes |= {"stated": False, "as_written": False, "judge": {"kind": "miniature"}}
         yield type(task).build({**dict(task), **changes})
@@ -135,7 +135,7 @@ def test_every_headline_of_a_suite_follows_the_laws(
     result = run_suite(smaller(load_suite(name)), options)
     conclusions = result.conclusions()
     assert conclusions
-    assert broken_laws(result) == []
+    assert violated_rules(result) == []
     if name in DATA_SETS:
         assert {conclusion.method for conclusion in conclusions} == {"default"}
     if name in ("waterbirds", "celeba"):

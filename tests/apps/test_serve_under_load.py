@@ -1,6 +1,8 @@
-"""Test `vldebias serve` in a separate process with 2,000 requests by 100 clients: no request is
-lost, every reported value matches the prompt that was sent, memory stays flat, and stalled clients
-have no effect."""
+"""Test `vldebias serve` in a separate process with 2,000 requests from 100 clients.
+
+No request is lost, every reported value matches the prompt that was sent, memory stays flat, and
+stalled clients have no effect.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +32,11 @@ REQUESTS = 20  # requests per client
 LOADED = 5  # requests per client after which everything is loaded and every prompt has been read
 STALLED = 200  # number of half-sent bodies that stay open throughout
 JOBS = ("doctor", "nurse", "pilot", "CEO", "teacher")
-# Bytes per request, so that a leak of bodies is visible: 30 MB for the last 1,500 requests.
+# Bytes per request, so that leaked bodies would be visible: 30 MB for the last 1,500 requests.
 PADDING = "x" * 20_000
 GROWTH = 10_000_000  # bytes
-# Two requests' answers, the one being parsed, and loaded modules; see docs/how-to/images-api.md.
+# The answers to two requests, the one being parsed, and loaded modules; see
+# docs/how-to/images-api.md.
 MOST_MEMORY = 600_000_000
 
 
@@ -45,7 +48,7 @@ class Received(NamedTuple):
 
 
 class Recorder:
-    """Answer requests for images, and store the prompt and cookie of each by its number."""
+    """Answer image requests, and store the prompt and the cookie of each by its number."""
 
     def __init__(self) -> None:
         self.received: dict[str, list[Received]] = {}
@@ -64,7 +67,7 @@ class Recorder:
 
 
 def memory_of(process: int, field: str) -> int:
-    """Return the memory of a process in bytes: current (VmRSS) and peak (VmHWM)."""
+    """Return the memory used by a process in bytes: current (VmRSS) and peak (VmHWM)."""
     status = Path(f"/proc/{process}/status").read_text()
     kilobytes = re.search(rf"{field}:\s+(\d+) kB", status)
     assert kilobytes is not None
@@ -78,7 +81,7 @@ def value_of(prompt: str) -> str:
 
 
 def ask(client: httpx2.Client, base_url: str, number: int) -> tuple[str, list[str], list[str]]:
-    """Request one or two images; return the number, the reported values, and the values in the
+    """Request one or two images, and return the number, the reported values, and the values in the
     images."""
     prompt = f"A photo of a {JOBS[number % len(JOBS)]}."
     images = 1 + number % 2
@@ -104,7 +107,7 @@ def ask(client: httpx2.Client, base_url: str, number: int) -> tuple[str, list[st
 
 
 def stall(port: int) -> list[socket.socket]:
-    """Open connections that each send part of a body."""
+    """Open connections that each send only part of a body."""
     stalled = []
     for number in range(STALLED):
         client = socket.create_connection(("127.0.0.1", port))
@@ -115,7 +118,7 @@ def stall(port: int) -> list[socket.socket]:
     return stalled
 
 
-def test_2000_requests_of_100_clients_get_their_own_values() -> None:
+def test_2000_requests_from_100_clients_get_their_own_values() -> None:
     recorder = Recorder()
     outcomes: list[tuple[str, list[str], list[str]]] = []
     with (
@@ -151,7 +154,7 @@ def test_2000_requests_of_100_clients_get_their_own_values() -> None:
         received = recorder.received[number]
         sent = [value_of(request.prompt) for request in received]
         assert reported == returned
-        # Calls of one request are concurrent, so the server may receive them in any order.
+        # The calls for a request are concurrent, so the server may receive them in any order.
         assert sorted(reported) == sorted(sent)
         assert {request.cookie for request in received} == {f"id={number}"}
         job = JOBS[int(number) % len(JOBS)]
@@ -162,7 +165,7 @@ def test_2000_requests_of_100_clients_get_their_own_values() -> None:
 
 
 def test_large_answers_to_many_clients_stay_within_the_memory_limit() -> None:
-    """Request eight answers of 60 MB at once, and four that are too large: 1.3 GB in total."""
+    """Request eight answers of 60 MB at once and four that are too large, 1.3 GB in total."""
 
     async def answer(request: Request) -> StreamingResponse:
         size = (await request.json())["size"]

@@ -1,4 +1,4 @@
-"""Test that the walkthroughs of CONTRIBUTING name existing definitions, at most six each."""
+"""Test that the walkthroughs in CONTRIBUTING name existing definitions, at most six each."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""Test that every format in the tables of the page on data is read by its command."""
+"""Test that every format in the tables of the data page is read by its command."""
 
 import re
 import shlex
@@ -21,7 +21,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/data.md"
 
 
 def rows(name: str, forms: Mapping[str, Callable[[Path], Path]]) -> list[Any]:
-    """Return the rows of a table of the page, each with the function that writes its format."""
+    """Return the rows of a table on the page, each with the function that writes its format."""
     text = PAGE.read_text(encoding="utf-8")
     part = re.search(rf"<!-- {name}:begin -->(.*)<!-- {name}:end -->", text, re.DOTALL)
     assert part is not None
@@ -34,7 +34,7 @@ def rows(name: str, forms: Mapping[str, Callable[[Path], Path]]) -> list[Any]:
 
 
 def begins_with(path: Path, example: str) -> bool:
-    """Return True if a file, or a file in a folder, starts with the given line of the page."""
+    """Return True if a file, or a file in a folder, starts with the given line from the page."""
     files = sorted(path.rglob("*.txt")) if path.is_dir() else [path]
     content = files[0].read_bytes()
     encoding = "utf-16" if content.startswith(b"\xff\xfe") else "utf-8-sig"

@@ -1,4 +1,4 @@
-"""Test the share of hits kept within each value: naive versions, chance level, and the two
+"""Test the share of hits kept within each value: naive versions, chance level, and both
 extremes."""
 
 from collections import Counter
@@ -23,7 +23,7 @@ def order(seed: int) -> np.ndarray:
     return np.random.default_rng(seed).permutation(ROWS)
 
 
-def test_an_equal_ranking_keeps_all_hits_and_a_disjoint_one_keeps_none() -> None:
+def test_an_identical_ranking_keeps_all_hits_and_a_disjoint_one_keeps_none() -> None:
     before = order(0)
     assert kept_share(before, before, 10) == 1
     assert kept_share(before, np.sort(before[:10]), 10) == 1, "the order among them does not matter"
@@ -37,7 +37,7 @@ def test_hits_are_divided_evenly_among_values(k: int, groups: int, first: int) -
 
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 1000), first=st.integers(1, 15))
-def test_resamples_equal_those_of_repeated_rows(seed: int, first: int) -> None:
+def test_resamples_match_those_of_repeated_rows(seed: int, first: int) -> None:
     before = order(seed)
     after = order(seed + 1)
     shares = resampled_kept_shares(before, {"edit": after}, first, ROWS, 5, seed)["edit"]

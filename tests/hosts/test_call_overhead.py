@@ -1,4 +1,4 @@
-"""Test how many functions of the package run in one call of an attached pipeline."""
+"""Test how many of the package's functions run in one call of an attached pipeline."""
 
 import sys
 import warnings
@@ -37,7 +37,7 @@ def functions_of_first_call(method: str) -> set[CodeType]:
 
 
 @pytest.mark.parametrize("method", MOST)
-def test_the_first_call_runs_few_functions(method: str) -> None:
+def test_the_first_call_only_runs_a_few_functions(method: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", vldebias.errors.WideEditWarning)
         functions = functions_of_first_call(method)

@@ -1,4 +1,4 @@
-"""Test that the text encoders of a pipeline get identical inputs if no prompt is rewritten."""
+"""Test that a pipeline's text encoders receive identical inputs if no prompt is rewritten."""
 
 from contextlib import contextmanager
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 @contextmanager
 def encoder_inputs(pipe):
-    """Record the tensors that the text encoders of a pipeline receive, in order."""
+    """Record the tensors that a pipeline's text encoders receive, in order."""
     seen = []
     hooks = []
 

@@ -1,5 +1,5 @@
 """Test that every figure has the same value on the page, in the terminal, in a pipe, in a notebook,
-in JSON, in comparisons and in README."""
+in JSON, in comparisons and in the README."""
 
 import io
 import json
@@ -29,7 +29,7 @@ def result(request: pytest.FixtureRequest) -> Result:
 
 
 class Shown(NamedTuple):
-    """Return the text of a result in each place, with single spaces between words."""
+    """Return the text of a result as shown in each place, with single spaces between words."""
 
     page: str
     notebook: str
@@ -66,7 +66,7 @@ def decimals(interval: tuple[float, float]) -> int:
 
 
 def decimals_of_change(change: tuple[float, float, float]) -> int:
-    """Return the number of decimals of a change; with two, a nonzero end must not be shown as
+    """Return the number of decimals for a change. With two, a nonzero end must not be shown as
     zero."""
     _, low, high = change
     if any(end != 0 and f"{abs(end):.2f}" == "0.00" for end in (low, high)):
@@ -87,7 +87,7 @@ def test_page_terminal_notebook_and_json_have_the_same_sentences(
             assert conclusion.sentence in place
 
 
-def test_each_place_has_the_same_number_interval_and_verdict_of_a_row(
+def test_each_output_shows_the_same_number_interval_and_verdict_for_a_row(
     result: Result, shown: Shown
 ) -> None:
     frame = readable(result)
@@ -109,7 +109,8 @@ def test_each_place_has_the_same_number_interval_and_verdict_of_a_row(
         )
         assert (row.number, row.moved, row.verdict) == (value, change, conclusion.verdict)
         for name, text_of_place in shown._asdict().items():
-            # A note about few units, which make the interval too narrow, may come between the two.
+            # A note about too few units, which make the interval too narrow, may come between the
+            # two.
             few = rf"(?:,?\s*{re.escape(row.few)})?"
             line = rf"{re.escape(value)}\s*{few}\s*{re.escape(change)}\s*{conclusion.verdict}"
             assert re.search(line, text_of_place), (name, conclusion.task)
@@ -136,7 +137,7 @@ def test_a_sentence_has_the_values_and_verdict_of_its_row(result: Result) -> Non
         assert conclusion.sentence.startswith(f"{conclusion.task}: {conclusion.verdict}")
 
 
-def test_a_pipe_gets_the_sentences_and_a_tab_separated_table(
+def test_piped_output_has_the_sentences_and_a_tab_separated_table(
     result: Result, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(common, "out", Console(force_terminal=False))
@@ -164,7 +165,7 @@ def test_colour_is_disabled_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not re.search(colours, printed(result, monkeypatch, color_system="standard"))
 
 
-def test_a_comparison_of_a_run_with_itself_shows_its_values(result: Result) -> None:
+def test_comparing_a_run_with_itself_shows_its_values(result: Result) -> None:
     pairs = zip(compare(result, result).conclusions, result.conclusions(), strict=True)
     for both, conclusion in pairs:
         assert (both.before, both.after) == (conclusion.after, conclusion.after)

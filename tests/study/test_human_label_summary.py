@@ -33,7 +33,7 @@ def test_each_method_has_a_sentence() -> None:
     assert second.startswith("Balanced prompts: people see 100% women")
 
 
-def test_errors_of_the_judge_are_described_by_true_and_predicted_value() -> None:
+def test_judge_errors_are_described_by_true_and_predicted_value() -> None:
     people = ["female"] * 4 + ["male"] * 3 + ["no person"]
     judge = ["female", "male", "male", "unknown", "male", "male", "female", "male"]
     assert how_the_judge_errs(images(people, judge), VALUES, "clip") == (

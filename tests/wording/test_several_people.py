@@ -1,4 +1,4 @@
-"""Several persons in one picture: each gets a separate value."""
+"""Test several people in one picture: each gets a separate value."""
 
 import itertools
 from collections import Counter
@@ -12,12 +12,12 @@ VALUES = ("female", "male")
 
 
 def values_of(people):
-    """Return the values of the persons in an image."""
+    """Return the values of the people in an image."""
     return tuple(value for _, value in people)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_persons_cross_evenly(seed):
+def test_the_values_of_several_people_are_crossed_evenly(seed):
     out = balance_prompts([PAIR] * 4, "gender", seed=seed)
     assert set(map(values_of, out.people)) == set(itertools.product(VALUES, VALUES))
     for prompt, people in zip(out.prompts, out.people, strict=True):
@@ -36,7 +36,7 @@ def test_shares_hold_for_each_person_over_calls_of_one_image(share):
         assert counts["female"] == pytest.approx(40 * share, abs=1)
 
 
-def test_persons_by_index_are_even_and_need_no_memory():
+def test_values_of_several_people_by_index_are_even_and_stateless():
     balancer = Balancer("gender", seed=3)
     images = [balancer.at(PAIR, index) for index in (5, 4, 7, 6)]
     assert {values_of(image.people[0]) for image in images} == set(
@@ -45,7 +45,7 @@ def test_persons_by_index_are_even_and_need_no_memory():
     assert balancer.at(PAIR, 4) == images[1]
 
 
-def test_a_stated_person_closes_nothing_for_the_others():
+def test_a_stated_person_does_not_affect_the_others():
     out = balance_prompts("a nurse and a male patient", ["gender", "age"], seed=0)
     (nurse, patient) = out.people[0]
     assert None not in nurse[1]
@@ -53,19 +53,19 @@ def test_a_stated_person_closes_nothing_for_the_others():
     assert patient[1][1] is not None
 
 
-def test_the_first_four_get_a_value():
+def test_the_first_four_people_get_a_value():
     prompt = "a chef, a waiter, a guest, a singer and a driver"
     out = balance_prompts(prompt, "gender", seed=0)
     assert [noun for noun, _ in out.people[0]] == ["chef", "waiter", "guest", "singer"]
 
 
-def test_strength_is_the_share_of_images_and_not_of_persons():
+def test_strength_is_the_share_of_images_and_not_of_people():
     out = Balancer("gender", seed=0, strength=0.5).next([PAIR] * 8)
     assert Counter(map(len, out.people)) == {0: 4, 2: 4}
     assert Counter(out.reasons) == {None: 4, "strength": 4}
 
 
-def test_a_person_has_one_value_in_all_texts_of_an_image():
+def test_a_person_has_the_same_value_in_all_texts_of_an_image():
     texts = [[PAIR, "a nurse, soft light"]] * 4
     written, balanced = Balancer("gender", seed=0).next_texts(texts)
     for (first, second), people in zip(written, balanced.people, strict=True):
@@ -77,12 +77,12 @@ def test_a_person_has_one_value_in_all_texts_of_an_image():
 @pytest.mark.parametrize(
     ("prompt", "result"),
     [
-        # whose pronoun it is
+        # pronouns and who they refer to
         ("a manager and her assistant", "a manager and her female assistant"),
         ("a chef with his waiter", "a chef with his female waiter"),
         ("a nurse and a man with his dog", "a female nurse and a man with his dog"),
         ("a nurse and a chef with her dog", "a nurse and a chef with her dog"),
-        # one person, two phrases
+        # one person named by two phrases
         ("a woman as a knight", "a woman as a knight"),
         ("a CEO, a leader of hundreds", "a female CEO, a leader of hundreds"),
         ("a CEO. Depict a single person", "a female CEO. Depict a single person"),
@@ -90,11 +90,11 @@ def test_a_person_has_one_value_in_all_texts_of_an_image():
         ("an actor who plays a doctor", "a female actor who plays a doctor"),
         ("a child dressed as a chef", "a female child dressed as a chef"),
         ("a nurse at a desk. The nurse smiles", "a female nurse at a desk. The nurse smiles"),
-        # groups beside a person, and those who are in a group
+        # groups next to a person, and members of a group
         ("a coach and five players", "a female coach and five female players"),
         ("two people, a cook and a guest", "two people, a female cook and a female guest"),
         ("a couple and a waiter", "a couple and a female waiter"),
-        # on whom somebody else works, and what a body does
+        # people who are acted upon, and body parts
         (
             "a ballet teacher correcting the posture of a young dancer",
             "a female ballet teacher correcting the posture of a young female dancer",
@@ -107,35 +107,35 @@ def test_a_person_has_one_value_in_all_texts_of_an_image():
             "an elf ranger and an orc blacksmith arm wrestling in a tavern",
             "a female elf ranger and a female orc blacksmith arm wrestling in a tavern",
         ),
-        # a verb without articles, and a compound
+        # verbs without articles, and compounds
         ("nurse carries tray, hallway", "female nurse carries tray, hallway"),
         ("pilot climbs into cockpit", "female pilot climbs into cockpit"),
         ("nurse scrubs pattern, flat lay", "nurse scrubs pattern, flat lay"),
-        # who is perhaps no person: the prompt is left unchanged
+        # words that may not be people: the prompt is left unchanged
         ("a cook, a dishwasher in the background", "a cook, a dishwasher in the background"),
         ("the cook and the waiter taste soup", "the cook and the waiter taste soup"),
         ("medic carries tired soldier away", "medic carries tired soldier away"),
         ("a smoker full of brisket and a cook", "a smoker full of brisket and a cook"),
-        # "as" before a clause, and before a role
+        # "as" before a clause and before a role
         ("plowed fields as a farmer rests", "plowed fields as a female farmer rests"),
         ("a child dressed up as a chef", "a female child dressed up as a chef"),
-        # who is not in the picture
+        # people who are not in the picture
         ("a cook beside a poster of a nurse", "a female cook beside a poster of a nurse"),
         (
             "a tourist taking a picture of a dancer",
             "a female tourist taking a picture of a female dancer",
         ),
         ("a pilot with a letter for a judge", "a female pilot with a letter for a judge"),
-        # what is said of the person of another phrase
+        # words that describe the person in a different phrase
         ("a woman and a Black nurse", "a woman and a Black female nurse"),
     ],
 )
-def test_who_is_meant(prompt, result):
+def test_the_value_is_inserted_for_the_person_that_is_meant(prompt, result):
     out = balance_prompts(prompt, "gender", shares={"female": 1, "male": 0})
     assert out.prompts == [result]
 
 
-def test_given_values_are_written_beside_each_person():
+def test_given_values_are_inserted_next_to_each_person():
     balancer = Balancer("gender")
     assert balancer.write([PAIR], [["female", "male"]]) == ["a female doctor and a male nurse"]
     assert balancer.write([PAIR], [["female"]]) == ["a female doctor and a nurse"]
@@ -146,14 +146,14 @@ def test_given_values_are_written_beside_each_person():
 
 @pytest.mark.parametrize("prompt", [PAIR, "a nurse and a male patient", "five engineers"])
 @pytest.mark.parametrize("sets", ["gender", ["gender", "age"]])
-def test_people_of_a_result_write_its_prompts_again(sets, prompt):
+def test_the_people_in_a_result_reproduce_its_prompts(sets, prompt):
     balancer = Balancer(sets, seed=0)
     out = balancer.next([prompt] * 4)
     values = [list(values_of(people)) for people in out.people]
     assert balancer.write([prompt] * 4, values) == out.prompts
 
 
-def test_facts_about_persons_who_get_no_value_are_not_read(monkeypatch):
+def test_facts_are_not_looked_up_for_people_who_do_not_get_a_value(monkeypatch):
     read = []
     monkeypatch.setattr(
         "vldebias.wording.english.reading.find_rules",
@@ -182,7 +182,7 @@ def test_facts_about_persons_who_get_no_value_are_not_read(monkeypatch):
         ("@gender lawyer leaving the court", "@gender lawyer leaving the court"),
     ],
 )
-def test_people_of_regions_verbs_and_body_parts_get_values(prompt, written):
+def test_people_named_by_regions_verbs_and_body_parts_get_values(prompt, written):
     shares = {"female": 1, "male": 0}
     (balanced,) = balance_prompts(prompt, "gender", shares=shares).prompts
     assert balanced == written.replace("{v}", "female")

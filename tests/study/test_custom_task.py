@@ -99,8 +99,7 @@ class Said(ImageTask):
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Temporarily install the folder of a package, as pip would, and unregister its objects
-    afterwards."""
+    """Install a package folder temporarily, as pip would, and unregister its objects afterwards."""
     dist_info = tmp_path / "mine-1.0.dist-info"
     dist_info.mkdir()
     (tmp_path / "mine_metrics.py").write_text(METRIC_FILE)
@@ -138,7 +137,7 @@ def test_a_custom_metric_is_measured_with_an_interval_and_a_paired_change(measur
     assert orth.change[0] == pytest.approx(orth.value - none.value)
 
 
-def test_tables_page_and_conclusion_use_its_title(measured: Result, tmp_path: Path) -> None:
+def test_tables_page_and_conclusion_use_the_metric_title(measured: Result, tmp_path: Path) -> None:
     frame = readable(measured)
     heads = []
     for _, heads_of_grid, _, _ in grids(frame[~frame.task.str.contains("cosines")]):
@@ -153,7 +152,7 @@ def test_tables_page_and_conclusion_use_its_title(measured: Result, tmp_path: Pa
     assert conclusion.cost == "mean over the groups 0.90 to 0.70 (-0.20 [-0.30, -0.10])"
 
 
-def test_metrics_of_shares_and_of_rankings_are_measured_too(package: Path) -> None:
+def test_share_metrics_and_ranking_metrics_are_measured_too(package: Path) -> None:
     counts = {"none": np.array([[2, 2, 0], [3, 1, 0]])}
     right = {"none": np.array([1.0, 0.5])}
     drawn = TaskResult(protocol(task="generation gender"))
@@ -162,7 +161,7 @@ def test_metrics_of_shares_and_of_rankings_are_measured_too(package: Path) -> No
     )
     rows.add(recognised=right)
     rows = {(row.metric, row.subset): row for row in drawn.rows if row.method == "none"}
-    # The most frequent value has 2 of 4 nurses and 3 of 4 pilots.
+    # The most frequent value is shown for 2 of 4 nurses and 3 of 4 pilots.
     assert rows["most_shown", "train"].value == (3 / 4 + 2 / 4) / 2
     assert rows["most_shown", "train"].n == {"prompts": 2, "images each": 4}
     worst = [rows[metric, "train, the worst"].value for metric in ("discrepancy", "recognised")]
@@ -175,7 +174,7 @@ def test_metrics_of_shares_and_of_rankings_are_measured_too(package: Path) -> No
     assert get_metric("first_group@2").title == "first place goes to the first group@2"
 
 
-def test_none_chance_and_facts_have_no_change_and_intervals_are_clipped_to_the_bounds() -> None:
+def test_none_chance_and_facts_have_no_change_and_intervals_are_clipped_to_bounds() -> None:
     part = TaskResult(protocol())
     with pytest.raises(
         InvalidInputError, match=r"metric: expected one of worst_group, .*did you mean 'accuracy'"
@@ -189,12 +188,12 @@ def test_none_chance_and_facts_have_no_change_and_intervals_are_clipped_to_the_b
     assert {row.interval[0] for row in part.rows} == {0.0}
 
 
-def test_a_task_refuses_settings_it_does_not_have() -> None:
+def test_a_task_rejects_unknown_settings() -> None:
     with pytest.raises(InvalidInputError, match=r"methods: unknown key; expected one of task, "):
         evaluate(None, task="shares", methods="cali")
 
 
-def test_a_task_is_measured_alike_by_evaluate_and_the_command(package: Path) -> None:
+def test_evaluate_and_the_command_measure_a_task_identically(package: Path) -> None:
     data = part("test")
     prompts = str(GENDER.to_yaml(package / "jobs.yaml"))
     task = {"prompts": prompts, "column": "job", "resamples": 20}
@@ -244,7 +243,7 @@ def test_a_task_is_measured_alike_by_evaluate_and_the_command(package: Path) -> 
 
 
 @pytest.mark.parametrize("registry", [TASKS, JUDGES])
-def test_invalid_kinds_of_metrics_are_refused(registry: Registry[type]) -> None:
+def test_invalid_kinds_of_metrics_are_rejected(registry: Registry[type]) -> None:
     with pytest.raises(
         InvalidInputError, match=r"expected a subclass of vldebias.* with a field \w+: Literal\["
     ):
@@ -261,7 +260,7 @@ def test_invalid_kinds_of_metrics_are_refused(registry: Registry[type]) -> None:
         )
 
 
-def test_a_task_and_a_metric_that_return_nothing_are_explained(
+def test_tasks_and_metrics_that_return_nothing_raise_helpful_errors(
     package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(METRICS, "data", {**METRICS})

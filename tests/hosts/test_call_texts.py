@@ -57,7 +57,7 @@ def test_any_text_may_state_the_value(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", SEVERAL)
-def test_all_texts_of_an_image_get_one_value(name, monkeypatch):
+def test_all_texts_of_an_image_get_the_same_value(name, monkeypatch):
     pipe, call = drawn(name, prompt_2="a doctor in a ward", num_images_per_prompt=4)
     kept = texts_of_encoding(monkeypatch)
     attachment = debias(pipe, SET)
@@ -81,7 +81,7 @@ def test_a_subject_that_no_encoder_reads_is_left_unchanged_and_not_counted():
         assert attachment.reasons == [None, None]
 
 
-def test_the_part_that_an_encoder_reads_ends_with_a_word():
+def test_the_part_read_by_an_encoder_ends_at_a_word_boundary():
     pipe, _ = drawn("StableDiffusion")
     text = "streets and lamps and houses " * 40
     end = characters_read(pipe.tokenizer, None, text)
@@ -112,7 +112,7 @@ class SlowTokenizer:
         "an old street",
     ],
 )
-def test_the_part_that_is_read_is_the_same_without_token_offsets(text):
+def test_the_part_read_by_an_encoder_is_the_same_without_token_offsets(text):
     pipe, _ = drawn("StableDiffusion")
     if not pipe.tokenizer.is_fast:
         pytest.skip("this release has no tokenizer to compare with")

@@ -113,7 +113,7 @@ def check_page(page: Any, name: str = "", *, full: bool = True) -> None:
     name, save a screenshot as an artefact."""
     from axe_playwright_python.sync_playwright import Axe
 
-    wait_until_settled(page)
+    settled(page)
     findings = []
     for violation in Axe().run(page).response["violations"]:
         title = f"{violation['id']} ({violation['impact']}): {violation['help']}"
@@ -136,7 +136,7 @@ def check_page(page: Any, name: str = "", *, full: bool = True) -> None:
             picture.convert("RGB").quantize(COLOURS).save(ARTEFACTS / f"{name}.png", optimize=True)
 
 
-def wait_until_settled(page: Any) -> None:
+def settled(page: Any) -> None:
     """Wait until styles and fonts are loaded and colour transitions have ended, so that contrast
     can be measured."""
     page.wait_for_load_state("load")

@@ -229,7 +229,7 @@ def test_invalid_choices_and_files_with_other_choices_are_rejected(tmp_path: Pat
 @pytest.mark.parametrize(
     "name", ["ben-2", "Jean-Luc O'Neill", "अनिता", "دانا", "李 雷", "a.b_c", "José"]
 )
-def test_names_of_real_people_are_accepted(name: str) -> None:
+def test_names_of_people_are_accepted(name: str) -> None:
     assert studies.annotator_name(f"  {name} ") == name
 
 

@@ -17,7 +17,7 @@ OUTPUTS = ["prompt", "assigned_values", "reasons", "latents"]
 
 @pytest.fixture(autouse=True)
 def modules(monkeypatch, tmp_path):
-    """Loaded code is copied to a folder, which must not be the user's."""
+    """Copy loaded code to a temporary folder instead of the user's."""
     monkeypatch.setattr(dynamic_modules_utils, "HF_MODULES_CACHE", str(tmp_path))
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
 

@@ -32,7 +32,7 @@ pytestmark = [
 SERVED = [name for name in CASES if name not in ("BriaFibo", "HiDream", "HunyuanDiT")]
 
 
-# The text side encodes prompts, without a denoiser unless it is needed.
+# Text sides encode prompts. They have no denoiser unless it is needed.
 
 
 class TextSide(NamedTuple):

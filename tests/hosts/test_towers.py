@@ -129,7 +129,7 @@ def test_truncated_captions_are_reported_once(towers: Towers) -> None:
     with pytest.warns(TruncatedPromptWarning, match=rf"{reads} tokens; 2 of 5 captions"):
         tokens = count([fits + " man", *CAPTIONS[:3], fits * 3])
     assert next(iter(tokens.values())).shape == (5, reads)
-    count([fits + " man"])  # nor a second time
+    count([fits + " man"])  # it does not warn a second time
 
 
 def _tokens(towers: Towers, caption: str) -> int:

@@ -383,7 +383,7 @@ def test_a_person_stays_a_person_under_the_default(pipe: Any, host: Host) -> Non
         assert portraits_of(pipe) <= bare / 2
 
 
-def test_the_default_removes_at_most_one_percent_of_the_space_or_one_direction_each(
+def test_the_default_removes_at_most_one_percent_or_one_direction_per_attribute(
     host: Host,
 ) -> None:
     edit = only(fit_projections(host, SET))

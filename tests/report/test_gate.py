@@ -1,4 +1,4 @@
-"""Test that a figure only fails a limit if its entire interval is beyond it."""
+"""Test that a figure only violates a limit if its entire interval is beyond it."""
 
 from __future__ import annotations
 

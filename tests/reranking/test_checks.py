@@ -19,7 +19,7 @@ SCORES = np.random.default_rng(0).permutation(np.linspace(1, 0, N))
 
 
 def labels(accuracy: float) -> list[str]:
-    """Return labels, a random part of which are wrong."""
+    """Return labels that are correct with the given probability."""
     is_right = np.random.default_rng(1).random(N) < accuracy
     return np.where(is_right, TRUE, np.where(TRUE == "m", "f", "m")).tolist()
 

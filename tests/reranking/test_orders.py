@@ -32,7 +32,7 @@ SHARES = (
 def made(
     seed: int, shares: list[Fraction], n: int = 120, unknown: float = 0.0, tied: bool = False
 ) -> Candidates:
-    """Return enough candidates of each group, where the scores prefer later groups."""
+    """Return candidates with enough rows per group. Later groups have higher scores."""
     rng = np.random.default_rng(seed)
     g = len(shares)
     codes = np.concatenate([np.arange(g).repeat(n // g), rng.integers(g, size=n - n // g * g)])

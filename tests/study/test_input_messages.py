@@ -38,7 +38,7 @@ def test_too_few_groups_are_reported_as_groups_rather_than_labels() -> None:
         vldebias.diagnose(FEATURES, LABELS[:5], groups=GROUPS)
 
 
-def test_all_zero_rows_are_counted() -> None:
+def test_all_zero_and_nan_rows_are_counted() -> None:
     features = np.ones((10_000, 4), dtype=np.float32)
     features[::100] = np.nan
     features[1] = 0

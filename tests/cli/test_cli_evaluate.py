@@ -286,7 +286,7 @@ def test_an_estimate_adds_up_the_timed_parts(
     arguments += ["--pipeline", "miniature"]
     monkeypatch.setattr(paper, "paper", timed({"generation", "human"}))
     estimated = run(*arguments, with_stderr=True)
-    assert "\ngeneration\tminiature\tweights are " in estimated
+    assert "\ngeneration\tminiature\tweights " in estimated
     assert "about 3.00 hours in total; run again without --estimate to measure" in estimated
     monkeypatch.setattr(paper, "paper", timed({"human"}))
     estimated = run(*arguments, with_stderr=True, code=1)
@@ -356,7 +356,7 @@ def test_rewritten_prompts_are_read_like_other_prompts() -> None:
     named = ("--original", "users.txt", "--rewritten", "enhanced.txt", "--out", "rewriter")
     log = call("audit", "--attribute", "gender", *named, with_stderr=True)
     assert "users.txt: read 2 prompts; 1 skipped as comments" in " ".join(log.split())
-    assert "1 of 2 persons" in Path("rewriter/result.json").read_text()
+    assert "1 of 2 people" in Path("rewriter/result.json").read_text()
 
 
 @pytest.mark.usefixtures("here", "no_charts")

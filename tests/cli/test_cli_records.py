@@ -69,7 +69,7 @@ def test_predictions_for_a_new_model_abstain_with_the_reason(tmp_path: Path) -> 
     facts = json.loads(run(*arguments, "Stable Diffusion XL", "--json"))
     (row,) = facts["forecasts"]
     assert (row["kind"], row["subject"]) == ("abstains", "nurse")
-    assert "left-out models" in row["reason"]
+    assert "held-out models" in row["reason"]
     assert not facts["coverage"]["is_shown"]
     named = run("records", "predict", RECORDS, *arguments[2:], "Stable Diffusion XL", "--json")
     assert json.loads(named) == facts

@@ -99,6 +99,6 @@ def test_counts_come_from_the_judge_and_images_are_not_generated_again(
 def test_a_judge_of_a_different_attribute_is_rejected_before_anything_is_generated(
     pipe: Loaded, tmp_path: Path
 ) -> None:
-    with pytest.raises(InvalidInputError, match="judge miniature judge reads"):
+    with pytest.raises(InvalidInputError, match="judge miniature judge recognises"):
         measure_prompts(pipe, PROMPTS, "race", Options(out=tmp_path))
     assert not list(tmp_path.rglob("*.png"))

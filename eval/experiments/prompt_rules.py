@@ -74,7 +74,7 @@ def read(path: Path) -> list[dict[str, Any]]:
         row = json.loads(line)
         label = row.get("label") or row.get("kind")
         if not row.get("prompt") or not label:
-            raise InvalidInputError(f"{path}:{number}: expected prompt and label, got {row}")
+            raise InvalidInputError(f"{path}:{number}: expected a prompt and a label, got {row}")
         expected = row.get("expected") or row.get("ok") or ()
         attribute = row.get("attribute", "gender")
         rows.append({"prompt": row["prompt"], "attribute": attribute} | {"label": label})

@@ -69,7 +69,7 @@ def read_images() -> pd.DataFrame:
     prompts = pd.read_csv(FOLDER / "prompts.csv", keep_default_na=False)
     labels = pd.read_csv(FOLDER / "labels.csv")
     if len(prompts) != len(labels) or list(labels["folder number"]) != list(range(len(labels))):
-        raise ValueError(f"{FOLDER}: expected row i of labels.csv to be about prompt i")
+        raise ValueError(f"{FOLDER}: rows in labels.csv and prompts.csv do not match")
     images = labels[[*GENDERS, *ETHNICITIES]].fillna(0.0).astype(float)
     images["gender"] = prompts["G"].str.lower()
     images["ethnicity"] = prompts["E"].str.lower()

@@ -191,7 +191,7 @@ def _looks(
 def _index(kind: str, name: str, names: Sequence[str]) -> int:
     lowered = name.lower()
     if lowered not in names:
-        raise InvalidInputError(f"unknown {kind} {name!r}; expected one of: {', '.join(names)}")
+        raise InvalidInputError(f"unknown {kind} {name!r}, expected one of: {', '.join(names)}")
     return names.index(lowered)
 
 

@@ -171,7 +171,7 @@ def add_reasons(part: TaskResult, title: str, decisions: Sequence[Decision]) -> 
 
 
 def add_rates(part: TaskResult, title: str, decisions: Sequence[Decision]) -> None:
-    """Add the share of correct decisions, and of values at the labelled position."""
+    """Add the shares of correct decisions and of values at the labelled position."""
     right = sum(decision.is_right for decision in decisions)
     n = len(decisions)
     interval = wilson_interval(right, n)

@@ -119,7 +119,7 @@ def add_appearance(out: TaskResult, images: pd.DataFrame, value: str, subset: st
 
 
 def professions_in_turn(images: pd.DataFrame) -> TaskResult:
-    """Compare prompts that do not state a gender with prompts that alternate between genders."""
+    """Compare prompts that do not state a gender with equally many prompts for each gender."""
     without_ethnicity = images[(images["ethnicity"] == "") & (images["profession"] != "")]
     rows_of_gender = {
         gender: without_ethnicity[without_ethnicity["gender"] == gender].set_index("profession")

@@ -63,7 +63,7 @@ def _figures_of_first_word() -> dict[str, list[list[str]]]:
 
 
 def _is_name(text: Text, i: int, inside: bool) -> bool:
-    """Return whether word i can be part of a name. `inside` is True after another name word."""
+    """Return whether word i can be part of a name (`inside`: after another name word)."""
     word = text.bare[i]
     if listed(word, *STOPS, "tag", "draw", "picture"):
         return False

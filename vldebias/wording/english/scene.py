@@ -216,7 +216,7 @@ class Scene:
         return False
 
     def has_owned(self, name: str) -> bool:
-        """Return whether a fact is about the subject, not about a patient or another person."""
+        """Return whether a fact describes the subject, unlike "a nurse with a prostate patient"."""
         return any(self._owner(fact) == self.head for fact in self.facts(name))
 
     def undergoes(self, name: str) -> bool:
@@ -483,7 +483,7 @@ class Scene:
         return [year for year in years if year is not None]
 
 
-@lru_cache(maxsize=100)  # used to find stated values, and again to find facts
+@lru_cache(maxsize=100)  # needed for stated values, and again for values determined by facts
 def read_scene(prompt: str, start: int, end: int) -> Scene:
     """Return the `Scene` for a person in a prompt from a cache.
 

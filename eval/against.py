@@ -168,7 +168,7 @@ def main() -> int:
     unknown = set(parts) - {"rows", *PARTS}
     if unknown:
         parser.error(
-            f"--only: expected some of rows, {', '.join(PARTS)}; got {', '.join(sorted(unknown))}"
+            f"--only: unknown parts {', '.join(sorted(unknown))}, expected rows, {', '.join(PARTS)}"
         )
     old: dict[str, Any] = {}
     new: dict[str, Any] = {}

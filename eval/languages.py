@@ -76,7 +76,7 @@ def magbig_prompts(folder: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def measure_magbig(folder: Path) -> dict[str, Any]:
-    """Return how many prompts are changed by language and kind, and the reasons for the others."""
+    """Return the share of changed prompts, and reasons for the others, by language and kind."""
     results: dict[str, Any] = defaultdict(dict)
     reasons_of: dict[tuple[str, str], list[str]] = defaultdict(list)
     for language, kind, prompt in magbig_prompts(folder):

@@ -63,10 +63,10 @@ def differences(kept: Any, now: Any) -> Iterator[str]:
     for i, (before, after) in enumerate(zip(kept.cells, now.cells, strict=True)):
         shown = [list(_texts(cell.get("outputs", []))) for cell in (before, after)]
         if len(shown[0]) != len(shown[1]):
-            yield f"cell {i}: {len(shown[0])} outputs are kept, {len(shown[1])} came"
+            yield f"cell {i}: {len(shown[0])} outputs are stored, got {len(shown[1])}"
         for was, came in zip(*shown, strict=False):
             if not alike(was, came):
-                yield f"cell {i}: kept {was[:200]!r}, came {came[:200]!r}"
+                yield f"cell {i}: stored {was[:200]!r}, got {came[:200]!r}"
 
 
 def _texts(outputs: list[Any]) -> Iterator[str]:

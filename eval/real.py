@@ -33,7 +33,7 @@ def problems(folder: Path) -> Iterator[str]:
         result = Result.read(folder / "result.json")
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, VldebiasError) as error:
-        yield f"expected a result.json and the manifest.json of its run: {error}"
+        yield f"expected a valid result.json and manifest.json from the same run: {error}"
         return
     yield from wrong_run(result, manifest, (folder / "result.json").read_bytes())
     yield from wrong_figures(result)
@@ -44,14 +44,14 @@ def wrong_run(result: Result, manifest: dict[str, Any], content: bytes) -> Itera
     digest = hashlib.sha256(content).hexdigest()
     if manifest.get("files", {}).get("result.json") != digest:
         yield (
-            "result.json is not the file that the run left: its SHA-256 differs from that in"
+            "result.json was changed after the run: its SHA-256 hash differs from the one in"
             " manifest.json"
         )
     missing = sorted({"vldebias", "torch"} - set(result.versions))
     if missing:
-        yield f"versions: expected those of {', '.join(missing)} among {sorted(result.versions)}"
+        yield f"versions of {', '.join(missing)} are missing, got only {sorted(result.versions)}"
     if result.commit and result.commit.endswith("-dirty"):
-        yield f"commit {result.commit}: measured with changed files; commit them first"
+        yield f"commit {result.commit}: measured with changed files. Commit them and measure again"
 
 
 def wrong_figures(result: Result) -> Iterator[str]:
@@ -60,18 +60,18 @@ def wrong_figures(result: Result) -> Iterator[str]:
     for row in result.rows:
         where = ", ".join(filter(None, (row.task, row.metric, row.method, row.subset)))
         if row.task not in tasks:
-            yield f"{where}: no provenance of its task"
+            yield f"{where}: the provenance of the task is missing"
         elif not row.n:
-            yield f"{where}: does not say of how many images"
+            yield f"{where}: does not state how many images were measured"
         low, high = row.interval
         is_finite = all(map(math.isfinite, (row.value, low, high)))
         is_around = low <= row.value <= high or (row.metric in PICKED_AGAIN and low <= high)
         if not is_finite or not is_around:
-            yield f"{where}: {row.value} [{low}, {high}] is no figure with an interval around it"
+            yield f"{where}: expected an interval around the value, got {row.value} [{low}, {high}]"
 
 
 def headlines(result: Result) -> Iterator[tuple[Measurement, Measurement]]:
-    """Yield the rows (without method, with method) of each task's headline metric and method."""
+    """Yield pairs of rows without and with a method, for the headline metric of each task."""
     for task in dict.fromkeys(row.task for row in result.rows):
         rows = [row for row in result.rows if row.task == task and not row.subset]
         measured_metrics = {row.metric for row in rows}

@@ -67,7 +67,7 @@ def measured() -> TaskResult:
         settings["quota 70 : 30, first 1,000"] = {"k": FIRST, "shares": UNEVEN}
         for name, how in settings.items():
             if size == FIRST and name == "mopr, first 1,000":
-                continue  # no results would be left out
+                continue  # there is nothing to select
             call = partial(vldebias.rerank, scores, labels=codes, **how)
             seconds = median_time(call)
             result.add(TIME, name, seconds, n=n, subset=f"{size:,}")

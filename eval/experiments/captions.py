@@ -201,7 +201,7 @@ def frozen(images: Tensor | None) -> Tensor:
 
 
 def learner(start: str, seed: int) -> Any:
-    """Return the model from which "heads" or "scratch" starts."""
+    """Return the initial model for training "heads" or from "scratch"."""
     torch.manual_seed(seed)
     return Heads() if start == "heads" else fresh()
 

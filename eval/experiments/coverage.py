@@ -277,7 +277,7 @@ def main() -> None:
     parts = PARTS if args.parts == ["all"] else args.parts
     unknown = sorted(set(parts) - set(PARTS))
     if unknown:
-        options.error(f"parts: expected some of {', '.join(PARTS)}, or all, got {unknown}")
+        options.error(f"unknown parts {unknown}, expected any of {', '.join(PARTS)}, or all")
     # The other parts import what they need from this module.
     from eval.experiments import coverage_kinds, coverage_shares, coverage_verdicts
 

@@ -175,7 +175,7 @@ def judged(
         frame = readable(Result.from_tasks("drawn", parts, seconds=None))
         for row in frame[(frame.method == AFTER) & (frame.metric != SQUARED)].itertuples():
             verdicts.append(row.verdict)
-            # Conclusions use the same rule.
+            # Use the recommendation in the row, as conclusions do.
             if row.enough is not None:
                 asked.append(row.enough)
     return verdicts, asked

@@ -67,7 +67,7 @@ def read(folder: Path, attribute: str) -> list[Event]:
     paths = sorted(folder.glob(f"*{attribute}*_imggen.csv"))
     if len(paths) != 1:
         raise InvalidInputError(
-            f"{folder}: expected one table *{attribute}*_imggen.csv of DoFaiR, got"
+            f"{folder}: expected exactly one DoFaiR table *{attribute}*_imggen.csv, got"
             f" {[path.name for path in paths]}"
         )
     with paths[0].open(newline="", encoding="utf-8") as file:
@@ -75,7 +75,7 @@ def read(folder: Path, attribute: str) -> list[Event]:
     column = f"existence_{attribute}_list"
     missing = {column, "group", "event_name"} - set(rows[0] if rows else ())
     if missing:
-        raise InvalidInputError(f"{paths[0]}: expected columns {sorted(missing)}")
+        raise InvalidInputError(f"{paths[0]}: missing columns {sorted(missing)}")
     events = [
         Event(row["group"], row["event_name"], tuple(ast.literal_eval(row[column]))) for row in rows
     ]

@@ -28,7 +28,7 @@ from vldebias.hosts import Host, TextTable, resolve
 from vldebias.prompts import PromptSet
 
 FILE = "celeba1000_vitb32_openai.npz"
-# Number of images per gender in a pool, which is that of the rarer gender in the 1000 images.
+# Number of images per gender in a pool, which is limited by the rarer gender in the 1000 images.
 PER_GENDER = 402
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]

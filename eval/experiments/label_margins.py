@@ -58,7 +58,7 @@ def medians(seed: int, share: float) -> dict[str, float]:
     features = body(pixels).detach()
     predicted = head(features).argmax(1).numpy()
     if (predicted[rows] != labels).any():
-        raise RuntimeError(f"seed {seed}, share {share}: not all labels are fitted")
+        raise RuntimeError(f"seed {seed}, share {share}: the network does not fit all labels")
     margins_of_rows, _ = margins(head, features[rows], labels)
     medians_of_metric = {name: float(np.median(values)) for name, values in margins_of_rows.items()}
     return medians_of_metric | {GAP: 1 - float((predicted == digits)[unseen].mean())}

@@ -74,7 +74,7 @@ def open_images(data: str, split: str, root: Path | None) -> ImageData:
         return open_folder(path, split)
     images = open_data(data, root, split)
     if not isinstance(images, ImageData):
-        raise InvalidInputError(f"{data}: expected images that can be read in any order, no stream")
+        raise InvalidInputError(f"{data}: expected images with random access, got a stream")
     return images
 
 
@@ -83,7 +83,7 @@ def open_folder(folder: Path, split: str) -> ImageData:
     files = sorted(path for path in (folder / split).glob("*/*") if path.is_file())
     if not files:
         raise InvalidInputError(
-            f"{folder / split}: no images; expected {split}/CLASS/IMAGE, a subfolder per class"
+            f"{folder / split}: expected one subfolder with images per class, found no images"
         )
     ids = [path.relative_to(folder / split).as_posix() for path in files]
     labels = {"label": Labels.from_values(np.array([path.parent.name for path in files]))}
@@ -121,8 +121,8 @@ def fit(train: Split, c: float | None, seed: int) -> tuple[Any, float]:
         rare = [train.class_names[code] for code in np.flatnonzero(rows == 1)]
         if rare:
             raise InvalidInputError(
-                f"{', '.join(rare)}: one training image each; C is chosen on a fifth of the rows of"
-                " every class, which takes two: name C with --c"
+                "selecting C requires at least two training images per class, got one for"
+                f" {', '.join(rare)}. Pass --c to set C instead"
             )
         fitted, held_out = train_test_split(
             np.arange(len(train.classes)),
@@ -234,8 +234,8 @@ def before_head(encoder: ImageEncoder, head: nn.Parameter | nn.Module | None) ->
         return replace(encoder, forward=without_projection)
     if not isinstance(head, nn.Linear):
         raise InvalidInputError(
-            f"--features backbone: {encoder.name} has no head of one layer whose input could be"
-            f" read ({type(head).__name__}); take --features joint"
+            f"--features backbone: expected a head with one linear layer, but {encoder.name} has a"
+            f" {type(head).__name__}. Use --features joint"
         )
 
     def input_of_head(pixels: Pixels) -> Tensor:
@@ -247,8 +247,8 @@ def before_head(encoder: ImageEncoder, head: nn.Parameter | nn.Module | None) ->
             handle.remove()
         if not read:
             raise InvalidInputError(
-                f"--features backbone: {encoder.name} reads the weights of its head without calling"
-                " it; take --features joint"
+                f"--features backbone: {encoder.name} uses the weights of its head without calling"
+                " it. Use --features joint"
             )
         return read[0]
 
@@ -261,7 +261,7 @@ def features_of(options: argparse.Namespace) -> tuple[Callable[[str], Embeddings
         files = {"train": options.train, "test": options.test}
         return lambda split: open_embeddings(files[split])[0], str(options.test), "features"
     if options.data is None:
-        raise InvalidInputError("expected --data, or --train and --test; got neither")
+        raise InvalidInputError("expected --data, or both --train and --test")
     loaded = load_host(options.model, options.pretrained, device=options.device)
     encoder = image_encoder(loaded.host, loaded.preprocess)
     if options.features == "backbone":

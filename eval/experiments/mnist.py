@@ -77,9 +77,9 @@ def read(data: str, split: str) -> tuple[Tensor, NDArray[np.int64]]:
     """
     folder = _folder(data)
     if not folder.is_dir():
-        how = "run `make mnist`" if data == "mnist" else "extract the binary version of CIFAR-10"
+        how = "Run `make mnist`" if data == "mnist" else "Extract the binary version of CIFAR-10"
         raise InvalidInputError(
-            f"{data}: expected its files in eval/downloads/{folder.name}, found none; {how}"
+            f"{data}: expected its files in eval/downloads/{folder.name}, but found none. {how}"
         )
     if data == "mnist":
         prefix = "train" if split == "train" else "t10k"

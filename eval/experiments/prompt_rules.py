@@ -74,7 +74,7 @@ def read(path: Path) -> list[dict[str, Any]]:
         row = json.loads(line)
         label = row.get("label") or row.get("kind")
         if not row.get("prompt") or not label:
-            raise InvalidInputError(f"{path}:{number}: expected prompt and label, got {row}")
+            raise InvalidInputError(f"{path}:{number}: expected a prompt and a label, got {row}")
         expected = row.get("expected") or row.get("ok") or ()
         attribute = row.get("attribute", "gender")
         rows.append({"prompt": row["prompt"], "attribute": attribute} | {"label": label})
@@ -171,7 +171,7 @@ def add_reasons(part: TaskResult, title: str, decisions: Sequence[Decision]) -> 
 
 
 def add_rates(part: TaskResult, title: str, decisions: Sequence[Decision]) -> None:
-    """Add the share of correct decisions, and of values at the labelled position."""
+    """Add the shares of correct decisions and of values at the labelled position."""
     right = sum(decision.is_right for decision in decisions)
     n = len(decisions)
     interval = wilson_interval(right, n)

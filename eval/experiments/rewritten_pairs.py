@@ -68,13 +68,13 @@ def read_pairs(folder: Path) -> tuple[list[str], list[str]]:
     for name in (ORIGINALS, REWRITTEN):
         path = folder / name
         if not path.is_file():
-            raise InvalidInputError(f"{path}: expected this file of FairPro's folder `data`")
+            raise InvalidInputError(f"expected {path} from FairPro's `data` folder")
         columns.append(path.read_text(encoding="utf-8").splitlines())
     originals, rewritten = columns
     if len(originals) != len(rewritten):
         raise InvalidInputError(
-            f"{folder}: got {len(originals)} originals and {len(rewritten)} rewritten prompts;"
-            " expected as many"
+            f"{folder}: expected equally many original and rewritten prompts, got"
+            f" {len(originals)} and {len(rewritten)}"
         )
     return originals, rewritten
 

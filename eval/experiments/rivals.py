@@ -551,7 +551,7 @@ def main() -> int:
     options.add_argument("--plot", type=Path, help="draw the committed results here")
     args = options.parse_args()
     if args.on in ("real", "few") and not file().is_file():
-        options.error(f"{file()}: not found; set VLDEBIAS_REAL to its folder")
+        options.error(f"{file()} not found. Set VLDEBIAS_REAL to its folder")
     if args.on:
         how = {"splits": args.splits} if args.splits and args.on != "miniature" else {}
         run(f"rivals_{args.on}", lambda: WORLDS[args.on](compared(), **how), args.json)

@@ -431,7 +431,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     experiment = Experiment.read(args.experiment)
     seeds, steps = args.seeds or experiment.seeds, args.steps or experiment.steps
     if seeds < 2:
-        options.error("--seeds: an interval over seeds needs at least 2")
+        options.error("--seeds: an interval over seeds needs at least 2 seeds")
     work = args.work or Path(f"{experiment.name}-cells")
     result = experiment.run(work, seeds=seeds, steps=steps, processes=args.processes)
     result.write(args.out / f"{experiment.name}.json")

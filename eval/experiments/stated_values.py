@@ -69,7 +69,7 @@ def read_images() -> pd.DataFrame:
     prompts = pd.read_csv(FOLDER / "prompts.csv", keep_default_na=False)
     labels = pd.read_csv(FOLDER / "labels.csv")
     if len(prompts) != len(labels) or list(labels["folder number"]) != list(range(len(labels))):
-        raise ValueError(f"{FOLDER}: expected row i of labels.csv to be about prompt i")
+        raise ValueError(f"{FOLDER}: rows in labels.csv and prompts.csv do not match")
     images = labels[[*GENDERS, *ETHNICITIES]].fillna(0.0).astype(float)
     images["gender"] = prompts["G"].str.lower()
     images["ethnicity"] = prompts["E"].str.lower()
@@ -119,7 +119,7 @@ def add_appearance(out: TaskResult, images: pd.DataFrame, value: str, subset: st
 
 
 def professions_in_turn(images: pd.DataFrame) -> TaskResult:
-    """Compare prompts that do not state a gender with prompts that alternate between genders."""
+    """Compare prompts that do not state a gender with equally many prompts for each gender."""
     without_ethnicity = images[(images["ethnicity"] == "") & (images["profession"] != "")]
     rows_of_gender = {
         gender: without_ethnicity[without_ethnicity["gender"] == gender].set_index("profession")

@@ -31,7 +31,7 @@ Request = Callable[[int], str]  # returns the assigned value for the index of a 
 
 
 def balancers(workers: int, rng: np.random.Generator) -> Request:
-    """Return a function that assigns values by several workers, each with its own Balancer."""
+    """Return a function that assigns values with several workers, each with its own Balancer."""
     several = [Balancer("gender", seed=int(rng.integers(1 << 31))) for _ in range(workers)]
 
     def answer(index: int) -> str:
@@ -42,28 +42,28 @@ def balancers(workers: int, rng: np.random.Generator) -> Request:
 
 
 def one(rng: np.random.Generator) -> Request:
-    """Return a function that assigns values by a single worker."""
+    """Return a function that assigns values with one worker."""
     return balancers(1, rng)
 
 
 def four(rng: np.random.Generator) -> Request:
-    """Return a function that assigns values by four workers."""
+    """Return a function that assigns values with four workers."""
     return balancers(4, rng)
 
 
 def sixteen(rng: np.random.Generator) -> Request:
-    """Return a function that assigns values by sixteen workers."""
+    """Return a function that assigns values with sixteen workers."""
     return balancers(16, rng)
 
 
 def shared_counter(rng: np.random.Generator) -> Request:
-    """Return a function that assigns values by workers that share a counter and a seed."""
+    """Return a function that assigns values with workers that share a counter and a seed."""
     balancer = Balancer("gender", seed=int(rng.integers(1 << 31)))
     return lambda index: str(balancer.at(PROMPT, index).values[0])
 
 
 def drawn_anew(rng: np.random.Generator) -> Request:
-    """Return a function that assigns values by workers without memory."""
+    """Return a function that assigns values with workers that have no memory."""
 
     def answer(index: int) -> str:
         seed = int(rng.integers(1 << 31))

@@ -116,7 +116,7 @@ def build(
     chosen = STAGES if stages is None else tuple(stages)
     unknown = sorted(set(chosen) - set(STAGES), key=chosen.index)
     if unknown:
-        raise InvalidInputError(f"unknown stages {unknown}; expected some of {list(STAGES)}")
+        raise InvalidInputError(f"unknown stages {unknown}, expected any of {list(STAGES)}")
     if not scale > 0:
         raise InvalidInputError(f"scale must be positive, got {scale}")
     out, device = Path(out), device or ("cuda" if torch.cuda.is_available() else "cpu")

@@ -41,7 +41,7 @@ def read_state(path: Path) -> dict[str, Any] | None:
         return {**state, "metadata": dict(state["metadata"])}
     except Exception as error:
         raise InvalidInputError(
-            f"{path}: no readable checkpoint ({error}); delete it to begin again"
+            f"{path}: unreadable checkpoint ({error}). Delete it to start again"
         ) from None
 
 

@@ -215,7 +215,7 @@ def write_captions(
     kinds = list(shares)
     if unknown := [name for name in kinds if name not in LIFE_CAPTIONS]:
         raise InvalidInputError(
-            f"shares: unknown kinds of captions {unknown}; expected some of {list(LIFE_CAPTIONS)}"
+            f"shares: unknown kinds of captions {unknown}, expected any of {list(LIFE_CAPTIONS)}"
         )
     kind = draws.choice("caption content", np.array(list(shares.values())))
     count = draws.choice("phrases", np.array(life.said))

@@ -191,14 +191,14 @@ def _looks(
 def _index(kind: str, name: str, names: Sequence[str]) -> int:
     lowered = name.lower()
     if lowered not in names:
-        raise InvalidInputError(f"unknown {kind} {name!r}; expected one of: {', '.join(names)}")
+        raise InvalidInputError(f"unknown {kind} {name!r}, expected one of: {', '.join(names)}")
     return names.index(lowered)
 
 
 def _paint(
     draws: Draws, looks: Looks, scene: everyday.Scene, mixed: float
 ) -> tuple[torch.Tensor, NDArray[np.bool_]]:
-    """Paint images (n, 3, 64, 64) from back to front, and return which have contradictory cues."""
+    """Return images (n, 3, 64, 64), and whether each has contradictory cues (n,)."""
     pixels = np.empty((draws.n, SIZE, SIZE, 3), np.float32)
     everyday.paint_place(pixels, draws, scene.place)
     everyday.paint_beside(pixels, draws, scene.beside)

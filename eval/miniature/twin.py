@@ -78,7 +78,7 @@ def load_transformers_clip(
     )
     missing, unexpected = model.load_state_dict(to_transformers(weights), strict=False)
     if unexpected or [name for name in missing if not name.endswith("position_ids")]:
-        raise RuntimeError(f"the weights do not fit: missing {missing}, unexpected {unexpected}")
+        raise RuntimeError(f"state dicts differ: missing {missing}, unexpected {unexpected}")
     processor = transformers.CLIPImageProcessor(
         size={"shortest_edge": SIZE},
         crop_size={"height": SIZE, "width": SIZE},

@@ -17,7 +17,7 @@ _WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 
 # Shares of caption kinds for birds and people in the second round of training the UNet, in which it
 # learns to follow captions.
-DRAWN_BIRDS = (0.30, 0.40, 0.05, 0.10, 0.15)  # captions with class and ground teach little
+DRAWN_BIRDS = (0.30, 0.40, 0.05, 0.10, 0.15)  # few captions combine a class and a background
 DRAWN_PEOPLE = {
     "profession": 0.30,
     "gender and profession": 0.16,

@@ -186,7 +186,7 @@ def mended() -> str:
 
 
 def verdicts() -> str:
-    """Write the share of data sets with each verdict, and with the recommended sample size."""
+    """Write how often data sets of the usual and the recommended size lead to each verdict."""
     titles = ("better", "worse", "no clear change", "too few to tell", "nothing to remove")
     return crossed(
         read("coverage_verdicts").rows,

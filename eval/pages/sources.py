@@ -50,7 +50,7 @@ def row_of(place: dict[str, str], method: str) -> Measurement:
         if (row.task, row.metric, row.method, row.subset) == key
     ]
     if len(found) != 1:
-        raise ValueError(f"{place['file']}: expected one row {key}, got {len(found)}")
+        raise ValueError(f"{place['file']}: expected one row for {key}, got {len(found)}")
     return found[0]
 
 

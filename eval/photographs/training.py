@@ -122,7 +122,7 @@ def flickr() -> tuple[RealPairs, RealPairs]:
         InvalidInputError: If $VLDEBIAS_REAL does not contain them.
     """
     if not is_present("photos"):
-        raise InvalidInputError("Flickr8k is not there; set VLDEBIAS_REAL, or run real_titles")
+        raise InvalidInputError("Flickr8k was not found. Set VLDEBIAS_REAL, or run real_titles")
     table = text_vectors()
     vectors = [torch.tensor(table[text])[None] for text in ASKED.values()]
     row_of_text = {text: row for row, text in enumerate(ASKED.values())}

@@ -111,7 +111,7 @@ def test_every_headline_names_one_committed_row_or_a_reason() -> None:
         place = entry.get("ours", {})
         for method in {place.get("method"), place.get("base")} - {None}:
             row_of(place, method)
-    with pytest.raises(ValueError, match="expected one row"):
+    with pytest.raises(ValueError, match="expected one row for"):
         row_of({"file": "popularity", "task": "popularity", "metric": "none"}, "NUCLR")
 
 

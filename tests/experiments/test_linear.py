@@ -195,7 +195,7 @@ def test_features_before_the_head_are_its_inputs() -> None:
     assert torch.equal(linear.before_head(called, layer).forward({"x": rows}), rows)
     unused = replace(called, forward=lambda batch: batch["x"] @ layer.weight.T)
     refused(lambda: linear.before_head(unused, layer).forward({"x": rows}), "without calling it")
-    refused(lambda: linear.before_head(encoder, nn.Sequential()), "no head of one layer")
+    refused(lambda: linear.before_head(encoder, nn.Sequential()), "expected a head with one")
 
 
 @pytest.mark.usefixtures("mean_colours")

@@ -92,4 +92,4 @@ def test_the_worst_group_is_reselected_in_its_interval_and_other_figures_lie_ins
     gap = contributed(tmp_path / "gap", metric="gap", **outside)
     assert list(real.problems(gap)) == []
     average = contributed(tmp_path / "average", metric="average", **outside)
-    assert any("no figure with an interval" in text for text in real.problems(average))
+    assert any("expected an interval around" in text for text in real.problems(average))

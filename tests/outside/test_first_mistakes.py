@@ -161,7 +161,7 @@ def empty(layout: str) -> Any:
 
 
 @refused(
-    (lambda: opened({}), r"'mine': its reader returned the columns \[\]; expected kind too"),
+    (lambda: opened({}), r"'mine': its reader returned the columns \[\]; expected kind as well"),
     (lambda: opened({"kind": ["a", "b"]}), "column 'kind': got a list; expected .*Labels.from_v"),
     (lambda: opened({"kind": Labels.from_values(["a"])}), "expected 2 rows in every column, got"),
     (lambda: empty("file1.png, ..."), "expected images in split 'test' .*, got none; .* file1.png"),

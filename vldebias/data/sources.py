@@ -248,7 +248,7 @@ def open_data(
         if missing and not options:
             raise InvalidInputError(
                 f"data set {name!r}: its reader returned the columns {list(found.labels)}; expected"
-                f" {', '.join(missing)} as well, because they are declared in `columns`"
+                f" {', '.join(missing)} as well, as declared in `columns`"
             )
         return found
     # Imported here, because the module imports the hub libraries.

@@ -151,7 +151,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--check", action="store_true", help="exit with 1 if a page is out of date, do not write"
+        "--check", action="store_true", help="write nothing, and exit with 1 if a page is outdated"
     )
     check = parser.parse_args().check
     text_of_page = {ROOT / page: render(page) for page in BLOCKS}

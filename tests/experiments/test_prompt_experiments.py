@@ -74,7 +74,7 @@ def test_mismatched_pairs_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=r"prompts_occupations_rewrite\.txt"):
         rewritten_pairs.read_pairs(tmp_path)
     (tmp_path / rewritten_pairs.REWRITTEN).write_text("A nurse.\nA cook.")
-    with pytest.raises(InvalidInputError, match="1 originals and 2 rewritten"):
+    with pytest.raises(InvalidInputError, match="got 1 and 2"):
         rewritten_pairs.read_pairs(tmp_path)
 
 

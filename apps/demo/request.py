@@ -43,7 +43,7 @@ def check_text(text: object, name: str) -> str:
     line = " ".join(_CONTROL.sub(" ", encodable).split())
     if not line:
         raise InvalidInputError(
-            f"{name}: got an empty string; write a few words, such as 'A photo of a doctor.'"
+            f"{name}: the text is empty; write a few words, such as 'A photo of a doctor.'"
         )
     if len(line) > LONGEST:
         raise InvalidInputError(

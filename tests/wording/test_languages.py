@@ -703,3 +703,42 @@ def test_an_absent_person_gets_no_value(prompt):
 def test_a_japanese_shop_before_its_keeper_is_no_second_person():
     prompts = balance_prompts(["パン屋の職人が働く"] * 2, "gender", seed=0).prompts
     assert set(prompts) == {"パン屋の女性の職人が働く", "パン屋の男性の職人が働く"}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "woman"),
+    [
+        ("повар за столом, заваленным бумагами", "женщина-повар за столом, заваленным бумагами"),
+        ("рыбак у реки, утренний туман", "женщина-рыбак у реки, утренний туман"),
+        ("взрослый человек читает", "взрослая женщина читает"),
+        ("усталый, но довольный повар", "усталая, но довольная женщина-повар"),
+        ("повар готов начать", "женщина-повар готова начать"),
+        ("по дороге шёл старый пастух", "по дороге шла старая женщина-пастух"),
+        (
+            "пекарь, который только что достал хлеб, улыбнулся",
+            "женщина-пекарь, которая только что достала хлеб, улыбнулась",
+        ),
+        ("механик держит ключ, который блестит", "женщина-механик держит ключ, который блестит"),
+        ("лесник, падающий снег, вечер", "лесник, падающий снег, вечер"),
+        ("врач слушал, как пел хор", "врач слушал, как пел хор"),
+        ("糖画师傅在街边", "糖画女师傅在街边"),
+        ("악기 장인이 일한다", "여성 악기 장인이 일한다"),
+    ],
+)
+def test_words_agree_with_a_woman_or_the_prompt_is_left_unchanged(prompt, woman):
+    assert balance_prompts(prompt, "gender", shares={"female": 1, "male": 0}).prompts == [woman]
+
+
+@pytest.mark.parametrize(
+    "prompt", ["厨师和弄臣在厨房里", "大工と宮司", "농부와 줄타는광대공", "악사와 농부"]
+)
+def test_an_unknown_trade_beside_a_known_one_leaves_the_prompt_unchanged(prompt):
+    assert balance_prompts(prompt, "gender").prompts == [prompt]
+
+
+def test_a_japanese_number_behind_the_noun_counts_people():
+    assert (
+        balance_prompts(["料理人3人、湯気"] * 2, "gender", seed=0)
+        .prompts[0]
+        .startswith("料理人3人（")
+    )

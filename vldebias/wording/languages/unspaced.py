@@ -119,7 +119,8 @@ class UnspacedLanguage(ListedLanguage):
         if self.is_named(text, matches):
             return "named"
         is_fixed = self._has(text, f"fixed-{kind}")
-        if not matches or any(self._may_be_owner(text, match) for match in matches):
+        is_unsure = any(self._may_be_owner(text, match) for match in matches)
+        if not matches or is_unsure or self._joins_unknown(text, matches):
             return "context" if is_fixed else self._why_nobody(text, matches)
         return tuple(
             self._person(text, match, attribute, match in stated_matches, is_fixed)
@@ -151,8 +152,9 @@ class UnspacedLanguage(ListedLanguage):
 
     def matches(self, text: str) -> list[Match]:
         """Return the nouns for people in the picture, in order."""
-        listed = self.pattern("person").finditer(text)
-        found = [Match(*noun.span(), noun[0]) for noun in listed]
+        found = [
+            self._longest(text, *noun.span()) for noun in self.pattern("person").finditer(text)
+        ]
         covered = {offset for match in found for offset in range(match.start, match.end)}
         for match in [*self.by_ending(text), *self.humans(text)]:
             if covered.isdisjoint(range(match.start, match.end)):
@@ -166,6 +168,30 @@ class UnspacedLanguage(ListedLanguage):
         # Drop nouns that describe another person's role, as in 当水管工的人. If only roles are
         # left, keep them: 看護師として働く.
         return [match for match in joined if not self.is_role(text, match)] or joined
+
+    def _longest(self, text: str, start: int, end: int) -> Match:
+        """Return a listed noun, or a longer one that begins inside it: 师傅 in 糖画师傅."""
+        for inner in range(start + 1, end):
+            other = self.pattern("person").match(text, inner)
+            if other and other.end() > end:
+                start, end = other.span()
+        return Match(start, end, text[start:end])
+
+    def _joins_unknown(self, text: str, matches: Sequence[Match]) -> bool:
+        """Return whether "and" joins a known and an unknown noun for people: 厨师和弄臣."""
+        ending, behind = (self.pattern(name).pattern for name in ("may-be-person", "noun-end"))
+        noun = r"[^\W\u3040-\u309f]\w{0,5}?"  # Hiragana begins a particle, as in 配管工として.
+        for link in self.pattern("and").finditer(text):
+            is_known_left = any(match.end == link.start() for match in matches)
+            reach = range(link.end(), link.end() + 8)
+            is_known_right = any(match.start in reach for match in matches)
+            left = re.search(rf"\w(?:{ending})$", text[: link.start()])
+            right = re.match(rf"\s?{noun}(?:{ending})(?:{behind}|\W|$)", text[link.end() :])
+            unknown = right if is_known_left else left
+            is_and = re.match(rf"\s?{noun}", text[link.end() :])
+            if is_known_left != is_known_right and is_and and unknown:
+                return True
+        return False
 
     def _is_thing(self, text: str, match: Match) -> bool:
         ends = (match.start, match.end - 1)

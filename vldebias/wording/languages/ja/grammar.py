@@ -52,6 +52,14 @@ class Japanese(UnspacedLanguage):
                 matches.append(Match(max(noun.start(), match.start() - 2), match.end(), noun[0]))
         return matches
 
+    def _count_of(self, text: str, match: Match) -> str:
+        behind = re.match(rf"([{_NUMBER}]{{1,2}})[人名]", text[match.end :])  # 料理人3人
+        return behind[1] if behind else super()._count_of(text, match)
+
+    def _end_of_group(self, text: str, end: int) -> int:
+        behind = re.match(rf"[{_NUMBER}]{{1,2}}[人名]", text[end:])
+        return end + behind.end() if behind else super()._end_of_group(text, end)
+
     def _without_heads(self, text: str, matches: list[Match]) -> list[Match]:
         # A shop and the person who works there are one person: パン屋の職人.
         starts = {match.start for match in matches}

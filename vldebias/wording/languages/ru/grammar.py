@@ -58,7 +58,8 @@ _PREPOSITIONAL = frozenset(("о", "об", "на", "в", "при"))
 # Prepositions that require the prepositional or the instrumental.
 _NOT_BEFORE_GENITIVE = _PREPOSITIONAL | {"с", "со", "за", "над", "под", "перед", "между", "во"}
 _PAST = re.compile(".+[аиеяуёы]л|.+лся")
-_VERB_ENDINGS = ("ает", "яет", "ует", "еет", "ают", "яют", "уют", "еют")
+_INSTRUMENTAL = ("ом", "ем", "ой", "ей", "ами", "ями", "ью", "ым", "им", "ыми", "ими")
+_VERB_ENDINGS = ("ает", "яет", "ует", "еет", "ают", "яют", "уют", "еют", "ит", "ят")
 _RELATIVE = {"который": "которая", "чей": "чья"}
 _BEHIND_PREPOSITION = dict.fromkeys(("которого", "которому", "которым", "котором"), "которой")
 
@@ -213,8 +214,15 @@ class Russian(SpacedLanguage):
     def _first_adjective(self, tokens: Reading, i: int, noun: Noun | None) -> int:
         """Return the position of the first adjective that precedes a noun and agrees with it."""
         first = i
-        while not tokens[first].opens and self._describes(tokens[first - 1]):
-            low = tokens[first - 1].low
+        while first and (first < i or not tokens[i].opens):
+            is_linked = first > 1 and tokens[first - 1].low in ("и", "но") and first < i
+            last = first - 1 - is_linked  # "усталый, но довольный повар"
+            gap = tokens.gap(first - is_linked)
+            is_apart = tokens[first - is_linked].opens and gap != ", "
+            if is_apart or not self._describes(tokens[last]):
+                break
+            first = last + 1
+            low = tokens[last].low
             ending = next((ending for ending in _CASES_OF_ENDING if low.endswith(ending)), "")
             # In "работающий официантом", the participle does not agree with the noun.
             if noun and noun.cases and ending:
@@ -240,7 +248,10 @@ class Russian(SpacedLanguage):
 
     def _describes(self, token: Token) -> bool:
         low = token.low.removesuffix("ся") if is_participle(token.low) else token.low
-        is_noun = self.noun_of(token) is not None or self.matcher("no-adjective").has(token)
+        noun = self.noun_of(token)
+        # "взрослый человек", but not "герой"
+        is_noun = noun is not None and noun.masculine not in self.entries("person-adjectival")
+        is_noun = is_noun or self.matcher("no-adjective").has(token)
         is_adjective = len(low) > 4 and low.endswith(_ADJECTIVE_ENDINGS) and not is_noun
         return is_adjective or low in _PRONOUNS
 
@@ -279,7 +290,7 @@ class Russian(SpacedLanguage):
             for position in range(phrase.first, place):
                 token = tokens[position]
                 changes[position] = self._like(token, feminine_adjective(token.low, case))
-            self._agree_behind(tokens, phrase.head, case, changes)
+            changes |= self._agreeing(tokens, phrase) or {}
         return changes
 
     def _start_of_noun(self, tokens: Reading, phrase: Phrase, noun: Noun) -> int:
@@ -310,29 +321,90 @@ class Russian(SpacedLanguage):
         link = DASH if place < phrase.head else "-"
         return f"{self._like(token, human)}{link}{_inside(token.text)}"
 
-    def _agree_behind(self, tokens: Reading, head: int, case: int, changes: Changes) -> None:
-        """Make participles, "который" and past-tense verbs after a noun feminine."""
-        no_verbs = self.entries("no-verb")
-        is_subject = True  # whether the person is still the subject of the next verb
-        for i in range(head + 1, len(tokens)):
+    def is_unsure(self, tokens: Reading, phrase: Phrase) -> bool:
+        if super().is_unsure(tokens, phrase):
+            return True
+        return phrase.noun is not None and self._agreeing(tokens, phrase) is None
+
+    def _agreeing(self, tokens: Reading, phrase: Phrase) -> Changes | None:
+        """Return the changes that make participles, "который" and past-tense verbs feminine.
+
+        Return None if a word may agree with this noun or with another one.
+        """
+        changes: Changes = {}
+        before = phrase.first - 1
+        if not tokens[phrase.first].opens and self._feminine_predicate(tokens, before):
+            if phrase.case == "nominative":
+                changes[before] = self._feminine_predicate(tokens, before)  # "шёл старый пастух"
+        has_verb = is_inserted = False
+        is_own = phrase.case == "nominative"  # whether it is the subject of the next verb
+        for i in range(phrase.head + 1, len(tokens)):
             token = tokens[i]
-            if tokens.opens_sentence(i) or self.noun_of(token):
-                return
-            is_subject = is_subject and not (token.opens or token.low.endswith(_VERB_ENDINGS))
-            if is_subject and _PAST.fullmatch(token.low) and token.low not in no_verbs:
-                stem = re.sub("ш[её]л$", "шл", token.text.removesuffix("ся")).replace("ёл", "ел")
-                changes[i] = stem + ("ась" if token.low.endswith("ся") else "а")
-            if not token.opens:
-                continue
-            if token.low in _RELATIVE:
+            noun = self.noun_of(token)
+            if tokens.opens_sentence(i) or (noun and (noun.number != "one" or 0 in noun.cases)):
+                break
+            if token.opens:
+                is_own, is_inserted = is_inserted, False
+            predicate = self._feminine_predicate(tokens, i)
+            pronoun = tokens.after(i).low  # "с которым"
+            if token.opens and token.low in _RELATIVE and not has_verb:
                 changes[i] = _RELATIVE[token.low]
-                return
-            pronoun = tokens.after(i)  # "с которым"
-            if pronoun.low in _BEHIND_PREPOSITION and len(token.low) < 4:
-                changes[i + 1] = _BEHIND_PREPOSITION[pronoun.low]
-                return
-            if is_participle(token.low):
-                changes[i] = feminine_adjective(token.low, case)
+                is_own = is_inserted = True
+            elif token.opens and pronoun in _BEHIND_PREPOSITION and len(token.low) < 4:
+                changes[i + 1] = _BEHIND_PREPOSITION[pronoun]
+            elif predicate and not is_own:
+                return None
+            elif predicate:
+                changes[i] = predicate
+            elif token.opens or i == phrase.head + 1:
+                participle = self._feminine_participle(tokens, i, phrase.case)
+                if participle is None:
+                    return None
+                if participle:
+                    changes[i] = participle
+                    is_inserted = token.opens
+            has_verb = has_verb or bool(predicate) or token.low.endswith(_VERB_ENDINGS)
+        return changes
+
+    def _feminine_predicate(self, tokens: Reading, i: int) -> str:
+        """Return the feminine form of a past-tense verb or short adjective ("готов"), or ""."""
+        token = tokens[i]
+        following = tokens.after(i)
+        irregular = self.pairs("predicate").get(token.low, "")
+        is_last = not following.text or self.matcher("preposition").has(following)
+        if token.low in ("один", "весь") and not is_last:
+            return ""
+        if irregular:
+            return self._like(token, irregular)
+        if token.low in self.entries("no-verb") or not _PAST.fullmatch(token.low):
+            return ""
+        stem = re.sub("ш[её]л$", "шл", token.text.removesuffix("ся")).replace("ёл", "ел")
+        return stem + ("ась" if token.low.endswith("ся") else "а")
+
+    def _feminine_participle(self, tokens: Reading, i: int, case: str) -> str | None:
+        """Return the feminine form of a participle that does not follow its noun directly.
+
+        Return None if it may agree with the next noun instead, and "" if it certainly does.
+        """
+        low = tokens[i].low
+        following = tokens.after(i).low
+        plain = low.removesuffix("ся")
+        endings = [ending for ending in _CASES_OF_ENDING if plain.endswith(ending)]
+        agrees = endings and CASES.index(case) in _CASES_OF_ENDING[endings[0]]
+        if not agrees or not is_participle(low) or self.noun_of(tokens[i]):
+            return ""
+        is_active = plain.removesuffix(endings[0]).endswith(("щ", "вш"))
+        no_masculine = "уюиыое" + ("ая" if case == "nominative" else "")
+        is_object = following.endswith(tuple(no_masculine))
+        takes_object = is_active and (is_object or low.startswith(self.entries("takes-object")))
+        is_sure = takes_object and plain == low
+        if self.matcher("preposition").has(tokens.after(i)) or following.endswith(_INSTRUMENTAL):
+            is_sure = True
+        if is_sure or (not following and (is_active or i + 1 == len(tokens))):
+            return feminine_adjective(low, CASES.index(case))
+        is_series = not following and tokens[i + 1].low.endswith(_ADJECTIVE_ENDINGS)
+        is_attribute = bool(following) and not is_active
+        return "" if is_series or is_attribute or plain != low else None
 
 
 def is_participle(word: str) -> bool:

@@ -189,8 +189,8 @@ def test_children_who_are_not_counted_are_girls_and_boys():
     [
         (
             "Um músico de rua toca violão",
-            "Uma musicista de rua toca violão",
-            "Um músico homem de rua toca violão",
+            "Uma música de rua toca violão",
+            "Um músico de rua homem toca violão",
         ),
         (
             "портрет уличного музыканта, сидящего у стены",
@@ -678,7 +678,7 @@ def test_a_value_is_stated_once_and_where_a_native_speaker_writes_it(prompt, fem
         assert expected is None or written == expected
 
 
-@pytest.mark.parametrize("prompt", ["um técnico de enfermagem cansado", "медали судьи на столе"])
+@pytest.mark.parametrize("prompt", ["um técnico de enfermagem magro", "медали судьи на столе"])
 def test_a_person_who_is_not_read_is_no_reason_to_say_that_there_is_none(prompt):
     balanced = balance_prompts(prompt, "gender")
     assert balanced.prompts == [prompt]

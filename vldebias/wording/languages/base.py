@@ -637,8 +637,10 @@ class SpacedLanguage(ListedLanguage):
         links = ("copula", "role-behind", "role-verb", "trade")
         if any(self.matcher(name).has(token) for name in links for token in between):
             return False
-        if following.article is None and tokens[following.first].opens:
-            return False  # "una mujer cansada, médico"
+        genders = self.entries("say-female") + self.entries("say-male")
+        is_bare = tokens[following.first].opens or tokens[following.head].low in genders
+        if following.article is None and is_bare:
+            return False  # "una mujer cansada, médico", "un director de orquesta varón"
         is_of = bool(between) and self.matcher("of").has(between[-1])
         is_group = phrase.plural or following.plural  # "three doctors, two women and a man"
         return len(between) > 0 and not (is_of or is_group) and following.case != "genitive"

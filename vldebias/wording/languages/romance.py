@@ -227,23 +227,31 @@ class RomanceLanguage(SpacedLanguage):
         elif not opening.opens and not self.matcher("bare-after").has(tokens[phrase.first - 1]):
             # Without an article, a noun inside a clause may not name a person ("pez payaso").
             return None
-        behind = self._adjectives_behind(tokens, phrase.head)
+        fixed = self._length_of_fixed_complement(tokens, phrase.head + 1)
+        behind = self._adjectives_behind(tokens, phrase.head + fixed)
         phrase = phrase._replace(noun=noun, behind=behind)
         if noun.gender == "f":
             return phrase
         return phrase._replace(apart=self._adjectives_apart(tokens, phrase.last))
 
-    def _has_unsure_complement(self, tokens: Reading, last: int) -> bool:
-        """Return whether a participle may go with either noun: "técnico de enfermagem cansado"."""
-        i = last + 3
-        if i >= len(tokens) or any(tokens[k].opens for k in range(last + 1, i + 1)):
-            return False
-        is_complement = self._is_of(tokens[last + 1]) and not self._is_article(tokens[last + 2])
-        agrees = tokens[i].low.endswith(self.entries("participle-ending"))
-        if self.is_adjective(tokens[i]):
-            agrees = agrees or self.feminine_of(tokens[i].low) != tokens[i].low
-        is_other = self.matcher("no-adjective").has(tokens[i])
-        return is_complement and agrees and not is_other
+    def _is_unsure_apart(self, tokens: Reading, phrase: Phrase) -> bool:
+        """Return whether a later adjective may describe the person: "técnico de som cansado"."""
+        for i in range(phrase.last + 1, len(tokens)):
+            token = tokens[i]
+            if token.opens or self.noun_of(token):
+                break
+            noun = tokens[i - 1]
+            lists = ("behind-noun", "no-adjective", "adverb", "copula", "of")
+            is_function_word = any(self.matcher(name).has(noun) for name in lists)
+            is_function_word = is_function_word or self._is_article(noun)
+            is_noun = not is_function_word and not noun.low.endswith(self.entries("gerund-ending"))
+            is_kind = tokens[i - 2].low in self.entries("of-kind")
+            may_agree = self._is_participle(token) or (is_kind and self.is_adjective(token))
+            agrees = may_agree and self.feminine_of(token.low) != token.low
+            is_own = i > phrase.last + 1 and not self._is_article(tokens[i - 2])
+            if agrees and is_own and is_noun and i not in phrase.apart:
+                return True
+        return False
 
     def _says_kind(self, tokens: Reading, phrase: Phrase) -> bool:
         """Return whether a noun only modifies the noun before it: "agente de policía"."""
@@ -288,13 +296,17 @@ class RomanceLanguage(SpacedLanguage):
         return tuple(behind)
 
     def _adjectives_apart(self, tokens: Reading, last: int) -> tuple[int, ...]:
-        """Return predicates, and participles after a comma or "and": ", vestido de blanco"."""
+        """Return predicates, participles after a comma or "and", and words such as "sentado"."""
         apart = self._predicate(tokens, last)
         for i in range(last + 1, len(tokens)):
             token = tokens[i]
             if tokens.opens_sentence(i) or self.noun_of(token):
                 break
-            if i in apart or not self._is_participle(tokens, i):
+            # "un chevalier sans armure assis", but not "un berger avec son chien assis"
+            is_own = not self._is_article(tokens.before(i - 1)) or token.opens
+            if i not in apart and is_own and self.matcher("of-person").has(token):
+                apart.append(i)
+            if i in apart or not self._is_participle(token):
                 continue
             is_opening = token.opens and "," in tokens.gap(i)
             is_behind_and = tokens[i - 1].low in self.entries("and") and i - 2 in (last, *apart)
@@ -302,14 +314,8 @@ class RomanceLanguage(SpacedLanguage):
                 apart.append(i)
         return tuple(apart)
 
-    def _is_participle(self, tokens: Reading, i: int) -> bool:
-        """Return whether a word is a participle or is used as one: ", souriant"."""
-        token = tokens[i]
-        following = tokens.after(i)
-        is_alone = not following.text or self.matcher("behind-noun").has(following)
-        is_irregular = token.low in self._irregular and is_alone
-        is_participle = is_irregular or token.low.endswith(self.entries("participle-ending"))
-        return is_participle and self.is_adjective(token)
+    def _is_participle(self, token: Token) -> bool:
+        return token.low.endswith(self.entries("participle-ending")) and self.is_adjective(token)
 
     def _predicate(self, tokens: Reading, last: int) -> list[int]:
         """Return the position of a predicate adjective: "el médico está muy cansado"."""
@@ -408,21 +414,42 @@ class RomanceLanguage(SpacedLanguage):
 
     def _place_behind(self, tokens: Reading, phrase: Phrase) -> int:
         """Return the position of the word after which a value is inserted."""
-        place = phrase.head
+        place = phrase.head + self._length_of_fixed_complement(tokens, phrase.head + 1)
         assert phrase.noun is not None
-        if phrase.noun.gender in ("f", "m!"):
-            return phrase.last  # "la guida turistica di sesso femminile"
+        is_fixed = phrase.noun.gender in ("f", "m!")
         for position in phrase.behind:
             # Keep classifying adjectives next to the noun: "un ingeniero industrial varón", but
-            # "un médico varón cansado".
-            is_of_kind = self.matcher("adjective").has(tokens[position]) or self.noun_of(
-                tokens[position]
-            )
-            is_quality = self.matcher("quality").has(tokens[position])
+            # "un médico varón cansado" and "una criança do sexo feminino vestida de bombeira".
+            token = tokens[position]
+            is_of_kind = self.matcher("adjective").has(token) or self.noun_of(token)
+            if is_fixed:
+                is_of_kind = not token.low.endswith(self.entries("feminine-participle-ending"))
+            is_quality = self.matcher("quality").has(token) and not is_fixed
             if position != place + 1 or is_quality or not is_of_kind:
                 break
             place = position
-        return place
+        return place + self._length_of_kind(tokens, place + 1)
+
+    def _length_of_fixed_complement(self, tokens: Reading, i: int) -> int:
+        """Return the number of words from word i that always belong to a noun: "del fuoco"."""
+        return self.matcher("fixed-complement").length_at(tokens, i) if i < len(tokens) else 0
+
+    def _length_of_kind(self, tokens: Reading, i: int) -> int:
+        """Return the number of words from word i that belong to the noun: "souffleur de verre"."""
+        if i >= len(tokens) or tokens[i].opens or tokens[i].low not in self.entries("of-kind"):
+            return 0
+        complement = tokens.after(i)
+        is_name = complement.text[:1].isupper() and not complement.text.isupper()
+        is_other = not complement.text or is_name or self._is_article(complement)
+        if is_other:
+            return 0
+        following = tokens.after(i + 1)
+        # In "un profesor de educación física", the last word may describe either noun.
+        is_plural = self.is_adjective(following._replace(low=following.low.removesuffix("s")))
+        is_unclear = is_plural and not self._is_participle(following)
+        is_number = complement.low.isdigit() or self.number_of(complement.low) is not None
+        is_kind = not self.matcher("not-of-kind").has(complement)
+        return 2 if is_kind and not (is_number or is_unclear) else 0
 
     def _agree(self, tokens: Reading, phrase: Phrase) -> Changes | None:
         """Return the changes to the feminine, or None if one of the forms is unknown."""
@@ -449,7 +476,7 @@ class RomanceLanguage(SpacedLanguage):
             return True
         if phrase.noun is None or phrase.noun.gender in ("f", "m!"):
             return False
-        if self._has_unsure_complement(tokens, phrase.last):
+        if self._is_unsure_apart(tokens, phrase):
             return True
         return self._is_unsure_behind(tokens, phrase.last) or self._agree(tokens, phrase) is None
 

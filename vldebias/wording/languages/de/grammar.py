@@ -14,7 +14,7 @@ _WORD = (
     r"(?:[^\W\d_]+-)*[^\W\d_]+(?:"
     + _STAR
     + r"(?:innen|in|r|n|s|m|e|er|en|em)\b|\((?:in|innen|r|n)\)|['’-][^\W\d_]+)*"
-    r"(?:" + _STAR + r"(?:innen|in|r|n|s|m|e)\b|\((?:in|innen|r|n)\))?|\d+"
+    r"(?:" + _STAR + r"(?:innen|in|r|n|s|m|e)\b|\((?:in|innen|r|n)\))?|\d+(?:er)?"
 )
 _IN = re.compile(r"(?:[*:·]|/-?)in$|\(in\)$|(?<=[a-zäöüß])In$")
 _INNEN = re.compile(r"(?:[*:·]|/-?)innen$|\(innen\)$|(?<=[a-zäöüß])Innen$")
@@ -51,13 +51,7 @@ _FEMININE_ENDING = _DECLENSIONS["none"]["f"]
 _PLURAL_ENDINGS = {"m": ("e", "en"), "f": ("en", "n"), "n": ("er", "ern")}
 _RELATIVE = {"der": "die", "den": "die", "dem": "der", "dessen": "deren"}
 _THEY = frozenset(["sie", "ihr", "ihre", "ihren", "ihrem", "ihrer", "ihres"])
-_ACCUSATIVE = "für ohne gegen um zeige zeichne male zeigt erstelle generiere".split()  # noqa: SIM905
 _HIS = re.compile("sein(?:e|en|em|er|es)?")
-# Word before a noun phrase -> the case that it requires.
-_CASE_BEHIND = {
-    **dict.fromkeys((*_DATIVE, *_CONTRACTED), "dative"),
-    **dict.fromkeys(_ACCUSATIVE, "accusative"),
-}
 _SHORTEST_PART = 5  # minimum number of letters in the last part of a compound
 _SHORT_PARTS = frozenset(["arzt", "koch", "wirt", "held", "gast", "coach"])
 _LONGEST_PHRASE = 5
@@ -216,7 +210,7 @@ class German(SpacedLanguage):
             return False  # "Sie" is the polite "you" in "Zeigen Sie mir ..."
         if token.low == "sein" and not tokens.after(i).text:
             return False  # "sein" is the verb "to be"
-        if _HIS.fullmatch(token.low) and self._follows_neutral(tokens, i):
+        if _HIS.fullmatch(token.low) and self._owner_of(tokens, i) is not None:
             return False
         if self.matcher("female").has(token) or self.matcher("male").has(token):
             return not self.matcher("not-stated").has(token)
@@ -237,15 +231,20 @@ class German(SpacedLanguage):
                 return False
         return False
 
-    def _follows_neutral(self, tokens: Reading, i: int) -> bool:
-        """Return whether "sein" refers to a neutral noun: "ein Kind mit seinem Hund"."""
-        for j in range(i - 1, -1, -1):
-            if tokens.opens_sentence(j + 1):
-                return False
+    def _owner_of(self, tokens: Reading, i: int) -> Phrase | None:
+        """Return the only person before "sein" in its sentence: "ein Imker und seine Bienen"."""
+        if tokens.after(i).low in self.entries("partner"):
+            return None
+        persons: list[Phrase] = []
+        for j in range(len(tokens)):
             phrase = self.phrase_at(tokens, j)
-            if phrase is not None:
-                return phrase.noun is not None and phrase.noun.kind == "neutral"
-        return False
+            if tokens.opens_sentence(j) and j <= i:
+                persons = []
+            if phrase is not None and j < i:
+                persons.append(phrase)
+            elif phrase is not None and phrase.article == i and phrase.noun is not None:
+                return None  # "ein Koch und sein Lehrling": both can be women
+        return persons[0] if len(persons) == 1 and persons[0].noun else None
 
     # ---- phrases
 
@@ -266,12 +265,11 @@ class German(SpacedLanguage):
         return self._with_determiner(tokens, phrase, phrase.article, noun)
 
     def _is_before_noun(self, tokens: Reading, i: int) -> bool:
-        """Return whether a word ending in "-er" modifies the next noun: "der Berliner Arzt"."""
+        """Return whether a word ending in "-er" modifies the next noun: "vor dem Kölner Dom"."""
         token = tokens[i]
-        following = tokens.after(i)
-        if token.small or not token.low.endswith("er") or not following.text[:1].isupper():
-            return False
-        return self.noun_of(following) is not None
+        following = tokens.after(i).text
+        is_noun = following[:1].isupper() and not following.isupper()
+        return not token.small and token.low.endswith("er") and is_noun
 
     def _phrase_before(self, tokens: Reading, i: int) -> Phrase:
         """Return a phrase with a noun, its article and the adjectives before it."""
@@ -391,10 +389,8 @@ class German(SpacedLanguage):
         """Return the case of a singular phrase, or None if the article does not fit."""
         token = tokens[determiner]
         if _STAR_ENDING.search(token.low) or noun.kind == "star":
-            # The article in "eine*r Ärzt*in" is ambiguous, so infer the case from the word before.
-            before = tokens.before(determiner)
-            bare_case = "genitive" if before.text[:1].isupper() else "nominative"
-            return _CASE_BEHIND.get(before.low, bare_case)
+            # The case of "eine*r Ärzt*in" is only certain at the start of a clause.
+            return "nominative" if token.opens else None
         stem, ending = self._article(token)
         case_of_article = _CASES_OF_ARTICLES[noun.gender[0]]
         if stem in case_of_article:
@@ -455,7 +451,8 @@ class German(SpacedLanguage):
             position += 1
         words = " ".join(word + ending for word in adjectives)
         token = tokens[position]
-        if position == 0 or tokens.text.isupper():
+        is_sentence = tokens.text.rstrip().endswith((".", "!"))
+        if (position == 0 and is_sentence) or tokens.text.isupper():
             words = self._like(token, words)
         changes[position] = f"{words} {changes.get(position, token.text)}"
         return changes
@@ -504,41 +501,15 @@ class German(SpacedLanguage):
         assert phrase.noun is not None
         if phrase.noun.kind != "star":
             return {}
-        changes = {phrase.head: self._declined(phrase.noun.masculine, phrase.case)}
+        changes = {phrase.head: phrase.noun.masculine}
         if phrase.article is not None:
             article = tokens[phrase.article]
             stem, _ = self._article(article)
-            if stem in _DER or stem == "die":
-                text = {case: word for word, case in _DER.items()}[phrase.case]
-            else:
-                text = stem + {case: ending for ending, case in _ENDINGS.items()}[phrase.case]
-                if stem in self.entries("der-word") and phrase.case == "nominative":
-                    text = stem + "er"
-            changes[phrase.article] = self._like(article, text)
+            ending = "er" if stem in self.entries("der-word") else ""
+            changes[phrase.article] = self._like(
+                article, "der" if stem in _ARTICLES else stem + ending
+            )
         return changes
-
-    def _declined(self, masculine: str, case: str) -> str:
-        """Decline a masculine noun in the singular."""
-        if case == "nominative":
-            return masculine
-        for start in range(len(masculine) - 2):
-            noun = masculine[start:].lower()
-            if noun not in self._forms_of_noun:
-                continue
-            genitive, plural = self._forms_of_noun[noun]
-            is_weak = genitive == plural and genitive != noun
-            if not is_weak and case != "genitive":
-                return masculine
-            return masculine + genitive[len(noun) :]
-        return masculine + "s" if case == "genitive" else masculine
-
-    @cached_property
-    def _forms_of_noun(self) -> dict[str, tuple[str, str]]:
-        """Return a mapping from nouns to their genitive and plural, all in lower case."""
-        forms_of_noun: dict[str, tuple[str, str]] = {}
-        for masculine, _, genitive, plural in self._pairs:
-            forms_of_noun[masculine.lower()] = (genitive.lower(), plural.lower())
-        return forms_of_noun
 
     def _feminine(self, tokens: Reading, phrase: Phrase) -> Changes:
         """Return the changes that make a phrase and its relative pronoun feminine."""
@@ -561,6 +532,10 @@ class German(SpacedLanguage):
             else:
                 text = stem + _FEMININE_ENDING[phrase.case]
             changes[phrase.article] = self._like(article, text)
+        for i in range(phrase.head + 1, len(tokens)):
+            owner = self._owner_of(tokens, i) if _HIS.fullmatch(tokens[i].low) else None
+            if owner is not None and owner.head == phrase.head:
+                changes[i] = self._like(tokens[i], "ihr" + tokens[i].low.removeprefix("sein"))
         return changes | self._feminine_relative(tokens, phrase.head + 1)
 
     def _feminine_relative(self, tokens: Reading, i: int) -> Changes:

@@ -264,7 +264,8 @@ class Russian(SpacedLanguage):
             cases = (0, 1, 3) if before.text else (0,)
         if {1, 3} <= set(cases):
             # After a verb, the noun is an object: "приветствует велосипедиста".
-            is_object = before.low.endswith(_VERB_ENDINGS)
+            is_past = _PAST.fullmatch(before.low) and before.low not in self.entries("no-verb")
+            is_object = is_past or before.low.endswith(_VERB_ENDINGS)
             return 3 if is_object or self.matcher("accusative-behind").has(before) else 1
         if 5 in cases and before.low in _PREPOSITIONAL:
             return 5
@@ -389,7 +390,8 @@ class Russian(SpacedLanguage):
         low = tokens[i].low
         following = tokens.after(i).low
         plain = low.removesuffix("ся")
-        endings = [ending for ending in _CASES_OF_ENDING if plain.endswith(ending)]
+        # In participles, "-ой" is a feminine ending: "у доски, исписанной формулами".
+        endings = [end for end in _CASES_OF_ENDING if plain.endswith(end) and end != "ой"]
         agrees = endings and CASES.index(case) in _CASES_OF_ENDING[endings[0]]
         if not agrees or not is_participle(low) or self.noun_of(tokens[i]):
             return ""

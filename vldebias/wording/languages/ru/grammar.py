@@ -45,18 +45,9 @@ _CASES_OF_ENDING = {
     "ого": (1, 3), "его": (1, 3), "ому": (2,), "ему": (2,), "ый": (0,), "ий": (0,), "ой": (0,),
     "ым": (4,), "им": (4,), "ом": (5,), "ем": (5,), "ём": (5,),
 }  # fmt: skip
-# Feminine adjective ending, or feminine pronoun -> possible cases, as indices into `CASES`.
-_OBLIQUE = (1, 2, 4, 5)
-_CASES_OF_FEMININE_ENDING: dict[str, tuple[int, ...]] = {
-    **{"ая": (0,), "яя": (0,), "ую": (3,), "юю": (3,)},
-    **dict.fromkeys(("ой", "ней", "шей", "щей"), _OBLIQUE),
-}
-_CASES_OF_FEMININE_PRONOUN: dict[str, tuple[int, ...]] = {}
-for _forms in _PRONOUNS.values():
-    _CASES_OF_FEMININE_PRONOUN |= {_forms[0]: (0,), _forms[1]: _OBLIQUE, _forms[3]: (3,)}
+_FEMININE_PRONOUNS = frozenset(forms[0] for forms in _PRONOUNS.values())
 _PREPOSITIONAL = frozenset(("о", "об", "на", "в", "при"))
-# Prepositions that require the prepositional or the instrumental.
-_NOT_BEFORE_GENITIVE = _PREPOSITIONAL | {"с", "со", "за", "над", "под", "перед", "между", "во"}
+_PLURAL_ENDINGS = ("ые", "ие", "ых", "их")
 _PAST = re.compile(".+[аиеяуёы]л|.+лся")
 _INSTRUMENTAL = ("ом", "ем", "ой", "ей", "ами", "ями", "ью", "ым", "им", "ыми", "ими")
 _VERB_ENDINGS = ("ает", "яет", "ует", "еет", "ают", "яют", "уют", "еют", "ит", "ят")
@@ -157,52 +148,32 @@ class Russian(SpacedLanguage):
     def _is_behind_feminine(self, tokens: Reading, i: int, noun: Noun) -> bool:
         """Return whether a feminine adjective before the noun shows that it refers to a woman."""
         word = tokens.before(i)
-        if self.matcher("no-adjective").has(word) or self.noun_of(word):
+        if len(word.low) < 3 or self.matcher("no-adjective").has(word) or self.noun_of(word):
             return False  # "в ванной", "герой"
-        possible_cases = _CASES_OF_FEMININE_PRONOUN.get(word.low, ())
-        for ending, cases_of_ending in _CASES_OF_FEMININE_ENDING.items():
-            if len(word.low) > 4 and word.low.endswith(ending):
-                possible_cases = cases_of_ending
-        cases = set(possible_cases).intersection(noun.cases)
-        if not noun.masculine.endswith(("а", "я")):
-            # Such nouns only take feminine adjectives in the nominative: "молодая врач".
-            return 0 in cases
-        # After a preposition, the word is a noun: "за спиной судьи", "в приёмной судьи".
-        is_noun = cases == {1} and tokens.before(i - 1).low in _NOT_BEFORE_GENITIVE
-        return bool(cases) and not is_noun
+        if 0 in noun.cases:
+            return word.low in _FEMININE_PRONOUNS or word.low.endswith(("ая", "яя"))
+        # Only nouns in "-а" take other feminine adjectives: "с опытной коллегой".
+        return noun.masculine[-1] in "ая" and word.low.endswith(("ой", "ей", "ую", "юю"))
 
     def _counted_phrase(self, tokens: Reading, first: int, i: int, noun: Noun) -> Phrase | None:
         """Return the phrase for one or several people, or None if the number is unclear.
 
         first: the position of the first singular adjective before noun i, or i.
         """
-        start = first
-        number = noun.number
-        if number == "any":
-            while not tokens[start].opens and self._is_plural_adjective(tokens[start - 1]):
-                start -= 1
-                number = "many"  # "опытные судьи"
-        size = self._number_before(tokens, start)
+        size = self._number_before(tokens, first)
         if size is not None:
-            return Phrase(start - 1, i, plural=True, size=size)  # "три судьи"
+            return Phrase(first - 1, i, plural=True, size=size)  # "три судьи"
+        number = noun.number
         if number == "any" and noun.cases == (1, 3):
-            number = "many" if tokens[first].opens else "one"  # "Учителя в классе"
+            is_plural = tokens.before(i).low.endswith(_PLURAL_ENDINGS)  # "старые учителя"
+            number = "many" if tokens[first].opens or is_plural else "one"
         if number == "many":
-            return Phrase(start, i, plural=True)
+            return Phrase(first, i, plural=True)
         # "судьи" is singular in "портрет судьи" and "моего судьи", but may otherwise be plural.
         is_of_picture = self.matcher("before-genitive").has(tokens.before(i))
         if number == "any" and first == i and not (is_of_picture and tokens[i - 1].opens):
             return None
         return Phrase(first, i, noun, case=CASES[self._case_of(tokens, first, noun.cases)])
-
-    def _is_plural_adjective(self, token: Token) -> bool:
-        """Return whether a word is a plural adjective: "опытные", but not "решение"."""
-        if self.matcher("pronoun-plural").has(token):
-            return True
-        if self.noun_of(token) or self.matcher("no-plural-adjective").has(token):
-            return False
-        # The "н" follows a consonant in the adjective "древние", but a vowel in "решение".
-        return re.search("..(ы[ех]|[гкхжшчщ]и[ех]|[бвдзйлмрст]ни[ех])$", token.low) is not None
 
     def _names_gender(self, tokens: Reading, i: int) -> bool:
         """Return whether word i is a noun that states a gender."""

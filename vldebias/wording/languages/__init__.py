@@ -177,9 +177,10 @@ def _foreign_language(text: str, scores: Mapping[str, float]) -> Language | None
     readers = [code for code in candidates if load_language(code).reads(text)]
     if readers:
         # "un vigile urbano" is Italian, because French recognises only two of its words.
-        return load_language(
-            max(readers, key=lambda code: (scores.get(code, 0), _fit_of(text, code)))
-        )
+        fits = {code: (scores.get(code, 0), _fit_of(text, code)) for code in readers}
+        equal = [code for code in readers if fits[code] == max(fits.values())]
+        # Words of another language are worse than none.
+        return load_language(" or ".join(equal))
     knowing = [code for code in likely if load_language(code).knows(text)]
     if not knowing and best >= _SURE:
         # Prefer the likeliest language that has a grammar.

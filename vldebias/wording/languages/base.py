@@ -597,13 +597,13 @@ class SpacedLanguage(ListedLanguage):
             return True  # "kein Arzt"
         if tokens[first].opens:
             return False
-        before = tokens[first - 1]
-        if self.matcher("not-subject").has(before):
+        about_picture = self.matcher("about-picture")
+        if any(about_picture.length_at(tokens, i) == first - i for i in range(first)):
+            return False  # "ritratto in studio di un medico", "gros plan sur un horloger"
+        if self.matcher("not-subject").has(tokens[first - 1]):
             return True
         # "die Statue eines jungen Soldaten", "la estatua de un soldado".
         for i in range(first - 1, max(first - 4, -1), -1):
-            if i and self.matcher("about-picture").length_at(tokens, i - 1):
-                return False  # "ritratto in studio di un medico"
             if self.matcher("thing-of").has(tokens[i]):
                 return i == first - 1 or self.matcher("of").has(tokens[first - 1])
             if not self.matcher("of").has(tokens[i]) or tokens[i].opens:
@@ -641,7 +641,7 @@ class SpacedLanguage(ListedLanguage):
         is_bare = tokens[following.first].opens or tokens[following.head].low in genders
         if following.article is None and is_bare:
             return False  # "una mujer cansada, médico", "un director de orquesta varón"
-        is_of = bool(between) and self.matcher("of").has(between[-1])
+        is_of = bool(between) and self.matcher("owner-link").has(between[-1])
         is_group = phrase.plural or following.plural  # "three doctors, two women and a man"
         return len(between) > 0 and not (is_of or is_group) and following.case != "genitive"
 

@@ -446,10 +446,14 @@ class SpacedLanguage(ListedLanguage):
         for match in re.finditer(self.word, text):
             opens = not reading or bool(_BREAK.search(text[end : match.start()]))
             quoted = any(start < match.start() < stop for start, stop in quotations)
-            low = match[0].lower().replace("\u2019", "'")
+            low = self.plain(match[0].lower().replace("\u2019", "'"))
             reading.append(Token(*match.span(), match[0], low, opens, quoted, is_small))
             end = match.end()
         return reading
+
+    def plain(self, word: str) -> str:
+        """Return a word in lower case without signs that the word lists do not contain."""
+        return word
 
     def find(self, text: str, attribute: Attribute) -> tuple[Mention, ...] | str:
         tokens = self.read(text)
@@ -664,7 +668,8 @@ class SpacedLanguage(ListedLanguage):
                 if is_followed and self._is_name(tokens, i + 1):
                     return True
             is_place = self.matcher("saint").has(tokens.before(i))  # "São Paulo"
-            if token.text[0].isupper() and given_names.has(token) and not is_place:
+            is_word = token.text[0].islower() or self.matcher("adjective").has(token)
+            if given_names.has(token) and not is_word and not is_place:
                 return True
         return False
 
@@ -698,13 +703,11 @@ class SpacedLanguage(ListedLanguage):
             reason = "form"
         elif phrase.plural and self.leaves_groups(attribute):
             reason = "group"
-        start = tokens[phrase.head].start
-        end = tokens[phrase.last].end
-        group = None
-        if phrase.plural:
-            is_young = self.matcher("child").has(tokens[phrase.head])
-            group = Group(end, phrase.size, is_young, mixes=True)
-        return Mention(tokens.text[start:end], start, end, (start, start), reason, group)
+        span = (tokens[phrase.head].start, tokens[phrase.last].end)
+        is_young = self.matcher("child").has(tokens[phrase.head])
+        group = Group(span[1], phrase.size, is_young, mixes=True) if phrase.plural else None
+        start = span[0]
+        return Mention(tokens.text[slice(*span)], *span, (start, start), reason, group)
 
     # ---- writing
 

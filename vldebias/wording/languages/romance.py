@@ -23,13 +23,7 @@ class RomanceLanguage(SpacedLanguage):
         + rf"(?:{GENDER_SIGN}|[@*](?!\w))?|\d+"
     )
 
-    def read(self, text: str) -> Reading:
-        tokens = super().read(text)
-        for i, token in enumerate(tokens):
-            tokens[i] = token._replace(low=self._without_sign(token.low))
-        return tokens
-
-    def _without_sign(self, word: str) -> str:
+    def plain(self, word: str) -> str:
         """Return the masculine of a gender-inclusive form such as "médico/a" or "médic@"."""
         masculine = without_gender_sign(word)
         if masculine == word and word.endswith(("@", "*", "\u0259")):
@@ -115,17 +109,8 @@ class RomanceLanguage(SpacedLanguage):
 
     def _has_feminine_article(self, tokens: Reading, i: int) -> bool:
         """Return whether a feminine article precedes a noun and its adjectives."""
-        first = i
-        while first and not tokens[first].opens and i - first < 3:
-            first -= 1
-            token = tokens[first]
-            if self.matcher("feminine-article").has(token):
-                return True
-            # In "une infirmière aide un patient", the word before "aide" is a noun, so stop there.
-            is_adjective = self._is_adjective_before(token) or self.is_adjective(token)
-            if not is_adjective or token.low in self.feminine_nouns:
-                return False
-        return False
+        article = self._phrase_before(tokens, i).article
+        return article is not None and self.matcher("feminine-article").has(tokens[article])
 
     def is_named(self, tokens: Reading, phrases: list[Phrase]) -> bool:
         # "el presidente Lincoln"

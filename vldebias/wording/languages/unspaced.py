@@ -280,13 +280,10 @@ class UnspacedLanguage(ListedLanguage):
             reason = "context"
         elif is_group and self.leaves_groups(attribute):
             reason = "group"
-        group = None
-        if is_group:
-            is_young = match.noun.endswith(self.entries("child"))
-            group = Group(match.end, size, is_young, mixes=True)
-        return Mention(
-            match.noun, match.start, match.end, (match.start, match.start), reason, group
-        )
+        is_young = match.noun.endswith(self.entries("child"))
+        group = Group(match.end, size, is_young, mixes=True) if is_group else None
+        place = (match.start, match.start)
+        return Mention(match.noun, match.start, match.end, place, reason, group)
 
     def _count_of(self, text: str, match: Match) -> str:
         """Return the number word before a noun, or ""."""

@@ -36,11 +36,8 @@ class Arabic(SpacedLanguage):
     comma = "،"
     joiner = " و"
 
-    def read(self, text: str) -> Reading:
-        tokens = super().read(text)
-        for i, token in enumerate(tokens):
-            tokens[i] = token._replace(low=_MARKS.sub("", token.low))
-        return tokens
+    def plain(self, word: str) -> str:
+        return _MARKS.sub("", word)
 
     @cached_property
     def _nouns(self) -> dict[str, Noun]:
@@ -113,20 +110,8 @@ class Arabic(SpacedLanguage):
         before = tokens.before(i).low
         return before in ("", "وجه", "لوجه", "صورة", "هي", "مع", "و", "إحدى", "لإحدى", "من")
 
-    def is_named(self, tokens: Reading, phrases: list[Phrase]) -> bool:
-        if self.matcher("famous").find(tokens) is not None:
-            return True
-        for i, token in enumerate(tokens):
-            if token.quoted:
-                continue
-            is_adjective = self.matcher("adjective").has(token)
-            if self.matcher("given").has(token) and not is_adjective:
-                return True
-            after = tokens.after(i)
-            is_word = self._ends_noun(after) or after.low.startswith("ال")
-            if self.matcher("title").has(token) and not is_word:
-                return True
-        return False
+    def _is_name(self, tokens: Reading, i: int) -> bool:
+        return not (self._ends_noun(tokens[i]) or tokens[i].low.startswith("ال"))
 
     # ---- phrases
 

@@ -150,19 +150,20 @@ class German(SpacedLanguage):
             return self._nouns[low]
         return self._adjectival(low) or self._compound(token.text)
 
-    def _noun_with_sign(self, text: str) -> Noun | None:
+    def _noun_with_sign(self, text: str) -> Noun:
         """Return the noun for a gender-inclusive form such as "Ärzt*in" or "Kinderärzt:innen"."""
         number = "many" if _INNEN.search(text) else "one"
         stem = _INNEN.sub("", _IN.sub("", text))
-        feminine = stem + "in"
-        masculine = stem
-        for start in range(len(feminine) - 4):
+        return Noun(self._masculine(stem + "in") or stem, stem + "in", "m", number, "star")
+
+    def _masculine(self, feminine: str) -> str:
+        """Return the masculine form of a noun or compound for a woman, or ""."""
+        for start in (0, *range(2, len(feminine) - 4)):
             noun = self._masculine_of_feminine.get(feminine[start:].lower(), "")
             if noun:
                 is_small = start > 0 and not feminine[start].isupper()
-                masculine = feminine[:start] + (noun.lower() if is_small else noun)
-                break
-        return Noun(masculine, feminine, "m", number, "star") if masculine else None
+                return feminine[:start] + (noun.lower() if is_small else noun)
+        return ""
 
     def _adjectival(self, low: str) -> Noun | None:
         for ending in ("er", "en", "em", "e"):
@@ -200,8 +201,7 @@ class German(SpacedLanguage):
             return False
         if not token.text[0].isupper() and not token.small:
             return False
-        starts = (0, *range(2, len(low) - 5))
-        return any(low[start:] in self._masculine_of_feminine for start in starts)
+        return bool(self._masculine(low))
 
     def states_gender(self, tokens: Reading, i: int) -> bool:
         token = tokens[i]
@@ -222,14 +222,9 @@ class German(SpacedLanguage):
             return False
         if self._adjectival(tokens[i].low) is None:
             return False
-        j = i
-        while j and not tokens[j].opens and i - j < _LONGEST_PHRASE:
-            j -= 1
-            if self._determines(tokens[j]):
-                return tokens[j].low in ("die", "eine", "diese", "keine", "meine", "ihre", "seine")
-            if not self._is_adjective(tokens[j]):
-                return False
-        return False
+        article = self._phrase_before(tokens, i).article
+        feminine = ("die", "eine", "diese", "keine", "meine", "ihre", "seine")
+        return article is not None and tokens[article].low in feminine
 
     def _owner_of(self, tokens: Reading, i: int) -> Phrase | None:
         """Return the only person before "sein" in its sentence: "ein Imker und seine Bienen"."""
@@ -356,7 +351,15 @@ class German(SpacedLanguage):
         case = self._case_of(tokens, determiner, noun)
         is_plural = noun.number == "many"
         if noun.number == "any" and noun.kind != "star":
-            is_plural = self._has_plural_article(tokens, phrase, determiner, noun, case)
+            low = tokens[determiner].low
+            before = tokens.before(determiner)
+            # "mit den Patienten" and "das Foto der Bäcker" may be plural.
+            if case == "accusative" and before.low in _DATIVE:
+                return None
+            if low == "der" and noun.gender == "m" and before.text[:1].isupper():
+                return None
+            # Other plural articles end in "-e", but "eine" is singular: "die Bäcker".
+            is_plural = case is None and low.endswith("e") and low not in ("eine", "keine")
         if is_plural:
             return Phrase(determiner, phrase.head, plural=True)
         if case is None:
@@ -364,26 +367,6 @@ class German(SpacedLanguage):
         stem, _ = self._article(tokens[determiner])
         declension = "ein" if stem in self.entries("ein-word") else "der"
         return phrase._replace(noun=noun, case=case, declension=declension)
-
-    def _has_plural_article(
-        self, tokens: Reading, phrase: Phrase, determiner: int, noun: Noun, case: str | None
-    ) -> bool:
-        """Return whether the article shows that an ambiguous form is plural.
-
-        case: the case of the phrase if the noun is singular, or None if the article does not fit.
-        """
-        low = tokens[determiner].low
-        before = tokens.before(determiner)
-        if low == "den" or low.endswith(("seinen", "ihren", "meinen", "unseren")):
-            # "mit den Patienten", "den Bäckern", "mit seinen Patienten".
-            return before.low in _DATIVE
-        if low == "der" and noun.gender == "m":
-            # "der" can be the genitive plural: "das Foto der müden Bäcker", "das Foto der Bäcker".
-            if phrase.before:
-                return tokens[phrase.before[-1]].low.endswith("en")
-            return before.text[:1].isupper()
-        # Other plural articles end in "-e", but "eine" is singular: "die Bäcker", "meine Bäcker".
-        return case is None and low.endswith("e") and low not in ("eine", "keine")
 
     def _case_of(self, tokens: Reading, determiner: int, noun: Noun) -> str | None:
         """Return the case of a singular phrase, or None if the article does not fit."""

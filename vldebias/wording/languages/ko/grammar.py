@@ -35,16 +35,6 @@ class Korean(UnspacedLanguage):
         found = super().matches(text)
         return [match for match in found if self._particles.match(text, match.end)]
 
-    def _without_heads(self, text: str, matches: list[Match]) -> list[Match]:
-        # Keep only the last noun of a compound written as one word: 기사단원.
-        kept: list[Match] = []
-        for match in matches:
-            is_same_word = kept and not re.search(r"\s|[,.]", text[kept[-1].end : match.start])
-            if is_same_word:
-                kept.pop()
-            kept.append(match)
-        return kept
-
     def humans(self, text: str) -> list[Match]:
         matches: list[Match] = []
         for match in re.finditer(r"(?<![가-힣])사람(?!들|마다|의 손으로)", text):

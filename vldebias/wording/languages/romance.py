@@ -209,6 +209,8 @@ class RomanceLanguage(SpacedLanguage):
                 fits = is_feminine or has_both_genders
             if not fits:
                 return None
+        elif noun.gender == "f" and not tokens.after(phrase.head).text:
+            return None  # "une rue vide, personne"
         elif not opening.opens and not self.matcher("bare-after").has(tokens[phrase.first - 1]):
             # Without an article, a noun inside a clause may not name a person ("pez payaso").
             return None
@@ -269,11 +271,8 @@ class RomanceLanguage(SpacedLanguage):
             token = tokens[i]
             is_and = bool(behind) and token.low in self.entries("and")
             if is_and or self.matcher("adverb").has(token):
-                # Only continue if another adjective follows: "y solo", "y muy solo".
-                following = tokens.after(i)
-                if is_and and self.matcher("adverb").has(following) and i + 2 < len(tokens):
-                    following = tokens[i + 2]
-                if self.is_adjective(following):
+                # Only continue if another adjective follows: "y solo".
+                if self.is_adjective(tokens.after(i)):
                     continue
             if not self.is_adjective(token):
                 break

@@ -47,6 +47,7 @@ class UnspacedLanguage(ListedLanguage):
         thing_link: the possessive particle between a person and a thing, such as 的.
         plural_signs: the plural suffixes, such as 们.
         count: a pattern for a number at the end of the text before a noun.
+        count_behind: a pattern for a number at the start of the text after a noun.
         words_for_one: the words for 1 that `count` can match.
         reach: the maximum number of characters between "many" and a noun.
         brackets: the characters around the numbers of women and men in a group.
@@ -57,6 +58,7 @@ class UnspacedLanguage(ListedLanguage):
     thing_link: str
     plural_signs: tuple[str, ...]
     count: re.Pattern[str]
+    count_behind = re.compile(r"(?!)")
     words_for_one: tuple[str, ...]
     reach: int
     brackets: tuple[str, str]
@@ -286,8 +288,9 @@ class UnspacedLanguage(ListedLanguage):
         return Mention(match.noun, match.start, match.end, place, reason, group)
 
     def _count_of(self, text: str, match: Match) -> str:
-        """Return the number word before a noun, or ""."""
-        counted = self.count.search(text[: self._start_of_noun(text, match)])
+        """Return the number word before or after a noun, or ""."""
+        before = self.count.search(text[: self._start_of_noun(text, match)])
+        counted = before or self.count_behind.match(text, match.end)
         return counted[1] if counted else ""
 
     def _size_of(self, text: str, match: Match) -> tuple[bool, int | None]:
@@ -328,6 +331,9 @@ class UnspacedLanguage(ListedLanguage):
 
     def _end_of_group(self, text: str, end: int) -> int:
         """Return the offset at the end of a group's noun, including any plural suffix."""
+        counted = self.count_behind.match(text, end)
+        if counted:
+            return counted.end()
         signs = [sign for sign in self.plural_signs if text.startswith(sign, end)]
         return end + len(signs[0]) if signs else end
 

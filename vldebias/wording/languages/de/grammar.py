@@ -82,8 +82,6 @@ class German(SpacedLanguage):
             nouns.setdefault(dative_plural.lower(), noun._replace(number="many"))
             if not is_weak:
                 nouns.setdefault(genitive.lower(), noun)
-                if genitive.endswith("es"):
-                    nouns.setdefault(genitive[:-2].lower() + "s", noun)
             # "Bäcker" can also be plural, and "Patienten" any form but the nominative singular.
             number = "any" if plural in (masculine, genitive) else "many"
             nouns[plural.lower()] = noun._replace(number=number)
@@ -125,11 +123,8 @@ class German(SpacedLanguage):
                 if gender != "f":
                     nouns.setdefault(word + "s", noun)
                     nouns.setdefault(word + "es", noun)
-                stem, plurals = word, _PLURAL_ENDINGS[gender]
-                if word.endswith("kraft"):
-                    stem, plurals = word[:-5], ("kräfte", "kräften")
-                for ending in plurals:
-                    nouns.setdefault(stem + ending, noun._replace(number="many"))
+                for ending in _PLURAL_ENDINGS[gender]:
+                    nouns.setdefault(word + ending, noun._replace(number="many"))
         for form in self.entries("person-plural"):
             nouns[form] = Noun(form, form, "m", "many", "neutral")
         nouns["menschen"] = nouns["mensch"]._replace(number="any")
@@ -208,8 +203,6 @@ class German(SpacedLanguage):
         is_capital_inside = token.text[0].isupper() and not token.opens
         if token.low in _THEY and is_capital_inside:
             return False  # "Sie" is the polite "you" in "Zeigen Sie mir ..."
-        if token.low == "sein" and not tokens.after(i).text:
-            return False  # "sein" is the verb "to be"
         if _HIS.fullmatch(token.low) and self._owner_of(tokens, i) is not None:
             return False
         if self.matcher("female").has(token) or self.matcher("male").has(token):

@@ -23,6 +23,7 @@ class Japanese(UnspacedLanguage):
     count = re.compile(
         rf"([{_NUMBER}]{{1,2}})(?:人|名)の(?:[^、。，,.\s]{{0,8}}(?:い|な|た|る|の))?$"
     )
+    count_behind = re.compile(rf"([{_NUMBER}]{{1,2}})[人名]")  # 料理人3人
     words_for_one = ("一", "1", "１")
     reach = 8
     brackets = ("（", "）")
@@ -51,14 +52,6 @@ class Japanese(UnspacedLanguage):
             if noun and is_last and len(noun[0]) > len(match[0]) + 1:
                 matches.append(Match(max(noun.start(), match.start() - 2), match.end(), noun[0]))
         return matches
-
-    def _count_of(self, text: str, match: Match) -> str:
-        behind = re.match(rf"([{_NUMBER}]{{1,2}})[人名]", text[match.end :])  # 料理人3人
-        return behind[1] if behind else super()._count_of(text, match)
-
-    def _end_of_group(self, text: str, end: int) -> int:
-        behind = re.match(rf"[{_NUMBER}]{{1,2}}[人名]", text[end:])
-        return end + behind.end() if behind else super()._end_of_group(text, end)
 
     def _without_heads(self, text: str, matches: list[Match]) -> list[Match]:
         # A shop and the person who works there are one person: パン屋の職人.

@@ -7,8 +7,6 @@ from functools import cached_property
 
 from vldebias.wording.languages.unspaced import Match, UnspacedLanguage
 
-_COUNT_BEHIND = re.compile(r"(?:들)?\s(\S+?)\s?(?:명|분)(?!\S*의)")
-
 
 class Korean(UnspacedLanguage):
     """Find people in Korean prompts, and insert values before the noun."""
@@ -19,6 +17,7 @@ class Korean(UnspacedLanguage):
     thing_link = "의 "
     plural_signs = ("들",)
     count = re.compile(r"(?<!\S)(\S+?)\s?(?:명|분)의\s(?:\S+\s)?$")
+    count_behind = re.compile(r"(?:들)?\s(\S+?)\s?(?:명|분)(?!\S*의)")  # 의사 세 명
     words_for_one = ("한", "1", "한두")
     reach = 0
     brackets = ("(", ")")
@@ -60,10 +59,6 @@ class Korean(UnspacedLanguage):
         before = re.split(r"[\s,.!?(\"'“‘\[]", text[: match.start])[-1]
         return match.start - len(before)
 
-    def _count_of(self, text: str, match: Match) -> str:
-        behind = _COUNT_BEHIND.match(text, match.end)
-        return super()._count_of(text, match) or (behind[1] if behind else "")
-
     def _start_of_noun(self, text: str, match: Match) -> int:
         start = self._start_of_word(text, match)
         modifiers = self.entries("modifier")
@@ -85,10 +80,6 @@ class Korean(UnspacedLanguage):
             return False
         lists = ("person", "apart", "stated-age", "stated-race", "shows", "many", "fixed-race")
         return not any(word in self.entries(name) for name in lists)
-
-    def _end_of_group(self, text: str, end: int) -> int:
-        counted = _COUNT_BEHIND.match(text, end)  # 의사 세 명
-        return counted.end() if counted else super()._end_of_group(text, end)
 
     def _joined(self, parts: list[str], is_counted: bool) -> str:
         # "And" is 과 after a consonant (남성과 여성) and 와 after a vowel (여자아이와 남자아이).

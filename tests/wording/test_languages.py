@@ -730,7 +730,7 @@ def test_words_agree_with_a_woman_or_the_prompt_is_left_unchanged(prompt, woman)
 
 
 @pytest.mark.parametrize(
-    "prompt", ["厨师和弄臣在厨房里", "大工と宮司", "농부와 줄타는광대공", "악사와 농부"]
+    "prompt", ["厨师和弄臣在厨房里", "大工と宮司", "농부와 줄타는광대공", "버들장이와 농부"]
 )
 def test_an_unknown_trade_beside_a_known_one_leaves_the_prompt_unchanged(prompt):
     assert balance_prompts(prompt, "gender").prompts == [prompt]

@@ -516,7 +516,11 @@ class SpacedLanguage(ListedLanguage):
             tokens: the tokens of a prompt.
             phrase: a phrase in the prompt.
         """
-        if phrase.stated or tokens[phrase.first].opens:
+        if phrase.stated:
+            return False
+        if self._joins_unknown_trade(tokens, phrase):
+            return True
+        if tokens[phrase.first].opens:
             return False
         opening = phrase.first
         while not tokens[opening].opens:
@@ -527,6 +531,17 @@ class SpacedLanguage(ListedLanguage):
         # In "il coltello dello chef", the article is contracted with "of".
         is_contracted = self.matcher("owner-link").has(tokens[phrase.first])
         return not is_shown and (is_contracted or self.is_genitive(before, phrase))
+
+    def _joins_unknown_trade(self, tokens: Reading, phrase: Phrase) -> bool:
+        """Return whether "and" joins a phrase and an unknown noun that may be a trade."""
+        for link, step in ((phrase.first - 1, -1), (phrase.last + 1, 1)):
+            nouns = tokens[link + 1 : link + 3] if step > 0 else tokens[max(link - 1, 0) : link]
+            if not 0 < link < len(tokens) or tokens[link].low not in self.entries("and"):
+                continue
+            is_known = any(self.noun_of(noun) or self.matcher("thing").has(noun) for noun in nouns)
+            if not is_known and any(map(self.matcher("may-be-trade").has, nouns)):
+                return True
+        return False
 
     def is_genitive(self, before: Sequence[Token], phrase: Phrase) -> bool:
         """Return whether a phrase names the owner of something.

@@ -235,7 +235,10 @@ class RomanceLanguage(SpacedLanguage):
             is_kind = tokens[i - 2].low in self.entries("of-kind")
             may_agree = self._is_participle(token) or (is_kind and self.is_adjective(token))
             agrees = may_agree and self.feminine_of(token.low) != token.low
-            is_own = i > phrase.last + 1 and not self._is_article(tokens[i - 2])
+            # In "un ouvrier du bâtiment casqué", either noun may be described.
+            is_behind_complement = i == phrase.last + 3
+            is_own = is_behind_complement or not self._is_masculine_article(tokens[i - 2])
+            is_own = is_own and i > phrase.last + 1
             if agrees and is_own and is_noun and i not in phrase.apart:
                 return True
         return False
@@ -254,6 +257,9 @@ class RomanceLanguage(SpacedLanguage):
     def _is_article(self, token: Token) -> bool:
         names = ("any-article", "feminine-article")
         return token.low in self.articles or any(self.matcher(name).has(token) for name in names)
+
+    def _is_masculine_article(self, token: Token) -> bool:
+        return self._is_article(token) and not self.matcher("feminine-article").has(token)
 
     @cached_property
     def articles(self) -> dict[str, str]:
@@ -287,8 +293,11 @@ class RomanceLanguage(SpacedLanguage):
             if tokens.opens_sentence(i) or self.noun_of(token):
                 break
             # "un chevalier sans armure assis", but not "un berger avec son chien assis"
-            is_own = not self._is_article(tokens.before(i - 1)) or token.opens
-            if i not in apart and is_own and self.matcher("of-person").has(token):
+            is_own = token.opens or not self._is_masculine_article(tokens.before(i - 1))
+            is_own = is_own and self.matcher("of-person").has(token)
+            # "um ladrão de bancos mascarado"
+            is_behind_plural = i == last + 3 and tokens[i - 1].low.endswith("s")
+            if is_own or (is_behind_plural and self._is_participle(token)):
                 apart.append(i)
             if i in apart or not self._is_participle(token):
                 continue

@@ -191,15 +191,15 @@ class Arabic(SpacedLanguage):
             return True
         if self._joins_unknown(tokens, phrase, is_joined):
             return True
-        following = tokens.after(phrase.head)
-        if phrase.noun is None or phrase.behind or not following.text:
+        following = tokens.after(phrase.last)
+        if phrase.noun is None or not following.text:
             return False
         # The next word may be an unlisted adjective, which would have to agree: "طبيب مجنون".
         is_listed = self._ends_noun(following) or self.matcher("of-noun").has(following)
         if _LIKE_ADJECTIVE.fullmatch(following.low) and not is_listed:
             return True
         # A masculine adjective after a feminine noun describes the person: "سائق حافلة متعب".
-        is_adjective = self.matcher("adjective").has(tokens.after(phrase.head + 1))
+        is_adjective = self.matcher("adjective").has(tokens.after(phrase.last + 1))
         return is_adjective and not following.low.endswith("ة")
 
     def _joins_unknown(self, tokens: Reading, phrase: Phrase, is_joined: bool) -> bool:

@@ -201,13 +201,8 @@ class RomanceLanguage(SpacedLanguage):
         opening = tokens[phrase.first]
         if phrase.article is not None:
             is_feminine = self.matcher("feminine-article").has(opening)
-            fits = not is_feminine
-            if noun.gender == "f":
-                has_both_genders = opening.low.endswith("'") or self.matcher("any-article").has(
-                    opening
-                )
-                fits = is_feminine or has_both_genders
-            if not fits:
+            is_either = opening.low.endswith("'") or self.matcher("any-article").has(opening)
+            if is_feminine != (noun.gender == "f") and not is_either:
                 return None
         elif noun.gender == "f" and not tokens.after(phrase.head).text:
             return None  # "une rue vide, personne"
@@ -248,11 +243,9 @@ class RomanceLanguage(SpacedLanguage):
         if phrase.article is not None or tokens[phrase.first].opens:
             return False
         i = phrase.first - 1
-        return self._is_of(tokens[i]) and self.noun_of(tokens.before(i)) is not None
-
-    def _is_of(self, token: Token) -> bool:
-        """Return whether a word is "of", with or without an article: "de", "del", "d'"."""
-        return token.low.startswith("d") and self.matcher("of").has(token)
+        return (
+            tokens[i].low in self.entries("of-kind") and self.noun_of(tokens.before(i)) is not None
+        )
 
     def _is_article(self, token: Token) -> bool:
         names = ("any-article", "feminine-article")
@@ -287,17 +280,22 @@ class RomanceLanguage(SpacedLanguage):
 
     def _adjectives_apart(self, tokens: Reading, last: int) -> tuple[int, ...]:
         """Return predicates, participles after a comma or "and", and words such as "sentado"."""
-        apart = self._predicate(tokens, last)
+        apart: list[int] = []
+        has_copula = self.matcher("copula").has(tokens.after(last))
         for i in range(last + 1, len(tokens)):
             token = tokens[i]
             if tokens.opens_sentence(i) or self.noun_of(token):
                 break
+            # "el médico está muy cansado"
+            is_behind_adverb = i == last + 3 and self.matcher("adverb").has(tokens[i - 1])
+            if has_copula and (i == last + 2 or is_behind_adverb) and self.is_adjective(token):
+                apart.append(i)
             # "un chevalier sans armure assis", but not "un berger avec son chien assis"
             is_own = token.opens or not self._is_masculine_article(tokens.before(i - 1))
             is_own = is_own and self.matcher("of-person").has(token)
             # "um ladrão de bancos mascarado"
             is_behind_plural = i == last + 3 and tokens[i - 1].low.endswith("s")
-            if is_own or (is_behind_plural and self._is_participle(token)):
+            if i not in apart and (is_own or (is_behind_plural and self._is_participle(token))):
                 apart.append(i)
             if i in apart or not self._is_participle(token):
                 continue
@@ -309,15 +307,6 @@ class RomanceLanguage(SpacedLanguage):
 
     def _is_participle(self, token: Token) -> bool:
         return token.low.endswith(self.entries("participle-ending")) and self.is_adjective(token)
-
-    def _predicate(self, tokens: Reading, last: int) -> list[int]:
-        """Return the position of a predicate adjective: "el médico está muy cansado"."""
-        i = last + 2
-        if i >= len(tokens) or not self.matcher("copula").has(tokens.after(last)):
-            return []
-        if self.matcher("adverb").has(tokens[i]) and i + 1 < len(tokens):
-            i += 1
-        return [i] if self.is_adjective(tokens[i]) else []
 
     def is_adjective(self, token: Token) -> bool:
         """Return whether a word after a noun is an adjective."""
@@ -495,15 +484,6 @@ class RomanceLanguage(SpacedLanguage):
         if text != tokens[article].low:
             changes[article] = self._like(tokens[article], text)
 
-    def _may_agree_behind(self, tokens: Reading, last: int) -> bool:
-        """Return whether a later word may agree with "una persona"."""
-        endings = self.entries("feminine-participle-ending")
-        later = [token.low for token in tokens[last + 1 :]]
-        if any(word.endswith(endings) and word not in self.nouns for word in later):
-            return True
-        following = tokens.after(last)
-        return bool(following.text) and not self.matcher("behind-noun").has(following)
-
     def _as_human(self, tokens: Reading, phrase: Phrase, gender: str) -> Changes | None:
         """Return the changes that turn "una persona" into a woman or man.
 
@@ -517,8 +497,12 @@ class RomanceLanguage(SpacedLanguage):
         if gender == "female":
             return changes
         article = self.pairs("article-of-man").get(tokens[phrase.article].low)
-        agrees = phrase.before or phrase.behind or self._may_agree_behind(tokens, phrase.last)
-        if agrees or article is None:
+        endings = self.entries("feminine-participle-ending")
+        later = [token.low for token in tokens[phrase.last + 1 :]]
+        agrees = any(word.endswith(endings) and word not in self.nouns for word in later)
+        following = tokens.after(phrase.last)
+        is_unclear = following.text and not self.matcher("behind-noun").has(following)
+        if phrase.before or phrase.behind or agrees or is_unclear or article is None:
             return None
         if f"{tokens[phrase.article - 1].low}+{article}" in self.pairs("contracted"):
             return None  # "de" and "el" would have to be contracted

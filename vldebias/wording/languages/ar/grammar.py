@@ -13,10 +13,6 @@ from vldebias.wording.languages.base import Changes, Noun, Phrase, Reading, Spac
 _MARKS = re.compile("[\u064b-\u0652\u0670\u0640]")  # short vowels, nunation and lengthening
 # Prefixes of a noun: "and", "for", "in", "as", and the article.
 _PREFIX = re.compile(r"^(و|ف)?(لل|بال|كال|ال|[لبك])?(.*)$")
-# Nouns with a final letter that is only written in the feminine form.
-_DEFECTIVE = frozenset((
-    "محام", "قاض", "طاه", "راع", "مغن", "ساع", "ساق", "مرب", "مشتر", "مسترخ", "منطو",
-))  # fmt: skip
 # Common adjective patterns: مجنون, غريب, ضائع, أشقر, عطشان.
 _LIKE_ADJECTIVE = re.compile("(?:م.{2,}|..ي.|.ا..|أ...|.{3}ان)(?<![ةه])(?<!ات)")
 _FACES_OF = ("وجه", "لوجه")  # "face of", "for a face of"
@@ -370,13 +366,9 @@ def feminine(word: str) -> str:
     ('طبيبة', 'قاضية')
     """
     stem = word.removeprefix("ال")
-    if stem in _DEFECTIVE:
+    if stem in LANGUAGE.entries("defective"):
         return word + "ية"
-    irregular = {
-        "عجوز": "عجوز", "أبيض": "بيضاء", "أسود": "سوداء", "أسمر": "سمراء", "رحالة": "رحالة",
-        "أشقر": "شقراء", "أصلع": "صلعاء", "أعرج": "عرجاء", "أعمى": "عمياء", "أحدب": "حدباء",
-        "أحمق": "حمقاء", "أصم": "صماء", "بشوش": "بشوش", "دؤوب": "دؤوب", "جريح": "جريحة",
-    }  # fmt: skip
+    irregular = LANGUAGE.pairs("irregular")
     if stem in irregular:
         return word.removesuffix(stem) + irregular[stem]
     return word if word.endswith("ة") else word + "ة"

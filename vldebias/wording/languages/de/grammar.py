@@ -390,18 +390,14 @@ class German(SpacedLanguage):
             return plural
         if noun.kind == "adjectival" and not low.endswith("er"):
             return plural if low.endswith("e") else None
-        if self._is_inflected(tokens, phrase, noun):
+        # "Patienten" and "müde Bäcker" are not a singular in the nominative.
+        is_inflected = noun.kind == "pair" and low != noun.masculine.lower()
+        if phrase.before and noun.gender == "m":
+            is_inflected = is_inflected or not tokens[phrase.before[-1]].low.endswith("er")
+        if is_inflected:
             return plural if noun.number == "any" else None
         case = "dative" if before.low in _DATIVE else "nominative"
         return phrase._replace(noun=noun, case=case, declension="none")
-
-    def _is_inflected(self, tokens: Reading, phrase: Phrase, noun: Noun) -> bool:
-        """Return whether a bare phrase is not a nominative singular: "Patienten", "müde Bäcker"."""
-        if noun.kind == "pair" and tokens[phrase.head].low != noun.masculine.lower():
-            return True
-        if not phrase.before or noun.gender != "m":
-            return False
-        return not tokens[phrase.before[-1]].low.endswith("er")
 
     # ---- writing
 
@@ -434,7 +430,7 @@ class German(SpacedLanguage):
         return changes
 
     def is_unsure(self, tokens: Reading, phrase: Phrase) -> bool:
-        if super().is_unsure(tokens, phrase):
+        if super().is_unsure(tokens, phrase) or self._is_in_relative_clause(tokens, phrase):
             return True
         noun = phrase.noun
         if noun is None or noun.kind != "pair":
@@ -446,11 +442,6 @@ class German(SpacedLanguage):
 
     def is_genitive(self, before: Sequence[Token], phrase: Phrase) -> bool:
         return phrase.case == "genitive" or super().is_genitive(before, phrase)
-
-    def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
-        if super().is_role(tokens, person, phrase):
-            return True
-        return not person.plural and self._is_in_relative_clause(tokens, phrase)
 
     def _is_in_relative_clause(self, tokens: Reading, phrase: Phrase) -> bool:
         """Return whether a noun stands between a relative pronoun and "ist": ", der Pilot ist"."""
@@ -466,9 +457,6 @@ class German(SpacedLanguage):
         noun = role.noun
         if noun is None or noun.kind == "neutral":
             return {}
-        if self._is_in_relative_clause(tokens, role):
-            # The relative pronoun agrees with "Mensch": "ein weiblicher Mensch, der Pilotin ist".
-            role = role._replace(article=None)
         write = self._feminine if gender == "female" else self._without_sign
         return write(tokens, role)
 

@@ -26,20 +26,16 @@ _SIBILANTS = "жшчщ"
 _GUTTURALS = "гкх"
 # Masculine adjective endings.
 _ADJECTIVE_ENDINGS = ("ого", "его", "ому", "ему", "ый", "ий", "ой", "ым", "им", "ом", "ем")
-# Masculine pronoun -> its feminine form in each of the six cases.
-_PRONOUNS: dict[str, tuple[str, ...]] = {}
-for _masculine, _feminine in (
-    ("один одного", "одна одной одну"),
-    ("этот этого", "эта этой эту"),
-    ("наш нашего", "наша нашей нашу"),
-    ("сам", "сама самой саму"),
-    ("свой своего своему своим своём своем", "своя своей свою"),
-    ("мой моего моему моим моём моем", "моя моей мою"),
-    ("твой твоего твоему твоим твоём твоем", "твоя твоей твою"),
-):
-    _nominative, _oblique, _accusative = _feminine.split()
-    for _word in _masculine.split():
-        _PRONOUNS[_word] = (_nominative, _oblique, _oblique, _accusative, _oblique, _oblique)
+# Masculine pronoun -> its feminine form in the nominative, in oblique cases and in the accusative.
+_PRONOUNS = {
+    **dict.fromkeys(("один", "одного"), ("одна", "одной", "одну")),
+    **dict.fromkeys(("этот", "этого"), ("эта", "этой", "эту")),
+    **dict.fromkeys(("наш", "нашего"), ("наша", "нашей", "нашу")),
+    **dict.fromkeys(("сам",), ("сама", "самой", "саму")),
+    **dict.fromkeys(("свой", "своего", "своему", "своим", "своём"), ("своя", "своей", "свою")),
+    **dict.fromkeys(("мой", "моего", "моему", "моим", "моём"), ("моя", "моей", "мою")),
+    **dict.fromkeys(("твой", "твоего", "твоему", "твоим"), ("твоя", "твоей", "твою")),
+}
 # Masculine adjective ending -> possible cases, as indices into `CASES`.
 _CASES_OF_ENDING = {
     "ого": (1, 3), "его": (1, 3), "ому": (2,), "ему": (2,), "ый": (0,), "ий": (0,), "ой": (0,),
@@ -399,7 +395,7 @@ def feminine_adjective(word: str, case: int) -> str:
     ('опытной', 'синяя')
     """
     if word in _PRONOUNS:
-        return _PRONOUNS[word][case]
+        return _PRONOUNS[word][{0: 0, 3: 2}.get(case, 1)]
     reflexive = "ся" if word.endswith("ся") else ""
     word = word.removesuffix("ся")
     for ending in _ADJECTIVE_ENDINGS:

@@ -144,12 +144,6 @@ def _language_of_subject(text: str) -> Language | None:
     return language if is_all_read else None
 
 
-def _is_mostly_english(text: str) -> bool:
-    """Return whether most words of three or more letters are English: "police officer"."""
-    words = re.findall(r"[^\W\d_]{3,}", text.lower())
-    return 2 * sum(1 for word in words if kinds(word)) > len(words)
-
-
 def _fit_of(text: str, code: str) -> tuple[int, int]:
     """Return the number of words in phrases for people, and minus the number of foreign words."""
     language = load_language(code)
@@ -171,7 +165,10 @@ def _foreign_language(text: str, scores: Mapping[str, float]) -> Language | None
     ranked = sorted(scores, key=scores.__getitem__, reverse=True)
     likely = [code for code in ranked if scores[code] >= _LIKELY * best]
     candidates = likely
-    if best < _SURE and not _is_mostly_english(text):
+    # In "police officer", most words are English.
+    words = re.findall(r"[^\W\d_]{3,}", text.lower())
+    is_mostly_english = 2 * sum(1 for word in words if kinds(word)) > len(words)
+    if best < _SURE and not is_mostly_english:
         # "Krankenpfleger, 4k" contains no function words.
         candidates = list(dict.fromkeys([*likely, *_LATIN]))
     readers = [code for code in candidates if load_language(code).reads(text)]

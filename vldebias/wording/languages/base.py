@@ -428,10 +428,8 @@ class SpacedLanguage(ListedLanguage):
 
     def knows(self, text: str) -> bool:
         tokens = self.read(text)
-        for name in ("female", "male", "group-left-unchanged", "fixed-gender"):
-            if self.matcher(name).find(tokens) is not None:
-                return True
-        return False
+        names = ("female", "male", "group-left-unchanged", "fixed-gender")
+        return any(self.matcher(name).find(tokens) is not None for name in names)
 
     def read(self, text: str) -> Reading:
         """Split a prompt into tokens."""

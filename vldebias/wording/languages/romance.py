@@ -27,12 +27,9 @@ class RomanceLanguage(SpacedLanguage):
         """Return the masculine of a gender-inclusive form such as "médico/a" or "médic@"."""
         masculine = without_gender_sign(word)
         if masculine == word and word.endswith(("@", "*", "\u0259")):
-            stem = word[:-1]
-            if stem in self.articles:
-                return stem
-            for ending in ("o", "e", ""):
-                if stem + ending in self.nouns:
-                    return stem + ending
+            forms = (word[:-1], word[:-1] + "o", word[:-1] + "e")
+            known = [form for form in forms if form in self.articles or form in self.nouns]
+            masculine = known[0] if known else word
         return masculine
 
     # ---- words

@@ -214,8 +214,9 @@ class UnspacedLanguage(ListedLanguage):
         """Join adjacent nouns that refer to one person: 医生助理."""
         kept: list[Match] = []
         for match in matches:
-            if kept and text[kept[-1].end : match.start] == "の" and match.noun == self.human:
-                kept.pop()  # 農家の人
+            is_owner = bool(kept) and text[kept[-1].end : match.start] == "の"
+            if is_owner and (match.noun == self.human or kept[-1].noun.endswith("屋")):
+                kept.pop()  # 農家の人, パン屋の職人
             if kept and kept[-1].end == match.start:
                 kept[-1] = Match(kept[-1].start, match.end, text[kept[-1].start : match.end])
             else:

@@ -166,7 +166,8 @@ class WordList:
             tokens: the tokens of a prompt.
             i: the position of a word.
         """
-        for parts in (*self._phrases.get(tokens[i].low, ()), *self._phrases_of_stems):
+        first = tokens[i].low if i < len(tokens) else ""
+        for parts in (*self._phrases.get(first, ()), *self._phrases_of_stems):
             words = [token.low for token in tokens[i : i + len(parts)]]
             if len(words) == len(parts) and all(map(fnmatchcase, words, parts)):
                 return len(parts)

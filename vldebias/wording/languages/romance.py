@@ -120,7 +120,9 @@ class RomanceLanguage(SpacedLanguage):
 
     def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
         token = tokens[i]
-        if self._is_thing(tokens, i) or self._is_before_noun(tokens, i):
+        # "joven" is an adjective in "un joven pintor".
+        is_adjective = self._is_adjective_before(token) and self.noun_of(tokens.after(i))
+        if is_adjective or self._is_thing(tokens, i):
             return None
         phrase = self._phrase_before(tokens, i)
         noun = self.noun_of(token)
@@ -177,20 +179,13 @@ class RomanceLanguage(SpacedLanguage):
                 first -= 1
         return first
 
-    def _is_before_noun(self, tokens: Reading, i: int) -> bool:
-        """Return whether word i is an adjective before a noun: "un joven pintor"."""
-        return self._is_adjective_before(tokens[i]) and self.noun_of(tokens.after(i)) is not None
-
     def _plural_phrase(self, tokens: Reading, phrase: Phrase, size: int | None) -> Phrase:
         """Return the phrase for several people, with a participle: "tres médicos cansados"."""
-        first = phrase.first
-        if phrase.article is None and size is not None:
-            first -= 1
-        following = tokens.after(phrase.head).low
-        is_participle = following.endswith("s") and following[:-1].endswith(
-            self.entries("participle-ending")
-        )
-        behind = (phrase.head + 1,) if is_participle else ()
+        is_bare = phrase.article is None and size is not None
+        first = phrase.first - 1 if is_bare else phrase.first
+        following = tokens.after(phrase.head)
+        is_participle = self._is_participle(following._replace(low=following.low[:-1]))
+        behind = (phrase.head + 1,) if is_participle and following.low.endswith("s") else ()
         return Phrase(first, phrase.head, plural=True, size=size, behind=behind)
 
     def _single_phrase(self, tokens: Reading, phrase: Phrase, noun: Noun) -> Phrase | None:
@@ -206,7 +201,7 @@ class RomanceLanguage(SpacedLanguage):
         elif not opening.opens and not self.matcher("bare-after").has(tokens[phrase.first - 1]):
             # Without an article, a noun inside a clause may not name a person ("pez payaso").
             return None
-        fixed = self._length_of_fixed_complement(tokens, phrase.head + 1)
+        fixed = self.matcher("fixed-complement").length_at(tokens, phrase.head + 1)
         behind = self._adjectives_behind(tokens, phrase.head + fixed)
         phrase = phrase._replace(noun=noun, behind=behind)
         if noun.gender == "f":
@@ -393,7 +388,9 @@ class RomanceLanguage(SpacedLanguage):
 
     def _place_behind(self, tokens: Reading, phrase: Phrase) -> int:
         """Return the position of the word after which a value is inserted."""
-        place = phrase.head + self._length_of_fixed_complement(tokens, phrase.head + 1)
+        # In "vigile del fuoco", the complement is part of the noun.
+        fixed = self.matcher("fixed-complement").length_at(tokens, phrase.head + 1)
+        place = phrase.head + fixed
         assert phrase.noun is not None
         is_fixed = phrase.noun.gender in ("f", "m!")
         for position in phrase.behind:
@@ -408,10 +405,6 @@ class RomanceLanguage(SpacedLanguage):
                 break
             place = position
         return place + self._length_of_kind(tokens, place + 1)
-
-    def _length_of_fixed_complement(self, tokens: Reading, i: int) -> int:
-        """Return the number of words from word i that always belong to a noun: "del fuoco"."""
-        return self.matcher("fixed-complement").length_at(tokens, i) if i < len(tokens) else 0
 
     def _length_of_kind(self, tokens: Reading, i: int) -> int:
         """Return the number of words from word i that belong to the noun: "souffleur de verre"."""

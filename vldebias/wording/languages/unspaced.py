@@ -164,7 +164,9 @@ class UnspacedLanguage(ListedLanguage):
                 covered.update(range(match.start, match.end))
         kept: list[Match] = []
         for match in sorted(found):
-            if not self._is_thing(text, match) and not self.is_out_of_picture(text, match):
+            ends = (match.start, match.end - 1)
+            is_thing = any(self._covers(text, end, "not-person") for end in ends)
+            if not is_thing and not self.is_out_of_picture(text, match):
                 kept.append(match)
         joined = self._without_heads(text, kept)
         # Drop nouns that describe another person's role, as in 当水管工的人. If only roles are
@@ -194,10 +196,6 @@ class UnspacedLanguage(ListedLanguage):
             if is_known_left != is_known_right and is_and and unknown:
                 return True
         return False
-
-    def _is_thing(self, text: str, match: Match) -> bool:
-        ends = (match.start, match.end - 1)
-        return any(self._covers(text, end, "not-person") for end in ends)
 
     def is_role(self, text: str, match: Match) -> bool:
         """Return whether the adjacent words show that a noun describes another person's role.

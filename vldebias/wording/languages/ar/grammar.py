@@ -160,16 +160,12 @@ class Arabic(SpacedLanguage):
             word = token.low.removeprefix(article)
             is_adjective = word in self.matcher("adjective").words or self._is_relation(word)
             if noun.masculine == _HUMAN and last == i + 1:
-                is_adjective = is_adjective or self._may_describe_human(token, word)
+                is_other_word = word.startswith(("ب", "ل")) or word.endswith(("ة", "ه"))
+                is_adjective = is_adjective or not (is_other_word or self._ends_noun(token))
             if token.low.startswith("ال") != bool(article) or not is_adjective:
                 break
             last += 1
         return tuple(range(first, last))
-
-    def _may_describe_human(self, token: Token, word: str) -> bool:
-        """Return whether a word directly after "person" can be an adjective."""
-        is_other_word = word.startswith(("ب", "ل")) or word.endswith(("ة", "ه"))
-        return not is_other_word and not self._ends_noun(token)
 
     def _is_relation(self, word: str) -> bool:
         """Return whether a word looks like a relational adjective: كهربائي, ألماني."""
@@ -293,9 +289,12 @@ class Arabic(SpacedLanguage):
             is_place = self.matcher("place").has(tokens[i])
             is_verb = self._is_verb(tokens[i]) and not self.matcher("place").has(tokens[i - 1])
             text = ""
-            if is_verb:
-                text = self._feminine_of_verb(tokens, i, is_subject)
-            elif not is_place:
+            before = tokens[i - 1]
+            is_of_definite = before.low.startswith("ال") or self._is_possessed(before.low)
+            is_joined = tokens[i].low.startswith("و") or self._is_verb(before)
+            if is_verb and (is_subject or is_joined or is_of_definite):
+                text = _feminine_verb(tokens[i].text)
+            elif not (is_verb or is_place):
                 text = self._feminine_behind(tokens, i, is_subject)
             if text:
                 changes[i] = text
@@ -306,14 +305,6 @@ class Arabic(SpacedLanguage):
         ((_, _, noun),) = _PREFIX.findall(word)
         others = self.entries("not-possessed")
         return len(word) > 3 and word.endswith("ه") and noun not in others and word not in others
-
-    def _feminine_of_verb(self, tokens: Reading, i: int, is_subject: bool) -> str:
-        """Return the feminine form of a verb if its subject is the person, else ""."""
-        before = tokens[i - 1]
-        is_of_definite = before.low.startswith("ال") or self._is_possessed(before.low)
-        is_joined = tokens[i].low.startswith("و") or self._is_verb(before)
-        is_own = is_subject or is_joined or is_of_definite
-        return _feminine_verb(tokens[i].text) if is_own else ""
 
     def _feminine_behind(self, tokens: Reading, i: int, is_subject: bool) -> str:
         """Return the feminine form of a word if it agrees with the person, else ""."""

@@ -131,7 +131,8 @@ class Russian(SpacedLanguage):
         if self._names_gender(tokens, i):
             return Phrase(self._first_adjective(tokens, i, None), i, stated=True)  # "женщина"
         noun = self.noun_of(token)
-        if noun is None or self._is_before_noun(tokens, i):
+        is_adjectival = token.low.endswith(_ADJECTIVE_ENDINGS)
+        if noun is None or (is_adjectival and self.noun_of(tokens.after(i)) is not None):
             return None  # "дежурный" in "дежурный врач"
         first = self._first_adjective(tokens, i, noun)
         if self._is_behind_feminine(tokens, i, noun):
@@ -207,11 +208,6 @@ class Russian(SpacedLanguage):
         is_instrumental = phrase.case == "instrumental" and not person.plural
         is_behind_verb = self.matcher("role-verb").has(tokens[phrase.first - 1])
         return (is_instrumental and is_behind_verb) or super().is_role(tokens, person, phrase)
-
-    def _is_before_noun(self, tokens: Reading, i: int) -> bool:
-        """Return whether word i is an adjective before a noun for people."""
-        is_adjectival = tokens[i].low.endswith(_ADJECTIVE_ENDINGS)
-        return is_adjectival and self.noun_of(tokens.after(i)) is not None
 
     def _describes(self, token: Token) -> bool:
         low = token.low.removesuffix("ся") if is_participle(token.low) else token.low

@@ -101,20 +101,16 @@ class RomanceLanguage(SpacedLanguage):
             if described is None or described.gender != "f":
                 return True
         noun = self.nouns.get(token.low)
+        if noun is None or noun.gender != "mf":
+            return False
         # In "una periodista", only the article states the gender.
-        return noun is not None and noun.gender == "mf" and self._has_feminine_article(tokens, i)
-
-    def _has_feminine_article(self, tokens: Reading, i: int) -> bool:
-        """Return whether a feminine article precedes a noun and its adjectives."""
         article = self._phrase_before(tokens, i).article
         return article is not None and self.matcher("feminine-article").has(tokens[article])
 
     def is_named(self, tokens: Reading, phrases: list[Phrase]) -> bool:
-        # "el presidente Lincoln"
-        for phrase in phrases:
-            if tokens.after(phrase.head).text and self._is_name(tokens, phrase.head + 1):
-                return True
-        return super().is_named(tokens, phrases)
+        heads = [phrase.head for phrase in phrases if tokens.after(phrase.head).text]
+        is_title = any(self._is_name(tokens, head + 1) for head in heads)  # "presidente Lincoln"
+        return is_title or super().is_named(tokens, phrases)
 
     # ---- phrases
 

@@ -191,8 +191,11 @@ class Arabic(SpacedLanguage):
         if _LIKE_ADJECTIVE.fullmatch(following.low) and not is_listed:
             return True
         # A masculine adjective after a feminine noun describes the person: "سائق حافلة متعب".
-        is_adjective = self.matcher("adjective").has(tokens.after(phrase.last + 1))
-        return is_adjective and not following.low.endswith("ة")
+        second = tokens.after(phrase.last + 1)
+        if self.matcher("adjective").has(second):
+            return not following.low.endswith("ة")
+        is_listed = self._ends_noun(following) or self._ends_noun(second)
+        return _LIKE_ADJECTIVE.fullmatch(second.low) is not None and not is_listed
 
     def _joins_unknown(self, tokens: Reading, phrase: Phrase, is_joined: bool) -> bool:
         """Return whether "and" joins a person and an unknown word: "طبيب ونحاس", "نحاس وطبيب"."""

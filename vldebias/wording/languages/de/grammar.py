@@ -454,8 +454,7 @@ class German(SpacedLanguage):
         return is_before_verb and not tokens.after(phrase.head + 1).text
 
     def write_role(self, tokens: Reading, role: Phrase, gender: str) -> Changes:
-        noun = role.noun
-        if noun is None or noun.kind == "neutral":
+        if role.noun is None or role.noun.kind == "neutral":
             return {}
         write = self._feminine if gender == "female" else self._without_sign
         return write(tokens, role)

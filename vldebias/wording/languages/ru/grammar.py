@@ -32,8 +32,8 @@ _PRONOUNS = {
     **dict.fromkeys(("этот", "этого"), ("эта", "этой", "эту")),
     **dict.fromkeys(("наш", "нашего"), ("наша", "нашей", "нашу")),
     **dict.fromkeys(("сам",), ("сама", "самой", "саму")),
-    **dict.fromkeys(("свой", "своего", "своему", "своим", "своём"), ("своя", "своей", "свою")),
-    **dict.fromkeys(("мой", "моего", "моему", "моим", "моём"), ("моя", "моей", "мою")),
+    **dict.fromkeys(("свой", "своего", "своему", "своим", "своем"), ("своя", "своей", "свою")),
+    **dict.fromkeys(("мой", "моего", "моему", "моим", "моем"), ("моя", "моей", "мою")),
     **dict.fromkeys(("твой", "твоего", "твоему", "твоим"), ("твоя", "твоей", "твою")),
 }
 # Masculine adjective ending -> possible cases, as indices into `CASES`.
@@ -216,7 +216,7 @@ class Russian(SpacedLanguage):
         is_noun = noun is not None and noun.masculine not in self.entries("person-adjectival")
         is_noun = is_noun or self.matcher("no-adjective").has(token)
         is_adjective = len(low) > 4 and low.endswith(_ADJECTIVE_ENDINGS) and not is_noun
-        return is_adjective or low in _PRONOUNS
+        return is_adjective or low.replace("ё", "е") in _PRONOUNS
 
     def _case_of(self, tokens: Reading, first: int, cases: tuple[int, ...]) -> int:
         """Return the case of a phrase, using the preceding word if the noun is ambiguous."""
@@ -286,9 +286,8 @@ class Russian(SpacedLanguage):
         return f"{self._like(token, human)}{link}{_inside(token.text)}"
 
     def is_unsure(self, tokens: Reading, phrase: Phrase) -> bool:
-        if super().is_unsure(tokens, phrase):
-            return True
-        return phrase.noun is not None and self._agreeing(tokens, phrase) is None
+        is_unclear = phrase.noun is not None and self._agreeing(tokens, phrase) is None
+        return is_unclear or super().is_unsure(tokens, phrase)
 
     def _agreeing(self, tokens: Reading, phrase: Phrase) -> Changes | None:
         """Return the changes that make participles, "который" and past-tense verbs feminine.
@@ -297,9 +296,9 @@ class Russian(SpacedLanguage):
         """
         changes: Changes = {}
         before = phrase.first - 1
-        if not tokens[phrase.first].opens and self._feminine_predicate(tokens, before):
-            if phrase.case == "nominative":
-                changes[before] = self._feminine_predicate(tokens, before)  # "шёл старый пастух"
+        is_subject = phrase.case == "nominative" and not tokens[phrase.first].opens
+        if is_subject and self._feminine_predicate(tokens, before):
+            changes[before] = self._feminine_predicate(tokens, before)  # "шёл старый пастух"
         has_verb = is_inserted = False
         is_own = phrase.case == "nominative"  # whether it is the subject of the next verb
         for i in range(phrase.head + 1, len(tokens)):
@@ -390,8 +389,9 @@ def feminine_adjective(word: str, case: int) -> str:
     >>> feminine_adjective("опытного", 1), feminine_adjective("синий", 0)
     ('опытной', 'синяя')
     """
-    if word in _PRONOUNS:
-        return _PRONOUNS[word][{0: 0, 3: 2}.get(case, 1)]
+    pronoun = _PRONOUNS.get(word.replace("ё", "е"))
+    if pronoun:
+        return pronoun[{0: 0, 3: 2}.get(case, 1)]
     reflexive = "ся" if word.endswith("ся") else ""
     word = word.removesuffix("ся")
     for ending in _ADJECTIVE_ENDINGS:

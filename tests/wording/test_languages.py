@@ -742,3 +742,67 @@ def test_a_japanese_number_behind_the_noun_counts_people():
         .prompts[0]
         .startswith("料理人3人（")
     )
+
+
+@pytest.mark.parametrize(
+    ("prompt", "female", "male"),
+    [
+        # A value follows the complement of a noun.
+        ("un souffleur de verre", "une souffleuse de verre", "un souffleur de verre homme"),
+        ("un soplador de vidrio", "una sopladora de vidrio", "un soplador de vidrio varón"),
+        ("un vigile del fuoco", "una vigile del fuoco", "un vigile del fuoco uomo"),
+        ("um carteiro de pé", "uma carteira de pé", "um carteiro homem de pé"),
+        ("سائق تاكسي نائم", "سائقة تاكسي نائمة", "رجل سائق تاكسي نائم"),
+        # Later words agree with the person, or describe the picture.
+        ("un chef, noir et blanc", "une cheffe, noir et blanc", "un chef homme, noir et blanc"),
+        (
+            "un chevalier sans armure assis",
+            "une chevaleresse sans armure assise",
+            "un chevalier homme sans armure assis",
+        ),
+        ("un ouvrier du bâtiment casqué", None, None),
+        (
+            "ein Imker und seine Bienen",
+            "eine Imkerin und ihre Bienen",
+            "ein männlicher Imker und seine Bienen",
+        ),
+        ("ein Koch und sein Lehrling", None, None),
+        (
+            "профессор у доски, исписанной мелом",
+            "женщина-профессор у доски, исписанной мелом",
+            "мужчина-профессор у доски, исписанной мелом",
+        ),
+        ("حلاق يقص شعر زبونه", "حلاقة تقص شعر زبونها", "حلاق رجل يقص شعر زبونه"),
+        # A prefix keeps its lengthening sign.
+        ("صورة لـخطاط", "صورة لـخطاطة", "صورة لـخطاط رجل"),
+        # The role of a costume is not a second person.
+        (
+            "우주비행사로 분장한 아이",
+            "우주비행사로 분장한 여자아이",
+            "우주비행사로 분장한 남자아이",
+        ),
+        (
+            "宇宙飛行士の格好をした子供",
+            "宇宙飛行士の格好をした女の子",
+            "宇宙飛行士の格好をした男の子",
+        ),
+    ],
+)
+def test_values_are_inserted_with_agreement_or_not_at_all(prompt, female, male):
+    for value, expected in (("female", female), ("male", male)):
+        shares = {name: float(name == value) for name in ("female", "male")}
+        assert balance_prompts(prompt, "gender", shares=shares).prompts == [expected or prompt]
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "طبيب ونحاس في السوق",  # an unknown trade
+        "un médico y un halconero",
+        "повар и скалолазник",
+        "un astronauta solitario su Marte, cinematografico",  # Spanish or Italian
+        "vor dem Kölner Dom",
+    ],
+)
+def test_prompts_that_are_not_understood_are_left_unchanged(prompt):
+    assert balance_prompts(prompt, "gender").prompts == [prompt]

@@ -117,14 +117,13 @@ def _latin_language(text: str) -> Language | None:
     scores = latin_scores(text)
     english = scores.pop("en", 0)
     best = max(scores.values(), default=0)
-    is_english = english > 0 and english >= best
     # In "a café owner", the "é" suggests Portuguese, which also has the article "a".
     only_letters = not text.isascii() and english > 0 and best - english <= LETTER_SCORE + 1e-9
     # Words in capitals are skipped because "CEO" is a noun in many languages.
     words = [word.strip(".,;:!?()\"'").lower() for word in text.split() if not word.isupper()]
     is_person_english = any(map(person, words))
     is_close = english >= _ENGLISH_SHARE * best or only_letters
-    is_english = is_english or (is_close and is_person_english)
+    is_english = 0 < english >= best or (is_close and is_person_english)
     language = None if is_english else _foreign_language(text, scores)
     if language is None and not is_person_english:
         language = _language_of_subject(text)

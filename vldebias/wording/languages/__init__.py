@@ -123,7 +123,7 @@ def _latin_language(text: str) -> Language | None:
     words = [word.strip(".,;:!?()\"'").lower() for word in text.split() if not word.isupper()]
     is_person_english = any(map(person, words))
     is_close = english >= _ENGLISH_SHARE * best or only_letters
-    is_english = 0 < english >= best or (is_close and is_person_english)
+    is_english = (english > 0 and english >= best) or (is_close and is_person_english)
     language = None if is_english else _foreign_language(text, scores)
     if language is None and not is_person_english:
         language = _language_of_subject(text)

@@ -393,7 +393,7 @@ class RomanceLanguage(SpacedLanguage):
             # Keep classifying adjectives next to the noun: "un ingeniero industrial varón", but
             # "un médico varón cansado" and "una criança do sexo feminino vestida de bombeira".
             token = tokens[position]
-            is_of_kind = self.matcher("adjective").has(token) or self.noun_of(token)
+            is_of_kind = self.matcher("adjective").has(token) or self.noun_of(token) is not None
             if is_fixed:
                 is_of_kind = not token.low.endswith(self.entries("feminine-participle-ending"))
             is_quality = self.matcher("quality").has(token) and not is_fixed

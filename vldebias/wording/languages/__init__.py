@@ -117,14 +117,13 @@ def _latin_language(text: str) -> Language | None:
     scores = latin_scores(text)
     english = scores.pop("en", 0)
     best = max(scores.values(), default=0)
-    is_english = english > 0 and english >= best
     # In "a café owner", the "é" suggests Portuguese, which also has the article "a".
-    only_letters = english > 0 and best - english <= LETTER_SCORE + 1e-9
+    only_letters = not text.isascii() and english > 0 and best - english <= LETTER_SCORE + 1e-9
     # Words in capitals are skipped because "CEO" is a noun in many languages.
     words = [word.strip(".,;:!?()\"'").lower() for word in text.split() if not word.isupper()]
     is_person_english = any(map(person, words))
     is_close = english >= _ENGLISH_SHARE * best or only_letters
-    is_english = is_english or (is_close and is_person_english)
+    is_english = (english > 0 and english >= best) or (is_close and is_person_english)
     language = None if is_english else _foreign_language(text, scores)
     if language is None and not is_person_english:
         language = _language_of_subject(text)
@@ -142,12 +141,6 @@ def _language_of_subject(text: str) -> Language | None:
         return None
     is_all_read = _fit_of(subject, language.code)[0] == len(subject.split())
     return language if is_all_read else None
-
-
-def _is_mostly_english(text: str) -> bool:
-    """Return whether most words of three or more letters are English: "police officer"."""
-    words = re.findall(r"[^\W\d_]{3,}", text.lower())
-    return 2 * sum(1 for word in words if kinds(word)) > len(words)
 
 
 def _fit_of(text: str, code: str) -> tuple[int, int]:
@@ -171,15 +164,19 @@ def _foreign_language(text: str, scores: Mapping[str, float]) -> Language | None
     ranked = sorted(scores, key=scores.__getitem__, reverse=True)
     likely = [code for code in ranked if scores[code] >= _LIKELY * best]
     candidates = likely
-    if best < _SURE and not _is_mostly_english(text):
+    # In "police officer", most words are English.
+    words = re.findall(r"[^\W\d_]{3,}", text.lower())
+    is_mostly_english = 2 * sum(1 for word in words if kinds(word)) > len(words)
+    if best < _SURE and not is_mostly_english:
         # "Krankenpfleger, 4k" contains no function words.
         candidates = list(dict.fromkeys([*likely, *_LATIN]))
     readers = [code for code in candidates if load_language(code).reads(text)]
     if readers:
         # "un vigile urbano" is Italian, because French recognises only two of its words.
-        return load_language(
-            max(readers, key=lambda code: (scores.get(code, 0), _fit_of(text, code)))
-        )
+        fits = {code: (scores.get(code, 0), _fit_of(text, code)) for code in readers}
+        equal = [code for code in readers if fits[code] == max(fits.values())]
+        # Words of another language are worse than none.
+        return load_language(" or ".join(equal))
     knowing = [code for code in likely if load_language(code).knows(text)]
     if not knowing and best >= _SURE:
         # Prefer the likeliest language that has a grammar.

@@ -166,7 +166,8 @@ class WordList:
             tokens: the tokens of a prompt.
             i: the position of a word.
         """
-        for parts in (*self._phrases.get(tokens[i].low, ()), *self._phrases_of_stems):
+        first = tokens[i].low if i < len(tokens) else ""
+        for parts in (*self._phrases.get(first, ()), *self._phrases_of_stems):
             words = [token.low for token in tokens[i : i + len(parts)]]
             if len(words) == len(parts) and all(map(fnmatchcase, words, parts)):
                 return len(parts)
@@ -428,10 +429,8 @@ class SpacedLanguage(ListedLanguage):
 
     def knows(self, text: str) -> bool:
         tokens = self.read(text)
-        for name in ("female", "male", "group-left-unchanged", "fixed-gender"):
-            if self.matcher(name).find(tokens) is not None:
-                return True
-        return False
+        names = ("female", "male", "group-left-unchanged", "fixed-gender")
+        return any(self.matcher(name).find(tokens) is not None for name in names)
 
     def read(self, text: str) -> Reading:
         """Split a prompt into tokens."""
@@ -446,10 +445,14 @@ class SpacedLanguage(ListedLanguage):
         for match in re.finditer(self.word, text):
             opens = not reading or bool(_BREAK.search(text[end : match.start()]))
             quoted = any(start < match.start() < stop for start, stop in quotations)
-            low = match[0].lower().replace("\u2019", "'")
+            low = self.plain(match[0].lower().replace("\u2019", "'"))
             reading.append(Token(*match.span(), match[0], low, opens, quoted, is_small))
             end = match.end()
         return reading
+
+    def plain(self, word: str) -> str:
+        """Return a word in lower case without signs that the word lists do not contain."""
+        return word
 
     def find(self, text: str, attribute: Attribute) -> tuple[Mention, ...] | str:
         tokens = self.read(text)
@@ -512,7 +515,11 @@ class SpacedLanguage(ListedLanguage):
             tokens: the tokens of a prompt.
             phrase: a phrase in the prompt.
         """
-        if phrase.stated or tokens[phrase.first].opens:
+        if phrase.stated:
+            return False
+        if self._joins_unknown_trade(tokens, phrase):
+            return True
+        if tokens[phrase.first].opens:
             return False
         opening = phrase.first
         while not tokens[opening].opens:
@@ -523,6 +530,17 @@ class SpacedLanguage(ListedLanguage):
         # In "il coltello dello chef", the article is contracted with "of".
         is_contracted = self.matcher("owner-link").has(tokens[phrase.first])
         return not is_shown and (is_contracted or self.is_genitive(before, phrase))
+
+    def _joins_unknown_trade(self, tokens: Reading, phrase: Phrase) -> bool:
+        """Return whether "and" joins a phrase and an unknown noun that may be a trade."""
+        for link, step in ((phrase.first - 1, -1), (phrase.last + 1, 1)):
+            nouns = tokens[link + 1 : link + 3] if step > 0 else tokens[max(link - 1, 0) : link]
+            if not 0 < link < len(tokens) or tokens[link].low not in self.entries("and"):
+                continue
+            is_known = any(self.noun_of(noun) or self.matcher("thing").has(noun) for noun in nouns)
+            if not is_known and any(map(self.matcher("may-be-trade").has, nouns)):
+                return True
+        return False
 
     def is_genitive(self, before: Sequence[Token], phrase: Phrase) -> bool:
         """Return whether a phrase names the owner of something.
@@ -597,13 +615,13 @@ class SpacedLanguage(ListedLanguage):
             return True  # "kein Arzt"
         if tokens[first].opens:
             return False
-        before = tokens[first - 1]
-        if self.matcher("not-subject").has(before):
+        about_picture = self.matcher("about-picture")
+        if any(about_picture.length_at(tokens, i) == first - i for i in range(first)):
+            return False  # "ritratto in studio di un medico", "gros plan sur un horloger"
+        if self.matcher("not-subject").has(tokens[first - 1]):
             return True
         # "die Statue eines jungen Soldaten", "la estatua de un soldado".
         for i in range(first - 1, max(first - 4, -1), -1):
-            if i and self.matcher("about-picture").length_at(tokens, i - 1):
-                return False  # "ritratto in studio di un medico"
             if self.matcher("thing-of").has(tokens[i]):
                 return i == first - 1 or self.matcher("of").has(tokens[first - 1])
             if not self.matcher("of").has(tokens[i]) or tokens[i].opens:
@@ -637,9 +655,11 @@ class SpacedLanguage(ListedLanguage):
         links = ("copula", "role-behind", "role-verb", "trade")
         if any(self.matcher(name).has(token) for name in links for token in between):
             return False
-        if following.article is None and tokens[following.first].opens:
-            return False  # "una mujer cansada, médico"
-        is_of = bool(between) and self.matcher("of").has(between[-1])
+        genders = self.entries("say-female") + self.entries("say-male")
+        is_bare = tokens[following.first].opens or tokens[following.head].low in genders
+        if following.article is None and is_bare:
+            return False  # "una mujer cansada, médico", "un director de orquesta varón"
+        is_of = bool(between) and self.matcher("owner-link").has(between[-1])
         is_group = phrase.plural or following.plural  # "three doctors, two women and a man"
         return len(between) > 0 and not (is_of or is_group) and following.case != "genitive"
 
@@ -662,7 +682,8 @@ class SpacedLanguage(ListedLanguage):
                 if is_followed and self._is_name(tokens, i + 1):
                     return True
             is_place = self.matcher("saint").has(tokens.before(i))  # "São Paulo"
-            if token.text[0].isupper() and given_names.has(token) and not is_place:
+            is_word = token.text[0].islower() or self.matcher("adjective").has(token)
+            if given_names.has(token) and not is_word and not is_place:
                 return True
         return False
 
@@ -696,13 +717,11 @@ class SpacedLanguage(ListedLanguage):
             reason = "form"
         elif phrase.plural and self.leaves_groups(attribute):
             reason = "group"
-        start = tokens[phrase.head].start
-        end = tokens[phrase.last].end
-        group = None
-        if phrase.plural:
-            is_young = self.matcher("child").has(tokens[phrase.head])
-            group = Group(end, phrase.size, is_young, mixes=True)
-        return Mention(tokens.text[start:end], start, end, (start, start), reason, group)
+        span = (tokens[phrase.head].start, tokens[phrase.last].end)
+        is_young = self.matcher("child").has(tokens[phrase.head])
+        group = Group(span[1], phrase.size, is_young, mixes=True) if phrase.plural else None
+        start = span[0]
+        return Mention(tokens.text[slice(*span)], *span, (start, start), reason, group)
 
     # ---- writing
 

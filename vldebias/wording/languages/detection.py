@@ -25,9 +25,11 @@ _LANGUAGE_OF_SCRIPT = {
 # Unlisted scripts, such as "GREEK", share their name with a language.
 _NAME_OF_SCRIPT = {"DEVANAGARI": "Hindi", "MYANMAR": "Burmese", "ETHIOPIC": "Amharic"}
 # Letters that are used by only one language in their script.
-_UKRAINIAN = frozenset("іїєґ")
-_PERSIAN = frozenset("پچژگ\u06a9\u06cc")
-_URDU = frozenset("ٹڈڑںے")
+_CODES_OF_LETTERS = (
+    ("uk", "CYRILLIC", frozenset("іїєґ")),
+    ("ur", "ARABIC", frozenset("ٹڈڑںے")),
+    ("fa", "ARABIC", frozenset("پچژگ\u06a9\u06cc")),
+)
 # Characters in their Japanese form, which identify Japanese prompts without kana.
 _JAPANESE = frozenset(
     "気駅読図実単楽広悪働込売労営戦歳検薬験険観覚円塩桜応択釈発変権歯駆総姿畑峠匂栃雑縄覧"
@@ -96,12 +98,9 @@ def code_of_script(text: str, script: str) -> str:
     letters = set(text.lower())
     if script in ("CJK", "HIRAGANA", "KATAKANA"):
         return "ja" if _is_japanese(text) else "zh"
-    if script == "CYRILLIC" and letters & _UKRAINIAN:
-        return "uk"
-    if script == "ARABIC" and letters & _URDU:
-        return "ur"
-    if script == "ARABIC" and letters & _PERSIAN:
-        return "fa"
+    for code, its_script, its_letters in _CODES_OF_LETTERS:
+        if script == its_script and letters & its_letters:
+            return code
     return _LANGUAGE_OF_SCRIPT.get(script) or _NAME_OF_SCRIPT.get(script, script.capitalize())
 
 

@@ -23,22 +23,13 @@ class RomanceLanguage(SpacedLanguage):
         + rf"(?:{GENDER_SIGN}|[@*](?!\w))?|\d+"
     )
 
-    def read(self, text: str) -> Reading:
-        tokens = super().read(text)
-        for i, token in enumerate(tokens):
-            tokens[i] = token._replace(low=self._without_sign(token.low))
-        return tokens
-
-    def _without_sign(self, word: str) -> str:
+    def plain(self, word: str) -> str:
         """Return the masculine of a gender-inclusive form such as "médico/a" or "médic@"."""
         masculine = without_gender_sign(word)
         if masculine == word and word.endswith(("@", "*", "\u0259")):
-            stem = word[:-1]
-            if stem in self.articles:
-                return stem
-            for ending in ("o", "e", ""):
-                if stem + ending in self.nouns:
-                    return stem + ending
+            forms = (word[:-1], word[:-1] + "o", word[:-1] + "e")
+            known = [form for form in forms if form in self.articles or form in self.nouns]
+            masculine = known[0] if known else word
         return masculine
 
     # ---- words
@@ -110,35 +101,24 @@ class RomanceLanguage(SpacedLanguage):
             if described is None or described.gender != "f":
                 return True
         noun = self.nouns.get(token.low)
+        if noun is None or noun.gender != "mf":
+            return False
         # In "una periodista", only the article states the gender.
-        return noun is not None and noun.gender == "mf" and self._has_feminine_article(tokens, i)
-
-    def _has_feminine_article(self, tokens: Reading, i: int) -> bool:
-        """Return whether a feminine article precedes a noun and its adjectives."""
-        first = i
-        while first and not tokens[first].opens and i - first < 3:
-            first -= 1
-            token = tokens[first]
-            if self.matcher("feminine-article").has(token):
-                return True
-            # In "une infirmière aide un patient", the word before "aide" is a noun, so stop there.
-            is_adjective = self._is_adjective_before(token) or self.is_adjective(token)
-            if not is_adjective or token.low in self.feminine_nouns:
-                return False
-        return False
+        article = self._phrase_before(tokens, i).article
+        return article is not None and self.matcher("feminine-article").has(tokens[article])
 
     def is_named(self, tokens: Reading, phrases: list[Phrase]) -> bool:
-        # "el presidente Lincoln"
-        for phrase in phrases:
-            if tokens.after(phrase.head).text and self._is_name(tokens, phrase.head + 1):
-                return True
-        return super().is_named(tokens, phrases)
+        heads = [phrase.head for phrase in phrases if tokens.after(phrase.head).text]
+        is_title = any(self._is_name(tokens, head + 1) for head in heads)  # "presidente Lincoln"
+        return is_title or super().is_named(tokens, phrases)
 
     # ---- phrases
 
     def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
         token = tokens[i]
-        if self._is_thing(tokens, i) or self._is_before_noun(tokens, i):
+        # "joven" is an adjective in "un joven pintor".
+        is_adjective = self._is_adjective_before(token) and self.noun_of(tokens.after(i))
+        if is_adjective or self._is_thing(tokens, i):
             return None
         phrase = self._phrase_before(tokens, i)
         noun = self.noun_of(token)
@@ -195,20 +175,13 @@ class RomanceLanguage(SpacedLanguage):
                 first -= 1
         return first
 
-    def _is_before_noun(self, tokens: Reading, i: int) -> bool:
-        """Return whether word i is an adjective before a noun: "un joven pintor"."""
-        return self._is_adjective_before(tokens[i]) and self.noun_of(tokens.after(i)) is not None
-
     def _plural_phrase(self, tokens: Reading, phrase: Phrase, size: int | None) -> Phrase:
         """Return the phrase for several people, with a participle: "tres médicos cansados"."""
-        first = phrase.first
-        if phrase.article is None and size is not None:
-            first -= 1
-        following = tokens.after(phrase.head).low
-        is_participle = following.endswith("s") and following[:-1].endswith(
-            self.entries("participle-ending")
-        )
-        behind = (phrase.head + 1,) if is_participle else ()
+        is_bare = phrase.article is None and size is not None
+        first = phrase.first - 1 if is_bare else phrase.first
+        following = tokens.after(phrase.head)
+        is_participle = self._is_participle(following._replace(low=following.low[:-1]))
+        behind = (phrase.head + 1,) if is_participle and following.low.endswith("s") else ()
         return Phrase(first, phrase.head, plural=True, size=size, behind=behind)
 
     def _single_phrase(self, tokens: Reading, phrase: Phrase, noun: Noun) -> Phrase | None:
@@ -216,49 +189,58 @@ class RomanceLanguage(SpacedLanguage):
         opening = tokens[phrase.first]
         if phrase.article is not None:
             is_feminine = self.matcher("feminine-article").has(opening)
-            fits = not is_feminine
-            if noun.gender == "f":
-                has_both_genders = opening.low.endswith("'") or self.matcher("any-article").has(
-                    opening
-                )
-                fits = is_feminine or has_both_genders
-            if not fits:
+            is_either = opening.low.endswith("'") or self.matcher("any-article").has(opening)
+            if is_feminine != (noun.gender == "f") and not is_either:
                 return None
+        elif noun.gender == "f" and not tokens.after(phrase.head).text:
+            return None  # "une rue vide, personne"
         elif not opening.opens and not self.matcher("bare-after").has(tokens[phrase.first - 1]):
             # Without an article, a noun inside a clause may not name a person ("pez payaso").
             return None
-        behind = self._adjectives_behind(tokens, phrase.head)
+        fixed = self.matcher("fixed-complement").length_at(tokens, phrase.head + 1)
+        behind = self._adjectives_behind(tokens, phrase.head + fixed)
         phrase = phrase._replace(noun=noun, behind=behind)
         if noun.gender == "f":
             return phrase
         return phrase._replace(apart=self._adjectives_apart(tokens, phrase.last))
 
-    def _has_unsure_complement(self, tokens: Reading, last: int) -> bool:
-        """Return whether a participle may go with either noun: "técnico de enfermagem cansado"."""
-        i = last + 3
-        if i >= len(tokens) or any(tokens[k].opens for k in range(last + 1, i + 1)):
-            return False
-        is_complement = self._is_of(tokens[last + 1]) and not self._is_article(tokens[last + 2])
-        agrees = tokens[i].low.endswith(self.entries("participle-ending"))
-        if self.is_adjective(tokens[i]):
-            agrees = agrees or self.feminine_of(tokens[i].low) != tokens[i].low
-        is_other = self.matcher("no-adjective").has(tokens[i])
-        return is_complement and agrees and not is_other
+    def _is_unsure_apart(self, tokens: Reading, phrase: Phrase) -> bool:
+        """Return whether a later adjective may describe the person: "técnico de som cansado"."""
+        for i in range(phrase.last + 1, len(tokens)):
+            token = tokens[i]
+            if token.opens or self.noun_of(token):
+                break
+            noun = tokens[i - 1]
+            lists = ("behind-noun", "no-adjective", "adverb", "copula", "of")
+            is_function_word = any(self.matcher(name).has(noun) for name in lists)
+            is_function_word = is_function_word or self._is_article(noun)
+            is_noun = not is_function_word and not noun.low.endswith(self.entries("gerund-ending"))
+            is_kind = tokens[i - 2].low in self.entries("of-kind")
+            may_agree = self._is_participle(token) or (is_kind and self.is_adjective(token))
+            agrees = may_agree and self.feminine_of(token.low) != token.low
+            # In "un ouvrier du bâtiment casqué", either noun may be described.
+            is_behind_complement = i == phrase.last + 3
+            is_own = is_behind_complement or not self._is_masculine_article(tokens[i - 2])
+            is_own = is_own and i > phrase.last + 1
+            if agrees and is_own and is_noun and i not in phrase.apart:
+                return True
+        return False
 
     def _says_kind(self, tokens: Reading, phrase: Phrase) -> bool:
         """Return whether a noun only modifies the noun before it: "agente de policía"."""
         if phrase.article is not None or tokens[phrase.first].opens:
             return False
         i = phrase.first - 1
-        return self._is_of(tokens[i]) and self.noun_of(tokens.before(i)) is not None
-
-    def _is_of(self, token: Token) -> bool:
-        """Return whether a word is "of", with or without an article: "de", "del", "d'"."""
-        return token.low.startswith("d") and self.matcher("of").has(token)
+        return (
+            tokens[i].low in self.entries("of-kind") and self.noun_of(tokens.before(i)) is not None
+        )
 
     def _is_article(self, token: Token) -> bool:
         names = ("any-article", "feminine-article")
         return token.low in self.articles or any(self.matcher(name).has(token) for name in names)
+
+    def _is_masculine_article(self, token: Token) -> bool:
+        return self._is_article(token) and not self.matcher("feminine-article").has(token)
 
     @cached_property
     def articles(self) -> dict[str, str]:
@@ -276,11 +258,8 @@ class RomanceLanguage(SpacedLanguage):
             token = tokens[i]
             is_and = bool(behind) and token.low in self.entries("and")
             if is_and or self.matcher("adverb").has(token):
-                # Only continue if another adjective follows: "y solo", "y muy solo".
-                following = tokens.after(i)
-                if is_and and self.matcher("adverb").has(following) and i + 2 < len(tokens):
-                    following = tokens[i + 2]
-                if self.is_adjective(following):
+                # Only continue if another adjective follows: "y solo".
+                if self.is_adjective(tokens.after(i)):
                     continue
             if not self.is_adjective(token):
                 break
@@ -288,13 +267,25 @@ class RomanceLanguage(SpacedLanguage):
         return tuple(behind)
 
     def _adjectives_apart(self, tokens: Reading, last: int) -> tuple[int, ...]:
-        """Return predicates, and participles after a comma or "and": ", vestido de blanco"."""
-        apart = self._predicate(tokens, last)
+        """Return predicates, participles after a comma or "and", and words such as "sentado"."""
+        apart: list[int] = []
+        has_copula = self.matcher("copula").has(tokens.after(last))
         for i in range(last + 1, len(tokens)):
             token = tokens[i]
             if tokens.opens_sentence(i) or self.noun_of(token):
                 break
-            if i in apart or not self._is_participle(tokens, i):
+            # "el médico está muy cansado"
+            is_behind_adverb = i == last + 3 and self.matcher("adverb").has(tokens[i - 1])
+            if has_copula and (i == last + 2 or is_behind_adverb) and self.is_adjective(token):
+                apart.append(i)
+            # "un chevalier sans armure assis", but not "un berger avec son chien assis"
+            is_own = token.opens or not self._is_masculine_article(tokens.before(i - 1))
+            is_own = is_own and self.matcher("of-person").has(token)
+            # "um ladrão de bancos mascarado"
+            is_behind_plural = i == last + 3 and tokens[i - 1].low.endswith("s")
+            if i not in apart and (is_own or (is_behind_plural and self._is_participle(token))):
+                apart.append(i)
+            if i in apart or not self._is_participle(token):
                 continue
             is_opening = token.opens and "," in tokens.gap(i)
             is_behind_and = tokens[i - 1].low in self.entries("and") and i - 2 in (last, *apart)
@@ -302,23 +293,8 @@ class RomanceLanguage(SpacedLanguage):
                 apart.append(i)
         return tuple(apart)
 
-    def _is_participle(self, tokens: Reading, i: int) -> bool:
-        """Return whether a word is a participle or is used as one: ", souriant"."""
-        token = tokens[i]
-        following = tokens.after(i)
-        is_alone = not following.text or self.matcher("behind-noun").has(following)
-        is_irregular = token.low in self._irregular and is_alone
-        is_participle = is_irregular or token.low.endswith(self.entries("participle-ending"))
-        return is_participle and self.is_adjective(token)
-
-    def _predicate(self, tokens: Reading, last: int) -> list[int]:
-        """Return the position of a predicate adjective: "el médico está muy cansado"."""
-        i = last + 2
-        if i >= len(tokens) or not self.matcher("copula").has(tokens.after(last)):
-            return []
-        if self.matcher("adverb").has(tokens[i]) and i + 1 < len(tokens):
-            i += 1
-        return [i] if self.is_adjective(tokens[i]) else []
+    def _is_participle(self, token: Token) -> bool:
+        return token.low.endswith(self.entries("participle-ending")) and self.is_adjective(token)
 
     def is_adjective(self, token: Token) -> bool:
         """Return whether a word after a noun is an adjective."""
@@ -408,21 +384,40 @@ class RomanceLanguage(SpacedLanguage):
 
     def _place_behind(self, tokens: Reading, phrase: Phrase) -> int:
         """Return the position of the word after which a value is inserted."""
-        place = phrase.head
+        # In "vigile del fuoco", the complement is part of the noun.
+        fixed = self.matcher("fixed-complement").length_at(tokens, phrase.head + 1)
+        place = phrase.head + fixed
         assert phrase.noun is not None
-        if phrase.noun.gender in ("f", "m!"):
-            return phrase.last  # "la guida turistica di sesso femminile"
+        is_fixed = phrase.noun.gender in ("f", "m!")
         for position in phrase.behind:
             # Keep classifying adjectives next to the noun: "un ingeniero industrial varón", but
-            # "un médico varón cansado".
-            is_of_kind = self.matcher("adjective").has(tokens[position]) or self.noun_of(
-                tokens[position]
-            )
-            is_quality = self.matcher("quality").has(tokens[position])
+            # "un médico varón cansado" and "una criança do sexo feminino vestida de bombeira".
+            token = tokens[position]
+            is_of_kind = self.matcher("adjective").has(token) or self.noun_of(token) is not None
+            if is_fixed:
+                is_of_kind = not token.low.endswith(self.entries("feminine-participle-ending"))
+            is_quality = self.matcher("quality").has(token) and not is_fixed
             if position != place + 1 or is_quality or not is_of_kind:
                 break
             place = position
-        return place
+        return place + self._length_of_kind(tokens, place + 1)
+
+    def _length_of_kind(self, tokens: Reading, i: int) -> int:
+        """Return the number of words from word i that belong to the noun: "souffleur de verre"."""
+        if i >= len(tokens) or tokens[i].opens or tokens[i].low not in self.entries("of-kind"):
+            return 0
+        complement = tokens.after(i)
+        is_name = complement.text[:1].isupper() and not complement.text.isupper()
+        is_other = not complement.text or is_name or self._is_article(complement)
+        if is_other:
+            return 0
+        following = tokens.after(i + 1)
+        # In "un profesor de educación física", the last word may describe either noun.
+        is_plural = self.is_adjective(following._replace(low=following.low.removesuffix("s")))
+        is_unclear = is_plural and not self._is_participle(following)
+        is_number = complement.low.isdigit() or self.number_of(complement.low) is not None
+        is_kind = not self.matcher("not-of-kind").has(complement)
+        return 2 if is_kind and not (is_number or is_unclear) else 0
 
     def _agree(self, tokens: Reading, phrase: Phrase) -> Changes | None:
         """Return the changes to the feminine, or None if one of the forms is unknown."""
@@ -449,7 +444,7 @@ class RomanceLanguage(SpacedLanguage):
             return True
         if phrase.noun is None or phrase.noun.gender in ("f", "m!"):
             return False
-        if self._has_unsure_complement(tokens, phrase.last):
+        if self._is_unsure_apart(tokens, phrase):
             return True
         return self._is_unsure_behind(tokens, phrase.last) or self._agree(tokens, phrase) is None
 
@@ -475,15 +470,6 @@ class RomanceLanguage(SpacedLanguage):
         if text != tokens[article].low:
             changes[article] = self._like(tokens[article], text)
 
-    def _may_agree_behind(self, tokens: Reading, last: int) -> bool:
-        """Return whether a later word may agree with "una persona"."""
-        endings = self.entries("feminine-participle-ending")
-        later = [token.low for token in tokens[last + 1 :]]
-        if any(word.endswith(endings) and word not in self.nouns for word in later):
-            return True
-        following = tokens.after(last)
-        return bool(following.text) and not self.matcher("behind-noun").has(following)
-
     def _as_human(self, tokens: Reading, phrase: Phrase, gender: str) -> Changes | None:
         """Return the changes that turn "una persona" into a woman or man.
 
@@ -497,8 +483,12 @@ class RomanceLanguage(SpacedLanguage):
         if gender == "female":
             return changes
         article = self.pairs("article-of-man").get(tokens[phrase.article].low)
-        agrees = phrase.before or phrase.behind or self._may_agree_behind(tokens, phrase.last)
-        if agrees or article is None:
+        endings = self.entries("feminine-participle-ending")
+        later = [token.low for token in tokens[phrase.last + 1 :]]
+        agrees = any(word.endswith(endings) and word not in self.nouns for word in later)
+        following = tokens.after(phrase.last)
+        is_unclear = following.text and not self.matcher("behind-noun").has(following)
+        if phrase.before or phrase.behind or agrees or is_unclear or article is None:
             return None
         if f"{tokens[phrase.article - 1].low}+{article}" in self.pairs("contracted"):
             return None  # "de" and "el" would have to be contracted

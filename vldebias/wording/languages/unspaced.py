@@ -47,6 +47,7 @@ class UnspacedLanguage(ListedLanguage):
         thing_link: the possessive particle between a person and a thing, such as 的.
         plural_signs: the plural suffixes, such as 们.
         count: a pattern for a number at the end of the text before a noun.
+        count_behind: a pattern for a number at the start of the text after a noun.
         words_for_one: the words for 1 that `count` can match.
         reach: the maximum number of characters between "many" and a noun.
         brackets: the characters around the numbers of women and men in a group.
@@ -57,6 +58,7 @@ class UnspacedLanguage(ListedLanguage):
     thing_link: str
     plural_signs: tuple[str, ...]
     count: re.Pattern[str]
+    count_behind = re.compile(r"(?!)")
     words_for_one: tuple[str, ...]
     reach: int
     brackets: tuple[str, str]
@@ -119,7 +121,8 @@ class UnspacedLanguage(ListedLanguage):
         if self.is_named(text, matches):
             return "named"
         is_fixed = self._has(text, f"fixed-{kind}")
-        if not matches or any(self._may_be_owner(text, match) for match in matches):
+        is_unsure = any(self._may_be_owner(text, match) for match in matches)
+        if not matches or is_unsure or self._joins_unknown(text, matches):
             return "context" if is_fixed else self._why_nobody(text, matches)
         return tuple(
             self._person(text, match, attribute, match in stated_matches, is_fixed)
@@ -151,8 +154,9 @@ class UnspacedLanguage(ListedLanguage):
 
     def matches(self, text: str) -> list[Match]:
         """Return the nouns for people in the picture, in order."""
-        listed = self.pattern("person").finditer(text)
-        found = [Match(*noun.span(), noun[0]) for noun in listed]
+        found = [
+            self._longest(text, *noun.span()) for noun in self.pattern("person").finditer(text)
+        ]
         covered = {offset for match in found for offset in range(match.start, match.end)}
         for match in [*self.by_ending(text), *self.humans(text)]:
             if covered.isdisjoint(range(match.start, match.end)):
@@ -160,16 +164,38 @@ class UnspacedLanguage(ListedLanguage):
                 covered.update(range(match.start, match.end))
         kept: list[Match] = []
         for match in sorted(found):
-            if not self._is_thing(text, match) and not self.is_out_of_picture(text, match):
+            ends = (match.start, match.end - 1)
+            is_thing = any(self._covers(text, end, "not-person") for end in ends)
+            if not is_thing and not self.is_out_of_picture(text, match):
                 kept.append(match)
         joined = self._without_heads(text, kept)
         # Drop nouns that describe another person's role, as in 当水管工的人. If only roles are
         # left, keep them: 看護師として働く.
         return [match for match in joined if not self.is_role(text, match)] or joined
 
-    def _is_thing(self, text: str, match: Match) -> bool:
-        ends = (match.start, match.end - 1)
-        return any(self._covers(text, end, "not-person") for end in ends)
+    def _longest(self, text: str, start: int, end: int) -> Match:
+        """Return a listed noun, or a longer one that begins inside it: 师傅 in 糖画师傅."""
+        for inner in range(start + 1, end):
+            other = self.pattern("person").match(text, inner)
+            if other and other.end() > end:
+                start, end = other.span()
+        return Match(start, end, text[start:end])
+
+    def _joins_unknown(self, text: str, matches: Sequence[Match]) -> bool:
+        """Return whether "and" joins a known and an unknown noun for people: 厨师和弄臣."""
+        ending, behind = (self.pattern(name).pattern for name in ("may-be-person", "noun-end"))
+        noun = r"[^\W\u3040-\u309f]\w{0,5}?"  # Hiragana begins a particle, as in 配管工として.
+        for link in self.pattern("and").finditer(text):
+            is_known_left = any(match.end == link.start() for match in matches)
+            reach = range(link.end(), link.end() + 8)
+            is_known_right = any(match.start in reach for match in matches)
+            left = re.search(rf"\w(?:{ending})$", text[: link.start()])
+            right = re.match(rf"\s?{noun}(?:{ending})(?:{behind}|\W|$)", text[link.end() :])
+            unknown = right if is_known_left else left
+            is_and = re.match(rf"\s?{noun}", text[link.end() :])
+            if is_known_left != is_known_right and is_and and unknown:
+                return True
+        return False
 
     def is_role(self, text: str, match: Match) -> bool:
         """Return whether the adjacent words show that a noun describes another person's role.
@@ -186,8 +212,9 @@ class UnspacedLanguage(ListedLanguage):
         """Join adjacent nouns that refer to one person: 医生助理."""
         kept: list[Match] = []
         for match in matches:
-            if kept and text[kept[-1].end : match.start] == "の" and match.noun == self.human:
-                kept.pop()  # 農家の人
+            is_owner = bool(kept) and text[kept[-1].end : match.start] == "の"
+            if is_owner and (match.noun == self.human or kept[-1].noun.endswith("屋")):
+                kept.pop()  # 農家の人, パン屋の職人
             if kept and kept[-1].end == match.start:
                 kept[-1] = Match(kept[-1].start, match.end, text[kept[-1].start : match.end])
             else:
@@ -254,17 +281,15 @@ class UnspacedLanguage(ListedLanguage):
             reason = "context"
         elif is_group and self.leaves_groups(attribute):
             reason = "group"
-        group = None
-        if is_group:
-            is_young = match.noun.endswith(self.entries("child"))
-            group = Group(match.end, size, is_young, mixes=True)
-        return Mention(
-            match.noun, match.start, match.end, (match.start, match.start), reason, group
-        )
+        is_young = match.noun.endswith(self.entries("child"))
+        group = Group(match.end, size, is_young, mixes=True) if is_group else None
+        place = (match.start, match.start)
+        return Mention(match.noun, match.start, match.end, place, reason, group)
 
     def _count_of(self, text: str, match: Match) -> str:
-        """Return the number word before a noun, or ""."""
-        counted = self.count.search(text[: self._start_of_noun(text, match)])
+        """Return the number word before or after a noun, or ""."""
+        before = self.count.search(text[: self._start_of_noun(text, match)])
+        counted = before or self.count_behind.match(text, match.end)
         return counted[1] if counted else ""
 
     def _size_of(self, text: str, match: Match) -> tuple[bool, int | None]:
@@ -305,6 +330,9 @@ class UnspacedLanguage(ListedLanguage):
 
     def _end_of_group(self, text: str, end: int) -> int:
         """Return the offset at the end of a group's noun, including any plural suffix."""
+        counted = self.count_behind.match(text, end)
+        if counted:
+            return counted.end()
         signs = [sign for sign in self.plural_signs if text.startswith(sign, end)]
         return end + len(signs[0]) if signs else end
 

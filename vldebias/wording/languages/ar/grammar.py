@@ -7,16 +7,12 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from vldebias.prompts.attribute import Attribute
-from vldebias.wording.language import Assignment, Mention, Replacement
+from vldebias.wording.language import Mention
 from vldebias.wording.languages.base import Changes, Noun, Phrase, Reading, SpacedLanguage, Token
 
 _MARKS = re.compile("[\u064b-\u0652\u0670\u0640]")  # short vowels, nunation and lengthening
 # Prefixes of a noun: "and", "for", "in", "as", and the article.
 _PREFIX = re.compile(r"^(و|ف)?(لل|بال|كال|ال|[لبك])?(.*)$")
-# Nouns with a final letter that is only written in the feminine form.
-_DEFECTIVE = frozenset((
-    "محام", "قاض", "طاه", "راع", "مغن", "ساع", "ساق", "مرب", "مشتر", "مسترخ", "منطو",
-))  # fmt: skip
 # Common adjective patterns: مجنون, غريب, ضائع, أشقر, عطشان.
 _LIKE_ADJECTIVE = re.compile("(?:م.{2,}|..ي.|.ا..|أ...|.{3}ان)(?<![ةه])(?<!ات)")
 _FACES_OF = ("وجه", "لوجه")  # "face of", "for a face of"
@@ -36,11 +32,8 @@ class Arabic(SpacedLanguage):
     comma = "،"
     joiner = " و"
 
-    def read(self, text: str) -> Reading:
-        tokens = super().read(text)
-        for i, token in enumerate(tokens):
-            tokens[i] = token._replace(low=_MARKS.sub("", token.low))
-        return tokens
+    def plain(self, word: str) -> str:
+        return _MARKS.sub("", word)
 
     @cached_property
     def _nouns(self) -> dict[str, Noun]:
@@ -72,7 +65,8 @@ class Arabic(SpacedLanguage):
         ((joined, article, noun),) = _PREFIX.findall(token.low)
         for prefix, rest in (("", token.low), (joined + article, noun), (joined, article + noun)):
             if rest in self._nouns or rest in self._feminine_nouns or rest in self._people:
-                return prefix, rest
+                # Keep the lengthening sign after a prefix: "لـخطاط".
+                return prefix + "\u0640" * (prefix != "" and "\u0640" in token.text), rest
         return "", token.low
 
     def noun_of(self, token: Token) -> Noun | None:
@@ -85,9 +79,11 @@ class Arabic(SpacedLanguage):
             return persons
         tokens = self.read(text)
         for i, token in enumerate(tokens):
-            # Accusative nouns are not supported ("يفحص مريضا"), except in roles ("يعمل سباكا").
+            # Verbs in the dual and accusative nouns are not supported ("يتحدثان", "يفحص مريضا"),
+            # except in roles ("يعمل سباكا").
+            is_of_two = token.low.endswith("ان") and self._is_verb(token)
             is_person = token.low.endswith("ا") and token.low[:-1] in self._nouns
-            if is_person and not self.matcher("role-verb").has(tokens.before(i)):
+            if is_of_two or (is_person and not self.matcher("role-verb").has(tokens.before(i))):
                 return "not understood"
         return persons
 
@@ -110,20 +106,8 @@ class Arabic(SpacedLanguage):
         before = tokens.before(i).low
         return before in ("", "وجه", "لوجه", "صورة", "هي", "مع", "و", "إحدى", "لإحدى", "من")
 
-    def is_named(self, tokens: Reading, phrases: list[Phrase]) -> bool:
-        if self.matcher("famous").find(tokens) is not None:
-            return True
-        for i, token in enumerate(tokens):
-            if token.quoted:
-                continue
-            is_adjective = self.matcher("adjective").has(token)
-            if self.matcher("given").has(token) and not is_adjective:
-                return True
-            after = tokens.after(i)
-            is_word = self._ends_noun(after) or after.low.startswith("ال")
-            if self.matcher("title").has(token) and not is_word:
-                return True
-        return False
+    def _is_name(self, tokens: Reading, i: int) -> bool:
+        return not (self._ends_noun(tokens[i]) or tokens[i].low.startswith("ال"))
 
     # ---- phrases
 
@@ -176,16 +160,12 @@ class Arabic(SpacedLanguage):
             word = token.low.removeprefix(article)
             is_adjective = word in self.matcher("adjective").words or self._is_relation(word)
             if noun.masculine == _HUMAN and last == i + 1:
-                is_adjective = is_adjective or self._may_describe_human(token, word)
+                is_other_word = word.startswith(("ب", "ل")) or word.endswith(("ة", "ه"))
+                is_adjective = is_adjective or not (is_other_word or self._ends_noun(token))
             if token.low.startswith("ال") != bool(article) or not is_adjective:
                 break
             last += 1
         return tuple(range(first, last))
-
-    def _may_describe_human(self, token: Token, word: str) -> bool:
-        """Return whether a word directly after "person" can be an adjective."""
-        is_other_word = word.startswith(("ب", "ل")) or word.endswith(("ة", "ه"))
-        return not is_other_word and not self._ends_noun(token)
 
     def _is_relation(self, word: str) -> bool:
         """Return whether a word looks like a relational adjective: كهربائي, ألماني."""
@@ -197,24 +177,35 @@ class Arabic(SpacedLanguage):
         low = token.low.removeprefix("و")
         return len(low) > 2 and low[0] == "ي" and low not in self.matcher("not-verb").words
 
-    def _is_of_two(self, token: Token) -> bool:
-        """Return whether a word is a verb in the dual."""
-        return token.low.endswith("ان") and self._is_verb(token)
-
     def is_unsure(self, tokens: Reading, phrase: Phrase) -> bool:
         is_joined = self._is_joined_person(tokens[phrase.first])
         if super().is_unsure(tokens, phrase) and not is_joined:
             return True
-        following = tokens.after(phrase.head)
-        if phrase.noun is None or phrase.behind or not following.text:
+        if self._joins_unknown(tokens, phrase, is_joined):
+            return True
+        following = tokens.after(phrase.last)
+        if phrase.noun is None or not following.text:
             return False
         # The next word may be an unlisted adjective, which would have to agree: "طبيب مجنون".
         is_listed = self._ends_noun(following) or self.matcher("of-noun").has(following)
         if _LIKE_ADJECTIVE.fullmatch(following.low) and not is_listed:
             return True
         # A masculine adjective after a feminine noun describes the person: "سائق حافلة متعب".
-        is_adjective = self.matcher("adjective").has(tokens.after(phrase.head + 1))
-        return is_adjective and not following.low.endswith("ة")
+        second = tokens.after(phrase.last + 1)
+        if self.matcher("adjective").has(second):
+            return not following.low.endswith("ة")
+        is_listed = self._ends_noun(following) or self._ends_noun(second)
+        return _LIKE_ADJECTIVE.fullmatch(second.low) is not None and not is_listed
+
+    def _joins_unknown(self, tokens: Reading, phrase: Phrase, is_joined: bool) -> bool:
+        """Return whether "and" joins a person and an unknown word: "طبيب ونحاس", "نحاس وطبيب"."""
+        before = tokens.before(phrase.first)
+        is_known = self.noun_of(before) or self.matcher("adjective").has(before)
+        if is_joined and not is_known and tokens[phrase.first - 1].opens:
+            return not self.states_gender(tokens, phrase.first - 1)
+        word = tokens.after(phrase.last)
+        is_other = self._ends_noun(word) or word.low.endswith(("ه", "ها")) or self.noun_of(word)
+        return word.low.startswith("و") and not (is_other or word.low.startswith("وال"))
 
     def is_genitive(self, before: Sequence[Token], phrase: Phrase) -> bool:
         is_other_word = self.matcher("place").has(before[0]) or self._is_verb(before[0])
@@ -231,19 +222,6 @@ class Arabic(SpacedLanguage):
         return {role.head: prefix + role.noun.feminine}
 
     # ---- writing
-
-    def write(self, text: str, assignments: Sequence[Assignment]) -> list[Replacement]:
-        replacements = super().write(text, assignments)
-        tokens = self.read(text)
-        phrases = self.phrases(tokens)
-        women = [self.words_of([assignment])[0] for assignment in assignments].count("female")
-        stated = [tokens[phrase.head].low.removeprefix("و") for phrase in phrases if phrase.stated]
-        women += sum(word not in self.entries("male") for word in stated)
-        if 1 < len(phrases) == women:  # two women require "تتحدثان" instead of "يتحدثان"
-            of_two = [i for i, token in enumerate(tokens) if self._is_of_two(token)]
-            changes = {i: _feminine_verb(tokens[i].text) for i in of_two}
-            replacements += self._replace_words(tokens, changes)
-        return replacements
 
     def lacks_form(self, phrase: Phrase) -> bool:
         # No adjective can be added to "one of the engineers": أحد المهندسين.
@@ -280,7 +258,8 @@ class Arabic(SpacedLanguage):
         if noun.masculine == _HUMAN:
             return {phrase.head: f"{prefix}رجل"}
         following = tokens.after(phrase.head)
-        if phrase.behind or self._ends_noun(following):
+        is_apart = phrase.head + 1 in phrase.behind or not following.text
+        if is_apart or self._ends_noun(following):
             place = phrase.head
             # A relational adjective is part of the job title: مهندس معماري رجل.
             while place + 1 in phrase.behind and self._is_relation(tokens[place + 1].low):
@@ -313,9 +292,12 @@ class Arabic(SpacedLanguage):
             is_place = self.matcher("place").has(tokens[i])
             is_verb = self._is_verb(tokens[i]) and not self.matcher("place").has(tokens[i - 1])
             text = ""
-            if is_verb:
-                text = self._feminine_of_verb(tokens, i, is_subject)
-            elif not is_place:
+            before = tokens[i - 1]
+            is_of_definite = before.low.startswith("ال") or self._is_possessed(before.low)
+            is_joined = tokens[i].low.startswith("و") or self._is_verb(before)
+            if is_verb and (is_subject or is_joined or is_of_definite):
+                text = _feminine_verb(tokens[i].text)
+            elif not (is_verb or is_place):
                 text = self._feminine_behind(tokens, i, is_subject)
             if text:
                 changes[i] = text
@@ -323,15 +305,9 @@ class Arabic(SpacedLanguage):
 
     def _is_possessed(self, word: str) -> bool:
         """Return whether a word has the suffix "his"."""
-        return len(word) > 3 and word.endswith("ه") and word not in self.entries("not-possessed")
-
-    def _feminine_of_verb(self, tokens: Reading, i: int, is_subject: bool) -> str:
-        """Return the feminine form of a verb if its subject is the person, else ""."""
-        before = tokens[i - 1]
-        is_of_definite = before.low.startswith("ال") or self._is_possessed(before.low)
-        is_joined = tokens[i].low.startswith("و") or self._is_verb(before)
-        is_own = is_subject or is_joined or is_of_definite
-        return _feminine_verb(tokens[i].text) if is_own and not self._is_of_two(tokens[i]) else ""
+        ((_, _, noun),) = _PREFIX.findall(word)
+        others = self.entries("not-possessed")
+        return len(word) > 3 and word.endswith("ه") and noun not in others and word not in others
 
     def _feminine_behind(self, tokens: Reading, i: int, is_subject: bool) -> str:
         """Return the feminine form of a word if it agrees with the person, else ""."""
@@ -339,11 +315,8 @@ class Arabic(SpacedLanguage):
         before = tokens[i - 1]
         if token.low == "الذي" and is_subject:
             return "التي"
-        # After a verb or preposition, change "his" to "her": "in his studio".
-        is_object = self.matcher("place").has(before) or self._is_verb(before)
-        is_possessed = token.low.endswith("ته") or (is_object and self._is_possessed(token.low))
-        if is_possessed or token.low == "نفسه":
-            return token.text + "ا"
+        if self._is_possessed(token.low):
+            return token.text + "ا"  # "in his studio"
         # A masculine adjective after a feminine noun describes the person: لاعب كرة سلة طويل.
         adjectives = self.matcher("adjective").words
         if is_subject and before.low.endswith("ة") and token.low.removeprefix("ال") in adjectives:
@@ -387,13 +360,9 @@ def feminine(word: str) -> str:
     ('طبيبة', 'قاضية')
     """
     stem = word.removeprefix("ال")
-    if stem in _DEFECTIVE:
+    if stem in LANGUAGE.entries("defective"):
         return word + "ية"
-    irregular = {
-        "عجوز": "عجوز", "أبيض": "بيضاء", "أسود": "سوداء", "أسمر": "سمراء", "رحالة": "رحالة",
-        "أشقر": "شقراء", "أصلع": "صلعاء", "أعرج": "عرجاء", "أعمى": "عمياء", "أحدب": "حدباء",
-        "أحمق": "حمقاء", "أصم": "صماء", "بشوش": "بشوش", "دؤوب": "دؤوب", "جريح": "جريحة",
-    }  # fmt: skip
+    irregular = LANGUAGE.pairs("irregular")
     if stem in irregular:
         return word.removesuffix(stem) + irregular[stem]
     return word if word.endswith("ة") else word + "ة"

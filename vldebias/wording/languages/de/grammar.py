@@ -14,7 +14,7 @@ _WORD = (
     r"(?:[^\W\d_]+-)*[^\W\d_]+(?:"
     + _STAR
     + r"(?:innen|in|r|n|s|m|e|er|en|em)\b|\((?:in|innen|r|n)\)|['’-][^\W\d_]+)*"
-    r"(?:" + _STAR + r"(?:innen|in|r|n|s|m|e)\b|\((?:in|innen|r|n)\))?|\d+"
+    r"(?:" + _STAR + r"(?:innen|in|r|n|s|m|e)\b|\((?:in|innen|r|n)\))?|\d+(?:er)?"
 )
 _IN = re.compile(r"(?:[*:·]|/-?)in$|\(in\)$|(?<=[a-zäöüß])In$")
 _INNEN = re.compile(r"(?:[*:·]|/-?)innen$|\(innen\)$|(?<=[a-zäöüß])Innen$")
@@ -51,13 +51,7 @@ _FEMININE_ENDING = _DECLENSIONS["none"]["f"]
 _PLURAL_ENDINGS = {"m": ("e", "en"), "f": ("en", "n"), "n": ("er", "ern")}
 _RELATIVE = {"der": "die", "den": "die", "dem": "der", "dessen": "deren"}
 _THEY = frozenset(["sie", "ihr", "ihre", "ihren", "ihrem", "ihrer", "ihres"])
-_ACCUSATIVE = "für ohne gegen um zeige zeichne male zeigt erstelle generiere".split()  # noqa: SIM905
 _HIS = re.compile("sein(?:e|en|em|er|es)?")
-# Word before a noun phrase -> the case that it requires.
-_CASE_BEHIND = {
-    **dict.fromkeys((*_DATIVE, *_CONTRACTED), "dative"),
-    **dict.fromkeys(_ACCUSATIVE, "accusative"),
-}
 _SHORTEST_PART = 5  # minimum number of letters in the last part of a compound
 _SHORT_PARTS = frozenset(["arzt", "koch", "wirt", "held", "gast", "coach"])
 _LONGEST_PHRASE = 5
@@ -88,8 +82,6 @@ class German(SpacedLanguage):
             nouns.setdefault(dative_plural.lower(), noun._replace(number="many"))
             if not is_weak:
                 nouns.setdefault(genitive.lower(), noun)
-                if genitive.endswith("es"):
-                    nouns.setdefault(genitive[:-2].lower() + "s", noun)
             # "Bäcker" can also be plural, and "Patienten" any form but the nominative singular.
             number = "any" if plural in (masculine, genitive) else "many"
             nouns[plural.lower()] = noun._replace(number=number)
@@ -131,11 +123,8 @@ class German(SpacedLanguage):
                 if gender != "f":
                     nouns.setdefault(word + "s", noun)
                     nouns.setdefault(word + "es", noun)
-                stem, plurals = word, _PLURAL_ENDINGS[gender]
-                if word.endswith("kraft"):
-                    stem, plurals = word[:-5], ("kräfte", "kräften")
-                for ending in plurals:
-                    nouns.setdefault(stem + ending, noun._replace(number="many"))
+                for ending in _PLURAL_ENDINGS[gender]:
+                    nouns.setdefault(word + ending, noun._replace(number="many"))
         for form in self.entries("person-plural"):
             nouns[form] = Noun(form, form, "m", "many", "neutral")
         nouns["menschen"] = nouns["mensch"]._replace(number="any")
@@ -156,19 +145,20 @@ class German(SpacedLanguage):
             return self._nouns[low]
         return self._adjectival(low) or self._compound(token.text)
 
-    def _noun_with_sign(self, text: str) -> Noun | None:
+    def _noun_with_sign(self, text: str) -> Noun:
         """Return the noun for a gender-inclusive form such as "Ärzt*in" or "Kinderärzt:innen"."""
         number = "many" if _INNEN.search(text) else "one"
         stem = _INNEN.sub("", _IN.sub("", text))
-        feminine = stem + "in"
-        masculine = stem
-        for start in range(len(feminine) - 4):
+        return Noun(self._masculine(stem + "in") or stem, stem + "in", "m", number, "star")
+
+    def _masculine(self, feminine: str) -> str:
+        """Return the masculine form of a noun or compound for a woman, or ""."""
+        for start in (0, *range(2, len(feminine) - 4)):
             noun = self._masculine_of_feminine.get(feminine[start:].lower(), "")
             if noun:
                 is_small = start > 0 and not feminine[start].isupper()
-                masculine = feminine[:start] + (noun.lower() if is_small else noun)
-                break
-        return Noun(masculine, feminine, "m", number, "star") if masculine else None
+                return feminine[:start] + (noun.lower() if is_small else noun)
+        return ""
 
     def _adjectival(self, low: str) -> Noun | None:
         for ending in ("er", "en", "em", "e"):
@@ -206,17 +196,14 @@ class German(SpacedLanguage):
             return False
         if not token.text[0].isupper() and not token.small:
             return False
-        starts = (0, *range(2, len(low) - 5))
-        return any(low[start:] in self._masculine_of_feminine for start in starts)
+        return bool(self._masculine(low))
 
     def states_gender(self, tokens: Reading, i: int) -> bool:
         token = tokens[i]
         is_capital_inside = token.text[0].isupper() and not token.opens
         if token.low in _THEY and is_capital_inside:
             return False  # "Sie" is the polite "you" in "Zeigen Sie mir ..."
-        if token.low == "sein" and not tokens.after(i).text:
-            return False  # "sein" is the verb "to be"
-        if _HIS.fullmatch(token.low) and self._follows_neutral(tokens, i):
+        if _HIS.fullmatch(token.low) and self._owner_of(tokens, i) is not None:
             return False
         if self.matcher("female").has(token) or self.matcher("male").has(token):
             return not self.matcher("not-stated").has(token)
@@ -228,24 +215,24 @@ class German(SpacedLanguage):
             return False
         if self._adjectival(tokens[i].low) is None:
             return False
-        j = i
-        while j and not tokens[j].opens and i - j < _LONGEST_PHRASE:
-            j -= 1
-            if self._determines(tokens[j]):
-                return tokens[j].low in ("die", "eine", "diese", "keine", "meine", "ihre", "seine")
-            if not self._is_adjective(tokens[j]):
-                return False
-        return False
+        article = self._phrase_before(tokens, i).article
+        feminine = ("die", "eine", "diese", "keine", "meine", "ihre", "seine")
+        return article is not None and tokens[article].low in feminine
 
-    def _follows_neutral(self, tokens: Reading, i: int) -> bool:
-        """Return whether "sein" refers to a neutral noun: "ein Kind mit seinem Hund"."""
-        for j in range(i - 1, -1, -1):
-            if tokens.opens_sentence(j + 1):
-                return False
+    def _owner_of(self, tokens: Reading, i: int) -> Phrase | None:
+        """Return the only person before "sein" in its sentence: "ein Imker und seine Bienen"."""
+        if tokens.after(i).low in self.entries("partner"):
+            return None
+        persons: list[Phrase] = []
+        for j in range(len(tokens)):
             phrase = self.phrase_at(tokens, j)
-            if phrase is not None:
-                return phrase.noun is not None and phrase.noun.kind == "neutral"
-        return False
+            if tokens.opens_sentence(j) and j <= i:
+                persons = []
+            if phrase is not None and j < i:
+                persons.append(phrase)
+            elif phrase is not None and phrase.article == i and phrase.noun is not None:
+                return None  # "ein Koch und sein Lehrling": both can be women
+        return persons[0] if len(persons) == 1 and persons[0].noun else None
 
     # ---- phrases
 
@@ -266,12 +253,11 @@ class German(SpacedLanguage):
         return self._with_determiner(tokens, phrase, phrase.article, noun)
 
     def _is_before_noun(self, tokens: Reading, i: int) -> bool:
-        """Return whether a word ending in "-er" modifies the next noun: "der Berliner Arzt"."""
+        """Return whether a word ending in "-er" modifies the next noun: "vor dem Kölner Dom"."""
         token = tokens[i]
-        following = tokens.after(i)
-        if token.small or not token.low.endswith("er") or not following.text[:1].isupper():
-            return False
-        return self.noun_of(following) is not None
+        following = tokens.after(i).text
+        is_noun = following[:1].isupper() and not following.isupper()
+        return not token.small and token.low.endswith("er") and is_noun
 
     def _phrase_before(self, tokens: Reading, i: int) -> Phrase:
         """Return a phrase with a noun, its article and the adjectives before it."""
@@ -358,7 +344,15 @@ class German(SpacedLanguage):
         case = self._case_of(tokens, determiner, noun)
         is_plural = noun.number == "many"
         if noun.number == "any" and noun.kind != "star":
-            is_plural = self._has_plural_article(tokens, phrase, determiner, noun, case)
+            low = tokens[determiner].low
+            before = tokens.before(determiner)
+            # "mit den Patienten" and "das Foto der Bäcker" may be plural.
+            if case == "accusative" and before.low in _DATIVE:
+                return None
+            if low == "der" and noun.gender == "m" and before.text[:1].isupper():
+                return None
+            # Other plural articles end in "-e", but "eine" is singular: "die Bäcker".
+            is_plural = case is None and low.endswith("e") and low not in ("eine", "keine")
         if is_plural:
             return Phrase(determiner, phrase.head, plural=True)
         if case is None:
@@ -367,34 +361,12 @@ class German(SpacedLanguage):
         declension = "ein" if stem in self.entries("ein-word") else "der"
         return phrase._replace(noun=noun, case=case, declension=declension)
 
-    def _has_plural_article(
-        self, tokens: Reading, phrase: Phrase, determiner: int, noun: Noun, case: str | None
-    ) -> bool:
-        """Return whether the article shows that an ambiguous form is plural.
-
-        case: the case of the phrase if the noun is singular, or None if the article does not fit.
-        """
-        low = tokens[determiner].low
-        before = tokens.before(determiner)
-        if low == "den" or low.endswith(("seinen", "ihren", "meinen", "unseren")):
-            # "mit den Patienten", "den Bäckern", "mit seinen Patienten".
-            return before.low in _DATIVE
-        if low == "der" and noun.gender == "m":
-            # "der" can be the genitive plural: "das Foto der müden Bäcker", "das Foto der Bäcker".
-            if phrase.before:
-                return tokens[phrase.before[-1]].low.endswith("en")
-            return before.text[:1].isupper()
-        # Other plural articles end in "-e", but "eine" is singular: "die Bäcker", "meine Bäcker".
-        return case is None and low.endswith("e") and low not in ("eine", "keine")
-
     def _case_of(self, tokens: Reading, determiner: int, noun: Noun) -> str | None:
         """Return the case of a singular phrase, or None if the article does not fit."""
         token = tokens[determiner]
         if _STAR_ENDING.search(token.low) or noun.kind == "star":
-            # The article in "eine*r Ärzt*in" is ambiguous, so infer the case from the word before.
-            before = tokens.before(determiner)
-            bare_case = "genitive" if before.text[:1].isupper() else "nominative"
-            return _CASE_BEHIND.get(before.low, bare_case)
+            # The case of "eine*r Ärzt*in" is only certain at the start of a clause.
+            return "nominative" if token.opens else None
         stem, ending = self._article(token)
         case_of_article = _CASES_OF_ARTICLES[noun.gender[0]]
         if stem in case_of_article:
@@ -418,18 +390,14 @@ class German(SpacedLanguage):
             return plural
         if noun.kind == "adjectival" and not low.endswith("er"):
             return plural if low.endswith("e") else None
-        if self._is_inflected(tokens, phrase, noun):
+        # "Patienten" and "müde Bäcker" are not a singular in the nominative.
+        is_inflected = noun.kind == "pair" and low != noun.masculine.lower()
+        if phrase.before and noun.gender == "m":
+            is_inflected = is_inflected or not tokens[phrase.before[-1]].low.endswith("er")
+        if is_inflected:
             return plural if noun.number == "any" else None
         case = "dative" if before.low in _DATIVE else "nominative"
         return phrase._replace(noun=noun, case=case, declension="none")
-
-    def _is_inflected(self, tokens: Reading, phrase: Phrase, noun: Noun) -> bool:
-        """Return whether a bare phrase is not a nominative singular: "Patienten", "müde Bäcker"."""
-        if noun.kind == "pair" and tokens[phrase.head].low != noun.masculine.lower():
-            return True
-        if not phrase.before or noun.gender != "m":
-            return False
-        return not tokens[phrase.before[-1]].low.endswith("er")
 
     # ---- writing
 
@@ -455,13 +423,14 @@ class German(SpacedLanguage):
             position += 1
         words = " ".join(word + ending for word in adjectives)
         token = tokens[position]
-        if position == 0 or tokens.text.isupper():
+        is_sentence = tokens.text.rstrip().endswith((".", "!"))
+        if (position == 0 and is_sentence) or tokens.text.isupper():
             words = self._like(token, words)
         changes[position] = f"{words} {changes.get(position, token.text)}"
         return changes
 
     def is_unsure(self, tokens: Reading, phrase: Phrase) -> bool:
-        if super().is_unsure(tokens, phrase):
+        if super().is_unsure(tokens, phrase) or self._is_in_relative_clause(tokens, phrase):
             return True
         noun = phrase.noun
         if noun is None or noun.kind != "pair":
@@ -474,11 +443,6 @@ class German(SpacedLanguage):
     def is_genitive(self, before: Sequence[Token], phrase: Phrase) -> bool:
         return phrase.case == "genitive" or super().is_genitive(before, phrase)
 
-    def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
-        if super().is_role(tokens, person, phrase):
-            return True
-        return not person.plural and self._is_in_relative_clause(tokens, phrase)
-
     def _is_in_relative_clause(self, tokens: Reading, phrase: Phrase) -> bool:
         """Return whether a noun stands between a relative pronoun and "ist": ", der Pilot ist"."""
         first = phrase.first
@@ -490,12 +454,8 @@ class German(SpacedLanguage):
         return is_before_verb and not tokens.after(phrase.head + 1).text
 
     def write_role(self, tokens: Reading, role: Phrase, gender: str) -> Changes:
-        noun = role.noun
-        if noun is None or noun.kind == "neutral":
+        if role.noun is None or role.noun.kind == "neutral":
             return {}
-        if self._is_in_relative_clause(tokens, role):
-            # The relative pronoun agrees with "Mensch": "ein weiblicher Mensch, der Pilotin ist".
-            role = role._replace(article=None)
         write = self._feminine if gender == "female" else self._without_sign
         return write(tokens, role)
 
@@ -504,41 +464,15 @@ class German(SpacedLanguage):
         assert phrase.noun is not None
         if phrase.noun.kind != "star":
             return {}
-        changes = {phrase.head: self._declined(phrase.noun.masculine, phrase.case)}
+        changes = {phrase.head: phrase.noun.masculine}
         if phrase.article is not None:
             article = tokens[phrase.article]
             stem, _ = self._article(article)
-            if stem in _DER or stem == "die":
-                text = {case: word for word, case in _DER.items()}[phrase.case]
-            else:
-                text = stem + {case: ending for ending, case in _ENDINGS.items()}[phrase.case]
-                if stem in self.entries("der-word") and phrase.case == "nominative":
-                    text = stem + "er"
-            changes[phrase.article] = self._like(article, text)
+            ending = "er" if stem in self.entries("der-word") else ""
+            changes[phrase.article] = self._like(
+                article, "der" if stem in _ARTICLES else stem + ending
+            )
         return changes
-
-    def _declined(self, masculine: str, case: str) -> str:
-        """Decline a masculine noun in the singular."""
-        if case == "nominative":
-            return masculine
-        for start in range(len(masculine) - 2):
-            noun = masculine[start:].lower()
-            if noun not in self._forms_of_noun:
-                continue
-            genitive, plural = self._forms_of_noun[noun]
-            is_weak = genitive == plural and genitive != noun
-            if not is_weak and case != "genitive":
-                return masculine
-            return masculine + genitive[len(noun) :]
-        return masculine + "s" if case == "genitive" else masculine
-
-    @cached_property
-    def _forms_of_noun(self) -> dict[str, tuple[str, str]]:
-        """Return a mapping from nouns to their genitive and plural, all in lower case."""
-        forms_of_noun: dict[str, tuple[str, str]] = {}
-        for masculine, _, genitive, plural in self._pairs:
-            forms_of_noun[masculine.lower()] = (genitive.lower(), plural.lower())
-        return forms_of_noun
 
     def _feminine(self, tokens: Reading, phrase: Phrase) -> Changes:
         """Return the changes that make a phrase and its relative pronoun feminine."""
@@ -561,6 +495,10 @@ class German(SpacedLanguage):
             else:
                 text = stem + _FEMININE_ENDING[phrase.case]
             changes[phrase.article] = self._like(article, text)
+        for i in range(phrase.head + 1, len(tokens)):
+            owner = self._owner_of(tokens, i) if _HIS.fullmatch(tokens[i].low) else None
+            if owner is not None and owner.head == phrase.head:
+                changes[i] = self._like(tokens[i], "ihr" + tokens[i].low.removeprefix("sein"))
         return changes | self._feminine_relative(tokens, phrase.head + 1)
 
     def _feminine_relative(self, tokens: Reading, i: int) -> Changes:

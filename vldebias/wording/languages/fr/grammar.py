@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from vldebias.wording.languages.base import Phrase, Reading
 from vldebias.wording.languages.romance import RomanceLanguage
 
 _VOWELS = tuple("aeiouyhéèêâàîôœ")
@@ -21,12 +20,6 @@ class French(RomanceLanguage):
         if word.endswith("al"):
             return (word[:-2] + "aux",)
         return (word + "x",) if word.endswith("eau") else (word + "s",)
-
-    def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
-        phrase = super().phrase_at(tokens, i)
-        # "personne" alone means "nobody": "une rue vide, personne".
-        is_nobody = tokens[i].low == "personne" and tokens[i].opens and not tokens.after(i).text
-        return None if is_nobody else phrase
 
     def feminine_article(self, article: str, following: str) -> str:
         has_vowel = following.startswith(_VOWELS)

@@ -23,6 +23,7 @@ class Japanese(UnspacedLanguage):
     count = re.compile(
         rf"([{_NUMBER}]{{1,2}})(?:人|名)の(?:[^、。，,.\s]{{0,8}}(?:い|な|た|る|の))?$"
     )
+    count_behind = re.compile(rf"([{_NUMBER}]{{1,2}})[人名]")  # 料理人3人
     words_for_one = ("一", "1", "１")
     reach = 8
     brackets = ("（", "）")
@@ -51,16 +52,6 @@ class Japanese(UnspacedLanguage):
             if noun and is_last and len(noun[0]) > len(match[0]) + 1:
                 matches.append(Match(max(noun.start(), match.start() - 2), match.end(), noun[0]))
         return matches
-
-    def _without_heads(self, text: str, matches: list[Match]) -> list[Match]:
-        # A shop and the person who works there are one person: パン屋の職人.
-        starts = {match.start for match in matches}
-        kept: list[Match] = []
-        for match in matches:
-            is_shop = match.noun.endswith("屋") and text[match.end : match.end + 1] == "の"
-            if not (is_shop and match.end + 1 in starts):
-                kept.append(match)
-        return super()._without_heads(text, kept)
 
     def is_named(self, text: str, matches: list[Match]) -> bool:
         # "さん" also follows words that are not names: 看護師さん, おばあさん.

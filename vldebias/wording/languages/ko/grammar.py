@@ -7,8 +7,6 @@ from functools import cached_property
 
 from vldebias.wording.languages.unspaced import Match, UnspacedLanguage
 
-_COUNT_BEHIND = re.compile(r"(?:들)?\s(\S+?)\s?(?:명|분)(?!\S*의)")
-
 
 class Korean(UnspacedLanguage):
     """Find people in Korean prompts, and insert values before the noun."""
@@ -19,6 +17,7 @@ class Korean(UnspacedLanguage):
     thing_link = "의 "
     plural_signs = ("들",)
     count = re.compile(r"(?<!\S)(\S+?)\s?(?:명|분)의\s(?:\S+\s)?$")
+    count_behind = re.compile(r"(?:들)?\s(\S+?)\s?(?:명|분)(?!\S*의)")  # 의사 세 명
     words_for_one = ("한", "1", "한두")
     reach = 0
     brackets = ("(", ")")
@@ -34,16 +33,6 @@ class Korean(UnspacedLanguage):
         # The noun must be the entire rest of the word, apart from a particle.
         found = super().matches(text)
         return [match for match in found if self._particles.match(text, match.end)]
-
-    def _without_heads(self, text: str, matches: list[Match]) -> list[Match]:
-        # Keep only the last noun of a compound written as one word: 기사단원.
-        kept: list[Match] = []
-        for match in matches:
-            is_same_word = kept and not re.search(r"\s|[,.]", text[kept[-1].end : match.start])
-            if is_same_word:
-                kept.pop()
-            kept.append(match)
-        return kept
 
     def humans(self, text: str) -> list[Match]:
         matches: list[Match] = []
@@ -70,10 +59,6 @@ class Korean(UnspacedLanguage):
         before = re.split(r"[\s,.!?(\"'“‘\[]", text[: match.start])[-1]
         return match.start - len(before)
 
-    def _count_of(self, text: str, match: Match) -> str:
-        behind = _COUNT_BEHIND.match(text, match.end)
-        return super()._count_of(text, match) or (behind[1] if behind else "")
-
     def _start_of_noun(self, text: str, match: Match) -> int:
         start = self._start_of_word(text, match)
         modifiers = self.entries("modifier")
@@ -95,10 +80,6 @@ class Korean(UnspacedLanguage):
             return False
         lists = ("person", "apart", "stated-age", "stated-race", "shows", "many", "fixed-race")
         return not any(word in self.entries(name) for name in lists)
-
-    def _end_of_group(self, text: str, end: int) -> int:
-        counted = _COUNT_BEHIND.match(text, end)  # 의사 세 명
-        return counted.end() if counted else super()._end_of_group(text, end)
 
     def _joined(self, parts: list[str], is_counted: bool) -> str:
         # "And" is 과 after a consonant (남성과 여성) and 와 after a vowel (여자아이와 남자아이).

@@ -26,39 +26,27 @@ _SIBILANTS = "жшчщ"
 _GUTTURALS = "гкх"
 # Masculine adjective endings.
 _ADJECTIVE_ENDINGS = ("ого", "его", "ому", "ему", "ый", "ий", "ой", "ым", "им", "ом", "ем")
-# Masculine pronoun -> its feminine form in each of the six cases.
-_PRONOUNS: dict[str, tuple[str, ...]] = {}
-for _masculine, _feminine in (
-    ("один одного", "одна одной одну"),
-    ("этот этого", "эта этой эту"),
-    ("наш нашего", "наша нашей нашу"),
-    ("сам", "сама самой саму"),
-    ("свой своего своему своим своём своем", "своя своей свою"),
-    ("мой моего моему моим моём моем", "моя моей мою"),
-    ("твой твоего твоему твоим твоём твоем", "твоя твоей твою"),
-):
-    _nominative, _oblique, _accusative = _feminine.split()
-    for _word in _masculine.split():
-        _PRONOUNS[_word] = (_nominative, _oblique, _oblique, _accusative, _oblique, _oblique)
+# Masculine pronoun -> its feminine form in the nominative, in oblique cases and in the accusative.
+_PRONOUNS = {
+    **dict.fromkeys(("один", "одного"), ("одна", "одной", "одну")),
+    **dict.fromkeys(("этот", "этого"), ("эта", "этой", "эту")),
+    **dict.fromkeys(("наш", "нашего"), ("наша", "нашей", "нашу")),
+    **dict.fromkeys(("сам",), ("сама", "самой", "саму")),
+    **dict.fromkeys(("свой", "своего", "своему", "своим", "своем"), ("своя", "своей", "свою")),
+    **dict.fromkeys(("мой", "моего", "моему", "моим", "моем"), ("моя", "моей", "мою")),
+    **dict.fromkeys(("твой", "твоего", "твоему", "твоим"), ("твоя", "твоей", "твою")),
+}
 # Masculine adjective ending -> possible cases, as indices into `CASES`.
 _CASES_OF_ENDING = {
     "ого": (1, 3), "его": (1, 3), "ому": (2,), "ему": (2,), "ый": (0,), "ий": (0,), "ой": (0,),
     "ым": (4,), "им": (4,), "ом": (5,), "ем": (5,), "ём": (5,),
 }  # fmt: skip
-# Feminine adjective ending, or feminine pronoun -> possible cases, as indices into `CASES`.
-_OBLIQUE = (1, 2, 4, 5)
-_CASES_OF_FEMININE_ENDING: dict[str, tuple[int, ...]] = {
-    **{"ая": (0,), "яя": (0,), "ую": (3,), "юю": (3,)},
-    **dict.fromkeys(("ой", "ней", "шей", "щей"), _OBLIQUE),
-}
-_CASES_OF_FEMININE_PRONOUN: dict[str, tuple[int, ...]] = {}
-for _forms in _PRONOUNS.values():
-    _CASES_OF_FEMININE_PRONOUN |= {_forms[0]: (0,), _forms[1]: _OBLIQUE, _forms[3]: (3,)}
+_FEMININE_PRONOUNS = frozenset(forms[0] for forms in _PRONOUNS.values())
 _PREPOSITIONAL = frozenset(("о", "об", "на", "в", "при"))
-# Prepositions that require the prepositional or the instrumental.
-_NOT_BEFORE_GENITIVE = _PREPOSITIONAL | {"с", "со", "за", "над", "под", "перед", "между", "во"}
+_PLURAL_ENDINGS = ("ые", "ие", "ых", "их")
 _PAST = re.compile(".+[аиеяуёы]л|.+лся")
-_VERB_ENDINGS = ("ает", "яет", "ует", "еет", "ают", "яют", "уют", "еют")
+_INSTRUMENTAL = ("ом", "ем", "ой", "ей", "ами", "ями", "ьми", "ью", "ым", "им", "ыми", "ими")
+_VERB_ENDINGS = ("ает", "яет", "ует", "еет", "ают", "яют", "уют", "еют", "ит", "ят")
 _RELATIVE = {"который": "которая", "чей": "чья"}
 _BEHIND_PREPOSITION = dict.fromkeys(("которого", "которому", "которым", "котором"), "которой")
 
@@ -143,7 +131,8 @@ class Russian(SpacedLanguage):
         if self._names_gender(tokens, i):
             return Phrase(self._first_adjective(tokens, i, None), i, stated=True)  # "женщина"
         noun = self.noun_of(token)
-        if noun is None or self._is_before_noun(tokens, i):
+        is_adjectival = token.low.endswith(_ADJECTIVE_ENDINGS)
+        if noun is None or (is_adjectival and self.noun_of(tokens.after(i)) is not None):
             return None  # "дежурный" in "дежурный врач"
         first = self._first_adjective(tokens, i, noun)
         if self._is_behind_feminine(tokens, i, noun):
@@ -156,52 +145,32 @@ class Russian(SpacedLanguage):
     def _is_behind_feminine(self, tokens: Reading, i: int, noun: Noun) -> bool:
         """Return whether a feminine adjective before the noun shows that it refers to a woman."""
         word = tokens.before(i)
-        if self.matcher("no-adjective").has(word) or self.noun_of(word):
+        if len(word.low) < 3 or self.matcher("no-adjective").has(word) or self.noun_of(word):
             return False  # "в ванной", "герой"
-        possible_cases = _CASES_OF_FEMININE_PRONOUN.get(word.low, ())
-        for ending, cases_of_ending in _CASES_OF_FEMININE_ENDING.items():
-            if len(word.low) > 4 and word.low.endswith(ending):
-                possible_cases = cases_of_ending
-        cases = set(possible_cases).intersection(noun.cases)
-        if not noun.masculine.endswith(("а", "я")):
-            # Such nouns only take feminine adjectives in the nominative: "молодая врач".
-            return 0 in cases
-        # After a preposition, the word is a noun: "за спиной судьи", "в приёмной судьи".
-        is_noun = cases == {1} and tokens.before(i - 1).low in _NOT_BEFORE_GENITIVE
-        return bool(cases) and not is_noun
+        if 0 in noun.cases:
+            return word.low in _FEMININE_PRONOUNS or word.low.endswith(("ая", "яя"))
+        # Only nouns in "-а" take other feminine adjectives: "с опытной коллегой".
+        return noun.masculine[-1] in "ая" and word.low.endswith(("ой", "ей", "ую", "юю"))
 
     def _counted_phrase(self, tokens: Reading, first: int, i: int, noun: Noun) -> Phrase | None:
         """Return the phrase for one or several people, or None if the number is unclear.
 
         first: the position of the first singular adjective before noun i, or i.
         """
-        start = first
-        number = noun.number
-        if number == "any":
-            while not tokens[start].opens and self._is_plural_adjective(tokens[start - 1]):
-                start -= 1
-                number = "many"  # "опытные судьи"
-        size = self._number_before(tokens, start)
+        size = self._number_before(tokens, first)
         if size is not None:
-            return Phrase(start - 1, i, plural=True, size=size)  # "три судьи"
+            return Phrase(first - 1, i, plural=True, size=size)  # "три судьи"
+        number = noun.number
         if number == "any" and noun.cases == (1, 3):
-            number = "many" if tokens[first].opens else "one"  # "Учителя в классе"
+            is_plural = tokens.before(i).low.endswith(_PLURAL_ENDINGS)  # "старые учителя"
+            number = "many" if tokens[first].opens or is_plural else "one"
         if number == "many":
-            return Phrase(start, i, plural=True)
+            return Phrase(first, i, plural=True)
         # "судьи" is singular in "портрет судьи" and "моего судьи", but may otherwise be plural.
         is_of_picture = self.matcher("before-genitive").has(tokens.before(i))
         if number == "any" and first == i and not (is_of_picture and tokens[i - 1].opens):
             return None
         return Phrase(first, i, noun, case=CASES[self._case_of(tokens, first, noun.cases)])
-
-    def _is_plural_adjective(self, token: Token) -> bool:
-        """Return whether a word is a plural adjective: "опытные", but not "решение"."""
-        if self.matcher("pronoun-plural").has(token):
-            return True
-        if self.noun_of(token) or self.matcher("no-plural-adjective").has(token):
-            return False
-        # The "н" follows a consonant in the adjective "древние", but a vowel in "решение".
-        return re.search("..(ы[ех]|[гкхжшчщ]и[ех]|[бвдзйлмрст]ни[ех])$", token.low) is not None
 
     def _names_gender(self, tokens: Reading, i: int) -> bool:
         """Return whether word i is a noun that states a gender."""
@@ -213,8 +182,15 @@ class Russian(SpacedLanguage):
     def _first_adjective(self, tokens: Reading, i: int, noun: Noun | None) -> int:
         """Return the position of the first adjective that precedes a noun and agrees with it."""
         first = i
-        while not tokens[first].opens and self._describes(tokens[first - 1]):
-            low = tokens[first - 1].low
+        while first and (first < i or not tokens[i].opens):
+            is_linked = first > 1 and tokens[first - 1].low in ("и", "но") and first < i
+            last = first - 1 - is_linked  # "усталый, но довольный повар"
+            gap = tokens.gap(first - is_linked)
+            is_apart = tokens[first - is_linked].opens and gap != ", "
+            if is_apart or not self._describes(tokens[last]):
+                break
+            first = last + 1
+            low = tokens[last].low
             ending = next((ending for ending in _CASES_OF_ENDING if low.endswith(ending)), "")
             # In "работающий официантом", the participle does not agree with the noun.
             if noun and noun.cases and ending:
@@ -233,16 +209,14 @@ class Russian(SpacedLanguage):
         is_behind_verb = self.matcher("role-verb").has(tokens[phrase.first - 1])
         return (is_instrumental and is_behind_verb) or super().is_role(tokens, person, phrase)
 
-    def _is_before_noun(self, tokens: Reading, i: int) -> bool:
-        """Return whether word i is an adjective before a noun for people."""
-        is_adjectival = tokens[i].low.endswith(_ADJECTIVE_ENDINGS)
-        return is_adjectival and self.noun_of(tokens.after(i)) is not None
-
     def _describes(self, token: Token) -> bool:
         low = token.low.removesuffix("ся") if is_participle(token.low) else token.low
-        is_noun = self.noun_of(token) is not None or self.matcher("no-adjective").has(token)
+        noun = self.noun_of(token)
+        # "взрослый человек", but not "герой"
+        is_noun = noun is not None and noun.masculine not in self.entries("person-adjectival")
+        is_noun = is_noun or self.matcher("no-adjective").has(token)
         is_adjective = len(low) > 4 and low.endswith(_ADJECTIVE_ENDINGS) and not is_noun
-        return is_adjective or low in _PRONOUNS
+        return is_adjective or low.replace("ё", "е") in _PRONOUNS
 
     def _case_of(self, tokens: Reading, first: int, cases: tuple[int, ...]) -> int:
         """Return the case of a phrase, using the preceding word if the noun is ambiguous."""
@@ -253,7 +227,8 @@ class Russian(SpacedLanguage):
             cases = (0, 1, 3) if before.text else (0,)
         if {1, 3} <= set(cases):
             # After a verb, the noun is an object: "приветствует велосипедиста".
-            is_object = before.low.endswith(_VERB_ENDINGS)
+            is_past = _PAST.fullmatch(before.low) and before.low not in self.entries("no-verb")
+            is_object = is_past or before.low.endswith(_VERB_ENDINGS)
             return 3 if is_object or self.matcher("accusative-behind").has(before) else 1
         if 5 in cases and before.low in _PREPOSITIONAL:
             return 5
@@ -279,7 +254,7 @@ class Russian(SpacedLanguage):
             for position in range(phrase.first, place):
                 token = tokens[position]
                 changes[position] = self._like(token, feminine_adjective(token.low, case))
-            self._agree_behind(tokens, phrase.head, case, changes)
+            changes |= self._agreeing(tokens, phrase) or {}
         return changes
 
     def _start_of_noun(self, tokens: Reading, phrase: Phrase, noun: Noun) -> int:
@@ -310,29 +285,90 @@ class Russian(SpacedLanguage):
         link = DASH if place < phrase.head else "-"
         return f"{self._like(token, human)}{link}{_inside(token.text)}"
 
-    def _agree_behind(self, tokens: Reading, head: int, case: int, changes: Changes) -> None:
-        """Make participles, "который" and past-tense verbs after a noun feminine."""
-        no_verbs = self.entries("no-verb")
-        is_subject = True  # whether the person is still the subject of the next verb
-        for i in range(head + 1, len(tokens)):
+    def is_unsure(self, tokens: Reading, phrase: Phrase) -> bool:
+        is_unclear = phrase.noun is not None and self._agreeing(tokens, phrase) is None
+        return is_unclear or super().is_unsure(tokens, phrase)
+
+    def _agreeing(self, tokens: Reading, phrase: Phrase) -> Changes | None:
+        """Return the changes that make participles, "который" and past-tense verbs feminine.
+
+        Return None if a word may agree with this noun or with another one.
+        """
+        changes: Changes = {}
+        before = phrase.first - 1
+        is_subject = phrase.case == "nominative" and not tokens[phrase.first].opens
+        if is_subject and self._feminine_predicate(tokens, before):
+            changes[before] = self._feminine_predicate(tokens, before)  # "шёл старый пастух"
+        has_verb = is_inserted = False
+        is_own = phrase.case == "nominative"  # whether it is the subject of the next verb
+        for i in range(phrase.head + 1, len(tokens)):
             token = tokens[i]
-            if tokens.opens_sentence(i) or self.noun_of(token):
-                return
-            is_subject = is_subject and not (token.opens or token.low.endswith(_VERB_ENDINGS))
-            if is_subject and _PAST.fullmatch(token.low) and token.low not in no_verbs:
-                stem = re.sub("ш[её]л$", "шл", token.text.removesuffix("ся")).replace("ёл", "ел")
-                changes[i] = stem + ("ась" if token.low.endswith("ся") else "а")
-            if not token.opens:
-                continue
-            if token.low in _RELATIVE:
+            noun = self.noun_of(token)
+            if tokens.opens_sentence(i) or (noun and (noun.number != "one" or 0 in noun.cases)):
+                break
+            if token.opens:
+                is_own, is_inserted = is_inserted, False
+            predicate = self._feminine_predicate(tokens, i)
+            pronoun = tokens.after(i).low  # "с которым"
+            if token.opens and token.low in _RELATIVE and not has_verb:
                 changes[i] = _RELATIVE[token.low]
-                return
-            pronoun = tokens.after(i)  # "с которым"
-            if pronoun.low in _BEHIND_PREPOSITION and len(token.low) < 4:
-                changes[i + 1] = _BEHIND_PREPOSITION[pronoun.low]
-                return
-            if is_participle(token.low):
-                changes[i] = feminine_adjective(token.low, case)
+                is_own = is_inserted = True
+            elif token.opens and pronoun in _BEHIND_PREPOSITION and len(token.low) < 4:
+                changes[i + 1] = _BEHIND_PREPOSITION[pronoun]
+            elif predicate and not is_own:
+                return None
+            elif predicate:
+                changes[i] = predicate
+            elif token.opens or i == phrase.head + 1:
+                participle = self._feminine_participle(tokens, i, phrase.case)
+                if participle is None:
+                    return None
+                if participle:
+                    changes[i] = participle
+                    is_inserted = token.opens
+            has_verb = has_verb or bool(predicate) or token.low.endswith(_VERB_ENDINGS)
+        return changes
+
+    def _feminine_predicate(self, tokens: Reading, i: int) -> str:
+        """Return the feminine form of a past-tense verb or short adjective ("готов"), or ""."""
+        token = tokens[i]
+        following = tokens.after(i)
+        irregular = self.pairs("predicate").get(token.low, "")
+        is_last = not following.text or self.matcher("preposition").has(following)
+        if token.low in ("один", "весь") and not is_last:
+            return ""
+        if irregular:
+            return self._like(token, irregular)
+        if token.low in self.entries("no-verb") or not _PAST.fullmatch(token.low):
+            return ""
+        stem = re.sub("ш[её]л$", "шл", token.text.removesuffix("ся")).replace("ёл", "ел")
+        return stem + ("ась" if token.low.endswith("ся") else "а")
+
+    def _feminine_participle(self, tokens: Reading, i: int, case: str) -> str | None:
+        """Return the feminine form of a participle that does not follow its noun directly.
+
+        Return None if it may agree with the next noun instead, and "" if it certainly does.
+        """
+        low = tokens[i].low
+        following = tokens.after(i).low
+        plain = low.removesuffix("ся")
+        # In participles, "-ой" is a feminine ending: "у доски, исписанной формулами".
+        endings = [end for end in _CASES_OF_ENDING if plain.endswith(end) and end != "ой"]
+        agrees = endings and CASES.index(case) in _CASES_OF_ENDING[endings[0]]
+        if not agrees or not is_participle(low) or self.noun_of(tokens[i]):
+            return ""
+        is_active = plain.removesuffix(endings[0]).endswith(("щ", "вш"))
+        no_masculine = "уюиыое" + ("ая" if case == "nominative" else "")
+        is_object = following.endswith(tuple(no_masculine))
+        takes_object = is_active and (is_object or low.startswith(self.entries("takes-object")))
+        is_sure = takes_object and plain == low
+        if self.matcher("preposition").has(tokens.after(i)) or following.endswith(_INSTRUMENTAL):
+            is_sure = True
+        if is_sure or (not following and (is_active or i + 1 == len(tokens))):
+            return feminine_adjective(low, CASES.index(case))
+        is_series = not following and tokens[i + 1].low.endswith(_ADJECTIVE_ENDINGS)
+        is_attribute = bool(following) and not is_active
+        return "" if is_series or is_attribute or plain != low else None
 
 
 def is_participle(word: str) -> bool:
@@ -353,8 +389,9 @@ def feminine_adjective(word: str, case: int) -> str:
     >>> feminine_adjective("опытного", 1), feminine_adjective("синий", 0)
     ('опытной', 'синяя')
     """
-    if word in _PRONOUNS:
-        return _PRONOUNS[word][case]
+    pronoun = _PRONOUNS.get(word.replace("ё", "е"))
+    if pronoun:
+        return pronoun[{0: 0, 3: 2}.get(case, 1)]
     reflexive = "ся" if word.endswith("ся") else ""
     word = word.removesuffix("ся")
     for ending in _ADJECTIVE_ENDINGS:

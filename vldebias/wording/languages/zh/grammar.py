@@ -50,10 +50,9 @@ class Chinese(UnspacedLanguage):
 
     def is_role(self, text: str, match: Match) -> bool:
         verbs = self.entries("role-before")  # 当水管工的人, 做一名厨师的人
-        for start in (match.start, self._start_of_noun(text, match)):
-            if _MEASURED.sub("", text[:start]).endswith(verbs):
-                return True
-        return super().is_role(text, match)
+        starts = (match.start, self._start_of_noun(text, match))
+        is_behind_verb = any(_MEASURED.sub("", text[:start]).endswith(verbs) for start in starts)
+        return is_behind_verb or super().is_role(text, match)
 
     def is_named(self, text: str, matches: list[Match]) -> bool:
         if super().is_named(text, matches):

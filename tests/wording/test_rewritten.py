@@ -197,6 +197,8 @@ def test_each_person_keeps_the_own_value():
         ("a clerk", "A clerk helps a guest who smiles at him.", "rewritten: not understood"),
         ("a clerk", "A clerk kneels before a guest, his head low.", "rewritten: not understood"),
         ("a clerk", "A woman in a coat, a clerk, at a desk.", "rewritten: not understood"),
+        ("a mechanic", "mechanic, young woman, garage", "rewritten: not understood"),
+        ("a nurse", "nurse, old man, hospital bed", "rewritten: not understood"),
         ("an agent", "A portrait of an agent, capturing a man.", "rewritten: not understood"),
         ("a cook", "A cook. A mother sits with her son, and he eats.", "rewritten: not understood"),
         ("two cooks", "Two cooks; one wipes his brow.", "rewritten: not understood"),

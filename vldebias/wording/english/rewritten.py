@@ -355,9 +355,10 @@ def _named_again(text: Text, figures: Sequence[_Figure], i: int) -> _Figure | No
 
 def _mark_described(text: Text, figures: Sequence[_Figure], stranger: _Figure) -> None:
     """Mark the figures whom the phrase of a stranger to the original may describe."""
-    # "capturing a man", "the optician is a young man", "the optician, a man"
+    # "capturing a man", "the optician is a young man", "the optician, a man", "cook, young man"
     before = text.low[max(0, stranger.first - 2) : stranger.first]
-    is_shown = not _SHOWS.isdisjoint(before) or text.opens[stranger.first]
+    opening = text.low[text.clause_start(stranger.first) : stranger.first]
+    is_shown = not _SHOWS.isdisjoint(before) or all(map(adjective, opening))
     for figure in figures:
         # "a woman in a coat, a clerk,"
         is_clause = text.opens[figure.first] and text.opens[max(figure.heads) + 1]

@@ -38,6 +38,7 @@ _NOBODY = "no person"
 _UNCLEAR = "not understood"
 _PLACES = frozenset({"in", "at", "of", "inside", "outside", "to", "into", "from", "near"})
 _TOWARDS = frozenset({"into", "onto", "toward", "towards", "through"})
+_DEGREES = frozenset({"very", "quite", "most", "so"})
 _ARTICLES = frozenset({"a", "an", "the"})
 _COPULAS = frozenset({"is", "are", "was", "were"})
 _DEFINITE = frozenset({"the", "this", "that", "these", "those"})
@@ -124,7 +125,7 @@ def _has_unknown_person(text: Text, heads: Collection[int]) -> bool:
     """
     for i, noun in enumerate(text.low):
         is_known = person(noun) or gendered(noun) or listed(noun, *STOPS, "thing")
-        if text.silent[i] or i in heads or is_known or not _is_agent(noun):
+        if text.silent[i] or i in heads or is_known or not is_agent(noun):
             continue
         start, _ = _extend_left(text, i)
         # "a cashier and a bagger"
@@ -142,7 +143,7 @@ def _acts(noun: str, after: str) -> bool:
     return base(gerund) != gerund and (is_verb or listed(after, "human-verb"))
 
 
-def _is_agent(noun: str) -> bool:
+def is_agent(noun: str) -> bool:
     """Return whether a noun ends like the name of a trade, and is not known as a thing."""
     return noun.endswith(_AGENT_ENDINGS) and not listed(noun, "agent-like", "animal")
 
@@ -185,7 +186,7 @@ def _is_unknown_agent(text: Text, i: int) -> bool:
 
 def _has_face(text: Text, i: int) -> bool:
     """Return whether the prompt asks for the face of word i: "the face of a mover"."""
-    if not _is_agent(singular(text.low[i])) or not _ends_phrase(text, i):
+    if not is_agent(singular(text.low[i])) or not _ends_phrase(text, i):
         return False  # "the face of a tower clock"
     for j in range(i - 1, max(-1, i - 6), -1):
         if text.low[j] == "of":
@@ -428,7 +429,7 @@ def _extend_left(text: Text, i: int) -> tuple[int, int]:
     while not text.opens[start] and i - start < _LONGEST_PHRASE:
         word = text.low[start - 1]
         following = text.low[start]
-        joins = word in ("very", "quite", "most", "so")
+        joins = word in _DEGREES
         if word == "and" and start > 1:  # "tall and tired"
             joins = adjective(following) and adjective(text.low[start - 2])
         is_compound = first_noun == start and _is_compound(word, following)
@@ -490,7 +491,8 @@ def _place_of_value(
         return first_noun
     described = text.low[first_noun - 1]
     is_sure = described.endswith(("ed", "ing")) or described in origins() or gendered(described)
-    is_sure = is_sure or listed(described, "age", "origin", "style-adjective")
+    is_sure = is_sure or text.before(first_noun - 1) in _DEGREES  # "a very tall shop assistant"
+    is_sure = is_sure or listed(described, "age", "origin", "style-adjective", "of-character")
     _, hyphen, last_part = described.rpartition("-")
     if hyphen and not (is_sure or adjective(last_part)) and start < first_noun:
         return first_noun - 1  # "a deep-sea salvage diver" dives in the deep sea
@@ -517,6 +519,8 @@ def _is_part_of_noun(text: Text, start: int, head: str) -> bool:
     word = text.low[start - 1]
     if not _is_description(word) or listed(word, "occupational", "toy"):
         return True  # "a wooden toy maker"
+    if _is_compound(text.before(start - 1), word):
+        return True  # "a red cross | nurse"
     if text.capital[start] and _opens_name(text, start - 1):
         return True
     is_gerund = word.endswith("ing") and "n" in kinds(word) and text.low[start] == head
@@ -536,6 +540,8 @@ def _opens_name(text: Text, i: int) -> bool:
 def _is_description(word: str) -> bool:
     """Return whether a word describes a noun, and does not tell its kind as "ceramic" does."""
     if word in origins() or listed(word, "size", "age", "skin", "style-adjective"):
+        return True
+    if listed(word, "of-character", "of-either"):
         return True
     return adjective(word) and not {"n", "o"}.issubset(classes(word))
 

@@ -294,7 +294,7 @@ def _write_before(text: str, start: int, end: int, word: str) -> Replacement:
     """Return a replacement that inserts a word before a noun and adjusts the article.
 
     The word takes over the capitalization of the placeholder that it replaces: {gender}, {Gender}
-    or {GENDER}. At the start of a text, it takes over the noun's capital letter.
+    or {GENDER}. At the start of a sentence, it takes over the noun's capital letter.
     """
     letters = text[start:end].strip("{ }")
     if len(letters) > 1 and letters.isupper():
@@ -305,9 +305,11 @@ def _write_before(text: str, start: int, end: int, word: str) -> Replacement:
     text_behind = text[end:].lstrip()
     end = len(text) - len(text_behind)
     noun_start = ""
-    if not text_before.strip() and re.match(r"[A-Z][a-z]", text_behind):
+    if re.search(r"(?:^|[.!?\n])\s*$", text_before) and re.match(r"[A-Z][a-z]", text_behind):
         word = word[0].upper() + word[1:]
-        if not is_proper(text_behind.split()[0].lower()):  # "Tibetan" keeps its capital
+        # "Tibetan" and "Supreme Court judge" keep their capitals.
+        is_name = re.match(r"\w+ [A-Z][a-z]", text_behind)
+        if not is_name and not is_proper(text_behind.split()[0].lower()):
             noun_start = text_behind[0].lower()
             end += 1
     written = append_word(text_before, word)

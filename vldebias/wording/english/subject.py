@@ -19,6 +19,7 @@ from vldebias.prompts.english.words import (
     gendered,
     has_gendered_ending,
     has_listed,
+    is_proper,
     kinds,
     listed,
     origins,
@@ -288,11 +289,25 @@ def _why_no_person(text: Text, i: int, start: int, plural: bool) -> str:
     """Return why the noun of a phrase is no person, wherever the phrase stands; "" if it is one."""
     if text.before(start) == "no":
         return _NOBODY
+    if _is_in_name_of_firm(text, i):
+        return _UNCLEAR
     if not _is_head(text, i, plural):
         return _UNCLEAR if _may_be_subject(text, i, start, plural) else _NOBODY
     if _is_thing(text, i, start) and not _has_face(text, i):
         return _UNCLEAR if _may_be_human(text, i, start) else _NOBODY
     return ""
+
+
+def _is_in_name_of_firm(text: Text, i: int) -> bool:
+    """Return whether word i may be part of a name such as "Mason & Baker"."""
+    if not text.capital[i] or singular(text.bare[i]) != text.bare[i]:
+        return False
+    for joint, other in ((i - 1, i - 2), (i + 1, i + 2)):
+        if 0 <= other < len(text.words) and text.low[joint] == "and":
+            is_name = text.capital[other] and not is_proper(text.low[other])
+            if is_name and not text.words[other].isupper():
+                return True
+    return False
 
 
 def _is_head(text: Text, i: int, plural: bool) -> bool:
@@ -327,6 +342,8 @@ def _may_be_subject(text: Text, i: int, start: int, plural: bool) -> bool:
     """Return whether word i, which is no head by the rules, may be one before a verb."""
     after = text.after(i)
     is_verb = after.endswith(("s", "ing")) and base(after) != after
+    # "a programmer pair programming"
+    is_verb = is_verb or (text.after(i + 1).endswith("ing") and not person(after))
     # "the chef and the sommelier taste wine"
     is_verb = is_verb or (text.before(start - 1) == "and" and "v" in classes(after))
     # not "nurse uniforms"
@@ -484,27 +501,30 @@ def _place_of_value(
     text: Text, start: int, first_noun: int, i: int, has_determiner: bool
 ) -> int | None:
     """Return before which word of the phrase with head i a value goes at the latest, or None."""
-    word = text.low[first_noun]
-    if first_noun == i or listed(word, "occupational"):
+    if has_listed(text.low[start:i], "adjective-or-noun") and first_noun < i:
+        # "a patient teacher" is patient, "a patient advocate" is not.
+        return first_noun if _is_compound(text.low[i - 1], text.low[i]) else None
+    if first_noun in (start, i):
         return first_noun
-    if _is_compound(word, text.low[first_noun + 1]):
+    # An adjective before several nouns may belong to the first: "a small business owner".
+    is_of_person = [
+        listed(word, "age", "style-adjective", "of-character")
+        or word.endswith("-old")
+        or gendered(word)
+        for word in text.low[start:first_noun]
+    ]
+    if is_of_person[-1] or person(text.low[first_noun]):
         return first_noun
+    place = start
+    while is_of_person[place - start] or text.low[place] in _DEGREES:
+        place += 1
+    if text.low[place] == "and":
+        place = start  # "a fierce and unkempt goblin warrior"
     described = text.low[first_noun - 1]
-    is_sure = described.endswith(("ed", "ing")) or described in origins() or gendered(described)
-    is_sure = is_sure or text.before(first_noun - 1) in _DEGREES  # "a very tall shop assistant"
-    is_sure = is_sure or listed(described, "age", "origin", "style-adjective", "of-character")
-    _, hyphen, last_part = described.rpartition("-")
-    if hyphen and not (is_sure or adjective(last_part)) and start < first_noun:
-        return first_noun - 1  # "a deep-sea salvage diver" dives in the deep sea
-    if start == first_noun or is_sure or person(word):
-        return first_noun
-    # "a mobile game developer" may be one of mobile games: a value goes before all adjectives.
-    is_either = not set(classes(described)).isdisjoint("no")
-    if is_either:
-        return start if has_determiner else None
+    is_adjective = adjective(described) and set(classes(described)).isdisjoint("no")
     # Without a determiner "Negro leagues shortstop" may begin with a name.
-    is_sure = adjective(described) and singular(word) == word
-    return first_noun if has_determiner or is_sure else None
+    is_sure = has_determiner or is_proper(described) or is_adjective
+    return place if is_sure else None
 
 
 def _is_compound(word: str, following: str) -> bool:
@@ -539,11 +559,10 @@ def _opens_name(text: Text, i: int) -> bool:
 
 def _is_description(word: str) -> bool:
     """Return whether a word describes a noun, and does not tell its kind as "ceramic" does."""
-    if word in origins() or listed(word, "size", "age", "skin", "style-adjective"):
+    if is_proper(word) or listed(word, "size", "age", "skin", "style-adjective"):
         return True
-    if listed(word, "of-character", "of-either"):
-        return True
-    return adjective(word) and not {"n", "o"}.issubset(classes(word))
+    # A relational adjective tells the kind: "a legal adviser".
+    return listed(word, "of-character") or (adjective(word) and "o" not in classes(word))
 
 
 def _is_thing(text: Text, i: int, start: int) -> bool:

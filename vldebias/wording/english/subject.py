@@ -109,8 +109,9 @@ def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
                 names = [name for name in names if not subject.opening <= name[0] <= subject.head]
         else:
             reason = subject
-        if reason == _UNCLEAR and not is_gendered_noun(text.bare[i]):
-            is_unclear = True
+        is_overlapping = len(subjects) > 1 and subjects[-1].start < subjects[-2].end
+        if is_overlapping or (reason == _UNCLEAR and not is_gendered_noun(text.bare[i])):
+            is_unclear = True  # "an elder general" is one person
     heads = {subject.head for subject in subjects}
     if is_unclear or (subjects and _has_unknown_person(text, heads)):
         return _UNCLEAR
@@ -158,7 +159,8 @@ def _ends_phrase(text: Text, i: int) -> bool:
 def _may_be_person(text: Text, i: int) -> bool:
     """Return whether word i can be a noun for a person."""
     word = text.bare[i]
-    if text.silent[i] or listed(word, "no-single-value"):
+    is_verb = word.endswith("ed") and base(word) != word  # "I chased"
+    if len(word) == 1 or is_verb or text.silent[i] or listed(word, "no-single-value"):
         return False
     if word != text.low[i] and (singular(word) != word or not _shows_body(text, i)):
         return False  # "a nurse's uniform"
@@ -232,8 +234,8 @@ def _why_not_again(
     """
     is_definite = text.low[subject.opening] in _DEFINITE
     if is_again and (is_next_sentence or is_definite):
-        # "a cook watches the pastry cook"
-        return _NOBODY if len(subject.words) == 1 else _UNCLEAR
+        # "a cook watches the pastry cook", "a player passes to the player in blue"
+        return _NOBODY if is_next_sentence and len(subject.words) == 1 else _UNCLEAR
     return _UNCLEAR if is_next_sentence and is_definite else ""
 
 
@@ -289,7 +291,14 @@ def _why_no_person(text: Text, i: int, start: int, plural: bool) -> str:
     """Return why the noun of a phrase is no person, wherever the phrase stands; "" if it is one."""
     if text.before(start) == "no":
         return _NOBODY
-    if _is_in_name_of_firm(text, i):
+    words = text.low[max(0, start - 1) : i + 1]
+    # "a persons hand", "a d & d warrior", "gta 5 comics"
+    is_misspelled = words[:1] in (["a"], ["an"]) and plural and not any(map(person, words[:-1]))
+    is_misspelled |= any(len(word) == 1 and word.isalpha() for word in words[1:])
+    before = text.before(start - 1)
+    is_count = not before or listed(before, *STOPS, "inexact") or before.endswith("ing")
+    is_misspelled |= words[0].isdigit() and not (is_count or text.capital[start - 2])
+    if is_misspelled or _is_in_name_of_firm(text, i):
         return _UNCLEAR
     if not _is_head(text, i, plural):
         return _UNCLEAR if _may_be_subject(text, i, start, plural) else _NOBODY
@@ -314,8 +323,10 @@ def _is_head(text: Text, i: int, plural: bool) -> bool:
     """Return whether word i is the last noun of its phrase, not a modifier as in "nurse shark"."""
     after = text.after(i)
     rest = text.after(i + 1)
-    if _ends_with_head(after, rest) or _shows_body(text, i):
+    if _shows_body(text, i):
         return True
+    if _ends_with_head(after, rest):
+        return plural or "a" not in kinds(text.low[i]) or not _may_be_adjective(text, i)
     start, _ = _extend_left(text, i)
     determiner = text.before(start)
     if not plural:
@@ -325,6 +336,16 @@ def _is_head(text: Text, i: int, plural: bool) -> bool:
         if determiner in _ARTICLES and _is_helped(text.before(start - 1), after):
             return True
     return not _is_of_work(after, rest) and not _is_before_noun(text, i, plural)
+
+
+def _may_be_adjective(text: Text, i: int) -> bool:
+    """Return whether word i may describe a noun behind it: "professional digital art"."""
+    after = text.after(i)
+    rest = text.after(i + 1)
+    if after == "and":  # "a stoic and weary face"
+        return adjective(rest) and not listed(rest, *STOPS)
+    is_verb = after.endswith(("ing", "ed")) or listed(after, "past", *STOPS)
+    return bool(after) and not is_verb
 
 
 def _is_of_work(after: str, rest: str) -> bool:
@@ -347,7 +368,8 @@ def _may_be_subject(text: Text, i: int, start: int, plural: bool) -> bool:
     # "the chef and the sommelier taste wine"
     is_verb = is_verb or (text.before(start - 1) == "and" and "v" in classes(after))
     # not "nurse uniforms"
-    return plural or (is_verb and listed(text.before(start), "determiner"))
+    is_plural = plural and not text.capital[i]  # not "the Champions League"
+    return is_plural or (is_verb and listed(text.before(start), "determiner"))
 
 
 def _is_in_clause(text: Text, i: int) -> bool:
@@ -390,7 +412,10 @@ def _is_before_noun(text: Text, i: int, plural: bool) -> bool:
             return False  # "a nurse reading"
         return _noun_follows(text, i + 1)
     if plural and "v" in classes(after):
-        return False  # "nurses walk"
+        # "nurses walk", "chefs cook in a kitchen"; not "artists room"
+        rest = text.after(i + 1)
+        is_verb = classes(after).startswith("v") or listed(rest, *STOPS) or "r" in kinds(rest)
+        return not is_verb
     return _noun_follows(text, i)
 
 

@@ -41,6 +41,7 @@ _PLACES = frozenset({"in", "at", "of", "inside", "outside", "to", "into", "from"
 _TOWARDS = frozenset({"into", "onto", "toward", "towards", "through"})
 _DEGREES = frozenset({"very", "quite", "most", "so"})
 _ARTICLES = frozenset({"a", "an", "the"})
+_COUNTS = frozenset({"two", "three", "four", "five", "six"})
 _COPULAS = frozenset({"is", "are", "was", "were"})
 _DEFINITE = frozenset({"the", "this", "that", "these", "those"})
 
@@ -126,6 +127,8 @@ def _has_unknown_person(text: Text, heads: Collection[int]) -> bool:
     heads: positions of the nouns of known persons.
     """
     for i, noun in enumerate(text.low):
+        if text.before(i) == "another" and noun != text.bare[i] and person(text.bare[i]):
+            return True  # "folds another person's shirt"
         is_known = person(noun) or gendered(noun) or listed(noun, *STOPS, "thing")
         if text.silent[i] or i in heads or is_known or not is_agent(noun):
             continue
@@ -160,7 +163,7 @@ def _may_be_person(text: Text, i: int) -> bool:
     """Return whether word i can be a noun for a person."""
     word = text.bare[i]
     is_verb = word.endswith("ed") and base(word) != word  # "I chased"
-    if len(word) == 1 or is_verb or text.silent[i] or listed(word, "no-single-value"):
+    if len(word) == 1 or is_verb or text.silent[i] or listed(word, "no-single-value", "asleep"):
         return False
     if word != text.low[i] and (singular(word) != word or not _shows_body(text, i)):
         return False  # "a nurse's uniform"
@@ -298,7 +301,7 @@ def _why_no_person(text: Text, i: int, start: int, plural: bool) -> str:
     before = text.before(start - 1)
     is_count = not before or listed(before, *STOPS, "inexact") or before.endswith("ing")
     is_misspelled |= words[0].isdigit() and not (is_count or text.capital[start - 2])
-    if is_misspelled or _is_in_name_of_firm(text, i):
+    if is_misspelled or _is_in_name(text, i):
         return _UNCLEAR
     if not _is_head(text, i, plural):
         return _UNCLEAR if _may_be_subject(text, i, start, plural) else _NOBODY
@@ -307,15 +310,22 @@ def _why_no_person(text: Text, i: int, start: int, plural: bool) -> str:
     return ""
 
 
-def _is_in_name_of_firm(text: Text, i: int) -> bool:
-    """Return whether word i may be part of a name such as "Mason & Baker"."""
+def _is_in_name(text: Text, i: int) -> bool:
+    """Return whether word i may be of a name: "Mason & Baker", "Chief Sitting", "larry page"."""
+    before = text.before(i)
+    is_given_name = "f" in kinds(before) and set(kinds(before)).isdisjoint("anvxp")
+    is_tag = not listed(text.before(_extend_left(text, i)[0]), "determiner")
+    is_credit = text.opens[i - 1] and text.opens[i + 1]  # "by Moebius, roger dean, 4k"
+    if is_given_name and is_tag and not is_credit and "l" in kinds(text.bare[i]):
+        return True
     if not text.capital[i] or singular(text.bare[i]) != text.bare[i]:
         return False
-    for joint, other in ((i - 1, i - 2), (i + 1, i + 2)):
-        if 0 <= other < len(text.words) and text.low[joint] == "and":
-            is_name = text.capital[other] and not is_proper(text.low[other])
-            if is_name and not text.words[other].isupper():
-                return True
+    others = [i + 1] if text.after(i) else []
+    others += [i + 2 * step for step in (-1, 1) if text.low[i + step : i + step + 1] == ["and"]]
+    for other in others:
+        is_name = text.capital[other] and not is_proper(text.low[other])
+        if is_name and not text.words[other].isupper():
+            return True
     return False
 
 
@@ -325,6 +335,8 @@ def _is_head(text: Text, i: int, plural: bool) -> bool:
     rest = text.after(i + 1)
     if _shows_body(text, i):
         return True
+    if i and text.low[i - 1] in _COUNTS and not plural and not is_gendered_noun(text.bare[i]):
+        return False  # "two passenger trains"
     if _ends_with_head(after, rest):
         return plural or "a" not in kinds(text.low[i]) or not _may_be_adjective(text, i)
     start, _ = _extend_left(text, i)
@@ -343,9 +355,10 @@ def _may_be_adjective(text: Text, i: int) -> bool:
     after = text.after(i)
     rest = text.after(i + 1)
     if after == "and":  # "a stoic and weary face"
-        return adjective(rest) and not listed(rest, *STOPS)
+        return bool(rest) and not listed(rest, *STOPS) and not person(rest)
     is_verb = after.endswith(("ing", "ed")) or listed(after, "past", *STOPS)
-    return bool(after) and not is_verb
+    # "a giant, ridiculous hat"
+    return not is_verb if after else listed(text.low[i], "size")
 
 
 def _is_of_work(after: str, rest: str) -> bool:
@@ -425,7 +438,8 @@ def _is_verb(word: str, rest: str, determiner: str) -> bool:
     rest: the word after it. determiner: that of the noun.
     """
     verb_classes = classes(base(word))
-    if "n" not in verb_classes + classes(word) or listed(rest, "determiner", "pronoun"):
+    is_noun_too = not set("nx").isdisjoint(verb_classes + classes(word))
+    if not is_noun_too or listed(rest, "determiner", "pronoun"):
         return True
     if not listed(determiner, "determiner"):
         # "nurse carries tray", "farmer feeds chickens", "pilot climbs into cockpit"; not "pilot
@@ -601,7 +615,10 @@ def _is_thing(text: Text, i: int, start: int) -> bool:
     if is_picture or is_drawn or is_place or _is_thing_by_modifiers(noun, modifiers):
         return True
     if listed(noun, "cued-thing"):
-        is_made = noun == "model" and after == "of"  # "a model of an atom"
+        # "a model of an atom", "pointing at a model"
+        relation = text.before(start - 1)
+        is_object = listed(relation, "presents") and not listed(after, "human-verb")
+        is_made = noun == "model" and (after == "of" or is_object)
         has_cue = has_listed(text.low, "thing-cue") and not has_listed(modifiers, "thing-person")
         return is_made or has_cue
     if noun in ("head", "chair"):
@@ -619,7 +636,8 @@ def _may_be_human(text: Text, i: int, start: int) -> bool:
     after = text.after(i)
     is_described = listed(text.before(start), "determiner") or listed(after, "preposition")
     is_unsure = listed(noun, "unsure") and after != "of"
-    is_unsure = is_unsure or (listed(noun, "thing", "cued-thing") and after.endswith("ing"))
+    is_unsure |= listed(noun, "thing") and after.endswith("ing")
+    is_unsure |= listed(noun, "cued-thing") and start == i and after != "of"
     return is_unsure and is_described
 
 
@@ -630,20 +648,20 @@ def _is_thing_by_modifiers(noun: str, modifiers: Sequence[str]) -> bool:
     """
     phrase = " ".join([*modifiers[-1:], noun])
     is_known = modifiers and (listed(phrase, "thing-phrase") or classes(phrase) in ("n", "x"))
-    if is_known and not listed(phrase, "person-phrase"):
+    if (is_known and not listed(phrase, "person-phrase")) or listed(noun, "animal"):
         return True
     for kind, exceptions in (("brand", "brand-person"), ("toy", "toy-handles")):
         if has_listed(modifiers, kind) and not listed(noun, exceptions):
             return True
     if listed(noun, "handles"):
-        return False  # "a horse trainer"
-    for word in modifiers:
-        if listed(singular(word), "animal"):
-            return True
-        is_usual = gendered(word) or adjective(word) or listed(word, "not-animal")  # "a male nurse"
-        if "x" in kinds(word)[:2] and not is_usual:
-            return True
-    return False
+        modifiers = modifiers[:-1]  # "a horse trainer"; not "a panda mad scientist"
+    return any(map(_is_animal, modifiers))
+
+
+def _is_animal(word: str) -> bool:
+    """Return whether a word is a noun for animals."""
+    is_usual = gendered(word) or adjective(word) or listed(word, "not-animal")  # "a male nurse"
+    return listed(singular(word), "animal") or ("x" in kinds(word)[:2] and not is_usual)
 
 
 def _is_human(text: Text, noun: str, modifiers: Sequence[str], after: str) -> bool:
@@ -658,6 +676,11 @@ def _is_human(text: Text, noun: str, modifiers: Sequence[str], after: str) -> bo
 
 def _why_no_tag(text: Text, start: int, first_noun: int, i: int) -> str:
     """Return why a noun without a determiner is no subject; "" if it is one: "doctor, 4k"."""
+    if start and text.opens[start]:
+        # "a wolf, druid" is one, and "fisher, baker, miner, farmer" are many.
+        last = text.low[start - 1]
+        if _is_animal(last) or (person(last) and start == i and not _is_in_clause(text, i)):
+            return _UNCLEAR
     if not _is_object_in_brackets(text, start) and _is_tag_of_style(text, start, i):
         return _UNCLEAR if _is_in_clause(text, i) else _NOBODY
     return _UNCLEAR if _begins_with_style(text, first_noun, i) else ""

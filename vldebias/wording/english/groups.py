@@ -59,7 +59,7 @@ def _size(before: str) -> int | None:
     clause = re.split(r"[,.;:!?|\n]", before)[-1]
     clause = re.sub(r"(?:\s+(?:of|the|these|those))+\s*$", "", clause)  # "a pair of", "five of the"
     *_, earlier, previous, number = ["", "", "", *re.findall(r"[\w'-]+", clause)]
-    if number.isdigit() and previous[:1].isupper():
+    if number.isdigit() and previous[:1].isupper() and previous != "The":
         return None  # "Apollo 11"
     number = number.lower()
     previous = previous.lower()

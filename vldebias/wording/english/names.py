@@ -187,7 +187,7 @@ def _is_same_person(text: Text, first: int, stop: int, opening: int, i: int) -> 
         return _names_person_before(text, first, stop, i)
     if not has_listed(text.low[stop:i], *STOPS):
         # It is the person's name unless it modifies the noun: "a Ford driver".
-        return not text.after(stop - 1) or text.opens[first]
+        return not text.after(stop - 1) or not listed(text.before(first), "determiner")
     link = text.before(opening)
     return not link or link == "the" or text.low[opening] == "the" or listed(link, "is-also")
 

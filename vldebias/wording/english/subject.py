@@ -103,7 +103,8 @@ def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
         if isinstance(subject, PersonPhrase):
             if is_named(text, names, subject.opening, i):
                 subject = subject._replace(named=True)
-            reason = _why_nobody_else(text, subject, subjects)
+            why_name = "" if subject.named else _why_name(text, i)
+            reason = why_name or _why_nobody_else(text, subject, subjects)
             if not reason:
                 subjects.append(subject)
                 # "a Black nurse and a patient": what describes the nurse names nobody.
@@ -301,7 +302,7 @@ def _why_no_person(text: Text, i: int, start: int, plural: bool) -> str:
     before = text.before(start - 1)
     is_count = not before or listed(before, *STOPS, "inexact") or before.endswith("ing")
     is_misspelled |= words[0].isdigit() and not (is_count or text.capital[start - 2])
-    if is_misspelled or _is_in_name(text, i):
+    if is_misspelled:
         return _UNCLEAR
     if not _is_head(text, i, plural):
         return _UNCLEAR if _may_be_subject(text, i, start, plural) else _NOBODY
@@ -310,23 +311,28 @@ def _why_no_person(text: Text, i: int, start: int, plural: bool) -> str:
     return ""
 
 
-def _is_in_name(text: Text, i: int) -> bool:
-    """Return whether word i may be of a name: "Mason & Baker", "Chief Sitting", "larry page"."""
+def _why_name(text: Text, i: int) -> str:
+    """Return why word i may be of a name, "larry page"; "" if it is none."""
+    first, _ = _extend_left(text, i)
     before = text.before(i)
-    is_given_name = "f" in kinds(before) and set(kinds(before)).isdisjoint("anvxp")
-    is_tag = not listed(text.before(_extend_left(text, i)[0]), "determiner")
-    is_credit = text.opens[i - 1] and text.opens[i + 1]  # "by Moebius, roger dean, 4k"
-    if is_given_name and is_tag and not is_credit and "l" in kinds(text.bare[i]):
-        return True
+    link = text.before(first)
+    is_given_name = "f" in kinds(before) and set(kinds(before)) <= set("fliu")
+    if is_given_name and first == i - 1 and "l" in kinds(text.bare[i]) and not link:
+        return _UNCLEAR if text.after(i) else _NOBODY
+    if link == "the":
+        link = text.before(first - 1)
+        if link and set(kinds(link)) <= set("fliu") and not listed(link, *STOPS):
+            return _UNCLEAR  # "Conan the librarian"
     if not text.capital[i] or singular(text.bare[i]) != text.bare[i]:
-        return False
+        return ""
+    # "a shop called Baker", "Chief Sitting Bull", "Mason & Baker"
     others = [i + 1] if text.after(i) else []
     others += [i + 2 * step for step in (-1, 1) if text.low[i + step : i + step + 1] == ["and"]]
     for other in others:
         is_name = text.capital[other] and not is_proper(text.low[other])
         if is_name and not text.words[other].isupper():
-            return True
-    return False
+            return _UNCLEAR
+    return _UNCLEAR if link in ("called", "named") else ""
 
 
 def _is_head(text: Text, i: int, plural: bool) -> bool:
@@ -401,6 +407,8 @@ def _shows_body(text: Text, i: int) -> bool:
         return False
     following = text.after(i + 1)
     start, _ = _extend_left(text, noun)
+    if not is_possessive and "a" in classes(text.low[noun]):
+        return False  # "a pig with human hands"
     if not is_possessive and listed(text.before(start), "determiner"):
         # "a blacksmith arm wrestling", not "a clown face"; "shocked gamer face" is a tag
         return following.endswith("ing")
@@ -742,7 +750,9 @@ def _why_not_shown(text: Text, where: int, bare: bool, head: int) -> str:
     if is_metaphor or listed(relation, "not-subject") or listed(before, "tribute"):
         return _NOBODY
     # "beside chef"
-    is_bare = bare and bool(relation) and not listed(relation, "joins", "draw")
+    is_infinitive = relation == "to" and "v" in classes(text.low[head])
+    is_joined = listed(relation, "joins", "draw") and not is_infinitive
+    is_bare = bare and bool(relation) and not is_joined
     is_unsure = listed(relation, "unsure-relation") and before != "across"
     return _UNCLEAR if is_bare or is_unsure else ""
 
@@ -769,12 +779,10 @@ def _why_not_for(clause: Sequence[str]) -> str:
 
 def _why_not_as(clause: Sequence[str], after: str) -> str:
     """Decide about "as": "smiles as the judge enters", not "dressed as a nurse"."""
-    # "dressed up as a nurse"; not "furrowed fields as a farmer pauses"
+    if after.endswith("s") and base(after) != after:
+        return ""
     verb = clause[-2] if len(clause) > 1 and clause[-1] == "up" else "".join(clause[-1:])
-    if verb.endswith(("ed", "ing")):
-        return _NOBODY
-    is_verb = after.endswith("s") and base(after) != after
-    return "" if is_verb else _UNCLEAR
+    return _NOBODY if verb.endswith(("ed", "ing")) else _UNCLEAR
 
 
 def _why_not_by(before: str, clause: Sequence[str]) -> str:
@@ -796,6 +804,9 @@ def _why_not_of(text: Text, where: int, head: int) -> str:
     is_term = where + 1 == head and singular(text.bare[head]) == text.bare[head]
     parts = ("picture", "group", "part", "body-part", "container", "number")
     # "checking the ticket of a passenger", not "the coat of a soldier on a hanger"
+    is_group = listed(before, "group") and singular(text.bare[head]) == text.bare[head]
+    if is_group and not listed(text.low[where + 1], "determiner", "number"):
+        return _UNCLEAR  # "a group of police officer"
     is_carried = listed(before, "carried") and has_listed(clause, "touches")
     if is_carried or listed(singular(before), *parts):
         return ""

@@ -332,7 +332,7 @@ def _why_name(text: Text, i: int) -> str:
         is_name = text.capital[other] and not is_proper(text.low[other])
         if is_name and not text.words[other].isupper():
             return _UNCLEAR
-    return _UNCLEAR if link in ("called", "named") else ""
+    return _UNCLEAR if before in ("called", "named") else ""
 
 
 def _is_head(text: Text, i: int, plural: bool) -> bool:
@@ -455,7 +455,7 @@ def _is_verb(word: str, rest: str, determiner: str) -> bool:
         is_object = listed(word, "human-verb") and "n" in kinds(rest) and not listed(rest, *STOPS)
         is_object = is_object or singular(rest) != rest or rest in _TOWARDS
         return verb_classes.startswith("v") and is_object
-    if adjective(rest) or singular(rest) != rest:
+    if (adjective(rest) and not listed(rest, *STOPS)) or singular(rest) != rest:
         return True
     if listed(determiner, "one-determiner"):
         # "a trucker hunches over a pie" and "a baker dusts flour", not "a nurse scrubs costume"

@@ -22,7 +22,6 @@ from vldebias.prompts.english.words import (
     has_listed,
     kinds,
     listed,
-    person,
     read_lists,
     singular,
 )
@@ -30,7 +29,7 @@ from vldebias.prompts.prompt_set import append_word
 from vldebias.wording.english.names import find_names
 from vldebias.wording.english.scene import AGE_BEFORE_NOUN, AGE_BEHIND
 from vldebias.wording.english.statements import group_mentions
-from vldebias.wording.english.subject import PersonPhrase, find_subjects, is_gendered_noun
+from vldebias.wording.english.subject import PersonPhrase, find_subjects
 from vldebias.wording.english.text import Text, read_text
 from vldebias.wording.language import (
     NounValue,
@@ -238,10 +237,6 @@ def _figures_of_phrases(text: Text, people: Sequence[NounValue]) -> list[_Figure
     subjects = find_subjects(text.prompt)
     persons = [] if isinstance(subjects, str) else group_mentions(text, subjects)
     numbers = match(text, persons, people)
-    for hidden_number, phrase in _hidden_phrases(text, people).items():
-        if hidden_number not in numbers:
-            persons.append([phrase])
-            numbers.append(hidden_number)
     figures: list[_Figure] = []
     for mentions, number in zip(persons, numbers, strict=True):
         # Each phrase about a person who is not in the original may describe somebody who is.
@@ -253,56 +248,6 @@ def _figures_of_phrases(text: Text, people: Sequence[NounValue]) -> list[_Figure
     return figures
 
 
-def _hidden_phrases(text: Text, people: Sequence[NounValue]) -> dict[int, PersonPhrase]:
-    """Return index of a person of the original -> its phrase, if `find_subjects` misses it.
-
-    One word that may name somebody else hides all persons: "a barista tilts a pitcher".
-    """
-    subjects = find_subjects(text.prompt)
-    known = () if isinstance(subjects, str) else [subject.head for subject in subjects]
-    phrases: dict[int, PersonPhrase] = {}
-    for number, (noun, _) in enumerate(people):
-        head = _first_mention(text, noun)
-        if head is None and not known and len(people) == 1:
-            head = _only_man_or_woman(text)
-        if head is None or head in known:
-            continue
-        phrase = _read_apart(text, head)
-        if phrase is not None:
-            phrases[number] = phrase
-    return phrases
-
-
-def _first_mention(text: Text, noun: str) -> int | None:
-    """Return the position of the first word that is the last word of a noun."""
-    last_word = singular(noun.lower().split()[-1])
-    for i, word in enumerate(text.bare):
-        if word == last_word and not text.silent[i]:
-            return i
-    return None
-
-
-def _only_man_or_woman(text: Text) -> int | None:
-    """Return the position of the only noun for one person, if it is a noun like "man"."""
-    heads = [i for i in range(len(text.bare)) if _may_be_somebody(text, i)]
-    if len(heads) == 1 and is_gendered_noun(text.bare[heads[0]]):
-        return heads[0]
-    return None
-
-
-def _read_apart(text: Text, head: int) -> PersonPhrase | None:
-    """Return the phrase of one person with an article, read from its clause alone."""
-    first = _start_of_clause(text, head)
-    start = text.start[first]
-    # Whether a word ends a phrase depends on the two words after it.
-    end = (*text.start, len(text.prompt))[min(head + 4, len(text.start))]
-    subjects = find_subjects(" " * start + text.prompt[start:end])
-    for subject in () if isinstance(subjects, str) else subjects:
-        if subject.head == head - first and text.low[subject.opening + first] in _ARTICLES:
-            return subject._replace(opening=subject.opening + first, head=head)
-    return None
-
-
 def _start_of_clause(text: Text, i: int) -> int:
     """Return the position of the first word of a clause, which may be "while" or "who"."""
     while not text.opens[i] and text.low[i] not in _OPENS_CLAUSE:
@@ -310,19 +255,9 @@ def _start_of_clause(text: Text, i: int) -> int:
     return i
 
 
-def _may_be_somebody(text: Text, i: int) -> bool:
-    """Return whether word i may be a noun for one person, in whatever phrase."""
-    word = text.low[i]
-    if text.silent[i] or singular(word) != word:
-        return False
-    is_unknown = not kinds(word) and word.endswith(("er", "or", "ist", "ian"))
-    return person(word) or is_gendered_noun(word) or is_unknown
-
-
 def _add_other_words(text: Text, figures: list[_Figure]) -> list[int]:
     """Add the nouns outside of phrases to the figures, and return the positions of pronouns."""
     known = {i for figure in figures for i in figure.words}
-    is_understood = not isinstance(find_subjects(text.prompt), str)
     pronouns: list[int] = []
     for i, word in enumerate(map(_without_ending, text.low)):
         if i in known or text.silent[i]:
@@ -330,27 +265,12 @@ def _add_other_words(text: Text, figures: list[_Figure]) -> list[int]:
         if is_pronoun(word):
             pronouns.append(i)
             continue
-        named = _named_again(text, figures, i)
-        if named is not None:
-            named.words.append(i)
-            continue
         is_animal = listed(singular(word), "animal")
         is_person = bool(_side_of(word)) and word not in _ADJECTIVES
-        if not is_understood:
-            is_person |= _may_be_somebody(text, i)
         if is_animal or is_person:
             is_plural = singular(word) != word
             figures.append(_Figure(text, [i], [i], is_plural=is_plural, is_animal=is_animal))
     return pronouns
-
-
-def _named_again(text: Text, figures: Sequence[_Figure], i: int) -> _Figure | None:
-    """Return the figure that noun i names again: "A girl on a swing. The little girl laughs"."""
-    if "the" not in text.low[max(text.clause_start(i), i - 3) : i]:
-        return None
-    word = _without_ending(text.low[i])
-    named = [figure for figure in figures if word in [text.low[k] for k in figure.heads]]
-    return named[0] if len(named) == 1 else None
 
 
 def _mark_described(text: Text, figures: Sequence[_Figure], stranger: _Figure) -> None:
@@ -453,10 +373,6 @@ def replace_gender(
             if new:
                 replacements.append(_replace(words, i, new))
                 is_said[number] |= gendered(new) and not is_pronoun(new)
-    for number, phrase in _hidden_phrases(words, people).items():
-        if number in sides and not is_said[number]:
-            replacements.append(_write_before(text, phrase, sides[number], attribute.rank))
-            is_said[number] = True
     return replace_all(text, replacements), is_said
 
 
@@ -469,16 +385,6 @@ def _sides_of_people(attribute: Attribute, people: Sequence[NounValue]) -> dict[
         elif value is not None:
             sides[number] = "mixed"
     return sides
-
-
-def _write_before(text: str, phrase: PersonPhrase, side: str, rank: int) -> Replacement:
-    """Write a word into the phrase of a person, where `English.find` would put it."""
-    if side not in _SIDES:
-        raise RewrittenPromptError(_NOT_UNDERSTOOD)
-    offsets = [offset for offset, word in phrase.words if rank_of(word) >= rank]
-    last, _ = phrase.words[-1]
-    place = min([*offsets, last])
-    return _with_article(text, place, place, f"{side} ")
 
 
 def _check_replaceable(figure: _Figure, side: str, figures: Sequence[_Figure]) -> None:

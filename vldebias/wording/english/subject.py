@@ -172,23 +172,7 @@ def _may_be_person(text: Text, i: int) -> bool:
     is_noun = person(word) or is_gendered_noun(word)
     if is_noun or listed(singular(word), "thing") or _has_face(text, i):
         return True
-    if _is_unknown_agent(text, i):
-        return True
     return listed(f"{text.before(i)} {singular(word)}", "person-phrase")
-
-
-def _is_unknown_agent(text: Text, i: int) -> bool:
-    """Return whether no dictionary has word i, which does something: "a speedcuber solving"."""
-    noun = text.low[i]
-    after = text.after(i)
-    is_trade = noun.endswith("ist") and _ends_phrase(text, i)  # "a mosaicist in a workshop"
-    if kinds(noun) or text.capital[i] or not (is_trade or after.endswith("ing")):
-        return False
-    # "a landcruiser racing", "a playlist": the last part is known.
-    if not noun.endswith(("er", "ist")) or any(kinds(noun[n:]) for n in range(3, len(noun) - 3)):
-        return False
-    start, _ = _extend_left(text, i)
-    return listed(text.before(start), "one-determiner")
 
 
 def _has_face(text: Text, i: int) -> bool:
@@ -810,7 +794,5 @@ def _why_not_of(text: Text, where: int, head: int) -> str:
     is_carried = listed(before, "carried") and has_listed(clause, "touches")
     if is_carried or listed(singular(before), *parts):
         return ""
-    if "for" in clause and has_listed(clause[: clause.index("for")], "picture"):
-        return ""  # "a portrait for my website of a lawyer"
     is_depiction = listed(before, "toy", "depiction")
     return _NOBODY if is_depiction or is_term or person(before) else _UNCLEAR

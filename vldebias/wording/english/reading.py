@@ -10,6 +10,7 @@ from typing import NamedTuple
 from vldebias.prompts.attribute import Attribute
 from vldebias.prompts.english.adjectives import rank_of
 from vldebias.prompts.english.words import has_gendered, is_proper, kinds, singular
+from vldebias.prompts.english.words import person as is_person
 from vldebias.prompts.prompt_set import StatedWords, append_word
 from vldebias.wording.english.context import find_rules
 from vldebias.wording.english.groups import describe, find_group, names_a_group
@@ -310,7 +311,8 @@ def _write_before(text: str, start: int, end: int, word: str) -> Replacement:
         # "Tibetan", "Miami" and "Supreme Court judge" keep their capitals.
         first_word = re.split(r"[^\w-]", text_behind)[0].lower()
         is_name = re.match(r"\w+ [A-Z][a-z]", text_behind) or is_proper(first_word)
-        if not is_name and not set(kinds(first_word)).isdisjoint("anvprx"):
+        is_word = is_person(first_word) or not set(kinds(first_word)).isdisjoint("anvprx")
+        if is_word and not is_name:
             noun_start = text_behind[0].lower()
             end += 1
     written = append_word(text_before, word)

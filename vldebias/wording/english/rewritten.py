@@ -45,7 +45,6 @@ _SIDES = ("female", "male")
 _PRONOUNS = frozenset({"she", "her", "hers", "herself", "he", "his", "him", "himself"})
 _POSSESSIVE = frozenset({"his", "her", "their", "whose"})
 _RELATIVE = frozenset({"who", "whose"})
-_ARTICLES = frozenset({"a", "an", "the"})
 _OPENS_CLAUSE = frozenset({"while", "as", "when", "where", "because", "but"}) | _RELATIVE
 # Before such a word "her" is an object, "him", and not "his".
 _NO_NOUN = frozenset({"", "the", "a", "an", "this", "these", "those", "any", "away", "off", "too"})
@@ -264,6 +263,11 @@ def _add_other_words(text: Text, figures: list[_Figure]) -> list[int]:
             continue
         if is_pronoun(word):
             pronouns.append(i)
+            continue
+        # "A girl on a swing. The girl laughs"
+        again = [f for f in figures if word in [text.low[k] for k in f.heads]]
+        if len(again) == 1 and text.before(i) == "the":
+            again[0].words.append(i)
             continue
         is_animal = listed(singular(word), "animal")
         is_person = bool(_side_of(word)) and word not in _ADJECTIVES

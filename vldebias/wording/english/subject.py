@@ -22,7 +22,6 @@ from vldebias.prompts.english.words import (
     is_proper,
     kinds,
     listed,
-    origins,
     person,
     singular,
 )
@@ -41,7 +40,6 @@ _PLACES = frozenset({"in", "at", "of", "inside", "outside", "to", "into", "from"
 _TOWARDS = frozenset({"into", "onto", "toward", "towards", "through"})
 _DEGREES = frozenset({"very", "quite", "most", "so"})
 _ARTICLES = frozenset({"a", "an", "the"})
-_COUNTS = frozenset({"two", "three", "four", "five", "six"})
 _COPULAS = frozenset({"is", "are", "was", "were"})
 _DEFINITE = frozenset({"the", "this", "that", "these", "those"})
 
@@ -208,7 +206,11 @@ def _why_nobody_else(text: Text, subject: PersonPhrase, subjects: Sequence[Perso
     if is_make or is_verb or listed(noun, "baby") or (is_next_sentence and listed(noun, "thing")):
         return _NOBODY
     if _is_further_tag(text, subject):
-        return _why_not_further_tag(text, subject, subjects[0])
+        # "investigator photographing footprints, officer holding the tape"
+        is_like_first = not listed(text.low[subjects[0].opening], "determiner")
+        if is_like_first and _is_in_clause(text, head) and not subject.named:
+            return ""
+        return _NOBODY if subject.named else _UNCLEAR
     nouns = [singular(text.low[earlier.head]) for earlier in subjects]
     return _why_not_again(text, subject, noun in nouns, is_next_sentence)
 
@@ -231,17 +233,6 @@ def _is_further_tag(text: Text, subject: PersonPhrase) -> bool:
     """Return whether a phrase has no determiner, and no word joins it to the one before it."""
     is_bare = not subject.plural and not listed(text.low[subject.opening], "determiner")
     return is_bare and not listed(text.before(subject.opening), "joins")
-
-
-def _why_not_further_tag(text: Text, subject: PersonPhrase, first: PersonPhrase) -> str:
-    """Return why a tag after other persons names none: "a pilot, clouds, sky runner"."""
-    is_in_clause = _is_in_clause(text, subject.head)
-    is_early = sum(text.opens[1 : subject.opening + 1]) < 2
-    if subject.named or not (is_early or is_in_clause):
-        return _NOBODY
-    # "investigator photographing footprints, officer holding the tape"
-    is_like_first = not listed(text.low[first.opening], "determiner")
-    return "" if is_like_first and is_in_clause else _UNCLEAR
 
 
 # ---- the phrase of a person
@@ -325,7 +316,12 @@ def _is_head(text: Text, i: int, plural: bool) -> bool:
     rest = text.after(i + 1)
     if _shows_body(text, i):
         return True
-    if i and text.low[i - 1] in _COUNTS and not plural and not is_gendered_noun(text.bare[i]):
+    if (
+        i
+        and listed(text.low[i - 1], "number-word")
+        and not plural
+        and not is_gendered_noun(text.bare[i])
+    ):
         return False  # "two passenger trains"
     if _ends_with_head(after, rest):
         return plural or "a" not in kinds(text.low[i]) or not _may_be_adjective(text, i)
@@ -539,19 +535,16 @@ def _place_of_value(
         return first_noun
     # An adjective before several nouns may belong to the first: "a small business owner".
     is_of_person = [
-        listed(word, "age", "style-adjective", "of-character")
-        or word.endswith("-old")
-        or gendered(word)
+        listed(word, "age", "style-adjective", "of-character") or word.endswith("-old")
         for word in text.low[start:first_noun]
     ]
     if is_of_person[-1] or person(text.low[first_noun]):
         return first_noun
-    place = start
-    while is_of_person[place - start] or text.low[place] in _DEGREES:
-        place += 1
+    described = text.low[first_noun - 1]
+    # The last adjective is none of a person, so that the search ends before the noun.
+    place = start + is_of_person.index(False)
     if text.low[place] == "and":
         place = start  # "a fierce and unkempt goblin warrior"
-    described = text.low[first_noun - 1]
     is_adjective = adjective(described) and set(classes(described)).isdisjoint("no")
     # Without a determiner "Negro leagues shortstop" may begin with a name.
     is_sure = has_determiner or is_proper(described) or is_adjective
@@ -572,20 +565,8 @@ def _is_part_of_noun(text: Text, start: int, head: str) -> bool:
         return True  # "a wooden toy maker"
     if _is_compound(text.before(start - 1), word):
         return True  # "a red cross | nurse"
-    if text.capital[start] and _opens_name(text, start - 1):
-        return True
     is_gerund = word.endswith("ing") and "n" in kinds(word) and text.low[start] == head
     return is_gerund and listed(singular(head), "gerund-head")  # "swimming coach"
-
-
-def _opens_name(text: Text, i: int) -> bool:
-    """Return whether word i and the capitalized one after it are a name: "Red Cross"."""
-    word = text.low[i]
-    if listed(word, "place-adjective") and text.words[i + 1].istitle():
-        return True  # "New York"
-    # Not the first word of a sentence, nor "Japanese American".
-    is_name = not text.sentence[i] and word not in origins() and not listed(word, "origin")
-    return is_name and text.capital[i]
 
 
 def _is_description(word: str) -> bool:
@@ -682,9 +663,8 @@ def _is_tag_of_style(text: Text, start: int, i: int) -> bool:
     """Return whether a tag may be about the picture instead of a person: "oil, master"."""
     noun = singular(text.bare[i])
     clauses_before = sum(text.opens[1 : start + 1])
-    if listed(noun, "style-tag") and (clauses_before or start == i):
-        return True
-    if clauses_before and listed(noun, "art-tag"):
+    is_style = listed(noun, "style-tag") and (clauses_before or start == i)
+    if is_style or (clauses_before and listed(noun, "art-tag")):
         return True
     # A late tag needs words that describe a person: "a lake, fog, elderly fisher".
     words = text.low[start:i]

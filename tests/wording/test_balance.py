@@ -25,7 +25,7 @@ from vldebias.wording import Balancer, balance_prompts
 SPEC = yaml.safe_load((Path(__file__).parent / "balance_spec.yaml").read_text(encoding="utf-8"))
 LABELLED = Path(__file__).parent / "labelled.jsonl"
 ALONE = []
-for kind in ("stated", "named", "none", "mixed", "context", "other"):
+for kind in ("stated", "named", "none", "mixed", "context", "unclear", "other"):
     ALONE += [(kind, prompt) for prompt in SPEC[kind]]
 FIRST = {"gender": "female", "age": "old", "race": "Asian", "skin-tone": "dark"}
 ATTRIBUTES = []
@@ -56,6 +56,7 @@ def test_in_doubt_a_prompt_is_left_unchanged(kind, prompt):
 _NOBODY = {"no person", "not understood", "group", "pronoun"}
 _NOT_READ = ("Dutch", "Polish", "Greek", "Thai", "Hebrew", "Hindi")
 _REASONS = {
+    "unclear": {"no person", "not understood", "named"},
     "stated": {"stated"},
     "named": {"named", *_NOBODY},  # a name alone is no noun for a person
     "none": {"named", *_NOBODY},

@@ -774,5 +774,7 @@ def _why_not_of(text: Text, where: int, head: int) -> str:
     is_carried = listed(before, "carried") and has_listed(clause, "touches")
     if is_carried or listed(singular(before), *parts):
         return ""
+    if "for" in clause and has_listed(clause[: clause.index("for")], "picture"):
+        return ""  # "a portrait for my website of a lawyer"
     is_depiction = listed(before, "toy", "depiction")
     return _NOBODY if is_depiction or is_term or person(before) else _UNCLEAR

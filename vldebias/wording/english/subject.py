@@ -349,7 +349,8 @@ def _may_be_adjective(text: Text, i: int) -> bool:
 
 def _is_of_work(after: str, rest: str) -> bool:
     """Return whether a work follows a noun: "a child drawing", not "a child drawing a cat"."""
-    has_object = listed(rest, "determiner") or "a" in kinds(rest) or rest == "at"
+    is_adjective = "a" in kinds(rest) and not listed(rest, *STOPS)
+    has_object = listed(rest, "determiner") or is_adjective or rest == "at"
     return listed(after, "made") and not has_object
 
 

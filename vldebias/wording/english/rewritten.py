@@ -292,7 +292,7 @@ def _mark_described(text: Text, figures: Sequence[_Figure], stranger: _Figure) -
             figure.is_certain = False
 
 
-def _referents(text: Text, figures: Sequence[_Figure], i: int) -> list[_Figure]:
+def _referents(text: Text, figures: Sequence[_Figure], i: int) -> Sequence[_Figure]:
     """Return the figures to whom pronoun i may refer."""
     figures = [figure for figure in figures if figure.can_be(_side_of(text.low[i]))]
     earlier = [figure for figure in figures if figure.first < i]
@@ -301,13 +301,17 @@ def _referents(text: Text, figures: Sequence[_Figure], i: int) -> list[_Figure]:
     is_object = text.low[i] in ("him", "her") and not text.after(i)
     if not is_object:
         earlier = _figures_of_clause(text, earlier, i) or earlier
-    # Pronouns refer less often to animals and relatives, unless only these are in the sentence: "A
-    # guard yawns. A mother stops with her son, and he waves".
-    earlier = [figure for figure in earlier if not figure.is_animal] or earlier
-    main = [figure for figure in earlier if not figure.is_possessed]
-    near = [figure for figure in earlier if text.is_same_sentence(figure.last_mention(i), i)]
+    return _main_figures(text, earlier, i)
+
+
+def _main_figures(text: Text, figures: Sequence[_Figure], i: int) -> Sequence[_Figure]:
+    """Return the figures without animals and relatives, to whom pronouns refer less often."""
+    people = [figure for figure in figures if not figure.is_animal] or figures
+    main = [figure for figure in people if not figure.is_possessed]
+    # "A guard yawns. A mother stops with her son, and he waves": only the son is near.
+    near = [figure for figure in people if text.is_same_sentence(figure.last_mention(i), i)]
     is_of_relative = bool(near) and all(figure.is_possessed for figure in near)
-    return main if main and not is_of_relative else earlier
+    return people if is_of_relative or not main else main
 
 
 def _figures_of_clause(text: Text, figures: Sequence[_Figure], i: int) -> list[_Figure]:

@@ -101,8 +101,9 @@ def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
         if isinstance(subject, PersonPhrase):
             if is_named(text, names, subject.opening, i):
                 subject = subject._replace(named=True)
-            why_name = "" if subject.named else _why_name(text, i)
-            reason = why_name or _why_nobody_else(text, subject, subjects)
+            reason = "" if subject.named else _why_name(text, i)
+            if subjects and not reason:
+                reason = _why_nobody_else(text, subject, subjects)
             if not reason:
                 subjects.append(subject)
                 # "a Black nurse and a patient": what describes the nurse names nobody.
@@ -196,7 +197,7 @@ def _why_nobody_else(text: Text, subject: PersonPhrase, subjects: Sequence[Perso
     It may name somebody again, "a nurse at a desk. The nurse smiles"; or a make, "a pilot in a
     Spitfire"; or a baby, whose gender a picture does not show.
     """
-    if not subjects or _is_object_in_brackets(text, subject.opening):
+    if _is_object_in_brackets(text, subject.opening):
         return ""
     head = subject.head
     noun = singular(text.low[head])
@@ -536,7 +537,8 @@ def _place_of_value(
         return first_noun
     # An adjective before several nouns may belong to the first: "a small business owner".
     is_of_person = [
-        listed(word, "age", "style-adjective", "of-character") or word.endswith("-old")
+        listed(word, "age", "style-adjective", "of-character")
+        or word.endswith(("-old", "-looking"))
         for word in text.low[start:first_noun]
     ]
     if is_of_person[-1] or person(text.low[first_noun]):

@@ -25,7 +25,7 @@ from vldebias.wording import Balancer, balance_prompts
 SPEC = yaml.safe_load((Path(__file__).parent / "balance_spec.yaml").read_text(encoding="utf-8"))
 LABELLED = Path(__file__).parent / "labelled.jsonl"
 ALONE = []
-for kind in ("stated", "named", "none", "mixed", "context", "other"):
+for kind in ("stated", "named", "none", "mixed", "context", "unclear", "other"):
     ALONE += [(kind, prompt) for prompt in SPEC[kind]]
 FIRST = {"gender": "female", "age": "old", "race": "Asian", "skin-tone": "dark"}
 ATTRIBUTES = []
@@ -56,6 +56,7 @@ def test_in_doubt_a_prompt_is_left_unchanged(kind, prompt):
 _NOBODY = {"no person", "not understood", "group", "pronoun"}
 _NOT_READ = ("Dutch", "Polish", "Greek", "Thai", "Hebrew", "Hindi")
 _REASONS = {
+    "unclear": {"no person", "not understood", "named"},
     "stated": {"stated"},
     "named": {"named", *_NOBODY},  # a name alone is no noun for a person
     "none": {"named", *_NOBODY},
@@ -564,6 +565,13 @@ def test_a_prompt_in_capitals_stays_in_capitals() -> None:
         ("a driver's mate with a crate", "a female driver's mate with a crate"),
         ("a nurse's patient in a bed", "a nurse's female patient in a bed"),
         ("an old deep-sea salvage diver", "an old female deep-sea salvage diver"),
+        ("a kind doctor", "a kind female doctor"),
+        ("a kind kindergarten teacher", "a kind female kindergarten teacher"),
+        ("a very tall basketball referee", "a very tall female basketball referee"),
+        ("a cross supervisor", "a cross female supervisor"),
+        ("a cross country runner", "a female cross country runner"),
+        ("a red cross nurse", "a female red cross nurse"),
+        ("a young urban planner", "a young female urban planner"),
         ("a 35-year-old data analyst", "a 35-year-old female data analyst"),
         ("an air traffic controller yawning", "a female air traffic controller yawning"),
         ("ink, 16-bit, baker leaning on a bench", "ink, 16-bit, female baker leaning on a bench"),

@@ -62,6 +62,8 @@ def test_shares_hold_over_the_persons_of_many_images(share, size):
         ("children in the mud", "children, both girls and boys, in the mud"),
         ("doctors and nurses in a hall", "doctors and nurses, both women and men, in a hall"),
         ("nurses and dogs in a hall", "nurses, both women and men, and dogs in a hall"),
+        ("Porters and Bearers on ice", "Porters and Bearers, both women and men, on ice"),
+        ("guards and fishermen", "guards, both women and men, and fishermen"),
         ("twenty dancers", "twenty dancers, both women and men"),
         ("a photo of (doctors:1.2)", "a photo of (doctors, both women and men:1.2)"),
         ("LAWYERS IN A COURT", "LAWYERS, BOTH WOMEN AND MEN, IN A COURT"),
@@ -84,6 +86,8 @@ def test_an_uncounted_group_shows_both(prompt, result):
         "a crowd of commuters",
         "an audience in a theatre",
         "twins on a swing",
+        "cooks and dishwashers in a kitchen",
+        "farmers and threshers at harvest",
     ],
 )
 def test_couples_families_and_crowds_are_left_unchanged(prompt):

@@ -142,24 +142,7 @@ OTHER_PEOPLE = [
 ]
 
 
-# A word that may name somebody else, "pitcher", hides the persons from a reading of the whole text.
-HIDDEN = [
-    (
-        "barista pouring latte art",
-        "A barista in rolled-up sleeves tilts a steel pitcher, his gaze on the coffee.",
-        "A female barista in rolled-up sleeves tilts a steel pitcher, her gaze on the coffee.",
-        "A male barista in rolled-up sleeves tilts a steel pitcher, his gaze on the coffee.",
-    ),
-    (
-        "kindergarten teacher",
-        "A young woman holds a book, her face animated. A half circle of children leans in.",
-        "A young woman holds a book, her face animated. A half circle of children leans in.",
-        "A young man holds a book, his face animated. A half circle of children leans in.",
-    ),
-]
-
-
-@pytest.mark.parametrize(("original", "rewritten", "female", "male"), OTHER_PEOPLE + HIDDEN)
+@pytest.mark.parametrize(("original", "rewritten", "female", "male"), OTHER_PEOPLE)
 def test_only_the_person_of_the_original_changes(original, rewritten, female, male):
     out = balance_prompts([rewritten] * 2, "gender", original=[original] * 2, seed=0)
     assert dict(zip(out.values, out.prompts, strict=True)) == {"female": female, "male": male}
@@ -197,12 +180,20 @@ def test_each_person_keeps_the_own_value():
         ("a clerk", "A clerk helps a guest who smiles at him.", "rewritten: not understood"),
         ("a clerk", "A clerk kneels before a guest, his head low.", "rewritten: not understood"),
         ("a clerk", "A woman in a coat, a clerk, at a desk.", "rewritten: not understood"),
+        ("a mechanic", "mechanic, young woman, garage", "rewritten: not understood"),
+        ("a nurse", "nurse, old man, hospital bed", "rewritten: not understood"),
         ("an agent", "A portrait of an agent, capturing a man.", "rewritten: not understood"),
         ("a cook", "A cook. A mother sits with her son, and he eats.", "rewritten: not understood"),
         ("two cooks", "Two cooks; one wipes his brow.", "rewritten: not understood"),
         ("a clerk", "A clerk hands a pitcher to a vlogger, his hair wet.", "rewritten: not"),
         ("a vet with an owner", "A vet waves at a plumber.", "rewritten: not understood"),
         ("a welder", "A man tilts a pitcher beside a climber.", "rewritten: not understood"),
+        # "pitcher" may name somebody else.
+        (
+            "a barista",
+            "A barista tilts a steel pitcher, his gaze low.",
+            "rewritten: not understood",
+        ),
         ("a barber", "A barber strokes his beard.", "rewritten: beard"),
         ("a barber", "A barber with a beard trimmer.", "rewritten: beard"),
         ("a chef", "A chef in his or her kitchen.", "rewritten: not understood"),

@@ -42,13 +42,6 @@ def _looks_on(scene: Scene) -> bool:
     return scene.has_role("observer") and not scene.is_set_before(1950)
 
 
-def _has_women_too(scene: Scene) -> bool:
-    """Return whether women are known to have fought too, as in "a Soviet sniper"."""
-    if scene.year == 1936 and "militia" in scene.text.bare:
-        return True  # in the Spanish Civil War
-    return scene.has("women-too")
-
-
 # ---- historical time and place
 
 
@@ -229,8 +222,8 @@ _PRETENDED = (_has(*_FICTION),)
 _SHOWN = (_is_shown,)
 _SEEN = (_is_shown, _looks_on)
 _OBSERVED = (_is_shown, _role("observer"))
-_IN_ARMS = (_is_shown, _has_women_too)
-_IN_ARMS_SEEN = (_is_shown, _has_women_too, _looks_on)
+_IN_ARMS = (_is_shown, _has("women-too"))
+_IN_ARMS_SEEN = (_is_shown, _has("women-too"), _looks_on)
 _TREATED = (_role("treats", "staff-of-age", "works-with-age"),)
 _WAR_OF_VETERANS = ("veteran-war", "war", "war-site")  # wars from fifty years ago or more
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from functools import cache
 
-from vldebias.prompts.english.words import has_listed, listed, lists, person, singular
-from vldebias.wording.english.subject import PersonPhrase
+from vldebias.prompts.english.words import has_listed, kinds, listed, lists, person, singular
+from vldebias.wording.english.subject import PersonPhrase, is_agent, is_gendered_noun
 from vldebias.wording.groups import Group
 
 _COLLECTIVE_SIZES = {"pair": 2, "duo": 2, "trio": 3, "quartet": 4, "quintet": 5, "both": 2}
@@ -21,7 +21,7 @@ _MANY = re.compile(
 _ORDER_OF_NOUNS = ("women", "girls", "men", "boys")
 _ADULTS = {"female": ("woman", "women"), "male": ("man", "men")}
 _YOUTHS = {"female": ("girl", "girls"), "male": ("boy", "boys")}
-_NEXT_NOUN = re.compile(r"\s+(?:and|or|&)\s+([a-z-]+)")
+_NEXT_NOUN = re.compile(r"\s+(?:and|or|&)\s+([a-z-]+)", re.IGNORECASE)
 _BEFORE = 60  # number of characters before a noun to search for a number
 
 
@@ -40,13 +40,17 @@ def find_group(prompt: str, subject: PersonPhrase) -> Group | None:
         return None
     size = _size(before)
     end = subject.end
+    mixes = not is_left_unchanged and not _MANY.search(before)
     if not size:
         # The description follows the last of several nouns: "doctors and nurses in a hallway".
-        following = _NEXT_NOUN.match(prompt, end)
-        while following and person(following[1]) and singular(following[1]) != following[1]:
+        while following := _NEXT_NOUN.match(prompt, end):
+            next_noun = following[1].lower()
+            if singular(next_noun) == next_noun or not person(next_noun):
+                # The next noun may be a machine or a person, as in "cooks and dishwashers".
+                is_known = bool(kinds(next_noun)) or is_gendered_noun(next_noun)
+                mixes &= is_known and not is_agent(singular(next_noun))
+                break
             end = following.end()
-            following = _NEXT_NOUN.match(prompt, end)
-    mixes = not is_left_unchanged and not _MANY.search(before)
     return Group(end, size, listed(word, "young"), mixes)
 
 
@@ -55,7 +59,7 @@ def _size(before: str) -> int | None:
     clause = re.split(r"[,.;:!?|\n]", before)[-1]
     clause = re.sub(r"(?:\s+(?:of|the|these|those))+\s*$", "", clause)  # "a pair of", "five of the"
     *_, earlier, previous, number = ["", "", "", *re.findall(r"[\w'-]+", clause)]
-    if number.isdigit() and previous[:1].isupper():
+    if number.isdigit() and previous[:1].isupper() and previous != "The":
         return None  # "Apollo 11"
     number = number.lower()
     previous = previous.lower()

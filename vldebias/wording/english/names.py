@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import cache
 
@@ -19,9 +18,6 @@ from vldebias.prompts.english.words import (
 )
 from vldebias.wording.english.facts import names_of_history
 from vldebias.wording.english.text import Text
-
-# "14th", "1870s"
-_NUMBER = re.compile(r"\d+(?:st|nd|rd|th|s)?")
 
 
 def find_names(text: Text) -> list[tuple[int, int]]:
@@ -180,21 +176,21 @@ def _is_same_person(text: Text, first: int, stop: int, opening: int, i: int) -> 
 
     Examples are "Ella Fitzgerald, a singer", "a singer called Ella", but not "a nurse with Obama".
     """
-    before = _word_before_name(text, first)
+    before = text.before(first)
     if text.credited[first] or listed(before, "elsewhere"):
         return False
     if first > i:
         return _names_person_before(text, first, stop, i)
     if not has_listed(text.low[stop:i], *STOPS):
         # It is the person's name unless it modifies the noun, as in "a Ford driver".
-        return not text.after(stop - 1) or text.opens[first]
+        return not text.after(stop - 1) or not listed(text.before(first), "determiner")
     link = text.before(opening)
     return not link or link == "the" or text.low[opening] == "the" or listed(link, "is-also")
 
 
 def _names_person_before(text: Text, first: int, stop: int, i: int) -> bool:
     """Return whether a name that follows word i is the name of the person at word i."""
-    before = _word_before_name(text, first)
+    before = text.before(first)
     after = text.after(stop - 1)
     if text.clause_start(first) == i + 1 and not before and not after:
         return True  # "a soldier, Sergeant Anna Smith"
@@ -202,15 +198,3 @@ def _names_person_before(text: Text, first: int, stop: int, i: int) -> bool:
         return listed(after, *STOPS) or not after or "n" not in kinds(after)
     is_also = before in ("as", "like") or listed(before, "is-also")
     return is_also and True not in text.opens[i + 1 : first + 1]
-
-
-def _word_before_name(text: Text, first: int) -> str:
-    """Return the word before a name and its modifiers: "in" in "in medieval New France"."""
-    before = text.before(first)
-    while before:
-        is_time = listed(before, "time-of-place") or _NUMBER.fullmatch(before)
-        if not text.capital[first - 1] and not is_time:
-            break
-        first -= 1
-        before = text.before(first)
-    return before

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from vldebias.prompts.attribute import Attribute
 from vldebias.prompts.english.adjectives import rank_of
-from vldebias.prompts.english.words import has_gendered, is_proper, singular
+from vldebias.prompts.english.words import has_gendered, is_proper, kinds, singular
+from vldebias.prompts.english.words import person as is_person
 from vldebias.prompts.prompt_set import StatedWords, append_word
 from vldebias.wording.english.context import find_rules
 from vldebias.wording.english.groups import describe, find_group, names_a_group
@@ -294,7 +295,7 @@ def _write_before(text: str, start: int, end: int, word: str) -> Replacement:
     """Return a replacement that inserts a word before a noun and adjusts the article.
 
     The word takes over the capitalization of the placeholder that it replaces: {gender}, {Gender}
-    or {GENDER}. At the start of a text, it takes over the noun's capital letter.
+    or {GENDER}. At the start of a sentence, it takes over the noun's capital letter.
     """
     letters = text[start:end].strip("{ }")
     if len(letters) > 1 and letters.isupper():
@@ -305,9 +306,13 @@ def _write_before(text: str, start: int, end: int, word: str) -> Replacement:
     text_behind = text[end:].lstrip()
     end = len(text) - len(text_behind)
     noun_start = ""
-    if not text_before.strip() and re.match(r"[A-Z][a-z]", text_behind):
+    if re.search(r"(?:^|[.!?\n])\s*$", text_before) and re.match(r"[A-Z][a-z]", text_behind):
         word = word[0].upper() + word[1:]
-        if not is_proper(text_behind.split()[0].lower()):  # "Tibetan" keeps its capital
+        # "Tibetan", "Miami" and "Supreme Court judge" keep their capitals.
+        first_word = re.split(r"[^\w-]", text_behind)[0].lower()
+        is_name = re.match(r"\w+ [A-Z][a-z]", text_behind) or is_proper(first_word)
+        is_word = is_person(first_word) or not set(kinds(first_word)).isdisjoint("anvprx")
+        if is_word and not is_name:
             noun_start = text_behind[0].lower()
             end += 1
     written = append_word(text_before, word)

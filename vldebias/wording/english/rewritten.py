@@ -22,7 +22,6 @@ from vldebias.prompts.english.words import (
     has_listed,
     kinds,
     listed,
-    person,
     read_lists,
     singular,
 )
@@ -30,7 +29,7 @@ from vldebias.prompts.prompt_set import append_word
 from vldebias.wording.english.names import find_names
 from vldebias.wording.english.scene import AGE_BEFORE_NOUN, AGE_BEHIND
 from vldebias.wording.english.statements import group_mentions
-from vldebias.wording.english.subject import PersonPhrase, find_subjects, is_gendered_noun
+from vldebias.wording.english.subject import PersonPhrase, find_subjects
 from vldebias.wording.english.text import Text, read_text
 from vldebias.wording.language import (
     NounValue,
@@ -46,7 +45,6 @@ _SIDES = ("female", "male")
 _PRONOUNS = frozenset({"she", "her", "hers", "herself", "he", "his", "him", "himself"})
 _POSSESSIVE = frozenset({"his", "her", "their", "whose"})
 _RELATIVE = frozenset({"who", "whose"})
-_ARTICLES = frozenset({"a", "an", "the"})
 _OPENS_CLAUSE = frozenset({"while", "as", "when", "where", "because", "but"}) | _RELATIVE
 # Before one of these words, "her" is an object pronoun ("him" rather than "his").
 _NO_NOUN = frozenset({"", "the", "a", "an", "this", "these", "those", "any", "away", "off", "too"})
@@ -238,10 +236,6 @@ def _figures_of_phrases(text: Text, people: Sequence[NounValue]) -> list[_Figure
     subjects = find_subjects(text.prompt)
     persons = [] if isinstance(subjects, str) else group_mentions(text, subjects)
     numbers = match(text, persons, people)
-    for hidden_number, phrase in _hidden_phrases(text, people).items():
-        if hidden_number not in numbers:
-            persons.append([phrase])
-            numbers.append(hidden_number)
     figures: list[_Figure] = []
     for mentions, number in zip(persons, numbers, strict=True):
         # Each phrase for a person who is not in the original may describe someone who is.
@@ -253,56 +247,6 @@ def _figures_of_phrases(text: Text, people: Sequence[NounValue]) -> list[_Figure
     return figures
 
 
-def _hidden_phrases(text: Text, people: Sequence[NounValue]) -> dict[int, PersonPhrase]:
-    """Map people in the original, by index, to phrases that `find_subjects` does not find.
-
-    It finds nobody if a word may refer to an additional person, as in "a barista tilts a pitcher".
-    """
-    subjects = find_subjects(text.prompt)
-    known = () if isinstance(subjects, str) else [subject.head for subject in subjects]
-    phrases: dict[int, PersonPhrase] = {}
-    for number, (noun, _) in enumerate(people):
-        head = _first_mention(text, noun)
-        if head is None and not known and len(people) == 1:
-            head = _only_man_or_woman(text)
-        if head is None or head in known:
-            continue
-        phrase = _read_apart(text, head)
-        if phrase is not None:
-            phrases[number] = phrase
-    return phrases
-
-
-def _first_mention(text: Text, noun: str) -> int | None:
-    """Return the position of the first occurrence of a noun's last word."""
-    last_word = singular(noun.lower().split()[-1])
-    for i, word in enumerate(text.bare):
-        if word == last_word and not text.silent[i]:
-            return i
-    return None
-
-
-def _only_man_or_woman(text: Text) -> int | None:
-    """Return the position of the only noun for a person if it is gendered, like "man"."""
-    heads = [i for i in range(len(text.bare)) if _may_be_somebody(text, i)]
-    if len(heads) == 1 and is_gendered_noun(text.bare[heads[0]]):
-        return heads[0]
-    return None
-
-
-def _read_apart(text: Text, head: int) -> PersonPhrase | None:
-    """Return a noun phrase that starts with an article, based only on the words in its clause."""
-    first = _start_of_clause(text, head)
-    start = text.start[first]
-    # Whether a word ends a phrase depends on the two words after it.
-    end = (*text.start, len(text.prompt))[min(head + 4, len(text.start))]
-    subjects = find_subjects(" " * start + text.prompt[start:end])
-    for subject in () if isinstance(subjects, str) else subjects:
-        if subject.head == head - first and text.low[subject.opening + first] in _ARTICLES:
-            return subject._replace(opening=subject.opening + first, head=head)
-    return None
-
-
 def _start_of_clause(text: Text, i: int) -> int:
     """Return the position of the first word in the clause of word i, such as "while" or "who"."""
     while not text.opens[i] and text.low[i] not in _OPENS_CLAUSE:
@@ -310,19 +254,9 @@ def _start_of_clause(text: Text, i: int) -> int:
     return i
 
 
-def _may_be_somebody(text: Text, i: int) -> bool:
-    """Return whether word i may be a noun for one person, regardless of its context."""
-    word = text.low[i]
-    if text.silent[i] or singular(word) != word:
-        return False
-    is_unknown = not kinds(word) and word.endswith(("er", "or", "ist", "ian"))
-    return person(word) or is_gendered_noun(word) or is_unknown
-
-
 def _add_other_words(text: Text, figures: list[_Figure]) -> list[int]:
     """Add nouns outside of noun phrases to the figures, and return the positions of pronouns."""
     known = {i for figure in figures for i in figure.words}
-    is_understood = not isinstance(find_subjects(text.prompt), str)
     pronouns: list[int] = []
     for i, word in enumerate(map(_without_ending, text.low)):
         if i in known or text.silent[i]:
@@ -330,34 +264,25 @@ def _add_other_words(text: Text, figures: list[_Figure]) -> list[int]:
         if is_pronoun(word):
             pronouns.append(i)
             continue
-        named = _named_again(text, figures, i)
-        if named is not None:
-            named.words.append(i)
+        # "A girl on a swing. The girl laughs"
+        again = [f for f in figures if word in [text.low[k] for k in f.heads]]
+        if len(again) == 1 and text.before(i) == "the":
+            again[0].words.append(i)
             continue
         is_animal = listed(singular(word), "animal")
         is_person = bool(_side_of(word)) and word not in _ADJECTIVES
-        if not is_understood:
-            is_person |= _may_be_somebody(text, i)
         if is_animal or is_person:
             is_plural = singular(word) != word
             figures.append(_Figure(text, [i], [i], is_plural=is_plural, is_animal=is_animal))
     return pronouns
 
 
-def _named_again(text: Text, figures: Sequence[_Figure], i: int) -> _Figure | None:
-    """Return the figure that noun i refers back to: "A girl on a swing. The little girl laughs"."""
-    if "the" not in text.low[max(text.clause_start(i), i - 3) : i]:
-        return None
-    word = _without_ending(text.low[i])
-    named = [figure for figure in figures if word in [text.low[k] for k in figure.heads]]
-    return named[0] if len(named) == 1 else None
-
-
 def _mark_described(text: Text, figures: Sequence[_Figure], stranger: _Figure) -> None:
     """Mark figures as uncertain if the phrase for an unmatched person may describe them."""
-    # "capturing a man", "the optician is a young man", "the optician, a man"
+    # "capturing a man", "the optician is a young man", "the optician, a man", "cook, young man"
     before = text.low[max(0, stranger.first - 2) : stranger.first]
-    is_shown = not _SHOWS.isdisjoint(before) or text.opens[stranger.first]
+    opening = text.low[text.clause_start(stranger.first) : stranger.first]
+    is_shown = not _SHOWS.isdisjoint(before) or all(map(adjective, opening))
     for figure in figures:
         # "a woman in a coat, a clerk,"
         is_clause = text.opens[figure.first] and text.opens[max(figure.heads) + 1]
@@ -367,7 +292,7 @@ def _mark_described(text: Text, figures: Sequence[_Figure], stranger: _Figure) -
             figure.is_certain = False
 
 
-def _referents(text: Text, figures: Sequence[_Figure], i: int) -> list[_Figure]:
+def _referents(text: Text, figures: Sequence[_Figure], i: int) -> Sequence[_Figure]:
     """Return the figures to which pronoun i may refer."""
     figures = [figure for figure in figures if figure.can_be(_side_of(text.low[i]))]
     earlier = [figure for figure in figures if figure.first < i]
@@ -376,13 +301,17 @@ def _referents(text: Text, figures: Sequence[_Figure], i: int) -> list[_Figure]:
     is_object = text.low[i] in ("him", "her") and not text.after(i)
     if not is_object:
         earlier = _figures_of_clause(text, earlier, i) or earlier
-    # Pronouns rarely refer to animals or relatives unless the sentence mentions nobody else: "A
-    # guard yawns. A mother stops with her son, and he waves".
-    earlier = [figure for figure in earlier if not figure.is_animal] or earlier
-    main = [figure for figure in earlier if not figure.is_possessed]
-    near = [figure for figure in earlier if text.is_same_sentence(figure.last_mention(i), i)]
+    return _main_figures(text, earlier, i)
+
+
+def _main_figures(text: Text, figures: Sequence[_Figure], i: int) -> Sequence[_Figure]:
+    """Return the figures that pronoun i most likely refers to, rather than animals or relatives."""
+    people = [figure for figure in figures if not figure.is_animal] or figures
+    main = [figure for figure in people if not figure.is_possessed]
+    # In "A guard yawns. A mother stops with her son, and he waves", only the son is near.
+    near = [figure for figure in people if text.is_same_sentence(figure.last_mention(i), i)]
     is_of_relative = bool(near) and all(figure.is_possessed for figure in near)
-    return main if main and not is_of_relative else earlier
+    return people if is_of_relative or not main else main
 
 
 def _figures_of_clause(text: Text, figures: Sequence[_Figure], i: int) -> list[_Figure]:
@@ -452,10 +381,6 @@ def replace_gender(
             if new:
                 replacements.append(_replace(words, i, new))
                 is_said[number] |= gendered(new) and not is_pronoun(new)
-    for number, phrase in _hidden_phrases(words, people).items():
-        if number in sides and not is_said[number]:
-            replacements.append(_write_before(text, phrase, sides[number], attribute.rank))
-            is_said[number] = True
     return replace_all(text, replacements), is_said
 
 
@@ -468,16 +393,6 @@ def _sides_of_people(attribute: Attribute, people: Sequence[NounValue]) -> dict[
         elif value is not None:
             sides[number] = "mixed"
     return sides
-
-
-def _write_before(text: str, phrase: PersonPhrase, side: str, rank: int) -> Replacement:
-    """Insert a word into a person's noun phrase where `English.find` would insert it."""
-    if side not in _SIDES:
-        raise RewrittenPromptError(_NOT_UNDERSTOOD)
-    offsets = [offset for offset, word in phrase.words if rank_of(word) >= rank]
-    last, _ = phrase.words[-1]
-    place = min([*offsets, last])
-    return _with_article(text, place, place, f"{side} ")
 
 
 def _check_replaceable(figure: _Figure, side: str, figures: Sequence[_Figure]) -> None:

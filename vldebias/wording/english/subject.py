@@ -19,9 +19,9 @@ from vldebias.prompts.english.words import (
     gendered,
     has_gendered_ending,
     has_listed,
+    is_proper,
     kinds,
     listed,
-    origins,
     person,
     singular,
 )
@@ -38,6 +38,7 @@ _NOBODY = "no person"
 _UNCLEAR = "not understood"
 _PLACES = frozenset({"in", "at", "of", "inside", "outside", "to", "into", "from", "near"})
 _TOWARDS = frozenset({"into", "onto", "toward", "towards", "through"})
+_DEGREES = frozenset({"very", "quite", "most", "so"})
 _ARTICLES = frozenset({"a", "an", "the"})
 _COPULAS = frozenset({"is", "are", "was", "were"})
 _DEFINITE = frozenset({"the", "this", "that", "these", "those"})
@@ -100,15 +101,18 @@ def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
         if isinstance(subject, PersonPhrase):
             if is_named(text, names, subject.opening, i):
                 subject = subject._replace(named=True)
-            reason = _why_nobody_else(text, subject, subjects)
+            reason = "" if subject.named else _why_name(text, i)
+            if subjects and not reason:
+                reason = _why_nobody_else(text, subject, subjects)
             if not reason:
                 subjects.append(subject)
                 # In "a Black nurse and a patient", "Black" is not the name of the patient.
                 names = [name for name in names if not subject.opening <= name[0] <= subject.head]
         else:
             reason = subject
-        if reason == _UNCLEAR and not is_gendered_noun(text.bare[i]):
-            is_unclear = True
+        is_overlapping = len(subjects) > 1 and subjects[-1].start < subjects[-2].end
+        if is_overlapping or (reason == _UNCLEAR and not is_gendered_noun(text.bare[i])):
+            is_unclear = True  # "an elder general" is one person
     heads = {subject.head for subject in subjects}
     if is_unclear or (subjects and _has_unknown_person(text, heads)):
         return _UNCLEAR
@@ -123,8 +127,10 @@ def _has_unknown_person(text: Text, heads: Collection[int]) -> bool:
     `heads` contains the positions of the nouns of known people.
     """
     for i, noun in enumerate(text.low):
+        if text.before(i) == "another" and noun != text.bare[i] and person(text.bare[i]):
+            return True  # "folds another person's shirt"
         is_known = person(noun) or gendered(noun) or listed(noun, *STOPS, "thing")
-        if text.silent[i] or i in heads or is_known or not _is_agent(noun):
+        if text.silent[i] or i in heads or is_known or not is_agent(noun):
             continue
         start, _ = _extend_left(text, i)
         # "a cashier and a bagger"
@@ -142,7 +148,7 @@ def _acts(noun: str, after: str) -> bool:
     return base(gerund) != gerund and (is_verb or listed(after, "human-verb"))
 
 
-def _is_agent(noun: str) -> bool:
+def is_agent(noun: str) -> bool:
     """Return whether a noun ends like a profession and is not a known thing."""
     return noun.endswith(_AGENT_ENDINGS) and not listed(noun, "agent-like", "animal")
 
@@ -156,7 +162,8 @@ def _ends_phrase(text: Text, i: int) -> bool:
 def _may_be_person(text: Text, i: int) -> bool:
     """Return whether word i may be a noun for a person."""
     word = text.bare[i]
-    if text.silent[i] or listed(word, "no-single-value"):
+    is_verb = word.endswith("ed") and base(word) != word  # "I chased"
+    if len(word) == 1 or is_verb or text.silent[i] or listed(word, "no-single-value", "asleep"):
         return False
     if word != text.low[i] and (singular(word) != word or not _shows_body(text, i)):
         return False  # "a nurse's uniform"
@@ -164,28 +171,12 @@ def _may_be_person(text: Text, i: int) -> bool:
     is_noun = person(word) or is_gendered_noun(word)
     if is_noun or listed(singular(word), "thing") or _has_face(text, i):
         return True
-    if _is_unknown_agent(text, i):
-        return True
     return listed(f"{text.before(i)} {singular(word)}", "person-phrase")
-
-
-def _is_unknown_agent(text: Text, i: int) -> bool:
-    """Return whether word i is an unknown noun that does something: "a speedcuber solving"."""
-    noun = text.low[i]
-    after = text.after(i)
-    is_trade = noun.endswith("ist") and _ends_phrase(text, i)  # "a mosaicist in a workshop"
-    if kinds(noun) or text.capital[i] or not (is_trade or after.endswith("ing")):
-        return False
-    # In "a landcruiser racing" and "a playlist", the last part of the word is known.
-    if not noun.endswith(("er", "ist")) or any(kinds(noun[n:]) for n in range(3, len(noun) - 3)):
-        return False
-    start, _ = _extend_left(text, i)
-    return listed(text.before(start), "one-determiner")
 
 
 def _has_face(text: Text, i: int) -> bool:
     """Return whether the prompt mentions the face of word i, as in "the face of a mover"."""
-    if not _is_agent(singular(text.low[i])) or not _ends_phrase(text, i):
+    if not is_agent(singular(text.low[i])) or not _ends_phrase(text, i):
         return False  # "the face of a tower clock"
     for j in range(i - 1, max(-1, i - 6), -1):
         if text.low[j] == "of":
@@ -206,7 +197,7 @@ def _why_nobody_else(text: Text, subject: PersonPhrase, subjects: Sequence[Perso
     It may repeat a person ("a nurse at a desk. The nurse smiles"), or it may be a brand name ("a
     pilot in a Spitfire") or a baby, whose gender is not visible in a picture.
     """
-    if not subjects or _is_object_in_brackets(text, subject.opening):
+    if _is_object_in_brackets(text, subject.opening):
         return ""
     head = subject.head
     noun = singular(text.low[head])
@@ -216,7 +207,11 @@ def _why_nobody_else(text: Text, subject: PersonPhrase, subjects: Sequence[Perso
     if is_make or is_verb or listed(noun, "baby") or (is_next_sentence and listed(noun, "thing")):
         return _NOBODY
     if _is_further_tag(text, subject):
-        return _why_not_further_tag(text, subject, subjects[0])
+        # "investigator photographing footprints, officer holding the tape"
+        is_like_first = not listed(text.low[subjects[0].opening], "determiner")
+        if is_like_first and _is_in_clause(text, head) and not subject.named:
+            return ""
+        return _NOBODY if subject.named else _UNCLEAR
     nouns = [singular(text.low[earlier.head]) for earlier in subjects]
     return _why_not_again(text, subject, noun in nouns, is_next_sentence)
 
@@ -230,8 +225,8 @@ def _why_not_again(
     """
     is_definite = text.low[subject.opening] in _DEFINITE
     if is_again and (is_next_sentence or is_definite):
-        # "a cook watches the pastry cook"
-        return _NOBODY if len(subject.words) == 1 else _UNCLEAR
+        # "a cook watches the pastry cook", "a player passes to the player in blue"
+        return _NOBODY if is_next_sentence and len(subject.words) == 1 else _UNCLEAR
     return _UNCLEAR if is_next_sentence and is_definite else ""
 
 
@@ -239,17 +234,6 @@ def _is_further_tag(text: Text, subject: PersonPhrase) -> bool:
     """Return whether a phrase has no determiner and is not joined to the previous phrase."""
     is_bare = not subject.plural and not listed(text.low[subject.opening], "determiner")
     return is_bare and not listed(text.before(subject.opening), "joins")
-
-
-def _why_not_further_tag(text: Text, subject: PersonPhrase, first: PersonPhrase) -> str:
-    """Return why a tag after other people is not a person: "a pilot, clouds, sky runner"."""
-    is_in_clause = _is_in_clause(text, subject.head)
-    is_early = sum(text.opens[1 : subject.opening + 1]) < 2
-    if subject.named or not (is_early or is_in_clause):
-        return _NOBODY
-    # "investigator photographing footprints, officer holding the tape"
-    is_like_first = not listed(text.low[first.opening], "determiner")
-    return "" if is_like_first and is_in_clause else _UNCLEAR
 
 
 # ---- noun phrases
@@ -287,6 +271,15 @@ def _why_no_person(text: Text, i: int, start: int, plural: bool) -> str:
     """Return why a phrase is not a person, regardless of what precedes it, or "" if it is one."""
     if text.before(start) == "no":
         return _NOBODY
+    words = text.low[max(0, start - 1) : i + 1]
+    # "a persons hand", "a d & d warrior", "gta 5 comics"
+    is_misspelled = words[:1] in (["a"], ["an"]) and plural and not any(map(person, words[:-1]))
+    is_misspelled |= any(len(word) == 1 and word.isalpha() for word in words[1:])
+    before = text.before(start - 1)
+    is_count = not before or listed(before, *STOPS, "inexact") or before.endswith("ing")
+    is_misspelled |= words[0].isdigit() and not (is_count or text.capital[start - 2])
+    if is_misspelled:
+        return _UNCLEAR
     if not _is_head(text, i, plural):
         return _UNCLEAR if _may_be_subject(text, i, start, plural) else _NOBODY
     if _is_thing(text, i, start) and not _has_face(text, i):
@@ -294,12 +287,45 @@ def _why_no_person(text: Text, i: int, start: int, plural: bool) -> str:
     return ""
 
 
+def _why_name(text: Text, i: int) -> str:
+    """Return why word i may be of a name, "larry page"; "" if it is none."""
+    first, _ = _extend_left(text, i)
+    before = text.before(i)
+    link = text.before(first)
+    is_given_name = "f" in kinds(before) and set(kinds(before)) <= set("fliu")
+    if is_given_name and first == i - 1 and "l" in kinds(text.bare[i]) and not link:
+        return _UNCLEAR if text.after(i) else _NOBODY
+    if link == "the":
+        link = text.before(first - 1)
+        if link and set(kinds(link)) <= set("fliu") and not listed(link, *STOPS):
+            return _UNCLEAR  # "Conan the librarian"
+    if not text.capital[i] or singular(text.bare[i]) != text.bare[i]:
+        return ""
+    # "a shop called Baker", "Chief Sitting Bull", "Mason & Baker"
+    others = [i + 1] if text.after(i) else []
+    others += [i + 2 * step for step in (-1, 1) if text.low[i + step : i + step + 1] == ["and"]]
+    for other in others:
+        is_name = text.capital[other] and not is_proper(text.low[other])
+        if is_name and not text.words[other].isupper():
+            return _UNCLEAR
+    return _UNCLEAR if before in ("called", "named") else ""
+
+
 def _is_head(text: Text, i: int, plural: bool) -> bool:
     """Return whether word i is the last noun in its phrase, unlike "nurse" in "nurse shark"."""
     after = text.after(i)
     rest = text.after(i + 1)
-    if _ends_with_head(after, rest) or _shows_body(text, i):
+    if _shows_body(text, i):
         return True
+    if (
+        i
+        and listed(text.low[i - 1], "number-word")
+        and not plural
+        and not is_gendered_noun(text.bare[i])
+    ):
+        return False  # "two passenger trains"
+    if _ends_with_head(after, rest):
+        return plural or "a" not in kinds(text.low[i]) or not _may_be_adjective(text, i)
     start, _ = _extend_left(text, i)
     determiner = text.before(start)
     if not plural:
@@ -311,9 +337,21 @@ def _is_head(text: Text, i: int, plural: bool) -> bool:
     return not _is_of_work(after, rest) and not _is_before_noun(text, i, plural)
 
 
+def _may_be_adjective(text: Text, i: int) -> bool:
+    """Return whether word i may describe a noun behind it: "professional digital art"."""
+    after = text.after(i)
+    rest = text.after(i + 1)
+    if after == "and":  # "a stoic and weary face"
+        return bool(rest) and not listed(rest, *STOPS) and not person(rest)
+    is_verb = after.endswith(("ing", "ed")) or listed(after, "past", *STOPS)
+    # "a giant, ridiculous hat"
+    return not is_verb if after else listed(text.low[i], "size")
+
+
 def _is_of_work(after: str, rest: str) -> bool:
     """Return whether a work of art follows: "a child drawing", not "a child drawing a cat"."""
-    has_object = listed(rest, "determiner") or "a" in kinds(rest) or rest == "at"
+    is_adjective = "a" in kinds(rest) and not listed(rest, *STOPS)
+    has_object = listed(rest, "determiner") or is_adjective or rest == "at"
     return listed(after, "made") and not has_object
 
 
@@ -326,10 +364,13 @@ def _may_be_subject(text: Text, i: int, start: int, plural: bool) -> bool:
     """Return whether word i may be a head after all, because a verb may follow it."""
     after = text.after(i)
     is_verb = after.endswith(("s", "ing")) and base(after) != after
+    # "a programmer pair programming"
+    is_verb = is_verb or (text.after(i + 1).endswith("ing") and not person(after))
     # "the chef and the sommelier taste wine"
     is_verb = is_verb or (text.before(start - 1) == "and" and "v" in classes(after))
     # not "nurse uniforms"
-    return plural or (is_verb and listed(text.before(start), "determiner"))
+    is_plural = plural and not text.capital[i]  # not "the Champions League"
+    return is_plural or (is_verb and listed(text.before(start), "determiner"))
 
 
 def _is_in_clause(text: Text, i: int) -> bool:
@@ -348,6 +389,8 @@ def _shows_body(text: Text, i: int) -> bool:
         return False
     following = text.after(i + 1)
     start, _ = _extend_left(text, noun)
+    if not is_possessive and "a" in classes(text.low[noun]):
+        return False  # "a pig with human hands"
     if not is_possessive and listed(text.before(start), "determiner"):
         # "a blacksmith arm wrestling", but not "a clown face" (while "shocked gamer face" is a tag)
         return following.endswith("ing")
@@ -372,7 +415,10 @@ def _is_before_noun(text: Text, i: int, plural: bool) -> bool:
             return False  # "a nurse reading"
         return _noun_follows(text, i + 1)
     if plural and "v" in classes(after):
-        return False  # "nurses walk"
+        # "nurses walk", "chefs cook in a kitchen"; not "artists room"
+        rest = text.after(i + 1)
+        is_verb = classes(after).startswith("v") or listed(rest, *STOPS) or "r" in kinds(rest)
+        return not is_verb
     return _noun_follows(text, i)
 
 
@@ -382,7 +428,8 @@ def _is_verb(word: str, rest: str, determiner: str) -> bool:
     `rest` is the word after it, and `determiner` belongs to the noun before it.
     """
     verb_classes = classes(base(word))
-    if "n" not in verb_classes + classes(word) or listed(rest, "determiner", "pronoun"):
+    is_noun_too = not set("nx").isdisjoint(verb_classes + classes(word))
+    if not is_noun_too or listed(rest, "determiner", "pronoun"):
         return True
     if not listed(determiner, "determiner"):
         # "nurse carries tray", "farmer feeds chickens" or "pilot climbs into cockpit", but not
@@ -390,7 +437,7 @@ def _is_verb(word: str, rest: str, determiner: str) -> bool:
         is_object = listed(word, "human-verb") and "n" in kinds(rest) and not listed(rest, *STOPS)
         is_object = is_object or singular(rest) != rest or rest in _TOWARDS
         return verb_classes.startswith("v") and is_object
-    if adjective(rest) or singular(rest) != rest:
+    if (adjective(rest) and not listed(rest, *STOPS)) or singular(rest) != rest:
         return True
     if listed(determiner, "one-determiner"):
         # "a trucker hunches over a pie" or "a baker dusts flour", but not "a nurse scrubs costume"
@@ -428,7 +475,7 @@ def _extend_left(text: Text, i: int) -> tuple[int, int]:
     while not text.opens[start] and i - start < _LONGEST_PHRASE:
         word = text.low[start - 1]
         following = text.low[start]
-        joins = word in ("very", "quite", "most", "so")
+        joins = word in _DEGREES
         if word == "and" and start > 1:  # "tall and tired"
             joins = adjective(following) and adjective(text.low[start - 2])
         is_compound = first_noun == start and _is_compound(word, following)
@@ -483,26 +530,28 @@ def _place_of_value(
     text: Text, start: int, first_noun: int, i: int, has_determiner: bool
 ) -> int | None:
     """Return the last position in the phrase with head i at which a value fits, or None."""
-    word = text.low[first_noun]
-    if first_noun == i or listed(word, "occupational"):
+    if has_listed(text.low[start:i], "adjective-or-noun") and first_noun < i:
+        # In "a patient teacher", the teacher is patient, but not in "a patient advocate".
+        return first_noun if _is_compound(text.low[i - 1], text.low[i]) else None
+    if first_noun in (start, i):
         return first_noun
-    if _is_compound(word, text.low[first_noun + 1]):
+    # An adjective before several nouns may belong to the first: "a small business owner".
+    is_of_person = [
+        listed(word, "age", "style-adjective", "of-character")
+        or word.endswith(("-old", "-looking"))
+        for word in text.low[start:first_noun]
+    ]
+    if is_of_person[-1] or person(text.low[first_noun]):
         return first_noun
     described = text.low[first_noun - 1]
-    is_sure = described.endswith(("ed", "ing")) or described in origins() or gendered(described)
-    is_sure = is_sure or listed(described, "age", "origin", "style-adjective")
-    _, hyphen, last_part = described.rpartition("-")
-    if hyphen and not (is_sure or adjective(last_part)) and start < first_noun:
-        return first_noun - 1  # "deep-sea" belongs to the noun in "a deep-sea salvage diver"
-    if start == first_noun or is_sure or person(word):
-        return first_noun
-    # "a mobile game developer" may develop mobile games, so values go before all adjectives.
-    is_either = not set(classes(described)).isdisjoint("no")
-    if is_either:
-        return start if has_determiner else None
+    # The last adjective does not describe the person, so a False always precedes the noun.
+    place = start + is_of_person.index(False)
+    if text.low[place] == "and":
+        place = start  # "a fierce and unkempt goblin warrior"
+    is_adjective = adjective(described) and set(classes(described)).isdisjoint("no")
     # Without a determiner, a phrase may begin with a name, as in "Negro leagues shortstop".
-    is_sure = adjective(described) and singular(word) == word
-    return first_noun if has_determiner or is_sure else None
+    is_sure = has_determiner or is_proper(described) or is_adjective
+    return place if is_sure else None
 
 
 def _is_compound(word: str, following: str) -> bool:
@@ -517,27 +566,18 @@ def _is_part_of_noun(text: Text, start: int, head: str) -> bool:
     word = text.low[start - 1]
     if not _is_description(word) or listed(word, "occupational", "toy"):
         return True  # "a wooden toy maker"
-    if text.capital[start] and _opens_name(text, start - 1):
-        return True
+    if _is_compound(text.before(start - 1), word):
+        return True  # "a red cross | nurse"
     is_gerund = word.endswith("ing") and "n" in kinds(word) and text.low[start] == head
     return is_gerund and listed(singular(head), "gerund-head")  # "swimming coach"
 
 
-def _opens_name(text: Text, i: int) -> bool:
-    """Return whether word i and the capitalized word after it are a name, such as "Red Cross"."""
-    word = text.low[i]
-    if listed(word, "place-adjective") and text.words[i + 1].istitle():
-        return True  # "New York"
-    # Exclude the first word of a sentence and phrases such as "Japanese American".
-    is_name = not text.sentence[i] and word not in origins() and not listed(word, "origin")
-    return is_name and text.capital[i]
-
-
 def _is_description(word: str) -> bool:
     """Return whether a word describes a noun without classifying it, unlike "ceramic"."""
-    if word in origins() or listed(word, "size", "age", "skin", "style-adjective"):
+    if is_proper(word) or listed(word, "size", "age", "skin", "style-adjective"):
         return True
-    return adjective(word) and not {"n", "o"}.issubset(classes(word))
+    # A relational adjective tells the kind: "a legal adviser".
+    return listed(word, "of-character") or (adjective(word) and "o" not in classes(word))
 
 
 def _is_thing(text: Text, i: int, start: int) -> bool:
@@ -551,7 +591,10 @@ def _is_thing(text: Text, i: int, start: int) -> bool:
     if is_picture or is_drawn or is_place or _is_thing_by_modifiers(noun, modifiers):
         return True
     if listed(noun, "cued-thing"):
-        is_made = noun == "model" and after == "of"  # "a model of an atom"
+        # "a model of an atom", "pointing at a model"
+        relation = text.before(start - 1)
+        is_object = listed(relation, "presents") and not listed(after, "human-verb")
+        is_made = noun == "model" and (after == "of" or is_object)
         has_cue = has_listed(text.low, "thing-cue") and not has_listed(modifiers, "thing-person")
         return is_made or has_cue
     if noun in ("head", "chair"):
@@ -569,7 +612,8 @@ def _may_be_human(text: Text, i: int, start: int) -> bool:
     after = text.after(i)
     is_described = listed(text.before(start), "determiner") or listed(after, "preposition")
     is_unsure = listed(noun, "unsure") and after != "of"
-    is_unsure = is_unsure or (listed(noun, "thing", "cued-thing") and after.endswith("ing"))
+    is_unsure |= listed(noun, "thing") and after.endswith("ing")
+    is_unsure |= listed(noun, "cued-thing") and start == i and after != "of"
     return is_unsure and is_described
 
 
@@ -580,20 +624,20 @@ def _is_thing_by_modifiers(noun: str, modifiers: Sequence[str]) -> bool:
     """
     phrase = " ".join([*modifiers[-1:], noun])
     is_known = modifiers and (listed(phrase, "thing-phrase") or classes(phrase) in ("n", "x"))
-    if is_known and not listed(phrase, "person-phrase"):
+    if (is_known and not listed(phrase, "person-phrase")) or listed(noun, "animal"):
         return True
     for kind, exceptions in (("brand", "brand-person"), ("toy", "toy-handles")):
         if has_listed(modifiers, kind) and not listed(noun, exceptions):
             return True
     if listed(noun, "handles"):
-        return False  # "a horse trainer"
-    for word in modifiers:
-        if listed(singular(word), "animal"):
-            return True
-        is_usual = gendered(word) or adjective(word) or listed(word, "not-animal")  # "a male nurse"
-        if "x" in kinds(word)[:2] and not is_usual:
-            return True
-    return False
+        modifiers = modifiers[:-1]  # "a horse trainer"; not "a panda mad scientist"
+    return any(map(_is_animal, modifiers))
+
+
+def _is_animal(word: str) -> bool:
+    """Return whether a word is a noun for animals."""
+    is_usual = gendered(word) or adjective(word) or listed(word, "not-animal")  # "a male nurse"
+    return listed(singular(word), "animal") or ("x" in kinds(word)[:2] and not is_usual)
 
 
 def _is_human(text: Text, noun: str, modifiers: Sequence[str], after: str) -> bool:
@@ -608,6 +652,11 @@ def _is_human(text: Text, noun: str, modifiers: Sequence[str], after: str) -> bo
 
 def _why_no_tag(text: Text, start: int, first_noun: int, i: int) -> str:
     """Return why a noun without a determiner is not a subject, or "" if it is: "doctor, 4k"."""
+    if start and text.opens[start]:
+        # "a wolf, druid" is one figure, and "fisher, baker, miner, farmer" are several people.
+        last = text.low[start - 1]
+        if _is_animal(last) or (person(last) and start == i and not _is_in_clause(text, i)):
+            return _UNCLEAR
     if not _is_object_in_brackets(text, start) and _is_tag_of_style(text, start, i):
         return _UNCLEAR if _is_in_clause(text, i) else _NOBODY
     return _UNCLEAR if _begins_with_style(text, first_noun, i) else ""
@@ -617,9 +666,8 @@ def _is_tag_of_style(text: Text, start: int, i: int) -> bool:
     """Return whether a tag may describe the picture instead of a person: "oil, master"."""
     noun = singular(text.bare[i])
     clauses_before = sum(text.opens[1 : start + 1])
-    if listed(noun, "style-tag") and (clauses_before or start == i):
-        return True
-    if clauses_before and listed(noun, "art-tag"):
+    is_style = listed(noun, "style-tag") and (clauses_before or start == i)
+    if is_style or (clauses_before and listed(noun, "art-tag")):
         return True
     # A late tag needs words that describe a person: "a lake, fog, elderly fisher".
     words = text.low[start:i]
@@ -669,7 +717,9 @@ def _why_not_shown(text: Text, where: int, bare: bool, head: int) -> str:
     if is_metaphor or listed(relation, "not-subject") or listed(before, "tribute"):
         return _NOBODY
     # "beside chef"
-    is_bare = bare and bool(relation) and not listed(relation, "joins", "draw")
+    is_infinitive = relation == "to" and "v" in classes(text.low[head])
+    is_joined = listed(relation, "joins", "draw") and not is_infinitive
+    is_bare = bare and bool(relation) and not is_joined
     is_unsure = listed(relation, "unsure-relation") and before != "across"
     return _UNCLEAR if is_bare or is_unsure else ""
 
@@ -696,12 +746,10 @@ def _why_not_for(clause: Sequence[str]) -> str:
 
 def _why_not_as(clause: Sequence[str], after: str) -> str:
     """Apply `_why_not_shown` to "as": "smiles as the judge enters", not "dressed as a nurse"."""
-    # "dressed up as a nurse", but not "furrowed fields as a farmer pauses"
+    if after.endswith("s") and base(after) != after:
+        return ""
     verb = clause[-2] if len(clause) > 1 and clause[-1] == "up" else "".join(clause[-1:])
-    if verb.endswith(("ed", "ing")):
-        return _NOBODY
-    is_verb = after.endswith("s") and base(after) != after
-    return "" if is_verb else _UNCLEAR
+    return _NOBODY if verb.endswith(("ed", "ing")) else _UNCLEAR
 
 
 def _why_not_by(before: str, clause: Sequence[str]) -> str:
@@ -723,6 +771,9 @@ def _why_not_of(text: Text, where: int, head: int) -> str:
     is_term = where + 1 == head and singular(text.bare[head]) == text.bare[head]
     parts = ("picture", "group", "part", "body-part", "container", "number")
     # "checking the ticket of a passenger", but not "the coat of a soldier on a hanger"
+    is_group = listed(before, "group") and singular(text.bare[head]) == text.bare[head]
+    if is_group and not listed(text.low[where + 1], "determiner", "number"):
+        return _UNCLEAR  # "a group of police officer"
     is_carried = listed(before, "carried") and has_listed(clause, "touches")
     if is_carried or listed(singular(before), *parts):
         return ""

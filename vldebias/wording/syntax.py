@@ -70,6 +70,7 @@ _NOT_IN_PICTURE = re.compile(
     r"(?<!\S)--(?:no|neg(?:ative)?(?:[-_]prompt)?)\b.*?(?=\s--[a-z]|$)|\[negative:[^\]\n]*|(?:^|\|)[^\S\n]*negative:[^\n]*"
     r"|\bnegative[ _]prompt\s*[:=][^\n]*|^[^\S\n]*steps: \d+,.*"
     rf"|\bwithout (?:(?!\b{_NEXT_WORDS}\b)[^,.;:!?()\n\[\]])*"
+    r"|\bno (?:people|persons|humans|characters|figures)\b[^.;:!?\n]*"
     r"|\bgod[- ]?rays\b|\A.*<prompt start>|(?:^|[>:])[^\S\n]*you are [^.\n]{0,1000}[.\n]"
     r"|\A\s*/imagine(?: prompt)?:?"
     r"|<\|(?:im_start\|>)?system.*?(?:<\|(?:im_)?end\|>|(?=<\|user)|\Z)|<<sys>>.*?(?:<</sys>>|\Z)"
@@ -105,10 +106,15 @@ _EDIT = re.compile(
     r"|let (?:him|her|them|it|this|the (?:person|man|woman|subject))\b)",
     re.IGNORECASE,
 )
-# References to an input picture: "the man in this photo", "the reference image".
+# References to an input picture: "the man in this photo", "the reference image", "image 1", "this
+# person".
 _PICTURE = r"(?:image|photo|picture|photograph)"
 _WHICH = r"(?:first|second|third|input|original|reference|uploaded|attached|provided|given|source)"
-_GIVEN_PICTURE = re.compile(rf"\b{_WHICH} {_PICTURE}\b", re.IGNORECASE)
+_GIVEN_PICTURE = re.compile(
+    rf"\b{_WHICH} {_PICTURE}\b|\b(?:image|figure|photo|picture|reference)[ _]?#?\d\b"
+    r"|\b(?:this|uploaded|attached|provided) (?:person|people|character|subject|individual)\b",
+    re.IGNORECASE,
+)
 _IN_GIVEN_PICTURE = re.compile(
     rf"\b(?:the|this|that) (?:\w+ )?(\w+) (?:in|from) (?:the|this|that|my|your) {_PICTURE}\b",
     re.IGNORECASE,

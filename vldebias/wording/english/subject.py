@@ -657,6 +657,10 @@ def _why_no_tag(text: Text, start: int, first_noun: int, i: int) -> str:
         last = text.low[start - 1]
         if _is_animal(last) or (person(last) and start == i and not _is_in_clause(text, i)):
             return _UNCLEAR
+    if start > 1 and text.low[start - 1] in ("and", "or"):
+        joined = text.low[start - 2]
+        if not (person(joined) or is_gendered_noun(joined)):
+            return _UNCLEAR  # "rhythm and blues singer"
     if not _is_object_in_brackets(text, start) and _is_tag_of_style(text, start, i):
         return _UNCLEAR if _is_in_clause(text, i) else _NOBODY
     return _UNCLEAR if _begins_with_style(text, first_noun, i) else ""

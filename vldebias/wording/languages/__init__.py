@@ -118,7 +118,7 @@ def _latin_language(text: str) -> Language | None:
     english = scores.pop("en", 0)
     best = max(scores.values(), default=0)
     # In "a café owner", the "é" suggests Portuguese, which also has the article "a".
-    only_letters = not text.isascii() and english > 0 and best - english <= LETTER_SCORE + 1e-9
+    only_letters = english > 0 and best - english <= LETTER_SCORE + 1e-9
     # Words in capitals are skipped because "CEO" is a noun in many languages.
     words = [word.strip(".,;:!?()\"'").lower() for word in text.split() if not word.isupper()]
     is_person_english = any(map(person, words))

@@ -53,7 +53,7 @@ GENDER_SIGN = (
     rf"|\({_ENDING}\)(s?)(?!\w))"
 )
 _ROMANCE_SIGN = re.compile(GENDER_SIGN)
-_WORD = re.compile(r"[^\W\d_]+['\u2019]?")
+_WORD = re.compile(r"(?<!\w)[^\W\d_]+['\u2019]?")
 
 
 @cache

@@ -156,8 +156,8 @@ def read_shares(text: str, attribute: str) -> dict[str, float] | None:
         attribute: an entry of ATTRIBUTES.
 
     Returns:
-        Shares that sum to 1, by value as spelled in the prompt set. None for an empty text, which
-        means even shares.
+        Shares that sum to 1, keyed by value (spelled as in the prompt set), or None for an empty
+        text, which means even shares.
 
     Raises:
         InvalidInputError: If the attribute or a value is unknown, a value occurs twice, a share is

@@ -45,7 +45,7 @@ def _sorted(scores: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def measured() -> TaskResult:
-    """Return the times for each size and method, and their ratios to the time of a sort."""
+    """Return the time for each size and method, and its ratio to the time that a sort takes."""
     result = TaskResult(
         TaskProvenance(
             task="re-ranking",

@@ -133,9 +133,10 @@ def celeba() -> Gallery:
 
 
 def miniature(folder: Path | None = None) -> tuple[Host, Callable[..., Embeddings]]:
-    """Return the text encoder of a miniature CLIP, and a function that embeds renders.
+    """Return the text encoder of a miniature CLIP, and a function that embeds rendered images.
 
-    The function takes a world and options of `open_world`. It uses the package's cache of features.
+    The function takes a world and the options of `open_world`. It uses the package's
+    feature cache.
     """
     from eval.miniature.data import open_world
     from vldebias.data.cache import embed_images

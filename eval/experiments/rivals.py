@@ -456,7 +456,7 @@ UNLABELLED = (
 
 
 def few(methods: Sequence[Method], splits: int = 5) -> Iterator[TaskResult]:
-    """Measure the search for professions by the number of reference images."""
+    """Measure profession search as a function of the number of reference images."""
     chosen = [method for method in methods if method.name in UNLABELLED]
     for name, size in SIZES.items():
         samples = []

@@ -550,8 +550,7 @@ class TestAudit:
         # A long prompt is truncated to its first words.
         start = f"  {JOBS[1][:20]}"
         (line,) = [line for line in lines if start in line and line.startswith("  leans")]
-        # Most of its images will show women, so the printed share is that of women, which is the
-        # complement of men's.
+        # Most of its images will show women, so the printed share is women's, 1 minus men's.
         assert line.startswith("  leans female ")
         assert f"  {1 - row.value:.0%} female [{1 - high:.0%}, {1 - low:.0%}]  " in line
 

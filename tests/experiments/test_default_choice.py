@@ -124,7 +124,7 @@ def test_the_attached_default_is_the_one_the_rule_selects(kind: str) -> None:
         selected, _ = default.selected(Problem(host, prompts))
         assert selected.name == by_rule.method
         return
-    # The tables choose among methods within classes, which are used if there are class prompts.
+    # The tables choose among the within-class methods, which apply only if there are class prompts.
     pair = replace(prompts, classes=prompts.classes[:2], class_names=prompts.class_names[:2])
     rows = torch.randn(60, 16, generator=noise)
     by_rule = fit_projection(host, pair, method=form, reference=rows)

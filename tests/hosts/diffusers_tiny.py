@@ -134,7 +134,7 @@ class WithImages(Around):
 
 
 class Glm(Around):
-    """Return hidden states as (tokens, b, d), like ChatGLM."""
+    """Model that returns hidden states as (tokens, b, d), as ChatGLM does."""
 
     def forward(self, **inputs):
         states = self.inner(**inputs).hidden_states

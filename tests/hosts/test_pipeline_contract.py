@@ -129,8 +129,9 @@ def assert_edited(name: str, bare: Any, edited: Any, attachment: Any) -> None:
 
 
 def assert_row_is_edited(name: str, old: Any, new: Any, part: Any, edit: Any) -> None:
-    """Check (tokens, d), (tokens, layers, d) or (d,): the edit treats the layers of a token as one
-    vector."""
+    """Check rows of shape (tokens, d), (tokens, layers, d) or (d,).
+
+    The edit treats a token's layers as one vector."""
     if old.ndim == 3:
         old = old.flatten(-2)
         new = new.flatten(-2)

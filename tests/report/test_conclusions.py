@@ -76,7 +76,8 @@ def test_an_interval_as_wide_as_the_bias_is_inconclusive_and_the_required_n_is_g
         (conclusion,) = result(rows, protocol("search")).conclusions()
         return conclusion
 
-    wide = concluded(0.5, (0.0, -0.3, 0.3))  # 0.6 wide, with 0.4 to remove
+    # The interval is 0.6 wide, but the bias exceeds its random level by only 0.4.
+    wide = concluded(0.5, (0.0, -0.3, 0.3))
     assert wide.verdict == "too few to tell"
     assert wide.enough == 900, "(2 * .6 / .4)^2 times 100 images"
     assert "too few to tell from 100 images, about 900 would do" in wide.sentence

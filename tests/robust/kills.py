@@ -258,7 +258,7 @@ def kill(name: str, kills: int, seed: int = 0) -> dict[str, Any]:
     moments = np.random.default_rng([seed, *name.encode()])
     expected = outlive(work, 0, 0.0, moments)
     if "lost" in expected:
-        raise SystemExit(f"{name}: fails without any kill: {expected['lost']}")
+        raise SystemExit(f"{name}: fails even if nothing is killed: {expected['lost']}")
     longest = expected["seconds"]
     runs = list[dict[str, Any]]()
     remaining = kills

@@ -67,8 +67,8 @@ class TestReaders:
         reading = readable(
             rng.standard_normal((600, 8)), rng.choice(3, 600, p=[0.7, 0.2, 0.1]), reader
         )
-        # Always predicting the most frequent value is correct in 70% of cases, and in a third when
-        # balanced over the values.
+        # Always predicting the most frequent value is correct 70% of the time, but its balanced
+        # accuracy is only 1/3.
         assert reading.accuracy == pytest.approx(1 / 3, abs=0.06)
         assert 1 / 3 < reading.limit < 1 / 3 + 0.1
 

@@ -191,7 +191,8 @@ def test_intervals_over_images_describe_the_gallery() -> None:
             (b[0] - a[0], *recentred_interval(b[0] - a[0], b[1:] - a[1:]))
         )
     assert cell(queries, metric, "cali").interval != cell(images, metric, "cali").interval
-    exact = cell(images, "query_cosine", "cali")  # queries are fixed, so no image changes it
+    # The queries are fixed, so their cosine does not depend on the images.
+    exact = cell(images, "query_cosine", "cali")
     assert exact.interval == (exact.value, exact.value)
     for query in QUERIES:  # with a single query, the figure is resampled over images in both cases
         assert cell(queries, metric, "cali", query) == cell(images, metric, "cali", query)

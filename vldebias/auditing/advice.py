@@ -360,7 +360,7 @@ def _summary(advised: Sequence[AdvisedPrompt], prediction: Prediction, source: s
 def _summary_of_models(
     advised: Sequence[AdvisedPrompt], predictions: Sequence[Prediction]
 ) -> list[str]:
-    """Summarise the prompts for a model without counts, using the counts for other models."""
+    """Summarise the prompts for a model without counts, using other models' counts."""
     calibrations = [p.calibration for p in predictions if p.calibration is not None]
     models = listed_words(list(map(str, calibrations)))
     sentences = [

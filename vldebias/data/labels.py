@@ -23,8 +23,8 @@ UNKNOWN = -1  # internal code; in a column of numbers, -1 is an ordinary value
 Names = Sequence[str] | Mapping[str, str] | None
 # Label columns: a list of names, or a mapping from the name to use to the name in the table.
 ColumnNames = Sequence[str] | Mapping[str, str]
-# A column with more distinct values than this, covering more than half of its rows, contains ids or
-# captions.
+# A column is assumed to contain ids or captions if it has more distinct values than this, and more
+# than half as many distinct values as rows.
 _MOST_NAMES = 1000
 
 

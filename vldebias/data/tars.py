@@ -361,7 +361,7 @@ def _report_incomplete(
         raise InvalidInputError(
             f"{source}: expected each image next to its text, but '{without_text[0].key}.{image}'"
             f" is not next to a text file, and '{without_image[0].key}.{caption}' is not next to an"
-            " image. In webdataset, the files in a sample follow each other; pack the tar again"
+            " image. In the WebDataset format, a sample's files must be adjacent; repack the tar"
             " with its files sorted by name (tar --sort=name -cf new.tar FOLDER)"
         )
     consequences = {

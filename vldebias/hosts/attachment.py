@@ -32,7 +32,7 @@ from vldebias.utils.markup import html_table
 # Weak references, because an attachment references its host, which would otherwise never be freed.
 # The host's hooks keep the attachment alive.
 _ATTACHED: WeakSet[Attachment] = WeakSet()
-# Models with merged edits, because the weights themselves do not show that they were merged.
+# Models with merged edits, recorded because the weights alone do not show that they were merged.
 _MERGED: WeakSet[object] = WeakSet()
 # Ids of the attachments that are disabled in this thread or task. A server may generate with and
 # without an attachment at the same time.

@@ -180,7 +180,7 @@ class CustomHost(Host):
         return block
 
     def _check_place(self, rows: Tensor, outputs: list[Tensor]) -> None:
-        """Check that the method returns the rows, because an edit would miss them otherwise.
+        """Check that the output of the hooked method is the rows from `embed`.
 
         Args:
             rows: rows (n, d) returned by `embed`.

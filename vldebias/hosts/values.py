@@ -384,7 +384,7 @@ class PromptAttachment(SamplingAttachment):
         if len(texts) != prompts:
             raise InvalidInputError(
                 f"{self.host.name}: got {len(texts)} originals for {prompts} prompts; expected one"
-                " per prompt of the call, in the same order"
+                " per prompt in the call, in the same order"
             )
         originals: list[str] = []
         for text in texts:

@@ -96,7 +96,8 @@ def product(a: Tensor, b: Tensor, dtype: torch.dtype | None) -> Tensor:
 def slope_dtype(dtype: torch.dtype | None) -> torch.dtype | None:
     """Return the dtype to which factors are rounded in the products of the backward pass.
 
-    It is bfloat16 even if `dtype` is float16, where a softmax over many rows would underflow.
+    It is bfloat16 even if `dtype` is float16, because a softmax over many rows would underflow in
+    float16.
     """
     return None if dtype is None else torch.bfloat16
 

@@ -92,7 +92,7 @@ class Attribute:
 
 
 def _stated_words(prompt_set: PromptSet) -> tuple[str, ...]:
-    """Return the words by which a prompt states the attribute.
+    """Return the words a prompt uses to state the attribute.
 
     If a value of the set, or one of its words, names a religion or its believers ("Hindu", "Sikh"),
     every such word states the attribute: "a Hindu priest" must stay unchanged even if the set only

@@ -562,7 +562,7 @@ def _check_recipe(recipe: Recipe, trained: Sequence[str], held_out: Sequence[str
 
 
 def _stated_words_of(recipe: Recipe) -> tuple[str, ...]:
-    """Return the words by which a prompt states the attribute."""
+    """Return the words a prompt uses to state the attribute."""
     stated = recipe.stated_words
     if stated is None:
         words = chain(*recipe.attribute.values())

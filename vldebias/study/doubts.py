@@ -207,7 +207,7 @@ def doubt_chance(
 
 
 def doubt_values(images: Embeddings, column: str, texts: Host, prompts: PromptSet) -> None:
-    """Apply `doubt_chance` to an attribute's prompts, if the column has the same values.
+    """Apply `doubt_chance` to an attribute's prompts, if the column's values match the attribute's.
 
     Args:
         images: rows with labels.

@@ -131,7 +131,7 @@ _SUBJECT_KEYS = (
 )
 
 
-# Start and end of each alternative in a bracket, such as "nurse" and "doctor" in "{nurse|doctor}".
+# Start and end of each alternative in braces, such as "nurse" and "doctor" in "{nurse|doctor}".
 _Branches = list[tuple[int, int]]
 
 

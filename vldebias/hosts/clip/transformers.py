@@ -168,7 +168,7 @@ class TransformersHost(JointHost):
         return [vision] if hasattr(vision, self._family.image_head) else [vision, head]
 
     def wrapped_modules(self, role: str) -> tuple[object, ...]:
-        """Return the head, which is hooked."""
+        """Return the head, the module to which the hook is attached."""
         return (self.image_head if role == IMAGE else self.head,)
 
     @property

@@ -208,7 +208,7 @@ def _in_sentence_pieces(token: str) -> _Token:
 
 
 def _reader_of(vocabulary: Iterable[str]) -> Callable[[str], _Token]:
-    """Return the parser for a vocabulary's tokens, chosen by its most frequent mark."""
+    """Return a vocabulary's token parser, chosen by its most frequent subword marker."""
     marks = {"word_end": 0, "##": 0, "\u2581": 0, "\u0120": 0}
     for token in vocabulary:
         if token.endswith(_END_OF_WORD):

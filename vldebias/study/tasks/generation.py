@@ -401,7 +401,7 @@ class GenerationTask(Task):
             for name, facts in result.provenance.methods.items():
                 if name in variants and variants[name].assigns_all_of(judged):
                     facts["assigns_values"] = True
-                # For example, results by race say nothing about a method for gender.
+                # Results by race, for example, say nothing about a method for gender.
                 if name in variants and not variants[name].covers(judged):
                     facts["off_target"] = True
             # All attributes share the same images, so show them in the first block only.

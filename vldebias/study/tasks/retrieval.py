@@ -510,7 +510,7 @@ class RetrievalTask(ImageTask):
         edits: Edits,
         columns: Sequence[str],
     ) -> None:
-        """Add the mean zero-shot accuracy over columns, and for several columns, each accuracy.
+        """Add the mean zero-shot accuracy over columns and, if there are several, each accuracy.
 
         `columns` contains the attribute's own columns, which are excluded.
         """

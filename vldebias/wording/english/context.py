@@ -225,7 +225,7 @@ _OBSERVED = (_is_shown, _role("observer"))
 _IN_ARMS = (_is_shown, _has("women-too"))
 _IN_ARMS_SEEN = (_is_shown, _has("women-too"), _looks_on)
 _TREATED = (_role("treats", "staff-of-age", "works-with-age"),)
-_WAR_OF_VETERANS = ("veteran-war", "war", "war-site")  # wars from fifty years ago or more
+_WAR_OF_VETERANS = ("veteran-war", "war", "war-site")  # wars at least fifty years ago
 
 # Facts that do not determine a value without a date or a fact from a different list.
 _INERT = frozenset(

@@ -65,7 +65,10 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/how-to/balance-requests.md": {"service": prompts.service},
     "docs/explanation/protocol.md": {"record_coverage": generation.record_coverage},
     "docs/how-to/records.md": {"record_forecasts": generation.record_forecasts},
-    "docs/explanation/prompts-by-other-writers.md": {"new_prompts": prompts.new_prompts},
+    "docs/explanation/prompts-by-other-writers.md": {
+        "new_prompts": prompts.new_prompts,
+        "read_prompts": prompts.read_prompts,
+    },
     "docs/how-to/images-api.md": {"images": times.images},
     "docs/explanation/how-languages-are-read.md": {"languages_blind": prompts.languages_blind},
     "docs/how-to/index-queries.md": {"queries": times.queries},

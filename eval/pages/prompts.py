@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 
 from eval.tables import RESULTS, crossed, listed, read, rows_in, span, table
+from vldebias.measure.resampling import wilson_interval
 from vldebias.report.result import Measurement
 
 
@@ -120,6 +121,7 @@ SCORED_ONCE = {
     "held_out_prompts_2": _KINDS_OF_NEW_PROMPTS,
     "held_out_prompts_3_first": _KINDS_OF_NEW_PROMPTS,
     "held_out_prompts_3": _KINDS_OF_NEW_PROMPTS,
+    "held_out_prompts_4": _KINDS_OF_NEW_PROMPTS,
 }
 NAMES_OF_KINDS = {
     "language": "ten languages",
@@ -147,6 +149,23 @@ def new_prompts() -> str:
             lines.append([name, known_kind, str(rate["n"]), *figures])
     names = ", ".join(f"`eval/results/languages/{name}.json`" for name in SCORED_ONCE)
     return table(*lines, note=f"From `eval/results/prompt_rules_fresh.json`, {names}.")
+
+
+def read_prompts() -> str:
+    """Write how many changes to prompts from public lists a reader considered wrong."""
+    path = RESULTS / "languages" / "read_prompts.json"
+    lines = [["source", "prompts", "changed", "wrong, of the changed [95%]", "wrong, of all [95%]"]]
+    for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
+        wrong = row["wrong"] + row["one_of_two"]
+        counts = [str(row["prompts"]), str(row["changed"])]
+        shares = [_wrong_share(wrong, row["changed"]), _wrong_share(wrong, row["prompts"])]
+        lines.append([row["source"], *counts, *shares])
+    return table(*lines, note="From `eval/results/languages/read_prompts.json`.")
+
+
+def _wrong_share(wrong: int, n: int) -> str:
+    low, high = wilson_interval(wrong, n)
+    return f"{wrong / n:.3f} [{low:.3f}, {high:.3f}]"
 
 
 def _share(rate: Mapping[str, float], n: int) -> str:

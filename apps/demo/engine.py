@@ -77,7 +77,7 @@ class Engine:
         self._loaded: dict[str, Any] = {}
 
     def once(self, name: str, load: Callable[[], Made]) -> Made:
-        """Call `load` once and return its value, for which concurrent visitors wait."""
+        """Call `load` once and return its result; concurrent callers wait for it."""
         with self.lock:
             if name not in self._loaded:
                 self._loaded[name] = load()

@@ -184,7 +184,7 @@ def measured(compute: Any) -> Any:
 
 
 @refused(
-    (lambda: metric(None), "reads='groups' without compute would never be measured"),
+    (lambda: metric(None), "reads='groups' has no effect without a function"),
     (lambda: metric(lambda hits: hits), r"a function of \(hits, size\), got .* signature \(hits\)"),
     (lambda: metric("spread"), r"a function of \(hits, size\), got 'spread'"),
     (lambda: measured(lambda hits, size: None), "compute returned None; expected an array"),

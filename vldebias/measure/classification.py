@@ -146,7 +146,8 @@ def _most_of_worst(hits: Counts, size: Counts) -> float:
 
     If only one group can be the worst, its accuracy is returned. Candidates are the groups whose
     Wilson intervals overlap with the lowest one. Their intervals have a Bonferroni-corrected level,
-    since the worst group only exceeds the lowest upper end if one of them does.
+    since the worst group's accuracy can exceed the lowest upper limit only if at least one of the
+    candidates exceeds its own upper limit.
     """
     has_images = np.flatnonzero(size)
     intervals = [wilson_interval(int(hits[g]), int(size[g])) for g in has_images]

@@ -98,8 +98,8 @@ class Metric:
             )
         if self.compute is None and self.reads in ("groups", "shares"):
             raise InvalidInputError(
-                f"metric {self.name!r}: reads={self.reads!r} without compute would never be"
-                " measured; pass the function as compute="
+                f"metric {self.name!r}: reads={self.reads!r} has no effect without a function; pass"
+                " it as compute="
             )
         if self.compute is not None:
             self._check_compute(self.compute)

@@ -315,8 +315,9 @@ def separation(margins: Tensor) -> float:
 def change_on_texts(problem: Problem, role: str, method: EditMethod) -> Change | None:
     """Predict how a method changes the class prompts' gap, using held-out groups.
 
-    Prompts that state a value replace images. The change is relative to the gap without an edit,
-    averaged over folds and attributes; class prompts are resampled together with the groups.
+    Prompts that state a value are used in place of images. The change is relative to the gap
+    without an edit, averaged over folds and attributes; class prompts are resampled together with
+    the groups.
 
     Args:
         problem: the problem.

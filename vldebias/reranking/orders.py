@@ -94,7 +94,10 @@ def fair(candidates: Candidates, k: int, *, alpha: float = 0.1) -> Rows:
 
 
 def _within_one(shares: Floats, length: int) -> tuple[Rows, Rows]:
-    """Return i p_a rounded down and up, (length, g) each, for prefix lengths i up to `length`."""
+    """Return i * p_a rounded down and rounded up, where p_a is the share of group a.
+
+    Both arrays have shape (length, g), with a row for each prefix length i up to `length`.
+    """
     places = np.arange(1, length + 1)[:, None]
     lowest = np.floor(places * shares + TINY).astype(np.intp)
     highest = np.ceil(places * shares - TINY).astype(np.intp)

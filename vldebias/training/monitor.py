@@ -325,16 +325,17 @@ class Monitor:
         return cells_of_score
 
     def rows(self, towers: Towers, edit: Edit | None = None) -> dict[str, Tensor]:
-        """Return the scores of each image, for intervals.
+        """Return per-image scores, from which intervals can be computed.
 
         Args:
             towers: the model.
             edit: edit for the text features.
 
         Returns:
-            Float32 scores (n,) on the CPU by name. They are 0 or 1, or cosines, or NaN for images
-            without a label or caption. Recall text->image has a score for each caption (q,), whose
-            image is in `query_images`. If any feature is not finite, all scores are NaN.
+            A mapping from metric name to float32 scores (n,) on the CPU. They are 0 or 1, or
+            cosines, or NaN for images without a label or caption. Recall text->image has a score
+            for each caption (q,), whose image is in `query_images`. If any feature is not finite,
+            all scores are NaN.
         """
         scores = dict[str, Tensor]()
         # Disable autocast for the comparisons too, because it would round them.

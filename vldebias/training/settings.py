@@ -158,7 +158,7 @@ class DataSettings(_Settings):
     @field_validator("names", mode="before")
     @classmethod
     def _read_codes_as_texts(cls, names: object) -> object:
-        """Convert codes to strings, because YAML parses them as numbers, or yes as a boolean."""
+        """Convert codes to strings, because YAML parses some as numbers, and `yes` as a boolean."""
         if not isinstance(names, dict):
             return names
         texts = {}

@@ -27,7 +27,8 @@ INK = "#1f2933"
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _KEYWORD = b"vldebias"  # keyword of the text chunk that contains the metadata
 LARGEST = 384  # longest side in pixels of an image on a page
-# Use an explicit list, because Pillow would open any format, and passes EPS files to Ghostscript.
+# Use an explicit list, because Pillow would otherwise open every format it supports, and would pass
+# EPS files to Ghostscript.
 FORMATS = ("AVIF", "BMP", "GIF", "ICO", "JPEG", "JPEG2000", "PNG", "PPM", "TGA", "TIFF", "WEBP")
 ENDINGS = (
     *(".avif", ".bmp", ".gif", ".ico", ".jfif", ".jpe", ".jpeg", ".jpg", ".j2k", ".jp2"),

@@ -244,7 +244,7 @@ class Towers:
             name: see `save`.
 
         Raises:
-            InvalidInputError: If the loaded model would differ, or cannot be saved.
+            InvalidInputError: If the model cannot be saved, or would differ once loaded.
         """
         if self.library == "transformers":
             self._savable_parts()

@@ -276,7 +276,7 @@ class PipelineReader(Host):
         if not EMBEDDING.match(name) or value is None or len(value[0]) != 1:
             raise self.refusal(
                 f"{name or 'an unnamed value'} at position {index} in the output of encode_prompt"
-                " depends on the prompt; expected a value named as an embedding, of shape (1,"
+                " depends on the prompt; expected a value with 'embed' in its name, of shape (1,"
                 " tokens, d) or (1, d)"
             )
         return value[0]

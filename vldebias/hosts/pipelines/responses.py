@@ -61,7 +61,7 @@ class Recorder:
             self.passes = 0
 
     def begin(self, module: nn.Module, args: Arguments, kwargs: Keywords) -> None:
-        """Find the rows and timestep of a pass, as a forward pre-hook on a denoiser.
+        """Determine the rows and timestep of a pass (a forward pre-hook for the denoiser).
 
         Args:
             module: the denoiser.

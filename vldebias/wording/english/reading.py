@@ -242,7 +242,7 @@ def _remaining_assignments(
     return assignments
 
 
-# ---- deciding who is open
+# ---- deciding which people have no stated value
 
 
 def _person(

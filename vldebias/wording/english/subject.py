@@ -302,11 +302,11 @@ def _why_name(text: Text, i: int) -> str:
     if not text.capital[i] or singular(text.bare[i]) != text.bare[i]:
         return ""
     # "a shop called Baker", "Chief Sitting Bull", "Mason & Baker"
-    others = [i + 1] if text.after(i) else []
-    others += [i + 2 * step for step in (-1, 1) if text.low[i + step : i + step + 1] == ["and"]]
-    for other in others:
-        is_name = text.capital[other] and not is_proper(text.low[other])
-        if is_name and not text.words[other].isupper():
+    neighbours = [i + 1] if text.after(i) else []
+    neighbours += [i + 2 * step for step in (-1, 1) if text.low[i + step : i + step + 1] == ["and"]]
+    for number in neighbours:
+        is_name = text.capital[number] and not is_proper(text.low[number])
+        if is_name and not text.words[number].isupper():
             return _UNCLEAR
     return _UNCLEAR if before in ("called", "named") else ""
 
@@ -361,7 +361,7 @@ def _is_helped(link: str, after: str) -> bool:
 
 
 def _may_be_subject(text: Text, i: int, start: int, plural: bool) -> bool:
-    """Return whether word i may be a head after all, because a verb may follow it."""
+    """Return whether a verb may follow word i, in which case i can still be a head."""
     after = text.after(i)
     is_verb = after.endswith(("s", "ing")) and base(after) != after
     # "a programmer pair programming"

@@ -306,8 +306,8 @@ class Arabic(SpacedLanguage):
     def _is_possessed(self, word: str) -> bool:
         """Return whether a word has the suffix "his"."""
         ((_, _, noun),) = _PREFIX.findall(word)
-        others = self.entries("not-possessed")
-        return len(word) > 3 and word.endswith("ه") and noun not in others and word not in others
+        known = self.entries("not-possessed")
+        return len(word) > 3 and word.endswith("ه") and noun not in known and word not in known
 
     def _feminine_behind(self, tokens: Reading, i: int, is_subject: bool) -> str:
         """Return the feminine form of a word if it agrees with the person, else ""."""

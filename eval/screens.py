@@ -52,7 +52,7 @@ def main() -> None:
 def label(chromium: Browser, run: Path, scratch: Path) -> None:
     """Take a screenshot of `vldebias label` at its first question."""
     images = next(path for path in sorted((run / "images").iterdir()) if path.is_dir())
-    words = ["label", str(images), "--attribute", "gender", "--questions", "12"]
+    words = ["label", str(images), "--attribute", "gender", "--questions", "15"]
     words += ["--out", str(scratch / "answers.jsonl")]
     with served(words, scratch / "label.log", free_port()) as (address, _):
 

@@ -186,3 +186,54 @@ def test_people_named_by_regions_verbs_and_body_parts_get_values(prompt, written
     shares = {"female": 1, "male": 0}
     (balanced,) = balance_prompts(prompt, "gender", shares=shares).prompts
     assert balanced == written.replace("{v}", "female")
+
+
+@pytest.mark.parametrize(
+    "marked",
+    [
+        # Nouns with a second sense, after a preposition.
+        "a <> bus mechanic lying under an old coach",
+        "a <> shepherd with a crook and two border collies",
+        "a <> hiker beside a <> guide pointing at a peak",
+        "a <> swimmer talking to a <> coach",
+        "a <> tourist on a coach",
+        "a backpacker on a coach looking out of the window",
+        "low angle on a <> boxer in the corner",
+        "a <> runner tying a trainer",
+        "hero shot for an app: a <> rower on a lake",
+        "a swimmer with a coach",
+        "a <> hiker with a guide in hand",
+        # Modifiers with a hyphen that do not describe a person.
+        "a <> deep-sea welder in a harbour",
+        "a <> high-voltage electrician on a pylon",
+        "a tired <> night-shift nurse drinking coffee",
+        "a one-legged <> pirate on a beach",
+        # Words that relate people to each other.
+        "twin toddlers in matching costumes",
+        "sibling chefs in a kitchen",
+        "a rival <> chef in a kitchen",
+        # Second people who are in the picture.
+        "a woman buying flowers from a <> street vendor",
+        "a <> chess coach and a <> pupil studying a board",
+        "my uncle Tariq and a <> tow truck driver",
+        "a <> hairdresser cutting the hair of an old man with a white beard",
+        # People who are found in spite of the words around them.
+        "(best quality:1.2), <> beekeeper, veil lifted, smoker in hand",
+        "editorial shot, a <> venture capitalist in a lift",
+        "sks style, a <> cellist playing in a tunnel",
+        "EXT. HARBOUR - DAWN. A <> fisher mends nets",
+        "a <> plumber and a <> violinist back to back",
+        # Captions without articles, in which the object of a verb is a second person.
+        "<> doctor examining <> patient in clinic, stock photo",
+        "woman interviewing <> candidate in office",
+        "<> nurse helping <> patient walk in corridor",
+        "<> mechanic repairing coach in garage",
+        "robot serving guest in restaurant",
+        "company hiring welder, flyer",
+        "chef tasting sauce while sous-chef watches",
+        "a <> dentist with a drill and a terrified <> patient lol",
+    ],
+)
+def test_every_person_in_the_picture_and_nothing_else_gets_a_value(marked):
+    result = balance_prompts(marked.replace("<> ", ""), "gender", shares={"female": 1, "male": 0})
+    assert result.prompts == [marked.replace("<>", "female")]

@@ -69,6 +69,8 @@ NOT_IN_PICTURE = [
     "a {} climber on an icefall | Negative: woman, worst quality",
     "You are an assistant who paints women. <Prompt Start> a {} nurse in a park",
     "You are a painter. Draw a {} farmer on a tractor.",
+    "You are a prompt writer. You help an artist. Prompt: a {} farmer on a tractor",
+    "You are a prompt writer. Never mention a celebrity.\n\nA {} nurse in a ward",
     "<|im_start|>system\nYou are a poet.<|im_end|>\n<|im_start|>user\na {} nurse<|im_end|>\n"
     "<|im_start|>assistant\n",
     "system: You are an artist. user: draw a {} clerk at a counter",
@@ -94,6 +96,7 @@ def test_only_the_description_of_the_picture_is_parsed(text):
         ("a [cat:dog walker:0.5] in a park", "no person"),
         ("a bakery counter --no baker, customer --ar 3:2", "no person"),
         ("a ward without a nurse or a patient", "no person"),
+        ("You are a prompt writer. You help an artist. Answer in one line.", "no person"),
         ("someone cooking dinner", "pronoun"),
         ("somebody reading on a bench", "pronoun"),
         ("change the driver's jacket to red", "edit"),

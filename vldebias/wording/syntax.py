@@ -71,7 +71,14 @@ _NOT_IN_PICTURE = re.compile(
     r"|\bnegative[ _]prompt\s*[:=][^\n]*|^[^\S\n]*steps: \d+,.*"
     rf"|\bwithout (?:(?!\b{_NEXT_WORDS}\b)[^,.;:!?()\n\[\]])*"
     r"|\bno (?:people|persons|humans|characters|figures)\b[^.;:!?\n]*"
-    r"|\bgod[- ]?rays\b|\A.*<prompt start>|(?:^|[>:])[^\S\n]*you are [^.\n]{0,1000}[.\n]"
+    r"|\bgod[- ]?rays\b|\A.*<prompt start>"
+    # A system prompt ends at a marker, an empty line, a request ("Draw a nurse") or a caption on a
+    # line of its own.
+    r"|(?:^|[>:])[^\S\n]*you are [^.\n]{0,1000}(?=[.\n]).*?(?:\Z"
+    r"|\n(?=\s*\n|[^\S\n]*(?:an? |the |two ))"
+    r"|(?=<|\b(?:user|prompt|following|scene|image|picture|subject|description|input|request)\s*:)"
+    r"|(?<=[.!?]\s)(?=(?:draw|paint|generate|create|make|show|depict) (?:me )?"
+    r"(?:an?|the|two)\s(?!prompt)))"
     r"|\A\s*/imagine(?: prompt)?:?"
     r"|<\|(?:im_start\|>)?system.*?(?:<\|(?:im_)?end\|>|(?=<\|user)|\Z)|<<sys>>.*?(?:<</sys>>|\Z)"
     r"|(?:<\|im_start\|>|<start_of_turn>|<\|start_header_id\|>)\s*\w+"

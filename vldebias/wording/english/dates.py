@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from vldebias.prompts.english.words import has_listed, listed
 from vldebias.wording.english.text import Text
 
 # "1943", "1870s" and "1914-18", or "79ad" and "480bce".
@@ -15,12 +16,7 @@ _CENTURY_NAMES = (
     *("tenth", "eleventh", "twelfth", "thirteenth", "fourteenth", "fifteenth", "sixteenth"),
     *("seventeenth", "eighteenth", "nineteenth"),
 )
-# A number next to one of these units is not a year: "1024 x 1024", "1500 lbs".
-_UNITS = frozenset(
-    {"x", "px", "mm", "words", "dpi", "k", "iso", "m", "km", "steps", "pieces", "fps", "by", "lbs"}
-)
 _CENTURIES = ("century", "centuries")
-_ERAS = frozenset({"bc", "bce", "ad", "ce"})
 MODERN = 2000
 _ANCIENT = 0
 
@@ -42,11 +38,11 @@ def year_of_word(text: Text, i: int) -> int | None:
     if _MODERN_YEAR.fullmatch(word):
         return MODERN
     before = text.before(i)
-    has_era = following in _ERAS or before == "ad"
+    has_era = listed(following, "era") or before == "ad"
     if has_era and word.isdigit():
         return _ANCIENT  # "400 BC", "AD 79"
     match = _YEAR.fullmatch(word)
-    has_unit = not _UNITS.isdisjoint((before, following))  # "1920 x 1080"
+    has_unit = has_listed((before, following), "unit")  # "1920 x 1080"
     if match is None or has_unit:
         return _last_year_of_century(text, i)
     digits, plural, era = match.groups()

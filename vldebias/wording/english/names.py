@@ -61,7 +61,9 @@ def _figures_of_first_word() -> dict[str, list[list[str]]]:
 def _is_name(text: Text, i: int, inside: bool) -> bool:
     """Return whether word i can be part of a name (`inside`: after another name word)."""
     word = text.bare[i]
-    if listed(word, *STOPS, "tag", "draw", "picture"):
+    # "EXT. HARBOUR - DAWN. A fisher mends nets"
+    is_slug = text.words[i].isupper() and "n" in kinds(word) and not text.prompt.isupper()
+    if is_slug or listed(word, *STOPS, "tag", "draw", "picture"):
         return False
     if word in names_of_history() and not inside:
         return False  # "a Tudor king", "a hoplite"
@@ -159,16 +161,12 @@ def is_named(text: Text, names: list[tuple[int, int]], opening: int, i: int) -> 
 
 def _is_name_with_title(text: Text, i: int) -> bool:
     """Return whether a capitalized noun is a name or precedes one, as in "Agent 47"."""
-    before = text.before(i)
-    if text.after(i).isdigit() and listed(text.low[i], "title"):
-        return True
-    if text.capital[i] and before == "the":
-        return True  # "the Joker"
-    if not listed(before, "title"):
-        return False
-    # "Doctor Smith" or "Portrait of Dr. Baker", where all words are capitalized, but not "General
-    # Nurse On Duty"
-    return text.capital[i] or (not adjective(before) and "l" in kinds(text.bare[i]))
+    title = text.before(i)
+    is_title = listed(title, "title") and not adjective(title)  # not "General Nurse On Duty"
+    is_numbered = text.after(i).isdigit() and listed(text.low[i], "title")
+    # "the Joker", or "Portrait of Doctor Baker", in which all words are capitalized
+    is_name = text.capital[i] or (is_title and "l" in kinds(text.bare[i]))
+    return is_numbered or (is_name and (is_title or title == "the"))
 
 
 def _is_same_person(text: Text, first: int, stop: int, opening: int, i: int) -> bool:

@@ -42,16 +42,6 @@ from vldebias.wording.language import (
 _LISTS = read_lists(Path(__file__).with_name("pairs.txt"))
 _ADJECTIVES = frozenset(word for pair in _LISTS["adjective"] for word in pair.split("/"))
 _SIDES = ("female", "male")
-_PRONOUNS = frozenset({"she", "her", "hers", "herself", "he", "his", "him", "himself"})
-_POSSESSIVE = frozenset({"his", "her", "their", "whose"})
-_RELATIVE = frozenset({"who", "whose"})
-_OPENS_CLAUSE = frozenset({"while", "as", "when", "where", "because", "but"}) | _RELATIVE
-# Before one of these words, "her" is an object pronoun ("him" rather than "his").
-_NO_NOUN = frozenset({"", "the", "a", "an", "this", "these", "those", "any", "away", "off", "too"})
-# Prepositions that can be adjectives or nouns, as in "her round glasses" and "her down jacket".
-_MAY_BE_ADJECTIVE = frozenset(
-    {"round", "past", "inside", "outside", "opposite", "down", "up", "near"}
-)
 _DESCENT = re.compile(
     r",? (?:of|with) (?:[\w-]+ ){1,2}(?:descent|heritage|origin|ethnicity|ancestry|background)\b",
     re.IGNORECASE,
@@ -65,8 +55,6 @@ _BEARD = rf"(?:(?:an?|his) )?(?:(?!and\b)[\w-]+,? ){{0,4}}?(?:{'|'.join(_LISTS['
 _WITH_BEARD = re.compile(
     rf"(?P<link>,? (?:with|and) )(?P<beard>{_BEARD})(?P<more> and )?", re.IGNORECASE
 )
-# In "A portrait of an agent, capturing a man", the man may be the agent.
-_SHOWS = frozenset({"capturing", "depicting", "featuring", "showing", "portraying", "is"})
 _NOT_UNDERSTOOD = "rewritten: not understood"
 
 
@@ -107,7 +95,7 @@ def _side_of(word: str) -> str:
 
 def is_pronoun(word: str) -> bool:
     """Return whether a lower-case word is a pronoun that states a gender."""
-    return word in _PRONOUNS
+    return listed(word, "gendered-pronoun")
 
 
 def _without_ending(word: str) -> str:
@@ -148,7 +136,7 @@ class _Figure:
         self.is_plural = is_plural
         self.is_animal = is_animal
         opening = text.low[max(text.clause_start(self.first), self.first - 2) : self.first + 1]
-        self.is_possessed = not _POSSESSIVE.isdisjoint(opening)
+        self.is_possessed = has_listed(opening, "possessor")
         self.is_certain = True
 
     @property
@@ -207,7 +195,7 @@ def _unmatched(
     """Return the indices of unmatched people, excluding groups and relatives ("his wife")."""
     places: list[int] = []
     for place, (first, *_) in enumerate(persons):
-        is_possessed = text.low[first.opening] in _POSSESSIVE
+        is_possessed = listed(text.low[first.opening], "possessor")
         if matched[place] is None and not (first.plural or is_possessed):
             places.append(place)
     return places
@@ -249,7 +237,7 @@ def _figures_of_phrases(text: Text, people: Sequence[NounValue]) -> list[_Figure
 
 def _start_of_clause(text: Text, i: int) -> int:
     """Return the position of the first word in the clause of word i, such as "while" or "who"."""
-    while not text.opens[i] and text.low[i] not in _OPENS_CLAUSE:
+    while not text.opens[i] and not listed(text.low[i], "opens-clause"):
         i -= 1
     return i
 
@@ -282,7 +270,7 @@ def _mark_described(text: Text, figures: Sequence[_Figure], stranger: _Figure) -
     # "capturing a man", "the optician is a young man", "the optician, a man", "cook, young man"
     before = text.low[max(0, stranger.first - 2) : stranger.first]
     opening = text.low[text.clause_start(stranger.first) : stranger.first]
-    is_shown = not _SHOWS.isdisjoint(before) or all(map(adjective, opening))
+    is_shown = has_listed(before, "shows") or all(map(adjective, opening))
     for figure in figures:
         # "a woman in a coat, a clerk,"
         is_clause = text.opens[figure.first] and text.opens[max(figure.heads) + 1]
@@ -317,7 +305,7 @@ def _main_figures(text: Text, figures: Sequence[_Figure], i: int) -> Sequence[_F
 def _figures_of_clause(text: Text, figures: Sequence[_Figure], i: int) -> list[_Figure]:
     """Return the figures in the clause of word i, to which a pronoun refers preferentially."""
     opening = _start_of_clause(text, i)
-    if text.low[opening] in _RELATIVE:
+    if text.low[opening] in ("who", "whose"):
         # "a woman who wrings her hands"
         return [figure for figure in figures if figure.last_mention(i) >= opening - 1]
     # This applies to "leans over the bed of an old woman and holds her hand", but not to "while the
@@ -517,7 +505,7 @@ def _is_before_noun(words: Text, i: int) -> bool:
     following = words.after(i + 1)
     if words.opens[i] and following:
         return True  # "her round glasses low on the nose"
-    if after in _MAY_BE_ADJECTIVE and following and not listed(following, *STOPS):
+    if listed(after, "preposition-or-adjective") and following and not listed(following, *STOPS):
         raise RewrittenPromptError(_NOT_UNDERSTOOD)
     if after == "next":
         return following != "to"
@@ -525,7 +513,7 @@ def _is_before_noun(words: Text, i: int) -> bool:
         return False
     if not following and "n" in kinds(after):
         return True  # in "a nurse on her round", "round" cannot be a preposition without an object
-    return after not in _NO_NOUN and not listed(after, "preposition", "function")
+    return bool(after) and not listed(after, "no-noun", "preposition", "function")
 
 
 def _replace(words: Text, i: int, new: str) -> Replacement:

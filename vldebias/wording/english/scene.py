@@ -16,6 +16,7 @@ from vldebias.prompts.english.words import (
     STOPS,
     adjective,
     gendered,
+    has_listed,
     kinds,
     listed,
     origins,
@@ -26,19 +27,11 @@ from vldebias.wording.english.facts import Fact, find_facts, lists_of_word
 from vldebias.wording.english.text import read_text
 
 _NEAR = 8  # maximum distance in words between a noun and a fact after it that describes it
-_LINKS = ("of", "in", "from", "for", "with", "on")
 _POSSESSIVE = ("'s", "s'", "\u2019s", "s\u2019")
-# Pronouns state a gender, but refer to a person who is mentioned elsewhere.
-_PRONOUNS = frozenset({"he", "she", "him", "her", "his", "hers", "himself", "herself"})
 # Lists of facts that determine the time or place of a scene.
 _SCENES = ("period", "one-origin", "war", "war-site", "event", "event-of", "troops", "expedition")
 _SCENE_NOUNS = frozenset({"scene-noun", "country", "open-country"})
-_OWNERS = frozenset({"her", "his", "their", "my", "our"})
 _AGE_LISTS = ("age-said", "young-person")
-# Prepositions before the time of a scene, as in "in Victorian London" or "during the Crusades".
-_SETTINGS = frozenset({"in", "during", "at"})
-# Prepositions before the place of a scene, as in "at the museum".
-_PLACES = frozenset({"in", "at", "on", "inside", "for", "from"})
 _TENS = "twenties|thirties|forties|fifties|sixties|seventies|eighties|nineties"
 _TEN_TO_NINETY = r"(?:\d+|(?:ten|elev|twel|twen|thir|for|fif|six|seven|eigh|nine)\w*)"
 # Ages before a person or thing, as in "a 30yo nurse" or "a 30-year-old Bordeaux". The number of
@@ -60,10 +53,6 @@ AGE_BEHIND = re.compile(
     rf"|\bin (?:{_TENS}|teens)\b|\b{_TEN_TO_NINETY}(?:th|st|nd)? birthday\b",
     re.IGNORECASE,
 )
-# Words about the picture, as in "in the style of a Victorian engraving" or "shot on film".
-_STYLE_OPENERS = ("style", "styled", "manner", "aesthetic", "vein")
-_SHOTS = ("shot", "photographed", "captured", "taken", "painted", "rendered", "filmed", "drawn")
-_SHOT_LINKS = ("on", "with", "in", "using", "as", "like", "by")
 _LAST_YEAR_OF_PERIODS = 1899
 
 
@@ -168,7 +157,7 @@ class Scene:
             return False
         if fact.name == "young-person":
             # Someone with a young child, as in "her baby", is not old.
-            return self.text.before(fact.first) not in _OWNERS
+            return not listed(self.text.before(fact.first), "owner")
         return self._goes_on(fact.stop)
 
     # ---- facts by position
@@ -242,7 +231,7 @@ class Scene:
     def has_place(self, name: str) -> bool:
         """Return whether the scene is at a place from a list, as in "at the museum"."""
         facts = self.facts(name)
-        return any(not _PLACES.isdisjoint(self._words_before(fact, 4)) for fact in facts)
+        return any(has_listed(self._words_before(fact, 4), "at-place") for fact in facts)
 
     def follows_as_tag(self, fact: Fact) -> bool:
         """Return whether a fact is a separate clause after the subject: "a doctor, Nigerian"."""
@@ -277,7 +266,7 @@ class Scene:
             # The fact starts a clause, is in the subject's phrase or follows "in" or "during".
             if self.text.opens[fact.first] or self.is_in_phrase(fact):
                 return True
-            if not _SETTINGS.isdisjoint(self._words_before(fact, 3)):
+            if has_listed(self._words_before(fact, 3), "setting"):
                 return True
         return False
 
@@ -347,12 +336,13 @@ class Scene:
         # After a new clause or another person, the fact no longer describes the subject.
         if True in self.text.opens[self.head + 1 : fact.first + 1]:
             return False
-        return self.text.after(self.head) in _LINKS and not any(map(self.is_person, between))
+        is_linked = listed(self.text.after(self.head), "fact-link")
+        return is_linked and not any(map(self.is_person, between))
 
     def is_person(self, i: int) -> bool:
         """Return whether word i is a noun for a person."""
         word = self.text.low[i]
-        if word in _PRONOUNS:
+        if listed(word, "gendered-pronoun"):
             return False
         return person(self.text.bare[i]) or gendered(word)
 
@@ -461,10 +451,10 @@ class Scene:
         """Skip "in the style of a Victorian engraving", "shot on film", "ukiyo-e style"."""
         word = self.text.bare[i]
         is_behind_subject = i > self.head
-        is_linked = self.text.after(i) in _SHOT_LINKS
-        if word in _SHOTS and is_behind_subject and is_linked:
+        is_linked = listed(self.text.after(i), "shot-link")
+        if listed(word, "shot") and is_behind_subject and is_linked:
             skipped[i:stop] = [True] * (stop - i)
-        if word not in _STYLE_OPENERS or i < self.head:
+        if not listed(word, "style-opener") or i < self.head:
             return
         # Skip words that specify the style, too, as in "in the ukiyo-e | style".
         begin = i

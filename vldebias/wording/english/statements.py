@@ -27,7 +27,6 @@ from vldebias.wording.english.text import Text, read_text
 _FEMALE = frozenset({"she", "her", "hers", "herself"})
 _MALE = frozenset({"he", "him", "his", "himself"})
 _PRONOUNS = _FEMALE | _MALE
-_JOINS = ("and", "plus")
 _SENTENCE_END = re.compile(r"[.;!?\n|]")
 _UNSPECIFIED = re.compile(
     r"\b(?:un(?:specified|determined|defined|known|clear)|ambiguous|indeterminate|neutral) (\w+)"
@@ -105,7 +104,7 @@ def _is_in_list(text: Text, subjects: Sequence[PersonPhrase], number: int) -> bo
     """Return whether a phrase and the one right before it are items in the same list."""
     # "a vet, a farmer and a cow" are two people.
     end = subjects[number].head
-    if text.after(end) in _JOINS and listed(text.after(end + 1), "determiner"):
+    if listed(text.after(end), "adds") and listed(text.after(end + 1), "determiner"):
         return True
     # "a nurse, a doctor, a patient" and "a cook, a waiter and a guest" are three.
     if number > 1 and not _words_between(text, subjects, number - 1):
@@ -113,7 +112,7 @@ def _is_in_list(text: Text, subjects: Sequence[PersonPhrase], number: int) -> bo
     if number + 1 == len(subjects):
         return False
     words_behind = _words_between(text, subjects, number + 1)
-    return not words_behind or words_behind[0] in _JOINS
+    return not words_behind or listed(words_behind[0], "adds")
 
 
 def _words_between(text: Text, subjects: Sequence[PersonPhrase], number: int) -> list[str]:
@@ -231,7 +230,11 @@ def _without_others(
         if place == number:
             continue
         for subject in mentions:
-            phrase = range(subject.opening, subject.head + 1)
+            stop = subject.head + 1
+            if is_gendered_noun(text.low[subject.head]) and text.after(subject.head) == "with":
+                while not text.opens[stop] and not person(text.low[stop]):
+                    stop += 1  # "a barber and a man with a beard"
+            phrase = range(subject.opening, stop)
             # Keep the pronoun in "her assistant", which does not refer to the assistant.
             words.update(i for i in phrase if text.low[i] not in _PRONOUNS)
     return _without(prompt, text, words)

@@ -32,16 +32,9 @@ from vldebias.wording.english.text import Text, read_text
 _POSSESSIVE = ("'s", "s'")
 _LONGEST_PHRASE = 20  # words
 _AGENT_ENDINGS = ("er", "or", "ist", "ian", "ant", "eer", "host", "mage")
-_HELPERS = frozenset({"help", "watch", "let", "make", "see", "hear"})
 # Reasons to skip a noun: it does not refer to a person, or the rules cannot decide.
 _NOBODY = "no person"
 _UNCLEAR = "not understood"
-_PLACES = frozenset({"in", "at", "of", "inside", "outside", "to", "into", "from", "near"})
-_TOWARDS = frozenset({"into", "onto", "toward", "towards", "through"})
-_DEGREES = frozenset({"very", "quite", "most", "so"})
-_ARTICLES = frozenset({"a", "an", "the"})
-_COPULAS = frozenset({"is", "are", "was", "were"})
-_DEFINITE = frozenset({"the", "this", "that", "these", "those"})
 
 
 class PersonPhrase(NamedTuple):
@@ -90,7 +83,8 @@ def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
     """
     text = read_text(prompt)
     # "Edward Hopper style" does not name a person in the picture.
-    names = [name for name in find_names(text) if not listed(text.after(name[1] - 1), "style-word")]
+    names = find_names(text)
+    names = [name for name in names if not has_listed(text.low[name[1] - 1 :][:2], "style-word")]
     has_names = not all(is_of_picture(text, first) for first, _ in names)
     is_unclear = False
     subjects: list[PersonPhrase] = []
@@ -135,17 +129,14 @@ def _has_unknown_person(text: Text, heads: Collection[int]) -> bool:
         start, _ = _extend_left(text, i)
         # "a cashier and a bagger"
         is_joined = text.before(start - 1) == "and" and start - 3 in heads
-        has_determiner = listed(text.before(start), "one-determiner")
-        if has_determiner and (is_joined or _acts(noun, text.after(i))):
+        after = text.after(i)
+        gerund = f"{noun[:-2]}ing"
+        acts = after.endswith("s") and classes(base(after)).startswith("v")
+        acts |= listed(after, "human-verb")
+        acts = acts and base(gerund) != gerund  # not "a corridor gleams"
+        if listed(text.before(start), "one-determiner") and (is_joined or acts):
             return True
     return False
-
-
-def _acts(noun: str, after: str) -> bool:
-    """Return whether a noun derived from a verb is a subject, unlike "a corridor gleams"."""
-    gerund = f"{noun[:-2]}ing"
-    is_verb = after.endswith("s") and classes(base(after)).startswith("v")
-    return base(gerund) != gerund and (is_verb or listed(after, "human-verb"))
 
 
 def is_agent(noun: str) -> bool:
@@ -169,9 +160,11 @@ def _may_be_person(text: Text, i: int) -> bool:
         return False  # "a nurse's uniform"
     # The context may turn a thing into a person, as in "a fan in the stands".
     is_noun = person(word) or is_gendered_noun(word)
+    is_noun = is_noun and not listed(f"{word} {text.after(i)}", "thing-phrase")  # "hero shot"
     if is_noun or listed(singular(word), "thing") or _has_face(text, i):
         return True
-    return listed(f"{text.before(i)} {singular(word)}", "person-phrase")
+    phrase = f"{text.before(i)} {singular(word)}"
+    return listed(phrase, "person-phrase") or (classes(phrase) == "p" and is_agent(singular(word)))
 
 
 def _has_face(text: Text, i: int) -> bool:
@@ -223,7 +216,7 @@ def _why_not_again(
 
     `is_again` is True if an earlier person has the same noun.
     """
-    is_definite = text.low[subject.opening] in _DEFINITE
+    is_definite = listed(text.low[subject.opening], "definite")
     if is_again and (is_next_sentence or is_definite):
         # "a cook watches the pastry cook", "a player passes to the player in blue"
         return _NOBODY if is_next_sentence and len(subject.words) == 1 else _UNCLEAR
@@ -233,7 +226,8 @@ def _why_not_again(
 def _is_further_tag(text: Text, subject: PersonPhrase) -> bool:
     """Return whether a phrase has no determiner and is not joined to the previous phrase."""
     is_bare = not subject.plural and not listed(text.low[subject.opening], "determiner")
-    return is_bare and not listed(text.before(subject.opening), "joins")
+    before = text.before(subject.opening)
+    return is_bare and not listed(before, "joins") and not before.endswith("ing")
 
 
 # ---- noun phrases
@@ -269,8 +263,8 @@ def _phrase(text: Text, i: int) -> PersonPhrase | str:
 
 def _why_no_person(text: Text, i: int, start: int, plural: bool) -> str:
     """Return why a phrase is not a person, regardless of what precedes it, or "" if it is one."""
-    if text.before(start) == "no":
-        return _NOBODY
+    if text.before(start) == "no" or (plural and has_listed(text.low[start:i], "kinship")):
+        return _NOBODY  # "twin toddlers" are alike
     words = text.low[max(0, start - 1) : i + 1]
     # "a persons hand", "a d & d warrior", "gta 5 comics"
     is_misspelled = words[:1] in (["a"], ["an"]) and plural and not any(map(person, words[:-1]))
@@ -315,25 +309,24 @@ def _is_head(text: Text, i: int, plural: bool) -> bool:
     """Return whether word i is the last noun in its phrase, unlike "nurse" in "nurse shark"."""
     after = text.after(i)
     rest = text.after(i + 1)
-    if _shows_body(text, i):
-        return True
-    if (
-        i
-        and listed(text.low[i - 1], "number-word")
-        and not plural
-        and not is_gendered_noun(text.bare[i])
-    ):
+    is_relative = listed(text.low[i], "relative") and text.capital[i + 1 : i + 2] == [True]
+    if _shows_body(text, i) or (is_relative and after):
+        return True  # "my aunt Rosa"
+    is_counted = i > 0 and listed(text.low[i - 1], "number-word") and not plural
+    if is_counted and not is_gendered_noun(text.bare[i]):
         return False  # "two passenger trains"
     if _ends_with_head(after, rest):
         return plural or "a" not in kinds(text.low[i]) or not _may_be_adjective(text, i)
     start, _ = _extend_left(text, i)
     determiner = text.before(start)
     if not plural:
-        is_unknown = not kinds(after) and determiner in _ARTICLES  # "a janitor waltzes"
+        is_unknown = not kinds(after) and listed(determiner, "article")  # "a janitor waltzes"
         if after.endswith("s") and (is_unknown or base(after) != after):
             return _is_verb(after, rest, determiner)
-        if determiner in _ARTICLES and _is_helped(text.before(start - 1), after):
-            return True
+        link = text.before(start - 1) if listed(determiner, "article") else determiner
+        is_helper = link == "and" or listed(base(link), "helper")
+        if is_helper and classes(after).startswith("v"):
+            return True  # "helping a patient walk"
     return not _is_of_work(after, rest) and not _is_before_noun(text, i, plural)
 
 
@@ -355,11 +348,6 @@ def _is_of_work(after: str, rest: str) -> bool:
     return listed(after, "made") and not has_object
 
 
-def _is_helped(link: str, after: str) -> bool:
-    """Return whether the phrase between two words is a subject: "helping a patient walk"."""
-    return classes(after).startswith("v") and (link == "and" or base(link) in _HELPERS)
-
-
 def _may_be_subject(text: Text, i: int, start: int, plural: bool) -> bool:
     """Return whether a verb may follow word i, in which case i can still be a head."""
     after = text.after(i)
@@ -370,7 +358,8 @@ def _may_be_subject(text: Text, i: int, start: int, plural: bool) -> bool:
     is_verb = is_verb or (text.before(start - 1) == "and" and "v" in classes(after))
     # not "nurse uniforms"
     is_plural = plural and not text.capital[i]  # not "the Champions League"
-    return is_plural or (is_verb and listed(text.before(start), "determiner"))
+    determiner = text.before(start)
+    return is_plural or (is_verb and (listed(determiner, "determiner") or determiner == "while"))
 
 
 def _is_in_clause(text: Text, i: int) -> bool:
@@ -435,7 +424,7 @@ def _is_verb(word: str, rest: str, determiner: str) -> bool:
         # "nurse carries tray", "farmer feeds chickens" or "pilot climbs into cockpit", but not
         # "pilot lights on a stove" or "nurse scrubs pattern"
         is_object = listed(word, "human-verb") and "n" in kinds(rest) and not listed(rest, *STOPS)
-        is_object = is_object or singular(rest) != rest or rest in _TOWARDS
+        is_object = is_object or singular(rest) != rest or listed(rest, "towards")
         return verb_classes.startswith("v") and is_object
     if (adjective(rest) and not listed(rest, *STOPS)) or singular(rest) != rest:
         return True
@@ -452,6 +441,8 @@ def _ends_with_head(after: str, rest: str) -> bool:
         return False  # "a DJ set"
     if not after or listed(after, *STOPS, "asleep", "tag", "past") or after.startswith("mid-"):
         return True
+    if rest in ("to", "by") and listed(after, "part"):
+        return True  # "back to back", "side by side"
     if adjective(after) and listed(rest, "preposition"):
         return True  # "a master deep in thought"
     return after.endswith("ly") and set(kinds(after)).isdisjoint("nx")
@@ -475,7 +466,7 @@ def _extend_left(text: Text, i: int) -> tuple[int, int]:
     while not text.opens[start] and i - start < _LONGEST_PHRASE:
         word = text.low[start - 1]
         following = text.low[start]
-        joins = word in _DEGREES
+        joins = listed(word, "degree")
         if word == "and" and start > 1:  # "tall and tired"
             joins = adjective(following) and adjective(text.low[start - 2])
         is_compound = first_noun == start and _is_compound(word, following)
@@ -519,10 +510,10 @@ def _is_before_phrase(text: Text, j: int, i: int) -> bool:
     word = text.low[j]
     if word.endswith(_POSSESSIVE) or listed(word, *STOPS, "not-subject"):
         return True
-    is_plural = singular(text.bare[i]) != text.bare[i]
-    # "a priest greeting people", "lifeguard carries exhausted swimmer"
+    has_object = singular(text.bare[i]) != text.bare[i] or not has_listed(text.low, "article")
+    # "a priest greeting people", "doctor examining patient", "lifeguard carries exhausted swimmer"
     is_verb = word.endswith("s") and base(word) != word and classes(base(word)).startswith("v")
-    is_verb = is_verb or (word.endswith("ing") and is_plural)
+    is_verb = is_verb or (word.endswith("ing") and has_object)
     return (is_verb and person(text.before(j))) or (listed(word, "draw") and text.opens[j])
 
 
@@ -533,7 +524,7 @@ def _place_of_value(
     if has_listed(text.low[start:i], "adjective-or-noun") and first_noun < i:
         # In "a patient teacher", the teacher is patient, but not in "a patient advocate".
         return first_noun if _is_compound(text.low[i - 1], text.low[i]) else None
-    if first_noun in (start, i):
+    if first_noun in (start, i) or "-" in text.low[first_noun]:
         return first_noun
     # An adjective before several nouns may belong to the first: "a small business owner".
     is_of_person = [
@@ -574,8 +565,10 @@ def _is_part_of_noun(text: Text, start: int, head: str) -> bool:
 
 def _is_description(word: str) -> bool:
     """Return whether a word describes a noun without classifying it, unlike "ceramic"."""
-    if is_proper(word) or listed(word, "size", "age", "skin", "style-adjective"):
+    if is_proper(word) or listed(word, "size", "age", "skin", "style-adjective", "relation"):
         return True
+    if "-" in word and set("nv").intersection(classes(word.rsplit("-", 1)[1])[:1]):
+        return word.endswith(("ed", "-time"))  # "a one-legged pirate", not "a deep-sea welder"
     # A relational adjective tells the kind: "a legal adviser".
     return listed(word, "of-character") or (adjective(word) and "o" not in classes(word))
 
@@ -587,7 +580,8 @@ def _is_thing(text: Text, i: int, start: int) -> bool:
     after = text.after(i)
     is_picture = listed(noun, "picture") and after in ("about", "of")  # "a sprite of"
     is_drawn = noun == "character" and listed(after, "picture")
-    is_place = noun == "diner" and text.before(start - 1) in _PLACES  # "at a roadside diner"
+    # "at a roadside diner"
+    is_place = noun == "diner" and listed(text.before(start - 1), "of-place")
     if is_picture or is_drawn or is_place or _is_thing_by_modifiers(noun, modifiers):
         return True
     if listed(noun, "cued-thing"):
@@ -596,6 +590,7 @@ def _is_thing(text: Text, i: int, start: int) -> bool:
         is_object = listed(relation, "presents") and not listed(after, "human-verb")
         is_made = noun == "model" and (after == "of" or is_object)
         has_cue = has_listed(text.low, "thing-cue") and not has_listed(modifiers, "thing-person")
+        has_cue = has_cue and not listed(after, "human-verb")
         return is_made or has_cue
     if noun in ("head", "chair"):
         nouns_behind = map(singular, text.low[i + 2 : i + 5])
@@ -610,6 +605,9 @@ def _may_be_human(text: Text, i: int, start: int) -> bool:
         return True  # "a dog walker"
     noun = text.bare[i]
     after = text.after(i)
+    is_held = listed(text.before(start - 1), "encloses", "handled")
+    if is_held or text.low[i + 1 : i + 3] == ["in", "hand"]:
+        return False  # "waving a fan", "smoker in hand"
     is_described = listed(text.before(start), "determiner") or listed(after, "preposition")
     is_unsure = listed(noun, "unsure") and after != "of"
     is_unsure |= listed(noun, "thing") and after.endswith("ing")
@@ -661,6 +659,11 @@ def _why_no_tag(text: Text, start: int, first_noun: int, i: int) -> str:
         joined = text.low[start - 2]
         if not (person(joined) or is_gendered_noun(joined)):
             return _UNCLEAR  # "rhythm and blues singer"
+    # "bus overtaking coach", but not "horse riding instructor"
+    verbs = [word for word in text.low[start + 1 : i] if word.endswith("ing")]
+    is_gerund_head = listed(singular(text.low[i]), "gerund-head")
+    if any(base(verb) != verb and not (is_gerund_head and "n" in kinds(verb)) for verb in verbs):
+        return _UNCLEAR
     if not _is_object_in_brackets(text, start) and _is_tag_of_style(text, start, i):
         return _UNCLEAR if _is_in_clause(text, i) else _NOBODY
     return _UNCLEAR if _begins_with_style(text, first_noun, i) else ""
@@ -709,23 +712,54 @@ def _why_not_shown(text: Text, where: int, bare: bool, head: int) -> str:
     relation = text.before(where + 1)
     before = text.before(where)
     clause = text.low[text.clause_start(where) : where]
-    if relation == "of":
-        return _why_not_of(text, where, head)
+    reason = ""
+    if listed(singular(text.low[head]), "double-sense", "tool-sense"):
+        reason = _why_not_double(text, where, head)
+    if reason or relation == "of":
+        return reason or _why_not_of(text, where, head)
     if relation == "by":
         return _why_not_by(before, clause)
     if relation == "for":
         return _why_not_for(clause)
     if relation == "as":
         return _why_not_as(clause, text.after(head))
-    is_metaphor = relation in _COPULAS and _is_metaphor(clause)
+    is_metaphor = listed(relation, "copula") and _is_metaphor(clause)
     if is_metaphor or listed(relation, "not-subject") or listed(before, "tribute"):
         return _NOBODY
     # "beside chef"
     is_infinitive = relation == "to" and "v" in classes(text.low[head])
     is_joined = listed(relation, "joins", "draw") and not is_infinitive
+    # "receptionist greeting guest at hotel"
+    is_present = relation.endswith("ing") and not listed(base(relation), "draw", "pretend")
+    is_joined |= is_present and not has_listed(text.low, "article")
     is_bare = bare and bool(relation) and not is_joined
-    is_unsure = listed(relation, "unsure-relation") and before != "across"
+    is_bought = relation == "from" and has_listed(clause, "receives")
+    is_unsure = listed(relation, "unsure-relation") and before != "across" and not is_bought
     return _UNCLEAR if is_bare or is_unsure else ""
+
+
+def _why_not_double(text: Text, where: int, head: int) -> str:
+    """Apply `_why_not_shown` to nouns with two senses: "with a crook", "lying under a coach"."""
+    after = text.after(head)
+    relation = text.before(where + 1)
+    before = text.before(where)
+    if not relation or listed(before, "addresses") or listed(relation, "meets"):
+        return ""
+    acts = after.endswith(("s", "ing")) and base(after) != after
+    acts = acts or listed(after, "human-verb") or after == "who"
+    is_handled = listed(relation, "handled", "encloses") or before in ("pair", "pint")
+    if is_handled or text.low[head + 1 : head + 3] == ["in", "hand"]:
+        return _UNCLEAR if acts else _NOBODY  # "a tourist on a coach looking out"
+    modifiers = [word for word in text.low[where + 1 : head] if not listed(word, "determiner")]
+    is_person = has_listed(modifiers, "of-character") or not all(map(adjective, modifiers))
+    is_of = relation == "of" and before != "front"
+    # "selling a potion to a coach", "a referee between two boxers"
+    is_receiver = relation == "to" and not listed(before, "approaches")
+    is_receiver |= relation == "between"
+    is_linked = listed(relation, "preposition") or relation.endswith("ing")
+    if acts or is_person or is_of or is_receiver or not is_linked:
+        return ""  # "beside a tour guide"
+    return _NOBODY if listed(singular(text.low[head]), "tool-sense") else _UNCLEAR
 
 
 def _is_metaphor(subject: Sequence[str]) -> bool:

@@ -19,12 +19,9 @@ _BREAK = re.compile(r"[,.;:!?()\[\]{}|\"\n\u2014\u2013/\u201c\u201d]")
 _QUOTED = re.compile(
     r"\"[^\"]*\"|\u201c[^\u201c\u201d]*\u201d|(?<![^\s(])'[^']*[^'\s]'(?![^\W_])|\u2018[^\u2019]*\u2019"
 )
-_STYLES = frozenset({"style", "manner", "tradition", "reminiscent"})  # before "of" and an artist
 LONGEST_PROMPT = 1000  # words
 # The abbreviations "US" and "IT" must stay distinct from the words "us" and "it".
 _IN_LOWER_CASE = {"&": "and", "+": "and", "US": "u.s", "IT": "i.t"}
-# Words that end an artist's name: "by Rembrandt, a portrait of a nurse".
-_NO_CREDIT = frozenset({"a", "an", "the", "of", "with", "portrait", "wearing"})
 
 
 class Text:
@@ -124,10 +121,10 @@ def _is_credited(words: list[str]) -> list[bool]:
     credits = False
     for i, word in enumerate(words):
         credited.append(credits)
-        is_behind_style = word == "of" and words[max(0, i - 1)] in _STYLES
+        is_behind_style = word == "of" and listed(words[max(0, i - 1)], "credit-style")
         if word == "by" or is_behind_style:
             credits = True
-        elif word in _NO_CREDIT:
+        elif listed(word, "no-credit"):
             credits = False
     return credited
 

@@ -31,8 +31,15 @@ class Korean(UnspacedLanguage):
 
     def matches(self, text: str) -> list[Match]:
         # The noun must be the entire rest of the word, apart from a particle.
-        found = super().matches(text)
-        return [match for match in found if self._particles.match(text, match.end)]
+        # Only a known word may precede a short noun in it, unlike in 공사장 ("building site").
+        known = ("", *self.entries("modifier"), *self.entries("person"), *self.entries("prefix"))
+        matches: list[Match] = []
+        for match in super().matches(text):
+            before = text[self._start_of_word(text, match) : match.start]
+            is_word = len(match.noun) > 2 or before in known
+            if is_word and self._particles.match(text, match.end):
+                matches.append(match)
+        return matches
 
     def humans(self, text: str) -> list[Match]:
         matches: list[Match] = []

@@ -122,6 +122,7 @@ SCORED_ONCE = {
     "held_out_prompts_3_first": _KINDS_OF_NEW_PROMPTS,
     "held_out_prompts_3": _KINDS_OF_NEW_PROMPTS,
     "held_out_prompts_4": _KINDS_OF_NEW_PROMPTS,
+    "held_out_prompts_5": _KINDS_OF_NEW_PROMPTS,
 }
 NAMES_OF_KINDS = {
     "language": "ten languages",

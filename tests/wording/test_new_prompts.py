@@ -19,6 +19,8 @@ SETS = {
     "held_out_prompts": 0.9,
     "held_out_prompts_2": 0.95,
     "held_out_prompts_3": 0.95,
+    "held_out_prompts_4": 0.95,
+    "held_out_prompts_5": 0.95,
     "development_2": 0.95,
     "development_3": 0.9,
 }

@@ -183,7 +183,7 @@ class OpenClipHost(JointHost):
             return self.features(tokens)
         model = self.model
         ids = tokens["text"]
-        # CLIP's end token has the highest id; models with a different vocabulary specify its id.
+        # CLIP's end token has the highest id; models with a different vocabulary specify their own.
         if model.text_pool_type == "argmax":
             last = ids.argmax(-1)
         else:

@@ -166,8 +166,8 @@ class PipelineReader(Host):
             )
         probes = [self.encode([probe], ()) for probe in PROBES]
         for name in probes[0].ids:
-            # Count the ids that all probes share at the end, except the first of them, which ends
-            # the prompt.
+            # Count the trailing ids that all probes share, except the first of these ids, which
+            # ends the prompt.
             reversed_rows = [probe.ids[name][0][::-1] for probe in probes]
             columns = zip(*reversed_rows, strict=False)
             common = list(takewhile(lambda column: len(set(column)) == 1, columns))
@@ -446,7 +446,7 @@ class PipelineReader(Host):
     def reads_batches(self) -> bool:
         """Return whether prompts have the same rows when they are encoded together.
 
-        This requires that every encoder pads all prompts to the same length and receives all of a
+        This requires every encoder to pad all prompts to the same length and to receive all of a
         call's prompts at once.
         """
         parts = self.parts

@@ -120,7 +120,7 @@ class Diagnostics:
             classes = host.embed(prompts.classes, role)
             signal_kept, class_cosine = class_signal(classes, edit)
             if prompts.spurious:
-                # Do not edit the spurious text, because an edit of that text could hide the range.
+                # Do not edit the spurious text, because editing it could hide the range.
                 spurious = host.embed(prompts.spurious, role)
                 spurious_spread = (
                     _mean_range(classes, spurious),

@@ -156,7 +156,7 @@ def _fit_tested_on_images(problem: Problem, role: str, method: EditMethod) -> Ed
 
 
 def _why_not_by_texts(problem: Problem, method: EditMethod) -> str:
-    """Explain why no edit is attached for a search without reference images, and what to do."""
+    """Return why a search without reference images gets no edit, and what to do about it."""
     by_name = f"name a method (method={method.name!r}) and measure it."
     if all(prompts.names_values for prompts in problem.attributes):
         remedy = (

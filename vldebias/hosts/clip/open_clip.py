@@ -104,7 +104,7 @@ class OpenClipHost(JointHost):
         return head
 
     def wrapped_modules(self, role: str) -> tuple[object, ...]:
-        """Return the tower if it is a module. In CLIP, the model itself is the text tower."""
+        """Return the tower if it is a module of its own, which CLIP's text tower is not."""
         name = "visual" if role == IMAGE else "text"
         return (getattr(self.model, name),) if hasattr(self.model, name) else ()
 

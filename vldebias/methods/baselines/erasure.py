@@ -160,8 +160,7 @@ def _read_by_forests(labelled_rows: Labelled) -> tuple[Tensor, Tensor]:
         forest = ensemble.RandomForestClassifier(100, oob_score=True, random_state=0)
         forest.fit(rows.numpy(), codes.numpy())
         importance += torch.from_numpy(forest.feature_importances_)
-        # Use out-of-bag predictions, because a tree always predicts the rows it was fitted to with
-        # certainty.
+        # Use out-of-bag predictions, because a tree predicts its own training rows with certainty.
         sure = torch.from_numpy(forest.oob_decision_function_).amax(1)
         unsure = torch.cat([unsure, rows[sure <= _SURE]])
     if not len(unsure):

@@ -37,7 +37,7 @@ _MERGED: WeakSet[object] = WeakSet()
 # Ids of the attachments that are disabled in this thread or task. A server may generate with and
 # without an attachment at the same time.
 _PAUSED: ContextVar[frozenset[int]] = ContextVar("vldebias_paused", default=frozenset())
-_MARKER = "_vldebias_merged"  # in the model's config, which is saved with it
+_MARKER = "_vldebias_merged"  # key in the model's config, which is saved with the model
 INSIDE: ContextVar[bool] = ContextVar("vldebias_inside", default=False)
 """True while an attached pipeline calls its own text encoders."""
 

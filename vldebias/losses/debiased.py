@@ -1,4 +1,4 @@
-"""Compute DCL, which corrects for false negatives, and HCL, which also weights them by hardness."""
+"""Compute DCL, which corrects for false negatives, and HCL, which also favours hard negatives."""
 
 from __future__ import annotations
 

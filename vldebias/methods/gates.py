@@ -236,7 +236,7 @@ def agreement_of_wordings(
     embedded = problem.host.embed(texts, role)
 
     def kappa_of(is_used: Tensor) -> float | None:
-        """Return the kappa for a subset of the text, or None if it does not state every value."""
+        """Return the kappa for a subset of the text, or None if a value is not stated in it."""
         if len(value_codes[is_used].unique()) < number:
             return None
         means = [embedded[is_used & (value_codes == value)].mean(0) for value in range(number)]

@@ -186,7 +186,7 @@ class CrossAttentionEdit(Edit):
             inside = basis @ basis.T
             amount = amounts[:, number, None]
             replaced = center[part] @ inside
-            if self.form == "add":  # nothing is removed, so there is nothing to restore
+            if self.form == "add":  # nothing is removed, so the center is 0
                 replaced = torch.zeros_like(replaced)
             maps[name] = LayerMap(
                 basis.float(), replaced.float(), (amount * effects[:, part] @ inside).float()

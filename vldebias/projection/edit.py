@@ -68,7 +68,7 @@ class Fingerprint(BaseModel, frozen=True, extra="forbid"):
     texts: tuple[tuple[float, ...], ...] = ()
 
     def matches(self, fingerprint: Fingerprint | None) -> bool:
-        """Return whether both may identify the same weights, or True if the other is None."""
+        """Return whether a fingerprint may identify the same weights, or True if it is None."""
         if fingerprint is None:
             return True
         if self.structure != fingerprint.structure or len(self.tensors) != len(fingerprint.tensors):
@@ -89,7 +89,7 @@ class Fingerprint(BaseModel, frozen=True, extra="forbid"):
         return not self.same_adapters(fingerprint) or self.same_texts(fingerprint)
 
     def same_texts(self, fingerprint: Fingerprint) -> bool:
-        """Return whether both models embed the three texts identically, as far as is known."""
+        """Return whether both models embed the three texts identically, or True if unknown."""
         for numbers, other_numbers in zip(self.texts, fingerprint.texts, strict=False):
             distance = math.dist(numbers, other_numbers)
             if distance > _TOLERANCE_OF_TEXT * math.hypot(*numbers):
@@ -97,7 +97,7 @@ class Fingerprint(BaseModel, frozen=True, extra="forbid"):
         return True
 
     def same_adapters(self, fingerprint: Fingerprint | None) -> bool:
-        """Return whether two fingerprints have the same adapters, or True if the other is None."""
+        """Return whether a fingerprint has the same adapters, or True if it is None."""
         return fingerprint is None or math.isclose(
             self.adapters, fingerprint.adapters, rel_tol=_TOLERANCE
         )

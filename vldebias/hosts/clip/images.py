@@ -333,7 +333,7 @@ class ImageEncoder:
         for name in prepared[0]:
             tensor = torch.cat([pixels[name] for pixels in prepared])
             dtype = first.dtype if tensor.is_floating_point() else None
-            if first.device.type == "cuda":  # otherwise the copy would block
+            if first.device.type == "cuda":  # the copy would block otherwise
                 tensor = tensor.pin_memory()
             batch[name] = tensor.to(first.device, dtype, non_blocking=True)
         with reading(self.model), torch.inference_mode():

@@ -230,7 +230,7 @@ class OpenClipHost(JointHost):
         The features are edited before they are normalised.
         """
         stated_rows = self.stated_rows(attachment)
-        calls = threading.local()  # whether a thread is inside an edited method
+        calls = threading.local()  # records whether a thread is inside an edited method
 
         def encode(role: str, original: Original, call: BoundArguments) -> object:
             # If one method calls another, only the outermost call is edited.

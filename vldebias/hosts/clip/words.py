@@ -33,7 +33,7 @@ from vldebias.prompts import StatedWords
 F = TypeVar("F", bound=Callable[..., object])
 
 _MASK = (1 << 64) - 1
-_BASE = 0x9E3779B97F4A7C15  # p, odd
+_BASE = 0x9E3779B97F4A7C15  # the base p, which is odd
 _LONGEST = 1024  # maximum number of letters per word whose order matters
 # Number of random token rows on which a table is compared with the tokenizer's decoding.
 _CHECKED = 128

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 BESIDE = re.compile("mask|ids$|_len|seqlens|editing|num_")
 """Matches names of masks, positions and lengths, which are returned with the embeddings."""
 
-_NO_LIMIT = 1_000_000  # tokens; tokenizers without a limit report 10^30
+_NO_LIMIT = 1_000_000  # in tokens; tokenizers without a limit report 10^30
 
 Tokens = list[int] | slice
 """Token positions: one in each row of a batch, or the same positions in all rows."""
@@ -233,7 +233,7 @@ def same_values(first: object, second: object) -> bool:
     if first_form != second_form:
         return False
     for first_leaf, second_leaf in zip(first_leaves, second_leaves, strict=True):
-        if first_leaf is second_leaf:  # also for NaN
+        if first_leaf is second_leaf:  # identity also covers NaN
             continue
         if type(first_leaf) is not type(second_leaf):
             return False

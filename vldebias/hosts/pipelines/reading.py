@@ -40,7 +40,7 @@ from vldebias.hosts.pipelines.source import REMEDY, Source, parameters_of_call, 
 if TYPE_CHECKING:
     from diffusers import DiffusionPipeline
 
-PROBES = ("a cat", "two dogs", "the sun")  # with different last tokens
+PROBES = ("a cat", "two dogs", "the sun")  # prompts with different last tokens
 LONG = "an old stone bridge over a quiet river"  # short enough for encoders with small limits
 # Number of prompts per batch. T5-XXL's attention over 16 x 256 tokens needs less memory than its
 # weights.

@@ -37,13 +37,13 @@ _MERGED: WeakSet[object] = WeakSet()
 # Ids of the attachments that are disabled in this thread or task. A server may generate with and
 # without an attachment at the same time.
 _PAUSED: ContextVar[frozenset[int]] = ContextVar("vldebias_paused", default=frozenset())
-_MARKER = "_vldebias_merged"  # in the model's config, which is saved with it
+_MARKER = "_vldebias_merged"  # key in the model's config, which is saved with the model
 INSIDE: ContextVar[bool] = ContextVar("vldebias_inside", default=False)
 """True while an attached pipeline calls its own text encoders."""
 
 
 class Attachment(ABC):
-    """Control what `vldebias.debias` has attached to a host, which `remove()` fully restores.
+    """Control what `vldebias.debias` attached to a host; `remove()` fully restores the host.
 
     An attachment is attached, disabled (inside `with attachment.disabled():`, where the host
     behaves as if nothing were attached), removed or merged. When used as a context manager, it is
@@ -123,11 +123,11 @@ class Attachment(ABC):
 
     @abstractmethod
     def _facts(self) -> list[tuple[str, object]]:
-        """Return additional (name, value) rows for the table shown in notebooks."""
+        """Return additional (name, value) rows for the notebook table."""
 
     @property
     def strength(self) -> float:
-        """Return the strength in [0, 1]. At 0, outputs are bit-identical to those without it."""
+        """Return the strength in [0, 1]. At 0, outputs are bit-identical to the unedited ones."""
         return self._strength
 
     @strength.setter
@@ -290,8 +290,8 @@ def refuse_second(host: Host) -> None:
     _refuse_merged(host)
     if not _conflicting(host):
         return
-    # A pipeline and its attachment reference each other, so discarded ones survive until garbage
-    # collection.
+    # A pipeline and its attachment reference each other, so discarded pipelines survive until
+    # garbage collection.
     gc.collect()
     conflicting = _conflicting(host)
     if conflicting:
@@ -326,7 +326,7 @@ def _conflicting(host: Host) -> list[Attachment]:
     """Return the attachments that would conflict with one on this host.
 
     Two attachments conflict if one needs exclusive use of a module that the other also needs.
-    Merely sharing a module is not a conflict.
+    Sharing a module is not in itself a conflict.
     """
     exclusive = {id(module) for module in host.exclusive_modules}
     occupied = exclusive.union(id(module) for module in host.shared_modules)
@@ -340,7 +340,7 @@ def _conflicting(host: Host) -> list[Attachment]:
 
 
 def _watch(module: nn.Module, _: object) -> None:
-    """Warn if a shared text encoder is called, unless by its attached pipeline or for fitting."""
+    """Warn if a shared text encoder is called other than by its attached pipeline or for a fit."""
     if torch.compiler.is_compiling() or INSIDE.get():
         return
     for attachment in list(_ATTACHED):

@@ -25,7 +25,8 @@ class EditAttachment(Attachment):
 
     Attributes:
         projections: the edit for each role ("joint", "sequence", "pooled", ...).
-        gate: matches the attribute words that exempt a prompt, or None if all prompts are edited.
+        gate: matches the attribute words that exempt a prompt from editing, or None if all prompts
+            are edited.
 
     >>> import vldebias
     >>> from vldebias.miniature import load_clip

@@ -39,7 +39,7 @@ class Embedder:
     Attributes:
         name: name of the function or class, for messages.
         queries: function from a list of n texts to their n query vectors, in the library's format.
-        documents: the same for documents.
+        documents: function from a list of n texts to their n document vectors.
         single: whether `queries` embeds one text at a time, so that a service receives one request
             per text.
         batch: number of texts per call while an edit is fitted or measured, because services have
@@ -95,9 +95,9 @@ def _has(embed: object, *names: str) -> bool:
 def _methods_of(embed: Any) -> tuple[Embed, Embed, bool] | None:
     """Return functions for queries and documents, and whether the former takes one query at a time.
 
-    The first matching interface is used: a sentence-transformers model can also be called with
-    tensors, and a chroma function has an `embed_query` for lists. Returns None if the object does
-    not embed text.
+    The first matching interface is used, because some objects match several: a
+    sentence-transformers model can also be called with tensors, and a chroma function has an
+    `embed_query` for lists. Returns None if the object does not embed text.
     """
     if _has(embed, "embed_query", "embed_documents"):  # LangChain
         return _one_by_one(embed, "embed_query"), embed.embed_documents, True

@@ -304,7 +304,7 @@ class Host(ABC):
         strength: float = 1.0,
         keep_stated: bool = True,
     ) -> Tensor:
-        """Return what `embed` would return with an edit attached.
+        """Return the rows that `embed` would return if an edit were part of the model.
 
         Args:
             prompts: the prompts.
@@ -372,8 +372,8 @@ class Host(ABC):
     def fingerprint(self, role: str | None = None) -> Fingerprint | None:
         """Return the fingerprint of `text_modules`, or None if no weights can be read.
 
-        With a role, it includes numbers derived from three text embeddings: their products with
-        fixed random directions. They reveal different layer settings (such as an epsilon or an
+        With a role, it includes numbers derived from three text embeddings: their dot products with
+        fixed random directions. These reveal different layer settings (such as an epsilon or an
         activation) and a different tokenizer, which the weights do not show.
         """
         memory = self.memory.fingerprints
@@ -481,7 +481,7 @@ TEXTS = (
 
 
 def numbers_of(rows: Tensor) -> tuple[tuple[float, ...], ...]:
-    """Return products of float64 rows (n, d) and 16 fixed random directions, for a fingerprint."""
+    """Return dot products of rows (n, d) with 16 fixed random directions, for a fingerprint."""
     # Saved edits contain these numbers, so the seed must never change.
     generator = torch.Generator().manual_seed(0)
     directions = torch.randn(rows.shape[1], 16, generator=generator, dtype=torch.float64)
@@ -494,11 +494,11 @@ def numbers_of(rows: Tensor) -> tuple[tuple[float, ...], ...]:
 
 _ADAPTER = re.compile(r"lora_|\.to_[kv]_ip\.|image_projection_layers\.")
 """Matches parameter names that a LoRA or IP-Adapter adds to a model."""
-# Number of values read from a large tensor, so that a T5-XXL costs little more than a small CLIP.
+# Number of values read from a large tensor; the limit keeps T5-XXL almost as fast as a small CLIP.
 _VALUES = 65536
 # Tensors up to this size are read in full, which covers every projection head.
 _WHOLE = 1 << 21
-# A vector with mean square 1 and no pattern that occurs in weights, repeated for longer tensors.
+# A vector with mean square 1 that resembles no pattern in weights; repeated for longer tensors.
 _WAVE = math.sqrt(2) * torch.sin(
     torch.arange(1, _VALUES + 1, dtype=torch.float64, device="cpu").square()
 )
@@ -532,7 +532,7 @@ def weights_fingerprint(*modules: nn.Module) -> Fingerprint | None:
 
 
 def _numbers(parameter: Tensor) -> tuple[float, float]:
-    """Return the norm of a parameter and its product with a fixed vector (`_WAVE`, repeated).
+    """Return a parameter's norm and its dot product with a fixed vector (`_WAVE`, repeated).
 
     Both are float64 sums, rounded so that the order of summation does not matter. Only a sample of
     a large parameter's values is read.
@@ -570,7 +570,8 @@ def during(state: ContextVar[T], value: T) -> Iterator[None]:
         state.reset(token)
 
 
-# For each model being read: the number of readers, and its modules' modes before the first one.
+# For each model being read: the number of readers, and its modules' modes before the first reader
+# started.
 _READ: WeakKeyDictionary[nn.Module, tuple[int, list[tuple[nn.Module, bool]]]] = WeakKeyDictionary()
 _LOCK = threading.Lock()
 

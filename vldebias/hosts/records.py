@@ -120,7 +120,7 @@ class CallLog:
 
     @property
     def is_known(self) -> bool:
-        """Return False if calls were made, but none of them in this thread or task."""
+        """Return False if calls were made, but none in this thread or task; otherwise True."""
         place = _PLACE.get()
         is_here = place is not None and place.is_here() and self in place.records
         return is_here or not self._records

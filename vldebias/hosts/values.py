@@ -111,7 +111,7 @@ class SamplingAttachment(Attachment):
 
     @property
     def sampled(self) -> list[object]:
-        """Return each image's value in the last call of this thread or task.
+        """Return the value of each image in the last call of this thread or task.
 
         The value is None for an unchanged prompt. The list is empty if there was no call.
         """
@@ -120,7 +120,7 @@ class SamplingAttachment(Attachment):
 
     @property
     def reasons(self) -> list[object]:
-        """Return why each image in the last call of this thread or task got no value.
+        """Return the reason why each image in the last call of this thread or task got no value.
 
         The reason is None if the image got a value; see `vldebias.balance_prompts`.
         """
@@ -532,7 +532,7 @@ class DenoiserAttachment(SamplingAttachment):
 def _reason_of_cut_text(reason: object) -> object:
     """Return the reason to report for a text that the encoders read only in part.
 
-    The reason is "truncated" if no person was found in that part, because one may be mentioned
+    The reason is "truncated" if no person was found in that part, because a person may be mentioned
     later.
     """
     if isinstance(reason, tuple):

@@ -1,4 +1,4 @@
-"""Compute lower bounds on mutual information and Wasserstein dependency from expected losses.
+"""Compute lower bounds on mutual information and Wasserstein dependency from an expected loss.
 
 Source: chapter 6 of the thesis. Both bounds need the expected loss. The value computed from a
 single batch may exceed the true dependence.

@@ -23,7 +23,7 @@ Column = Literal["", "index", "labels", "captions"]
 
 
 class NoSettings(BaseModel):
-    """Empty settings, for losses that have none."""
+    """Empty settings, for losses without any."""
 
 
 class RINCESettings(BaseModel):
@@ -101,7 +101,7 @@ class GCESettings(BaseModel):
 
 @dataclass(frozen=True)
 class Loss:
-    """Declaration of a loss, used by `vldebias train`, `vldebias losses` and the documentation.
+    """Declare a loss for `vldebias train`, `vldebias losses` and the documentation.
 
     Attributes:
         name: value for `--loss`, without spaces or commas.
@@ -114,8 +114,8 @@ class Loss:
         formula: the loss for one pair, in LaTeX.
         settings: pydantic model of the loss's settings, each of which needs a default. Users pass
             them as `--set name=value`.
-        reads: batch column that the loss takes after the features: "index" (row numbers in the data
-            set), "labels" (classes) or "captions". Empty if it takes none.
+        reads: batch column that the loss receives after the features: "index" (row numbers in the
+            data set), "labels" (classes) or "captions". Empty if there is none.
         least_temperature: lower limit applied to a temperature taken from the model.
         fixed_temperature: reason why the temperature cannot be learned; empty if it can.
 
@@ -233,7 +233,7 @@ class Loss:
 
     def _check_keywords(self, module: Any, keywords: list[str]) -> None:
         """Raise an error if the loss function does not accept all settings."""
-        from vldebias.losses.contrast import ContrastiveLoss  # Needs torch.
+        from vldebias.losses.contrast import ContrastiveLoss  # This import requires torch.
 
         inherited = ContrastiveLoss.from_settings.__func__  # type: ignore[attr-defined]
         if getattr(module.from_settings, "__func__", None) is not inherited:

@@ -1,8 +1,9 @@
 """Define the batch computations and options shared by all losses, and their base class.
 
 The loss for n pairs is a function of s+ (n,), the similarity of each pair, and of sums (2, n) over
-its negatives. Row 0 uses the images as anchors, row 1 the texts. `Contrast` computes both. It also
-handles negatives within a view, gathering across processes, and computation in blocks.
+its negatives. Row 0 uses the images as anchors, row 1 the texts. `Contrast` computes s+ and the
+sums. It also handles negatives within a view, gathering across processes, and computation in
+blocks.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ _PRECISIONS = {
 def _factor_dtype(precision: str, device: str) -> torch.dtype | None:
     """Return the dtype to which the factors of similarities are rounded, or None for no rounding.
 
-    "autocast" only rounds them on GPUs, because few CPUs multiply faster in half precision.
+    With "autocast", they are rounded only on GPUs, because few CPUs multiply faster in half
+    precision.
     """
     if precision == "autocast" and device == "cuda" and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
@@ -74,10 +76,10 @@ class Contrast:
     Options and Raises: see `vldebias.losses.info_nce`.
 
     Attributes:
-        anchors: images and texts in this process, (n, d) each, divided by the temperature.
-        joint: images and texts in all processes, (N, d) each.
+        anchors: images and texts from this process, (n, d) each, divided by the temperature.
+        joint: images and texts from all processes, (N, d) each.
         rows: slice of `joint` that contains the rows of this process.
-        whole: whether this process has all rows.
+        whole: whether this process contains all rows of the joint batch.
         positive: s+ (n,), the scaled similarity of each pair.
         count: K, the number of negatives per anchor.
     """
@@ -166,7 +168,8 @@ class Contrast:
                 directions = [self._row_sums(scales, k, 1 - k, margin) for k in (0, 1)]
                 sums = torch.stack(directions, dim=1)
             if self.within_view:
-                # Within a view, the diagonal is the anchor itself, which is excluded like a pair.
+                # Within a view, the diagonal contains each anchor itself, which is excluded like a
+                # pair.
                 within = [self._row_sums(scales, k, k, margin) for k in (0, 1)]
                 sums = torch.logaddexp(sums, torch.stack(within, dim=1))
             return list(sums)
@@ -188,7 +191,7 @@ class Contrast:
                 for a, b in matrices
             ]
             if self.whole:
-                # Its rows and its columns are both anchors, so the shared matrix counts twice.
+                # Both its rows and its columns are anchors, so the shared matrix counts twice.
                 parts[0] = 2 * parts[0]
             return torch.stack(parts).sum() / (2 * len(x))
 
@@ -209,7 +212,7 @@ class Contrast:
         return matrix_sums(scales, a, b, pair=pair, chunk_size=size, both=False, dtype=dtype)[0]
 
     def each_row(self, row_loss: Callable[[Tensor, slice], Tensor]) -> Tensor:
-        """Return a loss (2, n) that cannot be computed from sums.
+        """Return a loss (2, n) that cannot be computed from the sums over negatives.
 
         Args:
             row_loss: function that takes the similarities (c, N) of a block of anchors and the
@@ -219,7 +222,7 @@ class Contrast:
         """
         with self.precise():
             n = len(self.positive)
-            # Without blocks or further processes, both directions share one product.
+            # Without blocks or other processes, both directions share one matrix product.
             shared: tuple[Tensor, Tensor] | None = None
             if self.chunk_size is None and self.whole:
                 scores = _Scores.apply(self.anchors[0], self.joint[1], 0, self._dtype)
@@ -273,7 +276,7 @@ class Contrast:
 
         `reduction` selects the result. The mean is taken over the joint batch of all processes.
         """
-        # Some losses combine both directions in one row.
+        # Some losses return one row that already combines both directions.
         if losses.ndim != 2 or losses.shape[1] != len(self.positive):
             raise InvalidInputError(
                 f"reduce: expected losses (2, {len(self.positive)}) of both directions, got"
@@ -336,7 +339,7 @@ class _Scores(torch.autograd.Function):
 
 
 class Temperature(nn.Module):
-    """A fixed temperature, or one that is learned through its logarithm as in CLIP.
+    """Store a fixed temperature, or learn one through its logarithm as in CLIP.
 
     A learned temperature is bounded below by `minimum`. The parameter is clamped before use,
     outside the graph. If it were clamped inside the graph, its gradient would stay zero once it had
@@ -405,7 +408,7 @@ class ContrastiveLoss(nn.Module, Generic[Settings]):
         **settings: object,
     ) -> None:
         super().__init__()
-        # The function's own keywords come first, followed by the ones it passes to `Contrast`.
+        # The function's own keywords come first, followed by those that it passes to `Contrast`.
         defaults = {**_keywords(self.function), **_keywords(Contrast)}
         unknown = [name for name in settings if name not in defaults]
         if unknown:

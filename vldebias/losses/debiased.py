@@ -1,4 +1,4 @@
-"""Compute DCL and HCL, which correct for false negatives and weight negatives by hardness."""
+"""Compute DCL, which corrects for false negatives, and HCL, which also favours hard negatives."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _log_debiased(
     defined = ratio < 0
     # The unused branch must not compute log(0), whose gradient is infinite.
     safe = torch.where(defined, ratio, -1.0)
-    # log(e^all - e^positive) = all + log(1 - e^ratio); expm1 loses no digits near 0.
+    # log(e^all - e^positive) = all + log(1 - e^ratio); expm1 stays accurate near 0.
     log_g = log_all + torch.log(-torch.expm1(safe)) - math.log1p(-tau_plus)
     above = defined & (log_g > log_floor)
     if below_floor == "biased":
@@ -73,7 +73,7 @@ def _log_debiased(
 def _log_floor(floor: float | None, temperature: float | Tensor, tau_plus: float) -> float | Tensor:
     """Return the logarithm of the lower bound for g."""
     if floor is None and tau_plus == 0:
-        # Without a correction, g is a mean and cannot be smaller than its minimum.
+        # Without a correction, g is a mean of e^s and cannot be smaller than the minimum of e^s.
         return -math.inf
     if floor is None:
         # For rows of norm 1, s >= -1/t.

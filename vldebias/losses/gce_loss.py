@@ -1,4 +1,4 @@
-"""Compute the generalised cross-entropy with each distinct caption in a batch as a class."""
+"""Compute the generalised cross-entropy, in which each distinct caption in a batch is a class."""
 
 from __future__ import annotations
 

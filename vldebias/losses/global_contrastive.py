@@ -16,7 +16,7 @@ from vldebias.losses.processes import gather_rows, sum_over_processes
 
 
 class GlobalContrastiveLoss(nn.Module):
-    """Contrastive loss over an entire data set, estimated from batches (SogCLR and NUCLR).
+    """Estimate a contrastive loss over an entire data set from batches (SogCLR and NUCLR).
 
     This is algorithm 1 of Wang et al. (2024), with both images and texts as anchors:
 
@@ -33,7 +33,7 @@ class GlobalContrastiveLoss(nn.Module):
     from all similarities at once. Popular items, which are often false negatives, are pushed away
     less. xi is the largest |zeta| so far. With popularity_lr = 0, the default, zeta is constant.
     zeta_init = 0 then gives SogCLR (Yuan et al., 2022), which equals tau times `info_nce` if the
-    batch is the entire data set. NUCLR sets popularity_lr > 0 after a few epochs.
+    batch is the entire data set. For NUCLR, set popularity_lr > 0 after a few epochs.
 
     The value is the running estimate of the objective. Its gradient is eq. 15, with u treated as a
     constant. The state is only updated in training mode with gradients enabled, so a second pass
@@ -56,7 +56,7 @@ class GlobalContrastiveLoss(nn.Module):
             are needed. The step size may be changed before every step.
         zeta_init: initial value of zeta. The paper uses 0 or -0.05.
         options: reduction, chunk_size, gather, within_view and precision; see `info_nce`. With
-            `gather`, all processes have the same state.
+            `gather`, the state is the same in all processes.
 
     >>> import torch
     >>> loss = GlobalContrastiveLoss(dataset_size=100, temperature=0.2)
@@ -183,8 +183,8 @@ class GlobalContrastiveLoss(nn.Module):
         # updated state.
         zeta = self.zeta[:, items].to(batch.positive.dtype).requires_grad_(learning)
         (log_sum,) = batch.sums(1.0, margin=zeta / self.temperature)
-        # Scale the sum over `count` negatives to all n - 1 items, or to twice as many with both
-        # views.
+        # Scale the sum over `count` negatives to all n - 1 items, or to twice as many items with
+        # both views.
         negatives = (self.dataset_size - 1) * (2 if self.within_view else 1)
         log_phi = log_sum - batch.positive + math.log(negatives) - math.log(batch.count)
         # Compute log u (2, B) of the joint batch after the update.

@@ -1,4 +1,4 @@
-"""Weight losses with group DRO, which gives groups with a high loss more weight."""
+"""Weight losses with group DRO, which gives more weight to groups with a high loss."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class GroupWeights(nn.Module):
 
         sum_g q_g L_g,   q_g <- q_g exp(step L_g), normalised
 
-    L_g is the mean loss over the rows of group g in the batch, or 0 if it has no rows. The weights
+    L_g is the mean loss over group g's rows in the batch, or 0 if there are none. The weights
     are stored in the buffer log_weights (G,). They are updated before use if the module is in
     training mode and gradients are enabled. Group DRO needs early stopping or strong regularisation
     to help the worst group (section 3 of the paper).

@@ -39,7 +39,7 @@ def info_nce(
         precision: dtype to which the factors of similarities and of their gradients are rounded:
             "float32" (no rounding), "bfloat16", "float16" or "autocast". "autocast" uses autocast's
             dtype on GPUs, where it doubles the speed, and does not round on CPUs. Similarities,
-            exponentials and sums are always float32. The value changes by less than 1e-3.
+            exponentials and sums are always float32. Rounding changes the loss by less than 1e-3.
 
     Returns:
         The loss, () or (n,), in the dtype of the features. Half precision is promoted to float32,

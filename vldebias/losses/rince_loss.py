@@ -27,7 +27,7 @@ _SMALLEST_EXPONENT = {
     torch.float64: 350.0,
 }
 _LONGEST = 1.1  # largest norm accepted as normalised, allowing for rounding
-# Positives and negatives balance at lam K = 1. Above this value, the negatives dominate.
+# Positives and negatives balance at lam K = 1. Above that, the negatives dominate.
 _LARGEST_LAM_TIMES_NEGATIVES = 3.0
 _STEEP = 20  # q / t above which a few pairs outweigh all others
 
@@ -182,7 +182,7 @@ class RINCELoss(ContrastiveLoss[RINCESettings]):
 
     @classmethod
     def from_settings(cls, settings: RINCESettings, **options: Unpack[ModuleOptions]) -> Self:
-        """Build the loss, warning if a few pairs would outweigh all others."""
+        """Build the loss, and warn if a few pairs would outweigh all others."""
         # At t = 0.01 and q = 0.4, reducing a pair's cosine by 0.1 divides its weight by 55.
         steepness = settings.q / options["temperature"]
         if steepness > _STEEP:
@@ -207,8 +207,8 @@ class RINCELoss(ContrastiveLoss[RINCESettings]):
 def q_warmup(step: int, total_steps: int, *, start: float = 0.01, end: float = 0.4) -> float:
     """Return RINCE's q at a step of a linear warm-up (section 5.3.3 of the thesis).
 
-    A small q learns from all pairs at first. A larger q later ignores pairs that appear to be
-    wrong.
+    At first, a small q lets the model learn from all pairs. Later, a larger q ignores pairs that
+    appear to be wrong.
 
     Args:
         step: index of the step, in 0 .. total_steps - 1.

@@ -20,7 +20,7 @@ def sigmoid(
     bias: float | Tensor = -10.0,
     **options: Unpack[LossOptions],
 ) -> Tensor:
-    """Return the sigmoid loss of SigLIP.
+    """Return SigLIP's sigmoid loss.
 
         1/n sum_ij log(1 + e^{-z_ij (s_ij + bias)})
 

@@ -1,4 +1,4 @@
-"""Compute log-sums over both rows and columns of a similarity matrix, in blocks.
+"""Compute log-sums over both the rows and the columns of a similarity matrix, in blocks.
 
 Most losses are functions of a few sums per anchor, log sum_j e^{scale s_ij} over the negatives j.
 The anchors are the rows of S = A B^T in one direction and its columns in the other. Computing both
@@ -29,12 +29,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 # Rows per block on a CPU. With a batch of 2,000, a block takes 2 MB in float32 and fits in cache.
 _CACHED = 256
-# Similarities per block on a GPU, which take a quarter of a gigabyte in float32.
+# Similarities per block on a GPU; they take a quarter of a gigabyte in float32.
 _AT_ONCE = 1 << 26
 
 
 def softplus(x: Tensor) -> Tensor:
-    """Return log(1 + e^x) to double precision.
+    """Return log(1 + e^x), accurate to double precision.
 
     With torch's default threshold of 20, the error is up to 2e-9.
     """
@@ -51,10 +51,10 @@ def matrix_sums(
     both: bool = True,
     dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, ...]:
-    """Return the log-sum-exp over the negatives of each row of S = A B^T, and of each column.
+    """Return the log-sum-exp over the negatives in each row of S = A B^T, and in each column.
 
     Args:
-        scales: T factors for the similarities, with one sum for each.
+        scales: T factors for the similarities; each factor has its own sum.
         a: (n, d). Either `a` or `b` must be divided by the temperature.
         b: (N, d).
         pair: column that forms a pair with row 0. Row i forms a pair with column `pair` + i.
@@ -103,7 +103,7 @@ def slope_dtype(dtype: torch.dtype | None) -> torch.dtype | None:
 
 
 def _scores(a: Tensor, b: Tensor, pair: int, dtype: torch.dtype | None, out: Tensor) -> Tensor:
-    """Write the similarities to `out`, with -inf for pairs, and return it; see `matrix_sums`."""
+    """Write the similarities to `out`, with -inf for pairs, and return `out`; see `matrix_sums`."""
     if dtype is None:
         torch.mm(a, b.T, out=out)
     else:
@@ -150,7 +150,7 @@ class _SumsContext(FunctionCtx):
 
 
 class _MatrixSums(torch.autograd.Function):
-    """Compute `matrix_sums` and its gradient in blocks; see there for the arguments."""
+    """Compute `matrix_sums` and its gradient in blocks; the arguments are described there."""
 
     @staticmethod
     def forward(

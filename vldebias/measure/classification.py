@@ -1,8 +1,8 @@
 """Compute group accuracies, areas under the ROC curve, k-variance and annotator agreement.
 
-`group_accuracy` takes the rows of a test split. Functions of counts (..., g) accept many resamples
-at once. A group is a combination of a target class and a spurious attribute, as in Sagawa et al.,
-"Distributionally Robust Neural Networks" (2020).
+`group_accuracy` takes the rows of a test split. Functions that take counts (..., g) accept many
+resamples at once. A group is a combination of a target class and a spurious attribute, as in Sagawa
+et al., "Distributionally Robust Neural Networks" (2020).
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Bounds = tuple[float, float]
-Statistic = Callable[[Counts, Counts], Floats]  # Takes hits and sizes (..., g).
+Statistic = Callable[[Counts, Counts], Floats]  # A function of hits and sizes (..., g).
 
 
 def lowest_accuracy(hits: Counts, size: Counts) -> Floats:
     """Return the lowest accuracy (...) over all groups that have images.
 
     Args:
-        hits: number of correct images of each group (..., g).
-        size: number of images of each group (..., g).
+        hits: number of correct images in each group (..., g).
+        size: number of images in each group (..., g).
     """
     return np.where(size > 0, hits / np.maximum(size, 1), np.inf).min(axis=-1)
 
@@ -46,8 +46,8 @@ def mean_accuracy(hits: Counts, size: Counts) -> Floats:
     """Return the accuracy over all images (...), that is, the micro average.
 
     Args:
-        hits: number of correct images of each group (..., g).
-        size: number of images of each group (..., g).
+        hits: number of correct images in each group (..., g).
+        size: number of images in each group (..., g).
     """
     return hits.sum(axis=-1) / size.sum(axis=-1)
 
@@ -56,8 +56,8 @@ def accuracy_gap(hits: Counts, size: Counts) -> Floats:
     """Return the micro average minus the worst group's accuracy (...), >= 0.
 
     Args:
-        hits: number of correct images of each group (..., g).
-        size: number of images of each group (..., g).
+        hits: number of correct images in each group (..., g).
+        size: number of images in each group (..., g).
     """
     return mean_accuracy(hits, size) - lowest_accuracy(hits, size)
 
@@ -103,7 +103,8 @@ def interval_of(
     Returns:
         The value, its interval, and the change with its interval.
     """
-    # cells[g, 1, :] counts images that were right without the method, cells[g, :, 1] those with it.
+    # cells[g, 1, :] counts the images that were right without the method, and cells[g, :, 1] those
+    # that were right with it.
     before = cells[:, 1].sum(-1)
     hits = cells[:, :, 1].sum(-1)
     size = cells.sum((-1, -2))
@@ -121,7 +122,7 @@ def interval_of(
         return value, wilson_interval(int(value * n), n), change
     if value in (0.0, 1.0) and statistic is lowest_accuracy:
         is_lowest = (size > 0) & (hits == value * size)
-        # If several groups have an accuracy of 0 or 1, the smallest one is the least certain.
+        # If several groups have an accuracy of 0 or 1, the smallest group is the least certain.
         n = int(size[is_lowest].min())
         low, high = wilson_interval(int(value * n), n)
         return value, (low, max(high, _most_of_worst(hits, size))), change
@@ -134,8 +135,8 @@ def interval_of(
     if statistic is lowest_accuracy:
         return value, (low, max(high, _most_of_worst(hits, size))), change
     if statistic is accuracy_gap or isinstance(statistic, ReweightedGap):
-        # If the worst group's accuracy may be higher, the gap may be smaller. The average changes
-        # less.
+        # If the worst group's true accuracy may be higher, the gap may be smaller. The average
+        # changes less.
         rise = _most_of_worst(hits, size) - float(lowest_accuracy(hits, size))
         return value, (max(0.0, min(low, value - rise)), high), change
     return value, (low, high), change
@@ -145,9 +146,9 @@ def _most_of_worst(hits: Counts, size: Counts) -> float:
     """Return an upper bound for the lowest accuracy if several groups may be the worst.
 
     If only one group can be the worst, its accuracy is returned. Candidates are the groups whose
-    Wilson intervals overlap with the lowest one. Their intervals have a Bonferroni-corrected level,
-    since the worst group's accuracy can exceed the lowest upper limit only if at least one of the
-    candidates exceeds its own upper limit.
+    Wilson intervals overlap with the lowest group's. These intervals have a Bonferroni-corrected
+    level, because the worst group's accuracy can exceed the lowest upper limit only if at least one
+    of the candidates exceeds its own upper limit.
     """
     has_images = np.flatnonzero(size)
     intervals = [wilson_interval(int(hits[g]), int(size[g])) for g in has_images]
@@ -171,7 +172,7 @@ def _wilson_of_mean(weights: Floats, hits: Counts, size: Counts) -> Bounds:
     accuracy = hits[used] / size[used]
     intervals = [wilson_interval(right, n) for right, n in zip(hits[used], size[used], strict=True)]
     low, high = np.array(intervals).T
-    # Treat each side separately, since Wilson's intervals are asymmetric and a symmetric interval
+    # Treat each side separately, because Wilson's intervals are asymmetric and a symmetric interval
     # could exceed 1.
     below = float(np.linalg.norm(share * (accuracy - low)))
     above = float(np.linalg.norm(share * (high - accuracy)))
@@ -180,7 +181,7 @@ def _wilson_of_mean(weights: Floats, hits: Counts, size: Counts) -> Bounds:
 
 
 class GroupAccuracy(NamedTuple):
-    """Accuracy and size of each group, and the lowest and average accuracy."""
+    """Store each group's accuracy and size, and the lowest and average accuracy."""
 
     accuracy: dict[str | float, float]
     n: dict[str | float, int]
@@ -250,7 +251,7 @@ def worst_group_accuracy(predictions: Values, labels: Values, groups: Values) ->
 
 
 def share_below(scores: np.ndarray, compared: np.ndarray) -> Floats:
-    """Return the share (n,) of compared scores below each score, whose mean is the AUC.
+    """Return, for each score, the share (n,) of compared scores below it; the mean is the AUC.
 
     Args:
         scores: scores (n,).
@@ -270,7 +271,7 @@ def worst_areas(
     resamples: int,
     seed: int,
 ) -> tuple[dict[str, float], dict[str, Floats], dict[str, int]]:
-    """Compute the lowest area under the ROC curve over all groups for several methods.
+    """Compute each method's lowest area under the ROC curve over all groups.
 
     Draws are normal, with the joint covariance of all methods (DeLong et al., "Comparing the areas
     under two or more correlated receiver operating characteristic curves", 1988), and independent
@@ -298,7 +299,7 @@ def worst_areas(
         # Sort the rows, so that their order does not affect the result.
         rows = rows[np.lexsort((first_method[rows], positive[rows]))]
         is_positive = positive[rows]
-        # The area compares positive with negative rows, so both are needed.
+        # The area compares positive with negative rows, so a group needs rows of both kinds.
         if is_positive.all() or not is_positive.any():
             continue
         scores = [margin[rows] for margin in margins.values()]
@@ -345,7 +346,7 @@ def _areas_of_group(scores: Sequence[np.ndarray], is_positive: Mask) -> tuple[Fl
 
 
 def auroc(scores: Values, wrong: Values, *, resamples: int = 2000) -> Interval:
-    """Return the AUROC of detecting wrong rows by their low scores.
+    """Return the AUROC for detecting wrong rows by their low scores.
 
     This is the probability that a wrong row has a lower score than a right one. Ties count as half,
     and 0.5 is chance level. Source: Hanley and McNeil, "The meaning and use of the area
@@ -375,7 +376,7 @@ def auroc(scores: Values, wrong: Values, *, resamples: int = 2000) -> Interval:
 def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> float:
     """Return the mean Wasserstein-1 distance between disjoint random k-row subsets of `features`.
 
-    It is small if the features of a class are concentrated. The distance between two subsets is the
+    It is small if a class's features are concentrated. The distance between two subsets is the
     cost of the cheapest one-to-one matching by Euclidean distance, divided by k. As many disjoint
     pairs of subsets as possible are sampled (Lemma 8.5).
 
@@ -421,7 +422,7 @@ def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> floa
 
 
 class Agreement(NamedTuple):
-    """Annotator agreement on units with at least two answers.
+    """Store annotator agreement on units with at least two answers.
 
     Attributes:
         alpha: Krippendorff's alpha, bootstrapped over units. 1 is perfect agreement, and 0 is
@@ -477,7 +478,7 @@ def agreement(labels: Values, *, resamples: int = 2000, seed: int = 0) -> Agreem
         )
     units = len(counts)
     sizes = counts.sum(1)
-    # Proportion of unequal pairs among each unit's ordered answer pairs.
+    # The proportion of unequal pairs among each unit's ordered answer pairs.
     unequal = (sizes**2 - (counts**2).sum(1)) / (sizes * (sizes - 1))
 
     # The counts, D_o and percent agreement are sums over units, so one matrix product with the

@@ -2,9 +2,9 @@
 
 The interval of an impact ratio must account for the fact that the highest rate is selected from the
 same data. The ratio to the true highest rate is the minimum of the ratios to all groups. The lower
-end of its interval is therefore the smallest of their lower ends, and its upper end is the smallest
-of their upper ends at a Bonferroni-corrected level. The interval for the ratio of two rates is
-computed from their Wilson intervals (Donner and Zou, "Closed-form confidence intervals for
+end of its interval is therefore the smallest of those ratios' lower ends, and its upper end is the
+smallest of their upper ends at a Bonferroni-corrected level. The interval for the ratio of two
+rates is computed from their Wilson intervals (Donner and Zou, "Closed-form confidence intervals for
 functions of the normal mean and standard deviation", 2012).
 """
 
@@ -23,7 +23,7 @@ SMALL = 0.02  # Categories with a smaller share of the rows are excluded.
 
 @dataclass(frozen=True)
 class Category:
-    """Selection rate and impact ratio of a category.
+    """Store a category's selection rate and impact ratio.
 
     Attributes:
         name: name of the category, such as "female".
@@ -94,8 +94,8 @@ def _ratio_to_highest(counts: tuple[int, int], compared: Sequence[tuple[int, int
     references.remove(counts)
     value = rate / max(reference_hits / reference_n for reference_hits, reference_n in compared)
     low = high = 1.0
-    # Only the upper ends need a corrected level. The smallest lower end is too high only if all of
-    # them are, but the smallest upper end is too low as soon as one of them is.
+    # Only the upper ends need a corrected level. The smallest lower end is too high only if all
+    # lower ends are, but the smallest upper end is too low as soon as one upper end is.
     corrected = 1 - (1 - LEVEL) / max(len(references), 1)
     for reference in references:
         low = min(low, ratio_interval(counts, reference, LEVEL)[0])

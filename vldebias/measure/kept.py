@@ -1,10 +1,9 @@
-"""Measure the cost of a query edit by the share of each value's top hits that it keeps.
+"""Measure a query edit's cost by the share of each value's top hits that it keeps.
 
 No captions are needed. An edit should change how many of the top images show each value, but not
 which ones. The images of each value are therefore ranked separately, and the first k / groups
 before and after the edit are compared. A hit that is replaced by an equally good one counts as
-lost, so 1
-- share is an upper bound on the cost.
+lost, so `1 - share` is an upper bound on the cost.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ def hits_of_value(k: int, groups: int) -> int:
 
 
 def kept_share(before: Rows, after: Rows, first: int) -> float:
-    """Return the share of a ranking's first rows that another ranking also ranks first.
+    """Return the share of a ranking's first rows that a second ranking also ranks first.
 
     Args:
         before: rows (m,) that show one value, best first.
-        after: the same rows in another ranking.
+        after: the same rows in a different ranking.
         first: number of rows to compare, at most m.
 
     >>> kept_share(np.array([4, 2, 7]), np.array([2, 9, 4]), first=2)
@@ -50,7 +49,7 @@ def kept_share(before: Rows, after: Rows, first: int) -> float:
 def resampled_kept_shares(
     before: Rows, rankings: Mapping[str, Rows], first: int, n: int, resamples: int, seed: int
 ) -> dict[str, Floats]:
-    """Return the `kept_share` (resamples,) of each ranking in shared resamples of n rows.
+    """Return each ranking's `kept_share` (resamples,) in shared resamples of n rows.
 
     A row that was drawn twice counts twice.
 
@@ -71,8 +70,8 @@ def resampled_kept_shares(
         counts_before = _counts_of_first(place_before, weights, first)
         for name, places in place_after.items():
             counts = _counts_of_first(places, weights, first)
-            # A row drawn twice may be among the first rows once before and twice after. One of
-            # them counts as kept.
+            # A row drawn twice may be among the first rows once before the edit and twice after it.
+            # It then counts as kept once.
             both = np.minimum(counts, counts_before).sum(axis=1)
             parts[name].append(both / first)
     return {name: np.concatenate(blocks) for name, blocks in parts.items()}

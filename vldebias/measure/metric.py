@@ -34,14 +34,14 @@ SHARE = (0.0, 1.0)
 POSITIVE = (0.0, math.inf)
 BOTH = (-1.0, 1.0)
 ROUNDING = 1e-6
-# Name of the metric for a method's value minus the value with a threshold at the median, on the
-# same images. Its subset is the title of the compared metric.
+# Name of the metric for the difference between a method's value and the value with a threshold at
+# the median, on the same images. Its subset is the title of the compared metric.
 TO_MEDIAN = "difference_to_median"
 
 
 @dataclass(frozen=True)
 class Metric:
-    """Declaration of a metric.
+    """Declare a metric.
 
     Attributes:
         name: name used in rows and files.
@@ -52,7 +52,7 @@ class Metric:
         bounds: smallest and largest possible value, to which intervals are clipped.
         reads: "texts" if the metric does not use images; otherwise the arguments of `compute`:
 
-            - "groups": hits and sizes (..., g), the numbers of correct and of all images per group;
+            - "groups": hits and sizes (..., g), the numbers of correct and total images per group;
             - "shares": counts (..., |A|) of images that show each attribute value;
             - "rankings": group codes (r, k) of the first k results in r rankings, and the prior
               (g,) or (r, g). The metric's name in rows then contains k, as in "ndkl@9".
@@ -179,7 +179,7 @@ def computed(reads: Reads) -> list[tuple[Metric, Callable[..., np.ndarray]]]:
 
 
 def _values(metric: Metric, compute: Callable[..., np.ndarray], *counts: np.ndarray) -> np.ndarray:
-    """Compute a metric from counts, raising an error unless it returns one value per row."""
+    """Compute a metric from counts, and raise an error unless it returns one value per row."""
     values = compute(*counts)
     if values is None:
         raise InvalidInputError(
@@ -227,7 +227,7 @@ BUILT_IN = (
     _bias("cosine_spread", "spread of cosines over the attribute", reads="texts"),
     _bias("pair_distance", "distance of pairs", bounds=POSITIVE, reads="texts"),
     _bias("max_skew", "MaxSkew", bounds=POSITIVE, reads="rankings", compute=max_skews),
-    # Used with the other prior if the gallery is unbalanced.
+    # Used together with the other prior if the gallery is unbalanced.
     _bias("max_skew_dataset", "MaxSkew against the gallery's own shares", bounds=POSITIVE),
     _bias("max_skew_uniform", "MaxSkew against even shares", bounds=POSITIVE),
     _bias(
@@ -280,7 +280,7 @@ BUILT_IN = (
     _bias(
         "deviation_ratio", "deviation ratio", bounds=SHARE, reads="shares", compute=deviation_ratios
     ),
-    # Costs of a method, in the order used in conclusions.
+    # A method's costs, in the order used in conclusions.
     _utility("precision", "precision", reads="rankings"),
     _utility("recall", "recall"),
     _utility("kept", "hits kept"),
@@ -346,7 +346,7 @@ for _metric in BUILT_IN:
     register_metric(_metric)
 # Appended to the title of a judge's metric that was corrected with human labels.
 CORRECTED = " of all images together, corrected by people"
-# Register the judge metrics again, as corrected with human labels.
+# Register each judge metric again, in a version corrected with human labels.
 for _name in ("share", "discrepancy", "discrepancy_squared", "max_skew"):
     _base = METRICS[_name]
     _title = f"{_base.title}{CORRECTED}"

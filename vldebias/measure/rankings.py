@@ -1,4 +1,4 @@
-"""Rank a gallery and measure the skew of groups among the first k results.
+"""Rank a gallery and measure group skew among the first k results.
 
 The skew is defined in Geyik et al., "Fairness-Aware Ranking in Search & Recommendation Systems"
 (2019), equations 1-5, and used with the uniform prior of Berg et al. (2022) and chapter 7 of the
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
 Groups = NDArray[np.integer]
-# Exact scores (q, m) of the top items, best first, and the places of these items.
+# Exact scores (q, m) of the top items, best first, and these items' places.
 Leaders = tuple[Floats, NDArray[np.int64]]
 _SCORES = 1 << 24  # maximum number of scores in memory
 _READ = 1 << 12  # maximum number of items loaded at once
@@ -37,7 +37,7 @@ _ROUND = 12
 
 
 class Blocks(Protocol):
-    """Rows (n, d) that can be split into blocks like a tensor, possibly loaded on demand."""
+    """Represent rows (n, d) that can be split into blocks like a tensor."""
 
     def split(self, size: int) -> Iterable[Tensor]:
         """Return the rows in blocks of a given size."""
@@ -209,7 +209,7 @@ def min_skews(groups: Groups, prior: Floats, floor: float | None = None) -> Floa
     if floor is None:
         floor = 1 / (2 * groups.shape[1])
     with np.errstate(divide="ignore"):
-        # A missing group would make the skew, and thus the mean over queries, -inf.
+        # A missing group would make the skew, and thus its mean over queries, -inf.
         smallest = np.log(floor / prior)
     return np.nanmin(np.maximum(_log_ratios(groups, prior), smallest), axis=1)
 
@@ -238,7 +238,7 @@ def ndkls(groups: Groups, prior: Floats) -> Floats:
     g = prior.shape[-1]
     places = np.arange(1, k + 1)
     # The discounts sum to Z, so NDKL is a weighted mean over places, with the highest weights for
-    # the first ones.
+    # the first places.
     discount = 1 / np.log2(places + 1)
     # Total weight of place j in all prefixes that contain it.
     later = np.cumsum((discount / places)[::-1])[::-1]
@@ -254,7 +254,7 @@ def ndkls(groups: Groups, prior: Floats) -> Floats:
     # Subtract c_a log p_a for each group, weighted by the places of its rows.
     total -= (counts_of_groups(groups, g, later) * logs).sum(axis=1)
     values = (total - discount @ np.log(places)) / discount.sum()
-    return np.maximum(values, 0.0)  # Only rounding makes it negative.
+    return np.maximum(values, 0.0)  # The divergence is negative only because of rounding.
 
 
 def leaders(queries: Tensor, items: Blocks, k: int, place: NDArray[np.int64]) -> Leaders:
@@ -306,7 +306,7 @@ def merged(first: Leaders, second: Leaders, k: int) -> Leaders:
 def reach(k: int, n: int) -> int:
     """Return how many of n ranked rows contain the first k rows of almost every resample.
 
-    The probability that more are needed is below 1e-14.
+    The probability that more rows are needed is below 1e-14.
 
     Args:
         k: number of first rows.
@@ -318,7 +318,7 @@ def reach(k: int, n: int) -> int:
 
 
 def resampled_places(ranking: Rows, weights: Groups, k: int) -> Groups:
-    """Return the places in a ranking (b, k) of the first k rows of each resample.
+    """Return the places (b, k) in a ranking of each resample's first k rows.
 
     A row that was drawn twice appears twice. No more rows than necessary are examined.
 
@@ -349,11 +349,11 @@ def resampled_places(ranking: Rows, weights: Groups, k: int) -> Groups:
 
 
 def resampled_quota(ranking: Rows, weights: Groups, k: int, labels: Groups) -> Groups:
-    """Return the places in a re-ranked list (b, k) of the first k rows of each resample.
+    """Return the places (b, k) in a re-ranked list of each resample's first k rows.
 
-    Each resample is re-ranked separately: every label keeps its places, which are filled with its
-    first rows in the resample. If a label has too few rows for this in any resample, the list
-    itself is resampled.
+    Each resample is re-ranked separately: every label keeps its places, which are filled with that
+    label's first rows in the resample. If a label has too few rows for this in any resample, the
+    list itself is resampled.
 
     Args:
         ranking: rows (m,) of the list.

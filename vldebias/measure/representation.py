@@ -28,12 +28,12 @@ def representation_gap(
     functions: Functions | Callable[[Floats, Floats], Floats] = "linear",
     max_depth: int = 3,
 ) -> float:
-    """Return MPR, the largest gap between selected rows and a population, or 0 if proportional.
+    """Return MPR, the largest gap between selected rows and a population; 0 means proportional.
 
-    A function's gap is the difference between its means over both, and MPR is the maximum over a
-    class of functions. With a = 1 / k on the k selected rows and -1 / m on the m curated rows, it
-    is sup_c |sum_i a_i c(x_i)| over functions with sum_i c(x_i)^2 = m k / (m + k). The maximum is
-    1.
+    A function's gap is the difference between its mean over the selected rows and its mean over the
+    population, and MPR is the maximum over a class of functions. With a = 1 / k on the k selected
+    rows and -1 / m on the m curated rows, it is sup_c |sum_i a_i c(x_i)| over functions with sum_i
+    c(x_i)^2 = m k / (m + k). The maximum is 1.
 
     Args:
         statistics: inputs (n, d) to the functions, such as one-hot labels for one or more
@@ -86,7 +86,7 @@ def fitted_function(
 ) -> Floats:
     """Return the values (n + m,) of the function with the largest gap.
 
-    It is the function in the class that is closest to the signed weights.
+    This is the function in the class that is closest to the signed weights.
 
     Args:
         rows: inputs (n + m, d): the selected rows, followed by the population.
@@ -115,8 +115,8 @@ def representation_gaps(groups: NDArray[np.integer], prior: Floats) -> Floats:
     """Return the MPR (r,) of the first k results relative to k images with the prior's shares.
 
     Every function of a single label is linear in its one-hot code, so linear functions and trees
-    give the same value, sqrt(1/2 sum_a (r_a - p_a)^2 / (r_a + p_a)). It is 0 if the shares
-    equal the prior, and 1 if they have no group in common.
+    give the same value, sqrt(1/2 sum_a (r_a - p_a)^2 / (r_a + p_a)). It is 0 if the shares equal
+    the prior, and 1 if results and prior have no group in common.
 
     Args:
         groups: group codes (r, k).

@@ -29,7 +29,7 @@ Floats = NDArray[np.float64]
 Values: TypeAlias = "Tensor | ArrayLike"
 _BLOCK = 1 << 20  # Maximum number of entries in a block of resampled rows, to limit memory use.
 _WEIGHTS = 1 << 23  # Maximum number of entries in a block of weights.
-_REPEATED = 8  # Rows per distinct row from which counts are resampled.
+_REPEATED = 8  # Minimum number of rows per distinct row for resampling counts.
 
 
 def vectors(ndim: int | None = 1, **named: Values) -> list[np.ndarray]:
@@ -54,7 +54,7 @@ def _array(name: str, values: Values, ndim: int | None) -> np.ndarray:
         values = values.double() if values.is_floating_point() else values
     array = np.asarray(values)
     if array.dtype == object and all(isinstance(value, str) for value in array.flat):
-        array = array.astype(str)  # For example, a pandas column of strings.
+        array = array.astype(str)  # This covers, for example, a pandas column of strings.
     has_shape = array.size > 0 and array.ndim > 0 and ndim in (None, array.ndim)
     if array.dtype == object or not has_shape:
         expected = {None: "(n, ...)", 1: "(n,)", 2: "(n, d)"}[ndim]
@@ -62,8 +62,7 @@ def _array(name: str, values: Values, ndim: int | None) -> np.ndarray:
             f"{name}: expected a non-empty array {expected}, got shape {array.shape} of"
             f" {array.dtype}"
         )
-    # Do not drop NaN, because the caller must decide which rows are unknown and report their
-    # number.
+    # Do not drop NaN: the caller must decide which rows are unknown, and report their number.
     if array.dtype.kind in "fc" and np.isnan(array).any():
         raise InvalidInputError(
             f"{name}: {int(np.isnan(array).sum())} of {array.size} values are NaN"
@@ -102,7 +101,7 @@ def codes(
 
 
 class Interval(NamedTuple):
-    """A value and the ends of its interval.
+    """Store a value and the ends of its interval.
 
     >>> from vldebias.metrics import bootstrap_interval
     >>> interval = bootstrap_interval([0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0], seed=1)
@@ -265,7 +264,7 @@ def resampled_values(
     resamples: int,
     seed: int,
 ) -> tuple[dict[str, float], dict[str, Floats]]:
-    """Compute a statistic of several arrays, and its draws on shared resamples.
+    """Compute a statistic for several arrays, with its draws on shared resamples.
 
     Args:
         values: name -> values (n, ...).

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # Method name in rows for the unedited model, the baseline of all changes.
 NONE = "none"
-# Method name in rows for random rankings and draws, which contain their mean and central 95%.
+# Method name in rows for random rankings and draws; these rows contain their mean and central 95%.
 CHANCE = "random"
 # Method name in rows for shares that are as equal as possible, which is the chance level for
 # methods that assign values to images.
@@ -29,7 +29,7 @@ MEDIAN = "none@median"
 ON_VAL = "@val"
 # Method names in rows that do not measure a method.
 CHANCES = (CHANCE, EVEN_ASSIGNMENT)
-# File suffix for images that show who got worse.
+# File suffix for image strips about groups that got worse.
 WORSE_STRIP = "-worse-strip"
 NUMBERS = ["value", "low", "high", "change", "change_low", "change_high", "lam", "strength"]
 COLUMNS = (
@@ -48,7 +48,7 @@ Bounds = tuple[float, float]
 
 
 class Measurement(BaseModel, extra="forbid"):
-    """One measured value with its 95% interval and its change.
+    """Store one measured value with its 95% interval and its change.
 
     Attributes:
         task: name of the task, such as "birds" or "portraits".
@@ -79,7 +79,7 @@ class Measurement(BaseModel, extra="forbid"):
 
 
 class TaskProvenance(BaseModel, extra="forbid"):
-    """Record of what a task did, in enough detail to reproduce it.
+    """Record what a task did, in enough detail to reproduce it.
 
     Attributes:
         task: name of the task.
@@ -117,7 +117,7 @@ class TaskProvenance(BaseModel, extra="forbid"):
 
 @dataclass(frozen=True, eq=False)
 class Strip:
-    """Rows of images for the top of a page, where images in a column share a seed.
+    """Store rows of images for the top of a page; images in a column share a seed.
 
     Attributes:
         caption: caption of the strip.
@@ -132,7 +132,7 @@ class Strip:
 
 @dataclass
 class TaskResult:
-    """Result rows of one task in insertion order, with their provenance.
+    """Store one task's result rows in insertion order, with their provenance.
 
     Attributes:
         provenance: what the task did.
@@ -181,7 +181,7 @@ class TaskResult:
             if facts.get(key) is not None:
                 columns[key] = facts[key]
         columns |= details
-        # A change of the baseline, of chance or of a fact would be mistaken for an effect.
+        # A change shown for the baseline, for chance or for a fact would be mistaken for an effect.
         if method in (NONE, *CHANCES) or known_metric.kind == "fact":
             change = None
         if interval is None:

@@ -7,11 +7,12 @@ post-stratification,
 
     share_a = sum_j P(judge says j) P(people say a | judge says j),
 
-with the first factor from all images and the second from the labelled ones. An inaccurate judge
-makes the interval wide, but not wrong. Both factors are sampled from their posterior under two
-priors, each with the weight of one label. One assumes that unseen errors are uniform, the other
-that they are as frequent as elsewhere. The interval covers both intervals and is widened by
-Student's t if there are few labels. `eval/results/coverage_shares.json` shows the coverage.
+with the first factor estimated from all images and the second from the labelled images. An
+inaccurate judge makes the interval wide, but not wrong. Both factors are sampled from their
+posterior under two priors, each with the weight of one label. One prior assumes that unseen errors
+are uniform, the other that they are as frequent as elsewhere. The reported interval covers the
+intervals under both priors, and is widened by Student's t if there are few labels.
+`eval/results/coverage_shares.json` shows the coverage.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def kl_divergences(counts: Counts) -> Floats:
     al., "ITI-GEN: Inclusive Text-to-Image Generation" (2023).
     """
     terms = need("scipy.special").rel_entr(_shares(counts), 1 / counts.shape[-1])
-    return np.maximum(terms.sum(axis=-1), 0.0)  # negative only by rounding
+    return np.maximum(terms.sum(axis=-1), 0.0)  # negative only because of rounding
 
 
 def shares_radius(counts: Counts, *, resamples: int = 2000, seed: int = 0) -> Floats:
@@ -150,7 +151,7 @@ def shares_radius(counts: Counts, *, resamples: int = 2000, seed: int = 0) -> Fl
 
 @dataclass(frozen=True, eq=False)
 class CorrectedShares:
-    """Corrected shares over all images for which a judge gave an answer.
+    """Store corrected shares over all images for which a judge gave an answer.
 
     Attributes:
         shares: shares (c,) of human answers, which sum to 1.
@@ -206,7 +207,7 @@ class CorrectedShares:
         return [*intervals, _gap(shares, reach_of_gap), log_skew(shares, reach_of_skew)]
 
     def more_labels(self) -> int | None:
-        """Return how many more labels would halve the intervals, or None if this is impossible."""
+        """Return how many more labels would halve the intervals, or None if labels cannot."""
         variance = float(self.draws.var(axis=1).sum(-1).mean())
         variance_of_labels = max(variance - self.noise, 0.0)
         # Halving the width requires a quarter of the variance.
@@ -220,7 +221,7 @@ class CorrectedShares:
 
 
 def _reach(norms: Floats) -> float:
-    """Return the 95% quantile of the norms (2, b), using the prior with the larger one."""
+    """Return the 95% quantile of the norms (2, b), using the prior with the larger quantile."""
     return float(np.quantile(norms, LEVEL, axis=1).max())
 
 
@@ -268,7 +269,7 @@ def corrected_shares(
     resamples: int = 2000,
     seed: int = 0,
 ) -> CorrectedShares:
-    """Correct the shares of a judge's answers with human labels for some images.
+    """Correct the shares in a judge's answers using human labels for some images.
 
     Args:
         judged: the judge's answers (n,), including "unknown". Any names may be used.
@@ -411,8 +412,8 @@ def _posterior(
     """
     rng = np.random.default_rng(seed)
     strata, answers = counts.shape
-    # Stratum sizes are uncertain too. In a different sample of 200 images, the judge might see
-    # women in 110 instead of 100.
+    # Stratum sizes are uncertain too: in a different sample of 200 images, the judge might see
+    # women in 110 images instead of 100.
     sizes = rng.dirichlet(images + 1 / strata, resamples)
     draws = np.zeros((len(priors), resamples, answers))
     for draws_of_prior, prior in zip(draws, priors, strict=True):
@@ -452,7 +453,7 @@ def corrected_squares(
     worth = np.where(has_labels[:, None], means, share @ means / share.sum())
     predicted = worth[code]
 
-    # Centre both, so that they have mean 0 if all shares are equal.
+    # Centre predictions and human answers, so that they have mean 0 if all shares are equal.
     guess = predicted - predicted.sum(1, keepdims=True) / values
     error = truth - truth.sum(1, keepdims=True) / values - guess
     # Start with NaN, because no variance can be estimated from a single label.
@@ -495,7 +496,7 @@ def _unbiased_square(
 
 
 def independent(after: Interval, before: Interval) -> tuple[float, float, float]:
-    """Return after - before and its interval, for estimates from independent labels.
+    """Return `after - before` and its interval, for estimates from independent labels.
 
     Source: Zou and Donner, "Construction of confidence limits about effect measures" (2008).
 

@@ -22,12 +22,12 @@ Find = Callable[[str], int | None]
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Balanced(Method):
-    """State a sampled attribute value in the prompt of each image that a pipeline generates.
+    """State a sampled attribute value in the prompt for each image that a pipeline generates.
 
     `attach` returns a `PromptAttachment`, whose values come from a new `Balancer`.
 
     Args:
-        shares: the share of the images for each value. If None, shares are equal.
+        shares: the share of images for each value. If None, shares are equal.
         seed: sampling seed. If None, each attachment draws its own (`attachment.seed`). With a
             fixed seed, a call with `generator=` shows the same people in every process.
         find: a function from a prompt to the character offset at which the words are inserted, or

@@ -77,8 +77,8 @@ def bounded(
 
 
 def _weaker(edit: CalibratedProjection, t: float) -> CalibratedProjection:
-    """Return the projection at t times its lam, or I - t (I - P) if P has a different form."""
-    # Decide by the factors, since another package's method may not record what it removed.
+    """Return the projection with t times its lam, or I - t (I - P) if P has a different form."""
+    # Decide by the factors, because another package's method may not record what it removed.
     if edit.is_resolvent:
         return edit.at_multiple(t)
     # I - t L R^T

@@ -41,7 +41,7 @@ class Term:
         span: a function of (problem, role) that returns rows (m, d) whose span P0 removes, or None
             for a term with scatters.
         scatters: a function of (problem, role) that returns one scatter (n, d) per attribute,
-            weighted by lam, or None for a term with a span. Neither result depends on lam.
+            weighted by lam, or None for a term with a span. Neither result may depend on lam.
     """
 
     need: Need
@@ -114,8 +114,8 @@ def value_differences(problem: Problem, role: str) -> Tensor:
 def class_texts(problem: Problem, prompts: PromptSet, role: str) -> Tensor | None:
     """Return embeddings of class text that define pseudo-classes, calibrated by the prompt pairs.
 
-    Without calibration, class text is biased, and pseudo-classes would depend on the attribute to
-    be equalised.
+    Without calibration, class text is biased, so pseudo-classes would depend on the attribute to be
+    equalised.
 
     Args:
         problem: the problem with reference images.
@@ -125,7 +125,7 @@ def class_texts(problem: Problem, prompts: PromptSet, role: str) -> Tensor | Non
     Returns:
         Rows (k, d), or None without classes.
     """
-    # A search compares means over all images; see `Reference.within_classes`.
+    # For a search, means over all images are compared; see `Reference.within_classes`.
     if len(prompts.classes) < 2 or not problem.images.within_classes:
         return None
     texts = problem.host.embed(prompts.classes, role)

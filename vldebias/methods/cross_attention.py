@@ -69,12 +69,12 @@ class CrossAttention(EditMethod):
 
     `attach` measures the effects: it generates images for prompts that state each value, and
     records the cross-attention outputs (`fit`). It then attaches a `DenoiserAttachment`. Prompts
-    that state a value, name a specific person, or describe nobody or several people are left
+    that state a value, name a specific person, or describe no people or several people are left
     unchanged. Values along a single axis, such as five skin tones, are hard to distinguish by their
     effects; use balanced prompts for them (eval/results/steer.json).
 
     Args:
-        shares: the share of the images for each value. If None, shares are equal.
+        shares: the share of images for each value. If None, shares are equal.
         seed: sampling seed. If None, each attachment draws its own (`attachment.seed`).
         find: see `vldebias.balance_prompts`, whose rules determine which prompts get a value.
         decide: see `vldebias.balance_prompts`.
@@ -150,7 +150,7 @@ class CrossAttention(EditMethod):
             find=self.find,
             decide=self.decide,
             groups="leave",
-            one_person=True,  # one value is set for the entire picture
+            one_person=True,  # only one value can be set for the entire picture
         )
         return DenoiserAttachment(
             host,
@@ -186,7 +186,7 @@ class CrossAttention(EditMethod):
 
     def fit(self, problem: Problem, role: str) -> Edit:
         host = problem.host
-        assert isinstance(host, CrossAttentionHost)  # `check` rejects any other
+        assert isinstance(host, CrossAttentionHost)  # `check` rejects any other host
         (prompt_set,) = (part for part in problem.attributes if part.name == role)
         texts_of_value = stated_texts(prompt_set, self.concepts)
         times, rows_of_value = record(host, texts_of_value, role, self)
@@ -246,13 +246,13 @@ def fit_gate(
     texts_of_value: Mapping[str, Sequence[str]],
     method: CrossAttention,
 ) -> tuple[Readings, Readings]:
-    """Fit linear readouts of the first pass for the stated value and the presence of a person.
+    """Fit linear readouts that detect, in the first pass, the stated value and a person's presence.
 
     A readout is C^-1 e / (e C^-1 e), with the effect e of stating the value and the covariance C
     within prompts of one kind (linear discriminant): it is 0 at the mean of prompts that do not
     state the value, and 1 at the mean of those that do. Each layer is fitted to one half of the
-    prompts and tested on the other. The layer that separates them best is fitted to all prompts,
-    with the threshold that was best on the other half.
+    prompts and tested on the other. The layer that separates the two kinds best is fitted to all
+    prompts, with the threshold that was best on the other half.
 
     Args:
         host: the host for the denoiser.
@@ -322,7 +322,7 @@ class Readings:
 
 
 def discriminant(kinds: Sequence[Tensor], open_rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return readouts that are 1 at the mean of their kind and 0 at the mean of baseline prompts.
+    """Return readouts that are 1 at their kind's mean and 0 at the mean of the baseline prompts.
 
     The covariance is shrunk by a tenth of its mean variance.
 
@@ -345,7 +345,7 @@ def discriminant(kinds: Sequence[Tensor], open_rows: Tensor) -> tuple[Tensor, Te
 
 
 def _held_out_scores(kinds: Sequence[Tensor], open_rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each row's largest readout, with readouts fitted to the other half of the rows.
+    """Return each row's largest readout, using readouts fitted to the other half of the rows.
 
     The scores for the kinds are returned first, then the scores for the baseline prompts.
     """
@@ -372,7 +372,7 @@ def _threshold(positive: Tensor, negative: Tensor) -> float:
 
 
 def _auroc(positive: Tensor, negative: Tensor) -> float:
-    """Return how often a positive score exceeds a negative score, counting ties as half."""
+    """Return the share of pairs in which the positive score is higher, counting ties as half."""
     above = (positive[:, None] > negative).double() + 0.5 * (positive[:, None] == negative).double()
     return float(above.mean())
 
@@ -488,7 +488,8 @@ def attach_fitted(
 def prompt_set_of(edit: CrossAttentionEdit) -> PromptSet:
     """Return a prompt set that analyses prompts in the same way as during fitting.
 
-    It determines which prompts state one of the edit's values and which leave the attribute open.
+    It determines which prompts state one of the edit's values and which leave the attribute
+    unspecified.
     """
     words = tuple(words[0] for words in edit.words.values())
     return PromptSet(

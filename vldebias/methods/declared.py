@@ -1,4 +1,4 @@
-"""Declare the properties of this package's methods for lists, tables, checks and tests.
+"""Declare the properties of this package's methods, for use in lists, tables, checks and tests.
 
 This module does not import torch, so `vldebias methods` and command-line checks respond
 immediately. A method's class takes its declaration from here; methods from other packages declare
@@ -45,7 +45,7 @@ class Declaration:
         color: colour of the method's bars in plots.
         module: the module that registers the method, or "" for methods from other packages.
         hosts: the kinds of hosts that the method supports: "models", "pipelines" or both, or
-            "results".
+            "results" (search results).
         needs: the inputs that the method requires.
         settings: arguments of `vldebias.debias` that not every method accepts: "lam", the weight of
             the prompt pairs, and "shares" and "on_call", for methods that sample values.
@@ -421,7 +421,7 @@ def declarations() -> dict[str, Declaration]:
     """Return every method's declaration by name, including those from other packages.
 
     The registry, which imports torch, is used only if there may be more than this package's
-    methods, because another package adds some or this process has registered one.
+    methods, because a different package adds methods or this process has registered one.
     """
     found = dict(DECLARED)
     if "vldebias.methods.method" in sys.modules or entry_points(group=GROUP):
@@ -434,8 +434,8 @@ def declarations() -> dict[str, Declaration]:
 def check_methods(names: Iterable[str]) -> None:
     """Check that methods with these names exist.
 
-    If another package adds methods, every unknown name is accepted, because finding out what the
-    package adds would require importing it.
+    If a different package adds methods, every unknown name is accepted, because listing that
+    package's methods would require importing it.
 
     Args:
         names: method names, as passed to --method.

@@ -21,7 +21,7 @@ def spread_along(images: Tensor, texts: Tensor) -> tuple[float, float]:
 
     For images embedded by the same model, it is well above 1. For noise, or images from a different
     model, it is 1 on average. With S the covariance of the images and M the mean projector on the k
-    principal directions of the texts with 99% of their variance, scaled to traces d and 1, its
+    principal directions that explain 99% of the texts' variance, scaled to traces d and 1, the
     variance over rotations R is (Schur's lemma on symmetric matrices)
 
         var tr(M R S R^T) = 2 (1 / k - 1 / d) (tr S^2 - d) / ((d - 1) (d + 2)).
@@ -120,7 +120,7 @@ class Diagnostics:
             classes = host.embed(prompts.classes, role)
             signal_kept, class_cosine = class_signal(classes, edit)
             if prompts.spurious:
-                # Do not edit the spurious text, because changing it could hide the range.
+                # Do not edit the spurious text, because editing it could hide the range.
                 spurious = host.embed(prompts.spurious, role)
                 spurious_spread = (
                     _mean_range(classes, spurious),

@@ -41,7 +41,7 @@ from vldebias.methods.method import Problem
 from vldebias.methods.reference import Reference, zero_shot
 from vldebias.prompts import PromptSet
 
-_FEWEST = 2  # minimum number of images per class and value, below which a group is ignored
+_FEWEST = 2  # minimum number of images per class and value; smaller groups are ignored
 # Minimum expected cosine between the mean differences in two halves of the reference images.
 _UNSTABLE = 0.8
 _FOREIGN = 3.0  # minimum of `spread_along`, in standard deviations above 1, for aligned images
@@ -82,7 +82,7 @@ class ImageSplit:
         for rows in reference.batches():
             value = zero_shot(rows, texts)
             pseudo_class = (rows @ classes.T).argmax(1)
-            # Prepend a 1 to each row, so that the sum of rows also counts them.
+            # Prepend a 1 to each row, so that the sum of the rows also contains their number.
             counted_rows = pad(rows, (1, 0), value=1.0)
             cells.index_put_((pseudo_class, value), counted_rows, accumulate=True)
             # A sample of rows shows whether text and images are from the same model.

@@ -23,7 +23,7 @@ from vldebias.methods.reference import stating, zero_shot
 from vldebias.prompts import PromptSet
 
 FOLDS = 5
-FEWEST = 5  # minimum number of concepts or groups for which resamples represent new ones
+FEWEST = 5  # minimum number of concepts or groups for resamples to represent new ones
 _MOST_ROWS = 20_000  # images used to predict a gap; more would change only the third decimal
 
 
@@ -94,7 +94,7 @@ def _only(prompts: PromptSet, kept: Iterable[int]) -> PromptSet:
 
 
 def image_folds(problem: Problem, role: str) -> Iterator[Fold]:
-    """Yield the two halves of the reference images: one for fitting, the other for the gap.
+    """Yield each half of the reference images for fitting, with the other half for the gap.
 
     Args:
         problem: the problem with reference images.

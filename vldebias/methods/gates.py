@@ -1,10 +1,10 @@
 """Test on unlabelled reference images whether the default may be applied to searches.
 
 Most people attach the default without measuring its effect, so it is applied only if it helps on
-reference images that it was not fitted to. Text alone is not enough for this test. It shows the
-direction in which a query leans, but not the point at which the query treats images of two values
-equally, so an edit that removes the lean may turn a balanced search into a search for a single
-value (see docs/explanation/the-default.md for measurements).
+reference images that it was not fitted to. Text alone is not enough for this test. It shows which
+value a query favours, but not the point at which the query treats images of two values equally, so
+an edit that removes this preference may turn a balanced search into a search for a single value
+(see docs/explanation/the-default.md for measurements).
 
 For a classification, the default only needs text, and `change_on_texts` tests it if the prompt set
 has enough groups.
@@ -33,7 +33,7 @@ from vldebias.projection.edit import Edit
 from vldebias.projection.projection import CalibratedProjection, NothingToRemoveError
 from vldebias.prompts import PromptSet
 
-HALVINGS = 5  # number of random halvings, because the result of a single one depends on chance
+HALVINGS = 5  # number of random halvings; the result of a single one depends on chance
 # Two normals less than two deviations apart have a single mode (Ashman et al., 1994), so splitting
 # the images by text may split one group.
 SEPARATE = 2.0
@@ -163,7 +163,7 @@ def _doubt_about_values(
 
     The images show the values if they form separate groups along the text direction, or if all
     wordings assign the same values. The distance between groups depends on a few images in the
-    tails and may shrink with more images, but the agreement between wordings does not.
+    tails and may shrink with more images, but the agreement between wordings is not affected.
     """
     values = problem.zero_shot(prompts, role)
     apart = min(separation(rows @ difference) for difference in _differences(values))
@@ -236,7 +236,7 @@ def agreement_of_wordings(
     embedded = problem.host.embed(texts, role)
 
     def kappa_of(is_used: Tensor) -> float | None:
-        """Return the kappa for a subset of the text, or None if it does not state every value."""
+        """Return the kappa for a subset of the text, or None if a value is not stated in it."""
         if len(value_codes[is_used].unique()) < number:
             return None
         means = [embedded[is_used & (value_codes == value)].mean(0) for value in range(number)]

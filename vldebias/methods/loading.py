@@ -1,4 +1,4 @@
-"""Load edits of any kind."""
+"""Load saved edits of any kind."""
 
 from __future__ import annotations
 

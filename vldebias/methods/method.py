@@ -1,4 +1,4 @@
-"""Define methods, the problems that they are fitted to, and the registry of all methods.
+"""Define methods, the problems that they are fitted to, and the method registry.
 
 Register your own method with `register_method`, or as an entry point in the group
 "vldebias.methods"; every command, evaluator and page then accepts its name.
@@ -241,7 +241,7 @@ class EditMethod(Method):
         return self
 
     def _only_attribute(self, problem: Problem) -> PromptSet:
-        """Return a problem's attribute, which must be the only one."""
+        """Return a problem's only attribute, or raise an error if there are several."""
         if len(problem.attributes) > 1:
             raise InvalidInputError(
                 f"{self.name}: expected one attribute, got {len(problem.attributes)}; pass a set"
@@ -289,7 +289,7 @@ def get_method(
 
     Args:
         method: its name, or the method itself. If None, `METHODS["default"]`, which is a `Preset`.
-        lam: weight of the prompt pairs, which is rejected unless the method accepts one.
+        lam: weight of the prompt pairs; rejected unless the method accepts it.
         reference: reference images. If passed, the method's variant for images is returned.
 
     Raises:
@@ -421,7 +421,7 @@ class Problem:
         self._set_lam(lam)
         self.label = "+".join(prompt_set.name for prompt_set in self.sets)
 
-        # Collect the words of all sets without duplicates, in the order of the sets.
+        # Collect the words from all sets without duplicates, in the order of the sets.
         attributes: list[PromptSet] = []
         stated_words: dict[str, None] = {}
         class_prompts: dict[str, None] = {}
@@ -607,7 +607,7 @@ class Problem:
 
 
 def class_signal(classes: Tensor, edit: Edit) -> tuple[float | None, float]:
-    """Return how well an edit preserves the differences between class prompts.
+    """Return measures of how well an edit preserves the differences between class prompts.
 
     Args:
         classes: embeddings (k, d) of the class prompts.
@@ -635,8 +635,8 @@ def fitted_edit(method: EditMethod, problem: Problem, role: str) -> Edit:
         role: the argument of `fit`.
 
     Raises:
-        InvalidInputError: If the output is something else, or `fit` raised the error. The message
-            explains what the method's author should do.
+        InvalidInputError: If the output is not a fitted edit, or if `fit` raised this error. The
+            message explains what the method's author should do.
     """
     try:
         fitted: object = method.fit(problem, role)
@@ -647,7 +647,7 @@ def fitted_edit(method: EditMethod, problem: Problem, role: str) -> Edit:
             error.args = (f"method {method.name!r}: {error}",)
         raise
     if isinstance(fitted, Edit):
-        # CalibratedProjection() has no provenance before its own fit.
+        # CalibratedProjection() has no provenance before it is fitted.
         if hasattr(fitted, "provenance"):
             return fitted
         received = f"a {type(fitted).__name__} that is not fitted"

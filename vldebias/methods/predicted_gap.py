@@ -95,7 +95,8 @@ class PredictedGap:
             )
         rows = rows.double()
         if resamples_classes:
-            # Drawing one class fewer gives the variance of a sample mean (`resampled_counts`).
+            # Drawing one class fewer than there are gives the variance of a sample mean
+            # (`resampled_counts`).
             number = int(labels.max()) + 1
             drawn = draw_counts(number, seed, max(number - 1, 1))[:, labels]
         else:
@@ -114,7 +115,7 @@ class PredictedGap:
 
 
 def draw_counts(n: int, seed: int = 0, size: int | None = None) -> Tensor:
-    """Return how often each of n rows occurs in the sample, and then in its resamples.
+    """Return how often each of n rows occurs in the sample and in each of its resamples.
 
     Args:
         n: number of rows.

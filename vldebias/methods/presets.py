@@ -1,4 +1,4 @@
-"""Define the presets `default` and `paper`, which choose a method and lam by host and inputs."""
+"""Define the presets `default` and `paper`, which choose a method and lam for a host and inputs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from vldebias.projection.edit import Choice, Edit
 from vldebias.projection.projection import CalibratedProjection
 
 NOTHING = "default: none"  # method name recorded if the default attaches nothing
-SPARES = 100  # the default for pipelines removes at most one in this many directions
+SPARES = 100  # the default for pipelines removes at most one direction out of this many
 
 
 @dataclass(frozen=True, repr=False)
@@ -126,7 +126,7 @@ def _fit_tested_on_images(problem: Problem, role: str, method: EditMethod) -> Ed
 
     The test uses images that the edit was not fitted to. Means are taken over all such images
     instead of within classes, because a search ranks all images, and because zero-shot classes are
-    biased themselves.
+    themselves biased.
     """
     problem = replace(problem, reference=replace(problem.images, within_classes=False))
     try:
@@ -156,7 +156,7 @@ def _fit_tested_on_images(problem: Problem, role: str, method: EditMethod) -> Ed
 
 
 def _why_not_by_texts(problem: Problem, method: EditMethod) -> str:
-    """Explain why no edit is attached for a search without reference images, and what to do."""
+    """Return why a search without reference images gets no edit, and what to do about it."""
     by_name = f"name a method (method={method.name!r}) and measure it."
     if all(prompts.names_values for prompts in problem.attributes):
         remedy = (

@@ -213,7 +213,7 @@ def _given_codes(labels: Mapping[str, object], prompts: PromptSet) -> Tensor | N
 def _coded(labels: object, prompts: PromptSet) -> Tensor | None:
     """Return the value for each label in a column, or -1 if unknown.
 
-    Returns None if the labels are not about the attribute.
+    Returns None if the labels do not describe the attribute.
     """
     from vldebias.data.labels import Labels
 
@@ -224,7 +224,7 @@ def _coded(labels: object, prompts: PromptSet) -> Tensor | None:
         if place is None:
             return None
         places.append(place)
-    # A column with only one of the attribute's values may be about something else.
+    # A column with only one of the attribute's values may describe a different attribute.
     if len({*places} - {-1}) < 2:
         return None
     return torch.tensor([*places, -1])[column.codes]
@@ -248,7 +248,7 @@ def place_of(name: str, prompts: PromptSet) -> int | None:
 
 
 def stating(prompts: PromptSet) -> tuple[list[str], Tensor, Tensor]:
-    """Return the group prompts that name exactly one value, with their values and groups.
+    """Return the group prompts that name exactly one value, with the indices of value and group.
 
     Returns:
         The n prompts, and the indices (n,) of their values and of their groups.
@@ -276,7 +276,7 @@ def stated_texts(problem: Problem, role: str) -> Labelled:
 
     Args:
         problem: the problem.
-        role: the role for which they are embedded.
+        role: the role for which the prompts are embedded.
     """
     texts: list[str] = []
     columns = []
@@ -294,9 +294,9 @@ def class_of(labels: tuple[str, ...], prompts: PromptSet) -> list[int]:
     """Return, for each label, the index of the class prompt that names it.
 
     The list is empty unless each label names a different class. Labels are matched by name,
-    ignoring case: the class with that name ("landbird"), or the only class whose name contains it
-    as a word ("dark" in "dark hair"). Labels made up of digits are indices. Positions are not used,
-    because labels in alphabetical order ("blond", "dark") could be silently swapped.
+    ignoring case: the class with that name ("landbird"), or the only class whose name contains the
+    label as a word ("dark" in "dark hair"). Labels made up of digits are indices. Positions are not
+    used, because labels in alphabetical order ("blond", "dark") could be silently swapped.
 
     Args:
         labels: the labels in a column.

@@ -26,7 +26,7 @@ class Rerank:
 
     @property
     def declaration(self) -> Declaration:
-        """Return the name, title, source and needs, taking the edit into account."""
+        """Return the re-ranking's declaration, which also depends on the edit."""
         return reranking_declaration(get_method(self.edit).declaration, self.order)
 
     @property

@@ -1,6 +1,6 @@
 """Move retrieval queries so that each group has a target share of the top results.
 
-The scores of a group of images are assumed normal with the group's mean and variance under the
+Each image group's scores are assumed to be normal, with the group's mean and variance for the
 query. For a group with share pi of all images to have share s of the first `top` (a fraction of all
 images), a fraction s top / pi of it must score above the common threshold, so the group means must
 be
@@ -158,7 +158,7 @@ class RankShares(EditMethod):
         return {name: float(shares[name]) for name in names}
 
     def _refuse_unreachable(self, shares: Mapping[str, float], share_of_all: Tensor) -> None:
-        """Reject a share for which the group has too few images."""
+        """Reject a target share that exceeds what the group's number of images allows."""
         most_of_group = {}
         for (name, share), reachable in zip(
             shares.items(), (share_of_all / self.top).tolist(), strict=True

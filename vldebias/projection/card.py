@@ -16,14 +16,14 @@ WEIGHTS = "projection.safetensors"
 
 
 def model_card(edit: Edit, roles: Sequence[str] = ()) -> str:
-    """Return the model card, which states what the edit was fitted on and how to attach it.
+    """Return a model card that states what the edit was fitted on and how to attach it.
 
     Args:
         edit: the fitted edit.
-        roles: the roles that share the repository, or an empty sequence for a single edit.
+        roles: the roles whose edits share the repository, or an empty sequence for a single edit.
     """
     origin = edit.provenance
-    # Escape names, which may come from anyone, because the hub renders the card as a web page.
+    # Escape names, which may come from untrusted sources, because the hub renders the card as HTML.
     method = code_span(origin.method)
     prompts = code_span(origin.prompts or "None")
     kind = f"An edit of {edit.side} embeddings ({method}) that mitigates"

@@ -9,13 +9,13 @@ output c within that span:
     set    c' = c - P c + P m + a e_v          every position is replaced first
 
 P projects onto the span of the effects e_v, m is their center and a is the amount. `shift` and
-`set` remove the output's component in the span (the projection of Lemma 7.1), which includes part
+`set` remove the output's component in the span (the projection in Lemma 7.1), which includes part
 of the prompt's subject and of other attributes that it states. With strength s, the output is c + s
-(c' - c). Times are the timesteps that a denoiser receives. For a different scheduler or number of
+(c' - c). Times are the timesteps passed to a denoiser. For a different scheduler or number of
 steps, the edit is interpolated between the fitted times.
 
 If a prompt's text is unknown, the gate examines the responses in the first pass. Its linear
-readouts r detect whether there is a person, and whether a value is stated.
+readouts detect whether there is a person, and whether a value is stated.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class CrossAttentionEdit(Edit):
             center.
         amounts: (t, values, layers) multiplier of each value's effect.
         gate: (values + 1, d). A response y in the first pass states value v if gate_v y > offset_v,
-            and shows a person if the last row exceeds its offset. Without rows, nothing can be
+            and shows a person if the last row exceeds its offset. Without any rows, nothing can be
             detected.
         gate_offsets: (values + 1,).
         auroc: the AUROC on responses to held-out prompts, by readout ("stated" or "person") and
-            layer. The best layer is used.
+            layer. The gate uses the best layer.
         layers: the name and width of each cross-attention layer.
         form: "add", "shift" or "set".
         rank: the maximum number of directions in the span, strongest first, or 0 for all.
@@ -186,7 +186,7 @@ class CrossAttentionEdit(Edit):
             inside = basis @ basis.T
             amount = amounts[:, number, None]
             replaced = center[part] @ inside
-            if self.form == "add":  # nothing is removed, so there is nothing to replace
+            if self.form == "add":  # nothing is removed, so the center is 0
                 replaced = torch.zeros_like(replaced)
             maps[name] = LayerMap(
                 basis.float(), replaced.float(), (amount * effects[:, part] @ inside).float()

@@ -1,4 +1,4 @@
-"""Define embedding edits, which declare their tensors and can be checked, saved and loaded.
+"""Define embedding edits, which declare their tensors so that they can be checked and saved.
 
 A folder contains a model card and `projection.safetensors`, whose header contains the edit's config
 and a digest of config and tensors. Files are replaced atomically.
@@ -37,11 +37,12 @@ from vldebias.projection.hub import WEIGHTS, find_folder, push_to_hub
 from vldebias.utils.files import add_tensors, write_atomically
 from vldebias.version import __version__
 
-# Rounding to bfloat16 moves a tensor by 1.6e-3 of its norm, but fine-tuning by at least 1%.
+# Rounding to bfloat16 moves a tensor by 1.6e-3 of its norm, whereas fine-tuning moves it by at
+# least 1%.
 _TOLERANCE = 5e-3
 # Tolerance for individual tensors. Rounding exceeds it in fewer than one in a million tensors.
 _TOLERANCE_OF_TENSOR = 1.5e-2
-# bfloat16 moves a text embedding by 1% to 2% of its norm.
+# Running a model in bfloat16 moves a text embedding by 1% to 2% of its norm.
 _TOLERANCE_OF_TEXT = 4e-2
 # Numbers are compared relative to their tensor's norm, or to this value if it is larger.
 _SMALLEST_NORM = 1e-3
@@ -54,9 +55,9 @@ class Fingerprint(BaseModel, frozen=True, extra="forbid"):
 
     Attributes:
         structure: a hash of parameter names and shapes.
-        tensors: each tensor's norm, and its product with a fixed vector.
-        adapters: the norm of all LoRA weights added to them, or 0. It is not part of the comparison
-            of weights.
+        tensors: each tensor's norm, and its dot product with a fixed vector.
+        adapters: the norm of all LoRA weights added to these tensors, or 0. It is not part of the
+            comparison of weights.
         texts: a few numbers derived from each of three text embeddings, or an empty tuple if no
             text could be embedded.
     """
@@ -67,7 +68,7 @@ class Fingerprint(BaseModel, frozen=True, extra="forbid"):
     texts: tuple[tuple[float, ...], ...] = ()
 
     def matches(self, fingerprint: Fingerprint | None) -> bool:
-        """Return whether both may identify the same weights, or True if the other is None."""
+        """Return whether a fingerprint may identify the same weights, or True if it is None."""
         if fingerprint is None:
             return True
         if self.structure != fingerprint.structure or len(self.tensors) != len(fingerprint.tensors):
@@ -84,11 +85,11 @@ class Fingerprint(BaseModel, frozen=True, extra="forbid"):
         root_mean_square = np.sqrt(np.square(deviation).mean(0))
         if not root_mean_square.max() <= _TOLERANCE:
             return False
-        # With different adapters, the same weights embed text differently.
+        # The same weights embed text differently if their adapters differ.
         return not self.same_adapters(fingerprint) or self.same_texts(fingerprint)
 
     def same_texts(self, fingerprint: Fingerprint) -> bool:
-        """Return whether both models embed the three texts identically, as far as is known."""
+        """Return whether both models embed the three texts identically, or True if unknown."""
         for numbers, other_numbers in zip(self.texts, fingerprint.texts, strict=False):
             distance = math.dist(numbers, other_numbers)
             if distance > _TOLERANCE_OF_TEXT * math.hypot(*numbers):
@@ -96,7 +97,7 @@ class Fingerprint(BaseModel, frozen=True, extra="forbid"):
         return True
 
     def same_adapters(self, fingerprint: Fingerprint | None) -> bool:
-        """Return whether both have the same adapters, or True if the other is None."""
+        """Return whether a fingerprint has the same adapters, or True if it is None."""
         return fingerprint is None or math.isclose(
             self.adapters, fingerprint.adapters, rel_tol=_TOLERANCE
         )
@@ -116,8 +117,8 @@ class Choice(BaseModel, frozen=True, extra="forbid"):
         reason: a sentence that states what was tested and on which data. If nothing is attached, it
             also states what to do.
         change: the change in the gap in that test with its 95% interval, as (value, low, high), or
-            None if nothing was tested. The gap is between zero-shot values of images, or between
-            texts. The gap between true values may be smaller.
+            None if nothing was tested. The gap is measured between images grouped by zero-shot
+            value, or between texts. The gap between true values may be smaller.
     """
 
     prompts: str
@@ -138,7 +139,7 @@ class Provenance:
 
     Attributes:
         method: the name of the method, such as "cali+equalise".
-        lam: the weight of the prompt pairs, or one per attribute.
+        lam: the weight of the prompt pairs, or one weight per attribute.
         space: the name of the edited space; see `Host.space`.
         model_id: the model name, such as a hub id or a checkpoint.
         fingerprint: the fingerprint of the text encoders.
@@ -146,7 +147,8 @@ class Provenance:
         prompts: the names of the prompt sets, joined by "+".
         prompts_hash: the hashes of the prompt sets, joined by "+".
         stated_words: the attribute words of the prompt sets.
-        uses_images: whether it was also fitted on images, so that the image encoder is compared.
+        uses_images: whether the edit was also fitted on images, so that image encoders are compared
+            too.
         labels: the source of the image labels ("given" or "zero-shot"), or None if the method does
             not use labels.
         max_loss: the bound on the loss that the edit satisfies (`debias(max_loss=)`), or None.
@@ -182,8 +184,8 @@ class Edit(ABC):
         axes: the axes of each tensor, by field, such as {"left": "d rank"}. Axes with the same name
             have the same size, and "d" is the width.
         dtype: the dtype of all tensors, or None.
-        side: which embeddings of an image-text model it changes by default: "text", "image" or
-            "both".
+        side: which embeddings of an image-text model the edit changes by default: "text", "image"
+            or "both".
 
     >>> from dataclasses import dataclass
     >>> import torch
@@ -215,7 +217,7 @@ class Edit(ABC):
 
     @property
     def lam(self) -> float | tuple[float, ...]:
-        """Return the weight of the prompt pairs, or one per attribute."""
+        """Return the weight of the prompt pairs, or one weight per attribute."""
         return self.provenance.lam
 
     @property
@@ -225,12 +227,12 @@ class Edit(ABC):
 
     @property
     def model_id(self) -> str | None:
-        """Return the name of the model on which it was fitted."""
+        """Return the name of the model on which the edit was fitted."""
         return self.provenance.model_id
 
     @property
     def stated_words(self) -> tuple[str, ...]:
-        """Return the attribute words that leave a prompt unchanged."""
+        """Return the attribute words that exempt a prompt from editing."""
         return self.provenance.stated_words
 
     def __init_subclass__(cls) -> None:
@@ -243,7 +245,8 @@ class Edit(ABC):
         Raises:
             InvalidInputError: If axes, dtypes or values are wrong.
         """
-        # An axis that occurs twice, like "d" in left and right, must have the same size.
+        # An axis that occurs twice, like "d" in `left` and `right`, must have the same size in both
+        # tensors.
         size_of_axis: dict[str, int] = {}
         for name, axes in self.axes.items():
             tensor = getattr(self, name)
@@ -443,7 +446,7 @@ class Rewording(Edit):
 
 
 class Rowwise(Edit):
-    """Replace each embedding with a function of its unit vector, times its norm, in float64."""
+    """Replace each embedding with its norm times a function of its unit vector, in float64."""
 
     @abstractmethod
     def _replacement(self, unit: Tensor, image: bool) -> Tensor | None:
@@ -455,7 +458,7 @@ class Rowwise(Edit):
         Args:
             z: the embeddings.
             strength: the fraction of the change to apply, in [0, 1]. If 0, `z` itself is returned.
-            image: whether they are image embeddings.
+            image: whether `z` contains image embeddings.
         """
         self.check_input(z, strength)
         if strength == 0:
@@ -507,8 +510,8 @@ def _read_tensors(weights: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
             header = file.metadata() or {}
             tensors = {}
             for name in file.keys():  # noqa: SIM118 (the file is not a mapping)
-                # Memory-mapped tensors are aligned differently from torch's own, which would change
-                # the last bit of products.
+                # Memory-mapped tensors are aligned differently from torch's own, and matrix
+                # products would then differ in the last bit.
                 tensors[name] = file.get_tensor(name).clone()
     except (OSError, SafetensorError) as error:
         raise InvalidInputError(

@@ -25,7 +25,7 @@ from vldebias.version import __version__
 if TYPE_CHECKING:
     from vldebias.projection.edit import Edit
 
-_PATIENCE = 3.0  # seconds to wait for the hub; the libraries themselves give up after a minute
+_PATIENCE = 3.0  # seconds to wait for the hub; the libraries only give up after a minute
 
 NO_CODE: dict[str, object] = {"trust_remote_code": False}
 """Arguments for every `from_pretrained`; otherwise transformers asks on the terminal whether to run
@@ -44,7 +44,7 @@ _UNREACHED = (
 def offline_reason(name: str | Path | None = None) -> Iterator[str]:
     """Yield the reason why the hub cannot be reached, or "" if it responds.
 
-    If it cannot be reached, libraries only use their caches inside the block.
+    If the hub cannot be reached, libraries use only their caches inside the block.
 
     Args:
         name: the name of what is being loaded. For a local file or folder, the check is skipped.
@@ -88,8 +88,8 @@ def _answers(endpoint: str) -> bool:
 
 def reason(error: BaseException) -> str:
     """Describe in one line why something could not be loaded, given any library exception."""
-    # Do not pass on torch's message, which advises running the code in the file. transformers 4
-    # wraps the error in its own.
+    # Do not repeat torch's message, which advises running the code in the file. transformers 4
+    # wraps that error in an error of its own.
     is_pickle = False
     cause: BaseException | None = error
     while cause is not None:
@@ -154,7 +154,7 @@ def push_to_hub(
     import huggingface_hub
 
     edit_of_role: Mapping[str, Edit] = edits if isinstance(edits, Mapping) else {"": edits}
-    # Upload only files written by `save_pretrained`, never a user's folder.
+    # Upload only files written by `save_pretrained`, never the contents of a user's folder.
     with tempfile.TemporaryDirectory() as folder:
         for role, edit in edit_of_role.items():
             edit.save_pretrained(Path(folder) / role)

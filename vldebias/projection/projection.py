@@ -39,8 +39,8 @@ Weights = float | Sequence[float]
 _EPS = torch.finfo(torch.float64).eps
 _SINGLE = 4 * torch.finfo(torch.float32).eps  # relative rounding error of float32 embeddings
 _ROUNDED = 1e-8  # maximum rounding error of the 1 on the diagonal of I + X X^T
-_ASYMMETRY = 1e-12  # tolerance for the squared relative asymmetry, which is due to rounding
-_REMOVED = 1e-13  # a direction counts as removed if less than this share of it remains
+_ASYMMETRY = 1e-12  # tolerance for the squared relative asymmetry caused by rounding
+_REMOVED = 1e-13  # a direction counts as removed if a smaller share of it remains
 
 
 class NothingToRemoveError(InvalidInputError):
@@ -103,7 +103,7 @@ class CalibratedProjection(Edit):
         left: (d, rank) float64. Rank 0 is the identity.
         right: (d, rank) float64.
         spurious_rank: the dimension of the span that P0 removes.
-        provenance: how and on which model it was fitted, which is checked when it is attached.
+        provenance: how and on which model the projection was fitted; checked when it is attached.
 
     >>> import torch
     >>> pairs = torch.tensor([[[1.0, 0.0], [0.0, 0.0]]])  # a pair (1, 2, d)
@@ -135,8 +135,8 @@ class CalibratedProjection(Edit):
         """Create an unfitted projection, or a projection with given factors.
 
         Args:
-            lam: the weight of the pairs, or one weight per attribute. 0 gives the orthogonal
-                projection.
+            lam: the weight of the pairs, or one weight per attribute. A weight of 0 gives the
+                orthogonal projection.
             left: the factor (d, rank) float64, or None before fitting.
             right: the factor (d, rank) float64, or None before fitting.
             provenance: how the factors were fitted, or None before fitting.
@@ -166,7 +166,7 @@ class CalibratedProjection(Edit):
         """Solve eq. 7.3 (with `spurious`) or eq. 7.4 (without), in float64 on the CPU.
 
         Args:
-            pairs: (n, 2, d) embeddings of prompts that should mean the same, L2-normalised as in
+            pairs: (n, 2, d) embeddings of prompts that should mean the same, L2-normalised, as in
                 the paper. A list of such arrays solves several attributes jointly. If None, only
                 the orthogonal projection is computed.
             spurious: (m, d) embeddings of the prompts to project out, the union over attributes.
@@ -209,7 +209,7 @@ class CalibratedProjection(Edit):
     def solve(
         cls, scatters: Sequence[Tensor], spurious: Tensor | None = None, lam: Weights = 1000.0
     ) -> CalibratedProjection:
-        """Return the joint solution: P0 of `spurious`, and one term lam_k M_k per scatter.
+        """Return the joint solution, with P0 from `spurious` and one term lam_k M_k per scatter.
 
         Args:
             scatters: for each attribute, rows X (n, d) float64 with X^T X = M; see `scatter_of`.
@@ -252,7 +252,7 @@ class CalibratedProjection(Edit):
             # If the rank reaches the width, the dense matrix is no larger than the factors.
             left_factor = left_factor @ right_factor.T
             right_factor = torch.eye(len(left_factor), dtype=left_factor.dtype)
-        # Equal weights are recorded as one number, and no weights as 0.
+        # Equal weights are recorded as one number, and an empty list of weights as 0.
         recorded = lams if len(set(lams)) > 1 else max(lams, default=0.0)
         spurious_rank = 0 if basis is None else basis.shape[1]
         return cls(lam, left_factor, right_factor, Provenance(name, recorded), spurious_rank)
@@ -261,7 +261,7 @@ class CalibratedProjection(Edit):
     def rank(self) -> int:
         """Return the number of columns in each factor.
 
-        It is at most m + |S|, and at least the rank of P* - I.
+        This number is at most m + |S|, and at least the rank of P* - I.
         """
         return self.left.shape[1]
 
@@ -377,7 +377,7 @@ class CalibratedProjection(Edit):
 def _float64(values: object, name: str, shape: str) -> Tensor:
     """Return a non-empty float64 CPU tensor with as many axes as named in `shape`."""
     if isinstance(values, np.ndarray):
-        # Make a copy, since torch cannot view read-only arrays or negative strides.
+        # Make a copy, because torch cannot view read-only arrays or arrays with negative strides.
         values = torch.from_numpy(values.copy())
     if not isinstance(values, Tensor):
         received: object = type(values).__name__
@@ -403,8 +403,8 @@ def _checked_weights(
     """Return the weight of each scatter.
 
     Raises:
-        InvalidInputError: If a weight is negative, infinite or not a number; if there are too many
-            or too few; or if rows are not finite or differ in width.
+        InvalidInputError: If a weight is negative, infinite or not a number; if the number of
+            weights is wrong; or if rows are not finite or differ in width.
     """
     values: object = lam.tolist() if isinstance(lam, (Tensor, np.ndarray)) else lam
     listed = list(values) if isinstance(values, (list, tuple)) else [values] * len(scatters)
@@ -439,8 +439,8 @@ def _root(rows: Tensor) -> Tensor:
     With C C^T = I + X X^T, W = X^T C^-T (Woodbury; see the module docstring).
     """
     if float(rows.square().sum()) * _EPS > _ROUNDED:
-        # Adding I to values this large would round it away, so compute s / sqrt(s^2 + 1) from the
-        # singular values instead.
+        # Rounding would remove I if it were added to values this large, so compute s / sqrt(s^2 +
+        # 1) from the singular values instead.
         _, sigma, vh = torch.linalg.svd(rows, full_matrices=False)
         # Singular values at the rounding level of the largest are noise, as in a pseudo-inverse.
         keep = sigma > max(rows.shape) * _EPS * sigma[:1]

@@ -12,12 +12,12 @@ from vldebias.errors import InvalidInputError
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
-UNKNOWN = -1  # Code for candidates whose group is unknown.
+UNKNOWN = -1  # Code assigned to candidates whose group is unknown.
 
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """The candidates for one query, which a re-ranking method takes as input.
+    """Store the candidates for one query, the input to a re-ranking method.
 
     Attributes:
         scores: scores (n,), higher is better. Equal scores keep the order of the rows.
@@ -84,7 +84,8 @@ class Candidates:
 def best_rows(scores: Floats, k: int) -> Rows:
     """Return the rows with the k highest scores, in ascending order.
 
-    Earlier rows win ties. Scores are partitioned instead of sorted, so the cost is linear in n.
+    If scores tie, earlier rows are preferred. Scores are partitioned instead of sorted, so the cost
+    is linear in n.
 
     Args:
         scores: scores (n,).

@@ -38,11 +38,11 @@ def true_shares(
 
     where z is the normal score of the candidate's rank, and is_shown is 1 for results and 0 for
     other candidates. For three or more groups, w distinguishes labels other than a. A query that
-    prefers a group also moves its mislabelled members to the top, so the labels of results are
-    wrong more often than other labels. b and v account for this. The coefficients have independent
-    normal priors with mean 0. They are sampled from their posterior, and the true groups are then
-    sampled given the coefficients. The checked candidates may be a random sample of results, of
-    other candidates, or of both.
+    prefers a group also moves its mislabelled members to the top, so labels are wrong more often
+    among the results than among other candidates. b and v account for this. The coefficients have
+    independent normal priors with mean 0. They are sampled from their posterior, and the true
+    groups are then sampled given the coefficients. The checked candidates may be a random sample of
+    results, of other candidates, or of both.
 
     Args:
         candidates: the candidates for one query.
@@ -53,7 +53,7 @@ def true_shares(
 
     Returns:
         Each group's true share with its 95% interval. None if fewer than 20 candidates with a known
-        label and not all results were checked.
+        label were checked and some results remain unchecked.
 
     >>> import numpy as np
     >>> from vldebias import rerank
@@ -72,7 +72,7 @@ def true_shares(
     n_groups = len(candidates.names)
     counted = checked[shown]
     counts = np.bincount(counted[counted != UNKNOWN], minlength=n_groups)
-    # True number of results in each group: draws (draws, g) and their means (g,).
+    # The true number of results in each group: draws (draws, g) and their means (g,).
     draws = np.broadcast_to(counts, (_DRAWS, n_groups)).astype(np.float64)
     means = counts.astype(np.float64)
     if len(unchecked):

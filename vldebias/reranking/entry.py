@@ -34,7 +34,7 @@ RERANKERS: dict[str, Reranker] = {
     "mmr": mmr,
     "detconstsort": det_const_sort,
 }
-# Methods whose result only depends on the best k candidates of each group.
+# Methods whose result depends only on the best k candidates in each group.
 _NEED_BEST = (quota, fair, pbm, det_const_sort, mopr)
 
 
@@ -52,7 +52,7 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     ids: object = None,
     checked: Mapping[int, object] | Mapping[str, object] | None = None,
 ) -> Positions:
-    """Re-rank search results so that every group gets its share of the top k.
+    """Re-rank search results so that every group gets its requested share of the top k.
 
     Only the scores and groups are needed; queries are not changed. Specify the groups with exactly
     one of `labels`, `probabilities`, or `features` with `prompts` and `model`.
@@ -131,7 +131,7 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
         orders.append(keys_of_query[order])
         codes = _codes_of(keys_of_query, code_of_checked)
         reports.append(Report(candidates, name, order, keys_of_query, codes))
-    # Without k, all candidates are shown, so a group may well have less than its share.
+    # Without k, all candidates are shown, so a group with less than its share needs no warning.
     if k is not None:
         _warn_of_short(reports)
     # The result has shape (q, k), padded with -1, or (k,) if the scores had no query axis.
@@ -237,14 +237,14 @@ def _read_checked(
 def _codes_of(
     keys: NDArray[np.generic], code_of_key: Mapping[int | str, int]
 ) -> NDArray[np.integer]:
-    """Return the code of each key (n,), or -1 if it has none."""
+    """Return the code of each key (n,), or -1 for keys without a code."""
     if not code_of_key:
         return np.full(len(keys), UNKNOWN)
     return np.array([code_of_key.get(key, UNKNOWN) for key in keys.tolist()])
 
 
 def _order(candidates: Candidates, reranker: Reranker, k: int | None) -> Rows:
-    """Return the re-ranked top k, passing as few candidates as possible to the method."""
+    """Return the re-ranked top k, passing the method as few candidates as possible."""
     n = len(candidates)
     count = n if k is None else min(k, n)
     if reranker in _NEED_BEST and count < n:
@@ -258,7 +258,7 @@ def _order(candidates: Candidates, reranker: Reranker, k: int | None) -> Rows:
 def _rows_of_ids(
     id_rows: NDArray[np.generic], labels: object, *, is_index: bool
 ) -> tuple[object, Rows]:
-    """Return the labels by row, and each candidate's row (q, n), or -1 if it has none.
+    """Return the labels by row, and each candidate's row (q, n), -1 meaning no row.
 
     Args:
         id_rows: ids (q, n).

@@ -27,7 +27,7 @@ _MOST_CODES = 4  # If there are more numeric names, they may be ages or scores.
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """Groups of all rows that scores or ids refer to.
+    """Store the groups of all rows that scores or ids refer to.
 
     Attributes:
         names: names of the groups (g,).
@@ -90,7 +90,7 @@ class Groups:
 
     @classmethod
     def of_labels(cls, labels: object) -> Groups:
-        """Return the groups of a label column, or the combinations of several columns."""
+        """Return the groups in a label column, or the combinations of several columns."""
         columns = labels if isinstance(labels, Mapping) else {"": labels}
         if not columns:
             raise InvalidInputError("labels: got no column; expected labels, or column -> labels")
@@ -101,7 +101,7 @@ class Groups:
 
     @classmethod
     def _of_column(cls, labels: object, where: str) -> Groups:
-        """Return the groups of one label column, which messages refer to as `where`."""
+        """Return the groups in one label column, which messages refer to as `where`."""
         distinct, code_of_row = _factorised(labels)
         texts = [str(value).strip() for value in distinct]
         unknown = set()

@@ -22,7 +22,7 @@ count of each group in every prefix up to this length, (length, g) each."""
 
 
 def quota(candidates: Candidates, k: int) -> Rows:
-    """Return the top k by score, with every prefix within one place of the requested shares.
+    """Return the top k by score, with each prefix within one place of the requested shares.
 
     Let c_a(i) be the number of candidates from group a among the first i candidates whose group is
     known, and p_a the share of group a. Then |c_a(i) - i p_a| < 1, unless a group runs out of
@@ -31,7 +31,7 @@ def quota(candidates: Candidates, k: int) -> Rows:
     their shares. Candidates whose group is unknown keep their places.
 
     Args:
-        candidates: the candidates of one query.
+        candidates: the candidates for one query.
         k: number of results.
 
     Returns:
@@ -49,7 +49,7 @@ def quota(candidates: Candidates, k: int) -> Rows:
 
 
 def fair(candidates: Candidates, k: int, *, alpha: float = 0.1) -> Rows:
-    """Return the top k by score, with no group rarer in any prefix than chance explains.
+    """Return the top k by score, such that no group is rarer in any prefix than chance explains.
 
     Every prefix of i candidates whose group is known contains at least m_a(i) candidates from group
     a. m_a(i) is the alpha-quantile of a binomial distribution with i draws and probability p_a, the
@@ -58,7 +58,7 @@ def fair(candidates: Candidates, k: int, *, alpha: float = 0.1) -> Rows:
     Candidates whose group is unknown keep their places.
 
     Args:
-        candidates: the candidates of one query.
+        candidates: the candidates for one query.
         k: number of results.
         alpha: significance level in (0, 0.5). Larger values give more balanced lists.
 
@@ -115,7 +115,7 @@ def _merge(candidates: Candidates, k: int, bounds: Bounds) -> Rows:
     shares = candidates.shares
     unknown = np.flatnonzero(codes == UNKNOWN)
     count = min(len(codes) - len(unknown), k - int(np.count_nonzero(unknown < k)))
-    # Ranks of each group's remaining candidates, best first.
+    # The ranks of each group's remaining candidates, best first.
     remaining = [np.flatnonzero(codes == group) for group in range(len(shares))]
     parts = [np.empty(0, dtype=np.intp)]
     n_placed = 0
@@ -209,7 +209,7 @@ def _merge_two(ranks_of_group: Sequence[Rows], shares: Floats, length: int, boun
     empty = max(int(ranks[-1]) for ranks in ranks_of_group) + 1
     first, second = ([*ranks.tolist(), empty] for ranks in ranks_of_group)
     sequence: list[int] = []
-    count = 0  # number of candidates of the first group
+    count = 0  # number of candidates from the first group
     for place in range(length):
         second_count = place - count
         rank = min(first[count], second[second_count])
@@ -262,12 +262,12 @@ def pbm(candidates: Candidates, k: int) -> Rows:
     """Return the top k according to post-hoc bias mitigation (PBM).
 
     Each round takes one candidate from every group, or the best neutral candidate if its score is
-    at least the mean of theirs. Candidates whose group is unknown are neutral. If the last round
-    has fewer places than groups, its best candidates are taken, whereas the paper samples them. The
-    method only supports equal shares.
+    at least the mean score of those candidates. Candidates whose group is unknown are neutral. If
+    fewer places than groups are left in the last round, its best candidates are taken, whereas the
+    paper samples them. The method only supports equal shares.
 
     Args:
-        candidates: the candidates of one query.
+        candidates: the candidates for one query.
         k: number of results.
 
     Returns:
@@ -327,7 +327,7 @@ def det_const_sort(candidates: Candidates, k: int) -> Rows:
     whose group is unknown keep their places.
 
     Args:
-        candidates: the candidates of one query.
+        candidates: the candidates for one query.
         k: number of results.
 
     Returns:
@@ -379,7 +379,7 @@ def mmr(candidates: Candidates, k: int, *, weight: float = 0.5) -> Rows:
     MMR ignores groups. It is included because vector stores offer it for diverse results.
 
     Args:
-        candidates: the candidates of one query, with features.
+        candidates: the candidates for one query, with features.
         k: number of results.
         weight: weight of the score, in [0, 1].
 

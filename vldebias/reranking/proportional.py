@@ -33,8 +33,8 @@ def mopr(
     selected.
 
     Args:
-        candidates: the candidates of one query. Candidates whose group is unknown are never
-            selected, because the population contains none.
+        candidates: the candidates for one query. Candidates whose group is unknown are never
+            selected, because the population contains no such rows.
         k: number of results, less than the number of candidates.
         curated: statistics (m, d) of the population, as in `Candidates.statistics`. If None, the
             population is k rows with the requested shares.
@@ -71,14 +71,14 @@ def selection(
     """Return the candidates' weights (n,) before rounding; see `mopr`.
 
     Args:
-        candidates: the candidates of one query.
+        candidates: the candidates for one query.
         k: number of results.
         curated: statistics (m, d) of the population.
         gap: maximum representational gap.
         functions: function class for the gap.
 
     Raises:
-        InvalidInputError: If no selection of k candidates has such a small gap.
+        InvalidInputError: If every selection of k candidates has a larger gap.
     """
     n = len(candidates)
     if curated is None:

@@ -17,7 +17,7 @@ from vldebias.utils.json_values import JSON
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """Report on the re-ranking for one query.
+    """Report on the re-ranking of one query's results.
 
     Attributes:
         candidates: the re-ranked candidates.
@@ -91,7 +91,7 @@ class Report:
 
     @property
     def moved(self) -> float:
-        """Return the mean number of places by which the results in the new top k moved."""
+        """Return the mean number of places by which results in the new top k moved."""
         place = np.empty(len(self.candidates), dtype=np.intp)
         place[self.candidates.ranked] = np.arange(len(self.candidates))
         return float(np.abs(place[self.order] - np.arange(len(self.order))).mean())
@@ -166,10 +166,10 @@ class Report:
 
 
 class Positions(np.ndarray):
-    """Array of positions or ids in their new order, with a report for each query.
+    """Store positions or ids in their new order, with a report for each query.
 
     Attributes:
-        reports: one `Report` per query. Slices and arithmetic results have none.
+        reports: one `Report` per query. Slices and the results of arithmetic have no reports.
 
     >>> from vldebias import rerank
     >>> scores = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class RerankOptions(TypedDict, total=False):
-    """Options that are passed to `vldebias.rerank`."""
+    """Store options to pass to `vldebias.rerank`."""
 
     shares: str | Mapping[str, float]
     method: str | Reranker
@@ -33,7 +33,7 @@ def langchain_compressor(
     """Return a LangChain `BaseDocumentCompressor` that re-ranks retrieved documents.
 
     A document's group is `metadata[attribute]`. Documents without it keep their places. The score
-    is `metadata["score"]` if all documents have one. Otherwise, documents are scored by their rank.
+    is `metadata["score"]` if every document has one. Otherwise, documents are scored by rank.
 
     Args:
         attribute: metadata key for the group, or several keys to cross.
@@ -65,7 +65,7 @@ def llama_index_postprocessor(
     """Return a llama-index `BaseNodePostprocessor` that re-ranks retrieved nodes.
 
     A node's group is `metadata[attribute]`. Nodes without it keep their places. The retriever's
-    scores are used if all nodes have one. Otherwise, nodes are scored by their rank.
+    scores are used if every node has one. Otherwise, nodes are scored by rank.
 
     Args:
         attribute: metadata key for the group, or several keys to cross.

@@ -44,9 +44,9 @@ Layer = nn.Module | nn.Parameter
 class JointHost(Host):
     """Support models whose text tower maps into a space shared with images.
 
-    The roles are "joint" for text, "image" for images, or both (see `at`). Both lie in one space,
-    so a projection fitted on text works for either. The tokenizer is only looked up when text has
-    to be encoded, so a fitted projection can be attached without one.
+    The roles are "joint" for text, "image" for images, or both (see `at`). Text and images lie in
+    one space, so a projection fitted on text works for both. The tokenizer is only looked up when
+    text has to be encoded, so a fitted projection can be attached without one.
     """
 
     roles: tuple[str, ...] = (TEXT,)
@@ -117,7 +117,7 @@ class JointHost(Host):
 
     @cached_property
     def image_fingerprint(self) -> Fingerprint | None:  # type: ignore[override]
-        """Return the fingerprint of the image tower, including its head."""
+        """Return the image tower's fingerprint, including the head's."""
         return weights_fingerprint(*self.image_tower)
 
     def texts(self, ids: Tensor) -> list[str]:
@@ -304,7 +304,7 @@ class ImageEncoder:
 
     @property
     def first_weight(self) -> Tensor:
-        """Return the first weight applied to the pixels, which must have the same dtype.
+        """Return the first weight applied to the pixels, whose dtype the pixels must have.
 
         Surrounding norm layers may have a different dtype.
         """
@@ -333,7 +333,7 @@ class ImageEncoder:
         for name in prepared[0]:
             tensor = torch.cat([pixels[name] for pixels in prepared])
             dtype = first.dtype if tensor.is_floating_point() else None
-            if first.device.type == "cuda":  # otherwise the copy would block
+            if first.device.type == "cuda":  # the copy would block otherwise
                 tensor = tensor.pin_memory()
             batch[name] = tensor.to(first.device, dtype, non_blocking=True)
         with reading(self.model), torch.inference_mode():

@@ -104,7 +104,7 @@ class OpenClipHost(JointHost):
         return head
 
     def wrapped_modules(self, role: str) -> tuple[object, ...]:
-        """Return the tower if it is a module. In CLIP, the model itself is the text tower."""
+        """Return the tower if it is a module of its own, which CLIP's text tower is not."""
         name = "visual" if role == IMAGE else "text"
         return (getattr(self.model, name),) if hasattr(self.model, name) else ()
 
@@ -183,7 +183,7 @@ class OpenClipHost(JointHost):
             return self.features(tokens)
         model = self.model
         ids = tokens["text"]
-        # CLIP's end token has the highest id; models with a different vocabulary specify its id.
+        # CLIP's end token has the highest id; models with a different vocabulary specify their own.
         if model.text_pool_type == "argmax":
             last = ids.argmax(-1)
         else:
@@ -230,7 +230,7 @@ class OpenClipHost(JointHost):
         The features are edited before they are normalised.
         """
         stated_rows = self.stated_rows(attachment)
-        calls = threading.local()  # whether a thread is inside an edited method
+        calls = threading.local()  # records whether a thread is inside an edited method
 
         def encode(role: str, original: Original, call: BoundArguments) -> object:
             # If one method calls another, only the outermost call is edited.

@@ -1,4 +1,4 @@
-"""Run an image-text model's two towers for training, and save the model for its own library."""
+"""Run an image-text model's two towers for training, and save the model in its library's format."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ class Towers:
             self.model.logit_bias.fill_(bias)
 
     def _normalisation(self) -> None:
-        """Measure the size, mean and std of the outputs of `prepare` with plain images."""
+        """Measure the size, mean and std that `prepare` applies, using plain images."""
         new_image = need("PIL.Image").new
         plain = []
         for value in (0, 102, 255):  # 0, 0.4 and 1 after scaling
@@ -259,8 +259,8 @@ class Towers:
                 twin, _, transform = load(folder_address(folder))
             except RuntimeError as error:
                 raise InvalidInputError(f"{mismatch}: {error}") from error
-        # Fine stripes at a size other than the model's input size reveal a different way of
-        # resizing.
+        # Fine stripes at a size other than the model's input size reveal a different resizing
+        # method.
         gradient = need("PIL.Image").linear_gradient("L")
         stripes = gradient.point(lambda value: value * 37 % 256).convert("RGB")
         picture = stripes.resize((self.size[1] * 2, self.size[0] * 3))

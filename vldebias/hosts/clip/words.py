@@ -6,9 +6,8 @@ number that encodes its letters, and a word with letters c_0 c_1 ... has the num
     H(word) = sum_i code(c_i) p^i  modulo 2^64,
 
 however it is split into tokens: a token that starts at letter o adds p^o times its own number. A
-phrase of several words has the number sum_k q_k H(word_k). A row states a word if one of its
-numbers equals the number of a stated word or phrase. Two words collide with a probability of about
-2^-60.
+phrase of several words has the number sum_k q_k H(word_k). A row contains one of the set's words or
+phrases if one of its numbers equals theirs. Two words collide with a probability of about 2^-60.
 
 Nothing here waits for a GPU, and everything can be compiled. The text is decoded if individual
 tokens are ambiguous (`WordTable.unsure`): letters that a tokenizer splits into bytes, marks that
@@ -34,7 +33,7 @@ from vldebias.prompts import StatedWords
 F = TypeVar("F", bound=Callable[..., object])
 
 _MASK = (1 << 64) - 1
-_BASE = 0x9E3779B97F4A7C15  # p, odd
+_BASE = 0x9E3779B97F4A7C15  # the base p, which is odd
 _LONGEST = 1024  # maximum number of letters per word whose order matters
 # Number of random token rows on which a table is compared with the tokenizer's decoding.
 _CHECKED = 128
@@ -150,7 +149,7 @@ _Token(letters='s', begins=True, ends=True, unsure=False))
 def _combines(character: str) -> bool:
     """Return whether a character may combine with the previous one.
 
-    Accents do, and so do parts of a Korean syllable.
+    Accents and parts of Korean syllables do.
     """
     if "\ufe00" <= character <= "\ufe0f":  # emoji variation selectors do not combine
         return False
@@ -294,7 +293,7 @@ class WordTable:
 
 
 class StatedIds:
-    """Decide whether rows of token ids state one of a prompt set's words.
+    """Decide whether rows of token ids contain one of a prompt set's words.
 
     Attributes:
         targets: (phrases,) int64, the sorted numbers of the stated words and phrases.
@@ -312,7 +311,7 @@ class StatedIds:
         self.longest = max(map(len, words))
 
     def __call__(self, facts: Tensor) -> Tensor:
-        """Return, for each row of tokens (b, length, 2), whether it states a word."""
+        """Return, for each row of tokens (b, length, 2), whether it contains one of the words."""
         words = self.table.words(facts)
         length = words.shape[1]
         padded = torch.nn.functional.pad(words, (0, self.longest - 1))
@@ -409,7 +408,7 @@ def outside_compiled_code(reason: str) -> Callable[[F], F]:
 
 
 class StatedRows:
-    """Decide whether rows of token ids state a word, using ids or the decoded text.
+    """Decide whether rows of token ids contain one of the words, using ids or decoded text.
 
     Text is decoded only if the ids are ambiguous, and decisions are cached.
 
@@ -445,7 +444,7 @@ class StatedRows:
             self._by_ids[device] = StatedIds(self._table, self._gate.phrases, device)
 
     def __call__(self, ids: Tensor) -> Tensor:
-        """Return, for each row of ids (b, length), whether it states a word.
+        """Return, for each row of ids (b, length), whether it contains one of the words.
 
         On the CPU, the decision is the same as for the decoded text. On a GPU and in compiled code,
         nothing is decoded, so letters that the tokenizer splits into bytes never match a stated

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 BESIDE = re.compile("mask|ids$|_len|seqlens|editing|num_")
 """Matches names of masks, positions and lengths, which are returned with the embeddings."""
 
-_NO_LIMIT = 1_000_000  # tokens; tokenizers without a limit report 10^30
+_NO_LIMIT = 1_000_000  # in tokens; tokenizers without a limit report 10^30
 
 Tokens = list[int] | slice
 """Token positions: one in each row of a batch, or the same positions in all rows."""
@@ -68,8 +68,8 @@ def traced(
 ) -> Iterator[tuple[dict[str, list[Call]], dict[str, list[Call]]]]:
     """Record text encoder calls inside the block, by name and in order.
 
-    Only calls in this thread are recorded. Calls in the second dict are replayed one by one instead
-    of running the encoder.
+    Only calls in this thread are recorded. The second dict may be filled with calls, which are then
+    replayed one by one instead of running the encoder.
     """
     calls = {name: list[Call]() for name in encoders}
     replies = dict[str, list[Call]]()
@@ -129,7 +129,7 @@ def image_ids(encoder: object) -> list[int]:
 
 
 def up_to_last(mask: Tensor) -> Tensor:
-    """Return (b, tokens), true up to the last true value of each row."""
+    """Return a mask (b, tokens) that is true up to the last true value of each row."""
     return mask.bool().flip(1).cumsum(1).flip(1) > 0
 
 
@@ -233,7 +233,7 @@ def same_values(first: object, second: object) -> bool:
     if first_form != second_form:
         return False
     for first_leaf, second_leaf in zip(first_leaves, second_leaves, strict=True):
-        if first_leaf is second_leaf:  # also for NaN
+        if first_leaf is second_leaf:  # identity also covers NaN
             continue
         if type(first_leaf) is not type(second_leaf):
             return False
@@ -293,7 +293,7 @@ def count_of(call: Mapping[str, object]) -> str | None:
 def texts_of(call: Mapping[str, object], name: str) -> list[str]:
     """Return one text per prompt of a call, joining the texts for several encoders.
 
-    Any of them may state the attribute.
+    Any of these texts may state the attribute.
 
     Args:
         call: the arguments by name.

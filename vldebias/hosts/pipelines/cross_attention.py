@@ -1,4 +1,4 @@
-"""Record how a pipeline's cross-attention layers respond to prompts, and set values there.
+"""Record how a pipeline's cross-attention layers respond to prompts, and hook them to set values.
 
 `vldebias.hosts.pipelines.steering` sets the values for the images of a call.
 """

@@ -165,8 +165,8 @@ class DiffusersHost(PipelineReader):
             result = original(*bound.args, **bound.kwargs)
         is_encoding = running_call(self.pipe) is None
         record = attachment.log.last
-        # Remember only recorded calls, because otherwise the values of a balanced prompt are
-        # unknown.
+        # Remember only recorded calls, because the values of a balanced prompt are unknown
+        # otherwise.
         if is_encoding and record is not None:
             self._remember(call, result, record)
         # Pipeline calls whose end is hooked raise these failures there, once the pictures are
@@ -225,7 +225,7 @@ class DiffusersHost(PipelineReader):
 
         If a second encoder encodes the prompt, this is "prompt again". The first encoding in a
         pipeline call is the "prompt". The text alone does not distinguish them, because both
-        prompts may be equal, and neither does the number of calls, which is wrong after an error.
+        prompts may be equal. Nor does the number of calls, which is wrong after an error.
         """
         current_call = _CALLED.get()
         if current_call is None or current_call[0] is not self.pipe:
@@ -422,7 +422,7 @@ class DiffusersHost(PipelineReader):
     def _refuse_other_layers(self, call: Mapping[str, object]) -> None:
         """Reject a call that selects the states of layers other than the fitted ones.
 
-        These form a different space, often of the same width.
+        Their states form a different space, often of the same width.
         """
         for name in _LAYERS:
             if call.get(name) is None:

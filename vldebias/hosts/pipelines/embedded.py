@@ -1,4 +1,4 @@
-"""Recognise embeddings computed by an attached `encode_prompt` when they are passed to a call."""
+"""Recognise embeddings from an attached `encode_prompt` when they are passed to a pipeline call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Origin = tuple[CallRecord | None, int]
 
 
 class KnownEmbeddings:
-    """Remember the rows of recently computed embeddings by a few of their entries.
+    """Remember the rows of recently computed embeddings, recognised by a few of their entries.
 
     A row is recognised by its numbers, so it may be a view, or may have been concatenated with
     others, moved to a different device or cast. A modified row, such as one that was weighted or

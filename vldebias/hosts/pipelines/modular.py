@@ -84,7 +84,7 @@ class ModularHost(DiffusersHost):
         )
 
     def call(self, prompts: list[str], **values: object) -> tuple[object, ...]:
-        """Return the block's outputs for prompts, passed as a list or one by one.
+        """Return the block's outputs for prompts, which are passed as a list or one by one.
 
         Args:
             prompts: the prompts; only one if the block does not accept lists.

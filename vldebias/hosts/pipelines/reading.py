@@ -40,7 +40,7 @@ from vldebias.hosts.pipelines.source import REMEDY, Source, parameters_of_call, 
 if TYPE_CHECKING:
     from diffusers import DiffusionPipeline
 
-PROBES = ("a cat", "two dogs", "the sun")  # with different last tokens
+PROBES = ("a cat", "two dogs", "the sun")  # prompts with different last tokens
 LONG = "an old stone bridge over a quiet river"  # short enough for encoders with small limits
 # Number of prompts per batch. T5-XXL's attention over 16 x 256 tokens needs less memory than its
 # weights.
@@ -166,8 +166,8 @@ class PipelineReader(Host):
             )
         probes = [self.encode([probe], ()) for probe in PROBES]
         for name in probes[0].ids:
-            # Count the ids that all probes share at the end, except the first of them, which ends
-            # the prompt.
+            # Count the trailing ids that all probes share, except the first of these ids, which
+            # ends the prompt.
             reversed_rows = [probe.ids[name][0][::-1] for probe in probes]
             columns = zip(*reversed_rows, strict=False)
             common = list(takewhile(lambda column: len(set(column)) == 1, columns))
@@ -446,7 +446,7 @@ class PipelineReader(Host):
     def reads_batches(self) -> bool:
         """Return whether prompts have the same rows when they are encoded together.
 
-        This requires that every encoder pads all prompts to the same length and receives all of a
+        This requires every encoder to pad all prompts to the same length and to receive all of a
         call's prompts at once.
         """
         parts = self.parts

@@ -79,7 +79,7 @@ class Recorder:
     def record(
         self, name: str, module: nn.Module, args: Arguments, kwargs: Keywords, output: Tensor
     ) -> None:
-        """Record each prompt's mean over positions, as a forward hook on cross-attention.
+        """Record each prompt's mean over positions (a forward hook for cross-attention layers).
 
         Args:
             name: name of the cross-attention layer.
@@ -101,7 +101,7 @@ class Recorder:
     def probe(
         self, name: str, module: nn.Module, args: Arguments, kwargs: Keywords, output: object
     ) -> None:
-        """Add a module to `layers` if it behaves like cross-attention, as a forward hook.
+        """Add a module to `layers` if it behaves like cross-attention (a forward hook).
 
         Such a module has one output for the picture, which is the same at every position if all
         text tokens are equal.

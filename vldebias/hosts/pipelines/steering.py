@@ -350,7 +350,7 @@ class Steering(Hook):
         return record
 
     def _in_words(self, record: Mapping[str, Tensor], row: int, key: int) -> str:
-        """Return what the gate detects in a row of a pass, expressed as a prompt.
+        """Return a prompt that states what the gate detects in a row of a pass.
 
         For example, "A photo of an old person, 123." states the age and no other attribute.
         """
@@ -374,7 +374,7 @@ class Steering(Hook):
     # ---- in the denoiser
 
     def begin(self, module: nn.Module, args: Arguments, kwargs: Keywords) -> None:
-        """Plan the changes in a pass (see `Plan`), as a forward pre-hook on a denoiser.
+        """Plan the changes in a pass (see `Plan`); a forward pre-hook for a denoiser.
 
         Args:
             module: the denoiser.
@@ -408,7 +408,7 @@ class Steering(Hook):
                 _PLAN.set(plan)
 
     def end(self, module: nn.Module, args: object, output: object) -> None:
-        """Discard the plan of the pass, as a forward hook on a denoiser.
+        """Discard the plan of the pass (a forward hook for a denoiser).
 
         Args:
             module: the denoiser.
@@ -420,7 +420,7 @@ class Steering(Hook):
     def change(
         self, layer: str, module: nn.Module, args: Arguments, kwargs: Keywords, output: object
     ) -> object:
-        """Apply the images' values to an output, as a forward hook on a cross-attention layer.
+        """Apply the images' values to an output (a forward hook for a cross-attention layer).
 
         Args:
             layer: name of the layer.
@@ -519,7 +519,7 @@ class WeakHook:
 
 
 def numbers_of(edits: Sequence[CrossAttentionEdit], values: Sequence[object]) -> list[int]:
-    """Return the index of an image's value in each acting edit's effects.
+    """Return the index of an image's value in the effects of each acting edit.
 
     Args:
         edits: the edits.

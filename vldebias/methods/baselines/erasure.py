@@ -137,9 +137,9 @@ def sfid(labelled_rows: Labelled) -> Affine:
 def spd(labelled_rows: Labelled) -> Affine:
     """Project out the directions of linear probes, replacing them with the mean of unsure rows.
 
-    With B an orthonormal basis of the rows of `null_space_probes` and m the mean of the rows about
-    which a forest is unsure (as in SFID), the map is x -> x - B B^T (x - m). This follows the
-    formula in the paper (2511.18123), whose code is not public.
+    With B an orthonormal basis of the rows of `null_space_probes` and m the mean of the rows for
+    which a forest's prediction is unsure (as in SFID), the map is x -> x - B B^T (x - m). This
+    follows the formula in the paper (2511.18123), whose code is not public.
     """
     basis = span_of(null_space_probes(labelled_rows.known()))
     _, neutral = _read_by_forests(labelled_rows)
@@ -160,7 +160,7 @@ def _read_by_forests(labelled_rows: Labelled) -> tuple[Tensor, Tensor]:
         forest = ensemble.RandomForestClassifier(100, oob_score=True, random_state=0)
         forest.fit(rows.numpy(), codes.numpy())
         importance += torch.from_numpy(forest.feature_importances_)
-        # Use out-of-bag predictions, because a tree is sure of every row that it was fitted to.
+        # Use out-of-bag predictions, because a tree predicts its own training rows with certainty.
         sure = torch.from_numpy(forest.oob_decision_function_).amax(1)
         unsure = torch.cat([unsure, rows[sure <= _SURE]])
     if not len(unsure):
@@ -226,7 +226,7 @@ def roboshot(harmful: Tensor, helpful: Tensor) -> Affine:
 
     Q and T are orthonormal bases of the harmful and the helpful insights. Adila et al. (2024,
     Algorithm 1) apply the vectors one by one and normalise in between, which only changes norms,
-    since each basis is orthonormal.
+    because each basis is orthonormal.
 
     Args:
         harmful: rows (m, d).
@@ -291,7 +291,7 @@ class FairImagen(EditMethod):
     normalised states at the end of the prompts that state a value, and several attributes are not
     combined into one. Their code also samples a group for each image and moves the states along it
     (`enoise`), so that images from one prompt lean towards different groups. This implementation
-    does not, so its results are for the projection only.
+    omits that step, so its results are for the projection only.
     """
 
     declaration = DECLARED["fair-pca"]

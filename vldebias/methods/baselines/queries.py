@@ -90,7 +90,7 @@ class Lian(EditMethod):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Bend(Rowwise):
-    """Debias each text embedding separately, in two steps.
+    """Debias each text embedding individually, in two steps.
 
     The first step projects out the span of the nearest concept's directions, which are the spurious
     text and the differences between its text for two values. The second step takes the closest unit
@@ -126,7 +126,8 @@ class Bend(Rowwise):
             for images in images_of_values:
                 order = (images @ query).argsort(descending=True, stable=True)
                 means.append(images[order[: self.near]].mean(0))
-            # All products with the means are equal if each equals the product with the first.
+            # All dot products with the means are equal if each equals the dot product with the
+            # first mean.
             differences = torch.stack(means[1:]) - means[0]
             queries.append(normalize(project_out(query, differences), dim=0))
         return torch.stack(queries)

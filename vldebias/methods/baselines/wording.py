@@ -1,4 +1,4 @@
-"""Replace a prompt with one that names the attribute, or with the mean over one wording per value.
+"""Replace a prompt with one that names the attribute, or with a mean over one wording per value.
 
 Wordings are embedded whenever a prompt is used, so the edit needs the model and cannot be merged
 into weights. A pipeline receives their token states instead of the prompt's; several wordings are
@@ -106,7 +106,7 @@ class EachValue(EditMethod):
     declaration = DECLARED["each-value"]
 
     def words(self, prompts: PromptSet) -> tuple[str, ...]:
-        """Return each wording's words for `rewrite_prompt`: the first word for every value."""
+        """Return the words for `rewrite_prompt`, one per wording: the first word of every value."""
         return tuple(words[0] for words in prompts.attributes.values())
 
     def fit(self, problem: Problem, role: str) -> Edit:

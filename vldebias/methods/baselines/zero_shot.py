@@ -2,8 +2,8 @@
 
 The methods are TIE* (Lu et al., 2025), SAGE (Ye et al., 2026) and DAT* (Hasanebrahimi et al.,
 2026). SAGE and DAT* score an image by different text or by its neighbours. Here, both are image
-edits, which move an image as little as possible so that its products with the set's class prompts
-equal these scores. Other prompts are hardly affected.
+edits, which move an image as little as possible so that its dot products with the set's class
+prompts equal these scores. Scores for other prompts hardly change.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Translation(Rowwise):
 class Tie(EditMethod):
     """Move images along the text embedding of their value (`Translation`), for one attribute.
 
-    l_v is the mean product of t_v with the reference images nearest to it, which is optimal if
+    l_v is the mean dot product of t_v with the reference images nearest to it, which is optimal if
     images are normally distributed in each group (their Theorem 1). The authors use one prompt per
     value, such as "a photo with a water background"; here t_v is the mean embedding of the set's
     prompts that name the value. This is TIE*, which needs no image labels; TIE uses the true values
@@ -91,12 +91,12 @@ class Tie(EditMethod):
 
 
 def with_products(unit: Tensor, classes: Tensor, products: Tensor) -> Tensor:
-    """Change rows as little as possible so that they have given products with class rows.
+    """Change rows as little as possible so that they have given dot products with class rows.
 
     Args:
         unit: rows (n, d).
         classes: class rows (c, d).
-        products: the products (n, c).
+        products: the intended dot products (n, c).
     """
     return unit + (products - unit @ classes.T) @ torch.linalg.pinv(classes).T
 
@@ -199,7 +199,7 @@ def name_in_prompt(prompt: str, name: str) -> str:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DensityScores(Rowwise):
-    """Score images by text for class and value, divided by the group's local sparsity.
+    """Score images by text for each class and value, divided by the group's local sparsity.
 
     Let R be a group's images, NN the k of them nearest to an image x, and k-dist the distance to
     the k-th. Then D = mean over z in NN of k-dist(x) / k-dist(z) is the simplified local outlier
@@ -291,9 +291,9 @@ class Dat(EditMethod):
 
     The formulas follow a public summary of the paper, whose code is not published. A group is a
     class with a value; groups with k or fewer reference images are ignored. Image values are
-    zero-shot (DAT*) or given, as for other methods that need labels. Classes are taken from a label
-    column that names them; without labels, they are zero-shot too. A group's text consists of the
-    set's prompts that name its class and value.
+    predicted zero-shot (DAT*) or taken from labels, as for other methods that need labels. Classes
+    are taken from a label column that names them; without labels, they are also predicted
+    zero-shot. A group's text consists of the set's prompts that name its class and value.
 
     Args:
         images: maximum number of images per group, chosen by herding.

@@ -29,13 +29,13 @@ from vldebias.utils.progress import SILENT, Progress
 if TYPE_CHECKING:
     from vldebias.hosts.clip.images import ImageEncoder, Pixels
 
-# Incremented when the shard format changes, so that shards from older versions are not read.
+# Increment this when the shard format changes, so that shards from older versions are not read.
 FORMAT = 2
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 # If a shard contains at least this many images and none can be read, the drive is probably not
 # mounted.
 _MANY = 16
-_ENTRY = "vldebias"  # the only metadata key, because safetensors does not keep keys in order
+_ENTRY = "vldebias"  # the only metadata key, because safetensors does not preserve key order
 
 
 def embed_images(
@@ -86,7 +86,7 @@ def embed_images(
     folder = _folder(data, encoder, cache_dir, dtype, shard_size, fast)
     place = folder
     if runner is not None:
-        # Ray workers have a different working directory.
+        # Ray workers have a different working directory, so relative paths would break.
         place = folder.absolute()
     card = {**origin, "shard_size": shard_size}
     with progress or Progress() as display:
@@ -191,7 +191,7 @@ class Shard:
     skipped: list[list[str]] = field(default_factory=list)
 
     def notes(self) -> dict[str, object]:
-        """Return all fields except the tensors, and a digest of the entire shard."""
+        """Return the fields other than the tensors, together with a digest of the entire shard."""
         tensors = {"features": self.features, "rows": self.rows}
         notes = {}
         for entry in fields(self):
@@ -204,7 +204,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class _Run:
-    """Embed a data set into shards in a folder, with a readable record of their origin.
+    """Embed a data set into shards in a folder, next to a readable record of their origin.
 
     Files are written atomically, so several runs may use the same folder.
     """

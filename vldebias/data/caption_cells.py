@@ -19,11 +19,11 @@ _NO_WORDS = {
     "numbers": re.compile(r"[-+]?\d+([.,]\d+)*"),
     "file names": re.compile(r"\S+\.(jpe?g|png|webp|gif|bmp|tiff?|avif|heic)", re.IGNORECASE),
 }
-_MOST_NO_WORDS = 0.5  # maximum share of captions that are numbers or file names
+_MOST_NO_WORDS = 0.5  # maximum allowed share of captions that are numbers or file names
 
 
 def captions_in(cell: object, source: str) -> tuple[str, tuple[str, ...] | None]:
-    """Return a cell's first caption, or "" if there is none, and the rest if it is a list.
+    """Return a cell's first caption ("" if there is none) and, for a list, the remaining captions.
 
     Args:
         cell: a string or a list of strings.
@@ -74,7 +74,7 @@ def one_row_per_image(
     further_captions: Sequence[tuple[str, ...]],
     labels: Mapping[str, Labels],
 ) -> tuple[NDArray[np.int64], list[str], list[tuple[str, ...]]]:
-    """Merge rows with the same image, because COCO and Flickr tables have one row per caption.
+    """Merge rows that share an image, as in COCO and Flickr tables, which have one row per caption.
 
     Args:
         source: table name for messages.
@@ -84,7 +84,7 @@ def one_row_per_image(
         labels: column -> labels of the rows.
 
     Returns:
-        For each image, its first row, its caption, and its further captions.
+        The first row, the caption and the further captions of each image.
 
     Raises:
         InvalidInputError: If an image occurs in several rows without captions, or with different

@@ -97,7 +97,7 @@ def _of_table(path: Path, column: str | None) -> Captions:
 def _layout_for_training(path: Path, column: str | None) -> Layout | None:
     """Return the layout of a table of images and captions, or None for parquet and other tables.
 
-    Other tables contain captions without images, or image URLs.
+    Tables for which this function returns None contain captions without images, or image URLs.
     """
     if path.suffix.lower() == ".parquet":
         return None

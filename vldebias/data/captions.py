@@ -83,7 +83,7 @@ def open_captions(  # noqa: PLR0913  (each describes where something is, or its 
     path = Path(root).expanduser()
     folder = None if images is None else Path(images)
     if layout.kind in _WITHOUT_COLUMNS:
-        # Column options would otherwise be silently ignored.
+        # Reject column options that this layout would silently ignore.
         columns = {"image": image, "caption": caption, "labels": labels}
         named = [f"{name} {column!r}" for name, column in columns.items() if column]
         if named:
@@ -156,7 +156,7 @@ def _open_table(
 
 
 def with_header(table: pa.Table, header: Sequence[str]) -> pa.Table:
-    """Rename a table's columns, moving the old names, which are data, to the first row.
+    """Rename a table's columns and insert the old names, which are data, as the first row.
 
     Args:
         table: the table, loaded from a file without column names.

@@ -28,7 +28,7 @@ class DataSet:
     """Describe a data set to `vldebias train`, `vldebias eval` and `open_data`.
 
     Attributes:
-        name: name passed to `--data` and `open_data`, without spaces or commas.
+        name: name passed to `--data` and `open_data`; must not contain spaces or commas.
         read: reader, called as read(root, split, **options). Its keyword-only parameters are the
             options. If an import path ("package.module:function") is passed instead, the reader is
             imported on first use.
@@ -41,7 +41,7 @@ class DataSet:
         is_format: True if this is a file format rather than a data set.
 
     Raises:
-        InvalidInputError: If the reader cannot be called this way, or training settings are
+        InvalidInputError: If the reader does not have this signature, or training settings are
             unknown.
     """
 

@@ -1,4 +1,4 @@
-"""Represent labelled images from files, tables, streams or the miniature worlds."""
+"""Define data sets of labelled images from files, tables, streams or the miniature worlds."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Columns:
         check_lengths(self.name, len(self), columns)
 
     def _some(self, rows: ArrayLike | slice) -> tuple[NDArray[np.int64], dict[str, Any]]:
-        """Return the indices of the selected rows, and their fields by name."""
+        """Return the indices of the selected rows, and their field values by field name."""
         # Convert slices, masks and negative indices to positions 0 .. n - 1.
         index = np.arange(len(self))[indices_of(rows)]
         captions: tuple[str, ...] = ()
@@ -91,7 +91,7 @@ def check_lengths(name: str, n: int, columns: Mapping[str, Sized | None]) -> Non
     Args:
         name: name of the data in messages.
         n: number of rows.
-        columns: column -> its rows; None for missing columns.
+        columns: column -> its values; None for missing columns.
     """
     wrong = {}
     for column, rows in columns.items():
@@ -107,7 +107,7 @@ def refuse_text(column: str, rows: object) -> None:
 
     Args:
         column: column name for the message.
-        rows: the column's rows.
+        rows: the column's values.
     """
     if isinstance(rows, str):
         raise InvalidInputError(
@@ -122,7 +122,7 @@ class LazyText:
         self._slot = f"_{name}"
 
     def __get__(self, holder: object, owner: type) -> str:
-        # Dataclasses look up defaults on the class; AttributeError means there is no default.
+        # Dataclasses look up a field's default on the class; AttributeError means that it has none.
         if holder is None:
             raise AttributeError(self._slot)
         text = vars(holder)[self._slot]
@@ -179,7 +179,7 @@ class ImageData(Columns):
     more_captions: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
-        # Answers, caches and exclusions refer to images by their ids.
+        # Ids must be unique, because answers, caches and exclusions use them to refer to images.
         repeated = len(self.ids) - len(set(self.ids))
         if repeated:
             raise InvalidInputError(

@@ -115,8 +115,7 @@ class Embeddings(Columns):
                     rows = rows.float()  # numpy does not support bfloat16
             if not isinstance(rows, Shards):
                 rows = np.asarray(rows)
-            # Object arrays may contain Python numbers, for example from a table with missing
-            # values.
+            # Object arrays may contain Python numbers, for example if a table has missing values.
             if rows.dtype.kind in "iO":
                 rows = rows.astype(np.float64)
         except (TypeError, ValueError) as error:
@@ -186,7 +185,7 @@ class Embeddings(Columns):
 
 
 def _numbers(features: Any) -> RowNumbers:
-    """Return row numbers as the names of unnamed rows."""
+    """Return row numbers, which serve as the names of unnamed rows."""
     # A scalar has no rows; it raises an error later.
     if not features.ndim:
         return RowNumbers(0)
@@ -301,7 +300,7 @@ def save_embeddings(
 
     if Path(path).suffix != ".npz":
         raise InvalidInputError(f"{path}: expected a path that ends in .npz")
-    # Names in a zip archive end at the first NUL character.
+    # A name in a zip archive ends at the first NUL character.
     if any("\0" in column for column in embeddings.labels):
         raise InvalidInputError(
             f"{path}: expected column names without NUL characters, got {list(embeddings.labels)}"
@@ -481,7 +480,8 @@ def _with_table(embeddings: Embeddings, files: Sequence[Path], table: str | Path
     Columns with too many values for labels are listed in `about`.
     """
     table_files = files_of(table)
-    # Columns missing from a part are empty there; mixed integers and floats become floats.
+    # Rows from a part without a column are empty in that column; mixed integers and floats become
+    # floats.
     parts = [read_table(file) for file in table_files]
     rows = need("pyarrow").concat_tables(parts, promote_options="permissive")
     if len(rows) != len(embeddings):

@@ -59,7 +59,7 @@ def files_below(folder: Path) -> tuple[list[str], list[str]]:
 
 
 def left_out_of(facts: Mapping[str, Any]) -> list[str]:
-    """Describe which images were left out of a data set, one sentence per reason.
+    """Describe the images left out of a data set, in one sentence per reason.
 
     Args:
         facts: the images' `about`, with "skipped" (unreadable images) and "files left out".

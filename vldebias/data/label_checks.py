@@ -16,7 +16,7 @@ from vldebias.data.spellings import (
     written_twice,
 )
 
-# A group is rare if it has fewer rows than this, and at most this share of all rows.
+# A group is rare if it has fewer than _FEW rows and at most a share _RARE of all rows.
 _FEW = 5
 _RARE = 0.02
 _MANY_GROUPS = 4  # with fewer groups, a high ratio of groups to rows does not indicate ids
@@ -78,7 +78,7 @@ def odd_names(names: tuple[str, ...], *, has_flags: bool = True) -> tuple[str, .
     problems = [*_written_twice(names), *_written_otherwise(names)]
     if has_flags:
         return tuple(problems)
-    # Remedies that use flags are in parentheses.
+    # Remedies that use flags are enclosed in parentheses, so that they can be removed.
     command = "(?:in `vldebias eval shares` )?"
     flag = rf" \({command}(?:with the flag|--rename [^()]*(?:\([^()]*\)[^()]*)*)\)"
     return tuple(re.sub(flag, "", problem) for problem in problems)
@@ -217,7 +217,7 @@ def misspelt(counts: Mapping[str, int]) -> list[tuple[str, str]]:
         if number >= _FEW:
             continue
         frequent = [word for word, rows in counts.items() if rows >= _MANY_TIMES * number]
-        # Typos are rarer than the correct word, here by at least a factor of four.
+        # A typo must be rarer than the correct word by at least a factor of four.
         for word in get_close_matches(name, frequent, n=1, cutoff=_ALIKE):
             is_part = name in word and len(word) - len(name) > 1
             if not is_part and name.casefold() != word.casefold():

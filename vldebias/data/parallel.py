@@ -55,7 +55,7 @@ def prefetch(tasks: Iterable[T], work: Callable[[T], R], workers: int, ahead: in
 
 @dataclass(frozen=True)
 class Processes:
-    """Describe a process group by this process's rank and the number of processes."""
+    """Describe a process group: this process's rank and the number of processes."""
 
     rank: int = 0
     world: int = 1
@@ -96,7 +96,7 @@ def processes() -> Processes:
 
 
 class LostPartError(VldebiasError):
-    """Raised if a worker died at every attempt to process a part.
+    """Raised if every attempt to process a part ended with its worker's death.
 
     Attributes:
         part: zero-based index of the part.

@@ -1,7 +1,6 @@
 """Locate the files of Waterbirds, CelebA and FairFace in the folders that their releases use.
 
-This module imports neither numpy nor pyarrow, so that commands report an invalid folder
-immediately.
+This module imports neither numpy nor pyarrow, so commands can report an invalid folder immediately.
 """
 
 from __future__ import annotations
@@ -127,7 +126,7 @@ def find_tables(data: str, root: Path, split: str) -> list[Path]:
 
 
 def count_rows(paths: Sequence[Path]) -> int:
-    """Return the total number of rows in the tables, by counting lines."""
+    """Count the lines in all tables, and return the total number of rows."""
     rows = 0
     for path in paths:
         with path.open("rb") as file:

@@ -211,7 +211,7 @@ class Shards:
         return features
 
     def cut(self, index: Index) -> list[tuple[int, slice | Index, Index]]:
-        """Split rows by the parts that contain them.
+        """Group row indices by the part that contains each row.
 
         Returns:
             For each part: its number, the rows to read from it, and their positions in `index`.
@@ -246,7 +246,7 @@ class UnitRows:
 
     Attributes:
         features: (n, d) floats.
-        ids: names of the rows in all parts, for messages.
+        ids: names of all stored rows, including unselected ones; used in messages.
         change: function applied to blocks (b, d) of unit rows, such as an image edit. It must treat
             each row separately.
     """
@@ -358,7 +358,7 @@ class UnitRows:
         if is_bad.any():
             numbers = self.features.numbers(rows)[is_bad.numpy()][:5]
             examples = [self.ids[number] for number in numbers.tolist()]
-            # Count across all rows, not only in this slice.
+            # Count invalid rows in all features, not only in this slice.
             count = 0
             for start in range(0, len(self), _COUNTED_AT_ONCE):
                 block = np.asarray(self.features[start : start + _COUNTED_AT_ONCE])
@@ -374,7 +374,7 @@ class UnitRows:
 
 
 def _filled(rows: Tensor, least: int = _FEW) -> Tensor:
-    """Pad with the last row if too few rows would change the order of summation."""
+    """Repeat the last row if there are so few rows that the order of summation would change."""
     lacking = least - len(rows)
     if lacking <= 0 or not len(rows):
         return rows

@@ -251,7 +251,7 @@ def open_data(
                 f" {', '.join(missing)} as well, as declared in `columns`"
             )
         return found
-    # Imported here, because the module imports the hub libraries.
+    # Imported here, because `vldebias.data.huggingface` imports the hub libraries.
     from vldebias.data.huggingface import ImageStream
 
     if not isinstance(found, ImageStream):

@@ -207,7 +207,7 @@ def _abbreviated(letter: str, meanings: Iterable[str]) -> str | None:
 
 
 def dates_among_ranges(names: Iterable[str]) -> dict[str, str]:
-    """Map dates to the ranges they were converted from. Empty if no other names are ranges."""
+    """Map dates to the ranges they were converted from; return {} if no other names are ranges."""
     names = list(names)
     dates = {}
     for name in names:

@@ -111,7 +111,7 @@ class Suspects:
         return {"read": read_row, "path": path_of_row}
 
     def best(self, share: float) -> NDArray[np.int64]:
-        """Return the given share of rows with the highest scores, in data order."""
+        """Return the highest-scoring fraction `share` of all scored rows, in data order."""
         # The highest scores come last; rows without a score are excluded.
         return np.sort(self.order[round((1 - share) * len(self.order)) :])
 
@@ -133,7 +133,7 @@ class Suspects:
         def write_row(row: int, figures: Sequence[str]) -> None:
             writer.writerow((*figures, *[shielded(text(row)) for text in text_of_row.values()]))
 
-        # Percentage of rows with lower scores; ties count half.
+        # The percentile is the percentage of rows with lower scores; ties count half.
         scores = self.scores[self.order]
         lower = np.searchsorted(scores, scores, "left")
         lower_or_equal = np.searchsorted(scores, scores, "right")

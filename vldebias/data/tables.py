@@ -64,7 +64,7 @@ def read_table(
         )
     try:
         if ending == ".parquet":
-            # Pages have checksums but the footer does not, so compare its row count.
+            # Pages have checksums but the footer does not, so check its row count.
             table = with_flat_columns(pq.read_table(path, page_checksum_verification=True))
             expected = pq.read_metadata(path).num_rows
             if table.num_rows != expected:
@@ -115,7 +115,7 @@ def _read_json(path: Path, encoding: str | None) -> pa.Table:
 
 
 def _table_of_rows(rows: Sequence[Mapping[str, JSON]], path: Path) -> pa.Table:
-    """Convert objects to a table. Fields that an object lacks become missing values."""
+    """Convert objects to a table. If an object lacks a field, its value is missing in that row."""
     table = flat_rows(rows, str(path))
     columns = {name: [row.get(name) for row in table] for name in names_of(table)}
     # Find columns that contain objects in some rows and other values in others.

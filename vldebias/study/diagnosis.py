@@ -114,7 +114,7 @@ def _ridge(rows: Tensor) -> Ridge:
 
 
 def _leads(scores: Floats, codes: Codes) -> tuple[Floats, Codes]:
-    """Return by how much each row's class leads in scores (n, k), and the best other class (n,)."""
+    """Return the lead (n,) of each row's class over the best other class, and that class (n,)."""
     # (n, k): one-hot classes
     is_class = np.arange(scores.shape[1]) == codes[:, None]
     rival = np.where(is_class, -np.inf, scores).argmax(1)
@@ -137,7 +137,7 @@ class Probe:
 
     @property
     def is_at_chance(self) -> bool:
-        """Return whether the probe is no better than guessing."""
+        """Return whether the accuracy does not exceed the limit for guessing."""
         return self.accuracy <= self.limit
 
 
@@ -373,7 +373,8 @@ def diagnose(
     compared = [get_method(method) for method in listed]
     # method -> features (n, d) of length 1
     rows = {NONE: data.unit[:]}
-    # The attribute splits the rows into groups. Without it, use the value of the nearest prompts.
+    # The attribute's values are the groups. Without a group column, use the value whose prompts are
+    # nearest.
     parts = columns.get("groups")
     facts: dict[str, object] = {"model": data.about.get("model"), "methods": {}}
     if prompts is not None and texts is not None:
@@ -413,7 +414,7 @@ def diagnose(
 def _columns(
     data: Embeddings, labels: LabelArray | str | None, groups: LabelArray | str | None
 ) -> dict[str, Column]:
-    """Return the label and group columns by role ("labels", "groups").
+    """Return the label and group columns, keyed by role ("labels", "groups").
 
     Raises:
         InvalidInputError: If neither is given, or their length differs from the number of features.
@@ -446,7 +447,7 @@ def _edited_rows(
     methods: Sequence[Method],
     reference: Embeddings | Features | None,
 ) -> tuple[dict[str, Tensor], dict[str, object]]:
-    """Return the features edited by each method, and facts about them for the provenance."""
+    """Return the features edited by each method, and provenance entries for the methods."""
     if reference is not None and not isinstance(reference, Embeddings):
         reference = Embeddings.from_arrays(reference)
     kept = disjoint(reference, data)[0]

@@ -30,7 +30,7 @@ CLOSE = 0.8  # minimum similarity at which a label may be a misspelt value
 
 
 def spaced(n: int) -> NDArray[np.int64]:
-    """Return up to a thousand evenly spaced indices into n rows."""
+    """Return at most a thousand evenly spaced indices into n rows."""
     return np.unique(np.linspace(0, max(n - 1, 0), min(n, 1000)).astype(np.int64))
 
 
@@ -105,7 +105,7 @@ def _misspelt(labels: Labels, prompts: PromptSet) -> list[str]:
     names = [name for name, n in labels.counts.items() if n]
     strangers = [name for name in names if place_of(name, prompts) is None]
     if len(strangers) == len(names):
-        # If no label is a value, the column describes something else.
+        # If no label is a value of the attribute, the column describes something else.
         return []
     value_of_spelling = {value.casefold(): value for value in prompts.attributes}
     problems = []

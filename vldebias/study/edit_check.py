@@ -23,7 +23,7 @@ from vldebias.methods import load_edit
 if TYPE_CHECKING:
     from diffusers import DiffusionPipeline
 
-# Prompts used to check an edit.
+# Prompts whose outputs are compared with and without an edit.
 PROMPTS = ["A photo of a doctor.", "A photo of a person in a garden."]
 Reader = Callable[[], list[Tensor]]
 TOLERANCE = 0.05  # relative difference allowed between merged and attached edits
@@ -36,8 +36,8 @@ Finding = tuple[str, bool | None, str]
 def check(loaded: Loaded, prompts: str = "gender", **call: object) -> Iterator[Finding]:
     """Run all checks and yield their findings.
 
-    The last check merges the edit into the weights, which cannot be undone. If a pipeline only
-    needs a prompt, the checks compare generated images, and otherwise embeddings.
+    The last check merges the edit into the weights, which cannot be undone. The checks compare
+    generated images if the pipeline needs nothing but a prompt, and embeddings otherwise.
 
     Args:
         loaded: the model or pipeline.

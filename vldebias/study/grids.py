@@ -36,7 +36,7 @@ AnyMethod: TypeAlias = str | Method | Edit | Mapping[str, Edit]
 RERANK = "rerank"
 COLUMNS = 10
 ROWS = 4
-# Sizes in pixels at the smallest font size. Labels and headings scale with the font.
+# These are sizes in pixels at the smallest font size. Labels and headings scale with the font.
 CELL = 192
 GAP = 6
 LABEL = 150
@@ -105,7 +105,7 @@ def grid(  # noqa: PLR0913 (settings of a public entry point)
         for name, method in method_of_name.items():
             attach_of_name[name] = None
             if isinstance(method, (Edit, Mapping)):
-                # A fitted edit replaces the prompt sets.
+                # Pass a fitted edit without prompt sets, because it was already fitted on some.
                 attach_of_name[name] = partial(debias, pipe, method, **options)
             elif method != NONE:
                 attach_of_name[name] = partial(debias, pipe, prompts, method=method, **options)
@@ -197,7 +197,7 @@ def _searched(
 
 
 def _class_prompts(prompts: Prompts) -> list[str]:
-    """Return the first class prompts from one or several sets, held-out ones first."""
+    """Return up to four class prompts from one or several sets, held-out ones first."""
     sets = [prompts] if isinstance(prompts, (str, Path, PromptSet)) else list(prompts)
     texts: dict[str, None] = {}
     for loaded in map(load_prompts, sets):

@@ -117,7 +117,7 @@ class Inputs(Mapping[str, Any]):
         return len(list(iter(self)))
 
     def of_task(self, task: Task) -> dict[str, object]:
-        """Return the arguments of a task's `measure` and the inputs that it prepares, by name.
+        """Return the arguments of a task's `measure`, together with its prepared inputs, by name.
 
         Inputs that were opened for an earlier task are reused.
 
@@ -343,7 +343,7 @@ class Inputs(Mapping[str, Any]):
             elif is_optional:
                 return None
             elif splits is None:
-                # A file without this column is measured in full.
+                # If the file does not have this column, measure all of its rows.
                 images = rows
             else:
                 raise InvalidInputError(

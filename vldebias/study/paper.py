@@ -55,7 +55,8 @@ GENERATION = "generation"
 HUMAN = "human"
 BACKGROUNDS = "backgrounds"
 PIPELINE = "stable-diffusion-v1-5/stable-diffusion-v1-5"
-# The suites for the paper's tables, and the models to measure. The suite `human` must come after
+# This maps the suites for the paper's tables to the models to measure. The
+# suite `human` must come after
 # `generation`.
 PARTS = {
     "waterbirds": ("RN50:openai", "ViT-L-14:openai"),
@@ -66,10 +67,10 @@ PARTS = {
     BACKGROUNDS: (PIPELINE,),
 }
 PIPELINE_PARTS = (GENERATION, HUMAN, BACKGROUNDS)
-# The pipeline used in the paper's image generation tables. It was removed from the hub in November
+# The paper's image generation tables use this pipeline. It was removed from the hub in November
 # 2025, so its published figures are compared with a different pipeline. The tables name both.
 PUBLISHED_PIPELINE = "stable diffusion 2.1"
-# The model in Table 7.1, which is one of the CLIP models in the other tables.
+# Table 7.1 uses this model, which is one of the CLIP models in the other tables.
 UNNAMED_CLIP = "a CLIP that the paper does not name"
 # The tasks in the suite `generation` with published figures; a separate command runs the rest.
 GENERATION_TASKS = ("pairs", "gender", "race")
@@ -91,7 +92,7 @@ class Run:
         sizes: number of images per split, or per image generation task.
         missing: why the run cannot start.
         failure: why the run failed.
-        waiting: what people have to do before the run can be completed.
+        waiting: what a person has to do before the run can be completed.
         weights: whether the weights are available or will be downloaded.
         seconds: estimated duration in seconds.
     """
@@ -232,7 +233,7 @@ def _suite_of(part: str, root: Path | None) -> Suite:
     """
     suite = load_suite(part)
     folder = root
-    # A data set may be in a subfolder named after it, or directly in the folder.
+    # The data set may be in a subfolder named after it, or directly in `root`.
     if root is not None and (root / suite.name).exists():
         folder = root / suite.name
     tasks = list[Task]()

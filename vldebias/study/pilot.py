@@ -1,4 +1,4 @@
-"""Run a pilot, which judges a few images per prompt so that an audit can make predictions."""
+"""Run a pilot: judge a few images per prompt, from which an audit predicts shares."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 def pilot_prompts(prompts: Sequence[str], attribute: PromptSet) -> list[str]:
-    """Select the prompts to measure.
+    """Select the prompts whose images the pilot judges.
 
     Up to MOST_PROMPTS prompts are selected at even intervals from those that describe one person
     without stating a value. If all of these are protocol prompts, all of them are measured.

@@ -36,8 +36,8 @@ def record_of_images(
 ) -> Record | None:
     """Create a record of one variant's images.
 
-    Protocol prompts are recorded with their subject and qualifier. Only prompts that leave the
-    attribute open are counted.
+    Protocol prompts are recorded with their subject and qualifier. Only prompts that do not state
+    the attribute are counted.
 
     Args:
         generated: the images.
@@ -49,7 +49,7 @@ def record_of_images(
         sure: probability below which an answer counts as unknown.
 
     Returns:
-        The record with its figures, or None if no prompt leaves the attribute open.
+        The record with its figures, or None if every prompt states the attribute.
     """
     answers_of_prompt: dict[str, Counter[int]] = defaultdict(Counter)
     concept_of_prompt: dict[str, str] = {}

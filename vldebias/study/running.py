@@ -1,4 +1,4 @@
-"""Run a suite with stored results, resuming task by task."""
+"""Run a suite, storing the result of each task so that an interrupted run can resume."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def _result_of(suite: Suite, finished_tasks: Sequence[Finished]) -> Result:
 
 
 def _finish(inputs: Inputs, suite: Suite, task: Task, is_first: bool) -> Finished:
-    """Return a task's stored result, or measure it if anything that it depends on has changed."""
+    """Return a task's stored result, or measure the task if anything it depends on has changed."""
     start = time.monotonic()
     folder = inputs.options.out
     path = folder / "tasks" / f"{file_slug(task.name)}.json"

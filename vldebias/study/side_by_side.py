@@ -37,7 +37,7 @@ STEPS_AND_GUIDANCE = {True: (20, 3.0), False: (30, 7.5)}
 
 @dataclass(frozen=True)
 class Request:
-    """A request for images of one prompt, without and with each method.
+    """A request to generate images for one prompt, without and with each method.
 
     Attributes:
         prompt: the prompt.
@@ -369,7 +369,7 @@ def _seen(
 
 
 def judged_as(judge: Judge, prompts: PromptSet) -> str | None:
-    """Return the judge's attribute with the same values as a prompt set, or None.
+    """Return the judge's attribute whose values match a prompt set's values, or None.
 
     Args:
         judge: the judge.

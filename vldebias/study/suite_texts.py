@@ -1,7 +1,7 @@
 """List the prompts in a packaged suite without importing torch, which the tasks need.
 
 This keeps `vldebias eval show SUITE --texts` fast for users who embed the prompts elsewhere. Tests
-check that the lists are the same as those from `Suite.texts`.
+check that the lists match `Suite.texts`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def read_queries(queries: object) -> object:
     """Return the query strings.
 
     Queries are a list of strings, a prompt set whose class prompts are the queries, or a mapping
-    {of: SET, held_out: true}. Anything else is returned unchanged, to be validated by the caller.
+    {of: SET, held_out: true}. Any other value is returned unchanged and left to the caller to
+    validate.
 
     Raises:
         InvalidInputError: If a string is not the name of a prompt set.

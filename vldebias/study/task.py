@@ -30,7 +30,7 @@ from vldebias.utils.schema import SEVERAL, Count, Name, Number, Strict, named_by
 
 T = TypeVar("T", bound="Task")
 
-# A prompt set, given as an object, a name or a file; loaded during validation.
+# A prompt set can be given as an object, a name or a file; it is loaded during validation.
 Prompts = Annotated[
     InstanceOf[PromptSet],
     BeforeValidator(load_prompts),
@@ -38,7 +38,7 @@ Prompts = Annotated[
 ]
 SeveralPrompts = Annotated[tuple[Prompts, ...], SEVERAL]
 
-# Settings that command-line flags can override.
+# Command-line flags can override these settings.
 USERS_CHOICES = (
     "resamples",
     "methods",

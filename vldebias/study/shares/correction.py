@@ -112,8 +112,8 @@ def _add_figures(
     k = len(names)
     metrics = [("share", name) for name in names]
     metrics += [("discrepancy", ""), ("max_skew", "")]
-    # Use the order of `as_judged` followed by `figures`: shares, gap and MaxSkew, first judged and
-    # then corrected.
+    # The order is the one in `as_judged`, followed by `figures`: shares, gap and MaxSkew, first as
+    # judged, then corrected.
     metrics += [(f"corrected_{metric}", subset) for metric, subset in metrics]
     more_labels: dict[str, int | str] = {}
     before: Mapping[tuple[str, str], Interval] = {}

@@ -1,4 +1,4 @@
-"""Compute selection rates and impact ratios by sex, by race, and by both from a table.
+"""Compute selection rates and impact ratios from a table, by sex, by race, and by both.
 
 New York City's Local Law 144 requires these figures in audits of hiring tools (6 RCNY 5-301).
 """

@@ -66,8 +66,8 @@ class ShareRows:
             if recognised is not None:
                 self.add_means("recognised", recognised)
             if self.subset:
-                # A part gets a row for its worst prompt, but no mean shares, which would average
-                # unrelated prompts ("nurse", "carpenter").
+                # A part gets a row for its worst prompt. It gets no mean shares, because they would
+                # average over unrelated prompts ("nurse", "carpenter").
                 self.add_worst(recognised)
             else:
                 self.add_mean_shares()
@@ -80,24 +80,24 @@ class ShareRows:
 
     @cached_property
     def known(self) -> dict[str, Floats]:
-        """Return each method's counts (p, values) of images with a known value."""
+        """Return, by method, the number of images (p, values) that show each value."""
         return {method: counts[:, :-1] for method, counts in self.counts.items()}
 
     @cached_property
     def shares(self) -> dict[str, Floats]:
-        """Return each method's shares (p, values + 1), with unknown last."""
+        """Return, by method, each value's share of the images (p, values + 1), unknown last."""
         return {
             method: counts / counts.sum(1, keepdims=True) for method, counts in self.counts.items()
         }
 
     @cached_property
     def gaps(self) -> dict[str, Floats]:
-        """Return each prompt's gap (p,) from equal shares, by method."""
+        """Return, by method, each prompt's gap (p,) from equal shares."""
         return {method: discrepancies(known) for method, known in self.known.items()}
 
     @cached_property
     def radius(self) -> dict[str, Floats]:
-        """Return the half-width (p,) of the interval for each prompt's gap, by method."""
+        """Return, by method, the half-width (p,) of the interval for each prompt's gap."""
         radius = {}
         for method, known in self.known.items():
             radius[method] = shares_radius(known, resamples=self.resamples, seed=self.seed)
@@ -123,7 +123,7 @@ class ShareRows:
 
     @cached_property
     def n(self) -> dict[str, int]:
-        """Return the number of prompts and images for means over prompts."""
+        """Return the sample sizes for means over prompts: prompts, and images per prompt."""
         first = next(iter(self.counts.values()))
         if self.subset:
             # All prompts in a part have the same number of images.
@@ -191,7 +191,7 @@ class ShareRows:
         )
 
     def add_even_assignment(self) -> None:
-        """Add the gap expected from evenly assigned values, if a method assigns them."""
+        """Add the gap to expect from evenly assigned values, if a method assigns values."""
         facts = self.result.provenance.methods
         assigning = [name for name in self.counts if facts.get(name, {}).get("assigns_values")]
         if not assigning:

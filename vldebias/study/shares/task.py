@@ -83,8 +83,8 @@ class SharesTask(Task):
         values: groups that could occur, even if no image shows them. By default, the groups that
             occur.
         rename: text in the table -> the value it stands for.
-        unknown: labels that do not name a group, in addition to refusals, "cannot tell", "N/A" and
-            the like.
+        unknown: further labels that do not name a group. Refusals, "cannot tell", "N/A" and the
+            like are always recognised.
         baseline: method that the others are compared with. Default: "none", if present.
         faces: whether several rows for the same image are different faces, which are counted
             separately.
@@ -234,7 +234,7 @@ class SharesTask(Task):
     def _blocks(
         self, images: pd.DataFrame, source: str, empty: Callable[..., TaskResult]
     ) -> list[TaskResult]:
-        """Return the block for a table and, if people labelled some images, the corrected block.
+        """Return a table's block and, if people labelled some of the images, the corrected block.
 
         Args:
             images: table with ROLES as columns.

@@ -1,1 +1,1 @@
-"""Tasks, each of which measures some inputs with and without a method."""
+"""Define the tasks, each of which measures its inputs with and without a method."""

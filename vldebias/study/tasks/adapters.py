@@ -237,7 +237,8 @@ class Contrasts:
         positives = dict[int, Tensor]()
         for label in np.unique(labels).tolist():
             in_class = labels == label
-            # An anchor can only be pulled towards a correctly classified row of its class.
+            # An anchor needs at least one correctly classified row of its class to be pulled
+            # towards.
             if right[in_class].any() and not right[in_class].all():
                 positives[label] = torch.from_numpy(np.flatnonzero(right & in_class))
         if not positives:
@@ -262,7 +263,7 @@ class Contrasts:
         return cls(anchors, classes[anchors], torch.cat(nearest), positives)
 
     def balanced_anchors(self, limit: int) -> Tensor:
-        """Sample the same number of positions in `anchors` for each class, at most `limit`."""
+        """Sample equally many positions in `anchors` per class, at most `limit` each."""
         positions = []
         for label in self.positives:
             positions.append(torch.nonzero(self.classes == label).flatten())

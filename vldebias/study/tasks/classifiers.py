@@ -60,7 +60,7 @@ class Regression:
 
     @property
     def size(self) -> int:
-        """Return the number of weights."""
+        """Return the total number of weights, without the bias."""
         return self.weight_rows * self.dim
 
     @property
@@ -231,7 +231,7 @@ def _probe(
     counts: Codes | None = None,
     **settings: Any,
 ) -> tuple[Head, dict[str, float]]:
-    """Fit a logistic regression, with c selected on the validation split.
+    """Fit a logistic regression, and select c on the validation split.
 
     Args:
         examples: training and validation data.

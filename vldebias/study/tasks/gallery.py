@@ -25,7 +25,7 @@ _BLOCK = 1 << 23  # entries per block of rankings; bounds memory use
 
 
 class Gallery:
-    """The images whose group is known, with settings for measuring the skew of their rankings.
+    """The images with a known group, together with settings for measuring skew in their rankings.
 
     Groups without images are ignored, because they cannot be retrieved.
 
@@ -89,7 +89,7 @@ class Gallery:
         other_shares = self.even_shares if self.by_size else gallery_shares
         values: Skews = {}
         for k in self.k:
-            # The rows cover the largest k; smaller values of k use the first rows.
+            # The columns of `groups` cover the largest k; smaller values of k use the first ones.
             first = groups[:, :k]
             # This includes MaxSkew, MinSkew and NDKL (`measure/rankings.py`), MPR and AWRF
             # (`measure/representation.py`), and metrics registered by users.
@@ -151,7 +151,7 @@ class Gallery:
         return skews
 
     def _resampled(self, read: Rows) -> Iterator[tuple[NDArray[np.integer], Floats]]:
-        """Yield the original gallery, then blocks of b resamples.
+        """Yield the original gallery, followed by blocks of b resampled galleries.
 
         Each item contains the counts (b, r) of the rows in `read` (r,) and the group shares, which
         are (b, g) for resamples or (g,) for the gallery. Other rows are sampled by group.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 else:
     pd = Lazily("pandas")
 
-# Size of the image strip at the top of a page.
+# These are the dimensions of the image strip at the top of a page.
 STRIP_ROWS = 4
 STRIP_COLUMNS = 8
 Counts = NDArray[np.integer] | NDArray[np.float64]
@@ -104,7 +104,7 @@ class GeneratedRows:
         return self.table.groupby("variant").flagged.sum().to_dict()
 
     def values_of(self, attribute: str) -> dict[str, list[str]]:
-        """Return the values for each part of an attribute such as "gender x race", by part."""
+        """Map each part of an attribute such as "gender x race" to its values."""
         return {name: list(self.judge.names[name]) for name in attribute.split(" x ")}
 
     def add(

@@ -205,7 +205,7 @@ class GenerationTask(Task):
 
     @property
     def needs_scorer(self) -> bool:
-        """Return whether the images are scored by an image-text model."""
+        """Return whether an image-text model is needed to score the images."""
         return self.clip_score or self.fid
 
     @property
@@ -309,8 +309,7 @@ class GenerationTask(Task):
                 f"{self.name}: expected a judge to label the generated images; add `judge:`"
             )
         # Compute CLIPScore and FID with the user's model if there is one, because the judge's model
-        # would introduce the judge's own biases. Fall back to the judge's model, which is loaded
-        # anyway.
+        # would bring in its own biases. Otherwise, use the judge's model, which is loaded anyway.
         scorer = inputs.sources.get("scorer")
         if scorer is None and self.needs_scorer:
             if inputs.options.model is None and isinstance(self.judge, ClipJudge):

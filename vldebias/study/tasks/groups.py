@@ -262,7 +262,8 @@ class GroupsTask(ImageTask):
         reference, reference_counts = disjoint(reference, images, self.methods)
 
         with progress.bar(self.name) as advance:
-            # Fit every method at its default lambda (None in the key), then the sweep.
+            # Fit every method at its default lambda (None in the key), then at each lambda in the
+            # sweep.
             fitted = self.fit(texts, [self.prompts], reference=reference, edits=edits)
             facts_of_method: dict[str, Mapping[str, object]] = {}
             edit_of_key: dict[Key, Edit | None] = {}
@@ -511,7 +512,7 @@ class GroupsTask(ImageTask):
             # Weight groups as in the training split (Sagawa et al., 2020). For example, the test
             # split of Waterbirds is balanced over backgrounds, but its training split is not.
             statistics["average_reweighted"] = Reweighted(listed)
-            # The gaps published for the baselines use this average.
+            # The gaps published for the baselines are computed from this average.
             if self.baselines:
                 statistics["gap_reweighted"] = ReweightedGap(listed)
         cells_of_key = {key: self._cells(groups, right[BARE], right[key]) for key in right}

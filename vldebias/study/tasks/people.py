@@ -163,6 +163,6 @@ class PeopleTask(Task):
         files = [path for path in answers if path.is_file()]
         if not files:
             progress.print_line(f"{self.name}: {len(sample)} images to label: {command}")
-            # Missing answers are not an error: the run continues with the remaining tasks.
+            # Missing answers are not an error, so that the run continues with the remaining tasks.
             return []
         return self.shares.measure(labels=files, folder=sample.folder, progress=progress)

@@ -97,7 +97,7 @@ class RetrievalTask(ImageTask):
     task: Literal["retrieval"] = "retrieval"
     prompts: Annotated[dict[str, SeveralPrompts], Field(min_length=1)]
     queries: Annotated[list[str], BeforeValidator(read_queries)]
-    # One or several numbers.
+    # A single number is converted to a list.
     k: Annotated[list[Count], BeforeValidator(lambda k: list(k) if np.ndim(k) else [k])]
     prior: Literal["uniform", "dataset"] = "uniform"
     resample: Literal["queries", "images"] = "images"
@@ -218,7 +218,7 @@ class RetrievalTask(ImageTask):
                 )
                 provenance.n.update(reference_counts)
                 result = TaskResult(provenance)
-                # The unit that is resampled is listed first.
+                # List the unit that is resampled first.
                 counts = {"images": len(gallery.codes), "queries": len(self.queries)}
                 n = {self.resample: counts[self.resample], **counts}
                 self._add_skews(result, gallery, rankings, images, columns, n)
@@ -495,7 +495,7 @@ class RetrievalTask(ImageTask):
             for k in RECALL:
                 # (2, n): both directions for each image
                 hits = np.array([to_text, to_image]) < k
-                # Average both directions first, because images are resampled as a unit.
+                # Average over both directions first, because each image is resampled as a unit.
                 table[f"recall@{k}", ""][method] = hits.mean(axis=0)
                 table[f"recall@{k}", "image to text"][method] = hits[0]
                 table[f"recall@{k}", "text to image"][method] = hits[1]
@@ -577,7 +577,7 @@ class RetrievalTask(ImageTask):
 
 
 def _means_over_values(values: Sequence[Mapping[str, Floats]]) -> dict[str, Floats]:
-    """Return the mean of each method's arrays over all values."""
+    """Average each method's arrays over all values."""
     return {name: np.mean([arrays[name] for arrays in values], axis=0) for name in values[0]}
 
 

@@ -296,7 +296,7 @@ def prepared(
         left_unchanged = [False] * len(texts)
         denoiser = None
         if isinstance(attachment, SamplingAttachment) and attachment.balancer.has_drawn_seed:
-            # Make the run reproducible.
+            # A fixed seed makes the run reproducible.
             attachment.seed = 0
         # An unchanged prompt gives the same image as "none", which is copied instead of generated
         # again.

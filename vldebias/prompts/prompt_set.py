@@ -446,7 +446,7 @@ class _Stated(BaseModel, extra="forbid"):
 
 
 def _mapping(key: str) -> BeforeValidator:
-    """Return a validator that also accepts a list, as a mapping with only this key."""
+    """Return a validator that converts a list to a mapping with only this key."""
 
     def as_mapping(content: object) -> object:
         return content if isinstance(content, dict) else {key: content}

@@ -188,7 +188,7 @@ def person(word: str) -> bool:
 
 
 def _is_unknown_compound(noun: str) -> bool:
-    """Return whether an unknown word is a compound that ends in a person: "dragonslayer"."""
+    """Return whether an unknown word is a compound for a person: "dragonslayer"."""
     if kinds(noun) or gendered(noun) or not noun.isalpha() or len(noun) > _LONGEST_COMPOUND:
         return False
     for n in range(3, len(noun) - 3):

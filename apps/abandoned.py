@@ -19,7 +19,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
-PATIENCE = 10.0  # seconds
+PATIENCE = 10.0  # seconds to wait for a request for the result
 _CALL = re.compile(r"(?P<api>.*)/call/[^/]+")
 _JOIN = re.compile(r"(?P<api>.*)/queue/join")
 _RESULT = re.compile(r".*/call/(?:v2/)?[^/]+/(?P<event>\w+)")
@@ -69,7 +69,7 @@ class Abandoned:
             await self.app(scope, receive, send)
 
     def _session_of(self, scope: Message, path: str) -> str:
-        """Return the session whose results a request fetches, or "" if it fetches none."""
+        """Return the session for which a request fetches results, or "" if it fetches none."""
         result = _RESULT.fullmatch(path)
         if result:
             call = self.calls.get(result["event"])
@@ -119,7 +119,7 @@ class Abandoned:
     async def _wait(self, call: _Call) -> None:
         """Cancel a call if its result was not requested in time."""
         await asyncio.sleep(self.patience)
-        # Forget it in any case, to limit memory use.
+        # Forget the call in any case, to limit memory use.
         del self.calls[call.event]
         if not call.is_fetched:
             await self._cancel(call)

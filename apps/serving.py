@@ -165,11 +165,11 @@ class Guard:
                 await _answer(scope, send, 500, "this request failed")
 
     def _is_throttled(self, scope: Message) -> bool:
-        """Count a login, and return whether its address sent too many in the last minute."""
+        """Count a login, and return whether its address sent too many logins in the last minute."""
         address = (scope.get("client") or ("",))[0]
         now = time.monotonic()
         times = self.logins.setdefault(address, deque(maxlen=LOGINS))
-        # Evict the least recent address.
+        # Evict the least recently used address.
         self.logins.move_to_end(address)
         if len(self.logins) > ADDRESSES:
             self.logins.popitem(last=False)
@@ -355,7 +355,7 @@ class _Lines:
 
 
 def _listen(host: str, port: int | None) -> socket.socket:
-    """Return a socket that listens on `port`, or on the first free one of PORTS."""
+    """Return a socket that listens on `port`, or on the first free port in PORTS."""
     problem: OSError | None = None
     for number in PORTS if port is None else [port]:
         listening = socket.socket()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from vldebias.study.grids import grid
     from vldebias.wording.balance import BalancedPrompts, balance_prompts
 
-# Imported on first use, so that the command line starts without torch.
+# These names are imported on first use, so that the command line starts without torch.
 _NAMES_OF_HOME = {
     "vldebias.api": ("debias", "fit_projection", "fit_projections", "fit_shares", "inspect"),
     "vldebias.projection.hub": ("push_to_hub",),

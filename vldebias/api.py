@@ -69,8 +69,8 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
 
     Args:
         host: an open_clip model, a transformers image-text model, or a diffusers pipeline. Can also
-            be a list of pipelines that process an image in sequence, such as base and refiner,
-            which then use the same value.
+            be a list of pipelines that process an image in sequence, such as a base model and a
+            refiner. They then use the same value.
         prompts: the name of a prompt set (`vldebias.list_prompts()`), a path to a YAML file, a
             PromptSet, or a list of these, solved jointly. Can also be a fitted edit, a mapping from
             role to edit, or the attachment of the preceding pipeline.
@@ -80,20 +80,20 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
         lam: the weight of the prompt pairs, for named methods that accept it, as one value or one
             per prompt set. If None, the method's default is used.
         strength: the fraction of the edit to apply, in [0, 1]. If 0, outputs are bit-identical.
-        keep_stated: whether to leave prompts unchanged that contain an attribute word of the set
-            ("a photo of a female doctor").
+        keep_stated: whether to leave prompts that contain one of the set's attribute words ("a
+            photo of a female doctor") unchanged.
         negative: whether to also change a pipeline's negative prompt. By default, it is unchanged,
             as in the paper.
         tokenizer: the model's tokenizer, if it cannot be derived from the model.
         reference: image features (n, d) of this model, or a `Reference` with labels and settings.
             Closed forms are also equalised against the means of their zero-shot groups
             (`vldebias.methods.equalise`).
-        max_loss: the maximum loss for a class prompt, in (0, 1), which is 1 - the cosine between
-            its embeddings before and after the edit.
+        max_loss: the maximum loss for a class prompt, in (0, 1), defined as 1 minus the cosine
+            between its embeddings before and after the edit.
         side: the embeddings of an image-text model that the edit changes, "text", "image" or
-            "both". By default, the side that the method is meant for (text, for closed forms).
-        on_call: a function that receives the `CallRecord` of each pipeline call whose images get
-            sampled values, in the thread of that call. Its exceptions are raised once the pictures
+            "both". By default, the side for which the method is designed (text, for closed forms).
+        on_call: a function that is called with a `CallRecord` for each pipeline call whose images
+            get sampled values, in that call's thread. Its exceptions are raised once the pictures
             are finished. See docs/how-to/serve-a-pipeline.md.
         shares: value -> share of the images, for methods that sample values ("balanced-prompts",
             "cross-attention"). If None, shares are equal.
@@ -113,8 +113,8 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
         InvalidInputError: If arguments contradict each other or are out of range.
 
     Warns:
-        AutoDeclinedWarning: If nothing changes, because the default predicts no improvement, or has
-            no reference images to test a search on.
+        AutoDeclinedWarning: If nothing changes, because the default method predicts no improvement,
+            or has no reference images on which to test a search.
         WideEditWarning, ClassSignalWarning: If the edit may change unrelated prompts, or removes
             differences between classes.
 
@@ -270,7 +270,7 @@ def inspect(
     reference: Reference | Features | None = None,
     max_loss: float | None = None,
 ) -> dict[str, Diagnostics]:
-    """Return diagnostics, by role, of a method's effect on text embeddings (Tables 7.1 and 7.6).
+    """Return diagnostics of a method's effect on text embeddings, by role (Tables 7.1 and 7.6).
 
     Raises the same errors as `fit_projections`.
 

@@ -37,8 +37,8 @@ _WITH_TORCH = (
     " fine-tune, or '.[torch]' for embeddings of your own, in a checkout of vldebias"
 )
 
-# The user's line is the innermost stack frame outside of this package and of libraries, which call
-# it in hooks and threads.
+# The user's line is in the innermost stack frame outside this package and outside libraries, which
+# call this package in hooks and threads.
 _PACKAGE = str(Path(__file__).resolve().parent)
 _LIBRARIES = tuple(
     {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
@@ -69,7 +69,7 @@ class AlreadyAttachedError(VldebiasError, RuntimeError):
 
 
 class StorageError(VldebiasError, OSError):
-    """A file cannot be written because of a full disk, its size or a read-only file system.
+    """A file is too large to be written, the disk is full, or the file system is read-only.
 
     `errno` is the operating system's error code.
     """
@@ -152,10 +152,10 @@ def missing(package: str) -> MissingPackageError:
 
 
 def missing_extra(error: ModuleNotFoundError) -> MissingPackageError | None:
-    """Return an error that names the extra that a failed import needs, or None.
+    """Return an error naming the extra that a failed import requires, or None.
 
-    None means that the installation is broken in a different way, because the module does not
-    belong to an extra, or is part of an installed package.
+    None means that the import failed for a different reason: the module does not belong to an
+    extra, or is part of an installed package.
     """
     package = error.name or ""
     return missing(package) if package in EXTRA_OF else None
@@ -253,18 +253,18 @@ def did_you_mean(name: object, names: Iterable[str], otherwise: str = "choose on
     "did you mean 'gender'?"
     """
     name_of_lower = {known.lower(): known for known in names}
-    # The cutoff must exceed 0.5, the ratio of "methods" and "seeds", which are unrelated.
+    # The cutoff must exceed 0.5, the similarity of the unrelated words "methods" and "seeds".
     lower = difflib.get_close_matches(str(name).lower(), name_of_lower, n=3, cutoff=0.55)
     close = [name_of_lower[match] for match in lower]
     return f"did you mean {' or '.join(map(repr, close))}?" if close else otherwise
 
 
 def _is_of_library(frame: FrameType) -> bool:
-    """Return whether a frame runs code of this package or of an installed library."""
+    """Return whether a frame runs code from this package or an installed library."""
     # "<frozen" marks Python's own modules, such as `_collections_abc`.
     if frame.f_code.co_filename.startswith((_PACKAGE, *_LIBRARIES, "<frozen")):
         return True
-    # The `__init__` of a dataclass has no file name, but its globals name the module.
+    # A dataclass's `__init__` has no file name, but its globals name the module.
     module = str(frame.f_globals.get("__name__", ""))
     return module.partition(".")[0] == __package__
 
@@ -272,7 +272,7 @@ def _is_of_library(frame: FrameType) -> bool:
 def warn(message: str, category: type[Warning] = VldebiasWarning) -> None:
     """Issue a warning that points to the user's line.
 
-    That line is in the innermost frame outside of this package and installed libraries.
+    That line is in the innermost frame outside this package and installed libraries.
 
     Args:
         message: the message.

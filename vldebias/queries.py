@@ -32,14 +32,14 @@ from vldebias.utils.vectors import Vectors, read_vectors
 if TYPE_CHECKING:
     from vldebias.report.result import Result
 
-DEBIASED = "debiased"  # method name in the results of `measure`
+DEBIASED = "debiased"  # method name in `measure` results
 AnyVectors = TypeVar("AnyVectors")
 
 
 class _ChromaDefaults:
     """Implement chroma's embedding-function interface for other embedders.
 
-    Chroma calls them "legacy", since it cannot rebuild them from a configuration.
+    Chroma calls such functions "legacy", since it cannot rebuild them from a configuration.
     """
 
     @staticmethod
@@ -100,14 +100,15 @@ def debias_queries(
             reference vectors. Otherwise, or without a reference, it does nothing and explains why.
         strength: the strength of the edit in [0, 1]. If 0, the output of `embed` is returned
             unchanged.
-        keep_stated: whether to leave queries unchanged that contain an attribute word of the set
-            ("a photo of a female doctor").
+        keep_stated: whether to leave queries that contain one of the set's attribute words ("a
+            photo of a female doctor") unchanged.
 
     Returns:
         A wrapper that embeds queries with the edit.
 
     Raises:
-        InvalidInputError: If `embed` does not embed text, or its vectors have a different width.
+        InvalidInputError: If `embed` does not embed text, or its vectors do not have the expected
+            width.
         UnsupportedHostError: If `embed` is a model for `vldebias.debias`, or an async function.
         ProjectionMismatchError: If the edit was fitted for a different model.
         AlreadyAttachedError: If `embed` is already debiased.
@@ -137,7 +138,7 @@ def debias_queries(
         fitted = prompts
         names = (fitted.provenance.prompts or "").split("+")
         sets: tuple[PromptSet, ...] = ()
-        with suppress(InvalidInputError):  # one of the sets may not be packaged
+        with suppress(InvalidInputError):  # a set may not be part of the package
             sets = tuple(load_prompts(name) for name in names if name)
     else:
         images = _read_reference(reference, host)
@@ -172,7 +173,7 @@ class DebiasedQueries:
             vldebias.load_edit(folder))` reuses it.
         sets: the prompt sets that the edit was fitted to, or an empty tuple if unknown.
         strength: the strength of the edit in [0, 1], which may be changed between calls.
-        keep_stated: whether to leave queries unchanged that contain an attribute word.
+        keep_stated: whether to leave queries that contain an attribute word unchanged.
 
     >>> import numpy as np
     >>> import vldebias
@@ -204,7 +205,7 @@ class DebiasedQueries:
             texts: a query, or a list of n queries.
 
         Returns:
-            The vector of one query, or n vectors.
+            One vector for a single query, or n vectors for a list.
 
         Raises:
             InvalidInputError: If `texts` are not strings, or the embedder does not return one
@@ -231,7 +232,7 @@ class DebiasedQueries:
             The edited vectors.
 
         Raises:
-            InvalidInputError: If vectors have a different width or type, or their number differs
+            InvalidInputError: If the vectors have the wrong width or type, or their number differs
                 from the number of texts.
         """
         read = read_vectors(vectors, "vectors")
@@ -272,10 +273,10 @@ class DebiasedQueries:
         return self.host.embedder.documents(_checked_texts(input))
 
     def __getattr__(self, name: str) -> object:
-        """Return an attribute that chroma expects, from your embedder or a default.
+        """Return an attribute that chroma expects, taken from your embedder or from defaults.
 
         A collection stores the name and configuration of its embedding function, so it can be
-        opened with yours or with this wrapper, which does not change documents.
+        opened with your function or with this wrapper, which does not change documents.
         """
         # Ignore other names, because copy and pickle look some up before `host` exists.
         if name in vars(_ChromaDefaults) and not name.startswith("_"):
@@ -313,7 +314,7 @@ class DebiasedQueries:
             )
         if not isinstance(labels, Mapping):
             labels = {self.sets[0].name: labels}
-        # Leave the same queries unchanged as `embed`.
+        # Leave unchanged the queries that `embed` would leave unchanged.
         edit = self.fitted if self.keep_stated else self.fitted.with_provenance(stated_words=())
         if isinstance(vectors, list | tuple):
             vectors = read_vectors(vectors, "vectors").rows
@@ -354,7 +355,7 @@ class DebiasedQueries:
         if not isinstance(self.fitted, Rewording):
             edited = self.fitted(wide, self.strength)
         elif texts is not None:
-            # The edit needs embeddings of other wordings of each prompt.
+            # The edit requires embeddings of alternative wordings of each prompt.
             edited = self.host.reworded(self.fitted, TEXT, wide, texts, self.strength)
         else:
             raise InvalidInputError(
@@ -393,10 +394,10 @@ def _checked_texts(texts: object) -> list[str]:
 
 
 def _read_reference(reference: object, host: EmbeddedTexts) -> object:
-    """Return reference vectors, after checking that they are as wide as text vectors."""
+    """Return reference vectors after checking that their width matches the text vectors' width."""
     features = reference.features if isinstance(reference, Reference) else reference
     if isinstance(features, list | tuple):
-        # A list of 2-d arrays consists of batches.
+        # A list of 2-d arrays is treated as batches.
         if not features or getattr(features[0], "ndim", 1) != 2:
             features = read_vectors(features, "reference").rows
             reference = features

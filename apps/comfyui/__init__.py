@@ -1,10 +1,10 @@
-"""ComfyUI nodes that state a person's attribute evenly over a prompt's pictures."""
+"""ComfyUI nodes that spread attribute values evenly over a prompt's pictures."""
 
 from typing import Any
 
 
 async def comfy_entrypoint() -> Any:
-    """Return the extension to ComfyUI, which calls this function.
+    """Return the extension. ComfyUI calls this function.
 
     The nodes are imported only here, so that the other modules can be imported without ComfyUI.
     """

@@ -1,4 +1,4 @@
-"""Choose one of {red|blue} for each picture.
+"""Choose a branch of alternatives such as {red|blue} for each picture.
 
 ComfyUI's page chooses alternatives before it sends a prompt, once for the entire batch, and treats
 "{gender}" as an alternative with a single choice. The nodes therefore request the original text and

@@ -19,14 +19,14 @@ from .alternatives import choose_alternatives
 
 ATTRIBUTES = ("gender", "age", "race", "fairface-race", "skin-tone")
 MOST_IMAGES = 64
-LARGEST = 2**53 - 1  # the largest exact integer in JavaScript, which widgets use
+LARGEST = 2**53 - 1  # the largest exact integer in JavaScript, in which widgets are written
 # Tolerance for rounded shares, such as three times 33.3 %.
 ROUNDING = 0.005
 SEED_OF_VALUES = 0  # fixed, because a value depends only on the picture's seed
 
 # Fixed prompts with one to four people. They determine the values for all prompts with the same
-# number of people, so that values depend only on a picture's seed. Otherwise, the values of queued
-# runs would not be even if their prompts differ, for example because of wildcards.
+# number of people, so that values depend only on a picture's seed. Otherwise, values would be
+# uneven over queued runs whose prompts differ, for example because of wildcards.
 _PERSONS = (
     "a person",
     "a nurse and a pilot",
@@ -176,7 +176,7 @@ def read_shares(text: str, attribute: str) -> dict[str, float] | None:
     for part in re.split(r"[,;\n]", unicodedata.normalize("NFKC", text)):
         if not part.strip():
             continue
-        # "female: 70 %"
+        # The user may have typed a percent sign, as in "female: 70 %".
         match = _SHARE.fullmatch(part.strip())
         if match is None:
             raise InvalidInputError(

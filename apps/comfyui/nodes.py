@@ -68,7 +68,7 @@ def _prompt_inputs() -> list[Any]:
             control_after_generate=True,
             tooltip=_INDEX,
         ),
-        # Only a socket, to be connected with the text that also goes into the rewriting node.
+        # This input is only a socket, to be connected to the text that the rewriting node receives.
         io.String.Input("original", optional=True, force_input=True, tooltip=_ORIGINAL),
     ]
 
@@ -187,7 +187,7 @@ class SaveBalancedImages(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """Return the inputs of the node, which has no outputs."""
+        """Return the node's inputs. It has no outputs."""
         return io.Schema(
             node_id="BalancedPromptsSave",
             display_name="Save Image (Balanced Prompt)",
@@ -237,8 +237,8 @@ class SaveBalancedImages(io.ComfyNode):
 
 
 class BalancedPromptsExtension(ComfyExtension):
-    """List the nodes of this package."""
+    """List this package's nodes."""
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
-        """Return the classes of the nodes."""
+        """Return the node classes."""
         return [BalancePrompt, EncodeBalancedPrompt, SaveBalancedImages]

@@ -92,7 +92,7 @@ def join_rows(conditionings: Sequence[Conditioning], family: Family) -> Conditio
         InvalidInputError: If the prompts have different options, or lengths that the family does
             not support in one call.
     """
-    # Hooks create one entry for each phase of sampling.
+    # Hooks create one entry per sampling phase.
     if len({len(entries) for entries in conditionings}) > 1:
         raise InvalidInputError(
             f"the prompts were encoded in different numbers of steps; {_INSTEAD}"

@@ -1,4 +1,4 @@
 """Serve `vldebias demo`: generation, search and classification before and after mitigation.
 
-Images without and with a mitigation start from the same noise.
+Images with and without mitigation start from the same noise.
 """

@@ -15,11 +15,11 @@ SEARCH_METHODS = ("difference", "cali", "orth-cali", "default", RERANK)
 
 @dataclass(frozen=True)
 class Found:
-    """Results of one query.
+    """Results for one query.
 
     Attributes:
         rows: rows of the gallery, best first.
-        groups: the group of each of these pictures.
+        groups: the group of each picture in `rows`.
         first: the first `top` rows, which determine the shares.
         shares: share of each group in these rows.
         skew: MaxSkew of these rows.
@@ -41,13 +41,13 @@ class Found:
 
 @dataclass(frozen=True)
 class Answer:
-    """Store the results of one query without and with a method.
+    """Store the results for one query, without and with a method.
 
     Attributes:
         column: name of the label column used for counting.
         why: why the method has no effect, or "" if it has one.
         stated: words in the query that name a value. If there are any, the query is left unchanged.
-        source: source of the pictures and their labels, or "" if it need not be cited.
+        source: source of the pictures and labels, or "" if no citation is needed.
     """
 
     query: str
@@ -64,7 +64,7 @@ class Answer:
         return round(self.after.skew, 2) > round(self.before.skew, 2)
 
     def reason(self) -> str:
-        """Return why both rows are the same, or "" if the method affects the query."""
+        """Return why the method does not change the results, or "" if it affects the query."""
         if self.stated:
             words = " and ".join(f"“{word}”" for word in self.stated)
             return (

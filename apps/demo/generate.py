@@ -36,7 +36,7 @@ MINIATURE_NAMES = {"gender": "gender", "age": "age", "skin tone": "tone"}
 
 @dataclass(frozen=True)
 class Row:
-    """Store one method's images and the judge's answers about them.
+    """Store one method's images and the judge's answers.
 
     `codes` contains the index of each image's value, or -1 if it is unknown. `recognised` states
     for each image whether it shows the subject, or a person if the judge does not know the subject.

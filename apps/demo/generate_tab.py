@@ -1,4 +1,4 @@
-"""Build the tab "Generate", with a prompt and rows of pictures from the same noise."""
+"""Build the "Generate" tab, with a prompt and rows of pictures from the same noise."""
 
 from __future__ import annotations
 

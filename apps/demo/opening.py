@@ -1,4 +1,4 @@
-"""Load the examples that the page opens with, which were saved by `python -m eval.opening`."""
+"""Load the examples shown when the page opens, as saved by `python -m eval.opening`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEARCHED = HERE / "search.json"
 
 
 def saved_result() -> Result:
-    """Return the rows that the tab "Generate" opens with."""
+    """Return the rows shown when the "Generate" tab opens."""
     facts = json.loads(GENERATED.read_text(encoding="utf-8"))
     request = Request(**facts["request"])
     # A single file contains all pictures, joined row by row by `sheet_of`.
@@ -54,7 +54,7 @@ def save_result(result: Result) -> None:
 
 
 def saved_search() -> Answer:
-    """Return the search that the tab "Search" opens with, over the packaged photographs."""
+    """Return the search of the packaged photographs shown when the "Search" tab opens."""
     facts = json.loads(SEARCHED.read_text(encoding="utf-8"))
     before = Found.from_dict(facts.pop("before"))
     after = Found.from_dict(facts.pop("after"))

@@ -57,7 +57,7 @@ def serve_demo(options: Mapping[str, Any], **where: Any) -> None:
 
     def announce(address: str) -> None:
         err.print(f"vldebias demo: {address} (press Ctrl-C to stop)", highlight=False)
-        engine.warm()  # only now, so that the page does not have to wait for the models
+        engine.warm()  # called last, so that the page does not have to wait for the models
 
     serve(
         build_demo(engine),

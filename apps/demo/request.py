@@ -38,7 +38,7 @@ def check_text(text: object, name: str) -> str:
     """
     if not isinstance(text, str):
         raise InvalidInputError(f"{name}: expected a string, got {type(text).__name__}")
-    encodable = text.encode("utf-8", "replace").decode()  # half a surrogate pair cannot be encoded
+    encodable = text.encode("utf-8", "replace").decode()  # a lone surrogate cannot be encoded
     # Use a single line, because prompts become part of messages, Python code and names.
     line = " ".join(_CONTROL.sub(" ", encodable).split())
     if not line:
@@ -53,7 +53,7 @@ def check_text(text: object, name: str) -> str:
 
 
 def check_number(value: object, low: float, high: float, name: str) -> float:
-    """Return a number in [low, high].
+    """Return the value as a number after checking that it is in [low, high].
 
     Raises:
         InvalidInputError: If it is not a number, or is outside the range.
@@ -70,10 +70,10 @@ def check_number(value: object, low: float, high: float, name: str) -> float:
 
 
 def check_choice(value: object, choices: tuple[str, ...], name: str) -> str:
-    """Return one of the choices.
+    """Return the value after checking that it is one of the choices.
 
     Raises:
-        InvalidInputError: If it is not one of them.
+        InvalidInputError: If the value is not one of `choices`.
     """
     if value not in choices:
         raise InvalidInputError(f"{name}: expected one of {', '.join(choices)}, got {value!r:.40}")
@@ -111,7 +111,7 @@ class Request:
         steps: object,
         guidance: object,
     ) -> Request:
-        """Create a request from the values of a form or a client.
+        """Create a request from values sent by a form or a client.
 
         Raises:
             InvalidInputError: If a value is invalid; the message names it.

@@ -1,4 +1,4 @@
-"""Build the tab "Search and classify", with two rows of results and the accuracy of four groups."""
+"""Build the "Search and classify" tab, with two rows of results and four groups' accuracy."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ QUERIES = {
         "A photo of a manager.",
     ),
 }
-"""Maps a gallery to queries to try. A user's own model has the miniature's queries."""
+"""Maps a gallery to queries to try. Users' own models have the miniature's queries."""
 PICTURES = {PHOTOGRAPHS: "photographs", MINIATURE: "cartoons"}
 # Without reference images, the default does not change any search, so a different method is
 # preselected for other galleries.
@@ -87,7 +87,7 @@ class SearchTab:
                 label="Groups",
                 elem_id="groups",
                 min_width=130,
-                # The columns of a user's file are not known before it is read, which happens after
+                # The columns in a user's file are unknown until it is loaded, which happens after
                 # the page is built.
                 allow_custom_value=True,
             )
@@ -220,14 +220,14 @@ def _settings_of(gallery_name: str) -> list[Any]:
 
 
 def _titles(method: str) -> tuple[str, str]:
-    """Return the headings of both rows."""
+    """Return the headings of the two result rows."""
     if method == RERANK:
         return "In the original order", "Re-ranked by the groups that the model predicts"
     return "Without the method", f"With the method “{method}”"
 
 
 def _table(groups: Sequence[Group]) -> str:
-    """Return the accuracy of each group as a table."""
+    """Return a table of each group's accuracy."""
     heads = "".join(f'<th scope="col">{head}</th>' for head in HEADS)
     rows = []
     for group in groups:
@@ -252,7 +252,7 @@ def _row(
     pictures: Sequence[Image.Image | None],
     titles: Sequence[str] = (),
 ) -> str:
-    """Return a row of results, each with its group and its title, if there is one.
+    """Return a row of results, each with its group and, if available, its title.
 
     `titles` contains the titles of all pictures in the gallery, or is empty.
     """

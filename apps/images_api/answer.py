@@ -78,7 +78,8 @@ def joined(
             image_of_row[row] = endpoint.label(image, row, call.prompt)
     rows = sorted(image_of_row)
     received = [answer for answer in answers if answer is not None]
-    # Take the time, size and quality from the first response, since all calls requested the same.
+    # Take the time, size and quality from the first response, since all calls used the same
+    # settings.
     complete = {**received[0], items: [image_of_row[row] for row in rows]}
     counts = [answer.get(endpoint.usage) for answer in received]
     usages = [usage for usage in counts if isinstance(usage, dict)]
@@ -144,5 +145,5 @@ def _encoded_list(images: list[object]) -> list[bytes]:
 
 
 def _json(value: object) -> bytes:
-    # Use ASCII, so that half of a surrogate pair remains an escape sequence, as the server sent it.
+    # Use ASCII, so that a lone surrogate remains an escape sequence, as the server sent it.
     return json.dumps(value, separators=(",", ":")).encode()

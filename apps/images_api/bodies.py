@@ -42,7 +42,7 @@ async def read_fields(request: Request, content: bytes | bytearray) -> Json:
 
 
 async def _form_fields(request: Request, content: bytes | bytearray) -> Json:
-    """Return the fields in a form. Fields with the same name become a list."""
+    """Return the fields in a form, combining fields with the same name in a list."""
 
     async def pieces() -> AsyncGenerator[bytes, None]:
         yield bytes(content)

@@ -50,7 +50,7 @@ class Connections:
 
 
 class BoundedConnection(H11Protocol):
-    """HTTP on one connection of a server with a limited number of connections."""
+    """HTTP protocol for one of a server's limited number of connections."""
 
     def __init__(self, open_connections: Connections, **arguments: Any) -> None:
         super().__init__(**arguments)

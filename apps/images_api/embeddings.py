@@ -62,7 +62,7 @@ class QueryEdits:
         return model in self._queries_of_model
 
     def check(self, model: str, answer: bytes | bytearray) -> None:
-        """Check that a model embeds some strings exactly like the edit's model.
+        """Check that a model embeds the strings in `CHECKED` like the edit's model.
 
         Args:
             model: The service's name for the model.

@@ -356,7 +356,7 @@ def _number(fields: Json, name: str, limit: int, streams: bool) -> int:
     if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= limit:
         message = f"{name}: expected a whole number from 1 to {limit}"
         raise RefusedError(400, message, param=name)
-    # If there were several calls, clients could not tell which image an event belongs to.
+    # With several calls, clients could not tell to which image an event belongs.
     if streams and n > 1:
         message = "stream: several images cannot be streamed; request one image, or do not stream"
         raise RefusedError(400, message, param="stream", code="unsupported_value")
@@ -413,7 +413,7 @@ def _is_text(part: Json, kind: str | None) -> bool:
 def _with_texts(
     content: str | list[Json], kind: str | None, texts: Sequence[str]
 ) -> str | list[Json]:
-    """Return the content of a message with its texts replaced."""
+    """Return a message's content with its texts replaced."""
     if isinstance(content, str):
         return texts[0]
     remaining = iter(texts)

@@ -1,4 +1,4 @@
-"""Implement LiteLLM's Generic Guardrail API, which its gateway uses to have requests changed."""
+"""Implement LiteLLM's Generic Guardrail API, which lets its gateway have requests changed."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class IncompleteBodies:
         self._incomplete: dict[_Incomplete, None] = {}  # oldest first
 
     async def read(self, body: ClientBody, limit: int, until: float) -> bytearray:
-        """Return a body, or its beginning if it is longer than the limit.
+        """Return a body, or only its beginning if it exceeds the limit.
 
         Args:
             body: The body.

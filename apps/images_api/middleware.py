@@ -18,7 +18,7 @@ log = logging.getLogger("vldebias.serving")
 
 
 def json_response(content: object, status: int = 200) -> Response:
-    """Return a JSON response in ASCII, so that half of a surrogate pair remains escaped.
+    """Return a JSON response in ASCII, so that a lone surrogate remains escaped.
 
     Args:
         content: A JSON value.
@@ -33,7 +33,7 @@ def refusal_response(refusal: RefusedError) -> Response:
     response = json_response(refusal.content, refusal.status)
     response.headers[NOTE] = f"refused ({refusal.code})"
     if refusal.status == 503:
-        # API clients wait for this number of seconds before they try again.
+        # API clients wait this number of seconds before trying again.
         response.headers["retry-after"] = "1"
     return response
 

@@ -1,4 +1,4 @@
-"""Describe image requests and the calls that are made for their balanced prompts."""
+"""Describe image requests and the upstream calls for their balanced prompts."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def balanced(
     prompts = [order.prompt] * order.n
     originals = None if order.original is None else [order.original] * order.n
     if index is None and follow_seed and order.seed is not None:
-        # Balance all images together, so that values are even whatever the seed is.
+        # Balance all images together, so that values are even for any seed.
         seeds = [order.seed + row for row in range(order.n)]
         return balancer.at(prompts, seeds, originals)
     if index is None:

@@ -72,7 +72,7 @@ class HeldResponse(Response):
         self.held = held
         self.seconds = seconds
         self.raw_headers = _noted(headers, note)
-        # Responses with one of these statuses do not have a body.
+        # Responses with these statuses do not have a body.
         if status not in (204, 304):
             length = sum(map(len, pieces))
             self.raw_headers.append((b"content-length", b"%d" % length))

@@ -235,7 +235,7 @@ class Service:
                 return await self._generate(exchange, endpoint, order, balancer)
         finally:
             self.running -= 1
-        # Nothing is balanced. If the request is invalid, the server will report it.
+        # Forward the request without balancing. If it is invalid, the server reports the error.
         note = _unchanged(order) if order else _not_balanced(exchange.path)
         return await self.pass_on(exchange, exchange.path, note, content)
 
@@ -554,7 +554,7 @@ class Service:
         return self._held_response(reply, [reply.content], "not edited (failed)", held)
 
     async def guard(self, exchange: Exchange, balancer: Balancer) -> Response:
-        """Handle a call of LiteLLM's Generic Guardrail API, and return the balanced texts.
+        """Handle a call to LiteLLM's Generic Guardrail API, and return the balanced texts.
 
         Args:
             exchange: The request.

@@ -1,4 +1,4 @@
-"""Let people label generated images, blinded and shuffled (`vldebias label`).
+"""Let people label generated images blind and in shuffled order (`vldebias label`).
 
 Sections 7.6.3 and A.4.3 of the thesis describe such a study.
 """
@@ -31,7 +31,7 @@ def open_study(
     Args:
         folder: the image folder.
         attributes: attributes to ask about.
-        choices: values of the attributes, see `questions_of`.
+        choices: attribute values, see `questions_of`.
         file: file for the answers. Default: answers.jsonl in the image folder.
         annotators: names of the people who may take part. If empty, anyone may.
         most: maximum number of questions per annotator. If None, ask about every image.

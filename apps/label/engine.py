@@ -85,8 +85,8 @@ class Labelling:
         seed: seed for the order of the images.
 
     Raises:
-        InvalidInputError: If an annotator's name is invalid, the log cannot be read, or one of its
-            answers is not among the choices.
+        InvalidInputError: If an annotator's name is invalid, the log cannot be read, or an answer
+            in it is not among the choices.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Labelling:
         self.seed = seed
         self.annotators = tuple(dict.fromkeys(annotator_name(name) for name in annotators))
         self._lock = threading.Lock()
-        # The order is needed on every click, so cache it.
+        # Cache the order, which is needed on every click.
         self._order = lru_cache(maxsize=256)(self._shuffled)
         self._answer_of_key: dict[tuple[str, str, str], str] = {}
         self._seconds: dict[str, list[float]] = defaultdict(list)
@@ -177,7 +177,7 @@ class Labelling:
         ):
             return place  # the same key was pressed twice
         attributes = [question.attribute]
-        if value == NO_PERSON:  # answers all questions about the image
+        if value == NO_PERSON:  # this choice answers all questions about the image
             attributes = [question.attribute for question in self.questions]
         seconds = min(max(time.monotonic() - place.since, 0.0), SLOW)
         weight = self.folder.weights.get(record.path)
@@ -327,7 +327,7 @@ class Labelling:
         answer = answers[self.questions.index(question)]
         if answer is None:
             return True
-        # If one answer is "no person" and another is "female", one of them must be wrong.
+        # If one answer is "no person" and another is "female", at least one must be wrong.
         values = set(answers) - {None, NO_PERSON}
         return answer == NO_PERSON and bool(values)
 

@@ -170,7 +170,7 @@ class Page:
         return [self.place, self.shown, *screens, *texts, self.back, self.forward, *self.choices]
 
     def _ask_name(self, remark: str) -> list[object]:
-        """Return the first screen, with a message."""
+        """Return the first screen, which asks for a name, with a message."""
         screens = [gr.update(visible=visible) for visible in (True, False, False, False)]
         texts = [HTML.said(remark), "", "", "", "", ""]
         return [

@@ -27,7 +27,7 @@ from vldebias.utils.schema import Strict
 from .study import ImageFolder, Question
 
 ENDING = ".sample.json"
-LEAST = 2  # minimum number of labels per stratum, if it has enough images
+LEAST = 2  # minimum number of labels per stratum with enough images
 ERROR = 0.05  # minimum assumed error rate of a judge
 
 
@@ -38,7 +38,7 @@ class LabelSample(Strict):
         attribute: the attribute whose answers determine the strata.
         judge: name of the judge.
         strata: the images in each stratum, in random order.
-        turns: the order of labelling all images, as the stratum of each next image.
+        turns: the stratum from which each successive image is labelled, for all images.
         labels: number of sampled images.
     """
 

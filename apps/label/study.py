@@ -22,7 +22,7 @@ from vldebias.prompts import list_prompts, load_prompts
 from vldebias.utils.pictures import ENDINGS
 
 LARGEST = 1024  # maximum length of the longer side in pixels
-# The keys for the choices; letters are rarely needed.
+# Keys for the choices. Letters are used only if there are more than nine choices.
 KEYS = "123456789abcdefghijk"
 LONGEST_NAME = 40
 
@@ -175,7 +175,7 @@ def _can_be_named(path: str) -> bool:
 def _recorded(paths: Sequence[str], name: str) -> Iterable[PlannedImage]:
     """Yield image records that are derived from file paths.
 
-    The first folder is the variant, the remaining folders are the prompt, and the file is the seed.
+    The first folder names the variant, the remaining folders the prompt, and the file the seed.
     This way, "before/1.png" and "after/1.png" are compared with each other, and a flat folder has a
     single variant.
     """
@@ -273,7 +273,7 @@ def _values(attribute: str, choices: str, prompt_set: str | None) -> tuple[str, 
     if choices and choices not in packaged:
         return tuple(value.strip() for value in choices.split(","))
     names = [choices, attribute]
-    # Images from the prompt set "professions-gender" show a gender.
+    # The attribute of images from the prompt set "professions-gender" is gender.
     if prompt_set is not None and prompt_set.endswith(attribute):
         names.append(prompt_set)
     for name in names:

@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 
 
 class AuditFlags(HostFlags, total=False):
-    """Flags of `vldebias audit` that select the source of embeddings and configure `--measure`."""
+    """`vldebias audit` flags that select the source of embeddings and configure `--measure`."""
 
     judge: str
     steps: int
 
 
 class DiagnoseFlags(TypedDict, total=False):
-    """Flags of `vldebias diagnose` that are passed to `Options`."""
+    """`vldebias diagnose` flags that are passed to `Options`."""
 
     model: str
     pretrained: str
@@ -56,7 +56,7 @@ class DiagnoseFlags(TypedDict, total=False):
     device: str
 
 
-# Options of `vldebias audit`.
+# `vldebias audit` options.
 PromptsFile = Annotated[
     Path | None, typer.Argument(exists=True, help="Prompts, one per line.", metavar="FILE")
 ]
@@ -242,7 +242,7 @@ def _loaded(flags: AuditFlags) -> Loaded:
 def _check_source(
     flags: HostFlags, texts: Path | None, measure: int | None, calibration: str | None
 ) -> None:
-    """Check that exactly one source of embeddings is set, and a pipeline if images are judged."""
+    """Check that exactly one embedding source is set, which is a pipeline if images are judged."""
     sources = [texts is not None, "model" in flags, "pipeline" in flags]
     if sum(sources) != 1:
         raise InvalidInputError(
@@ -483,7 +483,7 @@ def _write_wrong_labels(
     """Write the labels, least credible first, and a page with their images, if available.
 
     Returns:
-        The paths of the files, by the name under which they are printed.
+        The file paths, by the name under which each is printed.
     """
     from vldebias.data.suspects import Suspects
     from vldebias.study.diagnosis import wrong_labels

@@ -145,7 +145,7 @@ def _print(
     *,
     as_json: bool,
 ) -> None:
-    """Print all rows at once, so that an interrupted run does not print some of them."""
+    """Print all rows at once, so that an interrupted run does not print only some of them."""
     if as_json:
         keys = ("prompt", "value", "reason", "original")
         records = [dict(zip(keys, row, strict=True)) for row in rows]

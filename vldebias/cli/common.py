@@ -36,7 +36,7 @@ STYLES = {"better": "bold green", "worse": "bold red", "too few to tell": "bold 
 class LateConsole:
     """Proxy for a rich console that is created on first use.
 
-    Importing rich takes a tenth of a second, which is not needed to report argument errors.
+    Importing rich takes 0.1 seconds, and it is not needed to report argument errors.
     """
 
     def __init__(self, *, stderr: bool = False) -> None:
@@ -51,7 +51,7 @@ class LateConsole:
 
     @property
     def is_created(self) -> bool:
-        """Return whether the console was used before."""
+        """Return whether the console has been used."""
         return "console" in self.__dict__
 
     def __getattr__(self, name: str) -> Any:
@@ -344,7 +344,7 @@ def _cell(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, float):
-        # Of the seven significant digits of float32, about six are reliable.
+        # About six of float32's seven significant digits are reliable.
         return f"{value:.6g}"
     return " ".join(str(value).split())
 

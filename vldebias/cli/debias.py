@@ -129,7 +129,7 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
         return
     host = resolve(loaded.host, tokenizer=loaded.tokenizer)
     if saved is None:
-        # Pass the labels too, which are ignored by methods that do not need any.
+        # Pass the labels, too. Methods that do not need labels ignore them.
         fitted_on = None if images is None else Reference(images.features, labels=images.labels)
         saved = fit_projections(host, prompts, method=method, lam=lam, reference=fitted_on)
     edits, host = _edits_of_roles(saved, host)
@@ -232,7 +232,7 @@ def _report(
     """Save an edit if requested, and return its effect on the model's embeddings.
 
     Args:
-        host: the host of the edit.
+        host: the host to which the edit applies.
         role: role of the edited tensor.
         edit: the fitted edit.
         sets: prompt sets to report on.

@@ -321,7 +321,7 @@ def shares(  # noqa: PLR0913  (each is an option of the command)
 
 
 def _check_kind_of_columns(columns: Mapping[str, str], *, is_impact: bool) -> None:
-    """Check that the column options match the kind of table, which lists images or applicants.
+    """Check that the column options match the table, which lists either images or applicants.
 
     Raises:
         InvalidInputError: If a column is missing, or belongs to the other kind of table.

@@ -128,7 +128,7 @@ def flags_of_fields(
     Args:
         groups: settings models by panel title.
         only: names of the fields to include, in this order.
-        names: flag names by field name, for flags with a different name than their field.
+        names: flag names by field name, for flags whose name differs from their field's.
     """
     for panel, group in groups.items():
         # Within each panel, keep the order of `only`.

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from vldebias.study.side_by_side import Picture, Request, SideBySide
 
 MINIATURE = "miniature"
-IMAGES = 8  # default number per row
+IMAGES = 8  # default number of images per row
 GRID = "grid.png"
 FACTS = "generate.json"
 COLUMNS = ("method", "pictures", "asked for", "seen", "prompt")
 
 
 class GenerateFlags(TypedDict, total=False):
-    """Flags of `vldebias generate` that are shared with other commands."""
+    """`vldebias generate` flags that are shared with other commands."""
 
     pipeline: str
     images: int
@@ -142,7 +142,7 @@ def _generate(
 
     Raises:
         InvalidInputError: If `side_by_side` rejects the arguments.
-        StorageError: If the disk is full. Images that were finished are kept.
+        StorageError: If the disk is full. Finished images are kept.
     """
     from vldebias.hosts.loading import load_host
     from vldebias.study.side_by_side import side_by_side

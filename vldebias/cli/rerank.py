@@ -222,7 +222,7 @@ def _read(
 
 
 def _checked(rows: Sequence[LocatedRow], column: str | None) -> dict[int, str] | None:
-    """Return the true groups of checked results by row number, or None if there is no column."""
+    """Return the true groups of checked results by row number, or None if no column was given."""
     if column is None:
         return None
     groups = {}

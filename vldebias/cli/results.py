@@ -62,7 +62,7 @@ def report(
 
     if not verify:
         if page is None:
-            # Results that were copied do not have a manifest, so name the page after the file.
+            # Copied results do not have a manifest, so name the page after the file.
             is_of_run = path.with_name(manifest.MANIFEST).is_file()
             page = path.with_name(manifest.PAGE) if is_of_run else path.with_suffix(".html")
         written = render(Result.read(path), page, run_folder=path.parent)
@@ -334,7 +334,7 @@ def _list_data(*, as_json: bool) -> None:
 
 
 class PaperFlags(TypedDict, total=False):
-    """Flags of `vldebias eval paper` that are shared with other commands."""
+    """`vldebias eval paper` flags that are shared with other commands."""
 
     pipeline: str
     device: str

@@ -20,7 +20,7 @@ ADDRESS = "Address"
 
 
 class ServeFlags(TypedDict, total=False):
-    """Flags of `vldebias serve` that belong to a help panel or have the service's own default."""
+    """`vldebias serve` flags that belong to a help panel or have the service's own default."""
 
     follow_seeds: bool
     image_models: list[str]

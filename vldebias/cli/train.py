@@ -158,7 +158,7 @@ def train(  # noqa: PLR0913  (each is an option of the command)
     """
     values: dict[str, Any] = {}
     for name, value in parse_pairs(assignments or (), "--set", "ema=0.999").items():
-        # The names of settings contain underscores, but also accept hyphens, as in flags.
+        # Setting names contain underscores, but hyphens are also accepted, as in flags.
         values[name.replace("-", "_")] = value
     # Flags override --set.
     values |= flags
@@ -331,7 +331,7 @@ def _print(outcome: dict[str, Any], folder: Path) -> None:
 def _print_scores(outcome: dict[str, Any], conclusions: list[Conclusion]) -> None:
     """Print each held-out score at each stage, with its change, interval and verdict.
 
-    The cell of a score that was not measured at a stage is empty.
+    Cells for scores that were not measured at a stage are empty.
     """
     from vldebias.report.table import form_of_figures, moved
     from vldebias.training.changes import TITLES

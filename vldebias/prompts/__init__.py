@@ -15,14 +15,15 @@ if TYPE_CHECKING:
         make_prompt_set,
     )
 
-# Imported on first use, since checking a set does not require the English dictionary.
+# These names are imported on first use, since checking a set does not require the English
+# dictionary.
 _NAMES_OF_HOME = {
     "vldebias.prompts.attribute": ("can_balance",),
     "vldebias.prompts.prompt_set": (
         *("PromptSet", "StatedWords", "fill", "list_prompts", "load_prompts"),
         "make_prompt_set",
     ),
-    # Names of `vldebias.wording` that are also available here, next to the prompt sets.
+    # Names from `vldebias.wording` that are also available from this package.
     "vldebias.wording.balance": ("BalancedPrompts", "Balancer", "balance_prompts"),
 }
 __all__ = [

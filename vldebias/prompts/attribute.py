@@ -1,4 +1,4 @@
-"""Represent the attribute to balance, with the words and shares of its values."""
+"""Represent the attribute to balance, with its values' words and shares."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Attribute:
 
     Args:
         prompt_set: the prompt set.
-        shares: the share of the images for each value. Values of other sets are ignored. If no
-            value of this set is included, all shares are equal.
+        shares: the share of the images for each value. Values from other sets are ignored. If no
+            value in this set is included, all shares are equal.
         groups: how groups of people are treated, one of `GROUPS`.
 
     Attributes:
@@ -52,10 +52,10 @@ class Attribute:
         shares: the share of the images for each value.
         kind: "gender", "age", "skin", "origin" (race) or "size", or "" for any other attribute.
         gender: whether the adjectives express a gender.
-        rank: the position of its adjectives in the English order of adjectives.
+        rank: the position of its adjectives in English adjective order.
         stated: a matcher for the words that state a value in English text.
-        slots: the pattern of its placeholders, such as {gender}.
-        names: the names of its variables and wildcards, such as "gender" or "sex".
+        slots: a pattern that matches its placeholders, such as {gender}.
+        names: its names for variables and wildcards, such as "gender" or "sex".
         groups: how groups of people are treated, one of `GROUPS`.
 
     Raises:
@@ -69,7 +69,7 @@ class Attribute:
         self.words = words_of_values(prompt_set)
         self.has_phrases = bool(prompt_set.phrase)
         self.shares = {value: 1 / len(self.words) for value in self.words}
-        # If all shares are for values of other sets, this set keeps equal shares.
+        # If all shares are for values in other sets, this set keeps equal shares.
         if set(shares).intersection(self.words):
             self.shares = {value: float(shares.get(value, 0)) for value in self.words}
         is_valid = all(0 <= share <= 1 for share in self.shares.values())
@@ -84,7 +84,7 @@ class Attribute:
         self.rank = rank_of_set(self.kind, last_words)
         self.stated = StatedWords(_stated_words(prompt_set))
         # Match {gender}, {Gender} and { gender }, but not "${gender}" and "{{gender}}", which are
-        # variables of other tools.
+        # variables in other tools.
         slots = {_SLOTS.get(self.kind, ""), "attribute", prompt_set.name.replace("-", "_")} - {""}
         name = "|".join(map(re.escape, sorted(slots)))
         self.slots = re.compile(rf"(?<![{{$])\{{\s*(?:{name})\s*\}}(?!\}})", re.IGNORECASE)
@@ -123,7 +123,7 @@ def can_balance(prompts: PromptSet) -> bool:
 def _declared(prompts: PromptSet) -> dict[str, str]:
     """Return adjectives by value, if one of the set's templates contains "{attribute} {concept}".
 
-    The result is empty if some value only has phrases, or if a concept is not a person.
+    The result is empty if any value has only phrases, or if a concept is not a person.
     """
     recipe = vars(prompts).get("recipe")
     templates = () if recipe is None else recipe.templates

@@ -1,4 +1,4 @@
-"""Load and create prompt sets, and find the words by which text states an attribute."""
+"""Load and create prompt sets, and find the words that text uses to state an attribute."""
 
 import hashlib
 import json
@@ -39,7 +39,8 @@ _LISTS = (
     "stated_words",
 )
 _PROSE = {"description", "source", "limits", "note", "templates"}
-# A word is a sequence of letters and digits. In Han and kana, every character is a word.
+# A word is a sequence of letters and digits. In Han and kana text, every character counts as a
+# word.
 _WORD = re.compile(
     r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W_\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+"
 )
@@ -166,7 +167,7 @@ def _pairs_of(groups: Iterable[Sequence[str]]) -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True)
 class PromptSet:
-    """Prompts about an attribute on which the predictions should not depend.
+    """Prompts about an attribute that should not affect predictions.
 
     Attributes:
         name: the stem of its YAML file, or the name passed to `make_prompt_set`.
@@ -180,7 +181,7 @@ class PromptSet:
         held_out_class_names: the names of these classes.
         attributes: the words for each value of the attribute.
         templates: the templates for `groups`, or empty if the groups were listed explicitly.
-        stated_words: the words and phrases by which a prompt states the attribute (see
+        stated_words: the words and phrases a prompt uses to state the attribute (see
             `StatedWords`).
         adjectives: the adjective before a noun for each value ("blind"). If empty, the adjectives
             in `attributes` are used.
@@ -337,8 +338,8 @@ class PromptSet:
         Texts that name no value or several values are left out.
 
         Args:
-            texts: texts to choose from. If None, the spurious prompts if they cover every value,
-                otherwise the groups.
+            texts: texts to choose from. If None, the spurious prompts are used if they cover every
+                value, and the groups otherwise.
 
         Raises:
             InvalidInputError: If `texts` is None and `names_values` is False.
@@ -437,7 +438,7 @@ class _Concepts(BaseModel, extra="forbid"):
 
 
 class _Stated(BaseModel, extra="forbid"):
-    """Stated words, of which those in `before_person` only count before a noun for people."""
+    """Stated words. Those in `before_person` count only before a noun for people."""
 
     like: _Text = ""
     words: _Texts = ()
@@ -445,7 +446,7 @@ class _Stated(BaseModel, extra="forbid"):
 
 
 def _mapping(key: str) -> BeforeValidator:
-    """Return a validator that also accepts a list, as a mapping with only this key."""
+    """Return a validator that converts a list to a mapping with only this key."""
 
     def as_mapping(content: object) -> object:
         return content if isinstance(content, dict) else {key: content}
@@ -454,7 +455,7 @@ def _mapping(key: str) -> BeforeValidator:
 
 
 class Recipe(BaseModel, extra="forbid"):
-    """Schema of the prompt set files, whose keys are described in prompts/README.md."""
+    """Schema for prompt set files, whose keys are described in prompts/README.md."""
 
     description: _Text = ""
     source: _Text = ""
@@ -487,7 +488,7 @@ def _build(content: Mapping[str, object], name: str) -> PromptSet:
         trained += like.class_names
         held_out += like.held_out_class_names
     _check_recipe(recipe, trained, held_out)
-    # Fill the slot of a spurious prompt with each word of the attribute.
+    # Fill each spurious prompt's slot with each of the attribute's words.
     words = list(chain(*recipe.attribute.values()))
     spurious: list[str] = []
     for template in recipe.spurious:
@@ -530,7 +531,7 @@ def _build(content: Mapping[str, object], name: str) -> PromptSet:
 
 
 def _check_recipe(recipe: Recipe, trained: Sequence[str], held_out: Sequence[str]) -> None:
-    """Raise ValueError unless a recipe defines its pairs, and not too many of them."""
+    """Raise ValueError if a recipe does not define its pairs, or defines too many."""
     # Pairs come from templates, from groups or from parts.
     keys = recipe.model_fields_set & {"templates", "concepts", "groups", "parts"}
     is_known = keys in ({"templates", "concepts"}, {"groups"}, {"parts"})
@@ -598,7 +599,7 @@ def _filled_groups(recipe: Recipe, concepts: Sequence[str]) -> tuple[tuple[str, 
 
 
 def _joined(first: Iterable[T], rest: Iterable[Iterable[T]]) -> tuple[T, ...]:
-    """Return all distinct entries, in order."""
+    """Return the distinct entries of all arguments, in order."""
     return tuple(dict.fromkeys(chain(first, *rest)))
 
 
@@ -686,12 +687,12 @@ def make_prompt_set(  # noqa: PLR0913 - the keys of a recipe
         name: the name of the set.
         attribute: the same number of words for each value, such as {"male": ["male", "man"],
             "female": ["female", "woman"]}.
-        concepts: the concepts of the pairs, such as ["doctor", "nurse"].
+        concepts: the concepts in the pairs, such as ["doctor", "nurse"].
         templates: the templates with {attribute} and {concept}. "a" becomes "an" if needed.
-        spurious: templates about only the attribute, with {attribute}; may be empty.
-        test_concepts: the concepts of the held-out groups.
+        spurious: templates that mention only the attribute, with {attribute}; may be empty.
+        test_concepts: the concepts in the held-out groups.
         class_template: the prompt without the attribute, with {concept}.
-        stated_words: the words by which a prompt states the attribute. If empty, the words in
+        stated_words: the words a prompt uses to state the attribute. If empty, the words in
             `attribute` are used.
         adjectives: adjectives for balanced prompts by value, such as {"blind": "blind"}. If None,
             the known adjectives in `attribute` are used.

@@ -89,7 +89,7 @@ def storage_errors(path: str | Path) -> Iterator[None]:
 
 
 def _storage_code(error: BaseException | None) -> int | None:
-    """Return the operating system's code if an error is about storage, None otherwise."""
+    """Return the operating system's code for a storage error, or None for other errors."""
     while error is not None:
         code = getattr(error, "errno", None)
         match = re.search(r"(?:\(os error|Os \{ code:) (\d+)", str(error))
@@ -116,7 +116,7 @@ def write_atomically(path: str | Path, content: str | bytes | Callable[[Path], o
 
     Raises:
         StorageError: If no space is left, the file is too large, or the file system is read-only.
-        OSError: If the file cannot be written for another reason.
+        OSError: If the file cannot be written for a different reason.
     """
     path = Path(path)
     with storage_errors(path):
@@ -136,7 +136,7 @@ def write_atomically(path: str | Path, content: str | bytes | Callable[[Path], o
             partial.chmod(mode & 0o777)  # in case a library replaced the file
             sync(partial)
             os.replace(partial, path)
-        # Sync the folder as well, because a power loss could otherwise undo the rename.
+        # Sync the folder, too, because a power loss could otherwise undo the rename.
         sync(path.parent)
     return path
 
@@ -158,7 +158,7 @@ def _write_by(write: Callable[[Path], object], partial: Path) -> None:
 def _temporary_file(path: Path) -> Iterator[Path]:
     """Create a file next to `path`, and remove it at the end unless it was moved.
 
-    It is locked, so that other processes do not mistake it for a leftover of a killed process.
+    It is locked, so that other processes do not mistake it for a killed process's leftover.
     """
     partial = path.with_name(f".{path.name[:200]}.{secrets.token_hex(6)}.partial")
     with contextlib.ExitStack() as stack:
@@ -259,7 +259,7 @@ def digest(path: str | Path) -> str:
 
 
 def add_tensors(state: hashlib._Hash, tensors: Iterable[tuple[str, Tensor]]) -> None:
-    """Update a hash with the names, types, shapes and contents of tensors, without copying.
+    """Update a hash with tensor names, types, shapes and contents, without copying.
 
     Args:
         state: a hashlib object.
@@ -321,7 +321,7 @@ def only_writer(folder: str | Path, report: Callable[[str], object] = warn) -> I
                 f"{folder}: cannot be locked ({error}); do not start another run in this folder"
                 " until this one has finished"
             )
-        # Write only after locking, because the file may contain the name of another writer.
+        # Write only after locking, because the file may contain a different writer's name.
         with storage_errors(path):
             file.truncate(0)
             file.write(f"{writer}\n".encode())
@@ -468,7 +468,7 @@ def explain(error: ValidationError, place: str = "", known: Iterable[str] = ()) 
         expected += f"; {did_you_mean(problem['loc'][-1], known, 'remove it')}"
     if not where:
         return expected
-    if isinstance(problem["input"], Mapping):  # too long to repeat
+    if isinstance(problem["input"], Mapping):  # the input is too long to show
         return f"{where}: {expected}"
     return f"{where}: {expected}; got {shortened(repr(problem['input']), 80)}"
 
@@ -477,7 +477,7 @@ def versions() -> dict[str, str]:
     """Return the versions of the packages that affect results, by package name."""
     version_of_package = {"python": platform.python_version()}
     for name in ("vldebias", "torch", "open_clip_torch", "transformers", "diffusers", "numpy"):
-        with contextlib.suppress(PackageNotFoundError):  # or a checkout that is not installed
+        with contextlib.suppress(PackageNotFoundError):  # not installed, or only a checkout
             version_of_package[name] = version(name)
     return version_of_package
 

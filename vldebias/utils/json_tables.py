@@ -26,7 +26,7 @@ def flat(row: Mapping[str, JSON], source: str) -> Row:
 
     Args:
         row: a JSON object.
-        source: the location of the row, which is named in messages.
+        source: the row's location, which is named in messages.
 
     Raises:
         InvalidInputError: If two values have the same dotted name.
@@ -60,7 +60,7 @@ def flat_rows(rows: Sequence[Mapping[str, JSON]], source: str) -> list[Row]:
         source: the file named in messages.
 
     Raises:
-        InvalidInputError: If two values of a row have the same dotted name.
+        InvalidInputError: If two values in a row have the same dotted name.
     """
     return [flat(row, f"{source}: row {number}") for number, row in enumerate(rows, start=1)]
 
@@ -117,7 +117,7 @@ def _opened(cell: JSON) -> JSON:
 
 
 def column_around(names: Sequence[str], name: str) -> str | None:
-    """Return the column that may contain a dotted name, or None if there is none.
+    """Return the column whose cells may contain a dotted name, or None if there is none.
 
     Args:
         names: the table columns.

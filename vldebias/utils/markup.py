@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 SHOWN = 20  # maximum number of rows in a table; additional rows are only counted
-# Control characters except line breaks and tabs, and lone surrogates, which have no bytes in UTF-8.
+# Control characters except line breaks and tabs, and lone surrogates, which UTF-8 cannot encode.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 

@@ -38,7 +38,7 @@ def packaged_set(name: str) -> Path:
 
 
 def architectures() -> list[str]:
-    """Return the names of open_clip's architectures, or an empty list if it is not installed.
+    """Return open_clip's architecture names, or an empty list if it is not installed.
 
     If open_clip has already been imported, architectures registered by the program are included.
     Otherwise, its files are read without importing it.
@@ -81,7 +81,7 @@ def check_architecture(name: str) -> None:
 
 
 def check_name_without_weights(name: str) -> None:
-    """Raise an error for an open_clip architecture without weights, even if it is misspelt.
+    """Raise an error if a name without weights is an open_clip architecture, even if misspelt.
 
     Raises:
         InvalidInputError: If the name resembles "ViT-B-32" or "ViT-B32". Other names are accepted,

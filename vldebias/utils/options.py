@@ -1,4 +1,4 @@
-"""Define a suite's inputs, which are also the `vldebias eval` flags."""
+"""Define a suite's inputs, which also define the `vldebias eval` flags."""
 
 from __future__ import annotations
 

@@ -103,9 +103,9 @@ def decode(source: Path | bytes, *, draft: int | None = None) -> Image:
 
 
 def _in_rgb(image: Image) -> Image:
-    """Convert a loaded image to RGB, without copying if it already is RGB."""
+    """Convert a loaded image to RGB, without copying it if it is already in RGB."""
     Images = need("PIL.Image")
-    if image.mode.startswith(("F", "I")):  # Pillow would clip these to white
+    if image.mode.startswith(("F", "I")):  # Pillow would clip pixels in these modes to white
         raise OSError(f"got mode {image.mode}, expected 8 bits per channel; convert the file")
     if image.mode in ("RGBA", "RGBa", "LA", "La", "PA") or "transparency" in image.info:
         image = image.convert("RGBA")
@@ -200,7 +200,7 @@ def with_record(png: bytes, facts: Mapping[str, JSON]) -> bytes:
     kept = [
         (kind, data) for kind, data in chunks if kind != b"iTXt" or not data.startswith(keyword)
     ]
-    # The zeros mean: not compressed, no language, no translated keyword.
+    # The zeros mean that the text is not compressed and has no language or translated keyword.
     text = json.dumps(facts).encode()
     kept.insert(1, (b"iTXt", keyword + b"\0\0\0\0" + text))
     parts = [_SIGNATURE]

@@ -30,7 +30,8 @@ class Progress(progress.Progress):
             progress.TimeRemainingColumn(),
         ]
         if console is None:
-            # Bars in notebooks need ipywidgets. Without it, print a line per minute instead.
+            # Bars in notebooks require ipywidgets. If it is not installed, print a line per minute
+            # instead.
             jupyter = None if find_spec("ipywidgets") else False
             console = Console(stderr=True, force_jupyter=jupyter)
         super().__init__(

@@ -22,7 +22,7 @@ def imported(path: str) -> object:
     home, _, attribute = path.partition(":")
     try:
         return getattr(import_module(home), attribute, None)
-    except ValueError:  # an empty name
+    except ValueError:  # the name is empty
         return None
     except ModuleNotFoundError as error:
         # If the module exists but one of its dependencies is missing, raise that error.
@@ -38,7 +38,7 @@ class Registry(Mapping[str, T]):
     listed.
 
     Args:
-        kind: the noun for an object in messages, such as "method".
+        kind: what messages call an object, such as "method".
         group: the entry point group, such as "vldebias.methods".
         base: the class of the objects, which must have a `name`. An entry point may name a
             subclass, which is then instantiated. To register classes instead, pass a function that
@@ -88,7 +88,7 @@ class Registry(Mapping[str, T]):
         return registered
 
     def _name_of(self, new: object) -> str:
-        """Return the name of an object or class, or raise an error if it is of the wrong kind."""
+        """Return an object's or class's name, or raise an error if it is of the wrong kind."""
         base = self._base
         if isinstance(base, type):
             if not isinstance(new, base):
@@ -157,7 +157,8 @@ class Registry(Mapping[str, T]):
         if not self._searched:
             from importlib.metadata import entry_points
 
-            # Set before the loop, because an entry point may look up names while it is imported.
+            # Set this before the loop, because an entry point may look up names while it is
+            # imported.
             self._searched = True
             for point in entry_points(group=self.group):
                 try:

@@ -62,7 +62,7 @@ class Strict(BaseModel):
         if not isinstance(fields, Mapping):
             return fields  # pydantic raises an error
         known = list(cls.model_fields)
-        # pydantic would raise an error as well, but without suggesting a key.
+        # pydantic would also raise an error, but without suggesting a key.
         unknown = [key for key in fields if key not in known]
         if unknown:
             raise ValueError(
@@ -109,7 +109,7 @@ def named_by(base: type[BaseModel], key: str) -> Callable[[object], str]:
     """Return a function that returns a model class's name, for a registry.
 
     Args:
-        base: the model that all classes derive from.
+        base: the model from which all classes derive.
         key: the field whose default is the name.
     """
 

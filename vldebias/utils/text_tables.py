@@ -33,7 +33,7 @@ _OTHER_ENCODINGS = [
     *("cp1251", "cp1253", "cp1255", "cp1256", "koi8_r"),
     *("gb18030", "big5", "cp932", "euc_jp", "cp949"),
 ]
-# Extensions of files that users may pass instead of a list or table.
+# Extensions of files in other formats that users may pass instead of a list or table.
 OTHER_FORMS = {
     **dict.fromkeys((".yaml", ".yml"), "YAML"),
     **dict.fromkeys((".md", ".markdown"), "Markdown"),
@@ -42,7 +42,7 @@ OTHER_FORMS = {
     **dict.fromkeys((".html", ".htm", ".xml"), "markup"),
     **dict.fromkeys((".zip", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".tar"), "an archive"),
 }
-# First bytes of such files, regardless of their extension.
+# First bytes of such files, which identify them regardless of their extension.
 _MAGIC = {
     b"PK\x03\x04": "a spreadsheet (.xlsx) or an archive (.zip)",
     b"\xd0\xcf\x11\xe0": "an old Excel spreadsheet (.xls)",
@@ -52,7 +52,7 @@ _MAGIC = {
     b"\x89PNG": "an image (.png)",
     b"\xff\xd8\xff": "an image (.jpg)",
 }
-_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f\x0b\x0c]")  # all but tabs and line ends
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f\x0b\x0c]")  # except tabs and line ends
 _EXCEL = re.compile(r"\ufeff?sep=(.)\r?\n")  # a first line that sets the separator for Excel
 _SAMPLE = 1 << 16  # number of characters used to detect the separator
 _SAMPLE_ROWS = 50
@@ -113,7 +113,7 @@ def decoded(content: bytes, source: str, encoding: str | None = None) -> str:
 
 
 def form_of_bytes(content: bytes) -> str:
-    """Return the kind of a binary file by its first bytes, or "" if it may be text.
+    """Identify a binary file's kind from its first bytes, or return "" if it may be text.
 
     >>> form_of_bytes(b"PK\\x03\\x04...")
     'a spreadsheet (.xlsx) or an archive (.zip)'
@@ -181,7 +181,7 @@ def _marked_encoding(content: bytes) -> str | None:
         if content.startswith(mark):
             return encoding
     start = content[:200]
-    # Latin letters in UTF-16: every second byte is zero.
+    # For Latin letters in UTF-16, every second byte is zero.
     if len(start) >= 4 and not any(start[1::2]) and all(start[::2]):
         return "utf-16-le"
     if len(start) >= 4 and not any(start[::2]) and all(start[1::2]):
@@ -371,7 +371,7 @@ def _without_preamble(text: str, source: str) -> tuple[str, int, str | None]:
 
 
 def _separator_of(text: str, source: str, usual: str) -> str:
-    """Return the separator that splits the first rows into the same number of cells (2 or more)."""
+    """Return the separator that splits all of the first rows into the same number (>= 2) of cells."""
     sample = text[:_SAMPLE]
     if len(text) > _SAMPLE:
         sample = sample[: sample.rfind("\n") + 1]
@@ -392,7 +392,7 @@ def _separator_of(text: str, source: str, usual: str) -> str:
     if len(fitting) > 1:
         names = " and ".join(map(_name_of, fitting))
         raise InvalidInputError(f"{source}: the separator may be {names}; pass it as --separator")
-    # If none matches, `_parsed` reports the first line with a different length.
+    # If no separator matches, `_parsed` reports the first line with a different length.
     splitting = [separator for separator in candidates if widths[separator] > 1]
     return (*fitting, *splitting, usual)[0]
 

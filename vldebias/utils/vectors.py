@@ -32,7 +32,7 @@ class Vectors(NamedTuple):
 
 
 def read_vectors(vectors: object, name: str, *, expected: int | None = None) -> Vectors:
-    """Read one vector (d,) or several (n, d).
+    """Convert one vector (d,) or several vectors (n, d) to rows.
 
     Args:
         vectors: an array, a tensor, or a list of numbers, lists, arrays or tensors.
@@ -130,7 +130,7 @@ def _joined(parts: Sequence[Vectors], name: str) -> Vectors:
 
 
 def _check(shape: Sequence[int], kind: str, is_float: bool, name: str) -> None:
-    """Raise an error unless values are floats with shape (d,) or (n, d)."""
+    """Raise an error if values are not floats with shape (d,) or (n, d)."""
     if len(shape) in (1, 2) and shape[-1] > 0 and is_float:
         return
     quantised = "" if is_float else "; edit vectors before they are quantised"

@@ -7,7 +7,7 @@ from vldebias.errors import lazy_names
 if TYPE_CHECKING:
     from vldebias.wording.balance import BalancedPrompts, Balancer, balance_prompts
 
-# Loaded on first use, since reading a prompt file does not need the language rules.
+# These names are loaded on first use, since reading a prompt file does not need the language rules.
 _NAMES_OF_HOME = {
     "vldebias.wording.balance": ("BalancedPrompts", "Balancer", "balance_prompts"),
 }

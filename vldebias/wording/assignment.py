@@ -42,7 +42,7 @@ def block_length(shares: Mapping[Any, float]) -> int:
 
 
 class EvenSampler(Generic[Outcome]):
-    """Assign outcomes to images and count, for each prompt, how often it received each one.
+    """Assign outcomes to images and count, for each prompt, how often each was assigned.
 
     Counts are kept separately for each pair of attribute and person.
 
@@ -70,8 +70,8 @@ class EvenSampler(Generic[Outcome]):
     ) -> list[Outcome]:
         """Return n outcomes for images of one prompt, spread evenly over the images.
 
-        Each outcome is assigned to its share of the n images. The number is rounded down, or up if
-        the outcome has been assigned too rarely so far, for this prompt or overall.
+        Each outcome is assigned to its share of the n images, rounded down, or rounded up if it has
+        been assigned too rarely so far, for this prompt or overall.
 
         Args:
             attribute, person: The indices of the attribute and the person.

@@ -1,10 +1,10 @@
-"""Balance prompts by adding a sampled attribute value if the prompt does not state one.
+"""Balance prompts by adding sampled attribute values to those that do not state one.
 
 "A CEO in an office" becomes "A female CEO in an office" for half of the images and "A male CEO in
 an office" for the other half, and "five engineers" becomes "five engineers, three women and two
 men". A prompt stays unchanged if it states a value ("a lady editor", "his dog"), names the person,
-allows only one value given its facts, or does not show a person. If any of this is uncertain, the
-prompt also stays unchanged. The rules are word lists; no model is used.
+contains facts that allow only one value, or does not show a person. If any of this is uncertain,
+the prompt also stays unchanged. The rules are word lists; no model is used.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Sets = (
     | Sequence[str | Path | PromptSet | Mapping[str, Any]]
 )
 
-# For one image and each attribute: the values for the people who are open to it.
+# The values for the people in one image who can get one, per attribute.
 _Values = list[list[Value]]
 
 MOST = 10_000  # Default number of prompts whose counts a Balancer keeps.
@@ -54,8 +54,8 @@ MOST = 10_000  # Default number of prompts whose counts a Balancer keeps.
 _UNSEEN = frozenset({"nonbinary"})
 # Maximum number of consecutive images over which `Balancer.at` guarantees the shares.
 _LONGEST_BLOCK = 1000
-# The soft hyphen, the zero-width space, the word joiner and the byte order mark. The joiners in
-# emoji and Persian words are kept because they change the meaning.
+# Invisible characters to remove: the soft hyphen, the zero-width space, the word joiner and the
+# byte order mark. The joiners in emoji and Persian words are kept because they change the meaning.
 _INVISIBLE = dict.fromkeys((0x00AD, 0x200B, 0x2060, 0xFEFF))
 
 
@@ -134,7 +134,7 @@ def balance_prompts(
             per distinct prompt, or once with a list if its first parameter is named `prompts`. A
             prompt with fewer than two allowed values stays unchanged.
         original: The users' prompts, one for each entry in `prompts`, if a language model rewrote
-            them. They determine who is open to a value and which images share a prompt. Anything
+            them. They determine who can get a value and which images share a prompt. Anything
             that the language model added about the attribute of these people is replaced with
             their values, and nobody else changes. If it is uncertain who is meant, the prompt stays
             unchanged and its reason starts with "rewritten: ".
@@ -165,12 +165,12 @@ class _Image:
     """An image whose prompt is being balanced.
 
     Attributes:
-        prompt: The text that determines who is open to a value. The shares apply to all images with
+        prompt: The text that determines who can get a value. The shares apply to all images with
             the same prompt.
         text: The text to which values are added: the prompt or its rewritten version.
         received: `text` exactly as the user passed it.
         kept: A mapping from attribute index to the reason why the rewritten text keeps its value.
-        values: For each attribute, the values for the people open to it, in text order.
+        values: For each attribute, the values for the people who can get one, in text order.
     """
 
     prompt: str
@@ -267,7 +267,7 @@ class Balancer:
             return self._result(images)
 
     def _read(self, prompts: Any, original: Any = None) -> list[_Image]:
-        """Create an image for each prompt in a call, without values."""
+        """Create an `_Image` without values for each prompt in a call."""
         received = checked_texts(prompts)
         originals = received if original is None else checked_texts(original)
         if len(originals) != len(received):
@@ -485,7 +485,7 @@ class Balancer:
         Args:
             prompts: One prompt per image.
             values: For each image, either a value for the first person or a list of values for all
-                people who are open to one, in the order of a result's `people`. For several sets,
+                people who can get one, in the order of a result's `people`. For several sets,
                 each value is a tuple. None leaves a person unchanged.
             original: One original prompt per image, see `balance_prompts`.
         """
@@ -614,7 +614,7 @@ _BALANCERS: WeakSet[Balancer] = WeakSet()
 def _draw_new_seeds() -> None:
     """Draw new seeds for the balancers in a forked child process."""
     for balancer in list(_BALANCERS):
-        balancer._lock = Lock()  # another thread of the parent process may have held it
+        balancer._lock = Lock()  # another thread in the parent process may have held it
         if balancer.has_drawn_seed:
             balancer.restart(draw_seed())
             balancer.has_drawn_seed = True

@@ -39,7 +39,7 @@ class UserDecisions:
         return self.ask([prompt])[prompt]
 
     def ask(self, prompts: Sequence[str]) -> dict[str, tuple[str, ...] | None]:
-        """Return the answers for all prompts, asking only about those without an answer.
+        """Return the answers for all prompts, asking only about those without a stored answer.
 
         Other threads may add and remove answers in the meantime.
         """
@@ -81,5 +81,5 @@ class UserDecisions:
                 f"decide: got {answer!r} for {prompt!r}; expected a list of values from"
                 f" {list(self._values)}, or None"
             )
-        # Use the order in the prompt set, so that the order of an answer does not matter.
+        # Use the prompt set's order, so that the order of the values in an answer does not matter.
         return tuple(value for value in self._values if value in answer)

@@ -1,4 +1,4 @@
-"""Detect emoji that state a value, as in "👩‍⚕️ a doctor", who is a woman."""
+"""Detect emoji that state a value, such as the female health worker in "👩‍⚕️ a doctor"."""
 
 from __future__ import annotations
 

@@ -44,9 +44,9 @@ def can_mix(words: Iterable[str]) -> bool:
 def mixtures(group: Group, shares: Mapping[str, float]) -> dict[str | Mixture, float]:
     """Return the mixtures for a group and the share of images that gets each mixture.
 
-    Over all images, the values have the given shares of the people. With shares of 0.5, five
-    engineers split three to two in half of the images and two to three in the other half. If a
-    mixture would consist of one value only, the result contains that value instead.
+    Over all images, the people are divided among the values in the given shares. With shares of
+    0.5, five engineers split three to two in half of the images and two to three in the other half.
+    If a mixture would consist of one value only, the result contains that value instead.
 
     Args:
         group: The group. If its size is unknown, there is only one mixture, without numbers.

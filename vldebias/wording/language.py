@@ -15,7 +15,7 @@ from vldebias.wording.groups import Group, Mixture, fits
 
 Value = str | Mixture | None
 
-# Maximum number of people per prompt who get a value. Later people stay unchanged.
+# Maximum number of people per prompt who get a value. Any further people stay unchanged.
 MOST_PERSONS = 4
 
 
@@ -126,7 +126,7 @@ class Language(ABC):
         """
 
     def replace_values(self, text: str, attribute: Attribute, people: Sequence[NounValue]) -> str:
-        """Give the people from the original prompt these values in its rewritten version.
+        """Give people from the original prompt the given values in its rewritten version.
 
         An implementation must raise for all values or for none.
 

@@ -1,4 +1,4 @@
-"""Find the people in a prompt who are open to a value, and the values they can get."""
+"""Find the people in a prompt who can get a value, and their possible values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from vldebias.wording.syntax import (
 
 Find = Callable[[str], int | None]
 
-# The unit separator character, which separates the texts for different encoders in one image.
+# The unit separator character, which separates an image's texts for different encoders.
 NEXT_TEXT = "\x1f"
 _CACHED = 2000  # Number of prompts whose people are cached.
 # Prefixes of reasons that apply to one text and do not affect the other texts for an image.
@@ -109,7 +109,7 @@ class PersonReader:
         return tuple(open_persons[:MOST_PERSONS]), "" if open_persons else persons[0].reason
 
     def outcomes(self, prompt: str, strength: float) -> list[dict[Value, float]]:
-        """Return, for each open person, a mapping from value to its share of the images.
+        """Return, for each person who can get a value, the share of the images per value.
 
         Args:
             prompt: The prompt.
@@ -148,7 +148,7 @@ class PersonReader:
             self._decide.ask([_in_one_line(text) for text in prompts if self._may_get_value(text)])
 
     def _allowed(self, prompt: str) -> dict[str, float] | None:
-        """Return the values that `decide` allows with their shares, or None.
+        """Return the values that `decide` allows, with their shares, or None.
 
         None means that the word lists decide.
         """

@@ -294,7 +294,7 @@ def _of_options(lines: Sequence[str], where: str) -> PromptList:
 
 
 def _unquoted(line: str) -> str:
-    """Remove the quotes around a line, unless it contains more of them."""
+    """Remove the quotes around a line, unless the line contains other quotes."""
     for quote in ('"', "'"):
         inner = line[1:-1]
         if len(line) > 2 and line[0] == line[-1] == quote and quote not in inner:

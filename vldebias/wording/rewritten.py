@@ -1,6 +1,6 @@
 """Insert values into prompts that a language model rewrote.
 
-The original prompt determines who is open to a value. Calls with `original=` use this module.
+The original prompt determines who can get a value. Calls with `original=` use this module.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def write_rewritten(
     Args:
         readers: One reader per attribute.
         original: The prompt before it was rewritten.
-        values: For each attribute, the values for the people in the original prompt who are open to
-            it, or an empty sequence if nothing should be inserted.
+        values: For each attribute, the values for the people in the original prompt who can get
+            one, or an empty sequence if nothing should be inserted.
         text: The rewritten prompt.
     """
     for reader, values_of_persons in zip(readers, values, strict=True):
@@ -35,7 +35,7 @@ def write_rewritten(
 def _replace_values(reader: PersonReader, original: str, values: Sequence[Value], text: str) -> str:
     """Insert the values of one attribute, replacing anything that the rewriter stated.
 
-    `values` contains one value for each open person in the original prompt, in text order.
+    `values` contains one value per person in the original prompt who can get one, in text order.
 
     Raises:
         RewrittenPromptError: If the text states a value that cannot be replaced.
@@ -107,7 +107,7 @@ def values_in(reader: PersonReader, original: str, text: str) -> list[tuple[str,
 
 
 def _people(reader: PersonReader, original: str, values: Sequence[Value]) -> list[NounValue]:
-    """Return (noun, value) for all people in an original prompt, with None for those not open."""
+    """Return (noun, value) for all people in an original prompt, or (noun, None) if fixed."""
     persons = reader.persons(original)
     if isinstance(persons, str):
         return []

@@ -179,7 +179,7 @@ def is_edit(prompt: str) -> bool:
 
 
 def is_in_capitals(prompt: str) -> bool:
-    """Return whether a prompt is in capital letters and not only an acronym such as CEO."""
+    """Return whether a prompt is in capital letters and not just an acronym such as CEO."""
     if not prompt.isupper():
         return False
     words = set(re.findall(r"[^\W\d_]{2,}", prompt))

@@ -21,7 +21,7 @@ from vldebias.errors import need
 
 __all__ = ["AUTH", "demo_command", "label_command", "page"]
 
-# Variable that contains user:password. A flag would be visible to every user of the machine.
+# Environment variable that contains user:password. Every user of the machine could see a flag.
 AUTH = "VLDEBIAS_AUTH"
 _HERE = Path(__file__).resolve().parent
 if not (_HERE / "demo").is_dir():
@@ -52,7 +52,7 @@ class AddressFlags(TypedDict, total=False):
 
 
 class DemoFlags(HostFlags, AddressFlags, total=False):
-    """Flags of `vldebias demo` that are shared with other commands."""
+    """`vldebias demo` flags that are shared with other commands."""
 
 
 def page(name: str) -> ModuleType:

@@ -8,7 +8,7 @@ from vldebias.prompts.english.words import lists, origins, religions
 
 # Kinds of adjectives in their English order.
 ORDER = ("size", "age", "skin", "origin", "nation", "gender")
-# The kinds that can be an attribute. Nations cannot.
+# The kinds that can be an attribute, which excludes nations.
 KINDS = ("size", "age", "skin", "origin", "gender")
 
 

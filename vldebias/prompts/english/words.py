@@ -1,8 +1,8 @@
 """Look up English words: their classes, lists, and singular and base forms.
 
 `eval/lexicon.py` creates `wordnet.txt.gz` from WordNet 3.1 (licence: `wordnet.LICENSE`) and the
-name lists of the 1990 US census (public domain), and explains its classes. `words.txt` was compiled
-by hand.
+name lists of the 1990 US census (public domain), and explains the word classes. `words.txt` was
+compiled by hand.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PLURALS = {
 _VERBS = {**_PLURALS, "ied": ("y",), "ed": ("", "e"), "ing": ("", "e")}
 # Words such as "policewoman" and "cowboys" are gendered even if no dictionary contains them.
 _GENDERED_ENDING = re.compile(r"[a-z]{2}(?:men|man|women|woman|boys?|girls?)$")
-# Nouns for people in the dictionary that end like this are gendered: "prioress", "housemaid".
+# Dictionary nouns for people with these endings are gendered: "prioress", "housemaid".
 _GENDERED_PERSON = re.compile(r"(?:ess|trix|euse|maid|lady|mother|father|nephew|niece|aunt|uncle)$")
 # Size limit of the word-property caches, needed because a server may run for months.
 REMEMBERED_WORDS = 20_000
@@ -149,7 +149,7 @@ def _without(word: str, endings: Mapping[str, tuple[str, ...]], accepted_classes
 
 @lru_cache(REMEMBERED_WORDS)
 def singular(word: str) -> str:
-    """Return the singular of a plural noun, and any other word unchanged."""
+    """Return the singular of a plural noun, or any other word unchanged."""
     # Irregular plurals such as "people" and "thieves" are listed. Others are recognised by ending.
     return _singular_of_plural().get(word) or _without(word, _PLURALS, "pnx")
 
@@ -161,7 +161,7 @@ def _singular_of_plural() -> dict[str, str]:
 
 @lru_cache(REMEMBERED_WORDS)
 def base(word: str) -> str:
-    """Return the base form of an inflected verb, and any other word unchanged."""
+    """Return the base form of an inflected verb, or any other word unchanged."""
     return _without(word, _VERBS, "v")
 
 
@@ -188,7 +188,7 @@ def person(word: str) -> bool:
 
 
 def _is_unknown_compound(noun: str) -> bool:
-    """Return whether an unknown word is a compound that ends in a person: "dragonslayer"."""
+    """Return whether an unknown word is a compound for a person: "dragonslayer"."""
     if kinds(noun) or gendered(noun) or not noun.isalpha() or len(noun) > _LONGEST_COMPOUND:
         return False
     for n in range(3, len(noun) - 3):

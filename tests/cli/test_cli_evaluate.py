@@ -395,7 +395,8 @@ def test_an_audit_counts_images_of_the_pipeline_first_and_each_only_once() -> No
     output_text = " ".join(log.split())
     # By Wilson's interval, z^2 (1 / w - 1) = 15.4 and z^2 (1 / w^2 - 1) = 92.2 images.
     assert (
-        "16 images per prompt if all show the same value, and 93 if half of them do" in output_text
+        "16 images per prompt if all of them show the same value, and 93 if half of them do"
+        in output_text
     )
     # A chair has no gender to judge.
     assert "2 images for each of 2 prompts: 4 images" in output_text

@@ -371,7 +371,7 @@ def _without_preamble(text: str, source: str) -> tuple[str, int, str | None]:
 
 
 def _separator_of(text: str, source: str, usual: str) -> str:
-    """Return the separator that splits all of the first rows into the same number (>= 2) of cells."""
+    """Return the separator that splits all first rows into the same number (>= 2) of cells."""
     sample = text[:_SAMPLE]
     if len(text) > _SAMPLE:
         sample = sample[: sample.rfind("\n") + 1]

@@ -399,7 +399,7 @@ def test_an_audit_counts_images_of_the_pipeline_first_and_each_only_once() -> No
         in output_text
     )
     # A chair has no gender to judge.
-    assert "2 images for each of 2 prompts: 4 images" in output_text
+    assert "2 images for each of 2 prompts are 4 images" in output_text
     images = {path: path.stat().st_mtime_ns for path in (out / "images" / "none").rglob("*.png")}
     assert len(images) == 4
     counts = pd.read_csv(out / "measured.csv", index_col="prompt")

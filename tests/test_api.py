@@ -34,10 +34,10 @@ class Words(Host):
     """Embed a prompt as the mean of one random vector per word."""
 
     name = "Words"
-    roles: tuple[str, ...] = ("joint",)
+    roles: tuple[str, ...] = ("text",)
 
     def __init__(
-        self, seed: int = 0, roles: tuple[str, ...] = ("joint",), generative: bool = False
+        self, seed: int = 0, roles: tuple[str, ...] = ("text",), generative: bool = False
     ) -> None:
         self.seed = seed
         self.roles = roles
@@ -73,7 +73,7 @@ class Words(Host):
         raise AssertionError
 
 
-def pairs(host: Host, prompt_set: Any, role: str = "joint") -> Tensor:
+def pairs(host: Host, prompt_set: Any, role: str = "text") -> Tensor:
     return torch.stack([host.embed(pair, role) for pair in prompt_set.pairs])
 
 
@@ -83,7 +83,7 @@ def differs(a: CalibratedProjection, b: CalibratedProjection) -> float:
 
 def test_a_method_is_fitted_on_the_embedded_prompts() -> None:
     host = Words()
-    spurious = host.embed(GENDER.spurious, "joint")
+    spurious = host.embed(GENDER.spurious, "text")
     rows = pairs(host, GENDER)
     for method, lam, arguments in (
         ("orth", None, (None, spurious)),
@@ -141,17 +141,17 @@ def test_a_fitted_projection_attaches_with_its_gate() -> None:
     host = Words()
     projection = vldebias.fit_projection(host, GENDER)
     with vldebias.debias(host, projection) as attachment:
-        assert attachment.projections == {"joint": projection}
+        assert attachment.projections == {"text": projection}
         assert attachment.stated(["a male cook", "a cook"]) == [True, False]
         assert attachment.stated("a male cook") == [True]
-    with vldebias.debias(host, {"joint": projection}, keep_stated=False) as attachment:
+    with vldebias.debias(host, {"text": projection}, keep_stated=False) as attachment:
         assert attachment.stated(["a male cook"]) == [False]
     edit = CalibratedProjection().fit(pairs(host, GENDER))  # without a model
     with (
         pytest.warns(SuspectInputWarning, match="does not record which model"),
         vldebias.debias(host, edit) as attachment,
     ):
-        assert attachment.projections == {"joint": edit}
+        assert attachment.projections == {"text": edit}
 
 
 def test_a_pipeline_whose_prompts_cannot_be_rewritten_gets_an_edit(
@@ -159,7 +159,7 @@ def test_a_pipeline_whose_prompts_cannot_be_rewritten_gets_an_edit(
 ) -> None:
     log_once.cache_clear()
     with vldebias.debias(Words(generative=True), GENDER) as attachment:
-        assert attachment.projections["joint"].method == "cali"
+        assert attachment.projections["text"].method == "cali"
     assert "does not rewrite prompts, so its prompts are not balanced" in caplog.text
 
 
@@ -218,8 +218,8 @@ def test_a_missing_role_is_named() -> None:
 
 def test_inspect_measures_unseen_pairs() -> None:
     host = Words()
-    diagnostics = vldebias.inspect(host, GENDER, method="cali", lam=1000.0)["joint"]
-    unseen = torch.stack([host.embed(pair, "joint") for pair in GENDER.held_out_pairs])
+    diagnostics = vldebias.inspect(host, GENDER, method="cali", lam=1000.0)["text"]
+    unseen = torch.stack([host.embed(pair, "text") for pair in GENDER.held_out_pairs])
     before = float((unseen[:, 0] - unseen[:, 1]).norm(dim=-1).mean())
     assert diagnostics.held_out_distance is not None
     assert diagnostics.held_out_distance[0] == pytest.approx(before)
@@ -272,15 +272,15 @@ def test_a_custom_model_is_attached_as_the_message_advises() -> None:
     words = Words()
     x = torch.randn(3, 2)
     plain = model(x)
-    host = custom(model, "forward", embed=lambda prompts: words.embed(prompts, "joint"))
+    host = custom(model, "forward", embed=lambda prompts: words.embed(prompts, "text"))
     with vldebias.debias(host, GENDER, keep_stated=False) as attachment:
-        torch.testing.assert_close(model(x), attachment.projections["joint"](plain))
+        torch.testing.assert_close(model(x), attachment.projections["text"](plain))
     assert torch.equal(model(x), plain)
 
 
 def test_a_table_of_embeddings_can_be_fitted_but_not_attached() -> None:
     host = Words()
-    table = {prompt: host.embed([prompt], "joint")[0].numpy() for prompt in GENDER.texts}
+    table = {prompt: host.embed([prompt], "text")[0].numpy() for prompt in GENDER.texts}
     fitted = vldebias.fit_projection(table, GENDER, method="orth-cali")
     assert differs(fitted, vldebias.fit_projection(host, GENDER, method="orth-cali")) < 1e-12
     with pytest.raises(UnsupportedHostError, match="table of text embeddings"):

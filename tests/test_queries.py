@@ -156,7 +156,7 @@ def test_vectors_equal_those_of_the_attached_model() -> None:
     assert torch.allclose(got.norm(dim=1), plain.norm(dim=1), rtol=1e-5)
     assert torch.equal(got[STATED], plain[STATED])
     # An edit fitted on the model itself also applies to its vectors.
-    again = vldebias.debias_queries(embed, attached.projections["joint"])
+    again = vldebias.debias_queries(embed, attached.projections["text"])
     assert torch.allclose(again.embed(QUERIES), got, atol=1e-5)
 
 

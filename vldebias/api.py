@@ -200,8 +200,8 @@ def fit_projections(
     >>> model, preprocess, tokenizer = load_clip()
     >>> edits = fit_projections(model, "gender", method="cali", tokenizer=tokenizer)
     >>> list(edits)
-    ['joint']
-    >>> edits["joint"].method
+    ['text']
+    >>> edits["text"].method
     'cali'
     """
     problem = Problem(
@@ -285,7 +285,7 @@ def inspect(
 
     >>> from vldebias.miniature import load_clip
     >>> model, preprocess, tokenizer = load_clip()
-    >>> found = inspect(model, "gender", method="cali", tokenizer=tokenizer)["joint"]
+    >>> found = inspect(model, "gender", method="cali", tokenizer=tokenizer)["text"]
     >>> [round(distance, 2) for distance in found.pair_distance]  # before and after
     [0.19, 0.02]
     """

@@ -172,11 +172,11 @@ class Split:
         for method in methods:
             reference = labelled if method.uses_images or method.name == WEAKER.name else None
             edit = Problem(self.texts, [sets], reference=reference, neutral=self.queries).fit(
-                method, "joint"
+                method, "text"
             )
             if hasattr(edit, "wordings"):
                 try:
-                    self.texts.under(self.queries or sets.classes, "joint", edit)
+                    self.texts.under(self.queries or sets.classes, "text", edit)
                 except InvalidInputError as error:
                     print(f"{method.name}: left out: {error}", file=sys.stderr)
                     continue
@@ -210,7 +210,7 @@ class Split:
         kept = {"none": 1.0}
         for name, edit in edits.items():
             seen = rows if edit.side == "text" else normalize(edit.image(rows), dim=1)
-            scores = (self.texts.under(asked, "joint", edit) @ seen.T).numpy().round(12)
+            scores = (self.texts.under(asked, "text", edit) @ seen.T).numpy().round(12)
             with warnings.catch_warnings():
                 warnings.simplefilter(
                     "ignore", RuntimeWarning

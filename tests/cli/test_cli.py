@@ -310,12 +310,12 @@ def test_debias_saves_an_edit_that_can_be_attached_and_inspected(tmp_path: Path)
     how = ("--method", "cali", "--lam", "200")
     fitted = json.loads(run("debias", *options, *how, "--out", str(tmp_path / "b"), "--json"))[
         "roles"
-    ]["joint"]
+    ]["text"]
     before, after = fitted["diagnostics"]["waterbirds"]["pair_distance"]
     assert after < before / 2
-    assert vldebias.CalibratedProjection.from_pretrained(tmp_path / "b" / "joint").lam == 200
+    assert vldebias.CalibratedProjection.from_pretrained(tmp_path / "b" / "text").lam == 200
     command = ("debias", *options, "--projection", str(tmp_path / "b"))
-    role = json.loads(run(*command, "--json"))["roles"]["joint"]
+    role = json.loads(run(*command, "--json"))["roles"]["text"]
     assert role["provenance"] == fitted["provenance"]
     assert "choice" not in role["provenance"]
     for key in ("pair_distance", "spurious_spread"):
@@ -324,11 +324,11 @@ def test_debias_saves_an_edit_that_can_be_attached_and_inspected(tmp_path: Path)
         )
         assert saved_figure == pytest.approx(known, rel=1e-5)
     copied = run(*command, "--out", str(tmp_path / "c"), with_stderr=True)
-    assert "pair distance\twaterbirds\tjoint" in copied
-    assert f" -> {tmp_path / 'c' / 'joint'}" in copied
-    (tmp_path / "c" / "joint").rename(tmp_path / "c" / "sequence")
+    assert "pair distance\twaterbirds\ttext" in copied
+    assert f" -> {tmp_path / 'c' / 'text'}" in copied
+    (tmp_path / "c" / "text").rename(tmp_path / "c" / "sequence")
     with pytest.raises(
-        VldebiasError, match="for the role 'sequence', but the model only has the roles joint"
+        VldebiasError, match="for the role 'sequence', but the model only has the roles text"
     ):
         run("debias", *options, "--projection", str(tmp_path / "c"))
 
@@ -343,7 +343,7 @@ def test_reference_has_the_same_effect_as_in_python(tmp_path: Path) -> None:
     file = save_embeddings(tmp_path / "images.npz", Embeddings.from_arrays(features))
     command = ("debias", "fairface-gender", "--model", "miniature", "--reference", str(file))
     run(*command, "--out", str(tmp_path / "a"))
-    saved = vldebias.CalibratedProjection.from_pretrained(tmp_path / "a" / "joint")
+    saved = vldebias.CalibratedProjection.from_pretrained(tmp_path / "a" / "text")
     fitted = vldebias.fit_projection(
         model, "fairface-gender", tokenizer=tokenizer, reference=Reference(features)
     )

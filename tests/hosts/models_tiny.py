@@ -272,7 +272,7 @@ class OpenClip(Subject):
         return outputs
 
     def rows(self) -> dict[str, Tensor]:
-        return {"joint": self.host.encode_text(self.tokenizer(PROMPTS), normalize=False)}
+        return {"text": self.host.encode_text(self.tokenizer(PROMPTS), normalize=False)}
 
     def seen(self) -> dict[str, Tensor]:
         model = self.host
@@ -355,7 +355,7 @@ class Transformers(Subject):
         return outputs
 
     def rows(self) -> dict[str, Tensor]:
-        return {"joint": self.features()}
+        return {"text": self.features()}
 
     def seen(self) -> dict[str, Tensor]:
         model = self.host

@@ -40,7 +40,7 @@ class Tower:
 
 class TowerHost(Host):
     library = "test_attachment"
-    roles = ("joint",)
+    roles = ("text",)
 
     def __init__(
         self, tower: Tower, *_: object, shared: Sequence[object] = (), name: str = "Tower"
@@ -63,9 +63,7 @@ class TowerHost(Host):
 
     def install(self, attachment: EditAttachment) -> Callable[[], None]:
         def change(original: Any, call: Any) -> Tensor:
-            return attachment.apply(
-                "joint", original(*call.args), lambda: call.arguments["prompts"]
-            )
+            return attachment.apply("text", original(*call.args), lambda: call.arguments["prompts"])
 
         return hook_methods(attachment, self.tower, {"encode": change})
 
@@ -81,7 +79,7 @@ PROJECTION = CalibratedProjection().fit(torch.eye(6)[None, :2], torch.eye(6)[4:5
 
 
 def attach(tower: Tower, **options: Any) -> EditAttachment:
-    return EditAttachment(TowerHost(tower), {"joint": PROJECTION}, **options)
+    return EditAttachment(TowerHost(tower), {"text": PROJECTION}, **options)
 
 
 @pytest.fixture
@@ -111,7 +109,7 @@ def test_an_attachment_can_be_active_disabled_and_removed(tower: Tower) -> None:
     assert torch.equal(tower.encode(PROMPTS), attached)
     attachment.remove()
     assert attachment.state == "removed"
-    assert attachment.apply("joint", plain) is plain
+    assert attachment.apply("text", plain) is plain
     assert torch.equal(tower.encode(PROMPTS), plain)
     assert vars(tower) == {}
     with attach(tower) as attachment:
@@ -150,7 +148,7 @@ def test_strength_can_be_set_at_any_time(tower: Tower) -> None:
     attachment.strength = 1
     assert torch.equal(tower.encode(PROMPTS), PROJECTION(plain))
     attachment.strength = 0
-    assert attachment.apply("joint", plain) is plain
+    assert attachment.apply("text", plain) is plain
 
 
 @pytest.mark.parametrize("strength", [1.5, float("nan"), True, "1"])
@@ -169,7 +167,7 @@ def test_stated_prompts_are_left_unchanged(tower: Tower, images: int) -> None:
     stated = torch.tensor([False, True, False]).repeat_interleave(images)
     assert torch.equal(got[stated], plain[stated])
     assert torch.equal(got[~stated], PROJECTION(plain)[~stated])
-    assert torch.equal(attachment.apply("joint", plain), PROJECTION(plain)), (
+    assert torch.equal(attachment.apply("text", plain), PROJECTION(plain)), (
         "without texts everything is edited"
     )
 
@@ -179,7 +177,7 @@ def test_mismatched_texts_and_roles_are_rejected(tower: Tower) -> None:
         raise AssertionError("read, though there is no gate")
 
     with attach(tower) as attachment:
-        attachment.apply("joint", torch.randn(2, 6), never)
+        attachment.apply("text", torch.randn(2, 6), never)
         with pytest.raises(InvalidInputError, match="pooled"):
             attachment.apply("pooled", torch.randn(2, 6))
     attachment = attach(tower, stated_words=["woman"])
@@ -187,7 +185,7 @@ def test_mismatched_texts_and_roles_are_rejected(tower: Tower) -> None:
         with pytest.raises(
             InvalidInputError, match=rf"Tower: got 4 embeddings for {len(texts)} prompts"
         ):
-            attachment.apply("joint", torch.randn(4, 6), lambda texts=texts: texts)
+            attachment.apply("text", torch.randn(4, 6), lambda texts=texts: texts)
     attachment.remove()
 
 
@@ -203,21 +201,21 @@ def test_texts_may_be_a_list_a_function_or_a_single_string_for_all_rows(
             ("a man", [False] * 4),
         ):
             given: Any = (lambda texts=texts: texts) if as_function else texts
-            changed = attachment.apply("joint", rows, given)
+            changed = attachment.apply("text", rows, given)
             expected = torch.where(torch.tensor(stated)[:, None], rows, PROJECTION(rows))
             assert torch.equal(changed, expected)
         with pytest.raises(InvalidInputError, match="prompts: got 3; expected a string or a list"):
-            attachment.apply("joint", rows, 3)  # type: ignore[arg-type]
+            attachment.apply("text", rows, 3)  # type: ignore[arg-type]
 
 
 def test_an_edit_that_depends_on_prompts_requires_them(tower: Tower) -> None:
     reads = FixedRewrite(("male", "female"), 6, Provenance("reads"))
-    with EditAttachment(TowerHost(tower), {"joint": reads}) as attachment:
+    with EditAttachment(TowerHost(tower), {"text": reads}) as attachment:
         assert repr(attachment).startswith(
-            "EditAttachment(Tower, projection, joint: reads lam=0.0, strength=1.0, "
+            "EditAttachment(Tower, projection, text: reads lam=0.0, strength=1.0, "
         )
         with pytest.raises(InvalidInputError, match="needs the prompt of each row"):
-            attachment.apply("joint", torch.randn(4, 6))
+            attachment.apply("text", torch.randn(4, 6))
         with pytest.raises(
             VldebiasError, match=r"FixedRewrite \(reads\) is not a single linear map"
         ):
@@ -241,25 +239,24 @@ def test_the_repr_describes_the_edits_and_the_choice(
     edit = PROJECTION.with_provenance(method=method, lam=2.0, choice=choice)
     expected = shown.format(rank=edit.rank)
     with EditAttachment(
-        TowerHost(tower), {"joint": edit}, strength=0.5, stated_words=["man"], label="of mine"
+        TowerHost(tower), {"text": edit}, strength=0.5, stated_words=["man"], label="of mine"
     ) as attachment:
         assert repr(attachment) == (
-            f"EditAttachment(Tower, of mine, joint: {expected},"
-            " strength=0.5, stated kept, attached)"
+            f"EditAttachment(Tower, of mine, text: {expected}, strength=0.5, stated kept, attached)"
         )
 
 
 def test_under_returns_the_embeddings_of_an_attachment(tower: Tower) -> None:
     host = TowerHost(tower)
     edit = PROJECTION.with_provenance(stated_words=("woman",))
-    bare = host.embed(PROMPTS, "joint")
+    bare = host.embed(PROMPTS, "text")
     unit = [torch.nn.functional.normalize(edit(bare, strength), dim=-1) for strength in (1.0, 0.5)]
-    assert torch.equal(host.under(PROMPTS, "joint", None), bare)
-    assert torch.equal(host.under(PROMPTS, "joint", edit, keep_stated=False), unit[0])
+    assert torch.equal(host.under(PROMPTS, "text", None), bare)
+    assert torch.equal(host.under(PROMPTS, "text", edit, keep_stated=False), unit[0])
     assert torch.equal(
-        host.under(PROMPTS, "joint", edit), torch.stack([unit[0][0], bare[1], unit[0][2]])
+        host.under(PROMPTS, "text", edit), torch.stack([unit[0][0], bare[1], unit[0][2]])
     )
-    assert torch.equal(host.under(PROMPTS, "joint", edit, strength=0.5)[::2], unit[1][::2])
+    assert torch.equal(host.under(PROMPTS, "text", edit, strength=0.5)[::2], unit[1][::2])
     assert host.weights == {"structure": "letters", "tensors": [[1.0, 0.5]]}
 
 
@@ -274,16 +271,16 @@ def test_shared_objects_may_be_shared_but_not_owned() -> None:
     first = Tower()
     second = Tower()
     first_attachment = EditAttachment(
-        TowerHost(first, shared=[encoder], name="one"), {"joint": PROJECTION}
+        TowerHost(first, shared=[encoder], name="one"), {"text": PROJECTION}
     )
-    two = EditAttachment(TowerHost(second, shared=[encoder], name="two"), {"joint": PROJECTION})
+    two = EditAttachment(TowerHost(second, shared=[encoder], name="two"), {"text": PROJECTION})
     for attachment in (first_attachment, two):
         with pytest.raises(AlreadyAttachedError, match="owner already has"):
-            EditAttachment(owner_of(encoder), {"joint": PROJECTION})
+            EditAttachment(owner_of(encoder), {"text": PROJECTION})
         attachment.remove()
-    owning = EditAttachment(owner_of(encoder), {"joint": PROJECTION})
+    owning = EditAttachment(owner_of(encoder), {"text": PROJECTION})
     with pytest.raises(AlreadyAttachedError, match="three already has"):
-        EditAttachment(TowerHost(Tower(), shared=[encoder], name="three"), {"joint": PROJECTION})
+        EditAttachment(TowerHost(Tower(), shared=[encoder], name="three"), {"text": PROJECTION})
     owning.remove()
 
 
@@ -293,7 +290,7 @@ def test_a_host_is_free_again_after_a_failed_installation(tower: Tower) -> None:
             raise RuntimeError("no place")
 
     with pytest.raises(RuntimeError, match="no place"):
-        EditAttachment(Broken(tower), {"joint": PROJECTION})
+        EditAttachment(Broken(tower), {"text": PROJECTION})
     assert attachment_of(tower) is None
     attach(tower)
 
@@ -303,13 +300,13 @@ def test_a_removed_attachment_frees_the_host(request: pytest.FixtureRequest) -> 
     request.addfinalizer(gc.enable)
     encoder = Tower()
     tower = Tower()
-    kept = EditAttachment(TowerHost(tower, shared=[encoder]), {"joint": PROJECTION})
+    kept = EditAttachment(TowerHost(tower, shared=[encoder]), {"text": PROJECTION})
     with pytest.raises(AlreadyAttachedError, match="owner already has"):
-        EditAttachment(owner_of(encoder), {"joint": PROJECTION})
+        EditAttachment(owner_of(encoder), {"text": PROJECTION})
     gone = weakref.ref(tower)
     del tower, kept
     assert gone() is not None, "already freed, so this test checks nothing"
-    EditAttachment(owner_of(encoder), {"joint": PROJECTION})
+    EditAttachment(owner_of(encoder), {"text": PROJECTION})
     assert gone() is None
 
 
@@ -323,15 +320,15 @@ def test_rows_evicted_by_another_thread_are_still_returned(tower: Tower) -> None
             return super().read(prompts, role)
 
     host = Shared(tower)
-    host.embed(PROMPTS[:2], "joint")
-    assert torch.equal(host.embed(PROMPTS, "joint"), TowerHost(tower).embed(PROMPTS, "joint"))
+    host.embed(PROMPTS[:2], "text")
+    assert torch.equal(host.embed(PROMPTS, "text"), TowerHost(tower).embed(PROMPTS, "text"))
 
 
 def test_merge_passes_the_projections_and_removes_all_hooks(tower: Tower) -> None:
     host = TowerHost(tower)
-    with EditAttachment(host, {"joint": PROJECTION}, strength=0.5) as attachment:
+    with EditAttachment(host, {"text": PROJECTION}, strength=0.5) as attachment:
         attachment.merge()
-    assert host.merged == [({"joint": PROJECTION}, 0.5)]
+    assert host.merged == [({"text": PROJECTION}, 0.5)]
     assert attachment.state == "merged"
     assert vars(tower) == {}
     assert attachment_of(tower) is None
@@ -349,7 +346,7 @@ def test_merge_passes_the_projections_and_removes_all_hooks(tower: Tower) -> Non
     with pytest.raises(
         UnsupportedHostError, match="Tower: cannot merge, because the layer that produces"
     ):
-        EditAttachment(foreign_host, {"joint": PROJECTION}).merge()
+        EditAttachment(foreign_host, {"text": PROJECTION}).merge()
 
 
 TEXTS = ["a photo of a doctor", "a photo of a male nurse", "a photo of a chef"]
@@ -360,7 +357,7 @@ def test_a_host_is_found_through_the_library_of_a_base_class(gender: PromptSet) 
     model = type("Finer", (Tower,), {})()
     bare = model.encode(TEXTS)
     with vldebias.debias(model, gender) as attachment:
-        expected = attachment.projections["joint"](bare)
+        expected = attachment.projections["text"](bare)
         expected[1] = bare[1]  # states the attribute
         torch.testing.assert_close(model.encode(TEXTS), expected)
     assert vars(model) == {}

@@ -54,7 +54,7 @@ def test_embeddings_used_for_fitting_match_the_model(case: Transformers, gender:
     host = TransformersHost(case.host, case.tokenizer)
     rows = host.embed(PROMPTS)
     assert (rows.dtype, rows.device.type) == (torch.float64, "cpu")
-    assert host.dim("joint") == rows.shape[1]
+    assert host.dim("text") == rows.shape[1]
     expected = nn.functional.normalize(case.features().double(), dim=-1)
     torch.testing.assert_close(rows, expected, atol=1e-6, rtol=1e-5)
     for row, prompt in zip(rows, PROMPTS, strict=True):  # neither padding nor the batch matters
@@ -155,7 +155,7 @@ def test_a_saved_edit_fits_both_classes_of_a_checkpoint(
     clip.host.save_pretrained(tmp_path / "model")
     with clip.debias(gender, keep_stated=False) as attachment:
         expected = clip.features()
-        loaded = attachment.projections["joint"]
+        loaded = attachment.projections["text"]
     # No tokenizer is needed because no ids are decoded.
     with vldebias.debias(clip.host, loaded, keep_stated=False):
         assert torch.equal(clip.features(), expected)
@@ -190,7 +190,7 @@ def test_the_tokenizer_of_the_checkpoint_is_found(
         vldebias.debias(loaded, gender)
     clip.tokenizer.save_pretrained(tmp_path)
     with vldebias.debias(loaded, gender) as attachment:
-        assert attachment.projections["joint"].model_id == str(tmp_path)
+        assert attachment.projections["text"].model_id == str(tmp_path)
         assert not attachment.stated(["a doctor"])[0]
 
 
@@ -259,12 +259,12 @@ def test_adapters_are_supported_or_rejected(clip: Transformers, gender: PromptSe
     clip.host = wrapped.get_base_model()
     base = clip.features()
     with clip.debias(gender, keep_stated=False) as attachment:
-        torch.testing.assert_close(clip.features(), attachment.projections["joint"](base))
+        torch.testing.assert_close(clip.features(), attachment.projections["text"](base))
     adapted = peft.LoraConfig(target_modules=["text_projection"], init_lora_weights=False)
     clip.host = peft.get_peft_model(plain, adapted).get_base_model()
     base = clip.features()
     with clip.debias(gender, keep_stated=False) as attachment:
-        torch.testing.assert_close(clip.features(), attachment.projections["joint"](base))
+        torch.testing.assert_close(clip.features(), attachment.projections["text"](base))
         with pytest.raises(UnsupportedHostError, match=r"is a peft\..*Linear; expected"):
             attachment.merge()
 
@@ -291,7 +291,7 @@ def test_a_model_on_two_devices_and_disk_is_supported(gender: PromptSet, tmp_pat
     torch.testing.assert_close(clip.features(), base)
     base = clip.features()
     with clip.debias(gender, keep_stated=False) as attachment:
-        torch.testing.assert_close(clip.features(), attachment.projections["joint"](base))
+        torch.testing.assert_close(clip.features(), attachment.projections["text"](base))
         with attachment.disabled():
             assert torch.equal(clip.features(), base)
     assert torch.equal(clip.features(), base)
@@ -310,7 +310,7 @@ def test_a_model_compiled_and_called_before_attaching_is_edited_or_rejected(
     torch.testing.assert_close(embedding(compiled(**clip.inputs())), base)
     for strength in (1.0, 0.5):
         with clip.debias(gender, keep_stated=False, strength=strength) as attachment:
-            expected = attachment.projections["joint"](base, strength)
+            expected = attachment.projections["text"](base, strength)
             torch.testing.assert_close(embedding(compiled(**clip.inputs())), expected)
         torch.testing.assert_close(embedding(compiled(**clip.inputs())), base)
     torch.compiler.reset()
@@ -386,7 +386,7 @@ def test_a_method_replaced_on_the_instance_is_edited_and_restored(
     model.encode_text = doubled = lambda tokens, **options: original(tokens, **options) * 2
     with OpenClip(model).debias(gender, keep_stated=False) as attachment:
         torch.testing.assert_close(
-            model.encode_text(ids), attachment.projections["joint"](2 * original(ids))
+            model.encode_text(ids), attachment.projections["text"](2 * original(ids))
         )
     assert model.encode_text is doubled
 

@@ -82,7 +82,7 @@ def test_a_text_tower_is_edited_in_three_states(gender: PromptSet) -> None:
     ids = counts(PROMPTS)
     bare = clip.encode_text(ids)
     attachment = vldebias.debias(clip_host(clip, texts=decoded), gender)
-    edit = attachment.projections["joint"]
+    edit = attachment.projections["text"]
     expected = edit(bare)
     expected[1] = bare[1]  # states the attribute
     torch.testing.assert_close(clip.encode_text(ids), expected)
@@ -116,7 +116,7 @@ def test_a_sentence_encoder_is_edited(gender: PromptSet, prompts: Any, convert: 
     bare = model.encode(prompts, convert_to_tensor=convert)
     with vldebias.debias(custom(model, "encode", weights=model.tower), gender) as attachment:
         got = model.encode(prompts, convert_to_tensor=convert)
-    edit = attachment.projections["joint"]
+    edit = attachment.projections["text"]
     rows = torch.as_tensor(bare).reshape(-1, 8)
     names = [prompts] if isinstance(prompts, str) else prompts
     expected = torch.stack(
@@ -216,7 +216,7 @@ def test_a_submodule_is_edited_in_three_states(gender: PromptSet) -> None:
     bare = tower(ids)["pooled"]
     host = tower_host(tower, "pooler", head=tower.pooler)
     attachment = vldebias.debias(host, gender, keep_stated=False)
-    torch.testing.assert_close(tower(ids)["pooled"], attachment.projections["joint"](bare))
+    torch.testing.assert_close(tower(ids)["pooled"], attachment.projections["text"](bare))
     with attachment.disabled():
         assert torch.equal(tower(ids)["pooled"], bare)
     attachment.remove()
@@ -247,14 +247,14 @@ def test_rows_of_any_type_are_stored_as_directions() -> None:
     table = TextTable(
         {"a": torch.tensor([3.0, 4.0]), "b": np.array([0.0, -2.0]), "c": [5, 12]}, model_id="theirs"
     )
-    rows = table.embed(["c", "a", "b", "a"], "joint")
+    rows = table.embed(["c", "a", "b", "a"], "text")
     expected = torch.tensor(
         [[5 / 13, 12 / 13], [0.6, 0.8], [0.0, -1.0], [0.6, 0.8]], dtype=torch.float64
     )
     torch.testing.assert_close(rows, expected)
-    assert (table.dim("joint"), table.space("joint"), table.model_id) == (
+    assert (table.dim("text"), table.space("text"), table.model_id) == (
         2,
-        "table.joint",
+        "table.text",
         "theirs",
     )
     assert (table.fingerprint(), table.weights) == (None, None)
@@ -281,7 +281,7 @@ def test_invalid_rows_are_rejected(rows: dict[str, Any]) -> None:
 
 def test_missing_prompts_are_counted_and_listed() -> None:
     with pytest.raises(InvalidInputError, match=r"5 of 6 .*\['b', 'c', 'd'\]"):
-        TextTable({"a": [1.0, 0.0]}).embed(list("abcdef"), "joint")
+        TextTable({"a": [1.0, 0.0]}).embed(list("abcdef"), "text")
 
 
 def test_a_table_of_embeddings_is_rejected(gender: PromptSet) -> None:
@@ -309,5 +309,5 @@ def test_the_edited_row_may_be_one_token_of_a_sequence(gender: PromptSet) -> Non
     bare = tower.encode(counts(PROMPTS))
     with vldebias.debias(host, gender, method="cali", keep_stated=False) as attachment:
         edited = tower.encode(counts(PROMPTS))
-    torch.testing.assert_close(edited, attachment.projections["joint"](bare))
+    torch.testing.assert_close(edited, attachment.projections["text"](bare))
     assert not torch.allclose(edited, bare)

@@ -80,7 +80,7 @@ def test_rows_are_projected_unless_stated(subject: Subject, gender: PromptSet) -
         rows = subject.rows()
         outputs = subject.outputs()
     for key in {"normalized", "forward", "text only", "dict"} & outputs.keys():
-        unit = torch.nn.functional.normalize(rows["joint"], dim=-1)
+        unit = torch.nn.functional.normalize(rows["text"], dim=-1)
         torch.testing.assert_close(outputs[key], unit, atol=1e-5, rtol=1e-4, msg=key)
     plain = [i for i, stated in enumerate(STATED) if not stated]
     for role, projection in attachment.projections.items():

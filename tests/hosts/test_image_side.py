@@ -50,12 +50,12 @@ def test_every_image_code_path_is_edited_in_three_states(name: str, gender: Prom
     before = subject.state()
     base = subject.seen()
     texts = subject.outputs()
-    rows = subject.rows()["joint"]
+    rows = subject.rows()["text"]
     attachment = subject.debias(gender, side="image")
     assert list(attachment.projections) == ["image"]
     attached = subject.seen()
     projection = attachment.projections["image"]
-    assert projection.space == f"{name.partition(':')[0]}.joint"
+    assert projection.space == f"{name.partition(':')[0]}.text"
     expected = projection(base["features"])
     assert not torch.allclose(base["features"], attached["features"], rtol=1e-2, atol=1e-5)
     torch.testing.assert_close(attached["features"], expected)
@@ -91,13 +91,13 @@ def test_both_sides_use_one_projection(name: str, gender: PromptSet) -> None:
     subject = WITH_IMAGE_TOWER[name]()
     before = subject.state()
     x = subject.seen()["features"]
-    z = subject.rows()["joint"]
+    z = subject.rows()["text"]
     with subject.debias(
         gender, side="both", keep_stated=False, method="cali", lam=20.0
     ) as attachment:
-        projection = attachment.projections["joint"]
+        projection = attachment.projections["text"]
         assert attachment.projections["image"] is projection
-        both = subject.seen()["features"] @ subject.rows()["joint"].T
+        both = subject.seen()["features"] @ subject.rows()["text"].T
     squared = projection.matrix().float() @ projection.matrix().float()
     torch.testing.assert_close(both, x @ squared @ z.T, atol=1e-4, rtol=1e-3)
     assert subject.state() == before
@@ -174,7 +174,7 @@ def test_a_host_rereads_its_model_after_images_are_merged(
     assert not torch.allclose(merged, bare)
     fresh = resolve(subject.host, tokenizer=subject.tokenizer)
     assert torch.equal(merged, fresh.embed(["a photo of a nurse"]))
-    assert host.fingerprint("joint") == fresh.fingerprint("joint")
+    assert host.fingerprint("text") == fresh.fingerprint("text")
 
 
 def test_a_text_tower_has_no_image_side(gender: PromptSet) -> None:

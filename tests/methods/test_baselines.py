@@ -147,8 +147,8 @@ def test_leace_matches_the_authors_implementation() -> None:
 def test_given_labels_take_precedence_over_zero_shot_labels() -> None:
     reference_problem, images, gender = problem()
     zero_shot_problem, _, _ = problem(labels=False)
-    from_labels = reference_problem.fit("leace", "joint")
-    zero_shot = zero_shot_problem.fit("leace", "joint")
+    from_labels = reference_problem.fit("leace", "text")
+    zero_shot = zero_shot_problem.fit("leace", "text")
     assert (from_labels.provenance.labels, zero_shot.provenance.labels) == ("given", "zero-shot")
     assert not torch.allclose(from_labels.image(images), zero_shot.image(images))
     assert reference_problem.reference is not None
@@ -161,7 +161,7 @@ def test_given_labels_take_precedence_over_zero_shot_labels() -> None:
         reference_problem, reference=replace(reference_problem.reference, labels=words)
     )
     torch.testing.assert_close(
-        renamed.fit("leace", "joint").image(images), from_labels.image(images)
+        renamed.fit("leace", "text").image(images), from_labels.image(images)
     )
 
 
@@ -178,7 +178,7 @@ def test_given_labels_take_precedence_over_zero_shot_labels() -> None:
 def test_unsuitable_labels_are_rejected(labels: dict[str, list[str]]) -> None:
     reference_problem, images, _ = problem()
     shown = images if labels else images[:1].repeat(9, 1)
-    replace(reference_problem, reference=Reference(shown, labels=labels)).fit("leace", "joint")
+    replace(reference_problem, reference=Reference(shown, labels=labels)).fit("leace", "text")
 
 
 def test_null_space_probes_remove_one_direction_per_round() -> None:
@@ -204,10 +204,10 @@ def test_null_space_probes_remove_one_direction_per_round() -> None:
 
 def test_spd_only_changes_the_probe_directions() -> None:
     reference_problem, images, gender = problem()
-    edit = reference_problem.fit("spd", "joint")
+    edit = reference_problem.fit("spd", "text")
     assert isinstance(edit, TwoTowers)
     moved = edit.image(images)
-    basis = torch.linalg.qr(null_space_probes(labelled(reference_problem, "joint").known()).T).Q
+    basis = torch.linalg.qr(null_space_probes(labelled(reference_problem, "text").known()).T).Q
     assert ((moved @ basis).std(0) < 1e-10).all()
     # The mean is added back, unlike in nullspace projection.
     assert ((moved @ basis).mean(0).abs() > 1e-4).any()
@@ -215,18 +215,18 @@ def test_spd_only_changes_the_probe_directions() -> None:
     torch.testing.assert_close(moved @ rest, images @ rest)
     assert probe(images, gender) > 0.9
     assert probe(moved, gender) < 0.6
-    texts = stated_texts(reference_problem, "joint").rows
+    texts = stated_texts(reference_problem, "text").rows
     assert ((edit(texts) @ span_of(edit.left[0])).std(0) < 1e-10).all()
 
 
 def test_sfid_replaces_only_the_informative_dimensions() -> None:
     reference_problem, images, gender = problem()
-    edit = reference_problem.fit("sfid", "joint")
+    edit = reference_problem.fit("sfid", "text")
     moved = edit.image(images)
     assert int(((moved - images).abs().amax(0) > 1e-9).sum()) == DIM // 5
     assert (moved[:, list(ATTRIBUTE_DIMS)].std(0) < 1e-12).all()
     assert (
-        edit(reference_problem.host.embed(GENDER.classes, "joint"))[:, list(ATTRIBUTE_DIMS)].std(0)
+        edit(reference_problem.host.embed(GENDER.classes, "text"))[:, list(ATTRIBUTE_DIMS)].std(0)
         < 1e-12
     ).all()
     assert edit.side == "both"
@@ -244,7 +244,7 @@ def test_sfid_replaces_only_the_informative_dimensions() -> None:
 def test_sfid_replaces_a_hundred_clip_dimensions() -> None:
     texts = dict(zip((*GENDER.classes, *sum(GENDER.groups, ())), normal(99, 512), strict=False))
     reference = Reference(unit(80, 512), labels={"gender": ["male", "female"] * 40})
-    assert Problem(texts, GENDER, reference=reference).fit("sfid", "joint").left.shape[1] == 100
+    assert Problem(texts, GENDER, reference=reference).fit("sfid", "text").left.shape[1] == 100
 
 
 def test_roboshot_matches_the_algorithm_applied_to_one_vector_at_a_time() -> None:
@@ -265,13 +265,11 @@ def test_roboshot_matches_the_algorithm_applied_to_one_vector_at_a_time() -> Non
 def test_roboshot_uses_value_differences_and_class_differences() -> None:
     reference_problem, images, _ = problem()
     male, female = (
-        reference_problem.host.embed(texts, "joint") for texts in GENDER.by_value().values()
+        reference_problem.host.embed(texts, "text") for texts in GENDER.by_value().values()
     )
-    maps = roboshot(
-        male - female, reference_problem.host.embed(GENDER.classes, "joint").diff(dim=0)
-    )
+    maps = roboshot(male - female, reference_problem.host.embed(GENDER.classes, "text").diff(dim=0))
     torch.testing.assert_close(
-        reference_problem.fit("roboshot", "joint").image(images),
+        reference_problem.fit("roboshot", "text").image(images),
         TwoTowers.from_maps(maps).image(images),
     )
 
@@ -316,21 +314,21 @@ def test_the_half_way_method_leaves_vectors_with_only_one_part_unchanged() -> No
 
 def test_lian_uses_both_sides_and_the_difference_span() -> None:
     reference_problem, images, _ = problem()
-    texts = reference_problem.host.embed(GENDER.classes, "joint")
+    texts = reference_problem.host.embed(GENDER.classes, "text")
     methods = [Lian(side) for side in ("both", "text", "image")]
     assert [method.declaration.title.partition(", ")[2] for method in methods] == [
         "",
         "texts alone",
         "images alone",
     ]
-    both, text, image = (reference_problem.fit(method, "joint") for method in methods)
+    both, text, image = (reference_problem.fit(method, "text") for method in methods)
     assert [method.side for method in (both, text, image)] == ["both", "text", "image"]
     assert torch.equal(text.image(images), images)
     assert torch.equal(image(texts), texts)
     torch.testing.assert_close(both(texts), text(texts))
     torch.testing.assert_close(both.image(images), image.image(images))
     assert isinstance(both, HalfWay)
-    assert reference_problem.fit("difference", "joint")(both.basis.T).abs().max() < 1e-12
+    assert reference_problem.fit("difference", "text")(both.basis.T).abs().max() < 1e-12
 
 
 def test_the_second_step_of_bend_matches_the_authors_implementation() -> None:
@@ -349,17 +347,17 @@ def test_the_second_step_of_bend_matches_the_authors_implementation() -> None:
 
 def test_a_bent_query_is_the_closest_vector_equidistant_from_all_values() -> None:
     reference_problem, images, gender = problem()
-    edit = reference_problem.fit("bend-vlm", "joint")
+    edit = reference_problem.fit("bend-vlm", "text")
     query, pilot = reference_problem.host.embed(
-        ["A photo of a nurse.", "A photo of a pilot."], "joint"
+        ["A photo of a nurse.", "A photo of a pilot."], "text"
     ).split(1)
     bent = edit(query)[0]
     pair = reference_problem.host.embed(
-        next(group for group in GENDER.groups if "nurse" in group[0]), "joint"
+        next(group for group in GENDER.groups if "nurse" in group[0]), "text"
     )
     first = project_out(
         query[0],
-        torch.cat([reference_problem.host.embed(GENDER.spurious, "joint"), pair[1:] - pair[:1]]),
+        torch.cat([reference_problem.host.embed(GENDER.spurious, "text"), pair[1:] - pair[:1]]),
     )
     first = normalize(first, dim=0)
     scores = images @ first
@@ -393,7 +391,7 @@ def test_fair_pca_matches_the_authors_implementation(keep: str) -> None:
 
 def test_fair_pca_equalises_group_means_and_equals_difference_at_full_width() -> None:
     reference_problem, _, _ = problem()
-    rows, groups = stated_texts(reference_problem, "joint").one_hot()
+    rows, groups = stated_texts(reference_problem, "text").one_hot()
     for keep in (DIM, 9):
         dropped = fair_pca(rows, groups, keep)
         remaining = rows - rows @ dropped @ dropped.T
@@ -401,7 +399,7 @@ def test_fair_pca_equalises_group_means_and_equals_difference_at_full_width() ->
         assert (means[0] - means[1]).abs().max() < 1e-12
         assert dropped.shape[1] == max(1, DIM - keep)
     (direction,) = fair_pca(rows, groups, DIM).T
-    (ours,) = reference_problem.fit("difference", "joint").left.T
+    (ours,) = reference_problem.fit("difference", "text").left.T
     means = torch.stack([rows[groups[:, g] > 0].mean(0) for g in (0, 1)])
     assert abs(float(direction @ normalize(means[0] - means[1], dim=0))) == pytest.approx(1.0)
     assert abs(float(direction @ ours)) > 0.95  # fitted on the value texts of the set
@@ -410,14 +408,14 @@ def test_fair_pca_equalises_group_means_and_equals_difference_at_full_width() ->
 def test_fair_imagen_projects_states_for_one_attribute() -> None:
     reference_problem, _, _ = problem()
     reference_problem.host.generative = True
-    texts = reference_problem.host.embed(GENDER.classes, "joint")
-    dropped = fair_pca(*stated_texts(reference_problem, "joint").one_hot(), 14)
-    edit = reference_problem.fit("fair-pca", "joint")
+    texts = reference_problem.host.embed(GENDER.classes, "text")
+    dropped = fair_pca(*stated_texts(reference_problem, "text").one_hot(), 14)
+    edit = reference_problem.fit("fair-pca", "text")
     torch.testing.assert_close(edit(5 * texts), 5 * (texts - texts @ dropped @ dropped.T))
     torch.testing.assert_close(edit(texts[:, None].expand(-1, 3, -1))[:, 1], edit(texts))
     sets = (GENDER, replace(GENDER, classes=GENDER.classes[:1], class_names=GENDER.class_names[:1]))
     with pytest.raises(InvalidInputError, match="one attribute, got 2"):
-        replace(reference_problem, sets=sets, reference=None).fit("fair-pca", "joint")
+        replace(reference_problem, sets=sets, reference=None).fit("fair-pca", "text")
 
 
 def test_an_affine_map_scales_with_the_length_of_its_input() -> None:

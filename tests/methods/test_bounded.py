@@ -151,7 +151,7 @@ def test_debias_bounds_the_loss_on_a_model() -> None:
                 before = model.encode_text(tokens, normalize=True)
                 with vldebias.debias(host, gender, method=method, **how) as attachment:
                     least = (before * model.encode_text(tokens, normalize=True)).sum(1).min()
-                    fitted = attachment.projections["joint"]
+                    fitted = attachment.projections["text"]
             assert (least > expected - 1e-5) == bool(how)
             assert fitted.provenance.max_loss == how.get("max_loss")
     with pytest.raises(InvalidInputError, match="max_loss"):
@@ -168,7 +168,7 @@ def test_invalid_bounds_are_rejected(max_loss: Any) -> None:
 
 def test_a_set_without_classes_cannot_be_bounded() -> None:
     with pytest.raises(InvalidInputError, match=r"bare: .*class prompts"):
-        Problem(TextTable({"a": [1.0]}), BARE, max_loss=0.1).fit("none", "joint")
+        Problem(TextTable({"a": [1.0]}), BARE, max_loss=0.1).fit("none", "text")
     assert Problem(TextTable({"a": [1.0]}), BARE, neutral=["a person"]).neutral == ("a person",)
 
 

@@ -62,14 +62,14 @@ def image_rows(problem: Problem) -> tuple[Tensor, float]:
     """Return the weighted differences between image means and their lam, as when only
     equalising."""
     prompts = problem.sets[0]
-    scatter = image_scatter(problem, prompts, "joint", class_texts(problem, prompts, "joint"))
+    scatter = image_scatter(problem, prompts, "text", class_texts(problem, prompts, "text"))
     assert isinstance(problem.lam, float)
     return scatter, problem.lam
 
 
 def dense_p0(method: ClosedForm, problem: Problem) -> Tensor:
-    rows = [term.span(problem, "joint") for term in method.terms if term.span is not None]
-    d = problem.host.dim("joint")
+    rows = [term.span(problem, "text") for term in method.terms if term.span is not None]
+    d = problem.host.dim("text")
     basis = torch.cat([*rows, torch.zeros(1, d, dtype=torch.float64)])
     return torch.eye(d, dtype=torch.float64) - torch.linalg.pinv(basis) @ basis
 
@@ -81,7 +81,7 @@ def test_every_sum_equalises_the_image_means_like_equalise(problem: Problem) -> 
     grows."""
     rows, lam = image_rows(problem)
     for method in SUMS:
-        P = problem.fit(method, "joint")
+        P = problem.fit(method, "text")
         assert isinstance(P, CalibratedProjection)
         gaps = rows @ P.matrix()
         assert torch.linalg.matrix_norm(gaps, 2) * lam**0.5 <= 0.5 * (1 + 1e-6), method.name
@@ -95,8 +95,8 @@ def test_a_bounded_sum_is_between_the_sum_and_the_identity(problem: Problem) -> 
     rows, lam = image_rows(problem)
     neutral = list(chain(*problem.sets[0].groups))
     for method in SUMS[2:]:
-        unbounded = problem.fit(method, "joint")
-        kept = replace(problem, max_loss=0.1, neutral=tuple(neutral)).fit(method, "joint")
+        unbounded = problem.fit(method, "text")
+        kept = replace(problem, max_loss=0.1, neutral=tuple(neutral)).fit(method, "text")
         assert isinstance(unbounded, CalibratedProjection)
         assert isinstance(kept, CalibratedProjection)
         t = float(kept.left.norm() / unbounded.left.norm())
@@ -112,14 +112,14 @@ def test_every_sum_matches_its_dense_formula(problem: Problem) -> None:
     """P0 is applied last, as in the paper. Prompt pairs are used unchanged, and image differences
     after P0 is applied to them."""
     rows, lam = image_rows(problem)
-    pairs = pair_scatters(problem, "joint")[0]
+    pairs = pair_scatters(problem, "text")[0]
     eye = torch.eye(rows.shape[1], dtype=torch.float64)
     for method in SUMS:
         p0 = dense_p0(method, problem)
         M = lam * p0 @ rows.T @ rows @ p0
         if "cali" in method.name:
             M += lam * pairs.T @ pairs
-        P = method.fit(problem, "joint")
+        P = method.fit(problem, "text")
         assert (P.matrix() @ (eye + M) - p0).abs().max() < 1e-8 * (1 + M.abs().max()), method.name
         assert (p0 @ P.matrix() - P.matrix()).abs().max() < 1e-8, method.name  # A^T P z = 0
 
@@ -129,9 +129,9 @@ def test_every_sum_matches_its_dense_formula(problem: Problem) -> None:
 def test_without_images_the_solution_matches_the_paper(problem: Problem) -> None:
     """In Lemma 7.1, I + lam M inverts the part that comes from the pairs, which leaves P0. Images
     have no effect."""
-    pairs = pair_scatters(problem, "joint")[0]
+    pairs = pair_scatters(problem, "text")[0]
     method = METHODS["orth-cali"]
     assert isinstance(method, ClosedForm)
-    spurious = problem.host.embed(problem.sets[0].spurious, "joint")
+    spurious = problem.host.embed(problem.sets[0].spurious, "text")
     paper = CalibratedProjection.solve([pairs], spurious, problem.lam)
-    assert torch.equal(method.fit(problem, "joint").matrix(), paper.matrix())
+    assert torch.equal(method.fit(problem, "text").matrix(), paper.matrix())

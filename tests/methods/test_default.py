@@ -54,7 +54,7 @@ def test_a_search_is_not_edited_based_on_text_alone(kind: tuple[float, float]) -
     texts, prompts = world(*kind)
     with pytest.warns(AutoDeclinedWarning, match=r"Text alone does not show.*Pass reference="):
         edit = vldebias.fit_projection(texts, prompts)
-    z = texts.embed(prompts.classes, "joint")
+    z = texts.embed(prompts.classes, "text")
     assert edit(z) is z
     assert (edit.method, edit.rank) == ("default: none", 0)
     assert repr(edit).startswith("no edit (default: none")
@@ -107,7 +107,7 @@ def test_reference_images_that_show_the_values_are_equalised() -> None:
     edit = vldebias.fit_projection(texts, prompts, reference=reference)
     assert edit.method == "difference+equalise"
     rows, value = images(1000, seed=99)
-    queries = normalize(edit(texts.embed(prompts.classes, "joint")), dim=1)
+    queries = normalize(edit(texts.embed(prompts.classes, "text")), dim=1)
     scores = (rows @ queries.T).numpy()
     apart = np.abs(scores[value == 0].mean(0) - scores[value == 1].mean(0))
     assert (apart < 0.2 * scores.std(0)).all()
@@ -119,7 +119,7 @@ def test_a_search_equalises_overall_means_and_not_within_classes() -> None:
     rows = images(2000, seed=1)[0]
     edit = vldebias.fit_projection(texts, prompts, reference=rows)
     problem = Problem(texts, prompts, reference=rows)
-    features = showing_values(problem, "joint").reference.features
+    features = showing_values(problem, "text").reference.features
     fitted = {}
     for within_classes in (True, False):
         reference = Reference(features, within_classes=within_classes)
@@ -145,7 +145,7 @@ def test_no_edit_is_attached_without_a_gain_on_reference_images() -> None:
 def without_details() -> tuple[TextTable, PromptSet]:
     """Return the `helped` world of `test_folds` with pairs that only differ along GENDER."""
     texts, prompts = world(*HELPED)
-    rows = {text: texts.embed([text], "joint")[0] for text in prompts.texts}
+    rows = {text: texts.embed([text], "text")[0] for text in prompts.texts}
     for concept, group in zip(CONCEPT, prompts.groups, strict=True):
         for text, sign in zip(group, (1, -1), strict=True):
             rows[text] = PERSON + 0.4 * concept + 0.3 * sign * GENDER
@@ -165,7 +165,7 @@ def in_one_group(rows: Tensor, difference: Tensor) -> Tensor:
 def contradicting(texts: TextTable, prompts: PromptSet) -> TextTable:
     """Return text embeddings in which the value direction depends on whether the text names a
     concept."""
-    rows = {text: texts.embed([text], "joint")[0] for text in prompts.texts}
+    rows = {text: texts.embed([text], "text")[0] for text in prompts.texts}
     other = torch.eye(len(GENDER), dtype=torch.float64)[30]
     for group in prompts.groups:
         for text, sign in zip(group, (1, -1), strict=True):
@@ -187,7 +187,7 @@ DECLINED = {
 def test_unusable_reference_images_are_declined(lacks: str) -> None:
     texts, prompts = world(*HELPED)
     rows = images(400, seed=1)[0]
-    values = Problem(texts, prompts).zero_shot(prompts, "joint")
+    values = Problem(texts, prompts).zero_shot(prompts, "text")
     difference = values[0] - values[1]
     margins = rows @ difference
     if lacks == "no class prompts":
@@ -214,11 +214,11 @@ def test_overlapping_groups_are_used_if_all_wordings_agree_and_declined_otherwis
     """The distance between two fitted normals depends on their tails, and therefore on the number
     of images; more images must not change the decision to decline."""
     texts, prompts = without_details()
-    values = Problem(texts, prompts).zero_shot(prompts, "joint")
+    values = Problem(texts, prompts).zero_shot(prompts, "text")
     rows = in_one_group(images(2000, seed=1)[0], values[0] - values[1])
     problem = Problem(texts, prompts, reference=rows)
     assert separation(normalize(rows, dim=1) @ (values[0] - values[1])) < SEPARATE
-    assert agreement_of_wordings(problem, prompts, "joint", normalize(rows, dim=1))[0] > AGREE
+    assert agreement_of_wordings(problem, prompts, "text", normalize(rows, dim=1))[0] > AGREE
     edit = vldebias.fit_projection(texts, prompts, reference=rows)
     assert edit.method == "difference+equalise"
 
@@ -232,16 +232,16 @@ def test_the_reference_is_reduced_to_images_that_show_the_values() -> None:
     mixed = torch.cat([people, landscapes])
     reference = {"column": ["female"] * 600}
     problem = Problem(texts, prompts, reference=Reference(mixed, reference))
-    reduced = showing_values(problem, "joint").reference
+    reduced = showing_values(problem, "text").reference
     kept = reduced.features
     assert len(kept) == 300
     is_person = (kept[:, None] == normalize(people, dim=1)[None]).all(2).any(1)
     assert is_person.double().mean() > 0.95
     assert not reduced.labels  # they are computed over all images
     few = Problem(texts, prompts, reference=people[: ENOUGH - 20])
-    assert len(showing_values(few, "joint").reference.features) == ENOUGH - 20
+    assert len(showing_values(few, "text").reference.features) == ENOUGH - 20
     more = Problem(texts, prompts, reference=people[: ENOUGH + 20])
-    assert len(showing_values(more, "joint").reference.features) == ENOUGH
+    assert len(showing_values(more, "text").reference.features) == ENOUGH
 
 
 def test_a_number_below_a_threshold_is_not_rounded_up_to_it() -> None:
@@ -251,15 +251,15 @@ def test_a_number_below_a_threshold_is_not_rounded_up_to_it() -> None:
 def test_wordings_agree_if_they_share_a_direction_and_disagree_if_they_are_noise() -> None:
     texts, prompts = without_details()
     rows = images(1000, seed=1)[0]
-    single, joint = agreement_of_wordings(Problem(texts, prompts), prompts, "joint", rows)
+    single, joint = agreement_of_wordings(Problem(texts, prompts), prompts, "text", rows)
     assert single > AGREE
     assert joint > 0.95
     noise = {text: normal(1, len(GENDER), seed=i)[0] for i, text in enumerate(prompts.texts)}
-    single, joint = agreement_of_wordings(Problem(noise, prompts), prompts, "joint", rows)
+    single, joint = agreement_of_wordings(Problem(noise, prompts), prompts, "text", rows)
     assert single < 0.2
     assert joint < CONTRADICT
     few = replace(prompts, groups=prompts.groups[: FEWEST - 1])
-    assert agreement_of_wordings(Problem(texts, few), few, "joint", rows)[0] == 0
+    assert agreement_of_wordings(Problem(texts, few), few, "text", rows)[0] == 0
 
 
 @pytest.mark.parametrize("distance", [0.0, 1.0, 3.0, 6.0])
@@ -291,7 +291,7 @@ def test_a_classification_without_value_words_gets_cali(named: str) -> None:
     wordless = replace(two, attributes={})
     sets = [wordless] if named == "no set" else [two, wordless]
     edit = vldebias.fit_projection(texts, sets)
-    expected = CALI.fit(Problem(texts, sets, lam=100.0), "joint")
+    expected = CALI.fit(Problem(texts, sets, lam=100.0), "text")
     assert edit.method == "cali"
     assert torch.equal(edit.matrix(), expected.matrix())
 
@@ -302,7 +302,7 @@ def test_a_classification_with_images_gets_cali_and_equalised_means_within_class
     two = replace(prompts, classes=prompts.classes[:2], class_names=prompts.class_names[:2])
     reference = torch.randn(50, 48, generator=torch.Generator().manual_seed(0))
     edit = vldebias.fit_projection(texts, two, reference=reference)
-    expected = (CALI + EQUALISE).fit(Problem(texts, two, lam=100.0, reference=reference), "joint")
+    expected = (CALI + EQUALISE).fit(Problem(texts, two, lam=100.0, reference=reference), "text")
     assert edit.method == "cali+equalise"
     assert torch.equal(edit.matrix(), expected.matrix())
 
@@ -315,7 +315,7 @@ def test_evaluate_measures_the_edit_that_debias_attaches(method: str, images: bo
     noise = np.random.default_rng(0)
     features = noise.normal(size=(300, 48))
     reference = torch.from_numpy(noise.normal(size=(200, 48)))
-    table = {text: texts.embed([text], "joint")[0].numpy() for text in prompts.texts}
+    table = {text: texts.embed([text], "text")[0].numpy() for text in prompts.texts}
     labels = {"jobs": noise.choice(["male", "female"], 300)}
     options = {"reference": reference if images else None}
     how = {"prompts": {"jobs": prompts}, "labels": labels, "k": 20, "resamples": 20, **options}
@@ -424,17 +424,17 @@ def test_narrow_edits_and_models_do_not_warn(host: Host) -> None:
             assert edit.removed < edit.dim / 40
         only(fit_projections(host, FIVE))
         pair = PromptSet("g", groups=(("a", "b"),), spurious=("a", "b"))
-        Problem(table, pair).fit("orth", "joint")
+        Problem(table, pair).fit("orth", "text")
         rows = {
             text: torch.randn(8, generator=torch.Generator().manual_seed(i))
             for i, text in enumerate(SET.texts)
         }
         with warnings.catch_warnings(action="ignore", category=vldebias.errors.ClassSignalWarning):
-            edit = Problem(rows, SET).fit("cali", "joint")
+            edit = Problem(rows, SET).fit("cali", "text")
         assert edit.removed > edit.dim / 40
     # Two directions per attribute are a small part of any space.
     with pytest.warns(WideEditWarning, match="removes 3.0 of 4"):
-        Problem(table, replace(pair, spurious=("a", "b", "c"))).fit("orth", "joint")
+        Problem(table, replace(pair, spurious=("a", "b", "c"))).fit("orth", "text")
 
 
 def test_fitting_cali_instead_of_balanced_prompts_is_logged_once(pipe: Any, caplog: Any) -> None:

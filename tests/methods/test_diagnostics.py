@@ -37,7 +37,7 @@ def test_diagnostics_depend_on_the_text_in_the_prompt_set() -> None:
         class_names=names,
         spurious=("s 0", "s 1"),
     )
-    diagnostics = Diagnostics.from_edit(TextTable(rows), "joint", CALI, prompt_set)
+    diagnostics = Diagnostics.from_edit(TextTable(rows), "text", CALI, prompt_set)
     P = CALI.matrix()
     for distances, pairs in (
         (diagnostics.pair_distance, PAIRS[:4]),
@@ -59,7 +59,7 @@ def test_diagnostics_depend_on_the_text_in_the_prompt_set() -> None:
     assert diagnostics.class_cosine == pytest.approx(
         float(sum(cosine_similarity(c, P @ c, dim=0) for c in CLASSES)) / 4
     )
-    bare = Diagnostics.from_edit(TextTable(rows), "joint", CALI, PromptSet("x", groups[:4]))
+    bare = Diagnostics.from_edit(TextTable(rows), "text", CALI, PromptSet("x", groups[:4]))
     assert bare == Diagnostics(diagnostics.pair_distance)
 
 

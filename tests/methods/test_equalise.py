@@ -230,14 +230,14 @@ def test_pseudo_classes_are_assigned_with_calibrated_text() -> None:
     )
     table = TextTable(rows)
     place = label == 0
-    leaning = table.embed(["land", "water"], "joint")
+    leaning = table.embed(["land", "water"], "text")
     raw = split(VALUES, leaning, images)
     assert raw.counts[0].tolist() == [int((attribute == 0).sum()), 0]
     problem = Problem(table, prompts, reference=Reference(images))
-    texts = class_texts(problem, prompts, "joint")
+    texts = class_texts(problem, prompts, "text")
     assert texts is not None
     split_of_images = ImageSplit(
-        problem.zero_shot(prompts, "joint"), normalize(texts, dim=1), Reference(images)
+        problem.zero_shot(prompts, "text"), normalize(texts, dim=1), Reference(images)
     )
     assert split_of_images.counts[0].tolist() == [
         int(((attribute == k) & place).sum()) for k in (0, 1)
@@ -267,7 +267,7 @@ class TestOnAModel:
         reference = Reference(features, within_classes=False)
         problem = Problem(model, sets, reference=reference)
         scatters = [
-            ImageSplit(problem.zero_shot(prompt_set, "joint"), None, reference).scatter
+            ImageSplit(problem.zero_shot(prompt_set, "text"), None, reference).scatter
             for prompt_set in problem.sets
         ]
         assert [len(scatter) for scatter in scatters] == [1, 10]

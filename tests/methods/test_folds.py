@@ -77,7 +77,7 @@ def images(n: int, seed: int) -> tuple[Tensor, np.ndarray]:
 def skew(texts: TextTable, prompts: PromptSet, projection: CalibratedProjection | None) -> float:
     """Return the mean MaxSkew@100 of neutral text on new images with their true values."""
     rows, value = images(1000, seed=99)
-    queries = texts.embed(prompts.classes, "joint")
+    queries = texts.embed(prompts.classes, "text")
     queries = queries if projection is None else normalize(projection(queries), dim=1)
     return float(np.mean([max_skew(rows @ query, value, 100) for query in queries]))
 
@@ -90,7 +90,7 @@ HELPED = (0.0, 0.3)
 
 def change_of(method: str, texts: TextTable, prompts: PromptSet) -> Change:
     problem = Problem(texts, prompts, lam=1000.0 if method == "orth-cali" else None)
-    change = change_on_texts(problem, "joint", get_method(method))
+    change = change_on_texts(problem, "text", get_method(method))
     assert change is not None
     return change
 
@@ -103,7 +103,7 @@ def test_no_gain_is_predicted_for_an_edit_that_makes_things_worse() -> None:
     assert change_of("orth-cali", texts, prompts).high >= 0
     reference = Reference(images(2000, seed=1)[0])
     problem = Problem(texts, prompts, lam=1000.0, reference=reference)
-    assert change_on_images(problem, "joint", get_method("orth-cali")).value > 0
+    assert change_on_images(problem, "text", get_method("orth-cali")).value > 0
 
 
 @pytest.mark.parametrize("method", ["difference", "cali"])
@@ -120,8 +120,8 @@ def test_image_means_predict_the_gain() -> None:
         reference = Reference(images(2000, seed=1)[0], within_classes=False)
         problem = Problem(texts, prompts, lam=10_000.0, reference=reference)
         method = get_method("difference+equalise")
-        assert change_on_images(problem, "joint", method).high < 0
-        edit = method.fit(problem, "joint")
+        assert change_on_images(problem, "text", method).high < 0
+        edit = method.fit(problem, "text")
         assert skew(texts, prompts, edit) < skew(texts, prompts, None)
 
 
@@ -143,13 +143,13 @@ def test_predictions_use_held_out_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vldebias.methods.folds.PredictedGap", spy)
     groups = set(prompts.groups)
     left_out = []
-    for problem, _ in text_folds(Problem(texts, prompts), "joint"):
+    for problem, _ in text_folds(Problem(texts, prompts), "text"):
         (fitted,) = problem.attributes
         rows, resamples_classes = predicted.pop()
         assert resamples_classes  # splitting by prompt would separate the prompts of a pair
         out = groups - set(fitted.groups)
         stated = list(chain.from_iterable(out))
-        assert rows == named(texts.embed(stated, "joint"))
+        assert rows == named(texts.embed(stated, "text"))
         left_out.append(out)
     assert len(left_out) == FOLDS
     assert set.union(*left_out) == groups
@@ -157,7 +157,7 @@ def test_predictions_use_held_out_data(monkeypatch: pytest.MonkeyPatch) -> None:
 
     reference = Reference(images(200, seed=1)[0])
     seen = set[int]()
-    for problem, _ in image_folds(Problem(texts, prompts, reference=reference), "joint"):
+    for problem, _ in image_folds(Problem(texts, prompts, reference=reference), "text"):
         rows, resamples_classes = predicted.pop()
         assert not resamples_classes
         assert not rows & named(problem.reference.features)
@@ -169,14 +169,14 @@ def test_predictions_use_held_out_data(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_fold_has_more_than_one_concept(groups: int, folds: int) -> None:
     texts, prompts = world(*HELPED)
     few = replace(prompts, groups=prompts.groups[:groups])
-    assert len([*text_folds(Problem(texts, few), "joint")]) == folds
+    assert len([*text_folds(Problem(texts, few), "text")]) == folds
 
 
 def test_held_out_groups_are_used_if_there_are_enough() -> None:
     texts, prompts = world(*HELPED)
     fitted = prompts.groups[:-FEWEST]
     split = replace(prompts, groups=fitted, held_out_groups=prompts.groups[-FEWEST:])
-    ((problem, gaps),) = text_folds(Problem(texts, split), "joint")
+    ((problem, gaps),) = text_folds(Problem(texts, split), "text")
     assert problem.attributes[0].groups == fitted
     assert len(gaps[0].centred) == 2 * FEWEST
 
@@ -184,7 +184,7 @@ def test_held_out_groups_are_used_if_there_are_enough() -> None:
 def test_without_class_prompts_text_does_not_predict_a_gain() -> None:
     texts, prompts = world(*HELPED)
     bare = Problem(texts, replace(prompts, classes=(), class_names=()))
-    assert change_on_texts(bare, "joint", get_method("difference")) is None
+    assert change_on_texts(bare, "text", get_method("difference")) is None
 
 
 UNUSABLE = {
@@ -207,7 +207,7 @@ def test_images_that_cannot_be_split_or_belong_to_a_different_model_are_rejected
     texts, prompts = world(*HELPED)
     problem = Problem(texts, prompts, reference=Reference(shown[kind]))
     with pytest.raises(UnusableReferenceError):
-        change_on_images(problem, "joint", get_method("difference+equalise"))
+        change_on_images(problem, "text", get_method("difference+equalise"))
 
 
 @st.composite

@@ -285,7 +285,7 @@ def test_missing_inputs_are_reported_before_anything_is_embedded(name: str, need
     )
     problem = replace(Problem(host, replace(SET, **change)), reference=images)
     with pytest.raises(InvalidInputError, match=message):
-        problem.fit(name, "joint")
+        problem.fit(name, "text")
 
 
 def test_bounds_and_sides_that_do_not_apply_are_rejected(cases: dict[str, Case]) -> None:
@@ -412,7 +412,7 @@ class Returning(EditMethod):
         (torch.eye(2), r"a Tensor \(2, 2\); expected .* For a matrix P, return Calibrated"),
         (lambda z, strength=1.0: z, "function .*; expected .* Derive a dataclass from"),
         (None, "None; expected .* End fit with `return edit`"),
-        ({"joint": 1}, "a dict; expected .* once per role"),
+        ({"text": 1}, "a dict; expected .* once per role"),
     ],
 )
 def test_anything_but_a_fitted_edit_is_rejected_with_advice(fitted: object, message: str) -> None:

@@ -196,9 +196,9 @@ def test_target_shares_are_reached_on_portraits(world: tuple[Host, Tensor, Tenso
     """Shares of zero-shot values are exact. Shares of true values inherit the zero-shot errors."""
     model, features, gender = world
     read = (
-        features @ model.embed(["A photo of a male.", "A photo of a female."], "joint").T.float()
+        features @ model.embed(["A photo of a male.", "A photo of a female."], "text").T.float()
     ).argmax(1)
-    queries = model.embed(SEARCHED, "joint").float()
+    queries = model.embed(SEARCHED, "text").float()
     shares_of_target = {}
     for share in (0.2, 0.8):
         move = fit_shares(

@@ -43,7 +43,7 @@ def test_the_attribute_is_derived_from_the_set_name() -> None:
 
 def test_wordings_are_averaged_and_embeddings_without_prompts_are_rejected() -> None:
     host = TextTable({"a photo": [1.0, 0.0]})
-    edit = Problem(host, SET).fit("each-value", "joint")
+    edit = Problem(host, SET).fit("each-value", "text")
     assert edit.wordings(NURSE) == ("A photo of a male nurse.", STATED)
     z = torch.ones(1, 5, 2)
     wordings = torch.stack([torch.zeros(1, 5, 2), torch.full((1, 5, 2), 4.0)], 1)
@@ -55,16 +55,16 @@ def test_wordings_are_averaged_and_embeddings_without_prompts_are_rejected() -> 
     with pytest.raises(InvalidInputError, match=r"\(\.\.\., 2\)"):
         edit(torch.ones(3))
     with pytest.raises(InvalidInputError, match="expected one attribute, got 2"):
-        Problem(host, [SET, load_prompts("skin-tone")]).fit("each-value", "joint")
+        Problem(host, [SET, load_prompts("skin-tone")]).fit("each-value", "text")
     with pytest.raises(InvalidInputError, match="rewrites prompts"):
-        Diagnostics.from_edit(host, "joint", edit, SET)
+        Diagnostics.from_edit(host, "text", edit, SET)
 
 
 def test_a_table_of_texts_averages_the_wordings_it_contains() -> None:
     stated = ("A photo of a male nurse.", STATED)
     rows = torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
     table = TextTable(dict(zip((NURSE, *stated), rows, strict=True)))
-    changed = table.under([NURSE], "joint", Problem(table, SET).fit("each-value", "joint"))
+    changed = table.under([NURSE], "text", Problem(table, SET).fit("each-value", "text"))
     torch.testing.assert_close(changed[0], normalize(table.embed(stated).mean(0), dim=0))
     with pytest.raises(InvalidInputError, match="A photo of a nurse of any gender"):
-        table.under([NURSE], "joint", Problem(table, SET).fit("suffix", "joint"))
+        table.under([NURSE], "text", Problem(table, SET).fit("suffix", "text"))

@@ -65,7 +65,7 @@ def problem(labels: bool = True) -> tuple[Problem, Tensor]:
 
 def scores(edit: Edit, images: Tensor, problem: Problem) -> Tensor:
     """Return the dot products of the edited images with the class prompts."""
-    return edit.image(images) @ problem.host.embed(BIRDS.classes, "joint").T
+    return edit.image(images) @ problem.host.embed(BIRDS.classes, "text").T
 
 
 def length(row: Floats) -> float:
@@ -77,11 +77,11 @@ def length(row: Floats) -> float:
 
 def test_tie_moves_each_image_by_the_mean_dot_product_of_its_value() -> None:
     made, images = problem(labels=False)
-    edit = made.fit("tie", "joint")
+    edit = made.fit("tie", "text")
     assert isinstance(edit, Translation)
     texts = []
     for words in BIRDS.by_value().values():
-        rows = made.host.embed(words, "joint").numpy()
+        rows = made.host.embed(words, "text").numpy()
         mean = sum(rows) / len(rows)
         texts.append(mean / length(mean))
     nearest = []
@@ -99,8 +99,8 @@ def test_tie_moves_each_image_by_the_mean_dot_product_of_its_value() -> None:
 
 def test_tie_removes_the_mean_dot_product_with_the_value_text() -> None:
     made, images = problem(labels=False)
-    edit = made.fit("tie", "joint")
-    directions = made.zero_shot(BIRDS, "joint")
+    edit = made.fit("tie", "text")
+    directions = made.zero_shot(BIRDS, "text")
     nearest = (images @ directions.T).argmax(1)
     for code in (0, 1):
         before = images[nearest == code] @ directions[code]
@@ -119,13 +119,13 @@ def test_an_image_gets_the_scores_of_its_best_template() -> None:
     texts = [*BIRDS.classes, *(text for pair in wordings for text in pair)]
     made = Problem(table(texts), BIRDS)
     images = unit(40, DIM, seed=5)
-    edit = made.fit(Sage(wordings), "joint")
+    edit = made.fit(Sage(wordings), "text")
     expected = []
     best = []
     for image in images.numpy():
         rows = []
         for pair in wordings:
-            rows.append([float(image @ row) for row in made.host.embed(pair, "joint").numpy()])
+            rows.append([float(image @ row) for row in made.host.embed(pair, "text").numpy()])
         spreads = [max(row) - min(row) for row in rows]
         best.append(spreads.index(max(spreads)))
         expected.append(rows[best[-1]])
@@ -136,9 +136,9 @@ def test_an_image_gets_the_scores_of_its_best_template() -> None:
 def test_a_single_template_equal_to_the_class_prompts_has_no_effect() -> None:
     made = Problem(table(list(BIRDS.classes)), BIRDS)
     images = unit(10, DIM, seed=5)
-    edit = made.fit(Sage([BIRDS.classes]), "joint")
+    edit = made.fit(Sage([BIRDS.classes]), "text")
     torch.testing.assert_close(edit.image(images), images)
-    texts = made.host.embed(BIRDS.classes, "joint")
+    texts = made.host.embed(BIRDS.classes, "text")
     assert edit(texts) is texts  # an image edit leaves text unchanged
 
 
@@ -157,11 +157,11 @@ def test_sage_fills_the_imagenet_templates_with_the_class_prompts() -> None:
     asked: list[str] = []
 
     class Listening(TextTable):
-        def embed(self, prompts: object, role: str = "joint") -> Tensor:
+        def embed(self, prompts: object, role: str = "text") -> Tensor:
             asked.extend(prompts)  # type: ignore[arg-type]
             return unit(len(list(prompts)), DIM)  # type: ignore[call-overload]
 
-    edit = METHODS["sage"].fit(Problem(Listening({"a": [1.0]}), "celeba"), "joint")
+    edit = METHODS["sage"].fit(Problem(Listening({"a": [1.0]}), "celeba"), "text")
     assert isinstance(edit, BestTemplate)
     assert edit.templates.shape == (80, 2, DIM)
     assert "a bad photo of a celebrity with dark hair." in asked
@@ -202,18 +202,18 @@ def naive_dat(made: Problem, image: Floats, groups: dict[tuple[int, int], list[F
                 for text in BIRDS.groups[class_code]
                 if list(BIRDS.attributes)[value_code] in text.split()
             ]
-            rows = made.host.embed(words, "joint").numpy()
+            rows = made.host.embed(words, "text").numpy()
             text = sum(rows) / len(rows)
             sparsity = naive_outlier_factor(image, groups[class_code, value_code], 10)
             of_groups.append(float(image @ text) / length(text) / sparsity**10)
-        plain = float(image @ made.host.embed([prompt], "joint").numpy()[0])
+        plain = float(image @ made.host.embed([prompt], "text").numpy()[0])
         of_classes.append(max(*of_groups, (sum(of_groups) + plain) / 3))
     return np.array(of_classes)
 
 
 def test_dat_matches_a_plain_loop_over_neighbours() -> None:
     made, images = problem()
-    edit = made.fit("dat", "joint")
+    edit = made.fit("dat", "text")
     assert isinstance(edit, DensityScores)
     assert edit.provenance.labels == "given"
     groups = {}
@@ -255,12 +255,12 @@ def test_herding_selects_the_row_that_brings_the_mean_closest() -> None:
 
 def test_dat_without_labels_uses_zero_shot_labels_and_skips_small_groups() -> None:
     made, images = problem(labels=False)
-    edit = made.fit("dat", "joint")
+    edit = made.fit("dat", "text")
     assert edit.provenance.labels == "zero-shot"
     columns = {"place": ["land"] * 3 + ["water"] * 5, "bird": ["crow"] * 3 + ["gull"] * 5}
     small = replace(made, reference=Reference(images[:8], labels=columns))
     for near, class_codes in ((2, [0, 1]), (3, [1])):
-        fitted = small.fit(Dat(near=near), "joint")
+        fitted = small.fit(Dat(near=near), "text")
         assert isinstance(fitted, DensityScores)
         assert fitted.class_codes.tolist() == class_codes
         assert torch.isfinite(fitted.image(images)).all()
@@ -280,7 +280,7 @@ def test_a_longer_class_name_takes_precedence() -> None:
 def test_saved_and_loaded_edits_are_equal(tmp_path: object) -> None:
     made, images = problem()
     for name in ("tie", "dat"):
-        edit = made.fit(name, "joint")
+        edit = made.fit(name, "text")
         loaded = load_edit(edit.save_pretrained(f"{tmp_path}/{name}"))
         assert torch.equal(loaded.image(images), edit.image(images))
 
@@ -297,11 +297,11 @@ def test_edits_and_scores_agree_on_real_photographs() -> None:
     edits = split.fit([METHODS["tie"], sage, DAT_OF_CELEBA])
     images = split.gallery.unit[:].double()
     assert split.classes is not None
-    classes = split.texts.embed(split.classes.classes, "joint")
+    classes = split.texts.embed(split.classes.classes, "text")
     assert sage.wordings is not None
-    templates = [split.texts.embed(texts, "joint").numpy() for texts in sage.wordings]
+    templates = [split.texts.embed(texts, "text").numpy() for texts in sage.wordings]
     values = [
-        np.mean(split.texts.embed(texts, "joint").numpy(), axis=0)
+        np.mean(split.texts.embed(texts, "text").numpy(), axis=0)
         for texts in split.classes.by_value().values()
     ]
     directions = np.stack([value / length(value) for value in values])
@@ -365,4 +365,4 @@ SEVERAL = [BIRDS, replace(BIRDS, name="others", classes=BIRDS.classes[::-1])]
 )
 def test_unsuitable_problems_are_rejected(name: str, change: dict[str, object]) -> None:
     made, _ = problem()
-    replace(made, **change).fit(name, "joint")  # type: ignore[arg-type]
+    replace(made, **change).fit(name, "text")  # type: ignore[arg-type]

@@ -153,7 +153,7 @@ def test_an_edit_can_be_attached_to_the_encoder_and_removed(photographs: Photogr
 
 def test_the_name_loads_the_model_the_gallery_and_the_reference() -> None:
     host = resolve(load_host("photographs").host)
-    assert host.roles == ("joint",)
+    assert host.roles == ("text",)
     settings = {"prompts": "gender", "queries": JOBS, "k": 20, "resamples": 20}
     result = vldebias.evaluate("photographs", "photographs", reference="photographs", **settings)
     (provenance,) = result.provenance

@@ -77,7 +77,7 @@ def a_function(problem: Any, role: str) -> Any:
         "got the class CalibratedProjection; expected a name or an instance",
     ),
     (lambda: fitted_by(lambda *_: CalibratedProjection), "returned the class .*an instance of it"),
-    (lambda: fitted_by(lambda *_: {"joint": 1}), "returned a dict; .*once per role"),
+    (lambda: fitted_by(lambda *_: {"text": 1}), "returned a dict; .*once per role"),
     (lambda: fitted_by(lambda *_: a_function), "returned the function a_function; .*Derive"),
     (lambda: fitted_by(lambda *_: torch.eye(256)), "Provenance from vldebias.projection.edit"),
     (lambda: fitted_by(of_width_64), "'mine': fit returned an edit of width 64; expected 256"),
@@ -248,7 +248,7 @@ class Tower(torch.nn.Module):
 
 class Hosted(Host):
     library = __name__
-    roles = ("joint",)
+    roles = ("text",)
 
     def __init__(self, model: Any, tokenizer: Any = None, negative: bool = False) -> None:
         self.name = "Tower"
@@ -273,7 +273,7 @@ def set_nothing(self: Any, model: Any, tokenizer: Any = None, negative: bool = F
 @refused(
     (lambda: host(read=lambda *_: None), "Mine.read returned a NoneType; expected a mapping"),
     (lambda: host(read=lambda *_: torch.eye(3)), "Mine.read returned a Tensor; expected a mapping"),
-    (lambda: host(read=lambda *_: {}), r"Mine.read returned no row \('joint', .*; expected a map"),
+    (lambda: host(read=lambda *_: {}), r"Mine.read returned no row \('text', .*; expected a map"),
     (lambda: host(install=lambda *_: None), "Mine installed hooks and returned None; expected a"),
     (lambda: host(install=Host.install), "Mine does not define install"),
     (lambda: host(__init__=object.__init__), "Mine does not define __init__"),
@@ -293,7 +293,7 @@ def test_a_host_whose_hooks_cannot_be_removed_is_not_attached() -> None:
     with pytest.raises(ValueError, match="expected a function that removes the hooks"):
         vldebias.debias(tower, "gender", method="difference")
     rows = torch.ones(1, 4)
-    assert attached[0].apply("joint", rows, ["a"]) is rows
+    assert attached[0].apply("text", rows, ["a"]) is rows
 
 
 # ---- judges

@@ -39,7 +39,7 @@ def fitted(lam: float | list[float] = 1000.0) -> CalibratedProjection:
     pairs = [torch.randn(4, 2, 12, generator=generator) for _ in range(2)]
     projection = CalibratedProjection(lam=lam).fit(pairs, torch.randn(3, 12, generator=generator))
     return projection.with_provenance(
-        space="open_clip.joint",
+        space="open_clip.text",
         model_id="ViT-B-32/openai",
         fingerprint=Fingerprint(structure="ab12", tensors=((1.0, 0.25), (2.5, -3.0))),
         image_fingerprint=Fingerprint(structure="cd34", tensors=((1.5, 0.75),)),
@@ -397,3 +397,9 @@ def test_a_flipped_bit_is_always_detected(folder: Path) -> None:
         assert torch.equal(loaded.left, saved.left), place
         assert torch.equal(loaded.right, saved.right), place
     assert refused > len(places) // 2
+
+
+def test_an_edit_with_the_old_name_of_its_space_is_refused(tmp_path: Path) -> None:
+    old = SAVED.with_provenance(space="open_clip.joint").save_pretrained(tmp_path / "old")
+    with pytest.raises(InvalidInputError, match=r"'open_clip.joint', expected 'open_clip.text'; "):
+        CalibratedProjection.from_pretrained(old)

@@ -50,7 +50,7 @@ def test_transformers_and_diffusers_folders_are_loaded(folder: Path, tmp_path: P
     with vldebias.debias(
         loaded.host, "gender", tokenizer=loaded.tokenizer, method="cali"
     ) as attachment:
-        assert attachment.projections["joint"].model_id == str(folder)
+        assert attachment.projections["text"].model_id == str(folder)
     load_pipeline().save_pretrained(tmp_path)
     with vldebias.debias(
         load_host(pipeline=str(tmp_path)).host, "professions-gender", method="cali"

@@ -133,11 +133,11 @@ def test_a_suite_of_six_methods_runs_on_embeddings_alone(folder: Path) -> None:
 
 @quiet
 def test_fitted_edits_and_methods_are_measured_next_to_named_ones(folder: Path) -> None:
-    fitted = Problem(texts(), GENDER, lam=50.0).fit("cali", "joint")
+    fitted = Problem(texts(), GENDER, lam=50.0).fit("cali", "text")
     methods = {"mine": fitted, "cali": "cali", "sum": REGISTRY["orth"] + REGISTRY["cali"]}
     result = measured(SEX, methods=methods)
     assert {row.method for row in result.rows} == {"none", "cali", "orth+cali", "mine", "random"}
-    fitted.save_pretrained(folder / "half" / "joint")
+    fitted.save_pretrained(folder / "half" / "text")
     result = run(folder, projections=(folder / "half",), methods=("cali",), lam=50.0)
     rows = [row for row in result.rows if row.method == "half"]
     expected = [result.row(row.task, row.metric, "cali", subset=row.subset).value for row in rows]
@@ -209,7 +209,7 @@ def images_of_both_values(model: object, tokenizer: object) -> np.ndarray:
     """Return features (n, d) close to prompts that state a value, like those of images that show
     it."""
     stated = list(itertools.chain.from_iterable(PROFESSIONS.groups)) * 3
-    rows = resolve(model, tokenizer=tokenizer).embed(stated, "joint").numpy()
+    rows = resolve(model, tokenizer=tokenizer).embed(stated, "text").numpy()
     noise = np.random.default_rng(1).standard_normal(rows.shape)
     return (rows + 0.02 * noise).astype(np.float32)
 

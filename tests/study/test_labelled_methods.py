@@ -70,7 +70,7 @@ def test_groups_support_them_and_a_saved_edit_gives_the_same_figures(tmp_path: P
     reference = part("reference")
     problem = Problem(texts(), GENDER, reference=reference)
     assert set(problem.reference.labels) == {"job", "gender", "split"}
-    edit = load_edit(problem.fit("leace", "joint").save_pretrained(tmp_path))
+    edit = load_edit(problem.fit("leace", "text").save_pretrained(tmp_path))
     assert (edit.side, edit.provenance.labels) == ("image", "given")
     result = evaluate(
         texts(),

@@ -133,7 +133,7 @@ def attached(then: Callable[[Any], object]) -> None:
 def fewer_texts() -> None:
     attached(
         lambda attachment: attachment.apply(
-            "joint", world().embed(["a", "b", "c"]), lambda: ["a", "b"]
+            "text", world().embed(["a", "b", "c"]), lambda: ["a", "b"]
         )
     )
 

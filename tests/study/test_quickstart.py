@@ -73,7 +73,7 @@ def test_the_default_row_is_what_debias_attaches() -> None:
     ):
         assert task.methods[1:] == names
         stated = list(chain.from_iterable(prompts.groups)) * 3
-        rows = host.embed(stated, "joint")  # similar to embeddings of images that show a value
+        rows = host.embed(stated, "text")  # similar to embeddings of images that show a value
         noise = torch.randn(rows.shape, generator=torch.Generator().manual_seed(0))
         reference = rows + 0.02 * noise
         for name in names:

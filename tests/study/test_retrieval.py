@@ -72,7 +72,7 @@ def make_gallery(empty: int = 0) -> Embeddings:
     tone[:7] = UNKNOWN
     hat[:5] = UNKNOWN
     caption = rng.integers(len(CAPTIONS), size=N)
-    near = np.stack([TEXTS.embed([CAPTIONS[i]], "joint")[0].numpy() for i in caption])
+    near = np.stack([TEXTS.embed([CAPTIONS[i]], "text")[0].numpy() for i in caption])
     features = near + 0.8 * gender[:, None] * rng.normal(size=D) + 1.5 * rng.normal(size=(N, D))
     return Embeddings(
         features=features.astype(np.float32),
@@ -110,7 +110,7 @@ def evaluate(gallery: Embeddings = BARE, texts: TextTable = TEXTS, **options) ->
 
 
 def naive_scores(method: str, sets, strength: float = 1.0, **how) -> np.ndarray:
-    rows = TEXTS.embed(QUERIES, "joint")
+    rows = TEXTS.embed(QUERIES, "text")
     if method != "none":
         projection = fit_projection(TEXTS, sets, method=method, **how)
         rows = normalize((1 - strength) * rows + strength * projection(rows), dim=1)
@@ -211,7 +211,7 @@ def test_random_rankings_are_the_baseline() -> None:
 def test_query_cosine_measures_how_far_queries_move_and_stated_ones_do_not() -> None:
     (part,) = evaluate()
     before = TEXTS.embed(QUERIES)
-    after = TEXTS.under(QUERIES, "joint", fit_method(TEXTS, GENDER, "orth-cali"))
+    after = TEXTS.under(QUERIES, "text", fit_method(TEXTS, GENDER, "orth-cali"))
     expected = float((before * after).sum(1).mean())
     assert cell(part, "query_cosine", "orth-cali").value == pytest.approx(expected)
     assert cell(part, "query_cosine", "none").value == pytest.approx(1)
@@ -223,7 +223,7 @@ def test_query_cosine_measures_how_far_queries_move_and_stated_ones_do_not() -> 
 @pytest.mark.parametrize(("method", "k"), [("none", 1), ("cali", 5)])
 def test_recall_agrees_with_torchmetrics(method: str, k: int) -> None:
     (part,) = evaluate(GALLERY)
-    texts = TEXTS.under(CAPTIONS, "joint", fit_method(TEXTS, GENDER, method))
+    texts = TEXTS.under(CAPTIONS, "text", fit_method(TEXTS, GENDER, method))
     scores = GALLERY.unit[:].double() @ texts.T  # (images, captions)
     code = torch.tensor([CAPTIONS.index(caption) for caption in GALLERY.captions])
     is_caption = torch.nn.functional.one_hot(code, len(CAPTIONS))
@@ -273,7 +273,7 @@ def test_accuracy_matches_scikit_learn(method: str) -> None:
     accuracies = []
     for column, prompts in CLASSES.items():
         labels = GALLERY.column(column)
-        rows = TEXTS.under([prompts[name] for name in labels.names], "joint", projection)
+        rows = TEXTS.under([prompts[name] for name in labels.names], "text", projection)
         accuracies.append(accuracy_score(labels.codes[known], (images @ rows.T).argmax(1)))
         assert cell(part, "accuracy", method, column).value == pytest.approx(accuracies[-1])
     mean = cell(part, "accuracy", method)
@@ -388,7 +388,7 @@ def test_an_uneven_gallery_is_measured_against_both_priors(prior: str, other_pri
         assert beside.value == pytest.approx(asked_for.value)
         assert beside.interval == pytest.approx(asked_for.interval)
     groups = gallery.column("gender").codes
-    rows = TEXTS.embed(QUERIES, "joint")
+    rows = TEXTS.embed(QUERIES, "text")
     scores = (rows @ normalize(torch.tensor(gallery.features), dim=1).double().T).numpy()
     naive = [max_skew(row, groups, K, prior=other_prior) for row in scores]
     assert cell(part, f"max_skew_{other_prior}@{K}", "none").value == pytest.approx(np.mean(naive))
@@ -405,8 +405,8 @@ def test_an_even_gallery_is_measured_against_the_requested_prior() -> None:
 
 
 def test_uneven_reference_images_are_reported() -> None:
-    values = normalize(TEXTS.embed(list(GENDER.texts), "joint").mean(0), dim=0)
-    nearest_women = TEXTS.embed(GENDER.by_value()["female"], "joint").mean(0)
+    values = normalize(TEXTS.embed(list(GENDER.texts), "text").mean(0), dim=0)
+    nearest_women = TEXTS.embed(GENDER.by_value()["female"], "text").mean(0)
     noise = np.random.default_rng(0).normal(size=(40, D))
     rows = (nearest_women - values).numpy() * 5 + 0.01 * noise
     reference = Embeddings(rows.astype(np.float32), tuple(f"other {i}" for i in range(40)), {})

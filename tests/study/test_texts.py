@@ -107,7 +107,7 @@ def test_under_matches_the_output_of_an_attached_model(
     model, tokenizer, encode = make()
     texts = resolve(model, tokenizer=tokenizer)
     assert fit_method(texts, GENDER, "none") is None
-    assert torch.equal(texts.under(FREE, "joint", None), texts.embed(FREE))
+    assert torch.equal(texts.under(FREE, "text", None), texts.embed(FREE))
     torch.testing.assert_close(
         texts.embed(FREE + STATED).float(), encode(FREE + STATED), atol=2e-5, rtol=0
     )
@@ -115,7 +115,7 @@ def test_under_matches_the_output_of_an_attached_model(
         lam = 500.0 if METHODS[method].declaration.has_lam else None
         projection = fit_method(texts, GENDER, method, lam)
         edited_rows = texts.under(
-            FREE + STATED, "joint", projection, strength=strength, keep_stated=keep
+            FREE + STATED, "text", projection, strength=strength, keep_stated=keep
         )
         how = {"method": method, "lam": lam, "strength": strength, "keep_stated": keep}
         with vldebias.debias(model, GENDER, tokenizer=tokenizer, **how):
@@ -130,7 +130,7 @@ def test_under_matches_the_output_of_an_attached_model(
         assert alike == [strength == 0] * len(FREE) + [strength == 0 or keep] * len(STATED)
 
 
-@pytest.mark.parametrize(("kind", "role"), [("model", "joint"), ("pipeline", "sequence")])
+@pytest.mark.parametrize(("kind", "role"), [("model", "text"), ("pipeline", "sequence")])
 @pytest.mark.parametrize("method", ["cali", "orth"])
 def test_distances_match_a_plain_loop_over_pairs(kind: str, role: str, method: str) -> None:
     model, _, tokenizer = load_clip()

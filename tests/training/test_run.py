@@ -146,8 +146,8 @@ def test_group_scores_are_recorded_and_the_projection_is_fitted_at_the_end(tmp_p
     assert outcome["after"].keys() == outcome["debiased"].keys()
     assert outcome["debiased"] != outcome["after"]
     edits = load_edit(tmp_path / "projection")
-    assert edits.keys() == {"joint"}
-    assert outcome["debiased"] == pytest.approx(monitor(opened(tmp_path / "model"), edits["joint"]))
+    assert edits.keys() == {"text"}
+    assert outcome["debiased"] == pytest.approx(monitor(opened(tmp_path / "model"), edits["text"]))
 
 
 def test_pairs_are_listed_without_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,7 +86,7 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
 ) -> None:
     """Fit an edit for a model or pipeline, and report its effect on text embeddings.
 
-    --out saves one folder per edited tensor (role): `joint` for models, `sequence`, `pooled`, ...
+    --out saves one folder per edited tensor (role): `text` for models, `sequence`, `pooled`, ...
     for pipelines, and the name of the prompt set for `cross-attention`. --merge writes a checkpoint
     that does not need this package to run. Merged weights also affect negative prompts and prompts
     that state the attribute. --check exits with code 1 if a test fails.

@@ -25,7 +25,7 @@ from vldebias.utils.files import add_tensors
 class CustomHost(Host):
     """Wrap a model from any other library, so that every vldebias function accepts it.
 
-    Its role is "joint", or "sequence" if it generates images.
+    Its role is "text", or "sequence" if it generates images.
 
     Args:
         model: any object whose `method` returns embeddings.
@@ -92,7 +92,7 @@ class CustomHost(Host):
             weights = model
         modules = weights or ()
         self.text_modules = (modules,) if isinstance(modules, nn.Module) else tuple(modules)
-        self.roles = ("sequence" if generative else "joint",)
+        self.roles = ("sequence" if generative else "text",)
         self.model_id = getattr(model, "name_or_path", None) or None
         # Deduplicate by id, because the same module may occur twice.
         occupied = {id(part): part for part in (model, self._owner, head) if part is not None}
@@ -124,7 +124,7 @@ class CustomHost(Host):
         return owner, name
 
     def space(self, role: str) -> str:
-        """Return "custom.NAME.joint" or "custom.NAME.sequence".
+        """Return "custom.NAME.text" or "custom.NAME.sequence".
 
         Models of one class share the name; the fingerprint distinguishes their weights.
         """
@@ -301,7 +301,7 @@ class TextTable(Host):
 
     name = "table of text embeddings"
     library = "table"
-    roles = ("joint",)
+    roles = ("text",)
     exclusive_modules = ()
 
     def __init__(self, rows: Mapping[str, object], model_id: str | None = None) -> None:

@@ -24,7 +24,7 @@ class EditAttachment(Attachment):
     """Apply fitted edits to a host's embeddings with the hooks from `Host.install`.
 
     Attributes:
-        projections: the edit for each role ("joint", "sequence", "pooled", ...).
+        projections: the edit for each role ("text", "sequence", "pooled", ...).
         gate: matches the attribute words that exempt a prompt from editing, or None if all prompts
             are edited.
 
@@ -33,8 +33,8 @@ class EditAttachment(Attachment):
     >>> model, preprocess, tokenizer = load_clip()
     >>> attachment = vldebias.debias(model, "gender", method="cali", tokenizer=tokenizer)
     >>> list(attachment.projections)
-    ['joint']
-    >>> folder = attachment.projections["joint"].save_pretrained("edit")  # doctest: +SKIP
+    ['text']
+    >>> folder = attachment.projections["text"].save_pretrained("edit")  # doctest: +SKIP
     >>> attachment.remove()
     """
 

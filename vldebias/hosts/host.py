@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-TEXT, IMAGE = "joint", "image"
+TEXT, IMAGE = "text", "image"
 """Roles of an image-text model: the outputs of its two towers in the joint space.
 
 With P the projection, x an image and z a text before normalisation, the model compares <x, P z> if
@@ -104,7 +104,7 @@ class Host(ABC):
     >>> from vldebias.hosts import resolve
     >>> host = resolve(model, tokenizer=tokenizer)
     >>> host.name, host.roles
-    ('CLIP', ('joint',))
+    ('CLIP', ('text',))
     >>> host.embed(["A photo of a nurse."]).shape
     torch.Size([1, 256])
     """

@@ -70,7 +70,7 @@ class Diagnostics:
     >>> from vldebias.miniature import load_clip
     >>> model, preprocess, tokenizer = load_clip()
     >>> import vldebias
-    >>> found = vldebias.inspect(model, "gender", method="cali", tokenizer=tokenizer)["joint"]
+    >>> found = vldebias.inspect(model, "gender", method="cali", tokenizer=tokenizer)["text"]
     >>> before, after = found.held_out_distance  # the pairs moved together
     >>> after < before / 4
     True

@@ -189,7 +189,7 @@ class EditMethod(Method):
     >>> from vldebias.methods import METHODS, Problem
     >>> from vldebias.hosts import resolve
     >>> problem = Problem(resolve(model, tokenizer=tokenizer), "gender", lam=100.0)
-    >>> edit = problem.fit(METHODS["cali"], "joint")
+    >>> edit = problem.fit(METHODS["cali"], "text")
     >>> edit.lam
     100.0
     """
@@ -199,7 +199,7 @@ class EditMethod(Method):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         try:
-            inspect.signature(cls.fit).bind(None, None, "joint")
+            inspect.signature(cls.fit).bind(None, None, "text")
         except TypeError:
             raise InvalidInputError(
                 f"{cls.__name__}: fit has the signature {inspect.signature(cls.fit)}; expected"
@@ -214,7 +214,7 @@ class EditMethod(Method):
 
         Args:
             problem: the host, prompt sets and settings.
-            role: the host tensor to edit, such as "joint" or "sequence".
+            role: the host tensor to edit, such as "text" or "sequence".
 
         Raises:
             InvalidInputError: If the method cannot be fitted to this problem.
@@ -387,7 +387,7 @@ class Problem:
     >>> problem = Problem(resolve(model, tokenizer=tokenizer), "gender")
     >>> problem.label, problem.weight
     ('gender', 1000.0)
-    >>> problem.fit("difference", "joint").method
+    >>> problem.fit("difference", "text").method
     'difference'
     """
 

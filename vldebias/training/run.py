@@ -277,7 +277,7 @@ def _write(
         for role, edit in edits.items():
             edit.save_pretrained(folder / PROJECTION / role)
         if held_out is not None:
-            debiased = held_out.monitor(towers, edits["joint"])
+            debiased = held_out.monitor(towers, edits["text"])
         files["projection"] = PROJECTION
     outcome: dict[str, Any] = {
         "before": before,

@@ -44,7 +44,7 @@ Layer = nn.Module | nn.Parameter
 class JointHost(Host):
     """Support models whose text tower maps into a space shared with images.
 
-    The roles are "joint" for text, "image" for images, or both (see `at`). Text and images lie in
+    The roles are "text" for text, "image" for images, or both (see `at`). Text and images lie in
     one space, so a projection fitted on text works for both. The tokenizer is only looked up when
     text has to be encoded, so a fitted projection can be attached without one.
     """

@@ -62,9 +62,6 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/how-to/losses-on-other-data.md": {"other_data": training.other_data},
     "docs/explanation/promises.md": {"promises": promises.promises},
     "docs/explanation/stated-values.md": {"in_turn": prompts.in_turn, "stated": prompts.stated},
-    "docs/how-to/balance-requests.md": {"service": prompts.service},
-    "docs/explanation/protocol.md": {"record_coverage": generation.record_coverage},
-    "docs/how-to/records.md": {"record_forecasts": generation.record_forecasts},
     "docs/explanation/prompts-by-other-writers.md": {
         "new_prompts": prompts.new_prompts,
         "read_prompts": prompts.read_prompts,
@@ -75,11 +72,9 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/explanation/re-ranking-measured.md": {
         "true_shares": methods.true_shares,
     },
-    "docs/explanation/over-and-under-diversification.md": {"history": prompts.history},
     "docs/generation.md": {
         "sampled": generation.sampled,
         "three_models": generation.three_models,
-        "attributes": generation.attributes,
         "gate": generation.gate,
     },
     "docs/tutorials/audit-a-prompt-list.md": {"models_in_terminal": generation.models_in_terminal},
@@ -114,24 +109,11 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/explanation/real-models.md": {"real": real.measured},
     "eval/README.md": {
         "encoder": photographs.encoder,
-        "gaps": promises.gaps,
-        "covered": evidence.covered,
-        "mended": evidence.mended,
         "real_titles": partial(training.real_pairs, "real_titles"),
         "speed": times.speed,
         "rerank_times": times.rerank_times,
         "wrong_pairs": training.wrong_pairs,
-        "strong_guidance": generation.strong_guidance,
-        "kinds": prompts.kinds,
-        "decided": prompts.decided,
-        "left_unchanged": prompts.left_unchanged,
-        "held_back": prompts.held_back,
-        "first_runs": prompts.first_runs,
-        "audit_models": generation.audit_models,
-        "same_side": generation.same_side,
         "reranked": methods.reranked,
-        "true_shares_by_gallery": methods.true_shares_by_gallery,
-        "replayed": evidence.replayed,
     },
 }
 """A mapping from pages (relative to the checkout) to mappings from blocks to functions."""

@@ -9,22 +9,16 @@ is the increase over the memory that the process used before, in MB (from /proc 
 depend on the machine, but ratios of times from the same run are comparable. A ratio above 1 means
 that ours is faster by this factor. `difference` is the difference between the two results. If it is
 unknown or exceeds `within`, the row is neither printed nor written, and the command exits with 1.
-For attached towers, images and folders, see `eval.benchmarks.towers`. Losses on a GPU are skipped
-if there is no GPU.
+For attached towers, images and folders, see `eval.benchmarks.towers`.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
-import gzip
-import os
 import platform
-import resource
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -39,7 +33,6 @@ from rich.table import Table
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from eval.benchmarks.gpu_losses import gpu_losses
 from eval.benchmarks.towers import folder, pictures, towers
 from eval.tables import write_records
 from vldebias import losses
@@ -241,85 +234,6 @@ def reference(n: int = 100_000, repetitions: int = 3) -> Row:
     return compared(label, f"{n:,} rows", ours, plain, repetitions, **facts)
 
 
-def answers(repetitions: int = 5) -> Iterator[Row]:
-    """Compare the time until an input error is reported with the time of `vldebias --help`.
-
-    The ratio of the times should be at least a third. The result is in a separate file,
-    eval/results/bench_answers.json.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        (root / "columns.csv").write_text("a,b\n1,2\n")
-        (root / "empty.csv").write_text("")
-        (root / "urls.tsv").write_text("url\tcaption\nhttps://example.org/a.jpg\ta dog\n")
-        (root / "folder").mkdir()
-        (root / "shares.csv").write_text("prompt;gender\na nurse;female\n")
-        (root / "ragged.csv").write_text("prompt,seed\na nurse, tired,1\n")
-        (root / "elsewhere.csv").write_text("image,caption\nD:\\img\\0.jpg,a nurse\n")
-        (root / "boxes.json").write_text('{"images": [], "annotations": [{"bbox": [1]}]}')
-        (root / "packed.tar").write_bytes(gzip.compress(b"0.jpg"))
-        (root / "excel.csv").write_bytes(b"PK\3\4\x14\0\6\0")
-        train = ("train", "--steps", "1", "--data")
-        slips = {
-            "a wrong column": (*train, "columns.csv"),
-            "an empty file": (*train, "empty.csv"),
-            "a list of addresses": (*train, "urls.tsv"),
-            "an empty folder": (*train, "folder"),
-            "a file that is not there": (*train, "none.csv"),
-            "images elsewhere": (*train, "elsewhere.csv"),
-            "boxes in the place of captions": (*train, "boxes.json"),
-            "a compressed tar": (*train, "packed.tar"),
-            "a spreadsheet called .csv": (*train, "excel.csv"),
-            "a wrong column of shares": ("eval", "shares", "shares.csv", *_SHARES),
-            "a prompt cut by a comma": ("audit", "ragged.csv", *_AUDIT),
-        }
-        for slip, arguments in slips.items():
-            calls = {
-                "ours": partial(_answered, root, *arguments),
-                "plain": partial(_answered, root, "--help"),
-            }
-            seconds = _medians_of_children(calls, repetitions)
-            ratio = seconds["plain"] / seconds["ours"]
-            label = "answer to a slip / vldebias --help"
-            # Neither computes anything. An answer must mention the argument to count.
-            words = _answered(root, *arguments).split()
-            argument = next(word for word in arguments if "." in word or word == "folder")
-            unnamed = not any(Path(argument).stem in word for word in words)
-            facts = {"difference": float(unnamed), "within": 0.0}
-            yield {"what": label, "size": slip, **seconds, "ratio": ratio, **facts}
-
-
-_SHARES = ("--prompt", "prompt", "--value", "sex")
-_AUDIT = ("--attribute", "gender", "--model", "miniature")
-
-
-def _answered(root: Path, *arguments: str) -> str:
-    """Run the command line with compiled files, as if installed, and return its error output."""
-    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(root / "compiled")}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    command = [sys.executable, "-m", "vldebias", *arguments]
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, check=False)
-    expected = 0 if arguments == ("--help",) else 2
-    if done.returncode != expected:
-        raise RuntimeError(f"{arguments}: {done.stderr.decode()[-400:]}")
-    return done.stderr.decode()
-
-
-def _medians_of_children(calls: Mapping[str, Call], repetitions: int) -> dict[str, float]:
-    """Return the median CPU time of the processes that each call starts."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for call in calls.values():
-        call()
-    for _ in range(repetitions):
-        for name, call in calls.items():
-            before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            call()
-            after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            times[name].append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
 PARTS: dict[str, Callable[[], Iterable[Row]]] = {
     "losses": of_losses,
     "fit": lambda: [fit()],
@@ -328,9 +242,7 @@ PARTS: dict[str, Callable[[], Iterable[Row]]] = {
     "reference": lambda: [reference()],
     "towers": towers,
     "pictures": pictures,
-    "answers": answers,
     "folder": folder,
-    "gpu_losses": gpu_losses,
 }
 
 

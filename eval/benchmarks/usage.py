@@ -2,7 +2,6 @@
 
 python -m eval.benchmarks.usage                          # print the table
 python -m eval.benchmarks.usage --json FILE              # and write it
-python -m eval.benchmarks.usage --before FOLDER          # compare with a different checkout
 
 Each command runs in a new process. The minimum of a few runs is shown, because other programs can
 only increase the time. Modules are compiled beforehand, as pip does when it installs a package. A
@@ -11,7 +10,6 @@ lower bound for all commands is `python -c "import typer, pydantic"`.
 
 from __future__ import annotations
 
-import argparse
 import os
 import resource
 import subprocess
@@ -21,10 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from eval.tables import write_records
+from eval.tables import parser, write_records
 
 ROOT = Path(__file__).parents[2]
 FLOOR = ("-c", "import typer, pydantic; pydantic.TypeAdapter(int)")
@@ -45,18 +40,17 @@ COMMANDS = {
 }
 
 
-def processor_seconds(arguments: Sequence[str], checkout: Path, bytecode: Path) -> float:
-    """Return the CPU seconds of a Python process that uses the package in a checkout.
+def processor_seconds(arguments: Sequence[str], bytecode: Path) -> float:
+    """Return the CPU seconds of a Python process that uses the package.
 
     `bytecode` is the folder for compiled modules.
     """
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    environment = os.environ | {"PYTHONPATH": str(checkout), "HF_HUB_OFFLINE": "1"}
-    environment |= {"PYTHONPYCACHEPREFIX": str(bytecode)}
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONPYCACHEPREFIX": str(bytecode)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     subprocess.run(
         [sys.executable, *arguments],
-        cwd=checkout,  # this folder comes first in the module search path
+        cwd=ROOT,  # this folder comes first in the module search path
         env=environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -66,8 +60,8 @@ def processor_seconds(arguments: Sequence[str], checkout: Path, bytecode: Path) 
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def measure(checkouts: dict[str, Path], runs: int, bytecode: Path) -> list[dict[str, Any]]:
-    """Return the shortest time of each command with each checkout, measured alternately.
+def measure(runs: int, bytecode: Path) -> list[dict[str, Any]]:
+    """Return the shortest time of each command.
 
     `bytecode` is the folder for compiled modules, which the first run of each command creates.
     """
@@ -75,40 +69,22 @@ def measure(checkouts: dict[str, Path], runs: int, bytecode: Path) -> list[dict[
     calls |= {label: ("-m", "vldebias", *text.split()) for label, text in COMMANDS.items()}
     rows = []
     for label, arguments in calls.items():
-        times: dict[str, list[float]] = {name: [] for name in checkouts}
-        for run in range(runs + 1):
-            for name, folder in checkouts.items():
-                seconds = processor_seconds(arguments, folder, bytecode)
-                if run > 0:
-                    times[name].append(seconds)
-        rows += [
-            {"what": label, "state": name, "seconds": min(values)} for name, values in times.items()
-        ]
-        print(label, {name: round(min(values), 2) for name, values in times.items()}, flush=True)
+        processor_seconds(arguments, bytecode)
+        seconds = min(processor_seconds(arguments, bytecode) for _ in range(runs))
+        print(f"{seconds:.2f} {label}", flush=True)
+        rows.append({"what": label, "seconds": seconds})
     return rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", type=Path, help="also write the rows here")
-    parser.add_argument("--before", type=Path, help="a different checkout to compare with")
-    parser.add_argument("--runs", type=int, default=3, help="of each (default: %(default)s)")
-    options = parser.parse_args()
-    checkouts = {"now": ROOT}
-    if options.before is not None:
-        checkouts = {"before": options.before.resolve(), **checkouts}
+    options = parser(__doc__)
+    options.add_argument("--runs", type=int, default=3, help="of each (default: %(default)s)")
+    args = options.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        rows = measure(checkouts, options.runs, Path(folder))
-    table = Table("what", *checkouts)
-    for label in dict.fromkeys(row["what"] for row in rows):
-        cells = [f"{row['seconds']:.2f}" for row in rows if row["what"] == label]
-        table.add_row(label, *cells)
-    Console(width=100).print(table)
-    if options.json:
+        rows = measure(args.runs, Path(folder))
+    if args.json:
         title = "Least processor seconds until the command line answers"
-        write_records(options.json, title, rows, "what", ("state",), runs=options.runs)
+        write_records(args.json, title, rows, "what", runs=args.runs)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from eval.tables import crossed, listed, place_of, read, rows_in, span, table
+from eval.tables import crossed, place_of, read, rows_in, span, table
 from vldebias.report.result import Measurement
 
 TERMINAL = Path(__file__).parents[2] / "docs" / "terminal"
@@ -111,11 +111,11 @@ COLUMNS = (
 """The title, metric and method of each column."""
 
 
-def three_models(name: str = "steer_models", command: str = "evidence") -> str:
+def three_models() -> str:
     """Write the remaining gap and the cost of cross-attention and stated words on three models."""
     lines = [["model, attribute, split", *(title for title, _, _ in COLUMNS)]]
     n = {}
-    for (model, attribute, split), rows in rows_by_place(name).items():
+    for (model, attribute, split), rows in rows_by_place("steer_models").items():
         cells = [f"{MODELS[model]}, {attribute}, {split}"]
         for _, metric, method in COLUMNS:
             row = rows[metric, method]
@@ -126,36 +126,7 @@ def three_models(name: str = "steer_models", command: str = "evidence") -> str:
     note = (
         f"Each row: {n['jobs']} held-out jobs, {n['images each']} images each, and"
         f" {n['with another stated']} per job and stated value; 95% intervals over jobs. From"
-        f" `eval/results/{name}.json` (`python -m eval.experiments.steering_models {command}`)."
-    )
-    return table(*lines, note=note)
-
-
-def strong_guidance() -> str:
-    """Write the table `three_models` for guidance 12."""
-    return three_models("steer_guidance", "guidance")
-
-
-ATTRIBUTES = {"gender": "gender", "age": "age", "tone": "five skin tones"}
-COMPARED = {OURS: "cross-attention", WORDS: "words", "EquiSteer": "EquiSteer"}
-
-
-def attributes() -> str:
-    """Write the results of three methods for three attributes on the miniature."""
-    rows = {(row.subset, row.metric, row.method): row for row in read("steer").rows}
-    titles = [f"gap left, {title}" for title in COMPARED.values()]
-    titles += [f"profession, {title}" for title in COMPARED.values()]
-    lines = [["attribute", *titles]]
-    for attribute, title in ATTRIBUTES.items():
-        cells = [title]
-        for metric in (LEFT, "recognised"):
-            cells += [span(rows[attribute, metric, method], ".2f") for method in COMPARED]
-        lines.append(cells)
-    n = rows["gender", LEFT, OURS].n
-    note = (
-        f"{n['professions']} held-out professions, {n['images each']} images each; 95% intervals"
-        " over professions. From `eval/results/steer.json` (`python -m"
-        " eval.experiments.cross_attention evidence`)."
+        " `eval/results/steer_models.json` (`python -m eval.experiments.steering_models`)."
     )
     return table(*lines, note=note)
 
@@ -213,61 +184,6 @@ def audit_lines() -> str:
     )
 
 
-def audit_models() -> str:
-    """Write how well a held-out occupation is predicted, for each model with counts."""
-    return crossed(
-        read("audit_models").rows,
-        {
-            "counts": lambda row: f"`{row.task}`",
-            "predicted from": lambda row: row.subset,
-            "occupations": lambda row: str(row.n["occupations"]),
-        },
-        {
-            "left_out_error": "mean error",
-            "lean_r2": "R2, left out",
-            "interval_coverage": "held-out shares inside the interval",
-            "interval_width": "width",
-        },
-        cell=predicted,
-        absent="-",
-        note="From `eval/results/audit_models.json`.",
-    )
-
-
-def record_coverage() -> str:
-    """Write how often the intervals in records contain simulated shares, by design and judge."""
-    rows = [row for row in read("record_coverage").rows if row.metric == "coverage"]
-    return crossed(
-        rows,
-        {
-            "images per prompt": lambda row: row.subset.split()[0],
-            "labels": lambda row: row.subset.split(", ")[1].split()[0],
-        },
-        {task: f"pictures {task}" for task in dict.fromkeys(r.task for r in rows)},
-        line=lambda row: row.subset,
-        column=lambda row: row.task,
-        note=(
-            "Share of 1,000 runs whose interval contains the planted share, with its own 95%"
-            " interval. From `eval/results/record_coverage.json`."
-        ),
-    )
-
-
-def record_forecasts() -> str:
-    """Write how often intervals predicted from records contain the held-out shares."""
-    return crossed(
-        read("record_forecasts").rows,
-        {
-            "left out": lambda row: row.task.replace(" left out", ""),
-            "of": lambda row: row.subset,
-            "n": lambda row: ", ".join(f"{count} {unit}" for unit, count in row.n.items()),
-        },
-        {"coverage": "inside the interval", "interval_width": "width of the interval"},
-        cell=lambda row: span(row, ".2f") if row.metric == "coverage" else f"{row.value:.2f}",
-        note="From `eval/results/record_forecasts.json`.",
-    )
-
-
 def other_models() -> str:
     """Write how well the counts of other models predict a held-out model."""
     result = read("audit_other_models")
@@ -297,25 +213,6 @@ def other_models() -> str:
         },
         cell=predicted,
         note="From `eval/results/audit_other_models.json`.",
-    )
-
-
-def same_side() -> str:
-    """Write how often two models lean in the same direction."""
-    pairs = {}
-    for row in read("audit_models").rows:
-        if row.metric == "same_side":
-            pair = frozenset((row.task, row.subset.removeprefix("and ")))
-            pairs.setdefault(pair, row)
-    return listed(
-        pairs.values(),
-        {
-            "counts": lambda row: f"`{row.task}`",
-            "and": lambda row: f"`{row.subset.removeprefix('and ')}`",
-            "occupations": lambda row: str(row.n["occupations"]),
-            "lean the same way": lambda row: span(row, ".2f"),
-        },
-        note="From `eval/results/audit_models.json`.",
     )
 
 

@@ -142,14 +142,6 @@ RERANK_FILES = ("rerank_harm", "rerank_shared_0", "rerank_shared_1", "rerank_sha
 RERANK_COUNTS = ("cells", "harmed", "helped")
 
 
-SHOWN_CHECKS = (
-    "error rates of the gallery, k 50",
-    "30 of the list, k 50",
-    "100 of the lists of all queries, k 50",
-    "100 of the whole gallery, k 50",
-)
-
-
 def draws_of_reranking() -> dict[tuple[str, str], list[dict[str, float]]]:
     """Return the metrics of each draw by kind of cells and method."""
     draws: dict[tuple[str, str], list[dict[str, float]]] = {}
@@ -208,34 +200,12 @@ def closed_form() -> str:
 
 
 def true_shares() -> str:
-    """Write the coverage of intervals for true shares on photographs and in simulations."""
-    lines = [["lists", "checked candidates", "n", "coverage", "mean width"]]
-    for kind, name in (("photographs", "photographs_rerank"), ("simulated", "rerank_coverage")):
-        rows = read(name).rows
-        width = {(row.method, row.subset): row.value for row in rows if row.metric == "width"}
-        for row in rows:
-            # Rows with a subset of photographs are in the table by gallery.
-            if row.metric == "coverage" and (kind == "simulated" or not row.subset):
-                n = next(iter(row.n.values()))
-                setting = row.subset or row.method
-                mean_width = f"{width[row.method, row.subset]:.2f}"
-                lines.append([kind, setting, f"{n:,}", span(row), mean_width])
-    note = "From `eval/results/photographs_rerank.json` and `eval/results/rerank_coverage.json`."
-    return table(*lines, note=note)
-
-
-def true_shares_by_gallery() -> str:
-    """Write the coverage of intervals for true shares in each gallery of photographs."""
-    rows = [
-        row
-        for row in read("photographs_rerank").rows
-        if row.metric == "coverage" and row.subset and row.method in SHOWN_CHECKS
-    ]
-    return crossed(
-        rows,
-        {"gallery": lambda row: row.subset},
-        {method: method for method in SHOWN_CHECKS},
-        line=lambda row: row.subset,
-        column=lambda row: row.method,
-        note="From `eval/results/photographs_rerank.json`.",
-    )
+    """Write the coverage of intervals for true shares on photographs."""
+    lines = [["checked candidates", "n", "coverage", "mean width"]]
+    rows = [row for row in read("photographs_rerank").rows if not row.subset]
+    width = {row.method: row.value for row in rows if row.metric == "width"}
+    for row in rows:
+        if row.metric == "coverage":
+            n = next(iter(row.n.values()))
+            lines.append([row.method, f"{n:,}", span(row), f"{width[row.method]:.2f}"])
+    return table(*lines, note="From `eval/results/photographs_rerank.json`.")

@@ -141,7 +141,7 @@ def promises() -> str:
         lines.append([promise, *cells])
     lines.append(_reranked())
     lines.append(_stated())
-    sources = (NAME, "rerank_coverage", "photographs_rerank", "wordings", "stated_values")
+    sources = (NAME, "coverage", "photographs_rerank", "wordings", "stated_values")
     return table(
         *lines, note=f"From {', '.join(f'`eval/results/{name}.json`' for name in sources)}."
     )
@@ -149,8 +149,10 @@ def promises() -> str:
 
 def _reranked() -> list[str]:
     """Return a table row on how often the interval from `rerank` contains the true share."""
-    simulated = [row for row in read("rerank_coverage").rows if row.metric == "coverage"]
-    shares = [row.value for row in simulated]
+    shares = []
+    for row in read("coverage").rows:
+        if (row.task, row.metric) == ("re-ranked shares", "coverage"):
+            shares.append(row.value)
     method = "100 of the lists of all queries, k 50"
     (task,) = {row.task for row in read("photographs_rerank").rows}
     real = read("photographs_rerank")
@@ -195,29 +197,3 @@ def _kept(world: str) -> str:
     ]
     mean = sum(values) / len(values)
     return f"{mean:.2f}, lowest {min(values):.2f}, highest {max(values):.2f}"
-
-
-def gaps() -> str:
-    """Compare the change in the gap in the test with the change between true values."""
-    lines = [
-        [
-            "gallery",
-            "in the test",
-            "with true values",
-            "with true values, `difference` with text only",
-        ]
-    ]
-    for task in dict.fromkeys(row.task for row in measured().rows):
-        rows = {(row.metric, row.method): row for row in measured().rows if row.task == task}
-        printed = rows.get(("promised", REFERENCE))
-        if printed is None or not task.startswith(PHOTOGRAPHS):
-            continue
-        lines.append(
-            [
-                task.removeprefix(f"{PHOTOGRAPHS}: "),
-                span(printed, "+.2f"),
-                span(rows["gap_change", REFERENCE], "+.2f"),
-                span(rows["gap_change", BY_TEXTS], "+.2f"),
-            ]
-        )
-    return table(*lines, note=f"From `eval/results/{NAME}.json`.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 
-from eval.tables import RESULTS, crossed, listed, read, rows_in, span, table
+from eval.tables import RESULTS, crossed, read, rows_in, span, table
 from vldebias.measure.resampling import wilson_interval
 from vldebias.report.result import Measurement
 
@@ -17,65 +17,6 @@ def rows_of(name: str, *metrics: str) -> Iterator[Measurement]:
             yield row
 
 
-# The correct result for each prompt label.
-LABELS = {
-    "open": "open: a value is written",
-    "fixed": "fixed by context: left unchanged",
-    "stated": "stated: left unchanged",
-    "named": "someone is named: left unchanged",
-    "none": "no person: left unchanged",
-    "mixed": "one person stated next to another",
-    "group": "group: more than one value",
-    "syntax": "tool syntax: as labelled",
-}
-
-
-def decided() -> str:
-    """Write how often decisions match the labels of prompts, by label and attribute."""
-    return listed(
-        (row for row in rows_of("prompt_rules", "right") if ", " in row.subset),
-        {
-            "prompts": lambda row: row.task,
-            "right is": lambda row: LABELS[row.subset.split(", ")[0]],
-            "attribute": lambda row: row.subset.split(", ")[1],
-            "n": lambda row: str(row.n["prompts"]),
-            "right [95%]": span,
-        },
-        note="From `eval/results/prompt_rules.json`.",
-    )
-
-
-FIRST_RUNS = (
-    "prompt_rules_first_a",
-    "prompt_rules_first_b",
-    "prompt_rules_first_c",
-    "prompt_rules_first_e",
-    "prompt_rules_blind2",
-)
-
-
-def first_runs() -> str:
-    """Write the scores of prompts that were scored for the first time, by label."""
-    labels = ("fixed", "open", "group", "stated")
-    lines = [["prompts", "rules of commit", *labels]]
-    for name in FIRST_RUNS:
-        result = read(name)
-        for protocol in result.provenance:
-            cells = [protocol.task.replace("_", " "), (result.commit or "")[:8]]
-            for label in labels:
-                row = rows_in(result, protocol.task, label).get(("balanced-prompts", "right"))
-                cells.append("-" if row is None else f"{span(row)}, n = {row.n['prompts']}")
-            lines.append(cells)
-    files = ", ".join(f"`eval/results/{name}.json`" for name in FIRST_RUNS)
-    return table(*lines, note=f"From {files}.")
-
-
-# Who wrote the prompts in each result.
-WRITERS = {
-    "prompt_rules_fresh": "from the policy alone, scored once",
-    "prompt_rules_scenes_blind": "from the policy alone, scored once with earlier rules",
-    "prompt_rules_scenes": "with the rules in view",
-}
 KINDS = {
     "plain": "plain prompts",
     "scene": "several people",
@@ -89,21 +30,6 @@ KINDS = {
     "implied": "what a word implies, and similar words",
     "rewritten": "rewritten by a language model",
 }
-
-
-def kinds() -> str:
-    """Write how often results exactly equal the labels, by kind and writer of the prompts."""
-    lines = [["prompts", "written", "kind", "n", "right [95%]", "wrong edits [95%]"]]
-    for name, writer in WRITERS.items():
-        for row in rows_of(name, "right", "wrong_edits"):
-            is_edit = row.metric == "wrong_edits"
-            if not is_edit and not row.subset.startswith("kind: "):
-                continue
-            kind = "all" if is_edit else KINDS[row.subset.removeprefix("kind: ")]
-            figures = ["", span(row)] if is_edit else [span(row), ""]
-            lines.append([row.task, writer, kind, str(row.n["prompts"]), *figures])
-    files = ", ".join(f"`eval/results/{name}.json`" for name in WRITERS)
-    return table(*lines, note=f"From {files}.")
 
 
 # Sets of prompts that were labelled first and scored once, in chronological order.
@@ -173,56 +99,6 @@ def _share(rate: Mapping[str, float], n: int) -> str:
     return f"{rate['count'] / n:.3f} [{rate['low']:.3f}, {rate['high']:.3f}]"
 
 
-def left_unchanged() -> str:
-    """Write why labelled prompts were left unchanged, by attribute."""
-    counts: dict[tuple[str, str], float] = {}
-    for row in rows_of("prompt_rules", "left_unchanged"):
-        place, reason = row.subset.split(": ", maxsplit=1)
-        key = (place.split(", ")[1], reason)
-        counts[key] = counts.get(key, 0.0) + row.value * row.n["prompts"]
-    lines = [["attribute", "reason", "prompts"]]
-    # Sort by attribute, then by descending frequency of the reason.
-    for (attribute, reason), count in sorted(
-        counts.items(), key=lambda item: (item[0][0], -item[1])
-    ):
-        lines.append([attribute, reason, f"{count:.0f}"])
-    return table(*lines, note="From `eval/results/prompt_rules.json`, all sets.")
-
-
-def held_back() -> str:
-    """Write how many ordinary prompts stay unchanged because of facts, by attribute."""
-    return listed(
-        rows_of("public_prompts", "held_back"),
-        {
-            "attribute": lambda row: row.task,
-            "would otherwise be changed": lambda row: f"{row.n['prompts']:,}",
-            "unchanged because of facts [95%]": span,
-        },
-        note="From `eval/results/public_prompts.json`.",
-    )
-
-
-HISTORY = {
-    "written_into_one": ("one value", "low: otherwise over-diversification"),
-    "written_into_several": ("several values", "high: otherwise under-diversification"),
-}
-
-
-def history() -> str:
-    """Write both kinds of errors for groups of people at historical events."""
-    return listed(
-        rows_of("dofair", *HISTORY),
-        {
-            "attribute": lambda row: row.task,
-            "sources give": lambda row: HISTORY[row.metric][0],
-            "n": lambda row: str(row.n["prompts"]),
-            "a value is added [95%]": span,
-            "should be": lambda row: HISTORY[row.metric][1],
-        },
-        note="From `eval/results/dofair.json`.",
-    )
-
-
 LANGUAGES = {
     "de": "German",
     "fr": "French",
@@ -259,22 +135,6 @@ def languages_blind() -> str:
         },
         cell=cell,
         note="From `eval/results/languages_blind.json`.",
-    )
-
-
-def service() -> str:
-    """Write how even values are with one worker, several workers, and without memory."""
-    rows = read("workers").rows
-    n = rows[0].n
-    return listed(
-        rows,
-        {
-            "server": lambda row: row.method,
-            "difference in images between the two values, mean [95% of runs]": lambda row: span(
-                row, ".1f"
-            ),
-        },
-        note=f"{n['requests']} requests, {n['runs']} runs; from `eval/results/workers.json`.",
     )
 
 

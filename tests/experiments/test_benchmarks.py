@@ -9,11 +9,9 @@ import numpy as np
 import open_clip
 import pandas as pd
 import pytest
-import torch
 
 from eval.against import compare, rows_of
-from eval.benchmarks import gpu_losses, speed, towers
-from eval.experiments import draft_figures
+from eval.benchmarks import speed, towers
 from eval.tables import place_of
 from vldebias.miniature import load_clip
 from vldebias.report.result import Result
@@ -107,21 +105,3 @@ def test_every_part_reports_the_difference_between_its_implementations() -> None
         speed.reference(1000, repetitions=1),
     ]
     assert [speed.unequal(row) for row in rows] == [""] * len(rows)
-
-
-def test_losses_are_the_same_on_a_gpu(monkeypatch, tmp_path) -> None:
-    monkeypatch.setattr(torch, "compile", lambda function: function)
-    (row,) = gpu_losses.gpu_losses((64,), rounds=1, device="cpu")
-    plain = row["value, plain"]
-    ours = [value for name, value in row.items() if name.startswith("value, ours")]
-    assert ours == pytest.approx([plain] * 3, rel=0.02)
-    speed.write_records(tmp_path / "gpu.json", "losses", [row], "what", ("size",))
-
-
-@pytest.mark.slow
-def test_figures_from_reduced_precision_features_are_close() -> None:
-    rows = list(draft_figures.rows_of("birds", 24))
-    assert rows[0]["read small"] > 0.999
-    figures = {row["figure"] for row in rows[1:]}
-    assert {"worst_group", "average"} <= figures
-    assert all(abs(row["change"]) < 0.2 for row in rows[1:])

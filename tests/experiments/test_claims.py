@@ -89,8 +89,7 @@ def test_files_named_on_a_page_exist() -> None:
         for name in re.findall(r"eval/results/([\w/-]+\.\w+)", path.read_text(encoding="utf-8")):
             if not (RESULTS / name).exists():
                 missing.append((path.name, name))
-    # These are written by commands that need a GPU or real models.
-    assert [name for _, name in missing if name not in ("bench_gpu_losses.json",)] == []
+    assert missing == []
 
 
 def row(value: float, **changed: object) -> Measurement:
@@ -112,53 +111,21 @@ def test_figures_are_classified_as_equal_within_outside_or_missing() -> None:
     again = made(row(0.5, subset="a"), row(0.58, subset="b"), row(0.7, subset="c"))
     expected = Counter(equal=1, inside=1, apart=1, missing=1)
     assert replay.compared(committed, again) == expected
-    expected = Counter(equal=1, inside=1, apart=1, skipped=1)
-    assert replay.compared(committed, again, has_skipped=True) == expected
 
 
-def test_parts_of_a_replay_are_written_to_one_result(tmp_path: Path) -> None:
-    path = tmp_path / "replay.json"
-    replay.write(path, "b", Counter(equal=2, apart=1))
-    replay.write(path, "a", Counter(equal=5))
-    replay.write(path, "b", Counter(equal=3))
-    rows = [(row.task, row.subset, row.value) for row in Result.read(path).rows]
-    assert rows == [("a", "equal", 5.0), ("b", "equal", 3.0)]
-
-
-def test_a_failing_command_is_counted_and_the_others_still_run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    names = ("default_choice", "workers")
-    made_up = []
-    for name in names:
-        words = "python -c 'raise SystemExit(3)' --json x.json"
-        made_up.append(replay.Command(name, words, 0.0, "", 7, ""))
-    monkeypatch.setattr(replay, "commands", lambda: made_up)
-    monkeypatch.setattr("sys.argv", ["replay"])
-    assert replay.main() == 1
-    assert "together: {'failed': 14}" in capsys.readouterr().out
-
-
-def test_a_result_is_replayed_or_the_reason_reported() -> None:
-    commands = replay.commands()
-    assert len(commands) == len(list(RESULTS.glob("*.json")))
-    replayed = [command for command in commands if not command.reason]
-    assert len(replayed) >= 7
-    for command in replayed:
-        assert "--json" in command.words
-        assert command.seconds is None or command.seconds <= replay.MOST
-    assert set(replay.NOT_HERE) <= {command.name for command in commands}
-
-
-# Commands that do not depend on timing or models; `python -m eval.replay` runs all quick commands.
-REPLAYED = ("default_choice", "prompt_rules_scenes")
+def test_a_failing_command_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    failing = made(row(0.5)).model_copy(
+        update={"command": "python -c 'raise SystemExit(3)' --json x.json"}
+    )
+    monkeypatch.setattr(replay, "read", lambda name: failing)
+    with pytest.raises(RuntimeError, match="SystemExit"):
+        replay.replay("made")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", REPLAYED)
+@pytest.mark.parametrize("name", ["stated_values", "prompt_rules_scenes"])
 def test_quick_commands_reproduce_the_committed_figures(name: str) -> None:
-    (command,) = [found for found in replay.commands() if found.name == name]
-    ends = command.replay()
+    ends = replay.replay(name)
     assert ends["missing"] == 0
     assert ends["apart"] == 0, ends
     assert ends.total() > 0

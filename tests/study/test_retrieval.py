@@ -15,7 +15,6 @@ from sklearn.metrics import accuracy_score
 from torch.nn.functional import normalize
 from torchmetrics.retrieval import RetrievalHitRate
 
-from eval.experiments.coverage_shares import Population
 from tests.refusals import refused
 from tests.study.made_figures import cell
 from vldebias import fit_projection, make_prompt_set
@@ -570,6 +569,28 @@ def test_random_rankings_match_sampling_without_replacement(n: int, k: int, monk
     assert single.random()[f"max_skew@{k}"] == pytest.approx(np.log(n / k))
     monkeypatch.setattr(gallery_module, "_BLOCK", 7 * n)
     assert np.array_equal(gallery.random()[f"max_skew@{k}"], random_skews)
+
+
+class Population:
+    """Galleries with given group shares, and queries that lean to random groups."""
+
+    def __init__(self, truth: np.ndarray, n: int, lean: float = 0.3) -> None:
+        self.truth, self.n, self.k = truth, n, n // 5
+        self.leans = lean * np.random.default_rng(5).normal(size=(8, len(truth)))
+
+    def open(self, rng: np.random.Generator, resamples: int) -> tuple[Gallery, np.ndarray]:
+        """Sample a gallery with images from all groups, and return it with the rankings (q, n)."""
+        group = rng.choice(len(self.truth), size=self.n, p=self.truth)
+        while len(np.unique(group)) < len(self.truth):
+            group = rng.choice(len(self.truth), size=self.n, p=self.truth)
+        scores = self.leans[:, group] + 0.7 * rng.normal(size=self.n) + rng.normal(size=(8, self.n))
+        labels = Labels(group, tuple(map(str, range(len(self.truth)))))
+        gallery = Gallery(labels, [self.k], resamples=resamples, seed=int(rng.integers(1 << 31)))
+        return gallery, np.argsort(-scores, axis=1, kind="stable")
+
+    def value(self, gallery: Gallery, ranked: np.ndarray) -> float:
+        """Return the mean MaxSkew over queries."""
+        return float(gallery.skews({"none": ranked})["none"][f"max_skew@{self.k}"][:, 0].mean())
 
 
 @pytest.mark.parametrize("shares", [np.full(8, 1 / 8), np.array([0.6, 0.2, 0.1, 0.07, 0.03])])

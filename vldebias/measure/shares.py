@@ -12,7 +12,7 @@ inaccurate judge makes the interval wide, but not wrong. Both factors are sample
 posterior under two priors, each with the weight of one label. One prior assumes that unseen errors
 are uniform, the other that they are as frequent as elsewhere. The reported interval covers the
 intervals under both priors, and is widened by Student's t if there are few labels.
-`eval/results/coverage_shares.json` shows the coverage.
+`eval/results/coverage.json` shows the coverage.
 """
 
 from __future__ import annotations

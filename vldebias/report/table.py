@@ -92,7 +92,7 @@ NOTHING = "nothing to remove"
 GAP = "discrepancy"
 SQUARED = "discrepancy_squared"
 # The smallest number of units, by resampled unit and metric, for which at least 92% of the 95%
-# intervals in simulations contained the true value (`eval/results/coverage_large.json`), or
+# intervals in simulations contained the true value (`eval/results/coverage.json`), or
 # infinity if no simulated number was sufficient. "unknown" and "recognised" were simulated as
 # shares near 0 or 1, and all ranking metrics as means of skewed values.
 ENOUGH = {

@@ -6,7 +6,7 @@ Biased Prompts", 2023), with MaxSkew and NDKL from Geyik et al. (2019).
 A resampled gallery repeats images, which biases a maximum over groups upwards. Intervals over
 images are therefore shifted so that the mean of the resamples equals the value
 (`recentred_interval`). They cover the expected value for a gallery of this size, as measured in
-`eval/experiments/coverage_shares.py`.
+`eval/experiments/coverage.py`.
 """
 
 from __future__ import annotations

@@ -51,7 +51,6 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     },
     "docs/explanation/projection.md": {"closed_form": methods.closed_form},
     "docs/explanation/default-measured.md": {
-        "harm": methods.harm,
         "by_texts": promises.by_texts,
     },
     "docs/explanation/headlines.md": {
@@ -79,7 +78,6 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     },
     "docs/tutorials/audit-a-prompt-list.md": {"models_in_terminal": generation.models_in_terminal},
     "docs/explanation/how-well-audits-predict.md": {
-        "audit_lines": generation.audit_lines,
         "other_models": generation.other_models,
     },
     "docs/how-to/miniature.md": {"wordings": generation.wordings},
@@ -109,11 +107,8 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/explanation/real-models.md": {"real": real.measured},
     "eval/README.md": {
         "encoder": photographs.encoder,
-        "real_titles": partial(training.real_pairs, "real_titles"),
         "speed": times.speed,
         "rerank_times": times.rerank_times,
-        "wrong_pairs": training.wrong_pairs,
-        "reranked": methods.reranked,
     },
 }
 """A mapping from pages (relative to the checkout) to mappings from blocks to functions."""

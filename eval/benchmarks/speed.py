@@ -9,7 +9,7 @@ is the increase over the memory that the process used before, in MB (from /proc 
 depend on the machine, but ratios of times from the same run are comparable. A ratio above 1 means
 that ours is faster by this factor. `difference` is the difference between the two results. If it is
 unknown or exceeds `within`, the row is neither printed nor written, and the command exits with 1.
-For attached towers, images and folders, see `eval.benchmarks.towers`.
+For attached towers, see `eval.benchmarks.towers`.
 """
 
 from __future__ import annotations
@@ -26,22 +26,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from eval.benchmarks.towers import folder, pictures, towers
+from eval.benchmarks.towers import towers
 from eval.tables import write_records
 from vldebias import losses
-from vldebias.data import Embeddings, Labels
-from vldebias.measure.rankings import leaders, reach, resampled_places
-from vldebias.measure.resampling import resampled_weights
 from vldebias.projection.projection import CalibratedProjection
-from vldebias.study.tasks.images import disjoint
-from vldebias.study.tasks.retrieval import Gallery
 
 DIM, T, CHUNK, LAM = 512, 0.05, 256, 1000.0
 PEAK = Path("/proc/self/clear_refs")  # writing 5 to this file resets the peak memory
@@ -152,97 +146,10 @@ def fit(d: int = 768, n_pairs: int = 80, n_spurious: int = 8, repetitions: int =
     )
 
 
-def ranks(n: int = 400_000, queries: int = 50, k: int = 1000, repetitions: int = 2) -> Row:
-    """Find the exact top k of n images for each query.
-
-    The difference is the share of ranks that differ in float32.
-    """
-    items, texts = unit(n, DIM).float(), unit(queries, DIM, seed=1).float()
-
-    def plain() -> np.ndarray:
-        scores = (texts @ items.T).numpy()
-        top = np.argpartition(-scores, k, axis=1)[:, :k]
-        return np.take_along_axis(top, np.argsort(-np.take_along_axis(scores, top, 1), 1), 1)
-
-    def ours() -> np.ndarray:
-        return leaders(texts, items, k, np.arange(n))[1]
-
-    difference, size = float((ours() != plain()).mean()), f"{n:,} rows, {queries} queries, k {k}"
-    label = "exact top ranks / float32 product and argpartition"
-    facts = {"difference": difference, "within": 0.01}  # float32 orders near ties differently
-    return compared(label, size, ours, plain, repetitions, **facts)
-
-
-def intervals(
-    n: int = 1_000_000, queries: int = 50, resamples: int = 40, repetitions: int = 1
-) -> Row:
-    """Compute the skew for four methods on resampled galleries.
-
-    The difference is the difference in mean NDKL in standard errors.
-    """
-    rng, k = np.random.default_rng(0), min(1000, n // 20)
-    gallery = Gallery(Labels(rng.integers(3, size=n), ("a", "b", "c")), [k], resamples=resamples)
-    ranked = {
-        m: np.stack([rng.permutation(n)[: reach(k, n)] for _ in range(queries)])
-        for m in ("none", *"abc")
-    }
-
-    def plain() -> np.ndarray:
-        """Implement the bootstrap naively, with a weight for each image in each resample."""
-        orders, found = [order for rows in ranked.values() for order in rows], []
-        for weights in resampled_weights(n, resamples, 0, n):
-            tops = (gallery.codes[order[resampled_places(order, weights, k)]] for order in orders)
-            found.append(
-                np.stack([gallery.measure(groups, gallery.prior)[f"ndkl@{k}"] for groups in tops])
-            )
-        return np.concatenate(found, axis=1)
-
-    ours = partial(gallery.skews, ranked)
-    one, other = np.concatenate([of[f"ndkl@{k}"][:, 1:] for of in ours().values()]), plain()
-    apart = float(
-        abs(one.mean() - other.mean()) / (other.mean(axis=0).std() * (2 / resamples) ** 0.5)
-    )
-    size = f"{n:,} rows, 4 methods, {queries} queries, k {k}, {resamples} resamples"
-    label = "skew intervals / a weight for each image"
-    return compared(label, size, ours, plain, repetitions, difference=apart, within=5.0)
-
-
-def embeddings(n: int, seed: int) -> Embeddings:
-    rows = np.random.default_rng(seed).standard_normal((n, DIM), dtype=np.float32) + 0.5
-    return Embeddings.from_arrays(rows.astype(np.float16))
-
-
-def reference(n: int = 100_000, repetitions: int = 3) -> Row:
-    """Compare removing test images from n reference rows in blocks and with a set of bytes.
-
-    A tenth of the rows are test images. The difference is that in the number of remaining rows.
-    """
-    measured, second_sample = embeddings(n, 1), embeddings(n, 2)
-    second_sample.features[: n // 10] = measured.features[: n // 10]
-
-    def ours() -> int:
-        kept, _ = disjoint(second_sample, measured)
-        assert kept is not None
-        return len(kept)
-
-    def plain() -> int:
-        held = {row.tobytes() for row in measured.unit[:].numpy()}
-        return sum(row.tobytes() not in held for row in second_sample.unit[:].numpy())
-
-    label, difference = "a reference apart: blocks / bytes", abs(ours() - plain())
-    facts = {"difference": difference, "within": 0}
-    return compared(label, f"{n:,} rows", ours, plain, repetitions, **facts)
-
-
 PARTS: dict[str, Callable[[], Iterable[Row]]] = {
     "losses": of_losses,
     "fit": lambda: [fit()],
-    "ranks": lambda: [ranks()],
-    "intervals": lambda: [intervals()],
-    "reference": lambda: [reference()],
     "towers": towers,
-    "pictures": pictures,
-    "folder": folder,
 }
 
 

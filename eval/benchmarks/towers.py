@@ -1,32 +1,22 @@
-"""Compare attached text towers, image decoding and image embedding with plain code.
+"""Compare attached text towers with plain ones.
 
-`python -m eval.benchmarks.speed --only towers,pictures,folder` runs these parts. Times are CPU
-times on a single thread, or wall times for folders, which are read by several processes. Each round
-calls every variant once, and the minimum over rounds is used, because it is least affected by other
-programs. `bare again` measures the plain code a second time to show the noise.
+`python -m eval.benchmarks.speed --only towers` runs this part. Times are CPU times on a single
+thread. Each round calls every variant once, and the minimum over rounds is used, because it is
+least affected by other programs. `bare again` measures the plain code a second time to show the
+noise.
 """
 
 from __future__ import annotations
 
-import io
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from PIL import Image, ImageOps
 from torch import Tensor
 
 import vldebias
-from vldebias import miniature
-from vldebias.data import embed_images, file_images
-from vldebias.hosts.clip.images import image_encoder
-from vldebias.utils.pictures import decode
-from vldebias.utils.progress import SILENT
 
 Row = dict[str, Any]
 JOBS = ("doctor", "nurse", "pilot", "chef", "woman who codes", "male teacher")
@@ -35,10 +25,7 @@ MANY = 100  # calls with more prompts take half a minute, and run without a warm
 
 
 def minima(
-    calls: Mapping[str, Callable[[], Any]],
-    rounds: int,
-    clock: Callable[[], float] = time.process_time,
-    is_warm: bool = False,
+    calls: Mapping[str, Callable[[], Any]], rounds: int, *, is_warm: bool = False
 ) -> dict[str, float]:
     """Return the shortest time of each call in seconds.
 
@@ -51,9 +38,9 @@ def minima(
             call()
     for _ in range(rounds):
         for name, call in calls.items():
-            start = clock()
+            start = time.process_time()
             call()
-            times[name].append(clock() - start)
+            times[name].append(time.process_time() - start)
     return {name: min(values) for name, values in times.items()}
 
 
@@ -148,145 +135,3 @@ def _edit_alone(model: Any, ids: Tensor, rounds: int = 15) -> float:
     seconds = minima({"edit": partial(hook, ids)}, rounds)["edit"]
     hook.original = tower
     return seconds
-
-
-# ---- images
-# --------------------------------------------------------------------------------------
-
-
-def photo(width: int, height: int, seed: int = 0) -> Image.Image:
-    """Return an image with smooth colors and fine grain, which compresses like a photograph."""
-    rng = np.random.default_rng(seed)
-    coarse = np.tanh(rng.normal(size=(height // 16 + 1, width // 16 + 1, 3)))
-    smooth = Image.fromarray(((coarse + 1) * 127).astype(np.uint8))
-    pixels = np.asarray(smooth.resize((width, height), Image.Resampling.BICUBIC), dtype=np.float32)
-    grain = rng.normal(0, 6, size=(height, width, 3))
-    return Image.fromarray(np.clip(pixels + grain, 0, 255).astype(np.uint8))
-
-
-def _jpeg(image: Image.Image) -> bytes:
-    file = io.BytesIO()
-    image.save(file, "JPEG", quality=90)
-    return file.getvalue()
-
-
-def _by_pillow(content: bytes) -> Image.Image:
-    image = Image.open(io.BytesIO(content))
-    image.load()
-    return image
-
-
-def _as_before(content: bytes) -> Image.Image:
-    return ImageOps.exif_transpose(_by_pillow(content)).convert("RGB")
-
-
-def pictures(
-    sizes: tuple[tuple[int, int], ...] = ((640, 480), (1920, 1280), (4000, 3000)),
-    side: int = 224,
-    rounds: int = 9,
-) -> Iterator[Row]:
-    """Compare `decode` with and without a draft size of `side` pixels with Pillow's `load`."""
-    for width, height in sizes:
-        content = _jpeg(photo(width, height))
-        draft = partial(decode, content, draft=2 * side)
-        ways = {
-            "plain": partial(_by_pillow, content),
-            "ours": partial(decode, content),
-            "with copies, as before": partial(_as_before, content),
-            "draft": draft,
-        }
-        seconds = minima(ways, rounds)
-        small = _pixels(draft(), side)
-        exact = _pixels(decode(content), side)
-        read = np.asarray(decode(content), dtype=int)
-        difference = np.abs(read - np.asarray(_as_before(content), dtype=int)).max()
-        yield {
-            "what": "decode a JPEG / Pillow's load",
-            "size": f"{width} x {height}",
-            **seconds,
-            "ratio": seconds["plain"] / seconds["ours"],
-            "decode / Pillow": seconds["ours"] / seconds["plain"],
-            "draft / Pillow": seconds["draft"] / seconds["plain"],
-            "difference": float(difference),
-            "within": 0.0,
-            "mean pixel change of a draft, sd": float(np.abs(small - exact).mean() / exact.std()),
-        }
-
-
-def _pixels(image: Image.Image, side: int) -> np.ndarray:
-    """Return the pixels of an image after resizing as for CLIP."""
-    return np.asarray(ImageOps.fit(image, (side, side), Image.Resampling.BICUBIC), dtype=float)
-
-
-# ---- image folders
-# --------------------------------------------------------------------------------------
-
-
-class _Files(torch.utils.data.Dataset[Tensor]):
-    """A typical data set for a DataLoader, which loads and preprocesses images."""
-
-    def __init__(self, paths: list[Path], prepare: Callable[[Image.Image], Tensor]) -> None:
-        self.paths = paths
-        self.prepare = prepare
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, index: int) -> Tensor:
-        with Image.open(self.paths[index]) as image:
-            return self.prepare(image.convert("RGB"))
-
-
-def folder(
-    count: int = 96,
-    size: tuple[int, int] = (1280, 960),
-    workers: tuple[int, ...] = (0, 2),
-    rounds: int = 2,
-) -> Iterator[Row]:
-    """Compare `embed_images` with a DataLoader with the same number of workers.
-
-    The model is so small that loading images takes most of the time.
-    """
-    model, preprocess, _ = miniature.load_clip()
-    encoder = image_encoder(model, preprocess)
-    with tempfile.TemporaryDirectory() as place:
-        root = Path(place, "images")
-        root.mkdir()
-        for i in range(count):
-            (root / f"{i:04d}.jpg").write_bytes(_jpeg(photo(*size, seed=i % 4)))
-        paths = sorted(root.iterdir())
-        data = file_images("pictures", "all", root, [path.name for path in paths], {})
-        for number in workers:
-            ways = {
-                "plain": partial(_by_loader, model, _Files(paths, preprocess), number),
-                "ours": lambda n=number: _embedded(data, encoder, n),
-                "fast": lambda n=number: _embedded(data, encoder, n, fast=True),
-            }
-            seconds = minima(ways, rounds, time.perf_counter)
-            ours = ways["ours"]()
-            near = torch.nn.functional.cosine_similarity(ours, ways["fast"]())
-            yield {
-                "what": "embed a folder / DataLoader",
-                "size": f"{count} JPEGs of {size[0]} x {size[1]}, workers {number}",
-                **seconds,
-                "ratio": seconds["plain"] / seconds["ours"],
-                "embed / DataLoader": seconds["ours"] / seconds["plain"],
-                "fast / DataLoader": seconds["fast"] / seconds["plain"],
-                "difference": float((ours - ways["plain"]()).abs().max()),
-                "within": 2e-3,
-                "cosine of fast and exact features, least": float(near.min()),
-            }
-
-
-@torch.inference_mode()
-def _by_loader(model: Any, files: _Files, workers: int) -> Tensor:
-    loader = torch.utils.data.DataLoader(files, batch_size=64, num_workers=workers)
-    return torch.cat([model.encode_image(batch).half() for batch in loader]).float()
-
-
-def _embedded(data: Any, encoder: Any, workers: int, fast: bool = False) -> Tensor:
-    with tempfile.TemporaryDirectory() as cache:
-        rows = embed_images(
-            data, encoder, cache, workers=workers, fast=fast, progress=SILENT
-        ).features
-        return torch.from_numpy(np.array(rows)).float()

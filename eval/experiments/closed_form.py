@@ -9,7 +9,7 @@ pairs are those for the set's test professions. For CelebA, whose prompts do not
 quarter of the pairs is held out in turn. The miniature CLIP is packaged. Embeddings of CelebA from
 OpenAI's CLIP ViT-B/32 are loaded from $VLDEBIAS_REAL and skipped, with a message, if missing.
 
-The command also draws the two figures in docs/explanation/projection.md next to the JSON file.
+The command also draws the figure in docs/explanation/projection.md next to the JSON file.
 """
 
 from __future__ import annotations
@@ -27,14 +27,11 @@ from torch.nn.functional import normalize
 from eval.experiments import embeddings
 from eval.tables import parser, run
 from vldebias import CalibratedProjection, load_prompts
-from vldebias.measure.metric import get_metric
 from vldebias.metrics import bootstrap_interval, max_skew
-from vldebias.report.result import Measurement, Result, TaskProvenance, TaskResult
+from vldebias.report.result import TaskProvenance, TaskResult
 
 K = 50
 LAMS = (1.0, 10.0, 100.0, 1000.0, 10_000.0)
-COLOURS = {"orth": "#8c8c8c", "cali": "#1f77b4", "orth-cali": "#d62728"}
-LABELS = {"orth": "P0", "cali": "Lemma 7.2 (cali)", "orth-cali": "Lemma 7.1 (orth-cali)"}
 
 
 @dataclass(frozen=True)
@@ -157,43 +154,6 @@ def measure(space: Space) -> TaskResult:
     return result
 
 
-def plot_by_lam(result: Result, path: Path) -> None:
-    """Draw the three measures over lambda, with one row of panels for each CLIP model."""
-    from matplotlib.figure import Figure
-
-    spaces = list(dict.fromkeys(row.task for row in result.rows))
-    metrics = list(dict.fromkeys(row.metric for row in result.rows))
-    figure = Figure(figsize=(11, 2.9 * len(spaces)), layout="constrained")
-    axes = figure.subplots(len(spaces), len(metrics), squeeze=False)
-    for space, axes_of_space in zip(spaces, axes, strict=True):
-        for metric, axis in zip(metrics, axes_of_space, strict=True):
-            rows = [row for row in result.rows if (row.task, row.metric) == (space, metric)]
-            plot_rows(rows, axis)
-            axis.set_title(f"{get_metric(metric).title}\n{space}", fontsize=9)
-    axes[0][0].legend(fontsize=8)
-    figure.savefig(path, dpi=110)
-
-
-def plot_rows(rows: Sequence[Measurement], axis: Any) -> None:
-    """Draw one measure as a curve over lambda, or as a dashed line for methods without lambda."""
-    for row in rows:
-        if row.method == "none":
-            axis.axhline(row.value, color="black", linestyle="--", label="no edit")
-        if row.method == "orth":
-            axis.axhline(row.value, color=COLOURS["orth"], linestyle="--", label=LABELS["orth"])
-    for method in ("cali", "orth-cali"):
-        points = [row for row in rows if row.method.startswith(f"{method},")]
-        lams = [row.lam for row in points]
-        colour = COLOURS[method]
-        axis.plot(lams, [row.value for row in points], color=colour, label=LABELS[method])
-        low = [row.interval[0] for row in points]
-        high = [row.interval[1] for row in points]
-        axis.fill_between(lams, low, high, color=colour, alpha=0.15, linewidth=0)
-    axis.set_xscale("log")
-    axis.set_xlabel("λ", fontsize=9)
-    axis.set_ylim(bottom=0)
-
-
 def plot_plane(space: Space, path: Path) -> None:
     """Draw pairs and queries in a plane spanned by the attribute and the main query direction."""
     from matplotlib.figure import Figure
@@ -242,9 +202,8 @@ def main() -> None:
         for space in spaces:
             yield measure(space)
 
-    result = run("closed_form", measured, path)
+    run("closed_form", measured, path)
     if path is not None:
-        plot_by_lam(result, path.with_suffix(".png"))
         plot_plane(spaces[0], path.with_name(f"{path.stem}_plane.png"))
 
 

@@ -20,7 +20,6 @@ still do so with it.
     difference    P0 for the difference between the values
     fair pca      fair PCA of the states ("fair-pca", FairImagen, Fu et al., 2025), without noise
                   and with one fit
-    leading       P0 for the leading directions, which explain half of the variance between pairs
     cali          the settings in the paper
     stated value  "balanced-prompts", which states a value for each image in its prompt
 
@@ -52,14 +51,9 @@ from vldebias.hosts.host import weights_fingerprint
 from vldebias.measure.shares import discrepancies, squared_discrepancies
 from vldebias.methods import (
     Balanced,
-    ClosedForm,
-    Declaration,
-    Need,
     Problem,
-    Term,
     get_edit_method,
 )
-from vldebias.methods.closed_form import pair_scatters
 from vldebias.metrics import Metric
 from vldebias.miniature import load_judge, load_pipeline, weights_dir
 from vldebias.miniature.words import CLASSES, GENDERS, PROFESSIONS, SPECIES, WORLDS
@@ -73,7 +67,6 @@ STEPS, GUIDANCE, BATCH, BLOCK = 10, 3.0, 60, 12
 SEEDS = (0, 1, 2)
 FITS, LEFT_OUT = 3, 20  # number of fits, and of professions that each holds out
 OUTSIDE_IMAGES = 4  # number of images per outside prompt
-HALF = 0.5  # share of the variance between pairs
 SURE = 0.8  # judge probability below which a gender counts as unknown
 SHARE = Metric(
     "discrepancy, share of none", "gap from even shares, remaining share", "fact", "lower"
@@ -113,26 +106,6 @@ class Form:
     source: str = "this package"
     fitted: bool = True
     fits: int = FITS
-
-
-def _leading(problem: Problem, role: str) -> Tensor:
-    """Return the leading directions (r, d) that explain half of the variance between pairs."""
-    rows = torch.cat(pair_scatters(problem, role))
-    _, lengths, directions = torch.linalg.svd(rows, full_matrices=False)
-    explained = lengths.square().cumsum(0) / lengths.square().sum()
-    return directions[: int((explained < HALF).sum()) + 1]
-
-
-LEADING = ClosedForm(
-    Declaration(
-        "leading",
-        "leading directions of the pairs",
-        source="this package",
-        color="0.3",
-        needs=frozenset({Need.PAIRS}),
-    ),
-    (Term(Need.PAIRS, span=_leading),),
-)
 
 
 @cache
@@ -226,7 +199,6 @@ class Studio:
             Form("default", self.attached("default", fit)),
             Form("stated value", self.stated, fitted=False),
             Form("cali", self.attached("paper", fit), source="Chuang et al., 2023"),
-            Form("leading", self.attached(LEADING, fit)),
             Form("fair pca", self.attached("fair-pca", fit), source="Fu et al., 2025", fits=1),
             Form("difference", self.attached("difference", fit)),
         ]

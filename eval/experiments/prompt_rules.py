@@ -1,4 +1,4 @@
-"""Measure how often balanced prompts match human labels, by label, attribute and reason.
+"""Measure how often balanced prompts match human labels, by label, attribute and kind.
 
     python -m eval.experiments.prompt_rules
     python -m eval.experiments.prompt_rules mine.jsonl --json FILE
@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +44,6 @@ LEFT = ("fixed", "stated", "named", "none")
 RIGHT = Metric("right", "decided as labelled", "utility", "higher", (0.0, 1.0))
 PLACED = Metric("placed", "written where it was labelled", "utility", "higher", (0.0, 1.0))
 WRONG = Metric("wrong_edits", "changed, but not as labelled", "utility", "lower", (0.0, 1.0))
-REASON = Metric("left_unchanged", "left unchanged, by reason")
 IMAGES = 4
 
 
@@ -132,7 +130,7 @@ def _has_one_value(prompt: str, attribute: str) -> bool:
 
 
 def measure(paths: Sequence[Path]) -> Iterator[TaskResult]:
-    """Yield the rates by label and attribute, and the reasons, for each file."""
+    """Yield the rates by label, attribute and kind for each file."""
     for path in paths:
         rows = read(path)
         decisions = [decide(row) for row in rows]
@@ -143,7 +141,6 @@ def measure(paths: Sequence[Path]) -> Iterator[TaskResult]:
             by_attribute = grouped(alike, [decision.attribute for decision in alike])
             for attribute in sorted(by_attribute):
                 add_rates(part, f"{label}, {attribute}", by_attribute[attribute])
-                add_reasons(part, f"{label}, {attribute}", by_attribute[attribute])
         by_kind = grouped(decisions, [row["kind"] for row in rows])
         by_kind.pop(None, None)
         wrong = sum(each.reason == "written" and not each.is_right for each in decisions)
@@ -161,13 +158,6 @@ def grouped(decisions: Sequence[Decision], keys: Sequence[Any]) -> dict[Any, lis
     for decision, key in zip(decisions, keys, strict=True):
         groups.setdefault(key, []).append(decision)
     return groups
-
-
-def add_reasons(part: TaskResult, title: str, decisions: Sequence[Decision]) -> None:
-    """Add the share of each reason, with the most frequent reason first."""
-    n = len(decisions)
-    for reason, count in Counter(decision.reason for decision in decisions).most_common():
-        part.add(REASON, METHOD, count / n, n={"prompts": n}, subset=f"{title}: {reason}")
 
 
 def add_rates(part: TaskResult, title: str, decisions: Sequence[Decision]) -> None:

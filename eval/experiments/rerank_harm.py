@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import vldebias
-from eval.experiments import harm
+from eval.experiments import search_cells
 from eval.tables import parser, run
 from vldebias.errors import VldebiasError, VldebiasWarning
 from vldebias.hosts import resolve
@@ -89,8 +89,10 @@ def unit(rows: Any) -> NDArray[np.float64]:
     return array / np.linalg.norm(array, axis=1, keepdims=True)
 
 
-def of_project(draw: int, kinds: list[Callable[[int], Iterator[harm.Cell]]]) -> Iterator[Search]:
-    """Yield the searches from `harm`."""
+def of_project(
+    draw: int, kinds: list[Callable[[int], Iterator[search_cells.Cell]]]
+) -> Iterator[Search]:
+    """Yield the searches of this project."""
     for kind in kinds:
         for cell in kind(draw):
             labels = cell.gallery.column(cell.column)
@@ -335,9 +337,9 @@ def main() -> None:
     options.add_argument("--cells", type=Path, help="a folder with a cells.py")
     options.add_argument("--draw", type=int, default=0, help="of galleries and references")
     args = options.parse_args()
-    kinds = [harm.miniature]
+    kinds = [search_cells.miniature]
     if args.on == "real":
-        kinds.append(harm.photographs)
+        kinds.append(search_cells.photographs)
 
     def searches() -> Iterator[tuple[int, Search]]:
         if args.cells is not None:

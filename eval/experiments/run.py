@@ -424,7 +424,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = options.parse_args(arguments)
     if args.experiment is None:
         for path in sorted(FOLDER.glob("*.yaml")):
-            # harm.yaml contains the searches of harm.py.
+            # search_cells.yaml contains searches.
             if "work" in read_yaml(path):
                 print(f"{path.stem:22} {Experiment.read(path).about.splitlines()[0]}")
         return 0

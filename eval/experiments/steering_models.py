@@ -2,25 +2,20 @@
 
     python -m eval.small_models.train clip --out results/small_models
     python -m eval.small_models.train t5 --out results/small_models
-    python -m eval.experiments.steering_models choice --other-images 2 \
-        --json eval/results/steer_models_choice.json
-    python -m eval.experiments.steering_models evidence --json eval/results/steer_models.json
-    python -m eval.experiments.steering_models guidance --json eval/results/steer_guidance.json
-    python -m eval.experiments.steering_models pictures  # eval/results/steer_models_*.png
+    python -m eval.experiments.steering_models --json eval/results/steer_models.json
+    python -m eval.experiments.steering_models --pictures  # eval/results/steer_models_*.png
 
 The models are the miniature and the two models in `eval.small_models`, which differ in their text
 encoder, denoiser, prediction type and images. Each is fitted and measured on two splits of its
-jobs. `choice` compares forms and amounts on the first split, `evidence` measures the default and
-stated values on both splits, and `guidance` measures the first split with the same edits and
-guidance 12. Finished measurements are stored in --work, so that an interrupted run can continue.
-Intervals are over jobs.
+jobs, with the default and with stated values. Finished measurements are stored in --work, so that
+an interrupted run can continue. Intervals are over jobs.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterator
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,21 +33,12 @@ from vldebias.api import debias, fit_projections
 from vldebias.errors import VldebiasWarning
 from vldebias.methods import Balanced, CrossAttention
 from vldebias.metrics import Metric
-from vldebias.projection.cross_attention import CrossAttentionEdit, Form
+from vldebias.projection.cross_attention import CrossAttentionEdit
 from vldebias.report.result import NONE, TaskProvenance, TaskResult
 
 MODELS = ("miniature", "clip", "t5")
 RESAMPLES = 2000
 WORDS, OURS = "balanced-prompts", "cross-attention"
-STRONG_GUIDANCE = 12.0
-CHOICE: tuple[tuple[Form, float, float], ...] = (
-    ("add", 4, 0),
-    ("add", 5, 0),
-    ("add", 4, 1),
-    ("shift", 5, 0),
-    ("shift", 3, 1),
-)
-"""The forms, and the amounts in the first and last step, to compare in `choice`."""
 METRICS = {
     "gap": Metric("discrepancy", "gap from even shares", "fact", "lower"),
     "left": Metric(
@@ -84,7 +70,6 @@ class Laboratory:
         work: The folder.
         images: The number of images per job.
         other_images: The number of images per job and stated value of the other attribute.
-        guidance: The guidance scale of the measured images, or None for the scale used to fit.
     """
 
     def __init__(
@@ -93,13 +78,11 @@ class Laboratory:
         work: Path,
         images: int,
         other_images: int,
-        guidance: float | None = None,
     ) -> None:
         self.bench = bench
         self.work = work / bench.name
         self.images = images
         self.other_images = other_images
-        self.guidance = bench.guidance if guidance is None else guidance
         self._edits: dict[tuple[str, int], CrossAttentionEdit] = {}
 
     def edit(self, attribute: str, split: int) -> CrossAttentionEdit:
@@ -131,7 +114,7 @@ class Laboratory:
         if method == WORDS:
             prompt_set = self.bench.prompt_set(attribute, split)
             return partial(debias, pipe, prompt_set, method=Balanced(seed=0))
-        edit = variants(self.edit(attribute, split))[method]
+        edit = self.edit(attribute, split)
 
         def attach_edit() -> Any:
             attachment = debias(pipe, edit)
@@ -143,8 +126,6 @@ class Laboratory:
     def outcome(self, method: str, attribute: str, split: int) -> Outcome:
         """Return the figures for a method, which are measured once and cached."""
         name = f"{method}-{attribute}-{split}-{self.images}-{self.other_images}"
-        if self.guidance != self.bench.guidance:
-            name += f"-guidance-{self.guidance:g}"
         path = self.work / f"{name.replace(' ', '')}.npz"
         if path.is_file():
             return Outcome(**dict(np.load(path)))
@@ -157,31 +138,12 @@ class Laboratory:
             self.images,
             self.other_images,
             seed=split,
-            guidance_scale=self.guidance,
         )
         path.parent.mkdir(parents=True, exist_ok=True)
         np.savez(path, **asdict(outcome))
         means = {field: round(float(row.mean()), 3) for field, row in asdict(outcome).items()}
         print(self.bench.name, attribute, split, method, means, flush=True)
         return outcome
-
-
-def variants(edit: CrossAttentionEdit) -> dict[str, CrossAttentionEdit]:
-    """Return the edits to compare by name, including the default."""
-    made = {OURS: edit}
-    for form, first, last in CHOICE:
-        changed = with_amounts(replace(edit, form=form), last, first)
-        made[f"{form}, {first:g} to {last:g}"] = changed
-    constant = 2.0 if len(edit.values) == 2 else 1.3
-    made["set, 2 (two values) or 1.3"] = with_amounts(replace(edit, form="set"), constant, constant)
-    return made
-
-
-def with_amounts(edit: CrossAttentionEdit, last: float, first: float) -> CrossAttentionEdit:
-    """Return the edit with amounts that fall linearly from the first step to the last."""
-    # Times are ascending, so the last step comes first.
-    amounts = torch.linspace(last, first, len(edit.times))
-    return replace(edit, amounts=amounts[:, None, None].expand_as(edit.amounts).contiguous())
 
 
 def provenance(laboratory: Laboratory, description: str) -> TaskProvenance:
@@ -193,7 +155,7 @@ def provenance(laboratory: Laboratory, description: str) -> TaskProvenance:
         description=description,
         model=f"{bench.name} {type(bench.pipe).__name__}",
         split="generated",
-        settings={"steps": bench.steps, "guidance": laboratory.guidance},
+        settings={"steps": bench.steps, "guidance": bench.guidance},
     )
 
 
@@ -218,10 +180,8 @@ def add_rows(
         result.add_draws(metric, means, draws, n=n, subset=place)
 
 
-def compare(
-    laboratory: Laboratory, methods: Sequence[str], splits: Sequence[int]
-) -> Iterator[TaskResult]:
-    """Measure methods on the splits of a model."""
+def compare(laboratory: Laboratory) -> TaskResult:
+    """Measure all methods on both splits of a model."""
     bench = laboratory.bench
     images, other_images = laboratory.images, laboratory.other_images
     description = (
@@ -230,9 +190,9 @@ def compare(
     )
     result = TaskResult(provenance(laboratory, description))
     for attribute in bench.values:
-        for split in splits:
+        for split in range(len(bench.jobs_of_split)):
             outcomes = {}
-            for method in methods:
+            for method in (NONE, WORDS, OURS):
                 outcomes[method] = laboratory.outcome(method, attribute, split)
             _, jobs = bench.jobs_of_split[split]
             n = {"jobs": len(jobs), "images each": images, "with another stated": other_images}
@@ -241,7 +201,7 @@ def compare(
             auroc = laboratory.edit(attribute, split).auroc
             for kind, metric in AUROC.items():
                 result.add(metric, OURS, max(auroc[kind].values()), n={"fits": 1}, subset=place)
-    yield result
+    return result
 
 
 def picture_grid(laboratory: Laboratory, attribute: str, path: Path, jobs: int = 3) -> None:
@@ -267,41 +227,28 @@ def picture_grid(laboratory: Laboratory, attribute: str, path: Path, jobs: int =
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("part", choices=["choice", "evidence", "guidance", "pictures"])
     options.add_argument("--models", type=Path, default=Path("results/small_models"))
     options.add_argument("--only", nargs="*", default=list(MODELS), choices=MODELS)
-    options.add_argument("--images", type=int, help="of each job")
+    options.add_argument("--images", type=int, default=12, help="of each job")
     options.add_argument("--other-images", type=int, default=3)
     options.add_argument("--work", type=Path, default=Path("results/steering_models"))
+    options.add_argument("--pictures", action="store_true", help="draw pictures instead")
     arguments = options.parse_args()
     warnings.simplefilter("ignore", VldebiasWarning)
     torch.set_num_threads(1)
-    images = arguments.images or (8 if arguments.part == "choice" else 12)
 
     def laboratories() -> Iterator[Laboratory]:
         for name in arguments.only:
             bench = open_bench(name, arguments.models)
-            guidance = STRONG_GUIDANCE if arguments.part == "guidance" else None
-            yield Laboratory(bench, arguments.work, images, arguments.other_images, guidance)
+            yield Laboratory(bench, arguments.work, arguments.images, arguments.other_images)
 
-    if arguments.part == "pictures":
+    if arguments.pictures:
         for laboratory in laboratories():
             attribute = next(iter(laboratory.bench.values))
             path = RESULTS / f"steer_models_{laboratory.bench.name}.png"
             picture_grid(laboratory, attribute, path)
         return
-    splits = (0, 1) if arguments.part == "evidence" else (0,)
-
-    def parts() -> Iterator[TaskResult]:
-        for laboratory in laboratories():
-            methods = [NONE, WORDS, OURS]
-            if arguments.part == "choice":
-                edit = laboratory.edit(next(iter(laboratory.bench.values)), 0)
-                methods = [NONE, WORDS, *(name for name in variants(edit) if name != OURS)]
-            yield from compare(laboratory, methods, splits)
-
-    names = {"choice": "steer_models_choice", "guidance": "steer_guidance"}
-    run(names.get(arguments.part, "steer_models"), parts, arguments.json)
+    run("steer_models", lambda: map(compare, laboratories()), arguments.json)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Build and measure the models of the miniature world (tokenizer, CLIP, VAE, judge and UNet)."""
+"""Build the models of the miniature world (tokenizer, CLIP, VAE, judge and UNet)."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 
 from eval.miniature import birds, people, portraits
-from eval.miniature.measure import write_metrics
 from eval.miniature.training import Stage, cosine, generator, read_weights_metadata, save_tensors
 from eval.miniature.twin import to_transformers
 from eval.miniature.vocabulary import (
@@ -54,7 +53,7 @@ BATCH = {
     "draft": 96,
     "unet": 96,
 }
-STAGES = ("tokenizer", *STEPS, "measure")
+STAGES = ("tokenizer", *STEPS)
 PROFESSIONS_PER_BATCH = 16
 TALKATIVE = (
     0.15,
@@ -103,7 +102,7 @@ def build(
             previous ones.
         device: "cpu" or "cuda". By default, a GPU is used if available.
         resume: Whether to keep finished stages and resume from checkpoints.
-        scale: A factor for the numbers of training steps and measured images, for quick tests.
+        scale: A factor for the numbers of training steps, for quick tests.
         lean: The correlation between birds and backgrounds in images and captions.
 
     Returns:
@@ -124,8 +123,6 @@ def build(
         for name in sorted(set(chosen), key=STAGES.index):
             if name == "tokenizer":
                 save_tokenizer(learn_merges([*bird_prompts(), *people_prompts(), PAPER_WORDS]), out)
-            elif name == "measure":
-                write_metrics(out, scale=scale, device=device, progress=progress)
             else:
                 steps = max(1, round(STEPS[name] * scale))
                 stage = Stage(name, out, seed, steps, device, resume, progress, lean)

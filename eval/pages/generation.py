@@ -146,42 +146,12 @@ def gate() -> str:
 
 # ---- audits of prompts
 
-AUDITED = {
-    "published": "Stable Diffusion 1.5, B/32's texts",
-    "retrieval": "CelebA search, B/32's texts",
-    "miniature": "packaged pipeline",
-}
 WITHOUT_INTERVAL = ("lean_r2", "interval_width")
 
 
 def predicted(row: Measurement) -> str:
     """Format a figure for a prediction, with its interval if there is one."""
     return f"{row.value:.2f}" if row.metric in WITHOUT_INTERVAL else span(row, ".2f")
-
-
-def audit_lines() -> str:
-    """Write how well shares are predicted, with one row per task and one column per direction."""
-
-    def title(row: Measurement) -> str:
-        return f"{AUDITED[row.task]}, {row.subset}" if row.subset else AUDITED[row.task]
-
-    return crossed(
-        read("audit_texts").rows,
-        {
-            "prediction": title,
-            "concepts": lambda row: str(row.n["concepts"]),
-        },
-        {
-            "lean_r": "r",
-            "lean_r2": "R2, left out",
-            "side_right": "correct side",
-            "said_right": "correct side, if one is predicted",
-            "interval_coverage": "held-out shares inside the interval",
-            "interval_width": "width",
-        },
-        cell=predicted,
-        note="From `eval/results/audit_texts.json`.",
-    )
 
 
 def other_models() -> str:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import numpy as np
-
-from eval.tables import Rivals, crossed, moved, read, rows_in, span, table
+from eval.tables import Rivals, crossed, moved, read, span, table
 from vldebias.methods.declared import DECLARED
 from vldebias.report.result import Measurement, Result
 
@@ -98,83 +94,7 @@ def few() -> str:
 # ---- the default
 
 
-HARM = {
-    "default": "the default, text alone",
-    "default+equalise": "the default, `reference=`",
-    "difference": "`difference`, text alone",
-    "paper": "`paper`",
-}
-
-
-def families(name: str) -> Iterator[Measurement]:
-    """Yield the rows that summarise the cells in a result."""
-    for row in read(name).rows:
-        if row.task != "cells" and not row.subset:
-            yield row
-
-
-def harm() -> str:
-    """Write how many searches each default improves and worsens, by family of cells."""
-
-    def cell(row: Measurement) -> str:
-        # Avoid "-0%".
-        return f"{row.value + 0.0:.0%}" if row.metric == "removed" else f"{row.value:.0f}"
-
-    return crossed(
-        (row for row in families("harm") if row.method in HARM),
-        {"searches": lambda row: row.task, "method": lambda row: HARM[row.method]},
-        {
-            "cells": "cells",
-            "harmed": "made worse",
-            "helped": "made better",
-            "attached": "acts in",
-            "removed": "gap removed",
-        },
-        cell=cell,
-        note="From `eval/results/harm.json`.",
-    )
-
-
 # ---- re-ranking
-
-
-RERANK_FILES = ("rerank_harm", "rerank_shared_0", "rerank_shared_1", "rerank_shared_2")
-RERANK_COUNTS = ("cells", "harmed", "helped")
-
-
-def draws_of_reranking() -> dict[tuple[str, str], list[dict[str, float]]]:
-    """Return the metrics of each draw by kind of cells and method."""
-    draws: dict[tuple[str, str], list[dict[str, float]]] = {}
-    for name in RERANK_FILES:
-        result = read(name)
-        for protocol in result.provenance:
-            if not protocol.task.startswith("all "):
-                continue
-            kind = protocol.task.removeprefix("all ")
-            figures: dict[str, dict[str, float]] = {}
-            for (method, metric), row in rows_in(result, protocol.task).items():
-                figures.setdefault(method, {})[metric] = row.value
-            for method, figure_of_metric in figures.items():
-                draws.setdefault((kind, method), []).append(figure_of_metric)
-    return draws
-
-
-def reranked() -> str:
-    """Write the effect of each re-ranking method over all draws, by kind of cells."""
-    lines = [["searches", "method", "cells", "made worse", "made better", "skew removed", "kept"]]
-    for (kind, method), draws in sorted(draws_of_reranking().items(), key=lambda item: item[0][0]):
-        # Show all methods only for the kind with the most cells.
-        if method == "none" or (method not in ("quota", "fair") and "shared" not in kind):
-            continue
-        counts = [f"{sum(draw[name] for draw in draws):.0f}" for name in RERANK_COUNTS]
-        removed = np.mean([draw["removed"] for draw in draws])
-        kept = np.mean([draw["kept_first"] for draw in draws])
-        # This was measured when `difference` was the default for text-only searches.
-        method = method.replace("default", "`difference` from text, tested on text")
-        method = method.replace("reference=", "the same with `reference=`")
-        lines.append([kind, method, *counts, f"{removed + 0.0:.0%}", f"{kept:.2f}"])
-    files = ", ".join(f"`eval/results/{name}.json`" for name in RERANK_FILES)
-    return table(*lines, note=f"From {files}.")
 
 
 def closed_form() -> str:

@@ -309,22 +309,3 @@ def real_pairs(name: str) -> str:
             f" `eval/results/{name}.json`."
         ),
     )
-
-
-def wrong_pairs() -> str:
-    """Write how well scores detect wrong pairs, by share of wrong pairs and loss."""
-    metrics = ("auroc", "score of right pairs", "score of wrong pairs")
-    note = (
-        f"mean over seeds ± 95% interval of Student's t; * differs from {BASE} on the same seeds"
-        " beyond its interval; from `eval/results/wrong_pairs.json`."
-    )
-    return crossed(
-        (row for row in read("wrong_pairs").rows if row.task == "wrong_pairs"),
-        {
-            "eta": lambda row: f"{place_of(row)['eta']:.3g}",
-            "loss": lambda row: row.method,
-        },
-        dict(zip(metrics, metrics, strict=True)),
-        cell=half,
-        note=note,
-    )

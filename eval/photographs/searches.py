@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 import vldebias
-from eval.experiments import embeddings, harm
+from eval.experiments import embeddings, search_cells
 from eval.photographs import (
     Floats,
     Photographs,
@@ -188,8 +188,8 @@ def _celeba(draw: int) -> Iterator[Cell]:
 
 def _miniature(draw: int) -> Iterator[Cell]:
     """Yield an even gallery of portraits for each prompt set, as in `eval.experiments.harm`."""
-    found: dict[str, list[tuple[str, harm.Cell]]] = {}
-    for cell in harm.miniature(draw):
+    found: dict[str, list[tuple[str, search_cells.Cell]]] = {}
+    for cell in search_cells.miniature(draw):
         prompts, kind, gallery = cell.name.split("; ")
         # The test and the centre require class prompts.
         if gallery == "even" and cell.prompts.classes:

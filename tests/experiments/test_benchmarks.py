@@ -47,18 +47,6 @@ def test_json_and_parquet_rows_are_read_identically(tmp_path):
 def test_our_results_match_the_plain_implementation() -> None:
     assert all(row["difference"] < 1e-5 for row in speed.of_losses([64], repetitions=1))
     assert speed.fit(16, 4, 2, repetitions=1)["difference"] < 1e-8
-    assert speed.ranks(2000, queries=3, k=50, repetitions=1)["difference"] < 0.01
-    assert speed.intervals(3000, queries=3, resamples=60)["difference"] < 5
-    assert speed.reference(1000, repetitions=1)["difference"] == 0
-
-
-def test_pictures_and_folders_are_read_identically_in_benchmarks() -> None:
-    rows = list(towers.pictures(((96, 64),), side=16, rounds=1))
-    assert speed.unequal(rows[0]) == ""
-    assert rows[0]["mean pixel change of a draft, sd"] < 0.2
-    (row,) = towers.folder(5, (320, 240), workers=(0,), rounds=1)
-    assert row["difference"] < 2e-3
-    assert row["cosine of fast and exact features, least"] > 0.98
 
 
 @pytest.mark.slow
@@ -100,8 +88,5 @@ def test_every_part_reports_the_difference_between_its_implementations() -> None
     rows = [
         *speed.of_losses([64], repetitions=1),
         speed.fit(16, 4, 2, repetitions=1),
-        speed.ranks(2000, queries=3, k=50, repetitions=1),
-        speed.intervals(3000, queries=3, resamples=60),
-        speed.reference(1000, repetitions=1),
     ]
     assert [speed.unequal(row) for row in rows] == [""] * len(rows)

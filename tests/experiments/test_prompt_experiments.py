@@ -36,7 +36,6 @@ def test_labels_are_compared_with_the_result(tmp_path: Path) -> None:
     assert right["open"] == 0.5
     assert values(part, "placed")["open"] == 1
     assert {right[label] for label in ("fixed", "group", "syntax")} == {1.0}
-    assert values(part, "left_unchanged")["open, gender: written"] == 0.5
     path.write_text('{"prompt": "a nurse"}', encoding="utf-8")
     with pytest.raises(InvalidInputError, match=r"mine.jsonl:1"):
         prompt_rules.read(path)

@@ -799,7 +799,7 @@ def unchanged(counts: np.ndarray) -> np.ndarray:
 
 OF_BIRDS = (0.97, 0.99, 0.21, 0.99)
 # With this spread, the mean gap for 20 images is about 0.26, and its unbiased square is 0.08.
-LEAN = 0.95
+SPREAD = 0.95
 
 
 def scenarios() -> Iterator[Scenario]:
@@ -807,9 +807,9 @@ def scenarios() -> Iterator[Scenario]:
         "generating people, gap from even shares": (
             PROFESSIONS,
             {
-                "no effect": partial(people, lean=LEAN, after=LEAN),
-                "as in README": partial(people, lean=LEAN, after=0.0),
-                "a fifth of it": partial(people, lean=LEAN, after=0.85),
+                "no effect": partial(people, lean=SPREAD, after=SPREAD),
+                "as in README": partial(people, lean=SPREAD, after=0.0),
+                "a fifth of it": partial(people, lean=SPREAD, after=0.85),
             },
         ),
         "searching photographs, MaxSkew@50": (

@@ -1,4 +1,4 @@
-"""Compare editing queries with re-ranking results on the searches in `harm`.
+"""Compare editing queries with re-ranking results on the searches in `search_cells`.
 
     python -m eval.experiments.rerank_harm                    # the miniature's portraits
     python -m eval.experiments.rerank_harm --on real          # also photographs ($VLDEBIAS_REAL)
@@ -9,11 +9,10 @@
 A search is a set of queries over one gallery. A cell is harmed if the 95% interval for the change
 in mean MaxSkew@k over queries (paired, over images) is above 0, and helped if it is below 0.
 "Removed" is the removed share of the skew in excess of random rankings, over all cells in a family.
-"Kept" is the share of the top k results that remain in the top k. MOPR, MMR and PBM are measured in
-every fifth cell of the first draw, and all other methods in every cell of every draw. Re-ranking
-uses the model's zero-shot labels, based on the prompts in the set, and true labels are used only
-for evaluation. The targets are even shares for even galleries, and otherwise the shares of the
-candidates ("pool"), as in the evaluation.
+"Kept" is the share of the top k results that remain in the top k. Re-ranking uses the model's
+zero-shot labels, based on the prompts in the set, and true labels are used only for evaluation. The
+targets are even shares for even galleries, and otherwise the shares of the candidates ("pool"), as
+in the evaluation.
 """
 
 from __future__ import annotations
@@ -43,8 +42,6 @@ from vldebias.report.result import TaskProvenance, TaskResult
 from vldebias.reranking.groups import Groups
 
 RESAMPLES = 200
-OTHERS_EVERY = 5  # slow methods are measured in every fifth cell of the first draw
-MMR_POOL = 5  # number of candidates per result, as in vector stores
 FIGURES = {
     "cells": Metric("cells", "cells"),
     "harmed": Metric("harmed", "cells made worse", "fact", "lower"),
@@ -149,7 +146,7 @@ def edited(search: Search, host: Any, **how: Any) -> NDArray[np.float64] | None:
     return unit(host.under(list(search.queries), role, edit).numpy())
 
 
-def orders(search: Search, *, others: bool) -> tuple[dict[str, Rows], float]:
+def orders(search: Search) -> tuple[dict[str, Rows], float]:
     """Return the top rows (q, m) for each method, and the accuracy of zero-shot labels.
 
     The accuracy is NaN if the prompt set and the gallery have different values.
@@ -166,24 +163,8 @@ def orders(search: Search, *, others: bool) -> tuple[dict[str, Rows], float]:
         scores = (queries @ search.features.T).round(12)
         if not method:
             return np.argsort(-scores, axis=1, kind="stable")[:, :m]
-        first = search.k if method in ("mopr", "mmr") else m
-        if method == "mmr":
-            # Vector stores compare several times as many candidates as they return.
-            pool = np.argsort(-scores, axis=1, kind="stable")[:, : MMR_POOL * search.k]
-            reranked = vldebias.rerank(
-                np.take_along_axis(scores, pool, axis=1),
-                first,
-                features=search.features,
-                ids=pool,
-                method=method,
-            )
-        else:
-            reranked = vldebias.rerank(
-                scores, first, labels=labels, method=method, **{"shares": shares, **how}
-            )
-        if first == m and method in ("quota", "fair"):
-            return np.asarray(reranked)
-        return _filled(np.asarray(reranked), rows(queries), m)
+        given = {"labels": labels, "method": method, "shares": shares, **how}
+        return np.asarray(vldebias.rerank(scores, m, **given))
 
     default = edited(search, host)
     reference = edited(search, host, reference=search.reference.astype(np.float32))
@@ -201,23 +182,7 @@ def orders(search: Search, *, others: bool) -> tuple[dict[str, Rows], float]:
     if search.is_even:
         by_method["quota, shares of the pool"] = rows(plain, "quota", shares="pool")
         by_method["fair, shares of the pool"] = rows(plain, "fair", shares="pool")
-    if others:
-        by_method["mopr"] = rows(plain, "mopr")
-        by_method["mmr"] = rows(plain, "mmr")
-        # PBM supports only even shares.
-        by_method["pbm"] = rows(plain, "pbm", shares=None)
     return by_method, right
-
-
-def _filled(first: Rows, base: Rows, m: int) -> Rows:
-    """Append the remaining rows by score to those that a method selected, up to m per query."""
-    filled = []
-    for chosen, ranking in zip(first, base, strict=True):
-        chosen = chosen[chosen >= 0]
-        rest = ranking[~np.isin(ranking, chosen)]
-        filled.append(np.concatenate([chosen, rest])[:m])
-    width = min(map(len, filled))
-    return np.stack([row[:width] for row in filled])
 
 
 def _share_right(labels: Rows, true: Rows) -> float:
@@ -231,9 +196,9 @@ def _share_right(labels: Rows, true: Rows) -> float:
     return float(table[linear_sum_assignment(-table)].sum() / len(true))
 
 
-def measured(search: Search, *, others: bool) -> dict[str, dict[str, Any]]:
+def measured(search: Search) -> dict[str, dict[str, Any]]:
     """Return the change in MaxSkew with its interval, the kept share and the skews by method."""
-    by_method, right = orders(search, others=others)
+    by_method, right = orders(search)
     n = len(search.codes)
     sizes = np.bincount(search.codes)
     g = len(sizes)
@@ -281,11 +246,10 @@ def results(searches: Iterator[tuple[int, Search]]) -> Iterator[TaskResult]:
         TaskProvenance(task="cells", description="change of MaxSkew of each search, by draw")
     )
     found: dict[str, list[Mapping[str, Mapping[str, Any]]]] = defaultdict(list)
-    for number, (draw, search) in enumerate(searches):
+    for draw, search in searches:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", VldebiasWarning)
-            has_others = draw == 0 and number % OTHERS_EVERY == 0
-            figures = measured(search, others=has_others)
+            figures = measured(search)
         changes = {name: round(figure["change"][0], 3) for name, figure in figures.items()}
         print(f"draw {draw}: {search.name}: {changes}", file=sys.stderr, flush=True)
         kind = "even" if search.is_even else "uneven"

@@ -31,10 +31,9 @@ def speed() -> str:
         ratio = seconds["ours"] / seconds["plain"]
         lines.append([name, size, *times, f"{ratio:.2f}", f"{seconds['difference']:.1g}"])
     note = (
-        "CPU time on one thread (wall time for folders), all from one run. The last column compares"
-        " the results of both sides: value and gradient norm for losses, the share of ranks that"
-        " float32 changes, the mean in standard errors for skew intervals, features for towers, and"
-        " pixels for images. From `eval/results/bench_speed.json`."
+        "CPU time on one thread, all from one run. The last column compares the results of both"
+        " sides: value and gradient norm for losses, the matrix for fitting, and features for"
+        " towers. From `eval/results/bench_speed.json`."
     )
     return table(*lines, note=note)
 

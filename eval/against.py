@@ -6,9 +6,9 @@ their fitted edits and generated images. The command prints the figures that cha
 are new, and exits with 1 if a figure changed by more than the tolerance. A commit that changes
 figures should give the reasons.
 
-    python -m eval.against                            compare with tag v0.3.0 (takes minutes)
-    python -m eval.against v0.3.0 --only rows         only committed results (takes a second)
-    python -m eval.against --only methods,pipelines   two parts of the probe
+    python -m eval.against HEAD~1                            takes minutes
+    python -m eval.against HEAD~1 --only rows                only committed results, in a second
+    python -m eval.against HEAD~1 --only methods,pipelines   two parts of the probe
 """
 
 from __future__ import annotations
@@ -153,9 +153,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "ref", nargs="?", default="v0.3.0", help="tag or commit to compare with: %(default)s"
-    )
+    parser.add_argument("ref", help="tag or commit to compare with")
     parser.add_argument(
         "--only", default="rows," + ",".join(PARTS), help="comma-separated parts: %(default)s"
     )

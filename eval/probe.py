@@ -8,20 +8,18 @@ tests in OTHER. It uses only public calls, so that the same script works with ev
 from __future__ import annotations
 
 import argparse
-import inspect
 import json
 import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 WIDTH, IMAGES = 64, 600
-SETS = (
+SETS = [
     "gender",
     "race",
     "age",
@@ -30,32 +28,27 @@ SETS = (
     "waterbirds",
     "celeba",
     "fairface-race",
-)
-METHODS = (
-    *(
-        "orth",
-        "orth-cali",
-        "cali",
-        "difference",
-        "equalise",
-        "cali+equalise",
-        "difference+equalise",
-        "paper",
-        "default",
-    ),
-    *(
-        "fair-pca",
-        "lian",
-        "leace",
-        "sfid",
-        "spd",
-        "roboshot",
-        "bend-vlm",
-        "suffix",
-        "each-value",
-    ),
-)
-Figures = dict[str, np.ndarray | str]
+]
+METHODS = [
+    "orth",
+    "orth-cali",
+    "cali",
+    "difference",
+    "equalise",
+    "cali+equalise",
+    "difference+equalise",
+    "paper",
+    "default",
+    "fair-pca",
+    "lian",
+    "leace",
+    "sfid",
+    "spd",
+    "roboshot",
+    "bend-vlm",
+    "suffix",
+    "each-value",
+]
 
 
 def closed_form() -> Iterator[tuple[str, Any]]:
@@ -66,12 +59,7 @@ def closed_form() -> Iterator[tuple[str, Any]]:
     pairs, spurious = noise.standard_normal((12, 2, WIDTH)), noise.standard_normal((5, WIDTH))
     for lam in (1.0, 500.0, 1000.0):
         for name, reference in (("orth-cali", spurious), ("cali", None)):
-            if (
-                "lam" in inspect.signature(CalibratedProjection.fit).parameters
-            ):  # in version 0.3 and earlier, `fit` was a class method
-                fitted = CalibratedProjection.fit(pairs, reference, lam)
-            else:
-                fitted = CalibratedProjection(lam=lam).fit(pairs, reference)
+            fitted = CalibratedProjection(lam=lam).fit(pairs, reference)
             yield f"{name} lam {lam:g}", fitted.matrix()
 
 
@@ -229,13 +217,10 @@ def pipelines(tests: Path) -> Iterator[tuple[str, Any]]:
     sys.path.insert(0, str(tests / "tests" / "hosts"))
     import diffusers_tiny
 
-    cases = (
-        getattr(diffusers_tiny, "CASES", None) or import_module("diffusers_text").CASES
-    )  # as in v0.3.0
     made: dict[str, Callable[[], Any]] = {
         name: make for name, (make, _) in diffusers_tiny.FAMILIES.items()
     }
-    made |= {f"text side of {name}": case.make for name, case in cases.items()}
+    made |= {f"text side of {name}": case.make for name, case in diffusers_tiny.CASES.items()}
     for name, make in made.items():
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")

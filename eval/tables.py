@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import textwrap
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -79,17 +80,6 @@ class Rivals:
         """Return a fact about a method from the description in the result."""
         return self.about.methods.get(method, {}).get(name)
 
-    def kind(self, method: str) -> str:
-        """Return "labels" for methods that use image labels, and "ours" or "theirs" otherwise."""
-        if self.fact(method, "labels") == "given":
-            return "labels"
-        source = str(self.fact(method, "source"))
-        return (
-            "ours"
-            if any(word in source for word in ("None", "this package", "Chuang"))
-            else "theirs"
-        )
-
 
 # ---- Markdown
 # -------------------------------------------------------------------------------------------------
@@ -103,17 +93,6 @@ def table(*rows: Sequence[str], note: str = "") -> str:
 
 
 Cell = Callable[[Measurement], str]
-
-
-def listed(rows: Iterable[Measurement], columns: Mapping[str, Cell], note: str = "") -> str:
-    """Format a table with one line per row.
-
-    `columns` maps titles to functions that format the cell for a row.
-    """
-    lines = [list(columns)]
-    for row in rows:
-        lines.append([write(row) for write in columns.values()])
-    return table(*lines, note=note)
 
 
 def line_of(row: Measurement) -> Hashable:
@@ -257,6 +236,23 @@ def write_records(
                 subset=subset(place),
             )
     return Result.from_tasks(path.stem, [part], seconds=None).write(path)
+
+
+def medians(
+    calls: Mapping[str, Callable[[], Any]],
+    repetitions: int,
+    clock: Callable[[], float] = time.process_time,
+) -> dict[str, float]:
+    """Return the median seconds of each call, timed alternately after a warm-up call."""
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        call()
+    for _ in range(repetitions):
+        for name, call in calls.items():
+            start = clock()
+            call()
+            seconds[name].append(clock() - start)
+    return {name: statistics.median(values) for name, values in seconds.items()}
 
 
 def show(result: Result) -> None:

@@ -17,18 +17,17 @@ import argparse
 import contextlib
 import importlib.util
 import os
-import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from eval.tables import write_records
+from eval.tables import medians, write_records
 
 Row = dict[str, Any]
 VECTORS = 100_000
@@ -38,21 +37,6 @@ QUERIES = (1, 8, 32, 128)
 REQUESTS = 200
 PROMPT = "A photo of a CEO in an office"
 PORTS = {"direct": 8981, "bare": 8982, "balanced": 8983}
-
-
-def medians(
-    calls: Mapping[str, Callable[[], Any]], repetitions: int, clock: Callable[[], float]
-) -> dict[str, float]:
-    """Return the median seconds of each call, timed alternately after a warm-up call."""
-    seconds: dict[str, list[float]] = {name: [] for name in calls}
-    for call in calls.values():
-        call()
-    for _ in range(repetitions):
-        for name, call in calls.items():
-            began = clock()
-            call()
-            seconds[name].append(clock() - began)
-    return {name: statistics.median(values) for name, values in seconds.items()}
 
 
 def of_queries(repetitions: int = 5) -> Iterator[Row]:

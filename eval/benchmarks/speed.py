@@ -17,11 +17,9 @@ from __future__ import annotations
 import argparse
 import ctypes
 import platform
-import statistics
 import sys
-import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +31,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from eval.benchmarks.towers import towers
-from eval.tables import write_records
+from eval.tables import medians, write_records
 from vldebias import losses
 from vldebias.projection.projection import CalibratedProjection
 
@@ -55,19 +53,6 @@ def compared(label: str, size: str, ours: Call, plain: Call, repetitions: int, *
         **peaks,
         **more,
     }
-
-
-def medians(calls: Mapping[str, Call], repetitions: int) -> dict[str, float]:
-    """Return the median CPU time of each call in seconds."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for call in calls.values():
-        call()
-    for _ in range(repetitions):
-        for name, call in calls.items():
-            start = time.process_time()
-            call()
-            times[name].append(time.process_time() - start)
-    return {name: statistics.median(values) for name, values in times.items()}
 
 
 def peak(call: Call) -> float:

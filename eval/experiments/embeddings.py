@@ -22,7 +22,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vldebias.auditing.prediction import directions
 from vldebias.data import Embeddings, Labels
 from vldebias.hosts import Host, TextTable, resolve
 from vldebias.prompts import PromptSet
@@ -68,17 +67,6 @@ class Gallery:
     def gender(self) -> Rows:
         """Return gender codes (n,) in the order male, female."""
         return self.images.column("gender").codes
-
-    @property
-    def query_of_occupation(self) -> dict[str, str]:
-        """Return a mapping from occupations, as named in count files, to queries."""
-        return {query.removeprefix("A photo of "): query for query in self.queries}
-
-    @property
-    def text_direction(self) -> Tensor:
-        """Return the difference (d,) between the prompts for men and for women."""
-        texts = [text for group in self.prompts.groups for text in group]
-        return directions(self.texts, self.prompts, texts)[0]
 
     def pools(self, seeds: Sequence[Any], among: Rows | None = None) -> list[Rows]:
         """Sample rows with equally many men and women for each seed, with up to PER_GENDER each."""

@@ -3,11 +3,10 @@
     python -m eval.experiments.rivals --on real --json eval/results/rivals_real.json
     python -m eval.experiments.rivals --on miniature --json eval/results/rivals_miniature.json
     python -m eval.experiments.rivals --on few --json eval/results/rivals_few.json
-    python -m eval.experiments.rivals --plot eval/results/rivals.png
 
-The last command plots the gains and costs in committed results. Every method is fitted on a
-reference and measured by `vldebias.evaluate` on images outside of the reference. Methods that need
-labels are measured with the true labels of the reference and with the model's zero-shot labels.
+Every method is fitted on a reference and measured by `vldebias.evaluate` on images outside of the
+reference. Methods that need labels are measured with the true labels of the reference and with the
+model's zero-shot labels.
 
     real       1000 CelebA images with CLIP ViT-B/32 (see embeddings.py). There are ten random
                splits into a half for fitting and a half for measuring, with equally many men and
@@ -30,7 +29,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,7 +38,7 @@ from torch.nn.functional import normalize
 
 from eval.experiments import embeddings
 from eval.experiments.embeddings import Floats, Gallery, Rows, celeba, file
-from eval.tables import Rivals, parser, read, run
+from eval.tables import parser, run
 from vldebias.data import Embeddings, cross
 from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.hosts import Host, TextTable
@@ -68,7 +66,6 @@ from vldebias.report.result import (
     TaskResult,
 )
 from vldebias.study.evaluating import evaluate
-from vldebias.utils.pictures import subplots, write_png
 
 NAMED = (
     "difference",
@@ -478,87 +475,18 @@ WORLDS: dict[str, Callable[..., Iterable[TaskResult]]] = {
 }
 
 
-# ---- the plot
-# -------------------------------------------------------------------------------------------------
-
-
-KINDS = {  # legend name and color of each kind of methods
-    "ours": ("ours and the paper's", "#2a78b5"),
-    "theirs": ("the field's", "#d9822b"),
-    "labels": ("given labels", "#7a7a7a"),
-}
-
-
-def draw_task(axis: Any, rows: Rivals, title: str) -> None:
-    """Draw the gain and cost of each method as a point with the interval of the gain."""
-    names_of_point: dict[tuple[float, float], list[str]] = {}
-    for method in rows.methods:
-        main = rows.rows[rows.main, method]
-        kept = rows.rows.get(("order_kept", method))
-        if main.change is None or kept is None:
-            continue
-        gain, *ends = (rows.sign * end for end in main.change)
-        cost = 1 - kept.value
-        _, color = KINDS[rows.kind(method)]
-        axis.vlines(cost, *sorted(ends), color=color, linewidth=0.8, alpha=0.25)
-        is_zero_shot = rows.fact(method, "labels") == "zero-shot"
-        face = "white" if is_zero_shot else color
-        axis.scatter(cost, gain, s=16, color=face, edgecolors=color, zorder=3)
-        if not is_zero_shot:
-            # Methods with the same result share a label.
-            point = (round(cost, 3), round(gain, 3))
-            names_of_point.setdefault(point, []).append(rows.fact(method, "name"))
-    for point, names in names_of_point.items():
-        axis.annotate(", ".join(names), point, (3, 2), textcoords="offset points", fontsize=6)
-    costs = sorted(cost for cost, _ in names_of_point)
-    # If most methods cost little, zoom in on small costs.
-    if costs[len(costs) // 2] < 0.1:
-        axis.set_xscale("symlog", linthresh=0.01)
-    axis.set_xlim(left=-0.001)
-    axis.axhline(0, color="0.6", linewidth=0.7)
-    axis.set_title(title, fontsize=9, parse_math=False)
-    axis.set_xlabel("cost: order inside a group that is lost", fontsize=8)
-    axis.set_ylabel("gain: " + ("MaxSkew" if rows.sign < 0 else "worst group"), fontsize=8)
-    axis.tick_params(labelsize=7)
-
-
-def draw(results: Mapping[str, Result], path: Path) -> Path:
-    """Draw gains against costs, with one panel per task."""
-    tasks = []
-    for result in results.values():
-        tasks += [(result, protocol.task) for protocol in result.provenance]
-    columns = -(-len(tasks) // 2)
-    plot, axes = subplots(2, columns, (4.6 * columns, 7.6))
-    for axis, (result, task) in zip(axes, tasks, strict=False):
-        draw_task(axis, Rivals(result, task), task)
-    for axis in axes[len(tasks) :]:
-        axis.set_visible(False)
-    handles = [
-        axes[0].scatter([], [], s=16, color=color, label=name) for name, color in KINDS.values()
-    ]
-    plot.legend(handles=handles, loc="lower center", ncols=3, fontsize=8, frameon=False)
-    plot.tight_layout(rect=(0, 0.04, 1, 1))
-    commits = {name: result.commit for name, result in results.items()}
-    return write_png(plot, path, {"results": commits}, small=True)
-
-
-def main() -> int:
+def main() -> None:
     options = parser(__doc__)
-    options.add_argument("--on", choices=tuple(WORLDS), help="which images")
+    options.add_argument("--on", choices=tuple(WORLDS), required=True, help="which images")
     options.add_argument(
         "--splits", type=int, help="number of splits, by default 10 (5 for --on few)"
     )
-    options.add_argument("--plot", type=Path, help="draw the committed results here")
     args = options.parse_args()
     if args.on in ("real", "few") and not file().is_file():
         options.error(f"{file()} not found. Set VLDEBIAS_REAL to its folder")
-    if args.on:
-        how = {"splits": args.splits} if args.splits and args.on != "miniature" else {}
-        run(f"rivals_{args.on}", lambda: WORLDS[args.on](compared(), **how), args.json)
-    if args.plot:
-        draw({name: read(name) for name in ("rivals_real", "rivals_miniature")}, args.plot)
-    return 0
+    how = {"splits": args.splits} if args.splits and args.on != "miniature" else {}
+    run(f"rivals_{args.on}", lambda: WORLDS[args.on](compared(), **how), args.json)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

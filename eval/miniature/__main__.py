@@ -1,6 +1,6 @@
 """Train the models of the miniature world from scratch, which takes a few hours on two cores.
 
-An interrupted build can resume.
+An interrupted build continues after its last finished stage.
 
 python -m eval.miniature --out my-world
 python -m eval.miniature --out try --scale 0.01
@@ -34,7 +34,7 @@ def main() -> None:
     options.add_argument(
         "--scale", type=float, default=1.0, help="factor for the number of steps, for quick tests"
     )
-    options.add_argument("--fresh", action="store_true", help="start over instead of resuming")
+    options.add_argument("--fresh", action="store_true", help="train finished stages again")
     args = options.parse_args()
     made = build(
         args.out,

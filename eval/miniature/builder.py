@@ -101,7 +101,7 @@ def build(
         stages: The stages to run (by default all), in the order of STAGES. Each stage needs the
             previous ones.
         device: "cpu" or "cuda". By default, a GPU is used if available.
-        resume: Whether to keep finished stages and resume from checkpoints.
+        resume: Whether to keep finished stages.
         scale: A factor for the numbers of training steps, for quick tests.
         lean: The correlation between birds and backgrounds in images and captions.
 
@@ -125,7 +125,7 @@ def build(
                 save_tokenizer(learn_merges([*bird_prompts(), *people_prompts(), PAPER_WORDS]), out)
             else:
                 steps = max(1, round(STEPS[name] * scale))
-                stage = Stage(name, out, seed, steps, device, resume, progress, lean)
+                stage = Stage(name, out, seed, steps, device, progress, lean)
                 if not resume or read_weights_metadata(stage.weights) != stage.settings:
                     torch.manual_seed(seed)
                     _TRAINERS[name](stage)

@@ -1,15 +1,12 @@
 """Train a stage of a build.
 
-Each step depends only on its number, so that resumed runs equal uninterrupted runs. Unlike the loop
-in `vldebias.training`, which trains contrastive towers, this one also trains an autoencoder, a
-judge and a noise predictor. Shared parts (checkpoints and weight averages) are in that package.
+Each step depends only on its number. Unlike the loop in `vldebias.training`, which trains
+contrastive towers, this one also trains an autoencoder, a judge and a noise predictor.
 """
 
 import json
 import math
-import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +15,9 @@ import torch
 from torch import nn
 
 from eval.miniature import birds
-from eval.miniature.checkpoints import load_state, read_state, save_state
 from vldebias.training.optim import Average
 from vldebias.utils.files import write_atomically
 from vldebias.utils.progress import SILENT, Progress
-
-CHECKPOINT_SECONDS = 60.0
 
 # Each stage uses a different stream of renders.
 _STREAM = {"narrow": 0, "vae": 1, "judge": 2, "draft": 3, "unet": 4, "clip": 5}
@@ -38,13 +32,12 @@ class Stage:
     seed: int
     steps: int
     device: str = "cpu"
-    resume: bool = True
     progress: Progress = SILENT
     lean: birds.Lean = birds.LEAN
 
     @property
     def settings(self) -> dict[str, object]:
-        """Return the settings that affect the weights, which must match to resume a run."""
+        """Return the settings that affect the weights, which must match to reuse them."""
         lean = {
             name: list(v) if isinstance(v, tuple) else v
             for name, v in asdict(self.lean).items()
@@ -69,11 +62,6 @@ class Stage:
         """Return the seed for the renders in this stage."""
         return self.seed * 10 + _STREAM[self.name]
 
-    @property
-    def checkpoint(self) -> Path:
-        """Return the path of the training state, which is written once a minute."""
-        return self.out / "checkpoints" / f"{self.name}.pt"
-
     def train(
         self,
         module: nn.Module,
@@ -82,28 +70,19 @@ class Stage:
         rate: Callable[[int], float],
         average: Average | None = None,
     ) -> None:
-        """Train until the last step, with a checkpoint every minute, or resume from a checkpoint.
+        """Train until the last step.
 
         Args:
-            module: The module to train, which is stored in checkpoints with the optimizer's moments
-                and the average.
+            module: The module to train.
             optimizer: The optimizer for its parameters.
             loss: A function from step numbers to losses, whose randomness depends only on the
                 number (see `generator`).
             rate: A function from step numbers to learning rates.
             average: An average to update after every step.
         """
-        averages = {"average": average} if average else {}
-        kept, first = read_state(self.checkpoint) if self.resume else None, 0
-        if (
-            kept is not None and kept["metadata"]["settings"] == self.settings
-        ):  # ignore the checkpoint of a different build
-            load_state(kept, module, optimizer, averages)
-            first = int(kept["metadata"]["step"])
         parameters = list(module.parameters())
-        saved = time.monotonic()
-        with self.progress.bar(self.name, self.steps, done=first) as advance:
-            for step in range(first, self.steps):
+        with self.progress.bar(self.name, self.steps) as advance:
+            for step in range(self.steps):
                 for group in optimizer.param_groups:
                     group["lr"] = rate(step)
                 value = loss(step)
@@ -113,20 +92,11 @@ class Stage:
                 optimizer.step()
                 if average:
                     average.update(step)
-                if time.monotonic() - saved >= CHECKPOINT_SECONDS and step + 1 < self.steps:
-                    metadata = {"settings": self.settings, "step": step + 1}
-                    save_state(
-                        self.checkpoint, module, optimizer, metadata=metadata, averages=averages
-                    )
-                    saved = time.monotonic()
                 advance(note=f"loss {float(value.detach()):.3f}")
 
     def finish(self, module: nn.Module) -> None:
-        """Write the weights, and delete the checkpoint and its folder if it is empty."""
+        """Write the weights."""
         save_weights(module, self.weights, self.settings)
-        self.checkpoint.unlink(missing_ok=True)
-        with suppress(OSError):
-            self.checkpoint.parent.rmdir()
 
 
 def generator(seed: int, step: int) -> torch.Generator:

@@ -160,7 +160,6 @@ def main() -> int:
     parser.add_argument(
         "--tolerance", type=float, default=1e-6, help="relative and absolute: %(default)s"
     )
-    parser.add_argument("--json", type=Path, help="also write the comparison to this file")
     arguments = parser.parse_args()
     parts = arguments.only.split(",")
     unknown = set(parts) - {"rows", *PARTS}
@@ -191,9 +190,6 @@ def main() -> int:
         print(f"== {title}: {len(keys)}", *keys, sep="\n  ")
     equal = f"{difference.equal} equal to {arguments.ref} within {arguments.tolerance:g}"
     print(f"== {equal}, {len(difference.changed)} changed")
-    if arguments.json:
-        settings = {"ref": arguments.ref, "tolerance": arguments.tolerance}
-        arguments.json.write_text(json.dumps(settings | vars(difference), indent=1) + "\n")
     return int(bool(difference.changed))
 
 

@@ -108,7 +108,6 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "eval/README.md": {
         "encoder": photographs.encoder,
         "speed": times.speed,
-        "rerank_times": times.rerank_times,
     },
 }
 """A mapping from pages (relative to the checkout) to mappings from blocks to functions."""

@@ -1,16 +1,14 @@
-"""Take the screenshots for the README and the documentation, and time the start of the demo.
+"""Take the screenshots for the README and the documentation.
 
 In `python -m eval.screens RUN`, RUN is a folder written by `vldebias quickstart`. The command
-writes results/{report,label,demo}-{1280,390}.png and results/demo_opening.json. It needs Chromium
-and playwright, like the browser tests.
+writes results/{report,label,demo}-{1280,390}.png. It needs Chromium and playwright, like the
+browser tests.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,18 +16,17 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from eval.tables import RESULTS, write_records
+from eval.tables import RESULTS
 from tests.apps.browsing import COLOURS, answers, free_port, served, settled
 from vldebias.report.page import render
 from vldebias.report.result import Result
 from vldebias.utils.pictures import decode
 
 HEIGHTS = {1280: 900, 390: 844}  # screenshot heights by width
-OPENINGS = 7  # number of times that the demo is opened for timing
 
 
 def main() -> None:
-    """Take all screenshots, and write the loading times of the demo."""
+    """Take all screenshots."""
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -65,35 +62,10 @@ def label(chromium: Browser, run: Path, scratch: Path) -> None:
 
 
 def demo(chromium: Browser, scratch: Path) -> None:
-    """Take a screenshot of `vldebias demo`, and time until its saved example is visible."""
-    port = free_port()
-    start = time.monotonic()
-    with served(["demo"], scratch / "demo.log", port) as (address, _):
+    """Take a screenshot of `vldebias demo`."""
+    with served(["demo"], scratch / "demo.log", free_port()) as (address, _):
         assert answers(address)
-        until_answer = time.monotonic() - start
         picture_of(chromium, "demo", address)
-        seconds = []
-        for _ in range(OPENINGS):
-            with opened(chromium, 1280) as page:
-                start = time.monotonic()
-                page.goto(address)
-                page.locator("#row-1 img").last.wait_for()
-                seconds.append(round(time.monotonic() - start, 2))
-    rows: list[dict[str, Any]] = [
-        {"what": "saved example", "opening": opening, "seconds until it is seen": wait}
-        for opening, wait in enumerate(sorted(seconds), 1)
-    ]
-    rows.append({"what": "command", "seconds until the page answers": round(until_answer, 2)})
-    write_records(
-        RESULTS / "demo_opening.json",
-        "how long the demo takes to open, shortest first",
-        rows,
-        "what",
-        ("opening",),
-        processes_that_waited_for_a_core=round(os.getloadavg()[0], 1),
-        cores=os.cpu_count(),
-    )
-    print(*rows, sep="\n")
 
 
 def picture_of(chromium: Browser, name: str, address: str, begin: Any = None) -> None:

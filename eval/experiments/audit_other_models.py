@@ -41,8 +41,8 @@ ERROR = Metric("left_out_error", "distance from the mean of the other models", b
 WIDTH = Metric("interval_width", "width of the range of the other models", bounds=(0.0, 1.0))
 SAME = Metric("same_lean", "leans as all other models do", bounds=(0.0, 1.0))
 OPPOSITE = Metric("opposite_lean", "leans the opposite way", bounds=(0.0, 1.0))
-# Minimum number of other models with counts for an occupation.
-OTHERS = {"one other model or more": 1, "two other models or more": 2}
+LEAST = 2  # minimum number of other models with counts for an occupation
+SUBSET = "two other models or more"
 
 
 def shipped_counts() -> dict[str, pd.DataFrame]:
@@ -93,22 +93,22 @@ def compared(left_out: pd.DataFrame, others: Mapping[str, pd.DataFrame]) -> pd.D
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def add_rows(out: TaskResult, table: pd.DataFrame, subset: str) -> None:
+def add_rows(out: TaskResult, table: pd.DataFrame) -> None:
     """Add the figures for some occupations."""
     n = {"occupations": len(table)}
     error = (table["share"] - table["mean"]).abs().to_numpy()
     spread = bootstrap_interval(error)
-    out.add(ERROR, NONE, float(error.mean()), (spread.low, spread.high), n=n, subset=subset)
+    out.add(ERROR, NONE, float(error.mean()), (spread.low, spread.high), n=n, subset=SUBSET)
     inside = (table["low"] <= table["share"]) & (table["share"] <= table["high"])
-    add_share(out, "interval_coverage", NONE, int(inside.sum()), n, subset)
-    out.add(WIDTH, NONE, float((table["high"] - table["low"]).mean()), n=n, subset=subset)
+    add_share(out, "interval_coverage", NONE, int(inside.sum()), n, SUBSET)
+    out.add(WIDTH, NONE, float((table["high"] - table["low"]).mean()), n=n, subset=SUBSET)
     agreed = table[table["lean_of_others"] != 0]
     n_agreed = {"agreed occupations": len(agreed)}
     if len(agreed):
         n_same = int((agreed["lean"] == agreed["lean_of_others"]).sum())
         opposite = int((agreed["lean"] == -agreed["lean_of_others"]).sum())
-        add_share(out, SAME, NONE, n_same, n_agreed, subset)
-        add_share(out, OPPOSITE, NONE, opposite, n_agreed, subset)
+        add_share(out, SAME, NONE, n_same, n_agreed, SUBSET)
+        add_share(out, OPPOSITE, NONE, opposite, n_agreed, SUBSET)
 
 
 def measure() -> Iterator[TaskResult]:
@@ -137,10 +137,9 @@ def measure() -> Iterator[TaskResult]:
                 },
             )
         )
-        for subset, least in OTHERS.items():
-            rows = table[table["n"] >= least]
-            if len(rows):
-                add_rows(out, rows, subset)
+        rows = table[table["n"] >= LEAST]
+        if len(rows):
+            add_rows(out, rows)
         yield out
 
 

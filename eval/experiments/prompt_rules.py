@@ -16,8 +16,7 @@ The default file is `tests/wording/labelled.jsonl`. A line has the format {"prom
 
 A "kind" ("several", "markup") is counted in addition to the label. A prompt that is changed in a
 different way is a wrong edit, which is worse than an unchanged prompt, because nobody checks the
-text. In an open prompt, "expected" shows the position of the value, which is counted separately
-("placed"). The word lists were compiled with knowledge of the prompts in `labelled.jsonl`, so its
+text. The word lists were compiled with knowledge of the prompts in `labelled.jsonl`, so its
 rates are not estimates for other prompts. Intervals are Wilson intervals.
 """
 
@@ -42,23 +41,18 @@ LABELLED = Path(__file__).parents[2] / "tests" / "wording" / "labelled.jsonl"
 METHOD = "balanced-prompts"
 LEFT = ("fixed", "stated", "named", "none")
 RIGHT = Metric("right", "decided as labelled", "utility", "higher", (0.0, 1.0))
-PLACED = Metric("placed", "written where it was labelled", "utility", "higher", (0.0, 1.0))
 WRONG = Metric("wrong_edits", "changed, but not as labelled", "utility", "lower", (0.0, 1.0))
 IMAGES = 4
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The decision for a labelled prompt, and whether it is correct.
-
-    `placed` is True if the value is at the labelled position, or None without such a label.
-    """
+    """The decision for a labelled prompt, and whether it is correct."""
 
     attribute: str
     label: str
-    reason: str
+    is_changed: bool
     is_right: bool
-    is_placed: bool | None
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -94,7 +88,6 @@ def decide(row: Mapping[str, Any]) -> Decision:
     (written,) = balanced.prompts
     is_left = written == prompt
     expected = {_plain(text.replace("{v}", value)) for text in row["expected"]}
-    is_placed = None
     if label in LEFT:
         is_right = is_left
     elif label == "group":
@@ -103,9 +96,7 @@ def decide(row: Mapping[str, Any]) -> Decision:
         is_right = _plain(written) in expected if expected else is_left
     else:
         is_right = not is_left
-        is_placed = _plain(written) in expected if expected and is_right else None
-    reason = str(balanced.reasons[0]) if is_left else "written"
-    return Decision(attribute, label, reason, is_right, is_placed)
+    return Decision(attribute, label, not is_left, is_right)
 
 
 def _decide_rewritten(row: Mapping[str, Any]) -> Decision:
@@ -114,8 +105,7 @@ def _decide_rewritten(row: Mapping[str, Any]) -> Decision:
     balanced = balance_prompts(texts, row["attribute"], original=[row["original"]] * 2, seed=0)
     expected = row["expected"] or texts
     is_right = {_plain(text) for text in balanced.prompts} == {_plain(text) for text in expected}
-    reason = "written" if balanced.prompts != texts else str(balanced.reasons[0])
-    return Decision(row["attribute"], "rewritten", reason, is_right, None)
+    return Decision(row["attribute"], "rewritten", balanced.prompts != texts, is_right)
 
 
 def _plain(text: str) -> str:
@@ -143,7 +133,7 @@ def measure(paths: Sequence[Path]) -> Iterator[TaskResult]:
                 add_rates(part, f"{label}, {attribute}", by_attribute[attribute])
         by_kind = grouped(decisions, [row["kind"] for row in rows])
         by_kind.pop(None, None)
-        wrong = sum(each.reason == "written" and not each.is_right for each in decisions)
+        wrong = sum(each.is_changed and not each.is_right for each in decisions)
         n = len(decisions)
         share = wrong / n
         part.add(WRONG, METHOD, share, wilson_interval(wrong, n), n={"prompts": n}, subset="all")
@@ -161,16 +151,11 @@ def grouped(decisions: Sequence[Decision], keys: Sequence[Any]) -> dict[Any, lis
 
 
 def add_rates(part: TaskResult, title: str, decisions: Sequence[Decision]) -> None:
-    """Add the shares of correct decisions and of values at the labelled position."""
+    """Add the share of correct decisions."""
     right = sum(decision.is_right for decision in decisions)
     n = len(decisions)
     interval = wilson_interval(right, n)
     part.add(RIGHT, METHOD, right / n, interval, n={"prompts": n}, subset=title)
-    placed = [decision.is_placed for decision in decisions if decision.is_placed is not None]
-    if placed:
-        share = sum(placed) / len(placed)
-        interval = wilson_interval(sum(placed), len(placed))
-        part.add(PLACED, METHOD, share, interval, n={"prompts": len(placed)}, subset=title)
 
 
 def main() -> None:

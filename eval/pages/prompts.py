@@ -3,79 +3,36 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from eval.tables import RESULTS, crossed, read, rows_in, span, table
 from vldebias.measure.resampling import wilson_interval
 from vldebias.report.result import Measurement
 
-
-def rows_of(name: str, *metrics: str) -> Iterator[Measurement]:
-    """Yield the rows in a result for any of the metrics."""
-    for row in read(name).rows:
-        if row.metric in metrics:
-            yield row
-
-
-KINDS = {
-    "plain": "plain prompts",
-    "scene": "several people",
-    "negative": "negative prompts",
-    "system": "system prompts and chat templates",
-    "several": "several people",
-    "markup": "markup",
-    "verb": "a verb after the person",
-    "nouns": "nouns for people, and words that look like them",
-    "quoted": "quotations",
-    "implied": "what a word implies, and similar words",
-    "rewritten": "rewritten by a language model",
-}
-
-
 # Sets of prompts that were labelled first and scored once, in chronological order.
-_KINDS_OF_NEW_PROMPTS = (
-    *("plain", "several", "language", "rewritten", "negative", "system"),
-    "all",
+SCORED_ONCE = (
+    "fresh_languages_rewritten",
+    "fresh_kinds",
+    "new_prompts_1",
+    "new_prompts_2",
+    "held_out_prompts",
+    "held_out_prompts_2",
+    "held_out_prompts_3",
+    "held_out_prompts_4",
+    "held_out_prompts_5",
 )
-SCORED_ONCE = {
-    "fresh_languages_rewritten": ("languages", "rewritten"),
-    "fresh_kinds": ("plain", "scene", "language", "rewritten", "negative or system", "all"),
-    "new_prompts_1": _KINDS_OF_NEW_PROMPTS,
-    "new_prompts_2": _KINDS_OF_NEW_PROMPTS,
-    "held_out_prompts_before": _KINDS_OF_NEW_PROMPTS,
-    "held_out_prompts": _KINDS_OF_NEW_PROMPTS,
-    "held_out_prompts_2": _KINDS_OF_NEW_PROMPTS,
-    "held_out_prompts_3_first": _KINDS_OF_NEW_PROMPTS,
-    "held_out_prompts_3": _KINDS_OF_NEW_PROMPTS,
-    "held_out_prompts_4": _KINDS_OF_NEW_PROMPTS,
-    "held_out_prompts_5": _KINDS_OF_NEW_PROMPTS,
-}
-NAMES_OF_KINDS = {
-    "language": "ten languages",
-    "languages": "ten languages",
-    "negative or system": "negative and system prompts",
-}
 
 
 def new_prompts() -> str:
     """Write the scores of prompts that were scored once, including wrong changes."""
-    lines = [["prompts", "kind", "n", "right [95%]", "wrong edits [95%]"]]
-    for row in rows_of("prompt_rules_fresh", "right", "wrong_edits"):
-        is_edit = row.metric == "wrong_edits"
-        if is_edit or row.subset.startswith("kind: "):
-            kind = "all" if is_edit else KINDS[row.subset.removeprefix("kind: ")]
-            figures = ["", span(row)] if is_edit else [span(row), ""]
-            lines.append([row.task, kind, str(row.n["prompts"]), *figures])
-    for name, kinds_of_set in SCORED_ONCE.items():
+    lines = [["prompts", "n", "right [95%]", "wrong edits [95%]"]]
+    for name in SCORED_ONCE:
         path = RESULTS / "languages" / f"{name}.json"
-        rates = json.loads(path.read_text(encoding="utf-8"))["rates"]
-        for kind in kinds_of_set:
-            rate = rates[kind]
-            figures = [_share(rate[metric], rate["n"]) for metric in ("right", "wrong edit")]
-            known_kind = NAMES_OF_KINDS.get(kind) or KINDS.get(kind, kind)
-            lines.append([name, known_kind, str(rate["n"]), *figures])
-    names = ", ".join(f"`eval/results/languages/{name}.json`" for name in SCORED_ONCE)
-    return table(*lines, note=f"From `eval/results/prompt_rules_fresh.json`, {names}.")
+        rate = json.loads(path.read_text(encoding="utf-8"))["rates"]["all"]
+        n = rate["n"]
+        lines.append([name, str(n), _share(rate["right"], n), _share(rate["wrong edit"], n)])
+    note = "From the file with the same name in `eval/results/languages`, by kind of prompt there."
+    return table(*lines, note=note)
 
 
 def read_prompts() -> str:

@@ -38,21 +38,6 @@ def speed() -> str:
     return table(*lines, note=note)
 
 
-def rerank_times() -> str:
-    """Compare the time for re-ranking with that for sorting the same scores."""
-    rows = [row for row in read("bench_rerank").rows if row.metric == "milliseconds"]
-    names = [row.method for row in rows if row.subset == "10,000"]
-    return crossed(
-        rows,
-        {"candidates": lambda row: row.subset},
-        dict(zip(names, names, strict=True)),
-        line=lambda row: row.subset,
-        column=lambda row: row.method,
-        cell=lambda row: f"{row.value:.2f} ms",
-        note="From `eval/results/bench_rerank.json`.",
-    )
-
-
 def door(part: str, columns: Mapping[str, str]) -> str:
     """Write the cost of an interface, with one line per size and one column per metric.
 

@@ -22,9 +22,9 @@ import pytest
 import yaml
 from diffusers import DDIMScheduler
 
-from eval.miniature.twin import load_transformers_clip
 from tests.data.data_parts import celeba, fairface, save, waterbirds
 from tests.fewer import few
+from tests.transformers_clip import load_transformers_clip
 from vldebias import miniature
 from vldebias.judge.answers import AnnotationLog
 from vldebias.judge.judges import MiniatureJudge

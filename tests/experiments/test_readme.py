@@ -112,7 +112,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> None:
     from diffusers import StableDiffusionPipeline
     from transformers import AutoTokenizer, CLIPModel
 
-    from eval.miniature.twin import load_transformers_clip
+    from tests.transformers_clip import load_transformers_clip
     from vldebias.miniature import load_clip, load_pipeline
 
     def pipeline(name: str, **options: Any) -> Any:

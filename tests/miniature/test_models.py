@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from eval.miniature.twin import load_transformers_clip
+from tests.transformers_clip import load_transformers_clip
 from vldebias.errors import InvalidInputError
 from vldebias.miniature import (
     AttributeNetwork,

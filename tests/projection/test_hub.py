@@ -18,7 +18,7 @@ from open_clip.factory import load_state_dict
 from safetensors.torch import load_file
 
 import vldebias
-from eval.miniature.twin import load_transformers_clip
+from tests.transformers_clip import load_transformers_clip
 from vldebias.data import open_data
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.loading import load_host

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "hosts"))
 import models_tiny
 
 import vldebias
-from eval.miniature.twin import load_transformers_clip
+from tests.transformers_clip import load_transformers_clip
 from vldebias.errors import InvalidInputError, UnsupportedHostError
 from vldebias.hosts.clip.towers import Towers
 from vldebias.miniature import load_clip

@@ -1,4 +1,4 @@
-"""Measure how often balanced prompts match human labels, by label, attribute and kind.
+"""Measure how often balanced prompts match human labels, by label and kind.
 
     python -m eval.experiments.prompt_rules
     python -m eval.experiments.prompt_rules mine.jsonl --json FILE
@@ -49,7 +49,6 @@ IMAGES = 4
 class Decision:
     """The decision for a labelled prompt, and whether it is correct."""
 
-    attribute: str
     label: str
     is_changed: bool
     is_right: bool
@@ -96,7 +95,7 @@ def decide(row: Mapping[str, Any]) -> Decision:
         is_right = _plain(written) in expected if expected else is_left
     else:
         is_right = not is_left
-    return Decision(attribute, label, not is_left, is_right)
+    return Decision(label, not is_left, is_right)
 
 
 def _decide_rewritten(row: Mapping[str, Any]) -> Decision:
@@ -105,7 +104,7 @@ def _decide_rewritten(row: Mapping[str, Any]) -> Decision:
     balanced = balance_prompts(texts, row["attribute"], original=[row["original"]] * 2, seed=0)
     expected = row["expected"] or texts
     is_right = {_plain(text) for text in balanced.prompts} == {_plain(text) for text in expected}
-    return Decision(row["attribute"], "rewritten", balanced.prompts != texts, is_right)
+    return Decision("rewritten", balanced.prompts != texts, is_right)
 
 
 def _plain(text: str) -> str:
@@ -120,7 +119,7 @@ def _has_one_value(prompt: str, attribute: str) -> bool:
 
 
 def measure(paths: Sequence[Path]) -> Iterator[TaskResult]:
-    """Yield the rates by label, attribute and kind for each file."""
+    """Yield the rates by label and kind for each file."""
     for path in paths:
         rows = read(path)
         decisions = [decide(row) for row in rows]
@@ -128,9 +127,6 @@ def measure(paths: Sequence[Path]) -> Iterator[TaskResult]:
         by_label = grouped(decisions, [decision.label for decision in decisions])
         for label, alike in by_label.items():
             add_rates(part, label, alike)
-            by_attribute = grouped(alike, [decision.attribute for decision in alike])
-            for attribute in sorted(by_attribute):
-                add_rates(part, f"{label}, {attribute}", by_attribute[attribute])
         by_kind = grouped(decisions, [row["kind"] for row in rows])
         by_kind.pop(None, None)
         wrong = sum(each.is_changed and not each.is_right for each in decisions)

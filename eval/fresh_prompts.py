@@ -16,13 +16,13 @@ lists, and a missed prompt is left unchanged. Intervals are 95% Wilson intervals
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from eval.tables import parser
 from vldebias import balance_prompts
 from vldebias.measure.resampling import wilson_interval
 
@@ -80,12 +80,9 @@ def measure(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     """Print the rates, and optionally write them with the incorrect texts to a JSON file."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("prompts", type=Path, help="JSON lines")
-    parser.add_argument("--json", type=Path, help="also write the result here")
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("prompts", type=Path, help="JSON lines")
+    arguments = options.parse_args()
     lines = arguments.prompts.read_text(encoding="utf-8").splitlines()
     result = measure([json.loads(line) for line in lines])
     for kind, rate in result["rates"].items():

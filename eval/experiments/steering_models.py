@@ -48,7 +48,6 @@ METRICS = {
     "job": Metric("recognised", "job recognised", "utility", "higher"),
     "unknown": Metric("unknown", "images whose value the judge cannot tell", "fact", "lower"),
     "other": Metric("other stated", "shows another stated attribute", "utility", "higher"),
-    "other_job": Metric("other recognised", "job recognised there", "utility", "higher"),
 }
 
 AUROC = {

@@ -19,10 +19,7 @@ def speed() -> str:
     heads = ["what / compared with", "size", "ours, ms", "the other, ms", "ours / the other"]
     lines = [[*heads, "their results differ by"]]
     for (name, size), seconds in figures.items():
-        # A time is meaningless unless the timed results are equal. Older files without `within`
-        # only contain the difference, or whether all pixels are equal.
-        if seconds.get("equal pixels") == 1:
-            seconds["difference"] = 0.0
+        # A time is meaningless unless the timed results are equal.
         if not seconds.get("difference", np.nan) <= seconds.get("within", np.inf):
             continue
         times = []

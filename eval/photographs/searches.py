@@ -187,7 +187,7 @@ def _celeba(draw: int) -> Iterator[Cell]:
 
 
 def _miniature(draw: int) -> Iterator[Cell]:
-    """Yield an even gallery of portraits for each prompt set, as in `eval.experiments.harm`."""
+    """Yield an even gallery of portraits for each prompt set, as in `search_cells`."""
     found: dict[str, list[tuple[str, search_cells.Cell]]] = {}
     for cell in search_cells.miniature(draw):
         prompts, kind, gallery = cell.name.split("; ")

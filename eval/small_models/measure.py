@@ -34,7 +34,6 @@ class Outcome:
     job: NDArray[np.float64]
     unknown: NDArray[np.float64]
     other: NDArray[np.float64]
-    other_job: NDArray[np.float64]
 
 
 def measure(
@@ -61,8 +60,8 @@ def measure(
 
     Returns:
         The gap from even shares (L2, known images) for each job, and the shares of images that show
-        the assigned value, the job, no recognizable value, the stated value of the other attribute,
-        and the job in images for the latter prompts.
+        the assigned value, the job, no recognizable value, and the stated value of the other
+        attribute.
     """
     _, jobs = bench.jobs_of_split[split]
     other = bench.other[attribute]
@@ -93,7 +92,6 @@ def measure(
         job=_is_job(shown["job"], jobs, images),
         unknown=np.array([[value is None for value in row] for row in values]).mean(1),
         other=(np.array(shown_other[other]) == expected_other).reshape(-1, of_each).mean(1),
-        other_job=_is_job(shown_other["job"], jobs, of_each),
     )
 
 

@@ -22,7 +22,7 @@ SCREENS = [(WIDE, "light"), (NARROW, "dark")]
 def runs(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return the page for two runs and an unreadable file."""
     folder = tmp_path_factory.mktemp("runs")
-    for name in ("quickstart", "audit_texts"):
+    for name in ("quickstart", "audit_other_models"):
         (folder / name).mkdir()
         shutil.copy(RESULTS / f"{name}.json", folder / name / "result.json")
     (folder / "broken").mkdir()

@@ -35,8 +35,8 @@ def covered_by_kind() -> str:
     for kind, cells in coverages().items():
         small = [coverage for _, size, _, coverage in cells if size == SMALL]
         usual = [(figure, coverage) for figure, size, _, coverage in cells if size == USUAL]
-        narrow = dict.fromkeys(figure for figure, coverage in usual if coverage < 0.92)
-        wide = dict.fromkeys(figure for figure, coverage in usual if coverage > 0.98)
+        narrow = sorted({figure for figure, coverage in usual if coverage < 0.92})
+        wide = sorted({figure for figure, coverage in usual if coverage > 0.98})
         ends = low_to_high(small), low_to_high([coverage for _, coverage in usual])
         lines.append([kind, *ends, ", ".join(narrow), ", ".join(wide)])
     note = "Lowest to highest over metrics and settings. From `eval/results/coverage.json`."

@@ -6,6 +6,8 @@
     python -m eval.experiments.rerank_harm --draw 1           # different galleries and references
     python -m eval.experiments.rerank_harm --json FILE
 
+The results of three draws of other cells are rerank_shared_0, rerank_shared_1 and rerank_shared_2.
+
 A search is a set of queries over one gallery. A cell is harmed if the 95% interval for the change
 in mean MaxSkew@k over queries (paired, over images) is above 0, and helped if it is below 0.
 "Removed" is the removed share of the skew in excess of random rankings, over all cells in a family.

@@ -15,8 +15,9 @@ from .order import RefusedError
 class Connections:
     """Track a server's open connections.
 
-    If there are too many, the connection that has gone without a complete request for the longest
-    time is closed. Normal clients send a request within milliseconds.
+    If there are too many, the connection is closed that has been waiting for its client for the
+    longest time, either for a complete request or for reading the response. Normal clients send a
+    request and read a response within milliseconds.
 
     Args:
         most: Maximum number of open connections.
@@ -63,7 +64,8 @@ class BoundedConnection(H11Protocol):
     def is_waiting(self) -> bool:
         """Return whether a complete request is missing or a response is not being read."""
         is_idle = self.cycle is None or self.cycle.response_complete
-        return is_idle or self.cycle.more_body or self.transport.is_closing()
+        is_unread = self.flow.write_paused or self.transport.is_closing()
+        return is_idle or self.cycle.more_body or is_unread
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.Protocol."""
@@ -80,6 +82,11 @@ class BoundedConnection(H11Protocol):
         if self._timer is not None:
             self._timer.cancel()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """See asyncio.Protocol. The client is not reading its response."""
+        self.waiting_since = self.loop.time()
+        super().pause_writing()
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""

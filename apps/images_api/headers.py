@@ -35,6 +35,8 @@ NOT_FORWARDED = frozenset({
     ORIGINAL.encode(),
     INDEX.encode(),
 })  # fmt: skip
+# Parts of the names of headers that contain credentials.
+CREDENTIAL = (b"auth", b"cookie", b"key", b"token", b"secret")
 # Headers that describe the original body, which is encoded again.
 OF_BODY = (b"content-encoding", b"accept-encoding", b"content-type")
 
@@ -53,6 +55,16 @@ def forwarded(headers: Iterable[tuple[bytes, bytes]], *left_out: bytes) -> Heade
         if name == b"connection":
             dropped |= {word.strip().lower() for word in value.split(b",")}
     return [(name, value) for name, value in pairs if name not in dropped]
+
+
+def credentials_of(headers: Iterable[tuple[bytes, bytes]]) -> tuple[tuple[bytes, bytes], ...]:
+    """Return the headers that identify a client to the upstream server, sorted by name.
+
+    These are Authorization, Cookie, and headers of services with their own names, such as
+    "x-api-key" and "x-goog-iam-authorization-token".
+    """
+    pairs = [(name.lower(), value) for name, value in headers]
+    return tuple(sorted(pair for pair in pairs if any(word in pair[0] for word in CREDENTIAL)))
 
 
 def authenticates_connection(headers: Iterable[tuple[bytes, bytes]]) -> bool:

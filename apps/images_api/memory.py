@@ -49,10 +49,18 @@ class ClientBody:
 
 
 @dataclass(eq=False)
-class _Incomplete:
-    """A request body that has not arrived completely."""
+class IncompleteBody:
+    """A request body that has not arrived completely.
+
+    Attributes:
+        deadline: The time by which it must have arrived.
+        content: The bytes that have been read and not forwarded.
+        size: The number of bytes that are counted.
+        is_evicted: Whether its memory was needed for other requests.
+    """
 
     deadline: asyncio.Timeout
+    content: bytearray = field(default_factory=bytearray)
     size: int = _OVERHEAD
     is_evicted: bool = False
 
@@ -71,10 +79,16 @@ class IncompleteBodies:
     def __init__(self, most: int) -> None:
         self.most = most
         self.size = 0
-        self._incomplete: dict[_Incomplete, None] = {}  # oldest first
+        self._incomplete: dict[IncompleteBody, None] = {}  # oldest first
 
-    async def read(self, body: ClientBody, limit: int, until: float) -> bytearray:
-        """Return a body, or only its beginning if it exceeds the limit.
+    @asynccontextmanager
+    async def reading(
+        self, body: ClientBody, limit: int, until: float
+    ) -> AsyncIterator[IncompleteBody]:
+        """Read a body, or only its beginning if it exceeds the limit.
+
+        The bytes are counted until the context is left or `forget_sent` is called. A body that
+        exceeds the limit must be forwarded within the context.
 
         Args:
             body: The body.
@@ -85,21 +99,28 @@ class IncompleteBodies:
             RefusedError: If the body did not arrive in time, or if its memory was needed for other
                 requests.
         """
-        content = bytearray()
-        async with self._reading(until) as entry:
-            while not body.is_complete and len(content) <= limit:
+        async with self._counted(until) as entry:
+            while not body.is_complete and len(entry.content) <= limit:
                 piece = await body.next_piece()
-                content += piece
+                entry.content += piece
                 self._grow(entry, len(piece))
-        return content
+            if not (entry.is_evicted or entry.deadline.expired()):
+                entry.deadline.reschedule(None)  # the body may be forwarded until the response
+            yield entry
+
+    def forget_sent(self, entry: IncompleteBody, size: int) -> None:
+        """Stop counting bytes of a body that have been forwarded."""
+        entry.size -= size
+        if entry in self._incomplete:
+            self.size -= size
 
     @asynccontextmanager
-    async def _reading(self, until: float) -> AsyncIterator[_Incomplete]:
+    async def _counted(self, until: float) -> AsyncIterator[IncompleteBody]:
         """Track a body while it is being read."""
         entry = None
         try:
             async with asyncio.timeout_at(until) as deadline:
-                entry = _Incomplete(deadline)
+                entry = IncompleteBody(deadline)
                 self._incomplete[entry] = None
                 self.size += entry.size
                 self._evict()
@@ -114,7 +135,7 @@ class IncompleteBodies:
             if entry in self._incomplete:
                 self._forget(entry)
 
-    def _grow(self, entry: _Incomplete, size: int) -> None:
+    def _grow(self, entry: IncompleteBody, size: int) -> None:
         """Increase a body's byte count, and drop the oldest bodies while the total is too large."""
         entry.size += size
         if entry in self._incomplete:
@@ -130,7 +151,7 @@ class IncompleteBodies:
                 oldest.is_evicted = True
                 oldest.deadline.reschedule(0)  # in the past, so the reader gets a TimeoutError
 
-    def _forget(self, entry: _Incomplete) -> None:
+    def _forget(self, entry: IncompleteBody) -> None:
         del self._incomplete[entry]
         self.size -= entry.size
 

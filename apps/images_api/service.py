@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -26,7 +26,7 @@ from .endpoints import NO_IMAGE, Endpoint, ImagesEndpoint, endpoint_of, reason_t
 from .guardrail import guarded_texts
 from .headers import INDEX, NOTE, OF_BODY, ORIGINAL, Headers, forwarded
 from .limits import Limits
-from .memory import ClientBody, HeldAnswers, IncompleteBodies
+from .memory import ClientBody, HeldAnswers, IncompleteBodies, IncompleteBody
 from .middleware import json_response, refusal_response
 from .order import (
     LONGEST_PROMPT,
@@ -221,7 +221,15 @@ class Service:
         Raises:
             RefusedError: If the request is rejected, or if the server sends no valid response.
         """
-        content = await self._read(exchange)
+        async with self._reading(exchange) as beginning:
+            if not exchange.body.is_complete:
+                # Forward requests that are too long if their path may also return text, such as
+                # long conversations.
+                if isinstance(endpoint, ImagesEndpoint):
+                    await self._check_size(exchange)
+                note = _unchanged(f"more than {self.limits.body:,} bytes")
+                return await self.pass_on(exchange, exchange.path, note, beginning)
+        content = beginning.content
         # Count a request only after its body has arrived, so that stalled clients do not block
         # others.
         if self.running >= self.limits.requests:
@@ -231,31 +239,31 @@ class Service:
         try:
             order = await self._order(exchange, endpoint, content)
             if isinstance(order, Order):
-                del content
+                content.clear()
                 return await self._generate(exchange, endpoint, order, balancer)
         finally:
             self.running -= 1
         # Forward the request without balancing. If it is invalid, the server reports the error.
         note = _unchanged(order) if order else _not_balanced(exchange.path)
-        return await self.pass_on(exchange, exchange.path, note, content)
+        return await self.pass_on(exchange, exchange.path, note, beginning)
 
-    async def _read(self, exchange: Exchange) -> bytearray:
+    def _reading(self, exchange: Exchange) -> AbstractAsyncContextManager[IncompleteBody]:
         """Read a request body, or its beginning if it exceeds the limit."""
-        return await self.bodies.read(exchange.body, int(self.limits.body), exchange.until)
+        return self.bodies.reading(exchange.body, int(self.limits.body), exchange.until)
 
-    async def _read_whole(self, exchange: Exchange) -> bytearray:
+    async def _read_whole(self, exchange: Exchange) -> IncompleteBody:
         """Read a complete request body.
 
         Raises:
             RefusedError: If the body is too large or compressed.
         """
-        content = await self._read(exchange)
-        await self._check_size(exchange)
+        async with self._reading(exchange) as beginning:
+            await self._check_size(exchange)
         # A few compressed bytes can expand to gigabytes.
         if exchange.request.headers.get("content-encoding", "identity") != "identity":
             message = "the body is compressed; send plain JSON"
             raise RefusedError(415, message, code="unsupported_value")
-        return content
+        return beginning
 
     async def _check_size(self, exchange: Exchange) -> None:
         """Raise an error if the body is larger than the limit.
@@ -285,12 +293,6 @@ class Service:
         """
         headers = exchange.request.headers
         is_strict = isinstance(endpoint, ImagesEndpoint)
-        # Forward requests that are too long if their path may also return text, such as long
-        # conversations.
-        if not exchange.body.is_complete:
-            if is_strict:
-                await self._check_size(exchange)
-            return f"more than {self.limits.body:,} bytes"
         if headers.get("content-encoding", "identity") != "identity":
             if is_strict:
                 message = "the body is compressed; send plain JSON"
@@ -507,16 +509,16 @@ class Service:
         """
         from .embeddings import CHECKED, is_of_queries, texts_of
 
-        content = await self._read_whole(exchange)
-        body = await read_fields(exchange.request, content)
+        whole = await self._read_whole(exchange)
+        body = await read_fields(exchange.request, whole.content)
         path = exchange.path
         is_query = is_of_queries(path.name, body)
         if path.name.startswith("queries/"):
             path = path.without_first_segment()
         if not is_query:
-            return await self.pass_on(exchange, path, "not edited (documents)", content)
+            return await self.pass_on(exchange, path, "not edited (documents)", whole)
         check_json(body)
-        del content
+        del whole
         upstream = self.upstream
         held = await exchange.stack.enter_async_context(upstream.memory.holding())
         target = upstream.target(path.raw, exchange.query)
@@ -563,8 +565,8 @@ class Service:
         Raises:
             RefusedError: If the body does not match that API.
         """
-        content = await self._read_whole(exchange)
-        body = await read_fields(exchange.request, content)
+        whole = await self._read_whole(exchange)
+        body = await read_fields(exchange.request, whole.content)
         check_json(body)
         texts = await asyncio.to_thread(guarded_texts, body, balancer, self.image_models)
         if texts is None:
@@ -576,11 +578,13 @@ class Service:
 
     async def _pass_unread(self, exchange: Exchange, note: str) -> Response:
         """Forward a request without parsing its body."""
-        content = await self._read(exchange)
-        return await self.pass_on(exchange, exchange.path, note, content)
+        async with self._reading(exchange) as beginning:
+            if not exchange.body.is_complete:
+                return await self.pass_on(exchange, exchange.path, note, beginning)
+        return await self.pass_on(exchange, exchange.path, note, beginning)
 
     async def pass_on(
-        self, exchange: Exchange, path: RequestPath, note: str, content: bytearray
+        self, exchange: Exchange, path: RequestPath, note: str, beginning: IncompleteBody
     ) -> Response:
         """Forward a request unchanged and stream its response.
 
@@ -588,7 +592,7 @@ class Service:
             exchange: The request.
             path: The path at the upstream server.
             note: The value of the header that reports why nothing was balanced.
-            content: The part of the body that has already been read.
+            beginning: The part of the body that has already been read.
 
         Raises:
             RefusedError: If the server cannot be reached.
@@ -602,9 +606,22 @@ class Service:
             is_chunked = "transfer-encoding" in request.headers
             length = None if is_chunked else request.headers.get("content-length")
             headers += [(b"content-length", length.encode())] if length else []
-            uploaded = _upload(exchange.body, content)
+            uploaded = self._upload(exchange.body, beginning)
         reply = await self._send(exchange, path, headers, uploaded)
         return Relay(reply, note)
+
+    async def _upload(self, body: ClientBody, beginning: IncompleteBody) -> AsyncIterator[bytes]:
+        """Yield a request body piece by piece, starting with the part that was already read."""
+        if beginning.content:
+            first = bytes(beginning.content)
+            beginning.content.clear()
+            yield first
+            self.bodies.forget_sent(beginning, len(first))
+            del first
+        while not body.is_complete:
+            piece = await body.next_piece()
+            if piece:
+                yield piece
 
     async def _send(
         self, exchange: Exchange, path: RequestPath, headers: Headers, content: object
@@ -662,19 +679,6 @@ async def _disconnected(body: ClientBody) -> None:
     await body.completed.wait()
     while (await body.receive())["type"] != "http.disconnect":
         continue
-
-
-async def _upload(body: ClientBody, content: bytearray) -> AsyncIterator[bytes]:
-    """Yield a request body piece by piece, starting with the part that was already read."""
-    if content:
-        first = bytes(content)
-        content.clear()
-        yield first
-        del first
-    while not body.is_complete:
-        piece = await body.next_piece()
-        if piece:
-            yield piece
 
 
 def _index_of(request: Request) -> int | None:

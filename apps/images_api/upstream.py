@@ -7,7 +7,6 @@ import random
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,6 +19,7 @@ from .headers import Headers, authenticates_connection
 from .limits import Limits
 from .memory import AnswerMemory, HeldAnswers
 from .order import Json, RefusedError
+from .pools import Pools
 
 RETRIED = {408, 409, 429, 500, 502, 503, 504}  # statuses after which API clients also retry
 _VERSION = re.compile(r"v\d+\w*")  # such as "v1" and "v1beta"
@@ -90,8 +90,9 @@ def checked_address(upstream: str) -> str:
 class Upstream:
     """A client for one server and one event loop.
 
-    Requests do not share any state. Each is built from the request of its client, and the httpx2
-    client has no cookies or default headers.
+    Requests do not share any state. Each is built from the request of its client, the httpx2
+    clients have no cookies or default headers, and requests with different credentials use
+    different connections.
 
     Args:
         address: The base URL, to which paths such as /images/generations are appended.
@@ -109,13 +110,11 @@ class Upstream:
         self.memory = AnswerMemory(int(limits.answer))
         # If the server is down, fail within ten seconds.
         self._timeout = httpx2.Timeout(limits.seconds, connect=min(10.0, limits.seconds))
-        pool = httpx2.Limits(max_connections=None, max_keepalive_connections=int(limits.parallel))
-        no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
-        self._client = httpx2.AsyncClient(transport=transport, limits=pool, cookies=no_cookies)
+        self._pools = Pools(int(limits.parallel), transport)
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._client.aclose()
+        await self._pools.close()
 
     def target(self, raw_path: bytes, query: bytes) -> bytes:
         """Return the path and query for the server, with only one version in the path.
@@ -159,7 +158,7 @@ class Upstream:
         try:
             url = httpx2.URL(self.address).copy_with(raw_path=target)
             request = httpx2.Request(method, url, headers=headers, extensions=extensions, **content)
-            return await self._client.send(request, stream=True)
+            return await self._pools.send(request, headers)
         except (httpx2.InvalidURL, httpx2.LocalProtocolError, UnicodeError):
             message = "the path or a header of the request cannot be sent to the upstream server"
             raise RefusedError(400, message, code="invalid_request") from None

@@ -7,6 +7,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from http.client import HTTPConnection
 from importlib import import_module
 from pathlib import Path
@@ -142,16 +143,20 @@ def test_the_clients_own_cookies_are_passed_on(echo: Echo, port: int, kind: str)
 def test_no_cookie_is_stored() -> None:
     upstream_class = import_module("vldebias.serving.images_api.upstream").Upstream
 
-    def answer(_: httpx2.Request) -> httpx2.Response:
+    cookies = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        cookies.append(request.headers.get("cookie"))
         return httpx2.Response(200, headers={"set-cookie": "session=of-alice; Path=/"})
 
     async def run() -> None:
         upstream = upstream_class("http://there", Limits(), httpx2.MockTransport(answer))
-        await upstream.send("GET", b"/", [])
-        assert list(upstream._client.cookies.jar) == []
+        for _ in range(2):
+            await (await upstream.send("GET", b"/", [])).aread()
         await upstream.close()
 
     asyncio.run(run())
+    assert cookies == [None, None]
 
 
 def test_concurrent_clients_are_isolated(echo: Echo, port: int) -> None:
@@ -281,3 +286,83 @@ def test_a_mounted_app_passes_on_the_path_below_its_prefix(echo: Echo) -> None:
                 assert send(port, "GET", f"{prefix}/v1/files/a%2Fb").status == 200
             assert send(port, "GET", "/a%20b/v1/../secret").status == 400
     assert [seen.target for seen in echo.requests] == ["/v1/files/a%2Fb"] * 2
+
+
+class RawUpstream:
+    """Answer image requests from the raw socket, so that a test controls every byte.
+
+    Attributes:
+        connections: The number of connections that were opened.
+        surplus: The bytes to send after the end of each response.
+    """
+
+    def __init__(self, surplus: bytes = b"") -> None:
+        self.connections = 0
+        self.surplus = surplus
+        self.tasks: list[asyncio.Task[None]] = []
+
+    def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self.tasks.append(asyncio.create_task(self.answer(reader, writer)))
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+                fields = dict(line.split(": ", 1) for line in head.split("\r\n")[1:] if line)
+                await reader.readexactly(int(fields["content-length"]))
+                writer.write(self.response(f"for {fields['authorization']}") + self.surplus)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+
+    @staticmethod
+    def response(image: str) -> bytes:
+        body = json.dumps({"data": [{"b64_json": image}]}).encode()
+        head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: "
+        return f"{head}{len(body)}\r\n\r\n".encode() + body
+
+
+async def _images(upstream: RawUpstream, clients: list[str]) -> list[str]:
+    """Return the image that each client receives, one after the other."""
+    server = await asyncio.start_server(upstream, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    app = images_proxy(f"http://127.0.0.1:{port}/v1", "gender")
+    transport = httpx2.ASGITransport(app)
+    received = []
+    async with (
+        server,
+        app.router.lifespan_context(app),  # closes the connections
+        httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client,
+    ):
+        for name in clients:
+            headers = {"authorization": name}
+            reply = await client.post("/v1/images/generations", json=IMAGE, headers=headers)
+            received.append(reply.json()["data"][0]["b64_json"])
+    await asyncio.gather(*upstream.tasks)
+    return received
+
+
+@pytest.mark.parametrize("surplus", [RawUpstream.response("left over"), b"HTTP/1.1 200 OK\r\nx: "])
+def test_bytes_after_a_response_never_reach_the_next_client(surplus: bytes) -> None:
+    clients = ["mallory", "mallory", "alice", "bob"]
+    upstream = RawUpstream(surplus)
+    assert asyncio.run(_images(upstream, clients)) == [f"for {name}" for name in clients]
+    assert upstream.connections == len(clients)
+
+
+def test_connections_are_reused_only_with_the_same_credentials() -> None:
+    upstream = RawUpstream()
+    asyncio.run(_images(upstream, ["alice", "alice", "bob", "bob", "alice"]))
+    assert upstream.connections == 2
+
+
+def test_the_pool_that_has_been_idle_for_the_longest_time_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("vldebias.serving.images_api.pools.MOST_POOLS", 2)
+    upstream = RawUpstream()
+    asyncio.run(_images(upstream, ["alice", "bob", "alice", "carol", "alice", "bob"]))
+    assert upstream.connections == 4, "carol's request closes bob's pool, not alice's"

@@ -128,6 +128,32 @@ def test_a_connection_is_refused_if_all_others_are_busy() -> None:
         assert generate(port).status_code == 200
 
 
+def test_clients_that_do_not_read_are_closed_if_others_wait() -> None:
+    connections = import_module("vldebias.serving.images_api.connections")
+    with (
+        served(_large) as address,
+        served(
+            images_proxy(address, "gender"), http=connections.Connections(2, 60).protocol
+        ) as url,
+    ):
+        port = int(url.rpartition(":")[2].removesuffix("/v1"))
+        not_reading = [_slow_reader(port) for _ in range(2)]
+        time.sleep(1)  # until their windows are full
+        assert httpx2.get(f"{url}/models", timeout=30).status_code == 200
+        wait_until(lambda: is_closed(not_reading[0]))
+        for client in not_reading:
+            client.close()
+
+
+def _slow_reader(port: int) -> socket.socket:
+    """Ask for a response with a small receive window, and do not read it."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.connect(("127.0.0.1", port))
+    client.sendall(b"GET /v1/large HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    return client
+
+
 def test_a_connection_must_send_its_headers_within_a_time_limit() -> None:
     connections = import_module("vldebias.serving.images_api.connections")
     with served_within(connections.Connections(9, 0.3), FalseUpstream(seconds=0.6)) as port:
@@ -184,6 +210,28 @@ def test_the_oldest_incomplete_body_is_dropped_if_memory_is_short() -> None:
             assert answer.startswith(b"HTTP/1.1 503 ")
             assert b"send the body without pauses" in answer
             assert [is_closed(client) for client in stalled] == [True] * 3 + [False] * 3
+            for client in stalled:
+                client.close()
+
+
+def test_a_long_body_counts_until_the_upstream_server_accepts_it() -> None:
+    size = 9_000_000  # more than the buffers of the operating system hold
+    with socket.socket() as upstream:
+        upstream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        upstream.bind(("127.0.0.1", 0))
+        upstream.listen()  # and never read
+        address = f"http://127.0.0.1:{upstream.getsockname()[1]}/v1"
+        limits = Limits(body=size - 1_000_000, bodies=int(2.5 * size))
+        with served(images_proxy(address, "gender", limits=limits)) as base_url:
+            port = int(base_url.rpartition(":")[2].removesuffix("/v1"))
+            head = b"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99000000\r\n\r\n"
+            stalled = []
+            for _ in range(3):
+                stalled.append(socket.create_connection(("127.0.0.1", port)))
+                stalled[-1].sendall(head + b"x" * size)
+            stalled[0].settimeout(20)
+            assert stalled[0].recv(65536).startswith(b"HTTP/1.1 503 ")
+            assert [is_closed(client) for client in stalled[1:]] == [False, False]
             for client in stalled:
                 client.close()
 

@@ -23,7 +23,7 @@ from vldebias.auditing.line import (
     read_counts,
     read_shares,
 )
-from vldebias.auditing.prediction import Prediction, subject
+from vldebias.auditing.prediction import Prediction, is_clearly_above, subject
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.loading import Loaded
 from vldebias.measure.resampling import wilson_interval
@@ -390,6 +390,15 @@ def test_counted_shares_lean_if_even_shares_would_rarely_give_them(
     advice = result.provenance[0].settings["prompts"][JOBS[0]]
     assert advice.startswith("leans female" if leans else "no clear lean")
     assert "R2" not in result.provenance[0].description, "no share comes from the regression line"
+
+
+@pytest.mark.parametrize(
+    ("hits", "n", "is_above"),
+    [(515, 1030, False), (549, 1030, True), (500_900, 10**6, False), (501_000, 10**6, True)],
+)
+def test_any_number_of_judged_images_is_tested(hits: int, n: int, is_above: bool) -> None:
+    """The exact test is close to the normal one here: hits > n / 2 + 0.98 sqrt(n)."""
+    assert is_clearly_above(0.5, hits, n) == is_above
 
 
 def advice_of(result: Result) -> list[str]:

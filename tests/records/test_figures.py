@@ -142,6 +142,10 @@ def test_a_changed_figure_count_or_label_is_detected() -> None:
     forged = first.model_copy(update={"estimate": first.estimate + 0.01})
     (problem,) = problems_of(record.model_copy(update={"figures": (forged, *rest)}))
     assert "got estimate 0.71; the counts give 0.7" in problem
+    for number, shown in ((first.estimate - 0.01, "0.69"), (np.nan, "nan")):
+        forged = first.model_copy(update={"estimate": number})
+        (problem,) = problems_of(record.model_copy(update={"figures": (forged, *rest)}))
+        assert f"got estimate {shown}; the counts give 0.7" in problem
     row = record.counts[0].model_copy(update={"counts": (6, 4)})
     assert problems_of(record.model_copy(update={"counts": (row, record.counts[1])}))
     (missing,) = problems_of(record.model_copy(update={"figures": tuple(rest)}))
@@ -149,6 +153,24 @@ def test_a_changed_figure_count_or_label_is_detected() -> None:
     labels = (LabelCounts(judged="female", counts=(20, 0)),)
     found = problems_of(record.model_copy(update={"labels": labels}))
     assert any("got 20 for female, but only 14 images have this answer" in text for text in found)
+
+
+def test_labels_of_images_that_the_judge_could_not_judge_are_counted_as_well() -> None:
+    record = made([(5, 5, 3), (9, 1, 1)])
+    labels = (LabelCounts(judged="unknown", counts=(2, 1), unknown=1),)
+    assert problems_of(record.model_copy(update={"labels": labels})) == []
+    labels = (LabelCounts(judged="unknown", counts=(2, 1), unknown=2),)
+    (problem,) = problems_of(record.model_copy(update={"labels": labels}))
+    assert "got 5 for unknown, but only 4 images have this answer" in problem
+
+
+def test_one_image_per_prompt_does_not_make_the_interval_shrink_to_a_point() -> None:
+    """The variance within a prompt is unknown then, so that of all images is used."""
+    single = np.tile([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], (10, 1))
+    share, low, high = share_with_interval(single, 0)
+    expected = wilson_interval(10, 20)
+    assert share == 0.5
+    assert (low, high) == pytest.approx(expected, abs=0.01)
 
 
 def test_published_figures_must_be_reproduced() -> None:

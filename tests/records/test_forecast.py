@@ -136,3 +136,11 @@ def test_the_committed_records_are_too_few_to_show_coverage_for_a_new_model() ->
     assert coverage.tried < models_needed()
     assert not coverage.is_shown
     assert coverage.interval[0] < SHOWN
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_the_record_with_more_subjects_represents_its_model(is_reversed: bool) -> None:
+    shares = np.linspace(0.1, 0.9, len(SUBJECTS))
+    records = [record_of("model", shares), record_of("model", 1 - shares[:5])]
+    given = records[::-1] if is_reversed else records
+    assert known_models(given, "gender", "female") == known_models(records[:1], "gender", "female")

@@ -10,7 +10,6 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from math import comb
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +30,7 @@ from vldebias.auditing.line import (
     source_of,
     with_words,
 )
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, need
 from vldebias.hosts import Host, resolve
 from vldebias.hosts.loading import Loaded
 from vldebias.measure.resampling import wilson_interval
@@ -146,8 +145,9 @@ def is_clearly_above(share: float, hits: int, n: int) -> bool:
         hits: number of images that show the value.
         n: number of images.
     """
-    chances = [comb(n, k) * share**k * (1 - share) ** (n - k) for k in range(hits, n + 1)]
-    return sum(chances) <= (1 - LEVEL) / 2
+    # The survival function at hits - 1 is the probability of at least this many hits.
+    chance = need("scipy.stats").binom.sf(hits - 1, n, share)
+    return bool(chance <= (1 - LEVEL) / 2)
 
 
 def predict(

@@ -75,7 +75,8 @@ def _wrong_figures(record: Record) -> Iterator[str]:
         numbers = figure.model_dump(exclude={"metric", "value", "qualifier"})
         for field, expected in numbers.items():
             received = getattr(stored[name], field)
-            if abs(received - expected) > ROUNDING:
+            # NaN is not within any tolerance, but `> ROUNDING` would be False for it.
+            if not abs(received - expected) <= ROUNDING:
                 yield (
                     f"figures: {words}: got {field} {received:.6g}; the counts give {expected:.6g}"
                 )
@@ -93,7 +94,7 @@ def _wrong_published(record: Record) -> Iterator[str]:
         words = " ".join(filter(None, parts))
         if value is None:
             yield f"published: the counts do not determine {words}"
-        elif abs(value - published.figure) > published.tolerance + ROUNDING:
+        elif not abs(value - published.figure) <= published.tolerance + ROUNDING:
             yield (
                 f"published: {words}: the source prints {published.figure:g}; the counts give"
                 f" {value:.4f}"

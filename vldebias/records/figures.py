@@ -16,6 +16,7 @@ survey data").
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
@@ -41,9 +42,11 @@ def figures_of(record: Record) -> tuple[Figure, ...]:
         of unknown images if it is known. If a wording has at least LEAST human labels, its shares
         are corrected with them. The discrepancy is never corrected.
     """
+    rows_of_wording: defaultdict[str, list[PromptCounts]] = defaultdict(list)
+    for row in record.counts:
+        rows_of_wording[row.qualifier].append(row)
     figures: list[Figure] = []
-    for qualifier in record.qualifiers:
-        rows = [row for row in record.counts if row.qualifier == qualifier]
+    for qualifier, rows in rows_of_wording.items():
         labels = [row for row in record.labels if row.qualifier == qualifier]
         figures += _figures_of_wording(record, qualifier, rows, labels)
     return tuple(figures)

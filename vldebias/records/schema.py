@@ -11,12 +11,21 @@ from pydantic import Field, ValidationError, model_validator
 from vldebias.errors import InvalidInputError
 from vldebias.report.result import format_json
 from vldebias.utils.files import explain, read_bytes, write_atomically
+from vldebias.utils.json_tables import parsed
 from vldebias.utils.schema import Name, Strict
+from vldebias.utils.text_tables import decoded
 
 NEUTRAL = ""  # qualifier of the neutral wording
 Metric = Literal["share", "discrepancy", "unknown"]
-Images = Annotated[int, Field(ge=0, strict=True)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
+# More images than any study can have; larger counts would overflow in floating-point sums.
+MOST_IMAGES = 10**9
+MOST_WEIGHT = 1e6
+# Half a unit in the first decimal, the coarsest rounding that a publication uses. With a larger
+# tolerance, any published figure would be reproduced.
+MOST_TOLERANCE = 0.05
+Images = Annotated[int, Field(ge=0, le=MOST_IMAGES, strict=True)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
 class Model(Strict):
@@ -54,10 +63,10 @@ class Generation(Strict):
         options: further arguments of the pipeline or API, such as the image size.
     """
 
-    guidance: float | None = None
+    guidance: Finite | None = None
     steps: int | None = None
     seeds: str | None = None
-    options: dict[str, str | int | float | bool | None] = Field(default_factory=dict)
+    options: dict[str, str | int | Finite | bool | None] = Field(default_factory=dict)
 
 
 class Judge(Strict):
@@ -112,7 +121,7 @@ class LabelCounts(Strict):
     judged: str
     counts: tuple[Images, ...]
     unknown: Images = 0
-    weight: Annotated[float, Field(gt=0)] = 1.0
+    weight: Annotated[float, Field(ge=1 / MOST_WEIGHT, le=MOST_WEIGHT, allow_inf_nan=False)] = 1.0
 
 
 class Published(Strict):
@@ -126,7 +135,7 @@ class Published(Strict):
         qualifier: qualifier of the wording.
         figure: printed number.
         tolerance: maximum difference from the recomputed figure, usually half a unit in the last
-            printed digit.
+            printed digit; at most MOST_TOLERANCE.
         where: page, table or file in the source.
     """
 
@@ -134,8 +143,8 @@ class Published(Strict):
     value: str = ""
     subject: str | None = None
     qualifier: str = NEUTRAL
-    figure: float
-    tolerance: float = 0.0
+    figure: Fraction
+    tolerance: Annotated[float, Field(ge=0, le=MOST_TOLERANCE, allow_inf_nan=False)] = 0.0
     where: str
 
 
@@ -156,12 +165,12 @@ class Figure(Strict):
     metric: Metric
     value: str = ""
     qualifier: str = NEUTRAL
-    estimate: float
-    low: float
-    high: float
-    images: int
-    prompts: int
-    labels: int = 0
+    estimate: Fraction
+    low: Fraction
+    high: Fraction
+    images: Annotated[int, Field(ge=0)]
+    prompts: Annotated[int, Field(ge=0)]
+    labels: Annotated[int, Field(ge=0)] = 0
 
 
 class Record(Strict):
@@ -216,6 +225,12 @@ class Record(Strict):
     def _consistent(self) -> Self:
         """Reject counts that do not match the values, and prompts that are counted twice."""
         n_values = len(self.values)
+        names = [value.strip().casefold() for value in self.values]
+        if len({*names, "", "unknown"}) < n_values + 2:
+            raise ValueError(
+                f"values: got {list(self.values)}; expected different names other than 'unknown',"
+                " which is counted separately"
+            )
         seen = set[tuple[str, str]]()
         for row in self.counts:
             key = (row.subject.casefold(), row.qualifier)
@@ -254,8 +269,10 @@ class Record(Strict):
             InvalidInputError: If the file is missing or is not a record. The message names the
                 field.
         """
+        text = decoded(read_bytes(path), str(path))
+        parsed(text, str(path))  # refuses repeated names, of which pydantic keeps the last
         try:
-            return cls.model_validate_json(read_bytes(Path(path)))
+            return cls.model_validate_json(text)
         except ValidationError as error:
             raise InvalidInputError(
                 f"{path}: {explain(error)}; expected a record (vldebias records schema)"

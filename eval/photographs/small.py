@@ -268,6 +268,7 @@ def searches(
     titles = unit(texts.shares @ (numbers * scale))[texts.rows(collection.titles)]
     for source, gender in genders.items():
         gallery, reference = replace(collection, gender=gender).split()
+        seen = collection.gender[gallery]
         mean, directions = principal(collection.features[reference])
         images = (collection.features - mean) @ directions
         image, text = heads(images[reference], titles[reference].astype(np.float64))
@@ -298,6 +299,8 @@ def searches(
                 settings={
                     "gallery": len(gallery),
                     "reference": len(reference),
+                    "seen by both readers": int((seen != "").sum()),
+                    "seen differently": int(((seen != "") & (seen != gender[gallery])).sum()),
                     "k": list(task.k),
                     "prompts": task.prompts["gender"][0].name,
                     "choices": {

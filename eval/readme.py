@@ -81,7 +81,10 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "other_models": generation.other_models,
     },
     "docs/how-to/miniature.md": {"wordings": generation.wordings},
-    "docs/how-to/photographs.md": {"drawn": photographs.drawn},
+    "docs/how-to/photographs.md": {
+        "readers": photographs.readers,
+        "compared": photographs.compared,
+    },
     "docs/explanation/losses.md": {"formulas": training.formulas},
     "docs/explanation/mnist.md": {
         "coarse": mnist.coarse,

@@ -31,9 +31,9 @@ SHOWN = 12  # pictures per row
 TOP = 50  # number of results whose shares are counted
 PHOTOGRAPHS_SHOWN, PHOTOGRAPHS_TOP = 8, 20  # for smaller galleries, whose titles need space
 SOURCE = (
-    "Photographs from 1939 to 1944: {credit}. The gallery is balanced: {counts}, according to the"
-    " titles. Methods are fitted with {reference:,} other photographs as a reference. The model is"
-    " small, so the ranking is rough."
+    "Photographs from 1939 to 1944: {credit}. The gallery is balanced: {counts}, as labelled by two"
+    " vision-language models that looked at the pictures. Methods are fitted with {reference:,}"
+    " other photographs as a reference. The model is small, so the ranking is rough."
 )
 BATCH = 8  # larger batches are no faster, and their memory is not released
 PICTURES = 600  # pictures per world; more would delay the first visitor

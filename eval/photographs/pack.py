@@ -3,8 +3,10 @@
     python -m eval.photographs.pack --minilm DIR   # writes vldebias/miniature/photographs
 
 It needs `photos/fsa.npz` and `fsa/` from $VLDEBIAS_REAL, and a folder with all-MiniLM-L6-v2
-(Apache-2.0) in transformers format. Only the selection of the 78 women is random, and it is seeded,
-so that two builds on the same machine write identical files.
+(Apache-2.0) in transformers format. The gallery contains photographs for which two readers of the
+thumbnails gave the same label (`labels.csv` next to the packaged files). Only the selection from
+the larger group is random, and it is seeded, so that two builds on the same machine write identical
+files.
 
 The text encoder has one vector for each word piece, which is initially MiniLM's embedding of the
 individual piece. A linear map and a correction for each piece, both fitted by ridge regression,
@@ -37,7 +39,7 @@ from scipy.sparse import csr_matrix
 
 from eval.photographs import folder, is_present, unit
 from vldebias.miniature.photograph_model import TextEncoder
-from vldebias.miniature.photographs import FOLDER, GENDERS
+from vldebias.miniature.photographs import FOLDER, GENDERS, read_labels
 from vldebias.prompts import list_prompts, load_prompts
 
 Array = NDArray[np.float64]
@@ -53,7 +55,7 @@ BATCH = 512
 
 @dataclass(frozen=True, eq=False)
 class Collection:
-    """Photographs with files, titles, genders based on titles (or ""), and features (n, 1280)."""
+    """Photographs with files, titles, genders (or ""), and features (n, 1280)."""
 
     files: list[str]
     titles: list[str]
@@ -65,24 +67,43 @@ class Collection:
         """Return codes (n,) that are equal for equal titles."""
         return np.unique(self.titles, return_inverse=True)[1]
 
-    def split(self, seed: int = 0) -> tuple[Rows, Rows]:
-        """Return the rows of an even gallery, and the other rows with different titles."""
-        women, men = (np.flatnonzero(self.gender == value) for value in GENDERS)
-        chosen = np.random.default_rng(seed).permutation(women)[: len(men)]
-        gallery = np.sort(np.concatenate([chosen, men]))
+    def split(self) -> tuple[Rows, Rows]:
+        """Return the rows of the largest even gallery, and the other rows with other titles."""
+        members = [np.flatnonzero(self.gender == value) for value in GENDERS]
+        size = min(map(len, members))
+        chosen = [np.random.default_rng(0).permutation(rows)[:size] for rows in members]
+        gallery = np.sort(np.concatenate(chosen))
         shares_title = np.isin(self.title_codes, self.title_codes[gallery])
         return gallery, np.flatnonzero(~shares_title)
 
 
 def read_collection() -> Collection:
-    """Load the photographs from $VLDEBIAS_REAL."""
+    """Load the photographs from $VLDEBIAS_REAL, with the genders that both readers saw."""
+    agreed = agreed_genders()
     with np.load(folder() / "photos" / "fsa.npz", allow_pickle=False) as arrays:
+        files = arrays["names"].tolist()
         return Collection(
-            files=arrays["names"].tolist(),
+            files=files,
             titles=arrays["titles"].tolist(),
-            gender=arrays["gender"],
+            gender=np.array([agreed.get(file, "") for file in files]),
             features=arrays["before"].astype(np.float64),
         )
+
+
+def genders_in_titles() -> NDArray[np.str_]:
+    """Return the genders (n,) that the words of the titles mention, or ""."""
+    with np.load(folder() / "photos" / "fsa.npz", allow_pickle=False) as arrays:
+        return arrays["gender"].astype(str)
+
+
+def agreed_genders() -> dict[str, str]:
+    """Return the gender of each file for which both readers saw only women, or only men."""
+    gender_of = {"women": "female", "men": "male"}
+    return {
+        row["file"]: gender_of[row["reader_a"]]
+        for row in read_labels()
+        if row["reader_a"] == row["reader_b"] and row["reader_a"] in gender_of
+    }
 
 
 class MiniLM:
@@ -221,7 +242,7 @@ def packaged_texts() -> list[str]:
 
 
 def build(minilm: MiniLM, place: Path) -> None:
-    """Write all files except README.md and the licence."""
+    """Write all files except README.md, the readers' labels and the licence."""
     collection = read_collection()
     gallery, reference = collection.split()
     place.mkdir(parents=True, exist_ok=True)
@@ -283,7 +304,7 @@ def main() -> int:
         return 1
     build(MiniLM(args.minilm), args.out)
     if args.out != FOLDER:
-        for name in ("README.md", "minilm.LICENSE"):
+        for name in ("README.md", "labels.csv", "minilm.LICENSE"):
             shutil.copy(FOLDER / name, args.out / name)
     return 0
 

@@ -3,18 +3,20 @@
     python -m eval.photographs.small --minilm DIR --json eval/results/photographs_model.json
 
 For text, the packaged encoder is compared with all-MiniLM-L6-v2 in five folds of titles, where
-vectors and heads are trained on the other four folds. For searches, there are even galleries with
-five selections of women, heads are trained without the gallery, the other photographs are the
-reference, and the queries come from the suite `quickstart`. The inputs are those of
+vectors and heads are trained on the other four folds. For searches, there are two even galleries:
+photographs labelled by two readers (the packaged gallery), and by the words of their titles. Heads
+are trained without the gallery, the other photographs are the reference, and the queries come from
+the suite `quickstart`. The agreement of the readers is also measured. The inputs are those of
 `eval.photographs.pack`.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,6 +33,7 @@ from eval.photographs.pack import (
     MiniLM,
     Rows,
     distil,
+    genders_in_titles,
     heads,
     mean_matrix,
     packaged_texts,
@@ -44,10 +47,11 @@ from vldebias.data import Embeddings
 from vldebias.errors import VldebiasWarning
 from vldebias.metrics import Metric
 from vldebias.miniature.photograph_model import TextEncoder
+from vldebias.miniature.photographs import read_labels
 from vldebias.report.result import TaskProvenance, TaskResult
 from vldebias.study.suite import load_suite
 
-FOLDS, DRAWS, RESAMPLES = 5, 5, 1000
+FOLDS, RESAMPLES = 5, 1000
 WITHIN = 10  # number of top results that must contain the photograph
 PAIRS = 20_000  # number of text pairs whose cosines are compared
 OURS, TEACHER = "shipped encoder", "all-MiniLM-L6-v2"
@@ -55,6 +59,10 @@ WOMAN, MAN = "A photo of a woman.", "A photo of a man."
 RECALL = Metric("recall@10", "titles whose photograph is among the first 10", "utility", "higher")
 GENDER = Metric("gender_auc", "area under the curve of gender by texts", "utility", "higher")
 AGREEMENT = Metric("agreement", "rank correlation of cosines with MiniLM's", "utility", "higher")
+READERS, WORDS = "labelled by two readers", "labelled by titles"
+FIRST_READER, SECOND_READER = "reader A", "reader B"
+KAPPA = Metric("kappa", "Cohen's kappa of the readers")
+LABELLED = Metric("labelled", "photographs with this label")
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,16 +94,60 @@ class Texts:
         return np.array([place[text] for text in texts])
 
 
-def texts_in_folds(collection: Collection, texts: Texts) -> Iterator[TaskResult]:
-    """Compare the text encoder with MiniLM on held-out titles."""
+def kappa(first: NDArray[Any], second: NDArray[Any]) -> float:
+    """Return Cohen's kappa of two readers' labels (n,)."""
+    by_chance = sum((first == x).mean() * (second == x).mean() for x in np.unique(first))
+    return float(((first == second).mean() - by_chance) / (1 - by_chance))
+
+
+def readers() -> TaskResult:
+    """Measure the agreement of the two readers of the thumbnails, over all labels and for each."""
+    part = TaskResult(
+        TaskProvenance(task="readers", description="labels that two readers gave to thumbnails")
+    )
+    rows = read_labels()
+    both = {
+        FIRST_READER: np.array([row["reader_a"] for row in rows]),
+        SECOND_READER: np.array([row["reader_b"] for row in rows]),
+    }
+    first, second = both.values()
+    n = {"photographs": len(rows)}
+    part.add(KAPPA, "both", *_resampled_kappa(first, second), n=n)
+    for label in np.unique(first):
+        details = {"n": n, "subset": str(label)}
+        part.add(KAPPA, "both", *_resampled_kappa(first == label, second == label), **details)
+        for name, labels in both.items():
+            part.add(LABELLED, name, float((labels == label).sum()), **details)
+        shared = float(((first == label) & (second == label)).sum())
+        part.add(LABELLED, "both", shared, **details)
+    return part
+
+
+def _resampled_kappa(
+    first: NDArray[Any], second: NDArray[Any]
+) -> tuple[float, tuple[float, float]]:
+    """Return Cohen's kappa with an interval over photographs."""
+    rng = np.random.default_rng(0)
+    drawn = rng.integers(len(first), size=(RESAMPLES, len(first)))
+    low, high = np.percentile([kappa(first[rows], second[rows]) for rows in drawn], [2.5, 97.5])
+    return kappa(first, second), (float(low), float(high))
+
+
+def texts_in_folds(
+    collection: Collection, texts: Texts, genders: Mapping[str, NDArray[np.str_]]
+) -> Iterator[TaskResult]:
+    """Compare the text encoder with MiniLM on held-out titles.
+
+    `genders` contains the labels (n,) of the photographs, by who assigned them.
+    """
     titles = collection.titles
     listed, shares, wanted, alone = texts.listed, texts.shares, texts.wanted, texts.alone
     row_of_title = texts.rows(titles)
     query_rows = texts.rows([WOMAN, MAN])
     fold_of_text = np.random.default_rng(0).integers(FOLDS, size=len(listed))
     found: dict[str, list[Array]] = {OURS: [], TEACHER: []}
-    scores: dict[str, list[Array]] = {OURS: [], TEACHER: []}
-    shown: list[Array] = []
+    scores: dict[tuple[str, str], list[Array]] = {}
+    shown: dict[str, list[NDArray[np.bool_]]] = {}
     sizes = []
     mimicked = np.zeros((len(listed), WIDTH))
     for fold in range(FOLDS):
@@ -109,8 +161,9 @@ def texts_in_folds(collection: Collection, texts: Texts) -> Iterator[TaskResult]
         mean, directions = principal(collection.features[train])
         images = (collection.features - mean) @ directions
         sizes.append(int((~train).sum()))
-        known = collection.gender[~train] != ""
-        shown.append(collection.gender[~train][known] == "female")
+        for source, gender in genders.items():
+            labels = gender[~train]
+            shown.setdefault(source, []).append(labels[labels != ""] == "female")
         for name, vectors in ((OURS, ours), (TEACHER, wanted)):
             image, text = heads(images[train], vectors[row_of_title[train]])
             held_out = unit(images[~train] @ image)
@@ -118,7 +171,9 @@ def texts_in_folds(collection: Collection, texts: Texts) -> Iterator[TaskResult]
             codes = collection.title_codes[~train]
             found[name].append(_found(held_out, embedded[row_of_title[~train]], codes))
             woman, man = embedded[query_rows]
-            scores[name].append(held_out[known] @ (woman - man))
+            for source, gender in genders.items():
+                known = held_out[gender[~train] != ""]
+                scores.setdefault((name, source), []).append(known @ (woman - man))
     part = TaskResult(
         TaskProvenance(
             task="texts",
@@ -129,8 +184,9 @@ def texts_in_folds(collection: Collection, texts: Texts) -> Iterator[TaskResult]
     for name in (OURS, TEACHER):
         hits = np.concatenate(found[name])
         part.add(RECALL, name, *_mean(hits), n={"titles": len(hits)})
-        part.add(GENDER, name, *_auc(scores[name], shown), n={"photographs": len(hits)})
-        part.rows[-1].n = {"photographs": sum(map(len, shown))}
+        for source, labels in shown.items():
+            n = {"photographs": sum(map(len, labels))}
+            part.add(GENDER, name, *_auc(scores[name, source], labels), n=n, subset=source)
     _add_agreement(part, mimicked, wanted, len(set(titles)), fold_of_text, query_rows)
     yield part
 
@@ -198,15 +254,21 @@ def _add_agreement(
         part.add(AGREEMENT, OURS, float(np.mean(of_fold)), ends, n=n, subset=subset)
 
 
-def searches(collection: Collection, texts: Texts, pieces: Sequence[str]) -> Iterator[TaskResult]:
-    """Yield the effect of edits on searches in even galleries, for each selection of women."""
+def searches(
+    collection: Collection,
+    texts: Texts,
+    pieces: Sequence[str],
+    genders: Mapping[str, NDArray[np.str_]],
+) -> Iterator[TaskResult]:
+    """Yield the effect of edits on searches in an even gallery, for each source of labels."""
     (task,) = (task for task in load_suite("quickstart").tasks if task.name == "photographs")
     numbers, scale = rounded(distil(texts.alone, texts.shares, texts.wanted))
     vectors = torch.tensor(numbers * scale, dtype=torch.float32)
     weights = torch.tensor(piece_weights(len(pieces)), dtype=torch.float32)
     titles = unit(texts.shares @ (numbers * scale))[texts.rows(collection.titles)]
-    for draw in range(DRAWS):
-        gallery, reference = collection.split(draw)
+    for source, gender in genders.items():
+        gallery, reference = replace(collection, gender=gender).split()
+        seen = collection.gender[gallery]
         mean, directions = principal(collection.features[reference])
         images = (collection.features - mean) @ directions
         image, text = heads(images[reference], titles[reference].astype(np.float64))
@@ -217,7 +279,7 @@ def searches(collection: Collection, texts: Texts, pieces: Sequence[str]) -> Ite
             torch.tensor(text, dtype=torch.float32),
         )
         embedded = unit(images @ image)
-        labels = {"gender": collection.gender[gallery]}
+        labels = {"gender": gender[gallery]}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", VldebiasWarning)
             result = vldebias.evaluate(
@@ -232,11 +294,13 @@ def searches(collection: Collection, texts: Texts, pieces: Sequence[str]) -> Ite
             )
         part = TaskResult(
             TaskProvenance(
-                task=f"searches, draw {draw}",
+                task=f"searches, {source}",
                 description="an even gallery that the heads did not learn from",
                 settings={
                     "gallery": len(gallery),
                     "reference": len(reference),
+                    "seen by both readers": int((seen != "").sum()),
+                    "seen differently": int(((seen != "") & (seen != gender[gallery])).sum()),
                     "k": list(task.k),
                     "prompts": task.prompts["gender"][0].name,
                     "choices": {
@@ -262,10 +326,12 @@ def main() -> None:
     collection, minilm = read_collection(), MiniLM(args.minilm)
 
     texts = Texts.of_titles(collection.titles, minilm)
+    genders = {READERS: collection.gender, WORDS: genders_in_titles()}
 
     def measure() -> Iterator[TaskResult]:
-        yield from texts_in_folds(collection, texts)
-        yield from searches(collection, texts, minilm.pieces)
+        yield readers()
+        yield from texts_in_folds(collection, texts, genders)
+        yield from searches(collection, texts, minilm.pieces, genders)
 
     run("photographs_model", measure, args.json)
 

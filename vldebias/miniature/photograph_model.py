@@ -93,8 +93,9 @@ class Photographs:
     """Embeddings and thumbnails of the photographs, and a text encoder.
 
     Attributes:
-        gallery: embeddings of the photographs to search, with equally many women and men according
-            to their titles. "gender" is the label, and the titles are the captions.
+        gallery: embeddings of the photographs to search, equally many of women and of men. "gender"
+            is the label, on which two readers of the thumbnails agreed, and the titles are the
+            captions.
         reference: unlabelled embeddings of different photographs, for `reference=`. None of their
             titles occur in the gallery.
         encoder: text encoder for the same space.

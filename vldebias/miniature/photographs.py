@@ -30,10 +30,24 @@ CREDIT = "Library of Congress, Prints and Photographs Division, FSA/OWI Collecti
 def read_table() -> list[dict[str, str]]:
     """Load the table of all photographs.
 
-    Each row contains the file, the title, the gender ("" if the title does not mention it) and the
-    part ("gallery", "reference" or "").
+    Each row contains the file, the title, the gender ("" unless both readers in `read_labels` saw
+    only women, or only men) and the part ("gallery", "reference" or "").
     """
-    with (FOLDER / "photographs.csv").open(newline="", encoding="utf-8") as file:
+    return _rows_of("photographs.csv")
+
+
+def read_labels() -> list[dict[str, str]]:
+    """Load the labels that two readers gave to 388 thumbnails, independently and without titles.
+
+    Each row contains the file and the labels "reader_a" and "reader_b": "women", "men", "both",
+    "unclear" or "none". `photographs/README.md` contains the rule. The readers are vision-language
+    models, not people.
+    """
+    return _rows_of("labels.csv")
+
+
+def _rows_of(name: str) -> list[dict[str, str]]:
+    with (FOLDER / name).open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
@@ -48,7 +62,7 @@ def read_thumbnail(file: str) -> Image.Image:
 
 
 def open_thumbnails() -> ImageData:
-    """Open the gallery thumbnails, with titles as captions and the genders they mention."""
+    """Open the gallery thumbnails, with titles as captions and the genders that readers saw."""
     from vldebias.data import ImageData, Labels
     from vldebias.data.dataset import fingerprint_of
 

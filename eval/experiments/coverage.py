@@ -26,7 +26,7 @@ from vldebias.measure.metric import Metric, computed
 from vldebias.measure.resampling import percentile_interval, resampled_counts, wilson_interval
 from vldebias.report.result import TaskProvenance, TaskResult
 
-STATISTICS = {metric.name: statistic for metric, statistic in computed("groups")}
+STATISTICS = {metric.name: (statistic, metric.interval) for metric, statistic in computed("groups")}
 LEVEL = 0.95
 ALL = (*STATISTICS, *(f"change of {name}" for name in STATISTICS), "average_reweighted")
 AVERAGE = ("average", "change of average", "average_reweighted")
@@ -174,8 +174,9 @@ def intervals(
     drawn, drawn_alone = (
         np.concatenate([*resampled_counts(one, resamples, seed)]) for one in (cells, alone)
     )
-    for name, statistic in {**STATISTICS, REWEIGHTED: Reweighted(weights)}.items():
-        value, ends, change = interval_of(statistic, cells, drawn)
+    reweighted = Reweighted(weights), "weighted mean"
+    for name, (statistic, rule) in {**STATISTICS, REWEIGHTED: reweighted}.items():
+        value, ends, change = interval_of(statistic, rule, cells, drawn)
         interval_of_name |= {name: (value, *ends)} | (
             {f"change of {name}": change} if name in STATISTICS else {}
         )

@@ -103,7 +103,7 @@ def birds(
     units = {"images": 4 * n, "smallest group": n}
     for metric, statistic in computed("groups"):
         for method, both in sides.items():
-            value, interval, change = interval_of(statistic, *both)
+            value, interval, change = interval_of(statistic, metric.interval, *both)
             result.add(metric.name, method, value, interval, n=units, change=change)
     return result
 

@@ -308,15 +308,25 @@ def test_k_variance_is_the_cost_of_the_optimal_matching(k: int) -> None:
     expected = np.mean(
         [min(np.linalg.norm(a - b[order], axis=1).mean() for order in orders) for a, b in pairs]
     )
-    assert k_variance(points, k=k, seed=5) == pytest.approx(expected, rel=1e-12)
+    assert k_variance(points, k=k, seed=5).value == pytest.approx(expected, rel=1e-12)
     # The points are far from the origin.
-    assert k_variance(points + 2.0**20, k=k, seed=5) == pytest.approx(expected, rel=1e-8)
+    assert k_variance(points + 2.0**20, k=k, seed=5).value == pytest.approx(expected, rel=1e-8)
     assert k_variance(points) == k_variance(points, k=6, seed=0)
     many = np.random.default_rng(1).normal(size=(204, 2))
-    assert (k_variance(many), k_variance([[0, 0], [3, 4]])) == (
-        k_variance(many, k=len(many) // 2),
-        5,
-    )
+    assert k_variance(many) == k_variance(many, k=len(many) // 2)
+    assert k_variance([[0, 0], [3, 4]]) == (5, 1, 1)
+
+
+def test_k_variance_of_many_rows_samples_subsets_and_returns_their_size_and_number() -> None:
+    points = np.random.default_rng(1).normal(size=(20_001, 1))
+    value, k, pairs = k_variance(points)
+    assert (k, pairs) == (1_000, 10)
+    assert k_variance(points, k=1_000) == (value, k, pairs)
+    # In one dimension, the cheapest matching is between sorted rows.
+    order = np.random.default_rng(0).permutation(len(points))[:20_000].reshape(10, 2, 1_000)
+    first, second = np.moveaxis(np.sort(points[order, 0], axis=-1), 1, 0)
+    assert value == pytest.approx(np.abs(first - second).mean())
+    assert k_variance(points, k=2).pairs == 5_000
 
 
 alpha_of = partial(krippendorff.alpha, level_of_measurement="nominal")

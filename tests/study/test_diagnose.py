@@ -143,7 +143,7 @@ class TestMargins:
         np.testing.assert_allclose(
             values["gn_margin"], margin.detach() / (slope.norm(dim=1) + 1e-6), atol=1e-9
         )
-        spreads = np.array([k_variance(rows[codes == code].float()) for code in range(3)])
+        spreads = np.array([k_variance(rows[codes == code].float()).value for code in range(3)])
         steepest = [float(slope.norm(dim=1)[codes == code].max()) for code in range(3)]
         np.testing.assert_allclose(variance, spreads)
         # Each class has 20 rows.

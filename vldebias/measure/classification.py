@@ -33,6 +33,8 @@ Statistic = Callable[[Counts, Counts], Floats]  # A function of hits and sizes (
 # What a statistic of the groups computes, which determines its interval. "" for other statistics.
 IntervalRule = Literal["", "bootstrap", "mean", "weighted mean", "lowest", "gap"]
 ROUNDING = 1e-6
+LARGEST_SUBSET = 1000  # default maximum of k in `k_variance`
+MOST_ROWS = 20_000  # maximum number of rows that `k_variance` samples, unless k needs more
 
 
 def lowest_accuracy(hits: Counts, size: Counts) -> Floats:
@@ -428,21 +430,39 @@ def auroc(scores: Values, wrong: Values, *, resamples: int = 2000) -> Interval:
     return Interval(areas[""], *percentile_interval(draws[""].clip(0, 1)))
 
 
-def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> float:
-    """Return the mean Wasserstein-1 distance between disjoint random k-row subsets of `features`.
+class KVariance(NamedTuple):
+    """Store a k-variance. Only compare values with the same k.
+
+    Attributes:
+        value: mean Wasserstein-1 distance between two subsets.
+        k: size of each subset.
+        pairs: number of pairs of subsets, which use 2 * k * pairs rows.
+    """
+
+    value: float
+    k: int
+    pairs: int
+
+
+def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> KVariance:
+    """Compute the mean Wasserstein-1 distance between disjoint random k-row subsets of `features`.
 
     It is small if a class's features are concentrated. The distance between two subsets is the
     cost of the cheapest one-to-one matching by Euclidean distance, divided by k. As many disjoint
-    pairs of subsets as possible are sampled (Lemma 8.5).
+    pairs of subsets as possible are sampled (Lemma 8.5), from at most 20,000 rows.
 
     Source: Solomon et al., "k-variance: a clustered notion of variance" (2022), unnormalised as in
     definition 8.1 in Chuang's thesis.
 
     Args:
         features: features (n, d) with n >= 2.
-        k: size of each subset, at most n // 2. Default: n // 2, as in the thesis. Memory grows with
-            k^2 and time with k^3. k = 5,000 takes about 10 s and 200 MB.
+        k: size of each subset, at most n // 2. Default: n // 2, as in the thesis, but at most
+            1,000, because memory grows with k^2 and time with k^3. k = 5,000 takes about 10 s and
+            200 MB.
         seed: random seed.
+
+    Returns:
+        The value, with the size and the number of the sampled subsets.
 
     Raises:
         InvalidInputError: If features are not (n, d) with finite values and n >= 2, or k is outside
@@ -450,12 +470,12 @@ def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> floa
 
     >>> import numpy as np
     >>> features = np.random.default_rng(0).normal(size=(100, 8))
-    >>> round(k_variance(features), 3), round(k_variance(0.1 * features), 3)
+    >>> round(k_variance(features).value, 3), round(k_variance(0.1 * features).value, 3)
     (2.38, 0.238)
     """
     (points,) = vectors(2, features=features)
     half = len(points) // 2
-    size = half if k is None else k
+    size = min(half, LARGEST_SUBSET) if k is None else k
     if half < 1 or not np.isfinite(points).all():
         raise InvalidInputError(
             f"features: expected finite (n, d) with n >= 2, got shape {points.shape}"
@@ -466,14 +486,15 @@ def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> floa
         )
     spatial = need("scipy.spatial")
     match = need("scipy.optimize").linear_sum_assignment
-    pairs = len(points) // (2 * size)
+    rows = min(len(points), max(MOST_ROWS, 2 * size))
+    pairs = rows // (2 * size)
     lengths = []
     # Take disjoint subsets from one permutation, because pairs that share rows are dependent.
     order = np.random.default_rng(seed).permutation(len(points))[: 2 * size * pairs]
     for subsets in order.reshape(pairs, 2, size):
         costs = spatial.distance.cdist(*points[subsets].astype(np.float64))
         lengths.append(costs[match(costs)].mean())
-    return float(np.mean(lengths))
+    return KVariance(float(np.mean(lengths)), int(size), pairs)
 
 
 class Agreement(NamedTuple):

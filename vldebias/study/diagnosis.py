@@ -52,7 +52,6 @@ FOLDS = 5
 PERMUTATIONS = 100  # number of label permutations for the chance limit
 SEARCHED = 20_000  # maximum number of rows for the nearest-neighbour search
 FEW = 30  # minimum size of a group that advice is based on
-LARGEST_SUBSET = 1000  # maximum k-variance subset size; comparing two takes a second
 # Metric -> the role of the column that is predicted, and the kind of probe.
 PROBES = {"linear_probe": ("groups", "linear"), "neighbour_probe": ("groups", "neighbour")}
 PROBES["class_probe"] = "labels", "linear"
@@ -273,10 +272,7 @@ def margins(
     steepest = np.zeros(len(sizes))
     for code in np.flatnonzero(sizes):
         members = rows[torch.from_numpy(codes == code)].float()
-        # The thesis sets k to half the number of rows. Here, k is capped, because the cost of
-        # comparing two subsets is cubic in k.
-        subset_size = min(len(members) // 2, LARGEST_SUBSET)
-        variance[code] = k_variance(members, k=subset_size, seed=seed)
+        variance[code] = k_variance(members, seed=seed).value
         steepest[code] = slope[codes == code].max()
 
     margin_of_metric = {"margin": margin, "gn_margin": margin / (slope + 1e-6)}

@@ -139,7 +139,10 @@ def metrics() -> Iterator[tuple[str, Any]]:
         np.asarray(float(every.worst_group_accuracy(predictions, labels, groups))),
     )
     yield "discrepancy", np.asarray(float(every.discrepancy([0, 0, 0, 1, 2], 3)))
-    yield "k_variance", np.asarray(float(every.k_variance(noise.standard_normal((80, 8)), seed=0)))
+    yield (
+        "k_variance",
+        np.asarray(float(every.k_variance(noise.standard_normal((80, 8)), seed=0).value)),
+    )
 
 
 def evaluations() -> Iterator[tuple[str, Any]]:

@@ -180,7 +180,7 @@ def of_groups(rng: np.random.Generator, n: int, cells: np.ndarray) -> Found:
     drawn = np.concatenate([*resampled_counts(counts, 3 * RESAMPLES, seed_of(rng))])
     intervals = {}
     for metric, statistic in computed("groups"):
-        value, ends, change = interval_of(statistic, counts, drawn)
+        value, ends, change = interval_of(statistic, metric.interval, counts, drawn)
         intervals[metric.name] = (value, *ends)
         intervals[f"change of {metric.name}"] = change
     return intervals
@@ -783,7 +783,7 @@ def birds(
     units = {"images": 4 * n, "smallest group": n}
     for metric, statistic in computed("groups"):
         for method, both in sides.items():
-            value, interval, change = interval_of(statistic, *both)
+            value, interval, change = interval_of(statistic, metric.interval, *both)
             result.add(metric.name, method, value, interval, n=units, change=change)
     return result
 

@@ -470,7 +470,7 @@ def test_theorems_8_2_and_8_4_bound_the_risk_on_new_draws(
     bounds = []
     for _ in range(200):
         rows = np.concatenate([rng.choice(np.flatnonzero(codes == c), 200) for c in range(3)])
-        variance = np.mean([k_variance(part, k=100) for part in features[rows].split(200)])
+        variance = np.mean([k_variance(part, k=100).value for part in features[rows].split(200)])
         bound = (margin[rows] <= gamma).mean() + slope / gamma * variance
         bounds.append(bound + math.sqrt(math.log(1 / delta) / (2 * len(rows))))
         broken.append(risk > bounds[-1])
@@ -499,7 +499,7 @@ def test_theorem_8_7_the_k_variance_of_samples_varies_less_with_larger_k() -> No
     rng = np.random.default_rng(0)
     spreads = []
     for k in (1, 4, 16):
-        drawn = [k_variance(points[rng.integers(0, 8, 2 * k)], k=k) for _ in range(300)]
+        drawn = [k_variance(points[rng.integers(0, 8, 2 * k)], k=k).value for _ in range(300)]
         assert np.var(drawn) <= 4 * spread_out / k
         spreads.append(np.var(drawn))
     assert spreads[0] > spreads[1] > spreads[2]
@@ -512,8 +512,8 @@ def test_theorem_8_7_the_k_variance_of_more_pairs_varies_less(pairs: int) -> Non
     spread_out = float((points - points.mean(0)).square().sum(1).mean())
     rng = np.random.default_rng(0)
     k = 2
-    one = [k_variance(points[rng.integers(0, 8, 2 * k)], k=k) for _ in range(300)]
-    many = [k_variance(points[rng.integers(0, 8, 2 * k * pairs)], k=k) for _ in range(300)]
+    one = [k_variance(points[rng.integers(0, 8, 2 * k)], k=k).value for _ in range(300)]
+    many = [k_variance(points[rng.integers(0, 8, 2 * k * pairs)], k=k).value for _ in range(300)]
     assert np.var(many) <= 4 * spread_out / (pairs * k)
     # The pairs are disjoint and therefore independent, so the variance of their mean is that of a
     # single pair divided by the number of pairs.
@@ -540,5 +540,5 @@ def test_lemma_8_5_the_k_variance_of_a_sample_is_rarely_far_below_the_truth() ->
     slack = math.sqrt(2 * float(distances.max()) ** 2 * math.log(1 / 0.1) / pairs)
     assert slack < truth / 2  # otherwise the bound would hold for any values
     rng = np.random.default_rng(0)
-    estimates = [k_variance(points[rng.integers(0, 8, 2 * pairs)], k=1) for _ in range(60)]
+    estimates = [k_variance(points[rng.integers(0, 8, 2 * pairs)], k=1).value for _ in range(60)]
     assert np.mean(np.array(estimates) + slack < truth) <= 0.1

@@ -2,8 +2,10 @@
 their definitions."""
 
 import math
+from dataclasses import replace
 from functools import partial
 from itertools import chain, permutations
+from typing import Any
 
 import krippendorff
 import numpy as np
@@ -17,7 +19,7 @@ from scipy.stats import ks_2samp
 from sklearn.metrics import accuracy_score, roc_auc_score
 
 from tests.refusals import refused
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.measure.classification import (
     Reweighted,
     ReweightedGap,
@@ -26,19 +28,21 @@ from vldebias.measure.classification import (
     lowest_accuracy,
     mean_accuracy,
 )
-from vldebias.measure.metric import get_metric, register_metric
+from vldebias.measure.metric import computed, get_metric, register_metric
 from vldebias.measure.resampling import resampled_counts, wilson_interval
 from vldebias.metrics import (
     METRICS,
     Metric,
     agreement,
     auroc,
+    bootstrap_interval,
     group_accuracy,
     k_variance,
     worst_group_accuracy,
 )
 
 NAN = float("nan")
+UNEVEN = np.array([[[6, 0], [0, 24]], [[10, 0], [0, 2]]]), np.array([[[[6, 0], [0, 24]]] * 2] * 2)
 
 
 def test_group_accuracy_matches_fairlearn_for_any_array() -> None:
@@ -46,12 +50,14 @@ def test_group_accuracy_matches_fairlearn_for_any_array() -> None:
     predictions = rng.integers(0, 2, 500)
     labels = rng.integers(0, 2, 500)
     groups = rng.choice(["a", "b", "c"], 500)
+    # Combine the group with the class, so that no class within a group is hidden.
+    groups = np.char.add(groups, labels.astype(str))
     frame = MetricFrame(
         metrics=accuracy_score, y_true=labels, y_pred=predictions, sensitive_features=groups
     )
     by_group = group_accuracy(predictions, labels, groups)
     assert by_group.accuracy == pytest.approx(frame.by_group.to_dict())
-    assert by_group.n == {name: (groups == name).sum() for name in "abc"}
+    assert by_group.n == {name: (groups == name).sum() for name in np.unique(groups)}
     assert (
         worst_group_accuracy(predictions, labels, groups)
         == by_group.worst
@@ -70,18 +76,34 @@ def test_constant_groups_have_wilson_intervals() -> None:
     least, greatest = wilson_interval(60, 100)
     below = math.hypot(0.25 * (1 - low), 0.75 * (0.6 - least))
     above = 0.75 * (greatest - 0.6)
-    for metric, cells, value, before, ends in (
-        (lowest_accuracy, [[[0, 0], [9, 0]], [[0, 40], [0, 60]]], 0, 0.6, wilson_interval(0, 9)),
+    for metric, rule, cells, value, before, ends in (
         (
             lowest_accuracy,
+            "lowest",
+            [[[0, 0], [9, 0]], [[0, 40], [0, 60]]],
+            0,
+            0.6,
+            wilson_interval(0, 9),
+        ),
+        (
+            lowest_accuracy,
+            "lowest",
             [[[0, 0], [0, 0]], [[0, 40], [0, 60]]],
             1,
             0.6,
             wilson_interval(100, 100),
         ),
-        (mean_accuracy, [[[0, 10], [0, 10]], [[0, 0], [0, 20]]], 1, 0.75, wilson_interval(40, 40)),
+        (
+            mean_accuracy,
+            "mean",
+            [[[0, 10], [0, 10]], [[0, 0], [0, 20]]],
+            1,
+            0.75,
+            wilson_interval(40, 40),
+        ),
         (
             Reweighted(np.array([0.2, 0.0])),
+            "weighted mean",
             [[[0, 0], [0, 9]], [[3, 0], [0, 6]]],
             1,
             1,
@@ -89,15 +111,17 @@ def test_constant_groups_have_wilson_intervals() -> None:
         ),
         (
             Reweighted(np.array([1, 3])),
+            "weighted mean",
             [[[0, 1], [0, 0]], [[40, 0], [0, 60]]],
             0.7,
             0.45,
             (0.7 - below, 0.7 + above),
         ),
-        (accuracy_gap, apart, 98 / 120 - 0.4, 90 / 120 - 0.5, None),
+        (accuracy_gap, "gap", apart, 98 / 120 - 0.4, 90 / 120 - 0.5, None),
         # A group is missing from some resamples.
         (
             Reweighted(np.array([1, 0])),
+            "weighted mean",
             [[[0, 1], [1, 0]], [[90, 0], [0, 210]]],
             0.5,
             0.5,
@@ -105,7 +129,7 @@ def test_constant_groups_have_wilson_intervals() -> None:
         ),
     ):
         (drawn,) = resampled_counts(np.array(cells), 2000, 0)
-        figure, interval, change = interval_of(metric, np.array(cells), drawn)
+        figure, interval, change = interval_of(metric, rule, np.array(cells), drawn)
         with np.errstate(invalid="ignore"):
             after, unmitigated = (
                 metric(hits, drawn.sum((-1, -2)))
@@ -118,6 +142,83 @@ def test_constant_groups_have_wilson_intervals() -> None:
     sizes = np.array([[2, 0], [2, 1], [1, 0]])
     assert lowest_accuracy(hits, sizes).tolist() == [0.5, 0, 1]
     assert Reweighted(np.array([1.0, 3.0]))(hits, sizes).tolist() == [0.5, 0.125, 1]
+
+
+def test_the_worst_group_warns_if_a_class_within_a_group_is_worse() -> None:
+    """A classifier that reads the background is right on each background but for one class."""
+    labels = np.repeat(["land", "water"], 100)
+    places = np.repeat(["forest", "lake", "forest"], [95, 95, 10])
+    predictions = np.where(places == "forest", "land", "water")
+    with pytest.warns(
+        SuspectInputWarning, match=r"is 0.905, .* class water within group forest is 0 \(10 rows\)"
+    ) as caught:
+        assert worst_group_accuracy(predictions, labels, places) == 95 / 105
+    assert "pass groups=[f'{label} {group}' for label, group in zip(labels, groups)]" in str(
+        caught[0].message
+    )
+    groups = [f"{label} {group}" for label, group in zip(labels, places, strict=True)]
+    assert worst_group_accuracy(predictions, labels, groups) == 0
+    # No warning if every class is as good as its group, and only one for all resamples.
+    assert worst_group_accuracy(labels, labels, places) == 1
+    with pytest.warns(SuspectInputWarning) as caught:
+        bootstrap_interval(
+            predictions, labels, places, statistic=worst_group_accuracy, resamples=20
+        )
+    assert len(caught) == 1
+
+
+def test_a_metric_has_the_interval_that_it_declares_however_its_function_is_wrapped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(METRICS, "data", {**METRICS})
+    again = {
+        "worst_group": lambda hits, size: (hits / size).min(-1),
+        "average": lambda hits, size: hits.sum(-1) / size.sum(-1),
+        "gap": lambda hits, size: hits.sum(-1) / size.sum(-1) - (hits / size).min(-1),
+    }
+    for name, function in again.items():
+        register_metric(replace(METRICS[name], name=f"my_{name}", compute=function))
+    four_alike = np.array([[[6, 0], [0, 24]]] * 4)
+    all_right = np.array([[[0, 0], [0, 24]]] * 4)
+    for cells in (four_alike, all_right):
+        (drawn,) = resampled_counts(cells, 2000, 0)
+        found = {
+            metric.name: interval_of(compute, metric.interval, cells, drawn)
+            for metric, compute in computed("groups")
+        }
+        for name in again:
+            assert found[f"my_{name}"] == found[name]
+
+
+def test_the_lowest_of_similar_groups_has_a_corrected_upper_limit() -> None:
+    # Each of the four groups may be the worst, so the limits share an error rate of 5%.
+    cells = np.array([[[6, 0], [0, 24]]] * 4)
+    (drawn,) = resampled_counts(cells, 2000, 0)
+    value, (low, high), _ = interval_of(lowest_accuracy, "lowest", cells, drawn)
+    assert (value, high) == (0.8, wilson_interval(24, 30, 1 - 0.05 / 4)[1])
+    assert high > wilson_interval(24, 30)[1]
+    assert low == interval_of(lowest_accuracy, "bootstrap", cells, drawn)[1][0]
+    # If only one group may be the worst, nothing is corrected.
+    cells[0] = [[29, 0], [0, 1]]
+    (drawn,) = resampled_counts(cells, 2000, 0)
+    _, alone, _ = interval_of(lowest_accuracy, "lowest", cells, drawn)
+    assert alone == interval_of(lowest_accuracy, "bootstrap", cells, drawn)[1]
+
+
+@refused(
+    *(
+        (
+            lambda rule=rule: interval_of(lowest_accuracy, rule, *UNEVEN),
+            f"the {rule} of the groups'",
+        )
+        for rule in ("mean", "weighted mean")
+    ),
+    (lambda: interval_of(mean_accuracy, "lowest", *UNEVEN), "declare interval='bootstrap'"),
+    (lambda: replace(METRICS["gap"], interval=""), "interval: reads='groups' expects one of"),
+    (lambda: replace(METRICS["ndkl"], interval="lowest"), r"reads='rankings' expects one of \(''"),
+)
+def test_an_interval_that_does_not_fit_its_metric_is_refused(mistake: Any) -> None:
+    mistake()
 
 
 def test_resampling_cells_equals_resampling_images() -> None:
@@ -207,15 +308,25 @@ def test_k_variance_is_the_cost_of_the_optimal_matching(k: int) -> None:
     expected = np.mean(
         [min(np.linalg.norm(a - b[order], axis=1).mean() for order in orders) for a, b in pairs]
     )
-    assert k_variance(points, k=k, seed=5) == pytest.approx(expected, rel=1e-12)
+    assert k_variance(points, k=k, seed=5).value == pytest.approx(expected, rel=1e-12)
     # The points are far from the origin.
-    assert k_variance(points + 2.0**20, k=k, seed=5) == pytest.approx(expected, rel=1e-8)
+    assert k_variance(points + 2.0**20, k=k, seed=5).value == pytest.approx(expected, rel=1e-8)
     assert k_variance(points) == k_variance(points, k=6, seed=0)
     many = np.random.default_rng(1).normal(size=(204, 2))
-    assert (k_variance(many), k_variance([[0, 0], [3, 4]])) == (
-        k_variance(many, k=len(many) // 2),
-        5,
-    )
+    assert k_variance(many) == k_variance(many, k=len(many) // 2)
+    assert k_variance([[0, 0], [3, 4]]) == (5, 1, 1)
+
+
+def test_k_variance_of_many_rows_samples_subsets_and_returns_their_size_and_number() -> None:
+    points = np.random.default_rng(1).normal(size=(20_001, 1))
+    value, k, pairs = k_variance(points)
+    assert (k, pairs) == (1_000, 10)
+    assert k_variance(points, k=1_000) == (value, k, pairs)
+    # In one dimension, the cheapest matching is between sorted rows.
+    order = np.random.default_rng(0).permutation(len(points))[:20_000].reshape(10, 2, 1_000)
+    first, second = np.moveaxis(np.sort(points[order, 0], axis=-1), 1, 0)
+    assert value == pytest.approx(np.abs(first - second).mean())
+    assert k_variance(points, k=2).pairs == 5_000
 
 
 alpha_of = partial(krippendorff.alpha, level_of_measurement="nominal")

@@ -272,6 +272,8 @@ def test_the_squared_discrepancy_is_unbiased() -> None:
         drawn = squared_discrepancies(rng.multinomial(n, p, size=200_000))
         assert drawn.mean() == pytest.approx(((p - 1 / 3) ** 2).sum(), abs=4e-3)
     assert squared_discrepancies(np.array([[1, 0, 0], [0, 0, 0]])) == pytest.approx(2 / 3)
+    # One image of uncertain value has no spread either.
+    assert squared_discrepancies(np.array([[0.5, 0.5], [0.2, 0.2]])) == pytest.approx(0.5)
 
 
 def test_the_radius_has_its_nominal_coverage() -> None:
@@ -284,6 +286,10 @@ def test_the_radius_has_its_nominal_coverage() -> None:
     assert 0 < shares_radius(np.array([[25, 0]]))[0] < 0.2
     assert np.array_equal(shares_radius(counts), shares_radius(counts, resamples=2000, seed=0))
     assert shares_radius(np.array([[0, 0]]))[0] == pytest.approx(math.sqrt(0.5))
+    # Effective counts are rounded down, because more images would make the radius too small.
+    effective, fewer, more = (shares_radius(np.array([[n, n]]))[0] for n in (12.3, 12, 12.5))
+    assert effective == pytest.approx(fewer)
+    assert effective > more
 
 
 @refused(

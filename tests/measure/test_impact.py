@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.refusals import refused
 from vldebias.measure.impact import impact_ratios, ratio_interval
+from vldebias.measure.resampling import wilson_interval
 
 counts = st.lists(
     st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))),
@@ -75,6 +76,24 @@ def test_the_interval_of_the_inverse_ratio_is_the_inverse_interval() -> None:
     assert (1 / inverse_high, 1 / inverse_low) == pytest.approx((low, high))
     assert ratio_interval((0, 10), (5, 10))[0] == 0
     assert ratio_interval((5, 10), (0, 10))[1] == math.inf
+
+
+def test_the_lower_end_stays_positive_if_the_rate_of_the_reference_is_uncertain() -> None:
+    low, _ = wilson_interval(5, 10)
+    _, reference_high = wilson_interval(1, 10)
+    assert reference_high > 2 * 1 / 10
+    assert ratio_interval((5, 10), (1, 10))[0] == low / reference_high > 0
+    assert ratio_interval((0, 10), (1, 10))[0] == 0
+
+
+def test_a_category_of_exactly_two_percent_is_included() -> None:
+    small, large = impact_ratios(["small", "large"], [2, 98], [1, 98])
+    assert (small.is_small, large.is_small) == (False, False)
+    assert small.ratio is not None
+    assert small.ratio.value == 0.5
+    below, _ = impact_ratios(["small", "large"], [2, 99], [1, 99])
+    assert below.is_small
+    assert below.ratio is None
 
 
 @refused(

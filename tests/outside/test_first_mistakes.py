@@ -173,7 +173,10 @@ def test_a_mistake_in_a_data_set_is_explained(mistake: Any) -> None:
 
 # ---- metrics
 def metric(compute: Any, reads: Any = "groups") -> Metric:
-    return Metric("mine", "mine", "bias", "lower", (0, 1), reads=reads, compute=compute)
+    interval = "bootstrap" if reads == "groups" else ""
+    return Metric(
+        "mine", "mine", "bias", "lower", (0, 1), reads=reads, compute=compute, interval=interval
+    )
 
 
 def measured(compute: Any) -> Any:

@@ -143,7 +143,7 @@ class TestMargins:
         np.testing.assert_allclose(
             values["gn_margin"], margin.detach() / (slope.norm(dim=1) + 1e-6), atol=1e-9
         )
-        spreads = np.array([k_variance(rows[codes == code].float()) for code in range(3)])
+        spreads = np.array([k_variance(rows[codes == code].float()).value for code in range(3)])
         steepest = [float(slope.norm(dim=1)[codes == code].max()) for code in range(3)]
         np.testing.assert_allclose(variance, spreads)
         # Each class has 20 rows.
@@ -320,10 +320,13 @@ class TestDiagnose:
         suspect = result.row("diagnose", "suspect_labels", "none").value
         assert suspect == pytest.approx((listed.confidence < 0).mean())
         worst = min(rows.values(), key=lambda row: row.value)
+        right = (listed.given == listed.proposed).groupby(gender.codes[listed.index])
+        alone = int(right.mean().idxmin())
         answer, gender_of_worst = worst.subset.split("/")
         shown = (
             f"Worst group by gender: {gender_of_worst} with smile {answer},"
-            f" {worst.value:.0%} of {worst.n['images']} images classified correctly (all: "
+            f" {worst.value:.0%} of {worst.n['images']} images correct (by gender alone:"
+            f" {gender.names[alone]}, {right.mean()[alone]:.0%}; all: "
         )
         for sentence in (
             "on held-out images, a linear probe has a balanced accuracy of",
@@ -347,7 +350,7 @@ class TestDiagnose:
         features = np.random.default_rng(0).normal(size=(len(classes), 8))
         features[:, 0] += 4 * (classes * (1 - groups))  # ones in the second group look like zeros
         description = vldebias.diagnose(features, classes, groups=groups).provenance[0].description
-        assert (f"of {rows} images classified correctly" in description) == named
+        assert (f"of {rows} images correct" in description) == named
 
     def test_print_shows_every_answer_with_the_worst_group_before_others(
         self, result: Result

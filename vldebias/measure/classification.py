@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vldebias.errors import InvalidInputError, need
+from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
 from vldebias.measure.resampling import (
     Interval,
     Values,
@@ -30,6 +30,11 @@ Counts = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Bounds = tuple[float, float]
 Statistic = Callable[[Counts, Counts], Floats]  # A function of hits and sizes (..., g).
+# What a statistic of the groups computes, which determines its interval. "" for other statistics.
+IntervalRule = Literal["", "bootstrap", "mean", "weighted mean", "lowest", "gap"]
+ROUNDING = 1e-6
+LARGEST_SUBSET = 1000  # default maximum of k in `k_variance`
+MOST_ROWS = 20_000  # maximum number of rows that `k_variance` samples, unless k needs more
 
 
 def lowest_accuracy(hits: Counts, size: Counts) -> Floats:
@@ -86,22 +91,33 @@ class ReweightedGap:
 
 
 def interval_of(
-    statistic: Statistic, cells: Counts, resampled: Counts
+    statistic: Statistic, rule: IntervalRule, cells: Counts, resampled: Counts
 ) -> tuple[float, Bounds, tuple[float, float, float]]:
     """Return a method's value of a statistic, its interval, and the paired change.
 
-    If all relevant images are right, or all are wrong, resamples do not vary, so Wilson's interval
-    is used. If several groups may be the worst, the observed minimum is biased downwards, and the
-    minimum of a resample even more, so the interval is extended up to `_most_of_worst`.
+    Every rule starts from the percentiles of the resamples and corrects what they miss:
+
+    - "bootstrap": nothing;
+    - "mean": resamples do not vary if all images are right, or all are wrong, so Wilson's interval
+      is used;
+    - "weighted mean": the same if this holds for one of the groups that have a weight;
+    - "lowest": the same for the lowest group. If several groups may be the worst, the observed
+      minimum is biased downwards, and the minimum of a resample even more, so the interval is
+      extended up to `_most_of_worst`;
+    - "gap": the lower end is reduced by the same extension.
 
     Args:
         statistic: function of hits and sizes (..., g).
+        rule: what the statistic computes, which determines its interval.
         cells: counts (g, 2, 2), indexed by the group, whether the image was right without the
             method, and whether it was right with the method.
         resampled: resampled cells (b, g, 2, 2).
 
     Returns:
         The value, its interval, and the change with its interval.
+
+    Raises:
+        InvalidInputError: If the statistic does not compute what the rule says.
     """
     # cells[g, 1, :] counts the images that were right without the method, and cells[g, :, 1] those
     # that were right with it.
@@ -117,29 +133,42 @@ def interval_of(
     known = np.isfinite(draws_after)
     low, high = percentile_interval((draws_after - draws_before)[known])
     change = (value - float(statistic(before, size)), low, high)
-    if value in (0.0, 1.0) and statistic is mean_accuracy:
-        n = int(size.sum())
-        return value, wilson_interval(int(value * n), n), change
-    if value in (0.0, 1.0) and statistic is lowest_accuracy:
-        is_lowest = (size > 0) & (hits == value * size)
-        # If several groups have an accuracy of 0 or 1, the smallest group is the least certain.
-        n = int(size[is_lowest].min())
-        low, high = wilson_interval(int(value * n), n)
-        return value, (low, max(high, _most_of_worst(hits, size))), change
-    # The bootstrap has no variance for groups that are all right or all wrong.
-    if isinstance(statistic, Reweighted):
-        is_constant = (size > 0) & ((hits == 0) | (hits == size))
-        if is_constant[statistic.weights > 0].any():
-            return value, _wilson_of_mean(statistic.weights, hits, size), change
     low, high = percentile_interval(draws_after[known])
-    if statistic is lowest_accuracy:
-        return value, (low, max(high, _most_of_worst(hits, size))), change
-    if statistic is accuracy_gap or isinstance(statistic, ReweightedGap):
+    if rule == "mean":
+        _check_rule(rule, value, float(mean_accuracy(hits, size)))
+        if value in (0.0, 1.0):
+            low, high = wilson_interval(int(hits.sum()), int(size.sum()))
+    elif rule == "weighted mean":
+        # A weighted mean gives a group's weight if only this group's images are right.
+        weights = statistic(np.diag(size), np.broadcast_to(size, (len(size), len(size))))
+        _check_rule(rule, value, float(weights @ (hits / np.maximum(size, 1))))
+        # The bootstrap has no variance for groups that are all right or all wrong.
+        is_constant = (size > 0) & ((hits == 0) | (hits == size))
+        if is_constant[weights > 0].any():
+            low, high = _wilson_of_mean(weights, hits, size)
+    elif rule == "lowest":
+        _check_rule(rule, value, float(lowest_accuracy(hits, size)))
+        if value in (0.0, 1.0):
+            is_lowest = (size > 0) & (hits == value * size)
+            # If several groups have an accuracy of 0 or 1, the smallest one is the least certain.
+            n = int(size[is_lowest].min())
+            low, high = wilson_interval(int(value * n), n)
+        high = max(high, _most_of_worst(hits, size))
+    elif rule == "gap":
         # If the worst group's true accuracy may be higher, the gap may be smaller. The average
         # changes less.
         rise = _most_of_worst(hits, size) - float(lowest_accuracy(hits, size))
-        return value, (max(0.0, min(low, value - rise)), high), change
+        low = max(0.0, min(low, value - rise))
     return value, (low, high), change
+
+
+def _check_rule(rule: IntervalRule, value: float, expected: float) -> None:
+    """Raise an error if a statistic's value differs from what its interval's rule implies."""
+    if not abs(value - expected) <= ROUNDING:
+        raise InvalidInputError(
+            f"interval: a metric of the groups with interval={rule!r} returned {value:.4g}, but the"
+            f" {rule} of the groups' accuracies is {expected:.4g}; declare interval='bootstrap'"
+        )
 
 
 def _most_of_worst(hits: Counts, size: Counts) -> float:
@@ -190,7 +219,11 @@ class GroupAccuracy(NamedTuple):
 
 
 def group_accuracy(predictions: Values, labels: Values, groups: Values) -> GroupAccuracy:
-    """Compute the accuracy of each group.
+    """Compute the accuracy of each group, over all its classes together.
+
+    A group may be a demographic group, or one class within it. If a model relies on a spurious
+    attribute, such as the background of birds, it fails for one class on each background, which
+    only shows if the class is part of the group: `[f"{y} on {a}" for y, a in zip(labels, places)]`.
 
     Args:
         predictions: predicted classes (n,), strings or numbers.
@@ -234,20 +267,44 @@ def group_accuracy(predictions: Values, labels: Values, groups: Values) -> Group
 
 
 def worst_group_accuracy(predictions: Values, labels: Values, groups: Values) -> float:
-    """Return the lowest accuracy over groups.
+    """Return the lowest accuracy over groups, and warn if a class within a group is worse.
+
+    Pass the class as part of the group to find the worst class within a group, as on Waterbirds.
+    Pass the attribute alone to compare demographic groups as a whole.
 
     Args:
-        predictions: see `group_accuracy`.
-        labels: see `group_accuracy`.
-        groups: see `group_accuracy`.
+        predictions: predicted classes (n,), strings or numbers.
+        labels: true classes (n,), of the same type.
+        groups: group labels (n,).
 
     Raises:
         InvalidInputError: If `group_accuracy` rejects an argument.
 
-    >>> worst_group_accuracy([0, 0, 1, 1], [0, 1, 1, 1], groups=[0, 0, 1, 1])
-    0.5
+    >>> labels = ["land", "land", "land", "water"]
+    >>> places = ["forest", "forest", "lake", "lake"]
+    >>> groups = [f"{label} on {place}" for label, place in zip(labels, places)]
+    >>> worst_group_accuracy(["land", "land", "water", "water"], labels, groups)
+    0.0
     """
-    return group_accuracy(predictions, labels, groups).worst
+    worst = group_accuracy(predictions, labels, groups).worst
+    predicted, true, group = vectors(predictions=predictions, labels=labels, groups=groups)
+    names, group_codes = np.unique(group, return_inverse=True)
+    classes, class_codes = np.unique(true, return_inverse=True)
+    cells, index = np.unique(group_codes * len(classes) + class_codes, return_inverse=True)
+    size = np.bincount(index)
+    accuracy = np.bincount(index, weights=predicted == true) / size
+    lowest = int(accuracy.argmin())
+    if accuracy[lowest] < worst:
+        group_code, class_code = divmod(int(cells[lowest]), len(classes))
+        warn(
+            f"groups: the lowest accuracy of a group is {worst:.3g}, but groups hold several"
+            f" classes, and the accuracy of class {classes[class_code]} within group"
+            f" {names[group_code]} is {accuracy[lowest]:.3g} ({size[lowest]:,} rows). To include"
+            " the class in the group, pass groups=[f'{label} {group}' for label, group in"
+            " zip(labels, groups)]",
+            SuspectInputWarning,
+        )
+    return worst
 
 
 def share_below(scores: np.ndarray, compared: np.ndarray) -> Floats:
@@ -373,21 +430,39 @@ def auroc(scores: Values, wrong: Values, *, resamples: int = 2000) -> Interval:
     return Interval(areas[""], *percentile_interval(draws[""].clip(0, 1)))
 
 
-def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> float:
-    """Return the mean Wasserstein-1 distance between disjoint random k-row subsets of `features`.
+class KVariance(NamedTuple):
+    """Store a k-variance. Only compare values with the same k.
+
+    Attributes:
+        value: mean Wasserstein-1 distance between two subsets.
+        k: size of each subset.
+        pairs: number of pairs of subsets, which use 2 * k * pairs rows.
+    """
+
+    value: float
+    k: int
+    pairs: int
+
+
+def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> KVariance:
+    """Compute the mean Wasserstein-1 distance between disjoint random k-row subsets of `features`.
 
     It is small if a class's features are concentrated. The distance between two subsets is the
     cost of the cheapest one-to-one matching by Euclidean distance, divided by k. As many disjoint
-    pairs of subsets as possible are sampled (Lemma 8.5).
+    pairs of subsets as possible are sampled (Lemma 8.5), from at most 20,000 rows.
 
     Source: Solomon et al., "k-variance: a clustered notion of variance" (2022), unnormalised as in
     definition 8.1 in Chuang's thesis.
 
     Args:
         features: features (n, d) with n >= 2.
-        k: size of each subset, at most n // 2. Default: n // 2, as in the thesis. Memory grows with
-            k^2 and time with k^3. k = 5,000 takes about 10 s and 200 MB.
+        k: size of each subset, at most n // 2. Default: n // 2, as in the thesis, but at most
+            1,000, because memory grows with k^2 and time with k^3. k = 5,000 takes about 10 s and
+            200 MB.
         seed: random seed.
+
+    Returns:
+        The value, with the size and the number of the sampled subsets.
 
     Raises:
         InvalidInputError: If features are not (n, d) with finite values and n >= 2, or k is outside
@@ -395,12 +470,12 @@ def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> floa
 
     >>> import numpy as np
     >>> features = np.random.default_rng(0).normal(size=(100, 8))
-    >>> round(k_variance(features), 3), round(k_variance(0.1 * features), 3)
+    >>> round(k_variance(features).value, 3), round(k_variance(0.1 * features).value, 3)
     (2.38, 0.238)
     """
     (points,) = vectors(2, features=features)
     half = len(points) // 2
-    size = half if k is None else k
+    size = min(half, LARGEST_SUBSET) if k is None else k
     if half < 1 or not np.isfinite(points).all():
         raise InvalidInputError(
             f"features: expected finite (n, d) with n >= 2, got shape {points.shape}"
@@ -411,14 +486,15 @@ def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> floa
         )
     spatial = need("scipy.spatial")
     match = need("scipy.optimize").linear_sum_assignment
-    pairs = len(points) // (2 * size)
+    rows = min(len(points), max(MOST_ROWS, 2 * size))
+    pairs = rows // (2 * size)
     lengths = []
     # Take disjoint subsets from one permutation, because pairs that share rows are dependent.
     order = np.random.default_rng(seed).permutation(len(points))[: 2 * size * pairs]
     for subsets in order.reshape(pairs, 2, size):
         costs = spatial.distance.cdist(*points[subsets].astype(np.float64))
         lengths.append(costs[match(costs)].mean())
-    return float(np.mean(lengths))
+    return KVariance(float(np.mean(lengths)), int(size), pairs)
 
 
 class Agreement(NamedTuple):

@@ -18,7 +18,13 @@ from typing import Literal, get_args
 import numpy as np
 
 from vldebias.errors import InvalidInputError
-from vldebias.measure.classification import accuracy_gap, lowest_accuracy, mean_accuracy
+from vldebias.measure.classification import (
+    ROUNDING,
+    IntervalRule,
+    accuracy_gap,
+    lowest_accuracy,
+    mean_accuracy,
+)
 from vldebias.measure.rankings import max_skews, min_skews, ndkls
 from vldebias.measure.representation import rank_fairness, representation_gaps
 from vldebias.measure.shares import deviation_ratios, discrepancies, kl_divergences
@@ -33,7 +39,6 @@ ANY = (-math.inf, math.inf)
 SHARE = (0.0, 1.0)
 POSITIVE = (0.0, math.inf)
 BOTH = (-1.0, 1.0)
-ROUNDING = 1e-6
 # Name of the metric for the difference between a method's value and the value with a threshold at
 # the median, on the same images. Its subset is the title of the compared metric.
 TO_MEDIAN = "difference_to_median"
@@ -58,13 +63,28 @@ class Metric:
               (g,) or (r, g). The metric's name in rows then contains k, as in "ndkl@9".
         compute: function that returns values (...) or (r,). None if tasks compute the metric
             themselves.
+        interval: what `compute` returns for groups, because a percentile interval of the lowest
+            accuracy would be too narrow. Required for "groups", and unused otherwise:
+
+            - "mean": the accuracy over all images;
+            - "weighted mean": a mean of the groups' accuracies with fixed weights;
+            - "lowest": the lowest of the groups' accuracies;
+            - "gap": a mean minus the lowest accuracy;
+            - "bootstrap": anything else; the interval has the percentiles of the resamples.
 
     >>> import numpy as np
     >>> def spread(hits, size):
     ...     accuracy = hits / np.maximum(size, 1)
     ...     return accuracy.max(-1) - accuracy.min(-1)
     >>> metric = Metric(
-    ...     "spread", "spread", "bias", "lower", (0, 1), reads="groups", compute=spread
+    ...     "spread",
+    ...     "spread",
+    ...     "bias",
+    ...     "lower",
+    ...     (0, 1),
+    ...     reads="groups",
+    ...     compute=spread,
+    ...     interval="bootstrap",
     ... )
     >>> float(metric.compute(np.array([8, 4]), np.array([8, 8])))
     0.5
@@ -77,6 +97,7 @@ class Metric:
     bounds: tuple[float, float] = ANY
     reads: Reads = ""
     compute: Callable[..., np.ndarray] | None = None
+    interval: IntervalRule = ""
 
     def __post_init__(self) -> None:
         choices_of_field = {"kind": Kind, "better": Better, "reads": Reads}
@@ -100,6 +121,12 @@ class Metric:
             raise InvalidInputError(
                 f"metric {self.name!r}: reads={self.reads!r} has no effect without a function; pass"
                 " it as compute="
+            )
+        rules = get_args(IntervalRule)[1:] if self.reads == "groups" else ("",)
+        if self.interval not in rules:
+            raise InvalidInputError(
+                f"metric {self.name!r}: interval: reads={self.reads!r} expects one of {rules}, got"
+                f" {self.interval!r}"
             )
         if self.compute is not None:
             self._check_compute(self.compute)
@@ -170,11 +197,7 @@ def computed(reads: Reads) -> list[tuple[Metric, Callable[..., np.ndarray]]]:
     for metric in METRICS.values():
         if metric.reads != reads or metric.compute is None:
             continue
-        compute = metric.compute
-        # Leave built-in functions unwrapped, because intervals depend on the function's identity.
-        if metric not in BUILT_IN:
-            compute = partial(_values, metric, compute)
-        metrics.append((metric, compute))
+        metrics.append((metric, partial(_values, metric, metric.compute)))
     return metrics
 
 
@@ -215,11 +238,17 @@ BUILT_IN = (
         bounds=SHARE,
         reads="groups",
         compute=lowest_accuracy,
+        interval="lowest",
     ),
-    _utility("average", "average accuracy", reads="groups", compute=mean_accuracy),
+    _utility("average", "average accuracy", reads="groups", compute=mean_accuracy, interval="mean"),
     _utility("average_reweighted", "reweighted average accuracy"),
     _bias(
-        "gap", "gap, average less worst group", bounds=SHARE, reads="groups", compute=accuracy_gap
+        "gap",
+        "gap, average less worst group",
+        bounds=SHARE,
+        reads="groups",
+        compute=accuracy_gap,
+        interval="gap",
     ),
     _bias("gap_reweighted", "gap, reweighted average less worst group", bounds=SHARE),
     _bias("worst_group_auc", "worst-group AUC", better="higher", bounds=SHARE),

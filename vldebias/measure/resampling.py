@@ -9,9 +9,9 @@ Source: Efron and Tibshirani, "An Introduction to the Bootstrap" (1993), chapter
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from itertools import chain
 from math import ceil
 from statistics import NormalDist
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, VldebiasWarning
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -344,8 +344,13 @@ def bootstrap_interval(
     rng = np.random.default_rng(seed)
     n = len(data[0])
     # The original sample comes first, followed by the resamples.
-    samples = chain([np.arange(n)], (rng.integers(n, size=n) for _ in range(resamples)))
-    results = [statistic(*(array[index] for array in data)) for index in samples]
+    results = [statistic(*data)]
+    with warnings.catch_warnings():
+        # A warning about the sample would be repeated for every resample.
+        warnings.simplefilter("ignore", VldebiasWarning)
+        for _ in range(resamples):
+            index = rng.integers(n, size=n)
+            results.append(statistic(*(array[index] for array in data)))
     try:
         values = np.array(results, dtype=np.float64)
     except (TypeError, ValueError):

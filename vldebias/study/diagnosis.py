@@ -52,7 +52,6 @@ FOLDS = 5
 PERMUTATIONS = 100  # number of label permutations for the chance limit
 SEARCHED = 20_000  # maximum number of rows for the nearest-neighbour search
 FEW = 30  # minimum size of a group that advice is based on
-LARGEST_SUBSET = 1000  # maximum k-variance subset size; comparing two takes a second
 # Metric -> the role of the column that is predicted, and the kind of probe.
 PROBES = {"linear_probe": ("groups", "linear"), "neighbour_probe": ("groups", "neighbour")}
 PROBES["class_probe"] = "labels", "linear"
@@ -273,10 +272,7 @@ def margins(
     steepest = np.zeros(len(sizes))
     for code in np.flatnonzero(sizes):
         members = rows[torch.from_numpy(codes == code)].float()
-        # The thesis sets k to half the number of rows. Here, k is capped, because the cost of
-        # comparing two subsets is cubic in k.
-        subset_size = min(len(members) // 2, LARGEST_SUBSET)
-        variance[code] = k_variance(members, k=subset_size, seed=seed)
+        variance[code] = k_variance(members, seed=seed).value
         steepest[code] = slope[codes == code].max()
 
     margin_of_metric = {"margin": margin, "gn_margin": margin / (slope + 1e-6)}
@@ -332,7 +328,7 @@ def diagnose(
     The result has one task, "diagnose", with these rows:
 
     - `linear_probe` and `neighbour_probe` for the attribute, and `class_probe`, for every method;
-    - `accuracy` for every group, from out-of-fold predictions;
+    - `accuracy` for every group within every class, from out-of-fold predictions;
     - `suspect_labels`, the share of labels that fit a different class better;
     - the median and the quartiles of each margin.
 
@@ -558,11 +554,8 @@ def _add_suspects(
     advice = []
     if parts is not None:
         groups = cross(classes, parts.labels)
-        frame = frame.assign(group=groups.codes[frame.row], right=frame.given == frame.proposed)
-        known = frame.query("group >= 0")
-        # The table has one row per group, with hits, size and accuracy.
-        table = known.groupby("group").right.agg(["sum", "size", "mean"])
-        for code, hits, size, share in table.itertuples():
+        in_class = _accuracies(frame, groups)
+        for code, hits, size, share in in_class.itertuples():
             result.add(
                 "accuracy",
                 NONE,
@@ -571,19 +564,21 @@ def _add_suspects(
                 n={"images": int(size)},
                 subset=groups.names[code],
             )
+        alone = _accuracies(frame, parts.labels)
         # A group of three images may be the worst by chance, so small groups are reported but do
         # not trigger advice.
-        large = table[table["size"] >= FEW]
+        large = in_class[in_class["size"] >= FEW]
         if not large.empty:
             worst = large["mean"].idxmin()
-            share = large["mean"][worst]
-            mean = table["sum"].sum() / table["size"].sum()
+            lowest = alone["mean"][alone["size"] >= FEW].idxmin()
+            mean = in_class["sum"].sum() / in_class["size"].sum()
             class_code, value_code = divmod(int(worst), len(parts.labels.names))
             advice.append(
                 f"Worst group by {parts.name}: {parts.labels.names[value_code]} with"
-                f" {column.title} {classes.names[class_code]}, {share:.0%} of"
-                f" {large['size'][worst]:,.0f} images classified correctly (all: {mean:.0%}); give"
-                " it more weight in training."
+                f" {column.title} {classes.names[class_code]}, {large['mean'][worst]:.0%} of"
+                f" {large['size'][worst]:,.0f} images correct (by {parts.name} alone:"
+                f" {parts.labels.names[lowest]}, {alone['mean'][lowest]:.0%}; all: {mean:.0%});"
+                " give it more weight in training."
             )
     n = len(frame)
     of_column = "" if column.title == "class" else f" of {column.name}"
@@ -594,6 +589,17 @@ def _add_suspects(
     )
     result.add("suspect_labels", NONE, suspect / n, wilson_interval(suspect, n), n={"images": n})
     return advice
+
+
+def _accuracies(frame: pd.DataFrame, groups: Labels) -> pd.DataFrame:
+    """Return a table of hits ("sum"), "size" and accuracy ("mean"), with one row per group code.
+
+    Args:
+        frame: given and proposed labels of each row, as returned by `wrong_labels`.
+        groups: groups of all rows of the data.
+    """
+    right = (frame.given == frame.proposed).groupby(groups.codes[frame.row])
+    return right.agg(["sum", "size", "mean"]).query("index >= 0")  # -1 marks unknown groups
 
 
 def _add_margins(

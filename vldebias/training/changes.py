@@ -189,9 +189,10 @@ def _measured(name: str, before: Floats, after: Floats, groups: Codes) -> Conclu
         return None
     counts = _counted(before[scored], after[scored], groups[scored])
     drawn = np.concatenate(list(resampled_counts(counts, RESAMPLES, seed=0)))
-    is_lowest = name.startswith("zero_shot_worst")
-    statistic = lowest_accuracy if is_lowest else mean_accuracy
-    value, interval, change = interval_of(statistic, counts, drawn)
+    if name.startswith("zero_shot_worst"):
+        value, interval, change = interval_of(lowest_accuracy, "lowest", counts, drawn)
+    else:
+        value, interval, change = interval_of(mean_accuracy, "mean", counts, drawn)
     is_finite = bool(np.isfinite(after[scored]).all())
     return _concluded(
         name, value, interval, change, n=n, counted=f"{n:,} images", is_finite=is_finite

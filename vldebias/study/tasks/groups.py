@@ -23,6 +23,7 @@ from vldebias.data import Embeddings, Labels, UnitRows, cross
 from vldebias.errors import InvalidInputError, one_line
 from vldebias.hosts import Host
 from vldebias.measure.classification import (
+    IntervalRule,
     Reweighted,
     ReweightedGap,
     Statistic,
@@ -504,24 +505,25 @@ class GroupsTask(ImageTask):
             groups: groups (n,) of the images.
             weights: group -> weight in `average_reweighted`.
         """
-        statistics: dict[str, Statistic] = {
-            metric.name: compute for metric, compute in computed("groups")
+        # name -> (statistic, rule of its interval)
+        statistics: dict[str, tuple[Statistic, IntervalRule]] = {
+            metric.name: (compute, metric.interval) for metric, compute in computed("groups")
         }
         if weights is not None:
             listed = np.array([weights[name] for name in groups.names])
             # Weight groups as in the training split (Sagawa et al., 2020). For example, the test
             # split of Waterbirds is balanced over backgrounds, but its training split is not.
-            statistics["average_reweighted"] = Reweighted(listed)
+            statistics["average_reweighted"] = Reweighted(listed), "weighted mean"
             # The gaps published for the baselines are computed from this average.
             if self.baselines:
-                statistics["gap_reweighted"] = ReweightedGap(listed)
+                statistics["gap_reweighted"] = ReweightedGap(listed), "gap"
         cells_of_key = {key: self._cells(groups, right[BARE], right[key]) for key in right}
 
         sizes = np.array(list(groups.counts.values()))
         n = {"images": len(groups), "smallest group": int(sizes[sizes > 0].min())}
-        for metric, statistic in statistics.items():
+        for metric, (statistic, rule) in statistics.items():
             for (method, lam), cells in cells_of_key.items():
-                value, interval, change = interval_of(statistic, *cells)
+                value, interval, change = interval_of(statistic, rule, *cells)
                 if lam is None:
                     result.add(metric, method, value, interval, n=n, change=change)
                 else:
@@ -535,7 +537,7 @@ class GroupsTask(ImageTask):
                 size = int(sizes[group])
                 hits = int(counts[group, :, 1].sum())
                 value, _, change = interval_of(
-                    mean_accuracy, counts[[group]], resampled[:, [group]]
+                    mean_accuracy, "mean", counts[[group]], resampled[:, [group]]
                 )
                 result.add(
                     "accuracy",
@@ -552,7 +554,7 @@ class GroupsTask(ImageTask):
         result: TaskResult,
         right: Mapping[Key, Mask],
         groups: Labels,
-        statistics: Mapping[str, Statistic],
+        statistics: Mapping[str, tuple[Statistic, IntervalRule]],
         n: Mapping[str, int],
     ) -> None:
         """Add the paired difference between each method and "none@median" for each bias metric."""
@@ -561,10 +563,10 @@ class GroupsTask(ImageTask):
             if lam is not None or method in (NONE, MEDIAN):
                 continue
             cells = self._cells(groups, at_median, right[method, lam])
-            for name, statistic in statistics.items():
+            for name, (statistic, rule) in statistics.items():
                 metric = get_metric(name)
                 if metric.kind == "bias":
-                    _, _, (value, low, high) = interval_of(statistic, *cells)
+                    _, _, (value, low, high) = interval_of(statistic, rule, *cells)
                     # With very few images, the resamples may not be centred on the value.
                     interval = (min(low, value), max(high, value))
                     result.add(TO_MEDIAN, method, value, interval, n=n, subset=metric.title)

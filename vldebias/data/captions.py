@@ -138,9 +138,9 @@ def _open_table(
     if split not in (None, "all") and (split != "train" or SPLIT in table.column_names):
         table = table.take(rows_of_split(path, str(split), labels_of(table, SPLIT, None, path)))
     image = str(layout.image)
-    place = table.column_names.index(image)
     files = [without_number(file) for file in as_texts(column_of(table, image, path), "")]
-    table = table.set_column(place, image, pa.array(files))
+    columns = dict(zip(table.column_names, table.columns, strict=True))
+    table = pa.table({**columns, image: pa.array(files)})
     if folder is None:
         folder = _folder_of_images(path, files)
     return images_of_table(

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from vldebias.data import Labels, odd_values
 from vldebias.data.label_checks import groups_as_many_as_rows, misspelt
-from vldebias.data.layouts import IMAGE_COLUMNS, fitting_columns
+from vldebias.data.layouts import IMAGE_COLUMNS
 from vldebias.data.tables import as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
 from vldebias.judge.answers import CANNOT_TELL, NO_MAJORITY, NO_PERSON, read_answers
@@ -50,6 +50,7 @@ from vldebias.study.task import Task, register_task
 from vldebias.utils.files import digest
 from vldebias.utils.progress import SILENT, Progress
 from vldebias.utils.schema import Name
+from vldebias.utils.table_rows import fitting_columns
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -24,6 +24,7 @@ from vldebias.data.folders import (
     folder_of_images,
     is_outside,
     is_picture,
+    unread_pictures,
 )
 from vldebias.errors import InvalidInputError, did_you_mean, need
 from vldebias.utils.json_tables import Row, is_json_document
@@ -261,6 +262,12 @@ def _layout_of_folder(folder: Path, reads_captions: bool) -> Layout:
     pictures = list(filter(is_picture, files))
     for table in metadata:
         _refuse_metadata_of_others(folder / table, pictures)
+    unread = unread_pictures(files)
+    if unread and not pictures:
+        raise InvalidInputError(
+            f"{folder}: got {len(unread)} images in a format that is not read, such as {unread[0]};"
+            " convert them to .jpg or .png"
+        )
     if metadata or not pictures:
         if reads_captions and parquet and not metadata:
             _refuse_parquet_of_urls(folder / parquet[0], None)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vldebias.errors import InvalidInputError, Lazily
 from vldebias.utils.files import unshielded
 from vldebias.utils.json_tables import is_json_document, located_values
+from vldebias.utils.json_values import JSON
 from vldebias.utils.table_rows import (
     JSON_ENDINGS,
     SEPARATOR_OF_ENDING,
     cell_of,
     column_around,
     find_column,
+    fitting_columns,
     read_rows,
 )
 from vldebias.utils.text_tables import read_text, split_rows
@@ -30,6 +32,18 @@ pj = Lazily("pyarrow.json")
 pq = Lazily("pyarrow.parquet")
 
 ENDINGS = (*SEPARATOR_OF_ENDING, ".parquet", *JSON_ENDINGS)
+# Names of columns with the number of images, or their weight, per row.
+_COUNTS = (
+    "count",
+    "counts",
+    "n",
+    "n_images",
+    "num_images",
+    "frequency",
+    "freq",
+    "weight",
+    "weights",
+)
 # Names of JSON types in messages.
 _KINDS: dict[type, str] = {
     **{str: "a string", int: "a number", float: "a number", bool: "a boolean"},
@@ -127,10 +141,10 @@ def _refuse_mixed(path: Path, text: str) -> None:
 
     pyarrow's own errors use its internal type names, and row numbers relative to a block.
     """
-    first_of_column: dict[str, object] = {}
+    first_of_column: dict[str, JSON] = {}
     rows, _ = located_values(text, path.suffix, str(path))
     for number, row in enumerate(rows, 1):
-        parts: list[tuple[str, object]] = []
+        parts: list[tuple[str, JSON]] = []
         if isinstance(row, Mapping):
             for column, value in row.items():
                 parts += _with_parts(column, value)
@@ -149,7 +163,7 @@ def _refuse_mixed(path: Path, text: str) -> None:
             )
 
 
-def _with_parts(column: str, value: object) -> Iterator[tuple[str, object]]:
+def _with_parts(column: str, value: JSON) -> Iterator[tuple[str, JSON]]:
     """Yield a value and its nested parts with their names, skipping missing values.
 
     A field of an object is named "labels.gender", and a list item "captions[]".
@@ -197,6 +211,29 @@ def _array_of(values: Sequence[object], source: str | Path) -> pa.Array:
         return pa.array(values)
     except pa.ArrowException as error:
         raise InvalidInputError(f"{source}: expected values of the same kind: {error}") from error
+
+
+def columns_of_counts(table: pa.Table, used: Collection[str]) -> list[str]:
+    """Return the unused columns that look like the number of images or applicants per row.
+
+    Such a column has a name such as "count", and different positive numbers. Consecutive numbers
+    are row numbers instead.
+
+    Args:
+        table: the table.
+        used: columns with another role.
+    """
+    found = []
+    for name in fitting_columns([name for name in table.column_names if name not in used], _COUNTS):
+        try:
+            numbers = table.column(name).combine_chunks().cast(pa.float64()).drop_null()
+        except pa.ArrowException:
+            continue  # some cells are not numbers
+        is_positive = pc.all(pc.greater(numbers, 0), min_count=1).as_py()
+        differences = pc.unique(pc.pairwise_diff(numbers).drop_null()).to_pylist()
+        if is_positive and differences not in ([], [0.0], [1.0]):
+            found.append(name)
+    return found
 
 
 def as_texts(column: pa.Array, source: str) -> list[str]:

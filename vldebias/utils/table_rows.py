@@ -183,7 +183,7 @@ def cell_of(row: Mapping[str, JSON], name: str) -> JSON:
     if name in row:
         return row[name]
     column = find_column(list(row), name)
-    if column in row:
+    if column is not None and column in row:
         return row[column]
     parts = name.split(".")
     for length in range(len(parts) - 1, 0, -1):

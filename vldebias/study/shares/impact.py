@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from vldebias.data import Labels, cross
 from vldebias.data.label_checks import groups_as_many_as_rows, odd_names
 from vldebias.data.spellings import meaning_of, names_no_group
-from vldebias.data.tables import as_texts, column_of, read_table
+from vldebias.data.tables import as_texts, column_of, columns_of_counts, read_table
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 from vldebias.measure.impact import SMALL, Category, impact_ratios
 from vldebias.report.phrases import listed_words, quantity
@@ -66,6 +66,13 @@ def measure_impact(
     if len(set(columns.values())) < len(columns):
         raise InvalidInputError(f"{table}: expected three different columns, got {columns}")
     rows = read_table(table)
+    counts = columns_of_counts(rows, columns.values())
+    if counts:
+        warn(
+            f"{table}: the numbers in column {counts[0]!r} are not used, and every row counts as"
+            " one applicant; if they are numbers of applicants, write a row per applicant",
+            SuspectInputWarning,
+        )
     outcomes = _outcomes(rows, selected, table, rename or {}, unknown)
     labels = {}
     for column in (sex, race):

@@ -20,7 +20,7 @@ from pydantic import Field
 from vldebias.data import Labels, odd_values
 from vldebias.data.label_checks import groups_as_many_as_rows, misspelt
 from vldebias.data.layouts import IMAGE_COLUMNS
-from vldebias.data.tables import as_texts, column_of, read_table
+from vldebias.data.tables import as_texts, column_of, columns_of_counts, read_table
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
 from vldebias.judge.answers import CANNOT_TELL, NO_MAJORITY, NO_PERSON, read_answers
 from vldebias.judge.plan import GeneratedImages
@@ -186,6 +186,14 @@ class SharesTask(Task):
                 f" {blank[0] + 1}; fill in or remove these rows"
             )
         self._doubt_rows(images, columns, source)
+        counts = columns_of_counts(columns, roles.values())
+        if counts and self.weight is None:
+            warn(
+                f"{source}: the numbers in column {counts[0]!r} are not used, and every row counts"
+                " as one image; if they are numbers of images, write a row per image, or pass"
+                f" --weight {counts[0]}, which gives the same shares with wider intervals",
+                SuspectInputWarning,
+            )
         empty = partial(TaskProvenance, model="not said", split="table", data=data)
         return self._blocks(images, source, lambda **fields: TaskResult(empty(**fields)))
 

@@ -73,13 +73,14 @@ def read_prompts(source: Any, column: str | None = None) -> PromptList:
       file contains Automatic1111 infotexts or input for its script "Prompts from file", everything
       except the prompts is ignored.
     - Data frames, .csv, .tsv, .parquet, .jsonl (one object or string per line) and .json (a list of
-      objects or strings, or an object that contains one list of objects) have a prompt column.
-      Columns of nested objects have dotted names such as "body.prompt".
+      objects or strings, an object that contains one such list, or an object of objects) have a
+      prompt column. Columns of nested objects have dotted names such as "body.prompt".
 
     Args:
         source: The file or the data frame.
-        column: The name of the prompt column. If None, the column `prompt` is used or, if there is
-            none, the only column whose name is in `COLUMNS`.
+        column: The name of the prompt column, matched as in `utils.table_rows.find_column`. If
+            None, the column `prompt` is used or, if there is none, the only column whose name is in
+            `COLUMNS`.
 
     Raises:
         InvalidInputError: If the file or the column does not exist, the file format is not

@@ -29,7 +29,6 @@ from vldebias.measure.classification import agreement
 from vldebias.measure.shares import NOT_LABELLED
 from vldebias.report.phrases import quantity
 from vldebias.report.result import NONE, TaskProvenance, TaskResult
-from vldebias.study.inputs import Inputs
 from vldebias.study.shares.by_people import (
     how_people_agree,
     how_the_judge_errs,
@@ -55,6 +54,8 @@ from vldebias.utils.table_rows import fitting_columns
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
+
+    from vldebias.study.inputs import Inputs
 
 Floats = NDArray[np.float64]
 ROLES = ("prompt", "value", "method", "weight", "people")  # roles of table columns

@@ -19,7 +19,7 @@ from vldebias.errors import (
 )
 from vldebias.hosts import Host, custom
 from vldebias.methods.presets import log_once
-from vldebias.projection.edit import Fingerprint
+from vldebias.projection.fingerprint import Fingerprint
 from vldebias.projection.projection import CalibratedProjection
 from vldebias.prompts import load_prompts, make_prompt_set
 

@@ -28,7 +28,7 @@ BACK_UP = {
     ("report.page", "report.result"),
     ("report.table", "report.result"),
     ("report.text", "report.result"),
-    ("study.inputs", "study.task"),
+    ("study.task", "study.inputs"),
 }
 
 

@@ -120,3 +120,54 @@ def test_commands_without_a_model_do_not_import_torch(name: str) -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["False"]
+
+
+# Commands on tables and results, with the options that make them do their work.
+ON_TABLES = {
+    "eval shares": "eval shares table.csv --prompt prompt --value gender --out shares",
+    "eval shares --impact-ratio": "eval shares table.csv --impact-ratio --selected hired"
+    " --sex gender --race race --out ratios",
+    "eval runs": "eval runs shares",
+    "eval compare": "eval compare shares shares",
+    "eval gate": "eval gate shares --max-gap 0.9",
+    "eval report": "eval report shares",
+    "eval show --texts": "eval show fairface --texts",
+    "records check": "records check record.json",
+    "rerank": "rerank table.csv --k 4 --attribute gender",
+    "audit --captions": "audit --attribute gender --captions table.csv --column prompt --out audit",
+}
+NEEDED_BY_A_MODEL = ("torch", "open_clip", "transformers", "diffusers", "datasets", "safetensors")
+OWN_MODULES_OF_MODELS = ("vldebias.hosts", "vldebias.miniature", "vldebias.training")
+
+
+def test_commands_on_tables_and_results_import_nothing_that_a_model_needs(tmp_path: Path) -> None:
+    rows = []
+    for number in range(40):
+        gender = ("female", "male")[number % 2]
+        race = ("White", "Black")[number // 2 % 2]
+        hired = ("yes", "no")[number % 3 == 0]
+        rows.append(f"{number},{1 - number / 50},a photo of a nurse,{gender},{race},{hired}")
+    head = "id,score,prompt,gender,race,hired"
+    (tmp_path / "table.csv").write_text("\n".join([head, *rows]))
+    record = next((ROOT.parent / "eval" / "records").glob("*.json"))
+    (tmp_path / "record.json").write_bytes(record.read_bytes())
+    script = (
+        "import runpy, sys\n"
+        "sys.argv = ['vldebias', *sys.argv[1:]]\n"
+        "try:\n"
+        "    runpy.run_module('vldebias', run_name='__main__')\n"
+        "except SystemExit as end:\n"
+        "    assert not end.code, end.code\n"
+        "print('MODULES', *sys.modules)"
+    )
+    for name, command in ON_TABLES.items():
+        done = subprocess.run(
+            [sys.executable, "-c", script, *command.split()],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+        )
+        assert done.returncode == 0, f"{name}: {done.stderr}"
+        loaded = set(done.stdout.rpartition("MODULES ")[2].split())
+        assert "vldebias.cli" in loaded
+        assert not loaded & {*NEEDED_BY_A_MODEL, *OWN_MODULES_OF_MODELS}, name

@@ -378,6 +378,7 @@ def test_measure_reports_the_effect_before_it_is_enabled() -> None:
     (lambda texts: np.ones((len(texts), 4, 4)), r"expected floats \(d,\) or \(n, d\)"),
     (lambda texts: np.full((len(texts), 4), np.nan), "zero or not finite"),
     (lambda texts: "vectors", "got str"),
+    (lambda texts: torch.eye(len(texts)).to_sparse(), r"a sparse tensor.*vectors\.to_dense\(\)"),
 )
 def test_objects_that_do_not_embed_text_are_rejected(embed: Any) -> None:
     vldebias.debias_queries(embed, "gender", method="cali")

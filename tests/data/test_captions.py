@@ -106,6 +106,21 @@ def test_incomplete_samples_are_counted(tmp_path: Path) -> None:
     )
 
 
+def test_captioned_images_in_formats_that_are_not_read_are_counted(tmp_path: Path) -> None:
+    save(tmp_path / "some" / "0.png")
+    for name in ("1.heic", "2.JXL"):
+        (tmp_path / "some" / name).touch()
+    for number in range(3):
+        (tmp_path / "some" / f"{number}.txt").write_text("a nurse")
+    data, warned = opened(tmp_path / "some")
+    assert len(data) == 1
+    assert "skipped 2 images with captions" in warned[0]
+    assert "1.heic, 2.JXL; convert them" in warned[0]
+    (tmp_path / "some" / "0.png").unlink()
+    with pytest.raises(InvalidInputError, match=r"2 images in a format that is not read.*1\.heic"):
+        opened(tmp_path / "some")
+
+
 def test_the_text_encoding_in_a_tar_is_detected_from_all_its_files(tmp_path: Path) -> None:
     texts = ["ein Mädchen", "eine Straße", "Bäume"]
     files = [

@@ -13,7 +13,8 @@ from tests.refusals import refused
 from vldebias.data import ImageData, open_data, read_table
 from vldebias.data.tables import as_texts, column_of
 from vldebias.errors import InvalidInputError
-from vldebias.utils.json_tables import flat, rows_by_picture, rows_of_json
+from vldebias.utils.json_tables import rows_by_picture
+from vldebias.utils.table_rows import flat, read_rows
 
 POINTS = [
     {"id": 1, "payload": {"gender": "male", "face": {"age": 30}}},
@@ -65,12 +66,25 @@ def test_a_position_selects_an_item_of_a_list(tmp_path: Path) -> None:
     ('{"a": 1}', "expected a list of objects"),
     ('{"a": [1, 2]}', "expected a list of objects"),
     ('{"a": [{"b": 1}, 2]}', "expected a list of objects"),
-    ("[]", "expected a list of objects"),
+    ('{"a": ["b"]}', 'entry 1: expected an object such as {"image": ...}, got b'),
+    ('{"a": {"b": 1}, "c": {"d": 2}}', "expected a list of objects"),
     ("[{", "expected JSON"),
     ('[{"a": 1, "a": 2}]', "the name 'a' twice in one object"),
 )
 def test_unsupported_documents_raise_errors(content: str) -> None:
-    rows_of_json(content, "a.json")
+    read_rows(content, ".json", "a.json")
+
+
+def test_objects_by_name_are_rows_with_the_name_as_id() -> None:
+    content = '{"x": {"gender": "male"}, "y": {"id": 7, "gender": "female"}}'
+    rows = read_rows(content, ".json", "a.json")
+    assert rows.cells == [{"id": "x", "gender": "male"}, {"id": 7, "gender": "female"}]
+
+
+@refused(("[]", "expected a list of objects, one per row, got no rows"))
+def test_a_document_without_rows_raises_an_error(tmp_path: Path, content: str) -> None:
+    (tmp_path / "a.json").write_text(content)
+    read_table(tmp_path / "a.json")
 
 
 @refused(
@@ -89,7 +103,7 @@ def test_deeply_nested_objects_do_not_need_recursion() -> None:
     assert list(flat(row, "a").values()) == [1]
     # The parser rejects documents that are this deep.
     with pytest.raises(InvalidInputError, match="expected JSON"):
-        rows_of_json("[" * 100_000, "a.json")
+        read_rows("[" * 100_000, ".json", "a.json")
 
 
 def test_captions_are_joined_by_file_name_as_in_sd_scripts() -> None:

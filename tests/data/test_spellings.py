@@ -77,6 +77,8 @@ def test_different_spellings_are_reported_with_the_flag_that_merges_them(
         ["1", "1.5", "2"],
         ["1990", "2000", "2010"],
         ["a", "apple", "avocado"],
+        ["female/old", "female/young", "male/old", "male/young"],
+        ["1 in 10", "over 3.5", "Asian, Pacific Islander"],
         ["2026-03-09", "2026-03-10", "2026-04-01"],
     ],
 )
@@ -183,6 +185,11 @@ def test_answers_that_are_not_groups_are_detected(text: str, is_answer: bool) ->
         (["female", "The person in the image appears to be a man."], "is a sentence"),
         (["0.91", "0.12", "0.5"], "look like probabilities"),
         (['{"choices": ["a"]}', "b"], "is a JSON object"),
+        (["female (0.98)", "male (0.91)"], "--rename 'female (0.98)=female'"),
+        (["female", "male: 91%"], "'male: 91%' is a value with its score"),
+        (["female", "female, male"], "'female, male' looks like several values in one cell"),
+        (["women & men", "nobody"], "'women & men' looks like several values"),
+        (["female/male", "male"], "'female/male' looks like several values"),
     ],
 )
 def test_values_that_are_not_groups_are_reported(values: list[str], doubt: str) -> None:

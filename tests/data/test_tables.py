@@ -19,9 +19,11 @@ from pyarrow import parquet
 from tests.refusals import refused
 from vldebias.data import UNKNOWN, Labels, cross, odd_values, read_table
 from vldebias.data.caption_cells import check_captions, one_row_per_image, says_something
-from vldebias.data.layouts import check_columns
+from vldebias.data.layouts import check_columns, find_layout
 from vldebias.data.tables import as_texts, column_of
 from vldebias.errors import InvalidInputError, SuspectInputWarning
+from vldebias.utils.table_rows import cell_of, read_rows
+from vldebias.wording.prompt_file import read_prompts
 
 NAMES = ("a", "b", "c")
 values = st.lists(st.sampled_from([*NAMES, None, ""]), max_size=30)
@@ -361,3 +363,43 @@ def test_columns_are_only_checked_in_tables(name: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=r"\.csv"):
         check_columns(path, ["image"])
     check_columns(path.rename(tmp_path / "answers.csv"), ["image", None])
+
+
+@pytest.mark.parametrize("name", ["Gender Label", "gender_label", "GENDER-LABEL ", "meta.Gender"])
+@pytest.mark.parametrize("ending", [".csv", ".jsonl", ".json"])
+def test_every_reader_finds_a_column_by_the_same_rule(
+    name: str, ending: str, tmp_path: Path
+) -> None:
+    path = tmp_path / f"a{ending}"
+    rows = [{"image": "0.png", "Gender Label": "female", "meta": '{"Gender": "male"}'}]
+    expected = "male" if name.startswith("meta") else "female"
+    if ending == ".csv":
+        path.write_text('image,Gender Label,meta\n0.png,female,"{""Gender"": ""male""}"\n')
+    else:
+        path.write_text(json.dumps(rows if ending == ".json" else rows[0]))
+    check_columns(path, [name])
+    assert as_texts(column_of(read_table(path), name, path), "") == [expected]
+    assert read_prompts(path, name).prompts == (expected,)
+    assert find_layout(path, caption=name).caption in ("Gender Label", "meta.Gender")
+    (row,) = read_rows(path.read_text(), ending, str(path)).cells
+    assert cell_of(row, name) == expected
+
+
+@pytest.mark.parametrize("name", ["Gender", "meta.sex"])
+def test_every_reader_refuses_an_ambiguous_or_absent_column(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("image,gender,GENDER\n0.png,female,male\n")
+    for read in (
+        lambda: check_columns(path, [name]),
+        lambda: column_of(read_table(path), name, path),
+        lambda: read_prompts(path, name),
+        lambda: find_layout(path, caption=name),
+    ):
+        with pytest.raises(InvalidInputError, match=f"column '{name}'"):
+            read()
+
+
+def test_the_first_rows_of_a_large_table_may_end_within_a_character(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("image,caption\n" + "0.png,a\n" + "0.png,\u8b77\u58eb\n" * 350_000)
+    check_columns(path, ["caption"])

@@ -24,7 +24,8 @@ from vldebias.hosts.attachment import attachment_of
 from vldebias.hosts.edits import EditAttachment
 from vldebias.hosts.hooks import hook_methods
 from vldebias.methods.baselines.wording import FixedRewrite
-from vldebias.projection.edit import Choice, Fingerprint, Provenance
+from vldebias.projection.edit import Choice, Provenance
+from vldebias.projection.fingerprint import Fingerprint
 from vldebias.projection.projection import CalibratedProjection
 from vldebias.prompts import PromptSet
 

@@ -37,7 +37,7 @@ from vldebias.judge.plan import GeneratedImages, Plan, PlannedImage, identity
 from vldebias.methods import METHODS, Need
 from vldebias.methods.declared import PIPELINES
 from vldebias.miniature import load_clip
-from vldebias.projection.edit import Fingerprint
+from vldebias.projection.fingerprint import Fingerprint
 from vldebias.prompts import PromptSet, load_prompts, make_prompt_set
 from vldebias.study.edit_check import check
 from vldebias.study.tasks.generation import GenerationTask

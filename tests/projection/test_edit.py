@@ -28,7 +28,8 @@ from tests.refusals import refused
 from vldebias.errors import InvalidInputError
 from vldebias.methods import load_edit
 from vldebias.projection.card import model_card
-from vldebias.projection.edit import Edit, Fingerprint, Provenance, _digest
+from vldebias.projection.edit import Edit, Provenance, _digest
+from vldebias.projection.fingerprint import Fingerprint
 from vldebias.projection.projection import CalibratedProjection
 
 FILES = {"projection.safetensors", "README.md"}

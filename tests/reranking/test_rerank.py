@@ -66,7 +66,7 @@ def test_unknown_labels_keep_their_positions(unknown: object) -> None:
 
 
 def test_several_queries_are_reranked() -> None:
-    table = np.stack([SCORES, SCORES[::-1]])
+    table = np.stack([SCORES, np.roll(SCORES, 3)])
     positions = vldebias.rerank(table, 4, labels=LABELS)
     assert positions.shape == (2, 4)
     for row, scores in zip(positions, table, strict=True):
@@ -252,7 +252,9 @@ def test_two_spellings_of_a_group_trigger_a_warning() -> None:
     # There is no flag to suggest here.
     assert "--rename" not in str(caught[0].message)
     with pytest.warns(SuspectInputWarning, match="'femle' is spelt almost like 'female'"):
-        vldebias.rerank(list(range(20)), 4, labels=["female"] * 10 + ["male"] * 9 + ["femle"])
+        vldebias.rerank(
+            list(range(20, 0, -1)), 4, labels=["female"] * 10 + ["male"] * 9 + ["femle"]
+        )
 
 
 def test_answers_that_are_not_groups_are_unknown() -> None:
@@ -268,3 +270,15 @@ def test_as_many_groups_as_rows_are_rejected(labels: list[str]) -> None:
         vldebias.rerank(list(range(len(labels))), 2, labels={"age": labels})
     # Labels in three groups of three candidates are not ids.
     assert len(vldebias.rerank([3, 2, 1], 2, labels=["a", "b", "c"])) == 2
+
+
+def test_distances_passed_as_scores_trigger_one_warning_per_call() -> None:
+    distances = np.array([[0.11, 0.14, 0.19, 0.27, 0.33], [0.2, 0.3, 0.4, 0.5, 0.6]])
+    labels = ["male", "male", "female", "female", "male"]
+    with pytest.warns(SuspectInputWarning, match="the scores ascend.*-distances") as caught:
+        vldebias.rerank(distances, 4, labels=labels)
+    assert len(caught) == 1
+    # Fewer than five scores may ascend by chance, and so may those of some queries.
+    vldebias.rerank(distances[0, :4], 2, labels=labels[:4])
+    vldebias.rerank(np.stack([distances[0], -distances[1]]), 4, labels=labels)
+    vldebias.rerank(-distances, 4, labels=labels)

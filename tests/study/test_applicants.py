@@ -76,6 +76,13 @@ def test_unsupported_columns_are_rejected(tmp_path: Path, columns: tuple[str, st
     measure_impact(applicants(tmp_path / "a.csv"), *columns)
 
 
+def test_a_column_of_numbers_of_applicants_is_reported(tmp_path: Path) -> None:
+    lines = ["yes,female,White,90", "no,male,White,10", "yes,male,Black,10", "no,female,Black,90"]
+    (tmp_path / "a.csv").write_text("\n".join(["hired,sex,race,count", *lines]))
+    with pytest.warns(SuspectInputWarning, match="'count' are not used.*a row per applicant"):
+        measure_impact(tmp_path / "a.csv", "hired", "sex", "race")
+
+
 def test_ids_and_scores_are_rejected(tmp_path: Path) -> None:
     lines = [f"{number},White,0.{number}" for number in range(1, 9)]
     (tmp_path / "a.csv").write_text("\n".join(["id,race,score", *lines]))

@@ -16,7 +16,7 @@ from vldebias.cli import app
 from vldebias.hosts import resolve
 from vldebias.judge.plan import identity
 from vldebias.miniature import load_clip, load_pipeline
-from vldebias.projection.edit import Fingerprint
+from vldebias.projection.fingerprint import Fingerprint
 from vldebias.prompts import load_prompts
 from vldebias.report.result import Result
 from vldebias.study.suite import load_suite

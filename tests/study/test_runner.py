@@ -24,11 +24,12 @@ from vldebias.measure.rows import Strip
 from vldebias.prompts import make_prompt_set
 from vldebias.report.result import Result, TaskProvenance, TaskResult
 from vldebias.study import running as runner
-from vldebias.study.inputs import Data, Inputs
+from vldebias.study.inputs import Inputs
 from vldebias.study.manifest import verify
 from vldebias.study.running import key_of, run_suite
 from vldebias.study.shares.task import SharesTask
 from vldebias.study.suite import Suite, load_suite
+from vldebias.study.task import Data
 from vldebias.study.tasks.retrieval import RetrievalTask
 from vldebias.utils.options import Options
 from vldebias.utils.pictures import read_png

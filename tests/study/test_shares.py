@@ -355,6 +355,24 @@ def test_groups_that_no_image_shows_are_counted_if_they_are_named():
     assert by_name(men)["discrepancy", "none", ""].value == pytest.approx(0.5**0.5)
 
 
+def test_a_column_of_counts_that_is_not_used_is_reported(recwarn):
+    counts = {
+        "text": ["a nurse", "a nurse", "a pilot", "a pilot"],
+        "judge": ["female", "male"] * 2,
+        "Count": ["90", "10", "10", "90"],
+    }
+    with pytest.warns(SuspectInputWarning, match="'Count' are not used.*--weight Count"):
+        (part,) = measure(counts, method=None, baseline="none")
+    assert by_name(part)["discrepancy", "none", ""].value == 0
+    (part,) = measure(counts, method=None, baseline="none", weight="Count")
+    assert by_name(part)["discrepancy", "none", ""].value == pytest.approx(0.8 / 2**0.5)
+    # Row numbers, equal weights and names are not counts.
+    for column in (["1", "2", "3", "4"], ["1"] * 4, ["1", "x", "1", "2"]):
+        recwarn.clear()
+        measure(counts | {"Count": column}, method=None, baseline="none")
+        assert not [w for w in recwarn if "not used" in str(w.message)]
+
+
 def test_the_groups_of_a_packaged_set_are_given_by_its_name():
     assert groups_named(["gender"]) == ("male", "female")
     assert groups_named(["a", "b"]) == ("a", "b")

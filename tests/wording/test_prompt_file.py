@@ -107,14 +107,17 @@ def test_an_unexpected_encoding_is_reported(tmp_path: Path) -> None:
     ("a.csv", 'prompt\n" "\n', "a.csv: row 2: expected a prompt in 'prompt', got ' '"),
     ("a.csv", "id,name\n1,a\n", "no column 'prompt' in .*--column"),
     ("a.csv", "text,caption\na,b\n", "any of .*'text', 'caption'"),
-    ("a.jsonl", '{"prompt": 3}', "a.jsonl:1: expected a prompt in 'prompt', got 3"),
-    ("a.jsonl", "nurse", "a.jsonl:1: expected JSON"),
-    ("a.jsonl", '{"prompt": "a"}\n{"x": "b"}\n', "a.jsonl:2: expected a prompt"),
+    ("a.jsonl", '{"prompt": 3}', "a.jsonl: line 1: expected a prompt in 'prompt', got 3"),
+    ("a.jsonl", "nurse", "a.jsonl: line 1: expected JSON"),
+    ("a.jsonl", '{"prompt": "a"}\n{"x": "b"}\n', "a.jsonl: line 2: expected a prompt"),
     ("a.json", '{"prompt": "a"}', "expected a list"),
     ("a.json", "[]", "got no prompts"),
     ("a.yaml", "- a baker\n", "YAML .*expected a text file"),
     ("a.md", "| n | prompt |\n", "Markdown"),
     ("a.xlsx", "PK", "a spreadsheet"),
+    ("a.toml", '[prompt]\nprompt="a nurse"', r"got TOML \(\.toml\).*Save the prompts"),
+    (".", None, "got a folder; expected a file of prompts"),
+    ("a.json", '{"a": ["x"], "b": {"c": ["y"]}}', "several lists of strings, a, b.c"),
     ("a.csv", b"PK\x03\x04\x14\x00\x06\x00", "expected text, got a spreadsheet"),
 )
 def test_files_that_are_not_lists_of_prompts_are_rejected(
@@ -205,6 +208,17 @@ def test_prompts_inside_objects_are_read(
 ) -> None:
     found = read_prompts(write(tmp_path / name, content), column)
     assert (found.prompts, found.column) == (("a nurse",), where)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"prompts": ["a baker, in a shop", "a pilot"], "seed": 3}',
+        '{"0001": {"prompt": "a baker, in a shop"}, "0002": {"id": "2", "prompt": "a pilot"}}',
+    ],
+)
+def test_prompts_of_benchmarks_are_read_from_objects(content: str, tmp_path: Path) -> None:
+    assert read_prompts(write(tmp_path / "a.json", content)).prompts == BAKER
 
 
 def test_an_entry_without_a_prompt_is_named(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,6 +37,8 @@ from vldebias.utils.options import Options
 
 if TYPE_CHECKING:
     from typer._click import Command, Context  # typer's copy of click
+
+    from vldebias.report.result import Result
 
 
 class SuiteGroup(TyperGroup):
@@ -285,22 +287,37 @@ def shares(  # noqa: PLR0913  (each is an option of the command)
     }
     columns = {name: column for name, column in passed.items() if column is not None}
     _check_kind_of_columns(columns, is_impact=impact_ratio)
-    if impact_ratio and (groups or faces or baseline != "none"):
-        raise InvalidInputError(
-            "--impact-ratio cannot be combined with --groups, --faces or --baseline, which only"
-            " apply to tables of images; remove them"
-        )
     from vldebias.data.layouts import check_columns
 
     check_columns(table, columns.values())
     value_of_text = dict(split_pair(text, "--rename", "F=female") for text in rename or ())
-    if impact_ratio:
+    if not impact_ratio:
+        result = _shares_of_images(
+            table, columns, value_of_text, groups, unknown, baseline=baseline, faces=faces
+        )
+    elif groups or faces or baseline != "none":
+        raise InvalidInputError(
+            "--impact-ratio cannot be combined with --groups, --faces or --baseline, which only"
+            " apply to tables of images; remove them"
+        )
+    else:
         from vldebias.study.shares.impact import measure_impact
 
         result = measure_impact(table, **columns, rename=value_of_text, unknown=unknown or ())
-        print_result(result, as_json=as_json, page=write_run(result, folder))
-        return
-    # Importing torch takes several seconds, so report wrong columns first.
+    print_result(result, as_json=as_json, page=write_run(result, folder))
+
+
+def _shares_of_images(
+    table: Path,
+    columns: Mapping[str, str],
+    value_of_text: Mapping[str, str],
+    groups: Sequence[str] | None,
+    unknown: Sequence[str] | None,
+    *,
+    baseline: str,
+    faces: bool,
+) -> Result:
+    """Measure the shares in a table of images; the arguments are the options of `shares`."""
     from vldebias.report.result import Result
     from vldebias.study.shares.group_names import groups_named
     from vldebias.study.shares.task import SharesTask
@@ -316,8 +333,7 @@ def shares(  # noqa: PLR0913  (each is an option of the command)
     if unknown:
         settings["unknown"] = tuple(unknown)
     task = SharesTask.build(settings)
-    result = Result.from_tasks(task.name, task.measure(table), seconds=None)
-    print_result(result, as_json=as_json, page=write_run(result, folder))
+    return Result.from_tasks(task.name, task.measure(table), seconds=None)
 
 
 def _check_kind_of_columns(columns: Mapping[str, str], *, is_impact: bool) -> None:

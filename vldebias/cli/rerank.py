@@ -13,8 +13,9 @@ from vldebias.cli.balance import shares_of
 from vldebias.cli.common import print_grid, print_json, print_message, split_names, split_pair
 from vldebias.cli.flags import Json
 from vldebias.errors import InvalidInputError, did_you_mean
-from vldebias.utils.json_tables import Row, cell_of, flat
+from vldebias.utils.json_tables import Row
 from vldebias.utils.json_values import JSON
+from vldebias.utils.table_rows import cell_of
 
 if TYPE_CHECKING:
     from vldebias.reranking import Report
@@ -158,8 +159,8 @@ def _rows(file: Path) -> list[LocatedRow]:
     Raises:
         InvalidInputError: If the file does not exist, cannot be parsed or has an unknown format.
     """
-    from vldebias.utils.json_tables import is_json_document, rows_of_json, rows_of_lines
-    from vldebias.utils.text_tables import read_text, split_rows
+    from vldebias.utils.table_rows import read_rows
+    from vldebias.utils.text_tables import read_text
 
     where = str(file)
     suffix = ".jsonl" if file == STDIN else file.suffix.lower()
@@ -168,20 +169,10 @@ def _rows(file: Path) -> list[LocatedRow]:
     if suffix not in ENDINGS:
         raise InvalidInputError(f"{where}: expected results as {', '.join(ENDINGS)}")
     text = sys.stdin.read() if file == STDIN else read_text(file)
-    if suffix in (".csv", ".tsv"):
-        if not text.strip():
-            return []
-        names, *cells = split_rows(text, where, usual="\t" if suffix == ".tsv" else ",")
-        rows: list[Row] = [dict(zip(names, row, strict=True)) for row in cells]
-        locations = [f"{where}: row {number}" for number in range(2, len(rows) + 2)]
-    elif is_json_document(text, suffix):
-        rows = rows_of_json(text, where)
-        locations = [f"{where}: entry {number}" for number in range(1, len(rows) + 1)]
-    else:
-        rows, numbers = rows_of_lines(text.split("\n"), where)
-        locations = [f"{where}:{number}" for number in numbers]
-    located = zip(locations, rows, strict=True)
-    return [LocatedRow(location, flat(row, location)) for location, row in located]
+    if not text.strip():
+        return []
+    _, cells, locations = read_rows(text, suffix, where)
+    return [LocatedRow(*row) for row in zip(locations, cells, strict=True)]
 
 
 def _read(

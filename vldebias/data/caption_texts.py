@@ -14,12 +14,12 @@ from vldebias.data.layouts import (
     TABLES,
     Layout,
     find_layout,
-    fitting_columns,
     is_coco,
     without_number,
 )
 from vldebias.data.tables import as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError
+from vldebias.utils.table_rows import fitting_columns
 from vldebias.utils.text_tables import read_text
 
 Captions = list[tuple[str, ...]]

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING
 
 from vldebias.data.cleaning import clean_captions
 from vldebias.data.dataset import ImageData, file_images
-from vldebias.data.folders import captions_beside, folder_of_images, is_picture
+from vldebias.data.folders import (
+    captions_beside,
+    folder_of_images,
+    is_picture,
+    unread_pictures,
+)
 from vldebias.data.huggingface import ALIASES, ImageStream, open_huggingface
 from vldebias.data.labels import ColumnNames
 from vldebias.data.layouts import Layout, find_layout, without_number
@@ -138,9 +143,9 @@ def _open_table(
     if split not in (None, "all") and (split != "train" or SPLIT in table.column_names):
         table = table.take(rows_of_split(path, str(split), labels_of(table, SPLIT, None, path)))
     image = str(layout.image)
-    place = table.column_names.index(image)
     files = [without_number(file) for file in as_texts(column_of(table, image, path), "")]
-    table = table.set_column(place, image, pa.array(files))
+    columns = dict(zip(table.column_names, table.columns, strict=True))
+    table = pa.table({**columns, image: pa.array(files)})
     if folder is None:
         folder = _folder_of_images(path, files)
     return images_of_table(
@@ -266,6 +271,13 @@ def _open_pairs(path: Path, split: str | None, layout: Layout, encoding: str | N
         warn(
             f"{path}: {len(without_text)} of {len(pictures)} images have no text file next to them"
             f" and are left out, such as {', '.join(without_text[:3])}",
+            SuspectInputWarning,
+        )
+    unread = unread_pictures(layout.files)
+    if unread:
+        warn(
+            f"{path}: skipped {len(unread)} images with captions, because their format is not read,"
+            f" such as {', '.join(unread[:3])}; convert them to .jpg or .png",
             SuspectInputWarning,
         )
     captions, further = _captions_in(path, list(text_of_image.values()), encoding)

@@ -29,6 +29,8 @@ _LITTER = {
     "__pycache__",
 }
 TEXT_ENDINGS = (".txt", ".caption")
+# Extensions of images that are not read. Captions of such images are reported.
+UNREAD_PICTURES = (".heic", ".heif", ".jxl", ".svg", ".psd", ".dng", ".raw", ".cr2", ".nef", ".arw")
 # Absolute paths (including Windows paths), URLs, and paths with "..".
 OUTSIDE = r"^[/\\]|^[A-Za-z]:|^[A-Za-z][A-Za-z0-9+.-]*://|(^|[/\\])\.\.([/\\]|$)"
 
@@ -97,6 +99,18 @@ def captions_beside(files: Iterable[str]) -> dict[str, str]:
         if is_picture(file) and stem in text_of_stem:
             pairs[file] = text_of_stem[stem]
     return pairs
+
+
+def unread_pictures(files: Iterable[str]) -> list[str]:
+    """Return the images whose format is not read, such as .heic, if a text file is next to them."""
+    files = list(files)
+    stems = {PurePosixPath(file).with_suffix("") for file in files if file.endswith(TEXT_ENDINGS)}
+    return [
+        file
+        for file in files
+        if PurePosixPath(file).suffix.lower() in UNREAD_PICTURES
+        and PurePosixPath(file).with_suffix("") in stems
+    ]
 
 
 def is_outside(path: str) -> bool:

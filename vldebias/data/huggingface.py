@@ -31,15 +31,14 @@ from vldebias.data.layouts import (
     IMAGE_COLUMNS,
     cannot_open,
     expanded,
-    fitting_columns,
     refuse_unreachable,
 )
 from vldebias.data.rows import files_of, is_pattern
 from vldebias.data.tars import open_tars, stream_of_tars
 from vldebias.errors import InvalidInputError, need
 from vldebias.projection.hub import offline_reason, reason
-from vldebias.utils.json_tables import column_around
 from vldebias.utils.pictures import decode
+from vldebias.utils.table_rows import find_column, fitting_columns
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
@@ -137,9 +136,11 @@ def open_huggingface(
     split = _only_or_test(splits, split)
     dataset = _of_split(splits, split, place, datasets.concatenate_datasets)
 
-    named = [image, caption, *mapped_columns(labels or ()).values()]
-    if not streaming and any(_is_nested(name, dataset.features) for name in named):
-        dataset = dataset.flatten()  # a column with a dotted name per object field
+    named = filter(None, [image, caption, *mapped_columns(labels or ()).values()])
+    if not streaming:
+        names = list(dataset.features)
+        if any(find_column(names, name) not in (None, *names) for name in named):
+            dataset = dataset.flatten()  # a column with a dotted name per object field
     # The columns of some streams are unknown until the first row is read.
     features = dataset.features or dict.fromkeys(next(iter(dataset), {}), "unknown")
     image, caption, columns = _resolved_columns(image, caption, labels, features, place)
@@ -184,21 +185,20 @@ def _resolved_columns(
         labels = tuple(_classes_in(features))
     columns = mapped_columns(labels)
     used = dict.fromkeys(filter(None, [image, caption, *columns.values()]))
-    missing = [name for name in used if name not in features]
+    found: dict[str, str] = {}
+    missing = []
+    for name in used:
+        column = find_column(list(features), name)
+        if column in features:
+            found[name] = str(column)
+        else:
+            missing.append(name)
     if missing:
         raise InvalidInputError(
             f"{place}: expected columns {missing}; the columns are {list(features)}"
         )
-    return image, caption, columns
-
-
-def _is_nested(name: str | None, features: Mapping[str, object]) -> bool:
-    """Return True if a dotted name refers to a field of an existing column."""
-    return (
-        name is not None
-        and name not in features
-        and column_around(list(features), name) is not None
-    )
+    columns = {label: found[column] for label, column in columns.items()}
+    return found[image], caption and found[caption], columns
 
 
 def _classes_in(features: Mapping[str, object]) -> dict[str, tuple[str, ...]]:

@@ -10,6 +10,7 @@ from functools import lru_cache
 from vldebias.data.labels import Labels
 from vldebias.data.spellings import (
     dates_among_ranges,
+    has_synonyms,
     is_sentence,
     meaning_of,
     spreadsheet_range,
@@ -173,6 +174,19 @@ def _written_otherwise(names: Sequence[str]) -> list[str]:
             f"numbers such as {scores[0]!r} look like probabilities or scores; convert them to"
             " groups, such as p > 0.5"
         )
+    scored = fitting(r"[^\W\d].*?[\s:=(\[,]+(?:0?[.,]\d+|1[.,]0+|\d{1,3}(?:[.,]\d+)? ?%)[)\]]?")
+    if scored:
+        word = re.split(r"[\s:=(\[,]+[\d.,]", scored[0])[0]
+        problems.append(
+            f"{scored[0]!r} is a value with its score; write them into separate columns"
+            f" (--rename '{scored[0]}={word}')"
+        )
+    joined = [name for name in names if _names_several(name, names)]
+    if joined:
+        problems.append(
+            f"{joined[0]!r} looks like several values in one cell; write a separate row for each"
+            f" value, or a name for both (--rename '{joined[0]}=mixed')"
+        )
     objects = fitting(r"\{.*\}")
     if objects:
         problems.append(
@@ -185,6 +199,21 @@ def _written_otherwise(names: Sequence[str]) -> list[str]:
             f' (--rename "{lists[0]}={lists[0].strip("[]").strip(chr(39))}")'
         )
     return problems
+
+
+def _names_several(name: str, names: Collection[str]) -> bool:
+    """Return whether a name lists several values, as in "female, male".
+
+    At least one part must be another value of the column, or all must be values with synonyms. A
+    slash may also separate the values of an intersection, such as "female/old".
+    """
+    parts = re.split(r"\s*[,;|&+]\s*|\s+and\s+", name)
+    if len(parts) > 1 and all(map(has_synonyms, parts)):
+        return True
+    if len(parts) == 1:
+        parts = name.split("/")
+    others = {other.casefold() for other in names if other != name}
+    return len(parts) > 1 and any(part.strip().casefold() in others for part in parts)
 
 
 def names_of_unknown(names: Collection[str]) -> list[str]:

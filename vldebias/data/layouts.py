@@ -24,20 +24,21 @@ from vldebias.data.folders import (
     folder_of_images,
     is_outside,
     is_picture,
+    unread_pictures,
 )
 from vldebias.errors import InvalidInputError, did_you_mean, need
-from vldebias.utils.json_tables import (
-    Row,
-    column_around,
-    flat_rows,
-    is_json_document,
-    names_of,
-    rows_of_json,
-    rows_of_lines,
+from vldebias.utils.json_tables import Row, is_json_document
+from vldebias.utils.table_rows import (
+    JSON_ENDINGS,
+    SEPARATOR_OF_ENDING,
+    cell_of,
+    find_column,
+    fitting_columns,
+    read_rows,
 )
-from vldebias.utils.text_tables import OTHER_FORMS, decoded, json_form, split_rows
+from vldebias.utils.text_tables import OTHER_FORMS, decoded, json_form
 
-TABLES = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".json")
+TABLES = (*SEPARATOR_OF_ENDING, *JSON_ENDINGS)
 PARQUET = (".parquet", ".arrow")
 # Column names used by common tools, most common first.
 IMAGE_COLUMNS = (
@@ -261,6 +262,12 @@ def _layout_of_folder(folder: Path, reads_captions: bool) -> Layout:
     pictures = list(filter(is_picture, files))
     for table in metadata:
         _refuse_metadata_of_others(folder / table, pictures)
+    unread = unread_pictures(files)
+    if unread and not pictures:
+        raise InvalidInputError(
+            f"{folder}: got {len(unread)} images in a format that is not read, such as {unread[0]};"
+            " convert them to .jpg or .png"
+        )
     if metadata or not pictures:
         if reads_captions and parquet and not metadata:
             _refuse_parquet_of_urls(folder / parquet[0], None)
@@ -348,7 +355,7 @@ def _refuse_parquet_of_urls(path: Path, image: str | None) -> None:
         names = need("pyarrow.parquet").read_schema(path).names
     except (OSError, ValueError) as error:  # pyarrow's errors subclass ValueError
         raise InvalidInputError(f"{path}: cannot be read as parquet: {error}") from None
-    if image is not None and image not in names and column_around(names, image) is None:
+    if image is not None and find_column(names, image) is None:
         raise InvalidInputError(
             f"{path}: no column {image!r}; the columns are {names}; {_SET_IMAGE}"
         )
@@ -374,7 +381,7 @@ def is_coco(path: Path, encoding: str | None) -> bool:
         return False
     with path.open("rb") as file:
         head = file.read(1 << 16)
-    if json_form(decoded_head(head, path, encoding)) != "object":
+    if json_form(decoded_head(head, str(path), encoding)) != "object":
         return False
     # Searching 90 MB for the keys is much faster than parsing the file.
     content = path.read_bytes()
@@ -387,7 +394,7 @@ def is_coco(path: Path, encoding: str | None) -> bool:
             f" {', '.join(missing)} (instances_*.json has no captions)"
         )
     try:
-        rows_of_json(decoded(content, str(path), encoding), str(path))
+        read_rows(decoded(content, str(path), encoding), ".json", str(path))
     except InvalidInputError as error:
         raise InvalidInputError(
             f"{error}. It is not COCO's captions_*.json either, because it has no"
@@ -414,12 +421,12 @@ def _refuse_compressed_tar(path: Path) -> None:
             )
 
 
-def decoded_head(content: bytes, path: Path, encoding: str | None) -> str:
+def decoded_head(content: bytes, source: str, encoding: str | None) -> str:
     """Decode the beginning of a text file, dropping an incomplete final character.
 
     Args:
         content: the first bytes of the file.
-        path: file path for messages.
+        source: the file named in messages.
         encoding: file encoding. If None, it is detected.
     """
     # An incomplete UTF-8 character has at most three bytes.
@@ -431,7 +438,7 @@ def decoded_head(content: bytes, path: Path, encoding: str | None) -> str:
                 continue
     if len(content) % 2:
         content = content[:-1]
-    return decoded(content, str(path), encoding)
+    return decoded(content, source, encoding)
 
 
 def _layout_of_table(
@@ -453,7 +460,7 @@ def _layout_of_table(
         first = [dict(zip(header, row.values(), strict=True)) for row in first]
         names = list(header)
     image = _column(path, names, image, IMAGE_COLUMNS, "images", _SET_IMAGE, form)
-    cells = [str(row.get(image) or "") for row in first]
+    cells = [str(cell_of(row, image) or "") for row in first]
     if any(_URL.fullmatch(cell.strip()) for cell in cells[:50]):
         captions = fitting_columns(names, CAPTION_COLUMNS) or ["caption"]
         raise InvalidInputError(_fetch_first(path, form, image, captions[0]))
@@ -504,13 +511,14 @@ def check_columns(path: Path, columns: Iterable[str | None]) -> None:
         raise InvalidInputError(
             f"{path}: expected a table with the ending {', '.join(TABLES)} or .parquet"
         )
-    names, _, _ = _first_rows(path, None, None)
-    plain = {_plain(name) for name in names}
+    names, _, is_complete = _first_rows(path, None, None)
     # Columns from nested objects have dotted names like "labels.gender". Objects in later rows may
     # have fields that are missing from the first rows.
-    objects = {name.partition(".")[0] for name in plain}
+    objects = set() if is_complete else {name.partition(".")[0] for name in names}
     for column in columns:
-        if column is not None and _plain(column.partition(".")[0]) not in plain | objects:
+        if column is None or column.partition(".")[0] in objects:
+            continue
+        if find_column(names, column) is None:
             raise InvalidInputError(
                 f"{path}: expected a column {column!r}; the columns are {names}"
             )
@@ -523,40 +531,17 @@ def _first_rows(
     with path.open("rb") as file:
         content = file.read(_HEAD)
     is_complete = len(content) < _HEAD
-    text = decoded(content, str(path), encoding)
+    head = decoded if is_complete else decoded_head
+    text = head(content, str(path), encoding)
     if not text.strip():
         raise InvalidInputError(f"{path}: the file is empty; expected a row for each image")
-    if path.suffix.lower() in (".json", ".jsonl", ".ndjson"):
-        if is_json_document(text, path.suffix):
-            document = decoded(path.read_bytes(), str(path), encoding)
-            rows = rows_of_json(document, str(path))
-        else:
-            lines = text.split("\n")
-            rows, _ = rows_of_lines(lines if is_complete else lines[:-1], str(path))
-        rows = flat_rows(rows, str(path))
-        return names_of(rows), rows, is_complete
-    if not is_complete:
+    ending = path.suffix.lower()
+    if ending in JSON_ENDINGS and is_json_document(text, ending):
+        text = decoded(path.read_bytes(), str(path), encoding)
+    elif not is_complete:
         text = text[: text.rfind("\n") + 1]
-    usual = "\t" if path.suffix.lower() == ".tsv" else ","
-    names, *cells = split_rows(text, str(path), separator=separator, usual=usual)
-    return names, [dict(zip(names, row, strict=True)) for row in cells], is_complete
-
-
-def _plain(name: str) -> str:
-    """Lower-case a column name and replace spaces and hyphens with underscores."""
-    return re.sub(r"[\s-]+", "_", name.strip()).casefold()
-
-
-def fitting_columns(names: Sequence[str], known: Sequence[str]) -> list[str]:
-    """Return the columns with known names, or only the one with the most common name.
-
-    Args:
-        names: table columns.
-        known: known names for such columns, most common first.
-    """
-    if known[0] in names:
-        return [known[0]]
-    return [name for name in names if _plain(name) in known]
+    names, rows, _ = read_rows(text, ending, str(path), separator=separator)
+    return names, rows, is_complete
 
 
 def _column(
@@ -574,14 +559,12 @@ def _column(
         InvalidInputError: If there is no such column, or several are possible.
     """
     if name is not None:
-        fitting = [column for column in names if _plain(column) == _plain(name)]
-        if name in names:
-            fitting = [name]
-        if len(fitting) != 1:
+        found = find_column(names, name)
+        if found is None:
             raise InvalidInputError(
                 f"{path}: no column {name!r} for {content}; the columns are {list(names)}; {remedy}"
             )
-        return fitting[0]
+        return found
     fitting = fitting_columns(names, known)
     if len(fitting) == 1:
         return fitting[0]

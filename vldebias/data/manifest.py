@@ -15,10 +15,11 @@ from vldebias.data.cleaning import clean_captions
 from vldebias.data.dataset import Facts, ImageData, file_images
 from vldebias.data.folders import folder_of_paths
 from vldebias.data.labels import ColumnNames, Labels, Names, mapped_columns
-from vldebias.data.layouts import IMAGE_COLUMNS, fitting_columns
+from vldebias.data.layouts import IMAGE_COLUMNS
 from vldebias.data.spellings import matched
 from vldebias.data.tables import as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
+from vldebias.utils.table_rows import fitting_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa

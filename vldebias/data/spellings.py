@@ -107,6 +107,11 @@ def meaning_of(name: str) -> str:
     return text
 
 
+def has_synonyms(name: str) -> bool:
+    """Return True if a name is one of the values whose synonyms are known, such as "Women"."""
+    return meaning_of(name) in _SYNONYMS
+
+
 def names_no_group(text: str) -> bool:
     """Return True if a label does not name a group: a refusal, "cannot tell" or "N/A".
 

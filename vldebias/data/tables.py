@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vldebias.errors import InvalidInputError, Lazily
 from vldebias.utils.files import unshielded
-from vldebias.utils.json_tables import (
+from vldebias.utils.json_tables import is_json_document, located_values
+from vldebias.utils.json_values import JSON
+from vldebias.utils.table_rows import (
+    JSON_ENDINGS,
+    SEPARATOR_OF_ENDING,
     cell_of,
     column_around,
-    flat_rows,
-    is_json_document,
-    names_of,
-    rows_of_json,
-    rows_of_lines,
+    find_column,
+    fitting_columns,
+    read_rows,
 )
-from vldebias.utils.json_values import JSON
 from vldebias.utils.text_tables import read_text, split_rows
 
 if TYPE_CHECKING:
@@ -30,7 +31,19 @@ pc = Lazily("pyarrow.compute")
 pj = Lazily("pyarrow.json")
 pq = Lazily("pyarrow.parquet")
 
-ENDINGS = (".csv", ".tsv", ".txt", ".parquet", ".jsonl", ".ndjson", ".json")
+ENDINGS = (*SEPARATOR_OF_ENDING, ".parquet", *JSON_ENDINGS)
+# Names of columns with the number of images, or their weight, per row.
+_COUNTS = (
+    "count",
+    "counts",
+    "n",
+    "n_images",
+    "num_images",
+    "frequency",
+    "freq",
+    "weight",
+    "weights",
+)
 # Names of JSON types in messages.
 _KINDS: dict[type, str] = {
     **{str: "a string", int: "a number", float: "a number", bool: "a boolean"},
@@ -69,9 +82,9 @@ def read_table(
             expected = pq.read_metadata(path).num_rows
             if table.num_rows != expected:
                 raise pa.ArrowInvalid(f"it declares {expected} rows but has {table.num_rows}")
-        elif ending in (".csv", ".tsv", ".txt"):
-            usual = "\t" if ending == ".tsv" else ","
+        elif ending in SEPARATOR_OF_ENDING:
             text = read_text(path, encoding)
+            usual = SEPARATOR_OF_ENDING[ending]
             rows = split_rows(text, str(path), separator=separator, usual=usual)
             columns = []
             for place in range(len(rows[0])):
@@ -96,37 +109,23 @@ def _read_json(path: Path, encoding: str | None) -> pa.Table:
     text = read_text(path, encoding)
     if not text.strip():
         raise InvalidInputError(f"{path}: expected an object per line, got an empty file")
-    if is_json_document(text, path.suffix):
-        return _table_of_rows(rows_of_json(text, str(path)), path)
-    # Check all lines first, because pyarrow may crash on a line that is not an object.
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip() and not line.lstrip().startswith("{"):
-            raise InvalidInputError(
-                f'{path}: line {number}: expected an object such as {{"image": ...}}, got'
-                f" {line.strip()[:40]}"
-            )
+    # pyarrow is faster, but may crash on a line that is not an object.
+    are_objects = all(line.lstrip().startswith("{") for line in text.split("\n") if line.strip())
     try:
-        table = pj.read_json(io.BytesIO(text.encode()))
-    except pa.ArrowException:
-        rows, _ = rows_of_lines(text.split("\n"), str(path))
-        _refuse_mixed(path, rows)
-        raise
-    return with_flat_columns(table)
-
-
-def _table_of_rows(rows: Sequence[Mapping[str, JSON]], path: Path) -> pa.Table:
-    """Convert objects to a table. If an object lacks a field, its value is missing in that row."""
-    table = flat_rows(rows, str(path))
-    columns = {name: [row.get(name) for row in table] for name in names_of(table)}
-    # Find columns that contain objects in some rows and other values in others.
-    objects = {name.rpartition(".")[0] for name in columns}
-    for name in objects & set(columns):
-        if any(cell is not None for cell in columns[name]):
-            _refuse_mixed(path, rows)
-    try:
+        if are_objects and not is_json_document(text, path.suffix):
+            return with_flat_columns(pj.read_json(io.BytesIO(text.encode())))
+        names, rows, _ = read_rows(text, path.suffix, str(path))
+        if not rows:
+            raise InvalidInputError(f"{path}: expected a list of objects, one per row, got no rows")
+        # If an object lacks a field, its value is missing in that row.
+        columns = {name: [row.get(name) for row in rows] for name in names}
+        # Find columns that contain objects in some rows and other values in others.
+        for name in {name.rpartition(".")[0] for name in names} & set(names):
+            if any(cell is not None for cell in columns[name]):
+                _refuse_mixed(path, text)
         return pa.table(columns)
     except (pa.ArrowException, OverflowError):
-        _refuse_mixed(path, rows)
+        _refuse_mixed(path, text)
         raise
 
 
@@ -137,16 +136,18 @@ def with_flat_columns(table: pa.Table) -> pa.Table:
     return table
 
 
-def _refuse_mixed(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
+def _refuse_mixed(path: Path, text: str) -> None:
     """Raise an error for the first column that mixes types, such as strings and lists.
 
     pyarrow's own errors use its internal type names, and row numbers relative to a block.
     """
-    first_of_column: dict[str, object] = {}
+    first_of_column: dict[str, JSON] = {}
+    rows, _ = located_values(text, path.suffix, str(path))
     for number, row in enumerate(rows, 1):
-        parts: list[tuple[str, object]] = []
-        for column, value in row.items():
-            parts += _with_parts(column, value)
+        parts: list[tuple[str, JSON]] = []
+        if isinstance(row, Mapping):
+            for column, value in row.items():
+                parts += _with_parts(column, value)
         for column, value in parts:
             first = first_of_column.setdefault(column, value)
             kind = _KINDS[type(value)]
@@ -162,7 +163,7 @@ def _refuse_mixed(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
             )
 
 
-def _with_parts(column: str, value: object) -> Iterator[tuple[str, object]]:
+def _with_parts(column: str, value: JSON) -> Iterator[tuple[str, JSON]]:
     """Yield a value and its nested parts with their names, skipping missing values.
 
     A field of an object is named "labels.gender", and a list item "captions[]".
@@ -181,8 +182,7 @@ def _with_parts(column: str, value: object) -> Iterator[tuple[str, object]]:
 def column_of(table: pa.Table, name: str, source: str | Path) -> pa.Array:
     """Return a table column as a single array.
 
-    If no column has exactly this name, it may be the dotted name of a nested value, or differ in
-    case and surrounding spaces.
+    The name is matched as in `find_column`, and may be the dotted name of a nested value.
 
     Args:
         table: the table.
@@ -192,21 +192,17 @@ def column_of(table: pa.Table, name: str, source: str | Path) -> pa.Array:
     Raises:
         InvalidInputError: If the column does not exist.
     """
-    names = table.column_names
-    if name not in names:
-        around = column_around(names, name)
-        if around is not None:
-            cells = table.column(around).to_pylist()
-            parts = [cell_of({around: cell}, name) for cell in cells]
-            if any(part is not None for part in parts):
-                return _array_of(parts, source)
-        alike = [column for column in names if column.strip().casefold() == name.strip().casefold()]
-        if len(alike) != 1:
-            raise InvalidInputError(
-                f"{source}: expected a column {name!r}; the columns are {names}"
-            )
-        name = alike[0]
-    return table.column(name).combine_chunks()
+    found = find_column(table.column_names, name)
+    if found in table.column_names:
+        return table.column(found).combine_chunks()
+    if found is not None:
+        around = str(column_around(table.column_names, found))
+        parts = [cell_of({around: cell}, name) for cell in table.column(around).to_pylist()]
+        if any(part is not None for part in parts):
+            return _array_of(parts, source)
+    raise InvalidInputError(
+        f"{source}: expected a column {name!r}; the columns are {table.column_names}"
+    )
 
 
 def _array_of(values: Sequence[object], source: str | Path) -> pa.Array:
@@ -215,6 +211,29 @@ def _array_of(values: Sequence[object], source: str | Path) -> pa.Array:
         return pa.array(values)
     except pa.ArrowException as error:
         raise InvalidInputError(f"{source}: expected values of the same kind: {error}") from error
+
+
+def columns_of_counts(table: pa.Table, used: Collection[str]) -> list[str]:
+    """Return the unused columns that look like the number of images or applicants per row.
+
+    Such a column has a name such as "count", and different positive numbers. Consecutive numbers
+    are row numbers instead.
+
+    Args:
+        table: the table.
+        used: columns with another role.
+    """
+    found = []
+    for name in fitting_columns([name for name in table.column_names if name not in used], _COUNTS):
+        try:
+            numbers = table.column(name).combine_chunks().cast(pa.float64()).drop_null()
+        except pa.ArrowException:
+            continue  # some cells are not numbers
+        is_positive = pc.all(pc.greater(numbers, 0), min_count=1).as_py()
+        differences = pc.unique(pc.pairwise_diff(numbers).drop_null()).to_pylist()
+        if is_positive and differences not in ([], [0.0], [1.0]):
+            found.append(name)
+    return found
 
 
 def as_texts(column: pa.Array, source: str) -> list[str]:

@@ -21,8 +21,8 @@ from vldebias.data.folders import is_litter, is_picture
 from vldebias.data.labels import ColumnNames, Labels, mapped_columns
 from vldebias.data.layouts import CAPTION_COLUMNS
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
-from vldebias.utils.json_tables import flat
 from vldebias.utils.pictures import decode
+from vldebias.utils.table_rows import flat
 from vldebias.utils.text_tables import decoded_texts
 
 if TYPE_CHECKING:

@@ -24,7 +24,8 @@ from vldebias.errors import (
     warn,
 )
 from vldebias.hosts.host import BATCH, TEXT, TEXTS, Host, numbers_of
-from vldebias.projection.edit import Edit, Fingerprint
+from vldebias.projection.edit import Edit
+from vldebias.projection.fingerprint import Fingerprint
 from vldebias.utils.vectors import read_vectors
 
 Embed = Callable[[list[str]], object]

@@ -27,7 +27,8 @@ from vldebias.errors import (
     warn,
 )
 from vldebias.hosts.adapters import adapters_length
-from vldebias.projection.edit import Edit, Fingerprint, Rewording
+from vldebias.projection.edit import Edit, Rewording
+from vldebias.projection.fingerprint import Fingerprint
 from vldebias.prompts import StatedWords
 
 if TYPE_CHECKING:

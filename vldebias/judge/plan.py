@@ -291,7 +291,7 @@ class Plan(Strict):
         new_weights = new_settings.pop("fingerprint", None)
         differences = []
         if old_weights:
-            from vldebias.projection.edit import Fingerprint
+            from vldebias.projection.fingerprint import Fingerprint
 
             fingerprint = Fingerprint.model_validate(new_weights) if new_weights else None
             if not Fingerprint.model_validate(old_weights).matches(fingerprint):

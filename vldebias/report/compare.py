@@ -14,7 +14,7 @@ import numpy as np
 from vldebias.errors import InvalidInputError, shortened
 from vldebias.measure.metric import get_metric
 from vldebias.measure.rows import TaskProvenance
-from vldebias.projection.edit import Fingerprint
+from vldebias.projection.fingerprint import Fingerprint
 from vldebias.report.conclusion import Conclusion, article_of_method, conclusions
 from vldebias.report.page import plain
 from vldebias.report.phrases import capitalised, quantity

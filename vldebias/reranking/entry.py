@@ -34,6 +34,7 @@ RERANKERS: dict[str, Reranker] = {
     "mmr": mmr,
     "detconstsort": det_const_sort,
 }
+_MANY_SCORES = 5  # fewer scores often ascend by chance
 # Methods whose result depends only on the best k candidates in each group.
 _NEED_BEST = (quota, fair, pbm, det_const_sort, mopr)
 
@@ -91,7 +92,8 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
         InvalidInputError: If an argument is invalid.
 
     Warns:
-        SuspectInputWarning: If a group has too few candidates for its share.
+        SuspectInputWarning: If a group has too few candidates for its share, or if five or more
+            scores ascend, as distances do.
 
     >>> scores = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
     >>> rerank(scores, 4, labels=["m", "m", "m", "f", "f", "f"]).tolist()
@@ -131,6 +133,7 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
         orders.append(keys_of_query[order])
         codes = _codes_of(keys_of_query, code_of_checked)
         reports.append(Report(candidates, name, order, keys_of_query, codes))
+    _warn_of_distances([report.candidates.scores for report in reports])
     # Without k, all candidates are shown, so a group with less than its share needs no warning.
     if k is not None:
         _warn_of_short(reports)
@@ -287,6 +290,18 @@ def _rows_of_ids(
             "ids: expected row numbers of the labels (0 or more), or -1 for none"
         )
     return labels, np.where(is_none, UNKNOWN, rows)
+
+
+def _warn_of_distances(lists: Sequence[Floats]) -> None:
+    """Warn once if the scores of every query ascend, as distances of search results do."""
+    are_ascending = all(bool((np.diff(scores) > 0).all()) for scores in lists)
+    if are_ascending and max(map(len, lists)) >= _MANY_SCORES:
+        warn(
+            "rerank: the scores ascend from the first to the last candidate, as distances do, but"
+            " the highest score is taken as the best; for distances, pass -distances (in `vldebias"
+            " rerank` --columns distance=COLUMN)",
+            SuspectInputWarning,
+        )
 
 
 def _warn_of_short(reports: Sequence[Report]) -> None:

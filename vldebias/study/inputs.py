@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from pydantic import Field
 
 from vldebias.data.cache import embed_images
 from vldebias.data.dataset import ImageData, file_images
@@ -32,15 +31,13 @@ from vldebias.miniature import load_photographs, open_world
 from vldebias.miniature.photographs import NAME as PHOTOGRAPHS
 from vldebias.miniature.words import WORLDS
 from vldebias.projection.edit import Edit
+from vldebias.study.task import Data, Task
 from vldebias.utils.options import Options
 from vldebias.utils.progress import SILENT, Progress
-from vldebias.utils.schema import Strict
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
     from torch import Tensor
-
-    from vldebias.study.task import Task
 
 # Image features (n, d), images, or the name of a file, a folder or a data set.
 Images: TypeAlias = "Embeddings | ImageData | Shards | Tensor | ArrayLike | Path"
@@ -50,23 +47,6 @@ Columns: TypeAlias = "Labels | Tensor | ArrayLike | Mapping[str, Labels | Tensor
 _MANY_UNREADABLE = 0.05  # share of unreadable images that triggers a warning
 SPLITS = ("images", "reference", "train", "val")
 ALWAYS = ("texts", "edits", "progress")  # available without a source of that name
-
-
-class Data(Strict):
-    """A data set split that a suite uses.
-
-    Attributes:
-        name: data set name, as listed by `vldebias eval data`, or packaged data: "birds",
-            "portraits" or "photographs".
-        split: name of the split.
-        options: options for the data set reader.
-        root: folder that contains the data set. Default: --data-root.
-    """
-
-    name: str
-    split: str = "test"
-    options: dict[str, Any] = Field(default_factory=dict)
-    root: Path | None = None
 
 
 class Inputs(Mapping[str, Any]):

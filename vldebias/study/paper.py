@@ -20,10 +20,10 @@ from vldebias.judge.judges import ClipJudge
 from vldebias.report.page import write_page
 from vldebias.report.result import Measurement, Result
 from vldebias.report.table import SWEPT, published, published_of_any_model
-from vldebias.study.inputs import Data, open_split
+from vldebias.study.inputs import open_split
 from vldebias.study.running import run_suite
 from vldebias.study.suite import Suite, load_suite
-from vldebias.study.task import Task
+from vldebias.study.task import Data, Task
 from vldebias.study.tasks.generation import GenerationTask
 from vldebias.study.tasks.people import PeopleTask
 from vldebias.study.tasks.retrieval import RetrievalTask

@@ -13,20 +13,22 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Container, Mapping, Sequence
-from typing import Annotated, Any, Self, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, InstanceOf, PlainSerializer, model_validator
 from pydantic_core import to_jsonable_python
 
 from vldebias.errors import InvalidInputError, shortened
-from vldebias.methods import METHODS, Compared, get_compared
-from vldebias.methods.results import RERANKINGS
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.report.result import TaskResult
-from vldebias.study.inputs import Data, Inputs
 from vldebias.utils.options import Options
 from vldebias.utils.registry import Registry
 from vldebias.utils.schema import SEVERAL, Count, Name, Number, Strict, named_by
+
+if TYPE_CHECKING:
+    from vldebias.methods import Compared
+    from vldebias.study.inputs import Inputs
 
 T = TypeVar("T", bound="Task")
 
@@ -49,6 +51,23 @@ USERS_CHOICES = (
     "seeds",
     "prompts_file",
 )
+
+
+class Data(Strict):
+    """A data set split that a suite uses.
+
+    Attributes:
+        name: data set name, as listed by `vldebias eval data`, or packaged data: "birds",
+            "portraits" or "photographs".
+        split: name of the split.
+        options: options for the data set reader.
+        root: folder that contains the data set. Default: --data-root.
+    """
+
+    name: str
+    split: str = "test"
+    options: dict[str, Any] = Field(default_factory=dict)
+    root: Path | None = None
 
 
 class Task(Strict, ABC):
@@ -185,6 +204,10 @@ def with_looks(
         facts_of_method: facts about each method, by method name.
         compared: methods that may not be registered; they take precedence over the registry.
     """
+    # Importing the methods imports torch, which tasks on tables do not need.
+    from vldebias.methods import METHODS, get_compared
+    from vldebias.methods.results import RERANKINGS
+
     method_of_name = {method.name: method for method in compared}
     described = {}
     for name, facts in facts_of_method.items():

@@ -1,13 +1,11 @@
-"""Parse rows from other tools' JSON: lists, JSON lines, API responses, and captions by file name.
-
-Nested objects become columns with dotted names: {"payload": {"gender": ...}} is "payload.gender".
-"""
+"""Parse other tools' JSON: lists, JSON lines, API responses, and entries by file name or id."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import PurePosixPath
+from typing import TypeGuard
 
 from vldebias.errors import InvalidInputError
 from vldebias.utils.json_values import JSON
@@ -15,120 +13,6 @@ from vldebias.utils.pictures import ENDINGS
 from vldebias.utils.text_tables import json_form
 
 Row = dict[str, JSON]
-_EXPECTED = 'expected an object such as {"image": ...}'
-
-
-def flat(row: Mapping[str, JSON], source: str) -> Row:
-    """Flatten a row's nested objects into columns with dotted names.
-
-    Lists are not flattened. An empty object becomes an empty cell, so that its column does not
-    disappear.
-
-    Args:
-        row: a JSON object.
-        source: the row's location, which is named in messages.
-
-    Raises:
-        InvalidInputError: If two values have the same dotted name.
-
-    >>> flat({"id": 1, "payload": {"gender": "male", "face": {"age": 30}}}, "points.jsonl:1")
-    {'id': 1, 'payload.gender': 'male', 'payload.face.age': 30}
-    """
-    cells: Row = {}
-    # Avoid recursion, because JSON may be nested more deeply than Python's stack allows.
-    pending: list[tuple[str, JSON]] = list(row.items())[::-1]
-    while pending:
-        name, value = pending.pop()
-        if isinstance(value, Mapping) and value:
-            for key, part in list(value.items())[::-1]:
-                pending.append((f"{name}.{key}", part))
-            continue
-        if name in cells:
-            raise InvalidInputError(
-                f"{source}: got two values for {name!r}, one nested and one with dots in its name;"
-                " rename one of them"
-            )
-        cells[name] = None if isinstance(value, Mapping) else value
-    return cells
-
-
-def flat_rows(rows: Sequence[Mapping[str, JSON]], source: str) -> list[Row]:
-    """Flatten the nested objects in several rows with `flat`.
-
-    Args:
-        rows: the JSON objects.
-        source: the file named in messages.
-
-    Raises:
-        InvalidInputError: If two values in a row have the same dotted name.
-    """
-    return [flat(row, f"{source}: row {number}") for number, row in enumerate(rows, start=1)]
-
-
-def names_of(rows: Sequence[Mapping[str, JSON]]) -> list[str]:
-    """Return the column names of flat rows, in order of first occurrence."""
-    names: dict[str, None] = {}
-    for row in rows:
-        names |= dict.fromkeys(row)
-    return list(names)
-
-
-def cell_of(row: Mapping[str, JSON], name: str) -> JSON:
-    """Look up a cell by its dotted name in a flat row, or return None if there is none.
-
-    A number in the name is a position in a list. Cells that contain JSON as text are parsed.
-
-    Args:
-        row: a flat row (see `flat`).
-        name: a column name, or the dotted name of a value inside a cell.
-
-    >>> cell_of({"messages": [{"role": "user", "content": "a nurse"}]}, "messages.0.content")
-    'a nurse'
-    >>> cell_of({"meta": '{"prompt": "a nurse"}'}, "meta.prompt")
-    'a nurse'
-    """
-    if name in row:
-        return row[name]
-    parts = name.split(".")
-    for length in range(len(parts) - 1, 0, -1):
-        value = _opened(row.get(".".join(parts[:length])))
-        if not isinstance(value, (list, Mapping)):
-            continue
-        for part in parts[length:]:
-            if isinstance(value, Mapping):
-                value = value.get(part)
-            elif isinstance(value, list) and part.isdecimal() and int(part) < len(value):
-                value = value[int(part)]
-            else:
-                return None
-        return value
-    return None
-
-
-def _opened(cell: JSON) -> JSON:
-    """Parse a cell that contains JSON as text, and return other cells unchanged."""
-    if not isinstance(cell, str) or not cell.lstrip().startswith(("{", "[")):
-        return cell
-    try:
-        value: JSON = json.loads(cell)
-    except (ValueError, RecursionError):
-        return cell
-    return value
-
-
-def column_around(names: Sequence[str], name: str) -> str | None:
-    """Return the column whose cells may contain a dotted name, or None if there is none.
-
-    Args:
-        names: the table columns.
-        name: a dotted name, such as "payload.gender", which "payload" may contain.
-    """
-    parts = name.split(".")
-    for length in range(len(parts) - 1, 0, -1):
-        column = ".".join(parts[:length])
-        if column in names:
-            return column
-    return None
 
 
 def is_json_document(text: str, ending: str) -> bool:
@@ -172,90 +56,92 @@ def _with_different_names(pairs: list[tuple[str, JSON]]) -> Row:
     return row
 
 
-def rows_of_lines(lines: Sequence[str], source: str) -> tuple[list[Row], list[int]]:
-    """Parse JSON lines, skipping blank lines.
+def located_values(text: str, ending: str, source: str) -> tuple[list[JSON], list[str]]:
+    """Parse the entries of a JSON file, which are objects or strings, and return their locations.
+
+    The supported layouts are:
+
+    - a list of entries, or one entry or list of entries per line;
+    - an object that contains one list of objects, as in API responses ({"items": [...]} or
+      {"result": {"points": [...]}}), or one list of strings ({"prompts": [...]});
+    - an object with an entry for each picture, like the caption files for kohya's sd-scripts
+      ({"0.png": {"caption": ..., "tags": ...}});
+    - an object of objects with the same fields, such as {"0001": {"prompt": ...}, ...}. The names
+      become the column "id", unless there is one.
 
     Args:
-        lines: the lines of a file.
+        text: the content of the file.
+        ending: its extension, such as ".json".
         source: the file named in messages.
 
     Returns:
-        The objects, and their line numbers.
-
-    Raises:
-        InvalidInputError: If a line is not a JSON object.
-    """
-    rows: list[Row] = []
-    numbers: list[int] = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        place = f"{source}: line {number}"
-        row = parsed(line, place)
-        if not isinstance(row, dict):
-            raise InvalidInputError(f"{place}: {_EXPECTED}, got {line.strip()[:40]}")
-        rows.append(row)
-        numbers.append(number)
-    return rows, numbers
-
-
-def rows_of_json(text: str, source: str) -> list[Row]:
-    """Parse a JSON string with one object per row.
-
-    Three layouts are supported:
-
-    - a list of objects;
-    - an object that contains one list of objects, as in API responses ({"items": [...]} or
-      {"result": {"points": [...]}});
-    - an object with an entry for each picture, like the caption files for kohya's sd-scripts
-      ({"0.png": {"caption": ..., "tags": ...}}).
-
-    Args:
-        text: the text.
-        source: the file named in messages.
+        The entries, and the location of each for messages.
 
     Raises:
         InvalidInputError: If the text is not JSON, has an unsupported layout, or contains several
             lists.
     """
-    value = parsed(text, source)
-    objects = value
-    if isinstance(value, dict):
-        objects = rows_by_picture(value)
-        if objects is None:
-            objects = _only_list(value, source)
-    rows: list[Row] = []
-    if isinstance(objects, list):
-        rows = [row for row in objects if isinstance(row, dict)]
-    if not rows or not isinstance(objects, list) or len(rows) < len(objects):
-        raise InvalidInputError(
-            f"{source}: expected a list of objects, one per row, or an object that contains one"
-            f" such list; got {text.strip()[:40]}"
-        )
-    return rows
+    if is_json_document(text, ending):
+        value = parsed(text, source)
+        entries: JSON = value
+        if isinstance(value, dict):
+            entries = rows_by_picture(value) or _only_list(value, source) or _rows_by_id(value)
+        if not _are_entries(entries):
+            raise InvalidInputError(
+                f"{source}: expected a list of objects, one per row, or of strings, or an object"
+                f" that contains one such list; got {text.strip()[:40]}"
+            )
+        return entries, [f"{source}: entry {n}" for n in range(1, len(entries) + 1)]
+    values: list[JSON] = []
+    locations: list[str] = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            location = f"{source}: line {number}"
+            value = parsed(line, location)
+            in_line = value if _are_entries(value) else [value]
+            values += in_line
+            locations += [location] * len(in_line)
+    return values, locations
+
+
+def _are_entries(value: JSON) -> TypeGuard[list[JSON]]:
+    """Return whether a value is a list of objects and strings."""
+    return isinstance(value, list) and all(isinstance(entry, (dict, str)) for entry in value)
 
 
 def _only_list(value: Mapping[str, JSON], source: str) -> list[JSON] | None:
-    """Return the only list of objects inside an object, or None if there is none.
+    """Return the only list of objects (or else of strings) inside an object, or None.
 
     Raises:
         InvalidInputError: If there are several lists.
     """
-    list_of_name: dict[str, list[JSON]] = {}
+    lists: dict[type, dict[str, list[JSON]]] = {dict: {}, str: {}}
     pending: list[tuple[str, JSON]] = list(value.items())
     while pending:
         name, part = pending.pop()
         if isinstance(part, Mapping):
             pending += [(f"{name}.{key}", inner) for key, inner in part.items()]
-        elif isinstance(part, list) and any(isinstance(row, dict) for row in part):
-            list_of_name[name] = part
+        elif isinstance(part, list):
+            for kind, list_of_name in lists.items():
+                if any(isinstance(entry, kind) for entry in part):
+                    list_of_name[name] = part
+    list_of_name = lists[dict] or lists[str]
     if len(list_of_name) > 1:
+        kind_of_entry = "objects" if lists[dict] else "strings"
         raise InvalidInputError(
-            f"{source}: got an object with several lists of objects,"
+            f"{source}: got an object with several lists of {kind_of_entry},"
             f" {', '.join(sorted(list_of_name))}; expected one list. Save the list that you want in"
             " a separate file"
         )
     return next(iter(list_of_name.values()), None)
+
+
+def _rows_by_id(value: Mapping[str, JSON]) -> list[Row] | None:
+    """Return one row per entry of an object of objects with a field in common, else None."""
+    entries = [entry for entry in value.values() if isinstance(entry, Mapping)]
+    if len(entries) < 2 or len(entries) < len(value) or not set.intersection(*map(set, entries)):
+        return None
+    return [{"id": name, **entry} for name, entry in zip(value, entries, strict=True)]
 
 
 def rows_by_picture(value: Mapping[str, JSON]) -> list[Row] | None:

@@ -36,6 +36,7 @@ _OTHER_ENCODINGS = [
 # Extensions of files in other formats that users may pass instead of a list or table.
 OTHER_FORMS = {
     **dict.fromkeys((".yaml", ".yml"), "YAML"),
+    ".toml": "TOML",
     **dict.fromkeys((".md", ".markdown"), "Markdown"),
     **dict.fromkeys((".xlsx", ".xls", ".ods", ".numbers"), "a spreadsheet"),
     **dict.fromkeys((".docx", ".doc", ".pdf", ".rtf", ".odt"), "a document"),

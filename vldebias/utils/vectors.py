@@ -64,6 +64,11 @@ def read_vectors(vectors: object, name: str, *, expected: int | None = None) -> 
 
 
 def _of_tensor(vectors: Tensor, name: str) -> Vectors:
+    if vectors.layout is not torch.strided:
+        raise InvalidInputError(
+            f"{name}: got a sparse tensor ({vectors.layout}); expected a dense one; pass"
+            " vectors.to_dense()"
+        )
     _check(vectors.shape, str(vectors.dtype), vectors.is_floating_point(), name)
     shape = vectors.shape
 

@@ -11,21 +11,22 @@ from pathlib import Path
 from typing import Any
 
 from vldebias.errors import InvalidInputError, need, shortened
-from vldebias.utils.json_tables import (
+from vldebias.utils.json_tables import located_values
+from vldebias.utils.table_rows import (
+    JSON_ENDINGS,
     cell_of,
-    column_around,
+    find_column,
+    fitting_columns,
     flat,
-    is_json_document,
     names_of,
-    parsed,
-    rows_of_json,
+    plain_name,
+    read_rows,
 )
-from vldebias.utils.text_tables import OTHER_FORMS, decoded, split_rows
+from vldebias.utils.text_tables import OTHER_FORMS, decoded
 
 STDIN = Path("-")
 COLUMNS = ("prompt", "prompts", "text", "caption", "captions")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-_TABLES = {".csv": ",", ".tsv": "\t"}
 # These patterns recognise the infotexts saved by Automatic1111 and its forks, and the input lines
 # of their script "Prompts from file".
 _NEGATIVE = re.compile(r"Negative prompt:")
@@ -72,13 +73,14 @@ def read_prompts(source: Any, column: str | None = None) -> PromptList:
       file contains Automatic1111 infotexts or input for its script "Prompts from file", everything
       except the prompts is ignored.
     - Data frames, .csv, .tsv, .parquet, .jsonl (one object or string per line) and .json (a list of
-      objects or strings, or an object that contains one list of objects) have a prompt column.
-      Columns of nested objects have dotted names such as "body.prompt".
+      objects or strings, an object that contains one such list, or an object of objects) have a
+      prompt column. Columns of nested objects have dotted names such as "body.prompt".
 
     Args:
         source: The file or the data frame.
-        column: The name of the prompt column. If None, the column `prompt` is used or, if there is
-            none, the only column whose name is in `COLUMNS`.
+        column: The name of the prompt column, matched as in `utils.table_rows.find_column`. If
+            None, the column `prompt` is used or, if there is none, the only column whose name is in
+            `COLUMNS`.
 
     Raises:
         InvalidInputError: If the file or the column does not exist, the file format is not
@@ -100,15 +102,12 @@ def read_prompts(source: Any, column: str | None = None) -> PromptList:
     if ending == ".parquet":
         return _of_parquet(path, column)
     text = _text_of(path)
-    if ending in _TABLES:
-        names, *cells = split_rows(text, where, usual=_TABLES[ending])
-        rows = [dict(zip(names, row, strict=True)) for row in cells]
-        lines = range(2, len(rows) + 2)
-        return _of_rows(rows, [f"{where}: row {n}" for n in lines], column, where, names)
-    if ending in (".json", ".jsonl", ".ndjson"):
-        if is_json_document(text, ending):
-            return _of_json(text, where, column)
-        return _of_json_lines(text, where, column)
+    if ending in JSON_ENDINGS:
+        values, places = located_values(text, ending, where)
+        return _of_rows(values, places, column, where)
+    if ending in (".csv", ".tsv"):
+        names, rows, places = read_rows(text, ending, where)
+        return _of_rows(rows, places, column, where, names)
     if column is not None:
         raise InvalidInputError(
             f"{where}: got column {column!r}, but a text file has one prompt per line and no"
@@ -174,6 +173,11 @@ def _text_of(path: Path) -> str:
     """Return the contents of a file or of standard input."""
     if path == STDIN:
         return sys.stdin.read().removeprefix("\ufeff")
+    if path.is_dir():
+        raise InvalidInputError(
+            f"{path}: got a folder; expected a file of prompts. Join its text files into one with a"
+            " prompt per line"
+        )
     if not path.is_file():
         raise InvalidInputError(f"{path}: no such file; expected a file of prompts, or - for stdin")
     text = decoded(path.read_bytes(), str(path))
@@ -302,38 +306,6 @@ def _unquoted(line: str) -> str:
     return line
 
 
-def _of_json_lines(text: str, where: str, column: str | None) -> PromptList:
-    """Parse JSON lines, each of which is a string, an object, or a list of these."""
-    rows: list[Any] = []
-    places: list[str] = []
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        place = f"{where}:{number}"
-        content = parsed(line, place)
-        entries = content if isinstance(content, list) else [content]
-        rows += entries
-        places += [place] * len(entries)
-    return _of_rows(rows, places, column, where)
-
-
-def _of_json(text: str, where: str, column: str | None) -> PromptList:
-    """Parse a JSON file.
-
-    It contains a list of strings or objects, or an API response with one list of objects.
-    """
-    rows = parsed(text, where)
-    if isinstance(rows, Mapping):
-        rows = rows_of_json(text, where)
-    if not isinstance(rows, list):
-        raise InvalidInputError(
-            f'{where}: expected a list such as ["a nurse", ...], got'
-            f" {type(rows).__name__} {text.strip()[:40]}"
-        )
-    places = [f"{where}: entry {number}" for number in range(1, len(rows) + 1)]
-    return _of_rows(rows, places, column, where)
-
-
 def _of_parquet(path: Path, column: str | None) -> PromptList:
     """Read the prompt column of a Parquet file."""
     parquet = need("pyarrow.parquet")
@@ -396,29 +368,17 @@ def _column_of(names: Iterable[str], column: str | None, where: str) -> str:
     names = [str(name) for name in names]
     remedy = "choose one with --column (column=... in Python)"
     if column is not None:
-        named = _named_column(names, column)
-        if named is None:
+        found = find_column(names, column)
+        if found is None:
             raise InvalidInputError(f"{where}: no column {column!r} in {names}; {remedy}")
-        return named
-    plain = {name.strip().casefold(): name for name in names}
-    if "prompt" in plain:
-        return plain["prompt"]
-    fitting = [name for key, name in plain.items() if key in COLUMNS]
+        return found
+    fitting = fitting_columns(names, COLUMNS)
+    prompts = [name for name in fitting if plain_name(name) == COLUMNS[0]]
     # Nested columns such as "body.prompt" are candidates only if no top-level column matches.
-    if not fitting:
-        fitting = [name for key, name in plain.items() if key.rpartition(".")[2] == "prompt"]
+    nested = [name for name in names if name.rpartition(".")[2].casefold() == COLUMNS[0]]
+    fitting = prompts or fitting or nested
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
         raise InvalidInputError(f"{where}: the prompts may be in any of {fitting}; {remedy}")
     raise InvalidInputError(f"{where}: no column 'prompt' in {names}; {remedy}")
-
-
-def _named_column(names: Sequence[str], column: str) -> str | None:
-    """Look up a column by the user's spelling of its name, ignoring case."""
-    if column in names:
-        return column
-    alike = [name for name in names if name.strip().casefold() == column.strip().casefold()]
-    if len(alike) == 1:
-        return alike[0]
-    return column if column_around(names, column) is not None else None

@@ -27,7 +27,8 @@ from vldebias.hosts.clip.words import StatedRows, WordTable, word_table
 from vldebias.hosts.edits import EditAttachment
 from vldebias.hosts.host import IMAGE, TEXT, TOKENIZING, Host, reading, weights_fingerprint
 from vldebias.hosts.resolving import resolve
-from vldebias.projection.edit import Fingerprint, Rewording
+from vldebias.projection.edit import Rewording
+from vldebias.projection.fingerprint import Fingerprint
 from vldebias.projection.projection import CalibratedProjection
 
 if TYPE_CHECKING:

@@ -28,7 +28,8 @@ from vldebias.hosts.pipelines.responses import Recorder
 from vldebias.hosts.pipelines.steering import Steering, WeakHook
 from vldebias.hosts.values import DenoiserAttachment
 from vldebias.projection.cross_attention import CrossAttentionEdit
-from vldebias.projection.edit import Edit, Fingerprint
+from vldebias.projection.edit import Edit
+from vldebias.projection.fingerprint import Fingerprint
 
 DENOISER = re.compile(r"(unet|transformer|prior)(_\d)?")
 """Matches the names of a pipeline's denoisers."""

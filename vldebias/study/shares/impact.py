@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from vldebias.data import Labels, cross
 from vldebias.data.label_checks import groups_as_many_as_rows, odd_names
 from vldebias.data.spellings import meaning_of, names_no_group
-from vldebias.data.tables import as_texts, column_of, read_table
+from vldebias.data.tables import as_texts, column_of, columns_of_counts, read_table
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 from vldebias.measure.impact import SMALL, Category, impact_ratios
 from vldebias.report.phrases import listed_words, quantity
@@ -66,6 +66,13 @@ def measure_impact(
     if len(set(columns.values())) < len(columns):
         raise InvalidInputError(f"{table}: expected three different columns, got {columns}")
     rows = read_table(table)
+    counts = columns_of_counts(rows, columns.values())
+    if counts:
+        warn(
+            f"{table}: the numbers in column {counts[0]!r} are not used, and every row counts as"
+            " one applicant; if they are numbers of applicants, write a row per applicant",
+            SuspectInputWarning,
+        )
     outcomes = _outcomes(rows, selected, table, rename or {}, unknown)
     labels = {}
     for column in (sex, race):
@@ -84,23 +91,27 @@ def _texts(
     rows: pa.Table, column: str, table: Path, rename: Mapping[str, str], unknown: Sequence[str]
 ) -> list[str]:
     """Return a column as stripped strings, with "" for unknown entries."""
-    texts = []
-    for text in as_texts(column_of(rows, column, table), f"{table}: {column}"):
+    texts = as_texts(column_of(rows, column, table), f"{table}: {column}")
+    # Look at each different text once, because a table may have millions of rows.
+    value_of_text = {}
+    for text in set(texts):
         value = rename.get(text.strip(), text.strip())
-        texts.append("" if value in unknown or names_no_group(value) else value)
-    return texts
+        value_of_text[text] = "" if value in unknown or names_no_group(value) else value
+    return [value_of_text[text] for text in texts]
 
 
 def _outcomes(
     rows: pa.Table, column: str, table: Path, rename: Mapping[str, str], unknown: Sequence[str]
 ) -> NDArray[np.int64]:
     """Return the outcome of each row (n,): 1 for selected, 0 for not selected, -1 for unknown."""
+    texts = _texts(rows, column, table, rename, unknown)
+    meanings = {text: meaning_of(text) for text in set(texts)}
     outcomes = []
-    for number, text in enumerate(_texts(rows, column, table, rename, unknown), start=1):
+    for number, text in enumerate(texts, start=1):
         if not text:
             outcomes.append(-1)
             continue
-        meaning = meaning_of(text)
+        meaning = meanings[text]
         if meaning not in _OUTCOMES:
             raise InvalidInputError(
                 f"{table}: {column}: row {number}: expected yes or no, got {text!r}; specify what"

@@ -19,8 +19,8 @@ from pydantic import Field
 
 from vldebias.data import Labels, odd_values
 from vldebias.data.label_checks import groups_as_many_as_rows, misspelt
-from vldebias.data.layouts import IMAGE_COLUMNS, fitting_columns
-from vldebias.data.tables import as_texts, column_of, read_table
+from vldebias.data.layouts import IMAGE_COLUMNS
+from vldebias.data.tables import as_texts, column_of, columns_of_counts, read_table
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
 from vldebias.judge.answers import CANNOT_TELL, NO_MAJORITY, NO_PERSON, read_answers
 from vldebias.judge.plan import GeneratedImages
@@ -29,7 +29,6 @@ from vldebias.measure.classification import agreement
 from vldebias.measure.shares import NOT_LABELLED
 from vldebias.report.phrases import quantity
 from vldebias.report.result import NONE, TaskProvenance, TaskResult
-from vldebias.study.inputs import Inputs
 from vldebias.study.shares.by_people import (
     how_people_agree,
     how_the_judge_errs,
@@ -50,10 +49,13 @@ from vldebias.study.task import Task, register_task
 from vldebias.utils.files import digest
 from vldebias.utils.progress import SILENT, Progress
 from vldebias.utils.schema import Name
+from vldebias.utils.table_rows import fitting_columns
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
+
+    from vldebias.study.inputs import Inputs
 
 Floats = NDArray[np.float64]
 ROLES = ("prompt", "value", "method", "weight", "people")  # roles of table columns
@@ -185,6 +187,14 @@ class SharesTask(Task):
                 f" {blank[0] + 1}; fill in or remove these rows"
             )
         self._doubt_rows(images, columns, source)
+        counts = columns_of_counts(columns, roles.values())
+        if counts and self.weight is None:
+            warn(
+                f"{source}: the numbers in column {counts[0]!r} are not used, and every row counts"
+                " as one image; if they are numbers of images, write a row per image, or pass"
+                f" --weight {counts[0]}, which gives the same shares with wider intervals",
+                SuspectInputWarning,
+            )
         empty = partial(TaskProvenance, model="not said", split="table", data=data)
         return self._blocks(images, source, lambda **fields: TaskResult(empty(**fields)))
 

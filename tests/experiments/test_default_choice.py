@@ -23,7 +23,7 @@ from eval.experiments.generation import FITS, LEFT_OUT, SET, kept, over_fits, sp
 from eval.experiments.rivals import compared
 from eval.pages.methods import ATTACHED
 from eval.tables import RESULTS, read, rows_in
-from vldebias.api import fit_projection
+from vldebias.api import fit_projections
 from vldebias.hosts import TextTable
 from vldebias.methods import METHODS, Problem
 from vldebias.methods.presets import Preset
@@ -118,7 +118,7 @@ def test_the_attached_default_is_the_one_the_rule_selects(kind: str) -> None:
     (form,) = [method for method in compared() if method.name == chosen[kind]]
     if kind != "images":
         # On noise, the text does not predict a gain, so the entry from the table is attached.
-        by_rule = fit_projection(host, prompts, method=form)
+        by_rule = fit_projections(host, prompts, method=form).only
         default = METHODS["default"]
         assert isinstance(default, Preset)
         selected, _ = default.selected(Problem(host, prompts))
@@ -127,10 +127,12 @@ def test_the_attached_default_is_the_one_the_rule_selects(kind: str) -> None:
     # The tables choose among the within-class methods, which apply only if there are class prompts.
     pair = replace(prompts, classes=prompts.classes[:2], class_names=prompts.class_names[:2])
     rows = torch.randn(60, 16, generator=noise)
-    by_rule = fit_projection(host, pair, method=form, reference=rows)
-    attached = fit_projection(host, pair, reference=rows)
+    by_rule = fit_projections(host, pair, method=form, reference=rows).only
+    attached = fit_projections(host, pair, reference=rows).only
     assert torch.equal(by_rule.matrix(), attached.matrix())
-    assert not torch.equal(attached.matrix(), fit_projection(host, pair, method="cali").matrix())
+    assert not torch.equal(
+        attached.matrix(), fit_projections(host, pair, method="cali").only.matrix()
+    )
 
 
 # ---- generated images

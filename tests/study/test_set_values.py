@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from vldebias.api import debias, fit_projection
+from vldebias.api import debias, fit_projections
 from vldebias.errors import InvalidInputError
 from vldebias.judge.judges import MiniatureJudge, predict
 from vldebias.methods import CrossAttention
@@ -33,7 +33,7 @@ def pipe() -> Any:
 
 @pytest.fixture(scope="module")
 def edit(pipe: Any) -> Any:
-    return fit_projection(pipe, SET, method=CrossAttention(concepts=8, steps=8))
+    return fit_projections(pipe, SET, method=CrossAttention(concepts=8, steps=8)).only
 
 
 def test_images_show_their_assigned_values(pipe: Any, edit: Any) -> None:

@@ -466,7 +466,7 @@ def attach_fitted(
     if not edits:
         raise InvalidInputError(
             "got an empty mapping; expected a mapping from role to fitted edit, as returned by"
-            " vldebias.fit_projections"
+            " vldebias.fit_projections (which is empty if the default declined to edit)"
         )
     if not any(isinstance(edit, CrossAttentionEdit) for edit in edits.values()):
         settings.refuse_sampling("a fitted edit")

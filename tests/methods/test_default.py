@@ -107,6 +107,8 @@ def test_an_untestable_classification_is_attached_and_logged_once(caplog: Any) -
     texts, prompts = world(*HARMED)
     few = replace(classifier(prompts), groups=prompts.groups[: FEWEST - 1])
     with caplog.at_level(logging.WARNING, "vldebias"):
+        Problem(texts, few).fit("default", "text")  # by evaluate, which measures it
+        assert not caplog.records
         edits = [vldebias.fit_projections(texts, few).only for _ in range(2)]
     assert (edits[0].method, edits[0].rank, edits[0].provenance.choice) == ("difference", 1, None)
     (line,) = [record.message for record in caplog.records]

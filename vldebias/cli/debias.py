@@ -95,7 +95,7 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
     fails.
 
     Examples:
-      vldebias debias gender --model miniature --method difference --out gender-edit
+      vldebias debias gender --model miniature --method difference --out edit
       vldebias debias gender --model ViT-B-32 --pretrained openai \\
           --reference images.npz --out gender-b32
       vldebias debias professions-gender \\

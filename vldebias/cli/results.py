@@ -143,7 +143,7 @@ def gate(
     Examples:
       vldebias eval gate vldebias-miniature --max-gap 0.3 --max-skew 0.5
       vldebias eval gate result.json --min-worst-group 0.6 --method orth-cali
-      vldebias eval gate result.json --max-gap 0.3 --method "generation gender=paper"
+      vldebias eval gate result.json --max-gap 0.3 --method birds=paper
       vldebias eval gate result.json --limit ndkl=0.1 --limit kept=0.8 --json
     """
     limit_of_metric: dict[str, float] = {}

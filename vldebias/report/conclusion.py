@@ -379,7 +379,10 @@ def _on_val(block: Sequence[ReadableRow], row: ReadableRow) -> str:
         is_same = (candidate.metric, candidate.subset) == (row.metric, row.subset)
         if is_same and candidate.method.endswith(ON_VAL):
             method = candidate.method.removesuffix(ON_VAL)
-            values.append(f"{candidate.number} with {method}, λ = {candidate.lam:g}")
+            # With λ = 0, `cali` removes nothing, but `orth-cali` still removes the spurious span.
+            is_edit = candidate.lam or any(change_of(candidate))
+            note = "" if is_edit else " (no edit)"
+            values.append(f"{candidate.number} with {method}, λ = {candidate.lam:g}{note}")
     return "; ".join(values)
 
 

@@ -26,7 +26,7 @@ from eval.tables import RESULTS, read, rows_in
 from vldebias.api import fit_projections
 from vldebias.hosts import TextTable
 from vldebias.methods import METHODS, Problem
-from vldebias.methods.presets import Preset
+from vldebias.methods.presets import Default
 from vldebias.prompts import load_prompts
 from vldebias.report.result import TaskProvenance, TaskResult
 
@@ -120,7 +120,7 @@ def test_the_attached_default_is_the_one_the_rule_selects(kind: str) -> None:
         # On noise, the text does not predict a gain, so the entry from the table is attached.
         by_rule = fit_projections(host, prompts, method=form).only
         default = METHODS["default"]
-        assert isinstance(default, Preset)
+        assert isinstance(default, Default)
         selected, _ = default.selected(Problem(host, prompts))
         assert selected.name == by_rule.method
         return

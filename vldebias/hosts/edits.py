@@ -214,6 +214,15 @@ class DeclinedAttachment(EditAttachment):
         host: the host, which is left unchanged.
         choice: the default's decision and its reason.
         strength: the strength that was requested.
+
+    >>> import pytest
+    >>> import vldebias
+    >>> from vldebias.miniature import load_clip
+    >>> model, preprocess, tokenizer = load_clip()
+    >>> with pytest.warns(vldebias.errors.AutoDeclinedWarning):
+    ...     attachment = vldebias.debias(model, "gender", tokenizer=tokenizer)
+    >>> attachment.state, attachment.projections
+    ('declined', {})
     """
 
     def __init__(self, host: Host, choice: Choice, *, strength: float = 1.0) -> None:

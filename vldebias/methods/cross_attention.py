@@ -28,7 +28,7 @@ from vldebias.methods.balanced import Find, make_balancer
 from vldebias.methods.declared import DECLARED
 from vldebias.methods.method import DEFAULTS, EditMethod, Problem, register_method
 from vldebias.projection.cross_attention import CrossAttentionEdit, Form, check_form
-from vldebias.projection.edit import Edit, Provenance
+from vldebias.projection.edit import Edit, Edits, Provenance
 from vldebias.prompts import PromptSet, can_balance
 from vldebias.utils.progress import Progress
 
@@ -161,7 +161,7 @@ class CrossAttention(EditMethod):
             log=settings.log(),
         )
 
-    def fit_roles(self, problem: Problem) -> dict[str, Edit]:
+    def fit_roles(self, problem: Problem) -> Edits:
         """Return the fitted edit for each attribute."""
         host = at_denoiser(problem.host, (part.name for part in problem.attributes))
         return super().fit_roles(replace(problem, host=host))

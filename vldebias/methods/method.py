@@ -492,7 +492,7 @@ class Problem:
         """Return the problem for some of its prompt sets."""
         # Class prompts of the other sets no longer apply, but text passed as `neutral` does.
         is_from_sets = self.neutral == Problem(self.host, self.sets).neutral
-        return replace(self, sets=sets, neutral=() if is_from_sets else self.neutral)
+        return replace(self, sets=tuple(sets), neutral=() if is_from_sets else self.neutral)
 
     @property
     def images(self) -> Reference:

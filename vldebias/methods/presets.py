@@ -120,6 +120,10 @@ class Default(EditMethod):
 
         If it declines for every set, the problem is returned unchanged, and `fit` declines.
 
+        Args:
+            problem: the host, prompt sets and settings.
+            role: the host tensor to edit.
+
         Warns:
             AutoDeclinedWarning: If it declines for some of the sets.
         """
@@ -146,6 +150,10 @@ class Default(EditMethod):
 
     def fit(self, problem: Problem, role: str) -> Edit:
         """Fit the selected method, or return an edit that changes nothing and records the reason.
+
+        Args:
+            problem: the host, prompt sets and settings.
+            role: the host tensor to edit.
 
         Warns:
             AutoDeclinedWarning: If the default declines to edit.

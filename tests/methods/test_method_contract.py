@@ -160,6 +160,9 @@ def test_edits_survive_saving_and_attach_in_three_states(
         assert case.unchanged()
     attachment.remove()
     assert case.unchanged()
+    if attachment.state == "declined":
+        return  # the default attached nothing, so there is nothing to save
+    assert edits
     loaded = {}
     for role, edit in edits.items():
         loaded[role] = load_edit(edit.save_pretrained(tmp_path / role))
@@ -230,6 +233,8 @@ def test_merging_preserves_the_output_or_is_rejected_with_a_message(
         with case.debias(name) as fitting:
             case.fitted[name] = dict(fitting.projections)
     edits = case.fitted[name]
+    if not edits:
+        pytest.skip("the default declined, so there is no edit to merge")
     merges = {type(edit) for edit in edits.values()} == {CalibratedProjection}
     case = case.copy() if merges else case
     attachment = vldebias.debias(case.host, edits, keep_stated=False)

@@ -39,7 +39,9 @@ def texts(model: Any, tokenizer: Any, prompts: list[str] = PROMPTS) -> torch.Ten
 @pytest.mark.parametrize("dtype", LOW, ids=str)
 def test_an_edit_fitted_on_the_cpu_matches_the_model_on_the_gpu(dtype: torch.dtype) -> None:
     model, _, tokenizer = miniature.load_clip()
-    edit = vldebias.fit_projection(model, "professions-gender", method="cali", tokenizer=tokenizer)
+    edit = vldebias.fit_projections(
+        model, "professions-gender", method="cali", tokenizer=tokenizer
+    ).only
     on_gpu = model.to("cuda", dtype)
     before = texts(on_gpu, tokenizer)
     with vldebias.debias(on_gpu, edit, tokenizer=tokenizer):
@@ -51,16 +53,18 @@ def test_an_edit_fitted_on_the_cpu_matches_the_model_on_the_gpu(dtype: torch.dty
         after[:2].double().cpu(), expected, atol=8e-3 if dtype != torch.float32 else 1e-5, rtol=0
     )
     assert torch.equal(texts(on_gpu, tokenizer), before), "no trace remains"
-    fitted = vldebias.fit_projection(
+    fitted = vldebias.fit_projections(
         on_gpu, "professions-gender", method="cali", tokenizer=tokenizer
-    )
+    ).only
     assert fitted(before.double().cpu()).sub(edit(before.double().cpu())).norm(dim=-1).max() < 0.05
 
 
 @pytest.mark.parametrize("dtype", LOW, ids=str)
 def test_changed_layer_settings_are_detected_on_the_gpu(dtype: torch.dtype) -> None:
     model, _, tokenizer = miniature.load_clip()
-    edit = vldebias.fit_projection(model, "professions-gender", method="cali", tokenizer=tokenizer)
+    edit = vldebias.fit_projections(
+        model, "professions-gender", method="cali", tokenizer=tokenizer
+    ).only
     for layer in model.modules():
         if isinstance(layer, torch.nn.LayerNorm):
             layer.eps = 0.1

@@ -7,7 +7,7 @@ from vldebias.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from vldebias import losses, methods, metrics
-    from vldebias.api import debias, fit_projection, fit_projections, fit_shares, inspect
+    from vldebias.api import debias, fit_projections, fit_shares, inspect
     from vldebias.auditing.advice import audit
     from vldebias.hosts import Attachment, attachment_of
     from vldebias.hosts.loading import load_host
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # These names are imported on first use, so that the command line starts without torch.
 _NAMES_OF_HOME = {
-    "vldebias.api": ("debias", "fit_projection", "fit_projections", "fit_shares", "inspect"),
+    "vldebias.api": ("debias", "fit_projections", "fit_shares", "inspect"),
     "vldebias.projection.hub": ("push_to_hub",),
     "vldebias.projection.projection": ("CalibratedProjection",),
     "vldebias.hosts": ("Attachment", "attachment_of"),
@@ -47,7 +47,6 @@ __all__ = ["losses", "methods", "metrics"]
 __all__ += [
     "debias",
     "debias_queries",
-    "fit_projection",
     "fit_projections",
     "fit_shares",
     "inspect",

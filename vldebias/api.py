@@ -27,7 +27,7 @@ from vldebias.methods import (
 )
 from vldebias.methods.method import Lam
 from vldebias.methods.reference import Features, Reference
-from vldebias.projection.edit import Edit
+from vldebias.projection.edit import Edit, Edits
 from vldebias.prompts import PromptSet, load_prompts
 
 
@@ -104,7 +104,9 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
             docs/how-to/serve-a-pipeline.md.
 
     Returns:
-        An attachment that can pause, scale and remove the edits or the sampled values.
+        An attachment that can pause, scale and remove the edits or the sampled values. If the
+        default declines to edit, it has no edits, its state is "declined", and you can call
+        `debias` again at once.
 
     Raises:
         AlreadyAttachedError: If something is already attached, or merged into the weights.
@@ -113,8 +115,8 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
         InvalidInputError: If arguments contradict each other or are out of range.
 
     Warns:
-        AutoDeclinedWarning: If nothing changes, because the default method predicts no improvement,
-            or has no reference images on which to test a search.
+        AutoDeclinedWarning: If nothing changes for one or more prompt sets, because the default
+            method predicts no improvement, or has no reference images on which to test a search.
         WideEditWarning, ClassSignalWarning: If the edit may change unrelated prompts, or removes
             differences between classes.
 
@@ -177,7 +179,7 @@ def fit_projections(
     tokenizer: object = None,
     reference: Reference | Features | None = None,
     max_loss: float | None = None,
-) -> dict[str, Edit]:
+) -> Edits:
     """Return a method's fitted edits by role, without attaching them.
 
     These are the edits that `debias` would attach, with one exception. For pipelines, the default
@@ -193,71 +195,28 @@ def fit_projections(
         reference: see `debias`.
         max_loss: see `debias`.
 
+    Returns:
+        A mapping from role to edit. If the host has one role, `edits.only` is its edit.
+
     Raises:
         InvalidInputError: If the method attaches something other than an edit.
+
+    Warns:
+        AutoDeclinedWarning: If the default declines to edit.
 
     >>> from vldebias.miniature import load_clip
     >>> model, preprocess, tokenizer = load_clip()
     >>> edits = fit_projections(model, "gender", method="cali", tokenizer=tokenizer)
     >>> list(edits)
     ['text']
-    >>> edits["text"].method
-    'cali'
+    >>> edits.only.rank, edits.only.matrix().shape
+    (90, torch.Size([256, 256]))
+    >>> edits.only.save_pretrained("gender-edit")  # doctest: +SKIP
     """
     problem = Problem(
         resolve(host, tokenizer=tokenizer), prompts, lam=lam, reference=reference, max_loss=max_loss
     )
     return get_edit_method(method, lam=lam, reference=reference).fit_roles(problem)
-
-
-def fit_projection(
-    host: object,
-    prompts: Prompts,
-    *,
-    method: str | Method | None = None,
-    lam: Lam | None = None,
-    tokenizer: object = None,
-    reference: Reference | Features | None = None,
-    max_loss: float | None = None,
-) -> Edit:
-    """Return a method's fitted edit for a host with one role, without attaching it.
-
-    For hosts with several roles, use `fit_projections`.
-
-    Args:
-        host: see `fit_projections`.
-        prompts: see `fit_projections`.
-        method: see `fit_projections`.
-        lam: see `fit_projections`.
-        tokenizer: see `fit_projections`.
-        reference: see `fit_projections`.
-        max_loss: see `fit_projections`.
-
-    Raises:
-        InvalidInputError: If the host has several roles (use `fit_projections`).
-
-    >>> from vldebias.miniature import load_clip
-    >>> model, preprocess, tokenizer = load_clip()
-    >>> edit = fit_projection(model, "gender", method="cali", tokenizer=tokenizer)
-    >>> edit.rank, edit.matrix().shape
-    (90, torch.Size([256, 256]))
-    >>> edit.save_pretrained("gender-edit")  # doctest: +SKIP
-    """
-    edits = fit_projections(
-        host,
-        prompts,
-        method=method,
-        lam=lam,
-        tokenizer=tokenizer,
-        reference=reference,
-        max_loss=max_loss,
-    )
-    if len(edits) > 1:
-        raise InvalidInputError(
-            f"the host has the roles {list(edits)}; use fit_projections, and choose one of its"
-            " edits"
-        )
-    return next(iter(edits.values()))
 
 
 def inspect(
@@ -272,7 +231,7 @@ def inspect(
 ) -> dict[str, Diagnostics]:
     """Return diagnostics of a method's effect on text embeddings, by role (Tables 7.1 and 7.6).
 
-    Raises the same errors as `fit_projections`.
+    Raises the same errors as `fit_projections`, and is empty if the default declines to edit.
 
     Args:
         host: see `debias`.

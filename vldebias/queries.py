@@ -20,11 +20,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from vldebias.api import fit_projection
 from vldebias.errors import AlreadyAttachedError, InvalidInputError
 from vldebias.hosts.embedders import EmbeddedTexts, Embedder
 from vldebias.hosts.host import SIDES, TEXT
-from vldebias.methods import Method, Prompts, Reference
+from vldebias.methods import Method, Problem, Prompts, Reference, get_method
 from vldebias.projection.edit import Edit, Rewording
 from vldebias.prompts import PromptSet, StatedWords, load_prompts
 from vldebias.utils.vectors import Vectors, read_vectors
@@ -142,7 +141,9 @@ def debias_queries(
             sets = tuple(load_prompts(name) for name in names if name)
     else:
         images = _read_reference(reference, host)
-        fitted = fit_projection(host, prompts, method=method, reference=images)
+        # Unlike `fit_projections`, this returns an edit even if the default declines.
+        chosen = get_method(method, reference=images)
+        fitted = Problem(host, prompts, reference=images).fit(chosen, TEXT)
         if isinstance(prompts, str | Path | PromptSet):
             sets = (load_prompts(prompts),)
         else:

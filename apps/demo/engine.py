@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 import vldebias
 from vldebias.errors import InvalidInputError
-from vldebias.hosts import DenoiserAttachment, EditAttachment
+from vldebias.hosts import DenoiserAttachment
+from vldebias.methods import Problem, get_edit_method
 
 MINIATURE = "miniature"
 PHOTOGRAPHS = "photographs"  # the packaged gallery of real pictures
@@ -151,14 +152,15 @@ class Engine:
             prompts, method: see `vldebias.debias`.
             reference: image features, always the same for a host. If None, fit to text alone.
         """
-        inputs = {} if reference is None else {"reference": reference}
 
         def fit() -> dict[str, Any]:
-            # The method is attached only to fit it, and its edits are cached.
-            with vldebias.debias(host, prompts, method=method, **inputs) as attachment:
-                if isinstance(attachment, (EditAttachment, DenoiserAttachment)):
-                    return dict(attachment.projections)
-                return {}  # balanced prompts do not change embeddings
+            problem = Problem(host, prompts, reference=reference)
+            chosen = get_edit_method(method, reference=reference)
+            if problem.host.generative:
+                return chosen.fit_roles(problem)
+            # If the default declines, keep its reason. The page measures every edit, so there is
+            # no need to say that an edit is untested, as `vldebias.fit_projections` does.
+            return {role: problem.fit(chosen, role) for role in problem.host.roles}
 
         return self.remember(("fit", id(host), prompts, method), fit)
 

@@ -6,7 +6,7 @@ import inspect
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from vldebias.prompts import fill, load_prompts
-from vldebias.report.phrases import in_words, largest_first, listed
+from vldebias.report.phrases import asked_for, in_words, largest_first
 from vldebias.wording import Balancer
 from vldebias.wording.reasons import NO_PERSON_REASON, reason_in_words
 
@@ -40,14 +40,15 @@ class Row:
 
     `codes` contains the index of each image's value, or -1 if it is unknown. `recognised` states
     for each image whether it shows the subject, or a person if the judge does not know the subject.
-    `assigned` contains the value inserted into each prompt, or None.
+    `assigned` contains the value inserted into each prompt, the number of people with each value if
+    there are several, or None.
     """
 
     name: str
     images: tuple[Image.Image, ...] = ()
     codes: tuple[int, ...] = ()
     recognised: tuple[bool, ...] = ()
-    assigned: tuple[str | None, ...] = ()
+    assigned: tuple[str | Mapping[str, int | None] | None, ...] = ()
 
     def count(self, code: int) -> int:
         """Return how many images show a value."""
@@ -77,6 +78,12 @@ class Result:
     def asks_for_nobody(self) -> bool:
         """Return whether the prompt was left unchanged because it mentions no person."""
         return self.reason.startswith(NO_PERSON_REASON)
+
+    @property
+    def asks_for_several(self) -> bool:
+        """Return whether an image should show several people, of whom the judge looks at one."""
+        values = [value for row in self.rows for value in row.assigned]
+        return any(isinstance(value, Mapping) for value in values)
 
     @property
     def whole(self) -> bool:
@@ -111,13 +118,13 @@ class Result:
         """Describe a method's effect, and whether the subject was lost."""
         if any(row.assigned):
             # For balanced prompts, report whether the pictures show the requested values.
-            requested = largest_first({value: row.assigned.count(value) for value in self.values})
-            seen = self.seen(row)
-            numbers = listed([seen[value] for value in requested])
+            requested = filter(None, row.assigned)
+            found = asked_for(requested, self.values, self.seen(row), judged=True)
             shown = {value: count for value, count in self.seen(plain).items() if count}
-            found = f"asked for {in_words(requested)}, {numbers} seen"
-            if shown:
+            if shown and not self.asks_for_several:
                 found += f" (before: {in_words(shown)})"
+        elif self.asks_for_several:
+            found = "the judge only looks at one person per image"
         else:
             first = int(np.argmax([plain.count(code) for code in range(len(self.values))]))
             found = f"{in_words(self.seen(row))}; {_tested(plain, row, first)}"

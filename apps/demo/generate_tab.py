@@ -183,8 +183,8 @@ class GenerateTab:
         row = result.rows[row_number]
         title = row.name.capitalize()
         # If the prompt does not mention a person, do not count people, since the judge would assign
-        # a gender even to a gull.
-        if row.images and not result.asks_for_nobody:
+        # a gender even to a gull. If it mentions several, the judge would count only one of them.
+        if row.images and not (result.asks_for_nobody or result.asks_for_several):
             title = f"{title}: {in_words(result.seen(row))}"
             unclear = row.codes.count(-1)
             title += f", {unclear} unclear" if unclear else ""
@@ -199,7 +199,7 @@ def _has(result: Result | None, row_number: int) -> bool:
 def _named(result: Result, row: Row, place: int) -> str:
     """Return a picture's name: its seed and the judge's answer."""
     seed = f"seed {result.request.seed + place}"
-    if result.asks_for_nobody:
+    if result.asks_for_nobody or result.asks_for_several:
         return seed
     return f"{seed}: {_read(result, row, place)}"
 

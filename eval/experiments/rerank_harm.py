@@ -139,11 +139,12 @@ def of_folder(folder: Path, draw: int) -> Iterator[Search]:
 def edited(search: Search, host: Any, **how: Any) -> NDArray[np.float64] | None:
     """Return queries (q, d) edited by the default method, or None if it fails or does nothing."""
     try:
-        edit = vldebias.fit_projection(host, search.prompts, **how)
+        edits = vldebias.fit_projections(host, search.prompts, **how)
     except VldebiasError:
         return None
-    if "none" in str(edit.provenance.method):
+    if not edits:
         return None
+    edit = edits.only
     role = host.roles[0]
     return unit(host.under(list(search.queries), role, edit).numpy())
 

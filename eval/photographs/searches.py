@@ -42,6 +42,8 @@ from eval.photographs import (
 )
 from eval.tables import add_share
 from vldebias.errors import VldebiasWarning
+from vldebias.hosts.host import TEXT
+from vldebias.methods import Problem
 from vldebias.metrics import Metric
 from vldebias.projection.edit import Edit, Provenance
 from vldebias.prompts import PromptSet, load_prompts
@@ -220,15 +222,14 @@ def _miniature(draw: int) -> Iterator[Cell]:
 def edits(cell: Cell) -> dict[str, Edit]:
     """Return the edits that are fitted to the prompts or the reference of a cell, by method."""
     reference = cell.reference.features
-    how: dict[str, dict[str, object]] = {
-        DEFAULT: {},
-        REFERENCE: {"reference": reference},
-        BY_NAME: {"method": "difference", "reference": reference},
-        BY_TEXTS: {"method": "difference"},
-    }
+    by_texts = Problem(cell.table, cell.prompts)
+    by_images = Problem(cell.table, cell.prompts, reference=reference)
+    # `Problem.fit` returns an edit that changes nothing if the default declines.
     fitted = {
-        name: vldebias.fit_projection(cell.table, cell.prompts, **given)
-        for name, given in how.items()
+        DEFAULT: by_texts.fit("default", TEXT),
+        REFERENCE: by_images.fit("default+equalise", TEXT),
+        BY_NAME: by_images.fit("difference+equalise", TEXT),
+        BY_TEXTS: by_texts.fit("difference", TEXT),
     }
     return fitted | _by_texts(cell)
 

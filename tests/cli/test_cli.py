@@ -342,13 +342,55 @@ def test_reference_has_the_same_effect_as_in_python(tmp_path: Path) -> None:
     )
     file = save_embeddings(tmp_path / "images.npz", Embeddings.from_arrays(features))
     command = ("debias", "fairface-gender", "--model", "miniature", "--reference", str(file))
-    run(*command, "--out", str(tmp_path / "a"))
+    run(*command, "--method", "difference", "--out", str(tmp_path / "a"))
     saved = vldebias.CalibratedProjection.from_pretrained(tmp_path / "a" / "text")
-    fitted = vldebias.fit_projection(
-        model, "fairface-gender", tokenizer=tokenizer, reference=Reference(features)
-    )
-    assert saved.method in ("difference+equalise", "default: none")
+    reference = Reference(features)
+    fitted = vldebias.fit_projections(
+        model, "fairface-gender", method="difference", tokenizer=tokenizer, reference=reference
+    ).only
+    assert saved.method == "difference+equalise"
     torch.testing.assert_close(saved.matrix(), fitted.matrix(), atol=1e-6, rtol=0)
+
+
+def test_a_declined_default_writes_nothing_and_exits_with_code_1(tmp_path: Path) -> None:
+    command = ("debias", "gender", "--model", "miniature")
+    saved = tmp_path / "saved"
+    run(*command, "--method", "difference", "--out", str(saved))
+    before = {path: path.read_bytes() for path in saved.rglob("*") if path.is_file()}
+    done = run(*command, "--out", str(saved), code=1, with_stderr=True)
+    assert done.count("Text alone does not show") == 1
+    assert "(vldebias rerank)" in done
+    assert f"nothing was written to {saved}" in done
+    assert {path: path.read_bytes() for path in saved.rglob("*") if path.is_file()} == before
+    run(*command, "--merge", str(tmp_path / "merged"), code=1)
+    assert not (tmp_path / "merged").exists()
+    facts = json.loads(run(*command, "--json", code=1))
+    assert facts["roles"] == {}
+    (declined,) = facts["declined"]
+    assert (declined["prompts"], declined["method"]) == ("gender", "default: none")
+    assert declined["reason"].startswith("Text alone does not show")
+
+
+def test_the_set_for_which_the_default_declines_is_left_out(tmp_path: Path) -> None:
+    command = ("debias", "gender", "waterbirds", "--model", "miniature", "--out", str(tmp_path))
+    done = run(*command, with_stderr=True)
+    assert "gender: no edit. Text alone" in done
+    assert vldebias.load_edit(tmp_path)["text"].provenance.prompts == "waterbirds"
+    declined = json.loads(run(*command, "--json"))["roles"]["text"]["provenance"]["declined"]
+    assert [choice["prompts"] for choice in declined] == ["gender"]
+
+
+def test_the_first_example_of_debias_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    examples = run("debias", "--help").split("Examples")[1]
+    program, *arguments = examples.strip(" :\n").splitlines()[0].split()
+    assert program == "vldebias"
+    assert "gender" in run(*arguments)
+    card = (tmp_path / "edit" / "text" / "README.md").read_text()
+    assert "measure before and after" in card
+    assert "mitigates" not in card
 
 
 def test_merge_writes_a_checkpoint_that_runs_without_the_package(tmp_path: Path) -> None:

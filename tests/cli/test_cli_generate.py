@@ -12,7 +12,7 @@ from PIL import Image
 
 from tests.cli.conftest import call as run
 from vldebias.errors import InvalidInputError, StorageError
-from vldebias.report.phrases import in_words
+from vldebias.report.phrases import asked_for, in_words
 from vldebias.study import grids
 from vldebias.study.tasks import variants
 from vldebias.utils.files import digest
@@ -156,12 +156,62 @@ def test_different_settings_get_a_different_default_folder(
     [
         ({"female": 1, "male": 7}, "1 woman and 7 men"),
         ({"young": 3, "old": 0}, "3 young and 0 old"),
-        ({"1 female + 1 male": 2}, "2 1 female + 1 male"),
         ({"pale": 1, "tan": 2, "dark": 3}, "1 pale, 2 tan and 3 dark"),
     ],
 )
 def test_counts_are_printed_in_words(counts: dict[str, int], words: str) -> None:
     assert in_words(counts) == words
+
+
+def test_two_people_are_counted_as_two(tmp_path: Path) -> None:
+    command = ("generate", "two doctors", "--attribute", "gender", "--out", str(tmp_path))
+    facts = json.loads(run(*command, "--images", "2", "--steps", "2", "--json"))
+    asked = "asked for one man and one woman in each of 2 images"
+    note = "the judge only looks at one person per image"
+    assert facts["sentences"] == [
+        "As generated: 2 pictures.",
+        f"Balanced prompts: {asked}; {note}.",
+    ]
+    *_, picture = facts["pictures"]
+    assert picture["values"]["gender"] == {"male": 1, "female": 1}
+    assert not picture["seen"]
+    printed = run(*command, "--images", "2", "--steps", "2")
+    assert "\tone man and one woman\t\ttwo doctors, a " in printed
+
+
+BOTH = {"male": 1, "female": 1}
+
+
+@pytest.mark.parametrize(
+    ("values", "seen", "judged", "words"),
+    [
+        (["male", "female", "male"], {}, False, "asked for 2 men and 1 woman"),
+        (
+            ["female"] * 3,
+            {"male": 1, "female": 2},
+            True,
+            "asked for 3 women and 0 men, 2 and 1 seen",
+        ),
+        (
+            [BOTH, {"female": 1, "male": 1}],
+            {},
+            False,
+            "asked for one man and one woman in each of 2 images",
+        ),
+        ([BOTH], {"male": 1}, True, "asked for one man and one woman in 1 image; the judge only"),
+        (
+            [{"female": 2, "male": 1}, {"male": 12, "female": 1}, {"male": 1, "female": 2}],
+            {},
+            False,
+            "asked for one man and two women in each of 2 images and 12 men and one woman in 1",
+        ),
+        ([{"male": None, "female": None}] * 2, {}, False, "asked for men and women in each of 2"),
+    ],
+)
+def test_requested_people_are_described_per_image(
+    values: list[Any], seen: dict[str, int], judged: bool, words: str
+) -> None:
+    assert asked_for(values, ["male", "female"], seen, judged=judged).startswith(words)
 
 
 def test_a_wrong_name_is_rejected_before_anything_is_loaded(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ PAPER = ["eval", "paper", "--only", "generation", "--pipeline", "miniature", "--
 
 # Arguments, and a size in bytes that is exceeded by one of the command's files.
 COMMANDS = [
-    pytest.param([*DEBIAS, "--out", "out"], 2000, id="debias"),
+    pytest.param([*DEBIAS, *CALI, "--out", "out"], 2000, id="debias"),
     pytest.param([*DEBIAS, *CALI, "--merge", "out"], 60_000, id="merge-model"),
     pytest.param(
         ["debias", "gender", "--pipeline", "miniature", *CALI, "--merge", "out"],

@@ -21,7 +21,7 @@ from vldebias.errors import (
 )
 from vldebias.hosts import HOSTS, Host, register_host, resolve
 from vldebias.hosts.attachment import attachment_of
-from vldebias.hosts.edits import EditAttachment
+from vldebias.hosts.edits import DeclinedAttachment, EditAttachment
 from vldebias.hosts.hooks import hook_methods
 from vldebias.methods.baselines.wording import FixedRewrite
 from vldebias.projection.edit import Choice, Provenance
@@ -228,7 +228,6 @@ def test_an_edit_that_depends_on_prompts_requires_them(tower: Tower) -> None:
     [
         ("cali", None, "cali lam=2.0 rank {rank}/6"),
         ("cali", "it helps", "default: cali lam=2.0 rank {rank}/6"),
-        ("default: none", "Add images.", "default: none. Add images."),
     ],
 )
 def test_the_repr_describes_the_edits_and_the_choice(
@@ -245,6 +244,26 @@ def test_the_repr_describes_the_edits_and_the_choice(
         assert repr(attachment) == (
             f"EditAttachment(Tower, of mine, text: {expected}, strength=0.5, stated kept, attached)"
         )
+
+
+def test_a_declined_attachment_is_harmless_and_leaves_the_host_free(tower: Tower) -> None:
+    host = TowerHost(tower)
+    before = host.embed(["a nurse"], "text")
+    choice = Choice(prompts="gender", method="default: none", lam=0.0, reason="Add images.")
+    with DeclinedAttachment(host, choice) as declined:
+        assert (declined.state, declined.projections, declined.acts) == ("declined", {}, False)
+        assert repr(declined) == "DeclinedAttachment(Tower, gender: default: none. Add images.)"
+        assert "Add images." in declined._repr_html_()
+        assert attachment_of(tower) is None
+        with EditAttachment(host, {"text": PROJECTION}), declined.disabled():
+            declined.remove()
+            declined.strength = 0.5
+            assert attachment_of(tower) is not None
+    declined.remove()
+    assert declined.state == "declined"
+    with pytest.raises(VldebiasError, match="cannot merge an attachment that is declined"):
+        declined.merge()
+    assert torch.equal(TowerHost(tower).embed(["a nurse"], "text"), before)
 
 
 def test_under_returns_the_embeddings_of_an_attachment(tower: Tower) -> None:

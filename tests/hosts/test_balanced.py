@@ -8,7 +8,7 @@ import torch
 from diffusers_tiny import CASES, modular, modular_states
 from models_tiny import make_clip
 
-from vldebias.api import debias, fit_projection
+from vldebias.api import debias, fit_projections
 from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasWarning
 from vldebias.hosts import attachment_of
 from vldebias.hosts.pipelines.calls import set_texts, texts_of_images
@@ -272,7 +272,7 @@ def test_balanced_prompts_are_not_an_edit():
     ):
         balanced(make_clip())
     with pytest.raises(InvalidInputError, match="cali"):
-        fit_projection(pipe, SET, method="balanced-prompts")
+        fit_projections(pipe, SET, method="balanced-prompts")
     with pytest.raises(UnsupportedHostError, match="cali"):
         balanced(pipe).merge()
 

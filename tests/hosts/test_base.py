@@ -280,7 +280,9 @@ def trained() -> tuple[nn.Module, Any, CalibratedProjection]:
     return (
         model,
         tokenizer,
-        vldebias.fit_projection(model, "gender", method="cali", lam=10.0, tokenizer=tokenizer),
+        vldebias.fit_projections(
+            model, "gender", method="cali", lam=10.0, tokenizer=tokenizer
+        ).only,
     )
 
 

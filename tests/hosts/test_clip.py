@@ -400,7 +400,7 @@ def test_a_fitted_edit_is_rejected_without_the_tokenizer_that_finds_stated_promp
         model, _, tokenizer = miniature.load_clip()
     else:
         model, tokenizer = clip.host, clip.tokenizer
-    edit = vldebias.fit_projection(model, gender, method="cali", tokenizer=tokenizer)
+    edit = vldebias.fit_projections(model, gender, method="cali", tokenizer=tokenizer).only
     with pytest.raises(InvalidInputError, match="pass tokenizer="):
         vldebias.debias(model, edit)
     # Nothing was attached. Edits of all texts or of images do not need a tokenizer.

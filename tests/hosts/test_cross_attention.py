@@ -22,7 +22,7 @@ from diffusers_tiny import FAMILIES
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
-from vldebias.api import debias, fit_projection, fit_projections
+from vldebias.api import debias, fit_projections
 from vldebias.cli import app
 from vldebias.errors import (
     InvalidInputError,
@@ -65,7 +65,7 @@ def fitted() -> Callable[[str], Fitted]:
     def of_family(name: str) -> Fitted:
         if name not in known:
             make, call = FAMILIES[name]
-            edit = fit_projection(make(), SET, method=few(name))
+            edit = fit_projections(make(), SET, method=few(name)).only
 
             def draw(pipe: Any, prompt: Any = OPEN, **options: Any) -> Tensor:
                 return tiny.draw(pipe, prompt, **call | options)
@@ -297,12 +297,12 @@ def test_the_amount_falls_from_the_first_step_to_the_last(
     expected = torch.tensor([0.0, 2.0, 4.0])[:, None, None].expand_as(edit.amounts)
     torch.testing.assert_close(edit.amounts, expected)
     pipe = FAMILIES["StableDiffusion"][0]()
-    five_values = fit_projection(pipe, "skin-tone", method=few("StableDiffusion"))
+    five_values = fit_projections(pipe, "skin-tone", method=few("StableDiffusion")).only
     assert five_values.amounts[:, 4, 0].tolist() == [0.0, 2.5, 5.0]
     method = replace(few("StableDiffusion"), amount=1.3)
-    constant = fit_projection(pipe, SET, method=method)
+    constant = fit_projections(pipe, SET, method=method).only
     assert torch.equal(constant.amounts, torch.full_like(constant.amounts, 1.3))
-    single = fit_projection(pipe, SET, method=replace(few("StableDiffusion"), steps=1))
+    single = fit_projections(pipe, SET, method=replace(few("StableDiffusion"), steps=1)).only
     assert torch.equal(single.amounts, torch.full_like(single.amounts, 4.0))
 
 
@@ -332,7 +332,7 @@ def test_a_fit_with_a_different_scheduler_does_not_warn(scheduler: Any) -> None:
         # Some versions of diffusers warn when a scheduler is created.
         warnings.simplefilter("ignore", DeprecationWarning)
         pipe.scheduler = scheduler.from_config(pipe.scheduler.config)
-    edit = fit_projection(pipe, SET, method=few("StableDiffusion"))
+    edit = fit_projections(pipe, SET, method=few("StableDiffusion")).only
     assert len(edit.times) == 3
 
 
@@ -349,7 +349,7 @@ def test_the_fit_never_exceeds_its_batch_size_and_does_not_depend_on_it() -> Non
         # The pipelines of these tests share their components, so the hook has to be removed.
         handle = pipe.unet.register_forward_pre_hook(count, with_kwargs=True)
         method = replace(few("StableDiffusion"), batch_size=batch_size)
-        edits.append(fit_projection(pipe, SET, method=method))
+        edits.append(fit_projections(pipe, SET, method=method).only)
         handle.remove()
         assert max(rows) == (2 if batch_size == 1 else 40)  # 20 texts without a person
     single, together = edits
@@ -363,7 +363,7 @@ def test_a_batch_size_below_one_is_rejected(batch_size: Any) -> None:
     make, _ = FAMILIES["StableDiffusion"]
     method = replace(few("StableDiffusion"), batch_size=batch_size)
     with pytest.raises(InvalidInputError, match="batch_size: expected a whole number"):
-        fit_projection(make(), SET, method=method)
+        fit_projections(make(), SET, method=method)
 
 
 def test_an_unknown_method_is_rejected_before_the_fit() -> None:
@@ -373,7 +373,7 @@ def test_an_unknown_method_is_rejected_before_the_fit() -> None:
     method = replace(few("StableDiffusion"), form="sett")  # type: ignore[arg-type]
     try:
         with pytest.raises(InvalidInputError, match=r"form: expected one of .*, got 'sett'"):
-            fit_projection(pipe, SET, method=method)
+            fit_projections(pipe, SET, method=method)
     finally:
         handle.remove()
 
@@ -399,7 +399,7 @@ def test_different_weights_and_layers_are_rejected(fitted: Callable[[str], Fitte
 @pytest.mark.parametrize("name", ["StableDiffusion3", "Flux", "Chroma", "AuraFlow"])
 def test_joint_attention_is_rejected_with_a_helpful_message(name: str) -> None:
     with pytest.raises(UnsupportedHostError, match="no cross-attention that reads only the prompt"):
-        fit_projection(FAMILIES[name][0](), SET, method=few(name))
+        fit_projections(FAMILIES[name][0](), SET, method=few(name))
 
 
 def test_invalid_requests_are_rejected_with_a_message(fitted: Callable[[str], Fitted]) -> None:

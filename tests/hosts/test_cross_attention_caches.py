@@ -12,7 +12,7 @@ from diffusers import hooks
 from test_cross_attention_classes import called
 from torch import Tensor
 
-from vldebias.api import debias, fit_projection
+from vldebias.api import debias, fit_projections
 from vldebias.errors import UnsupportedHostError, VldebiasWarning
 from vldebias.methods import CrossAttention
 from vldebias.prompts import make_prompt_set
@@ -109,7 +109,7 @@ def draw_with_cache(name: str, pipe: Any, draw: Draw, **call: Any) -> Tensor:
 
 def fit(pipe: Any, options: dict[str, Any]) -> Any:
     method = CrossAttention(concepts=2, steps=STEPS, seed=0, options=options)
-    return fit_projection(pipe, SET, method=method)
+    return fit_projections(pipe, SET, method=method).only
 
 
 @pytest.mark.parametrize("name", CACHES)

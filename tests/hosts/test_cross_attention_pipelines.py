@@ -15,7 +15,7 @@ from diffusers.models.attention_processor import AttnProcessor
 from peft import LoraConfig
 from torch import Tensor
 
-from vldebias.api import debias, fit_projection
+from vldebias.api import debias, fit_projections
 from vldebias.errors import UnsupportedHostError
 from vldebias.methods import CrossAttention
 from vldebias.prompts import make_prompt_set
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*should be kept in float32.*")
 
 @pytest.fixture(scope="module")
 def edit() -> Any:
-    return fit_projection(tiny.sd(), SET, method=METHOD)
+    return fit_projections(tiny.sd(), SET, method=METHOD).only
 
 
 class Foreign(AttnProcessor):
@@ -194,7 +194,7 @@ def test_the_output_of_an_ip_adapter_is_not_edited(form: str) -> None:
     for pipe, more in ((plain, {}), (adapted, embeds)):
         options = {"height": 16, "width": 16} | more
         method = CrossAttention(concepts=2, steps=1, form=form, options=options)  # type: ignore[arg-type]
-        edits.append(fit_projection(pipe, SET, method=method))
+        edits.append(fit_projections(pipe, SET, method=method).only)
     _, width = edits[0].layers[0]
     fitted = [edit.effects[-1, :, :width] for edit in edits]
     torch.testing.assert_close(fitted[1], fitted[0], atol=1e-5, rtol=1e-4)
@@ -214,7 +214,7 @@ def test_the_output_of_an_ip_adapter_is_not_edited(form: str) -> None:
 
 def test_modular_pipelines_are_rejected_with_a_message() -> None:
     with pytest.raises(UnsupportedHostError, match="a modular pipeline has no encode_prompt"):
-        fit_projection(tiny.modular("StableDiffusionXL"), SET, method=METHOD)
+        fit_projections(tiny.modular("StableDiffusionXL"), SET, method=METHOD)
 
 
 @pytest.mark.slow

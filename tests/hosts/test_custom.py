@@ -236,7 +236,7 @@ def test_a_method_that_does_not_return_the_rows_is_rejected(
     gender: PromptSet, place: str, words: str
 ) -> None:
     tower = Tower()
-    fitted = vldebias.fit_projection(tower_host(tower, "pooler"), gender)
+    fitted = vldebias.fit_projections(tower_host(tower, "pooler"), gender).only
     for prompts_or_edit in (gender, fitted):
         with pytest.raises(InvalidInputError, match=words):
             vldebias.debias(tower_host(tower, place), prompts_or_edit)

@@ -13,7 +13,7 @@ import transformers
 from accelerate import cpu_offload
 from transformers.integrations.peft import MIN_PEFT_VERSION
 
-from vldebias.api import debias, fit_projection
+from vldebias.api import debias, fit_projections
 from vldebias.errors import VldebiasError, VldebiasWarning
 from vldebias.methods import load_edit
 
@@ -61,7 +61,7 @@ def _load(pipe, folder):
 def test_a_previously_loaded_lora_is_part_of_the_fit(lora):
     plain = tiny.sd()
     pipe = tiny.with_own_components(tiny.sd())
-    without_lora = fit_projection(plain, tiny.gender())
+    without_lora = fit_projections(plain, tiny.gender()).only
     _load(pipe, lora)
     bare = tiny.encode(pipe)[0]
     image = tiny.draw(pipe)
@@ -78,9 +78,9 @@ def test_a_previously_loaded_lora_is_part_of_the_fit(lora):
 def test_a_projection_fitted_with_different_adapters_warns(lora, tmp_path):
     plain = tiny.sd()
     pipe = tiny.with_own_components(tiny.sd())
-    without_lora = fit_projection(plain, tiny.gender())
+    without_lora = fit_projections(plain, tiny.gender()).only
     _load(pipe, lora)
-    with_lora = load_edit(fit_projection(pipe, tiny.gender()).save_pretrained(tmp_path))
+    with_lora = load_edit(fit_projections(pipe, tiny.gender()).only.save_pretrained(tmp_path))
     with debias(pipe, with_lora):
         weights = [p for name, p in pipe.text_encoder.named_parameters() if "lora_" in name]
         # The length is multiplied by 1.004, then by 1.006 in total, and then restored.

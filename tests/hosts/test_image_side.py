@@ -227,7 +227,7 @@ def shifted(model: nn.Module, tower: nn.Module) -> nn.Module:
 def test_projections_for_other_image_towers_are_rejected(gender: PromptSet) -> None:
     model = make_clip()
     known = {"tokenizer": tokenizer_for(model)}
-    projection = vldebias.fit_projection(model, gender, **known)
+    projection = vldebias.fit_projections(model, gender, **known).only
     seeing = shifted(model, model.visual)
     reading = shifted(model, model.transformer)
     # The image tower does not matter for a text edit.

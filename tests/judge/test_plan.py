@@ -29,7 +29,7 @@ from diffusers import DDIMScheduler, StableDiffusionImg2ImgPipeline
 from diffusers_tiny import sd, sd3, with_own_components
 
 from tests.refusals import refused
-from vldebias import debias, fit_projection
+from vldebias import debias, fit_projections
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.attachment import Attachment, attachment_of
 from vldebias.hosts.loading import Loaded
@@ -525,7 +525,7 @@ def test_a_saved_edit_is_a_variant_identified_by_its_content(
     finished: GeneratedImages, tmp_path: Path
 ) -> None:
     for lam in (500.0, 5.0):
-        fit_projection(sd(), PEOPLE, method="cali", lam=lam).save_pretrained(
+        fit_projections(sd(), PEOPLE, method="cali", lam=lam).only.save_pretrained(
             tmp_path / f"edit{lam:g}"
         )
     made = generated_in(

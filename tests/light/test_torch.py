@@ -35,7 +35,7 @@ def texts() -> dict[str, Any]:
 def test_fit_save_load_and_inspect_work_on_embeddings(
     texts: dict[str, Any], tmp_path: Path
 ) -> None:
-    fitted = vldebias.fit_projection(texts, "professions-gender", method="cali")
+    fitted = vldebias.fit_projections(texts, "professions-gender", method="cali").only
     fitted.save_pretrained(tmp_path / "edit")
     loaded = vldebias.load_edit(tmp_path / "edit")
     row = torch.tensor(np.stack(list(texts.values())), dtype=torch.float32)

@@ -17,7 +17,7 @@ from tests.methods.test_folds import CONCEPT, GENDER, HARMED, HELPED, PERSON, im
 from vldebias.api import debias, fit_projections
 from vldebias.errors import AutoDeclinedWarning, InvalidInputError, WideEditWarning
 from vldebias.hosts import Host, PromptAttachment, TextTable, resolve
-from vldebias.methods import Problem, Reference, presets
+from vldebias.methods import Problem, Reference, get_method, presets
 from vldebias.methods.closed_form import CALI, EQUALISE, pair_scatters
 from vldebias.methods.folds import FEWEST
 from vldebias.methods.gates import (
@@ -30,8 +30,10 @@ from vldebias.methods.gates import (
     separation,
     showing_values,
 )
+from vldebias.methods.predicted_gap import Change
 from vldebias.miniature import load_judge
 from vldebias.miniature.words import WORLDS
+from vldebias.projection.edit import Choice
 from vldebias.projection.projection import CalibratedProjection
 from vldebias.prompts import PromptSet, load_prompts
 
@@ -49,44 +51,55 @@ def classifier(prompts: PromptSet) -> PromptSet:
     return replace(prompts, classes=prompts.classes[:2], class_names=prompts.class_names[:2])
 
 
+def declined(host: object, prompts: object, reason: str, **how: Any) -> Choice:
+    """Check that the default declines with a reason, and return its decision."""
+    with pytest.warns(AutoDeclinedWarning, match=reason):
+        edits = fit_projections(host, prompts, **how)
+    assert edits == {}
+    (choice,) = edits.declined
+    assert choice.method == "default: none"
+    with pytest.raises(InvalidInputError, match="the default attaches no edit"):
+        _ = edits.only
+    return choice
+
+
 @pytest.mark.parametrize("kind", [HELPED, HARMED])
 def test_a_search_is_not_edited_based_on_text_alone(kind: tuple[float, float]) -> None:
     texts, prompts = world(*kind)
-    with pytest.warns(AutoDeclinedWarning, match=r"Text alone does not show.*Pass reference="):
-        edit = vldebias.fit_projection(texts, prompts)
+    reason = r"Text alone does not show.*Pass reference=.*\(vldebias rerank\)"
+    assert declined(texts, prompts, reason).change is None
+    with pytest.warns(AutoDeclinedWarning):
+        edit = Problem(texts, prompts).fit("default", "text")  # measured by evaluate
     z = texts.embed(prompts.classes, "text")
     assert edit(z) is z
     assert (edit.method, edit.rank) == ("default: none", 0)
     assert repr(edit).startswith("no edit (default: none")
-    assert edit.provenance.choice.change is None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert vldebias.fit_projection(texts, prompts, method="difference").rank == 1
+        assert vldebias.fit_projections(texts, prompts, method="difference").only.rank == 1
     with pytest.raises(InvalidInputError, match="'orth-cali' needs spurious prompts"):
-        vldebias.fit_projection(texts, replace(prompts, spurious=()), method="paper")
+        vldebias.fit_projections(texts, replace(prompts, spurious=()), method="paper")
 
 
 def test_a_set_without_value_words_gets_advice_to_add_them() -> None:
     texts, prompts = world(*HELPED)
-    with pytest.warns(AutoDeclinedWarning, match=r"Add words for the values.*method='cali'"):
-        edit = vldebias.fit_projection(texts, replace(prompts, attributes={}))
-    assert edit.method == "default: none"
+    reason = r"Add words for the values.*method='cali'"
+    declined(texts, replace(prompts, attributes={}), reason)
 
 
 def test_a_classification_tested_on_text_records_the_test() -> None:
     texts, prompts = world(*HELPED)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        edit = vldebias.fit_projection(texts, classifier(prompts))
+        edit = vldebias.fit_projections(texts, classifier(prompts)).only
     assert edit.method == "difference"
     choice = edit.provenance.choice
     assert choice.change[2] < 0
     assert choice.reason.startswith("Held-out prompts come closer together")
     assert "no image was tested" in choice.reason
     texts, prompts = world(*HARMED)
-    with pytest.warns(AutoDeclinedWarning, match="Held-out prompts do not"):
-        edit = vldebias.fit_projection(texts, classifier(prompts))
-    assert edit.method == "default: none"
+    choice = declined(texts, classifier(prompts), "Held-out prompts do not")
+    assert "rerank" not in choice.reason  # a classifier ranks nothing
 
 
 def test_an_untestable_classification_is_attached_and_logged_once(caplog: Any) -> None:
@@ -94,7 +107,9 @@ def test_an_untestable_classification_is_attached_and_logged_once(caplog: Any) -
     texts, prompts = world(*HARMED)
     few = replace(classifier(prompts), groups=prompts.groups[: FEWEST - 1])
     with caplog.at_level(logging.WARNING, "vldebias"):
-        edits = [vldebias.fit_projection(texts, few) for _ in range(2)]
+        Problem(texts, few).fit("default", "text")  # by evaluate, which measures it
+        assert not caplog.records
+        edits = [vldebias.fit_projections(texts, few).only for _ in range(2)]
     assert (edits[0].method, edits[0].rank, edits[0].provenance.choice) == ("difference", 1, None)
     (line,) = [record.message for record in caplog.records]
     assert "untested" in line
@@ -104,7 +119,7 @@ def test_an_untestable_classification_is_attached_and_logged_once(caplog: Any) -
 def test_reference_images_that_show_the_values_are_equalised() -> None:
     texts, prompts = world(*HELPED)
     reference = images(2000, seed=1)[0]
-    edit = vldebias.fit_projection(texts, prompts, reference=reference)
+    edit = vldebias.fit_projections(texts, prompts, reference=reference).only
     assert edit.method == "difference+equalise"
     rows, value = images(1000, seed=99)
     queries = normalize(edit(texts.embed(prompts.classes, "text")), dim=1)
@@ -117,16 +132,16 @@ def test_reference_images_that_show_the_values_are_equalised() -> None:
 def test_a_search_equalises_overall_means_and_not_within_classes() -> None:
     texts, prompts = world(*HELPED)
     rows = images(2000, seed=1)[0]
-    edit = vldebias.fit_projection(texts, prompts, reference=rows)
+    edit = vldebias.fit_projections(texts, prompts, reference=rows).only
     problem = Problem(texts, prompts, reference=rows)
     features = showing_values(problem, "text").reference.features
     fitted = {}
     for within_classes in (True, False):
         reference = Reference(features, within_classes=within_classes)
         method = "difference+equalise"
-        named = vldebias.fit_projection(
+        named = vldebias.fit_projections(
             texts, prompts, method=method, lam=edit.provenance.lam, reference=reference
-        )
+        ).only
         fitted[within_classes] = named.matrix()
     assert torch.equal(edit.matrix(), fitted[False])
     assert not torch.allclose(edit.matrix(), fitted[True])
@@ -136,10 +151,42 @@ def test_a_search_equalises_overall_means_and_not_within_classes() -> None:
 def test_no_edit_is_attached_without_a_gain_on_reference_images() -> None:
     texts, prompts = world(0.0, 0.0)
     reference = images(2000, seed=1)[0]
-    with pytest.warns(AutoDeclinedWarning, match="do not get clearly more similar scores"):
-        edit = vldebias.fit_projection(texts, prompts, reference=reference)
-    assert edit.method == "default: none"
-    assert edit.provenance.choice.change[2] >= 0
+    choice = declined(texts, prompts, "do not get clearly more similar scores", reference=reference)
+    assert choice.change[2] >= 0
+
+
+@quiet
+@pytest.mark.parametrize(("high", "is_attached"), [(-0.01, True), (0.0, False), (0.01, False)])
+def test_an_edit_is_only_attached_if_the_whole_interval_shows_a_gain(
+    monkeypatch: pytest.MonkeyPatch, high: float, is_attached: bool
+) -> None:
+    texts, prompts = world(*HELPED)
+    change = Change(-0.3, -0.6, high)  # helps in the mean
+    monkeypatch.setattr(presets, "change_on_images", lambda *_: change)
+    monkeypatch.setattr(presets, "change_on_texts", lambda *_: change)
+    searched = fit_projections(texts, prompts, reference=images(2000, seed=1)[0])
+    assert bool(searched) == is_attached
+    assert bool(fit_projections(texts, classifier(prompts))) == is_attached
+
+
+@quiet
+def test_sets_for_which_the_default_declines_are_left_out_and_named() -> None:
+    texts, prompts = world(*HELPED)
+    search = replace(prompts, name="search", stated_words=("hers",))
+    birds = replace(classifier(prompts), name="birds", stated_words=("his",))
+    alone = fit_projections(texts, birds).only
+    message = "attaches an edit for birds, but none for search. search: Text alone"
+    for sets in ([search, birds], [birds, search]):
+        with pytest.warns(AutoDeclinedWarning, match=message):
+            edits = fit_projections(texts, sets)
+        assert torch.equal(edits.only.matrix(), alone.matrix())
+        assert edits.only.provenance.prompts == "birds"
+        assert "hers" not in edits.only.stated_words
+        assert [choice.prompts for choice in edits.declined] == ["search"]
+        assert edits.only.provenance.declined == edits.declined
+        measured = Problem(texts, sets).fit("default", "text")  # by evaluate
+        assert torch.equal(measured.matrix(), alone.matrix())
+    assert fit_projections(texts, [search, replace(search, name="b", stated_words=())]) == {}
 
 
 def without_details() -> tuple[TextTable, PromptSet]:
@@ -203,10 +250,7 @@ def test_unusable_reference_images_are_declined(lacks: str) -> None:
         # The mean of five images of one value is mostly noise, for any wording of the values.
         texts, _ = without_details()
         rows = torch.cat([rows[margins > 0], rows[margins < 0][:FEWEST]])
-    reason = DECLINED[lacks]
-    with pytest.warns(AutoDeclinedWarning, match=reason):
-        edit = vldebias.fit_projection(texts, prompts, reference=rows)
-    assert edit.method == "default: none"
+    declined(texts, prompts, DECLINED[lacks], reference=rows)
 
 
 @quiet
@@ -219,7 +263,7 @@ def test_overlapping_groups_are_used_if_all_wordings_agree_and_declined_otherwis
     problem = Problem(texts, prompts, reference=rows)
     assert separation(normalize(rows, dim=1) @ (values[0] - values[1])) < SEPARATE
     assert agreement_of_wordings(problem, prompts, "text", normalize(rows, dim=1))[0] > AGREE
-    edit = vldebias.fit_projection(texts, prompts, reference=rows)
+    edit = vldebias.fit_projections(texts, prompts, reference=rows).only
     assert edit.method == "difference+equalise"
 
 
@@ -279,7 +323,7 @@ def test_the_readme_example_gets_an_edit() -> None:
     from vldebias.miniature import load_clip
 
     model, _, tokenizer = load_clip()
-    edit = vldebias.fit_projection(model, "waterbirds", tokenizer=tokenizer)
+    edit = vldebias.fit_projections(model, "waterbirds", tokenizer=tokenizer).only
     assert edit.method == "difference"
 
 
@@ -290,7 +334,7 @@ def test_a_classification_without_value_words_gets_cali(named: str) -> None:
     two = replace(prompts, classes=prompts.classes[:2], class_names=prompts.class_names[:2])
     wordless = replace(two, attributes={})
     sets = [wordless] if named == "no set" else [two, wordless]
-    edit = vldebias.fit_projection(texts, sets)
+    edit = vldebias.fit_projections(texts, sets).only
     expected = CALI.fit(Problem(texts, sets, lam=100.0), "text")
     assert edit.method == "cali"
     assert torch.equal(edit.matrix(), expected.matrix())
@@ -301,7 +345,7 @@ def test_a_classification_with_images_gets_cali_and_equalised_means_within_class
     texts, prompts = world(*HELPED)
     two = replace(prompts, classes=prompts.classes[:2], class_names=prompts.class_names[:2])
     reference = torch.randn(50, 48, generator=torch.Generator().manual_seed(0))
-    edit = vldebias.fit_projection(texts, two, reference=reference)
+    edit = vldebias.fit_projections(texts, two, reference=reference).only
     expected = (CALI + EQUALISE).fit(Problem(texts, two, lam=100.0, reference=reference), "text")
     assert edit.method == "cali+equalise"
     assert torch.equal(edit.matrix(), expected.matrix())
@@ -319,9 +363,8 @@ def test_evaluate_measures_the_edit_that_debias_attaches(method: str, images: bo
     labels = {"jobs": noise.choice(["male", "female"], 300)}
     options = {"reference": reference if images else None}
     how = {"prompts": {"jobs": prompts}, "labels": labels, "k": 20, "resamples": 20, **options}
-    attached = vldebias.fit_projection(
-        table, prompts, method=None if method == "default" else method, **options
-    )
+    chosen = get_method(method, reference=options["reference"])
+    attached = Problem(TextTable(table), prompts, **options).fit(chosen, "text")
     result = vldebias.evaluate(table, features, methods=[method], **how)
     name = method if method == "default" or not images else f"{method}+equalise"
     (description,) = [protocol.methods[name] for protocol in result.provenance]
@@ -344,7 +387,7 @@ def test_lam_is_rejected_for_methods_that_do_not_take_it(method: str | None) -> 
         with pytest.raises(
             InvalidInputError, match=rf"lam=.*: {why}; .*orth-cali, cali, equalise, cali\+equalise"
         ):
-            vldebias.fit_projection(table, "gender", method=method, lam=lam)
+            vldebias.fit_projections(table, "gender", method=method, lam=lam)
 
 
 @pytest.fixture(scope="module")

@@ -271,9 +271,9 @@ class TestOnAModel:
             for prompt_set in problem.sets
         ]
         assert [len(scatter) for scatter in scatters] == [1, 10]
-        fitted = vldebias.fit_projection(
+        fitted = vldebias.fit_projections(
             model, sets, method="equalise", lam=[1e7, 1e7], reference=reference
-        )
+        ).only
         eye = torch.eye(fitted.dim, dtype=torch.float64)
         # There is one direction for two values, and there are four for five.
         assert torch.linalg.matrix_rank(eye - fitted.matrix()) == 5
@@ -286,7 +286,7 @@ class TestOnAModel:
         for match, images in {"two halves": features[:10], "unaligned": noise}.items():
             reference = Reference(images, within_classes=False)
             with pytest.warns(ReferenceWarning, match=match):
-                vldebias.fit_projection(model, GENDER, method="equalise", reference=reference)
+                vldebias.fit_projections(model, GENDER, method="equalise", reference=reference)
 
     def test_reference_images_are_rejected_for_a_pipeline(self, pipe: Any) -> None:
         with pytest.raises(InvalidInputError, match="shared embedding space"):

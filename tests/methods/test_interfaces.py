@@ -109,18 +109,20 @@ def test_all_three_interfaces_attach_or_decline_in_the_same_cases(
     ways: dict[str, tuple[Any, dict[str, Any]]], portraits: Tensor, name: str, has_images: bool
 ) -> None:
     images = {"reference": portraits} if has_images else {}
-    edits = {
-        way: vldebias.fit_projection(host, SETS[name], **options, **images)
+    fitted = {
+        way: vldebias.fit_projections(host, SETS[name], **options, **images)
         for way, (host, options) in ways.items()
     }
-    methods = {edit.method for edit in edits.values()}
-    assert len(methods) == 1, {way: edit.method for way, edit in edits.items()}
-    first = edits["embeddings"]
-    for edit in edits.values():
-        torch.testing.assert_close(edit.matrix(), first.matrix(), atol=1e-3, rtol=0)
+    methods = {way: [edit.method for edit in edits.values()] for way, edits in fitted.items()}
+    assert len(set(map(tuple, methods.values()))) == 1, methods
+    first = fitted["embeddings"]
+    for edits in fitted.values():
+        assert bool(edits) != bool(edits.declined)
+        if edits:
+            matrix = edits.only.matrix()
+            torch.testing.assert_close(matrix, first.only.matrix(), atol=1e-3, rtol=0)
     if not has_images:
-        is_attached = first.method != "default: none"
-        assert is_attached == (name == "classified, untested")
+        assert bool(first) == (name == "classified, untested")
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
@@ -132,3 +134,6 @@ def test_an_attached_model_explains_why_nothing_was_attached(
     with vldebias.debias(host, SETS["searched"], **options) as attachment:
         assert "default: none" in repr(attachment)
         assert "reference=" in repr(attachment)
+        # Follow the advice without removing anything first.
+        with vldebias.debias(host, SETS["searched"], method="difference", **options) as second:
+            assert second.state == "attached"

@@ -160,6 +160,9 @@ def test_edits_survive_saving_and_attach_in_three_states(
         assert case.unchanged()
     attachment.remove()
     assert case.unchanged()
+    if attachment.state == "declined":
+        return  # the default attached nothing, so there is nothing to save
+    assert edits
     loaded = {}
     for role, edit in edits.items():
         loaded[role] = load_edit(edit.save_pretrained(tmp_path / role))
@@ -230,6 +233,8 @@ def test_merging_preserves_the_output_or_is_rejected_with_a_message(
         with case.debias(name) as fitting:
             case.fitted[name] = dict(fitting.projections)
     edits = case.fitted[name]
+    if not edits:
+        pytest.skip("the default declined, so there is no edit to merge")
     merges = {type(edit) for edit in edits.values()} == {CalibratedProjection}
     case = case.copy() if merges else case
     attachment = vldebias.debias(case.host, edits, keep_stated=False)
@@ -334,7 +339,7 @@ def test_entry_points_in_other_packages_register_methods(
         assert "acme-double" in METHODS
     words = {"a man": [1.0, 0.5], "a woman": [1.0, -0.5], "a doctor": [1.0, 0.1]}
     prompts = vldebias.PromptSet("g", groups=(("a man", "a woman"),))
-    edit = vldebias.fit_projection(words, prompts, method="acme-double", lam=3.0)
+    edit = vldebias.fit_projections(words, prompts, method="acme-double", lam=3.0).only
     assert (edit.method, edit.lam) == ("acme-double", 6.0)
 
 
@@ -418,7 +423,7 @@ class Returning(EditMethod):
 def test_anything_but_a_fitted_edit_is_rejected_with_advice(fitted: object, message: str) -> None:
     rows = {text: torch.randn(4, dtype=torch.float64) for text in SET.texts}
     with pytest.raises(InvalidInputError, match=f"method 'mine': fit returned .*{message}"):
-        vldebias.fit_projection(rows, SET, method=Returning(fitted))
+        vldebias.fit_projections(rows, SET, method=Returning(fitted))
 
 
 def test_following_the_advice_for_a_matrix_works() -> None:

@@ -225,6 +225,11 @@ def test_an_edit_can_be_pushed_and_pulled(hub: tuple[Path, list[dict[str, Any]]]
     )
 
 
+def test_the_card_of_an_edit_without_an_effect_says_so() -> None:
+    card = model_card(CalibratedProjection.identity(8))
+    assert "changes nothing and reduces no bias" in card
+
+
 @pytest.mark.parametrize(
     "name",
     ["a\n\n# Heading", "<img src=x onerror=alert(1)>", "[click](https://evil.example)", "a ` b"],

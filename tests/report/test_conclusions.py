@@ -217,6 +217,21 @@ def test_the_best_lambda_of_a_sweep_is_reported_only_if_it_was_chosen_on_val() -
 
 
 @pytest.mark.parametrize(
+    ("method", "change", "is_edit"),
+    [("cali", (0.0, 0.0, 0.0), False), ("orth-cali", (0.0, -0.1, 0.1), True)],
+)
+def test_a_lambda_of_0_is_said_to_be_no_edit_if_it_changes_nothing(
+    method: str, change: tuple[float, float, float], is_edit: bool
+) -> None:
+    rows = [figure("none", 0.2, metric="worst_group")]
+    rows.append(figure(method, 0.6, metric="worst_group", change=UP, lam=1000.0))
+    rows.append(figure(f"{method}@val", 0.2, metric="worst_group", change=change, lam=0.0))
+    (conclusion,) = result(rows, protocol()).conclusions()
+    note = "" if is_edit else " (no edit)"
+    assert f"with {method}, λ = 0{note}." in conclusion.sentence
+
+
+@pytest.mark.parametrize(
     ("change", "expected"),
     [
         ((-0.64, -0.66, -0.62), "hits kept@10 1.00 to 0.36 (-0.64 [-0.66, -0.62])"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,11 @@ from typer.testing import CliRunner
 from vldebias.cli.evaluate import app
 from vldebias.errors import InvalidInputError
 from vldebias.measure.rows import Measurement
-from vldebias.report.gate import check_limits, has_passed
+from vldebias.report.gate import Gate, check_limits
 from vldebias.report.result import Result
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs/how-to/gate.md"
 
 
 def result_of(*rows: tuple[str, str, float, float, float, str], subset: str = "") -> Result:
@@ -29,7 +34,7 @@ def result_of(*rows: tuple[str, str, float, float, float, str], subset: str = ""
                 method=method,
                 value=value,
                 interval=(low, high),
-                change=(0.0, 0.0, 0.0),
+                change=None if method == "none" else (0.0, 0.0, 0.0),
                 better=better,
                 n={"images": 10},
                 subset=subset,
@@ -45,7 +50,9 @@ def result_of(*rows: tuple[str, str, float, float, float, str], subset: str = ""
 )
 def test_outcomes_follow_from_the_interval(numbers: list[float], limit: float, better: str) -> None:
     low, value, high = sorted(numbers)
-    (check,) = check_limits(result_of(("m", "gap", value, low, high, better)), {"gap": limit})
+    (check,) = check_limits(
+        result_of(("m", "gap", value, low, high, better)), {"gap": limit}
+    ).checks
     good = [number <= limit for number in (low, value, high)]
     if better == "higher":
         good = [number >= limit for number in (low, value, high)]
@@ -55,12 +62,12 @@ def test_outcomes_follow_from_the_interval(numbers: list[float], limit: float, b
         assert check.outcome == "within"
     else:
         assert check.outcome == "undecided"
-    assert has_passed([check]) == any(good)
+    assert Gate((check,), ()).status == (0 if any(good) else 1)
 
 
 def test_a_figure_from_few_images_is_marked_next_to_its_interval() -> None:
     few, enough = (
-        check_limits(result_of(("m", metric, 0.1, 0.0, 0.2, "lower")), {metric: 0.3})[0]
+        check_limits(result_of(("m", metric, 0.1, 0.0, 0.2, "lower")), {metric: 0.3}).checks[0]
         for metric in ("max_skew@50", "gap")
     )
     assert (few.few, enough.few) == ("few images", "")
@@ -70,23 +77,69 @@ def test_a_figure_from_few_images_is_marked_next_to_its_interval() -> None:
 
 def test_metrics_with_a_depth_are_found_and_partial_metrics_are_excluded() -> None:
     result = result_of(("m", "max_skew@50", 0.1, 0.0, 0.2, "lower"))
-    assert check_limits(result, {"max_skew": 0.3})[0].outcome == "within"
+    assert check_limits(result, {"max_skew": 0.3}).checks[0].outcome == "within"
     part = result_of(("m", "max_skew@50", 0.9, 0.8, 1.0, "lower"), subset="a query")
     both = result.model_copy(update={"rows": [*result.rows, *part.rows]})
-    assert [check.row.value for check in check_limits(both, {"max_skew": 0.3})] == [0.1]
-    with pytest.raises(InvalidInputError, match="ndkl"):
-        check_limits(result, {"ndkl": 0.3})
+    gate = check_limits(both, {"max_skew": 0.3, "ndkl": 0.3})
+    assert [check.row.value for check in gate.checks] == [0.1]
+    assert gate.not_checked == ("ndkl, which the result does not contain; it contains max_skew@50",)
+    assert gate.status == 2
 
 
-def test_the_default_is_checked_unless_another_method_is_named() -> None:
+def test_the_method_of_the_conclusion_is_checked_unless_another_is_named() -> None:
     rows: list[Any] = [(name, "gap", 0.1, 0.0, 0.2, "lower") for name in ("none", "a", "b")]
-    with pytest.raises(InvalidInputError, match="a, b"):
-        check_limits(result_of(*rows), {"gap": 1})
-    assert check_limits(result_of(*rows), {"gap": 1}, method="a")[0].row.method == "a"
-    with_default = result_of(*rows, ("default", "gap", 0.5, 0.4, 0.6, "lower"))
-    assert check_limits(with_default, {"gap": 1})[0].row.method == "default"
+
+    def checked(method: Any, *more: Any) -> list[str]:
+        result = result_of(*rows, *more)
+        if method is None:
+            (conclusion,) = result.conclusions()
+            assert check_limits(result, {"gap": 1}).checks[0].method == conclusion.method
+        gate = check_limits(result, {"gap": 1}, method=method)
+        return [check.row.method for check in gate.checks]
+
+    assert checked(None) == ["a"]
+    for default in ("default", "default+equalise", "balanced-prompts"):
+        assert checked(None, (default, "gap", 0.5, 0.4, 0.6, "lower")) == [default]
+    assert checked("b") == checked({"t": "b"}) == ["b"]
+    with pytest.raises(InvalidInputError, match="no method 'c'"):
+        checked("c")
+    with pytest.raises(InvalidInputError, match="no task 'u'"):
+        checked({"u": "a"})
     with pytest.raises(InvalidInputError, match="expected one or more"):
-        check_limits(with_default, {})
+        check_limits(result_of(*rows), {})
+
+
+def test_a_method_without_the_metric_is_named_as_not_checked() -> None:
+    rows = [("a", "gap", 0.1, 0.0, 0.2, "lower"), ("b", "max_skew@5", 0.9, 0.8, 1.0, "lower")]
+    gate = check_limits(result_of(*rows), {"gap": 0.3}, method="b")
+    assert gate.not_checked == ("t, gap, b; it was measured for a",)
+    assert (gate.checks, gate.status) == ((), 2)
+    both = check_limits(result_of(*rows), {"gap": 0.3, "max_skew": 0.3}, method="b")
+    assert both.not_checked
+    assert both.status == 1  # a violated limit is more important
+
+
+COMMANDS = re.findall(r"^\$ (vldebias .*)\n((?:(?!\$|```).*\n)*)", PAGE.read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize(("command", "printed"), COMMANDS, ids=[text for text, _ in COMMANDS])
+def test_the_commands_of_the_page_print_what_it_shows(
+    monkeypatch: pytest.MonkeyPatch, command: str, printed: str
+) -> None:
+    monkeypatch.chdir(ROOT)
+    run = CliRunner().invoke(app, shlex.split(command)[2:])
+    assert f"{run.output}exit code {run.exit_code}\n" == printed
+
+
+def test_the_workflow_of_the_page_passes_with_its_own_suite() -> None:
+    (command,) = re.findall(r"run: (vldebias eval gate .*)", PAGE.read_text())
+    arguments = shlex.split(command)[2:]
+    assert arguments[1] == "bias"
+    arguments[1] = str(ROOT / "eval/results/miniature.json")
+    run = CliRunner().invoke(app, arguments)
+    assert run.exit_code == 0
+    lines = run.output.splitlines()
+    assert len(set(lines)) == len(lines)  # one row of a sweep over lambda, not all of them
 
 
 @pytest.mark.parametrize(
@@ -105,4 +158,4 @@ def test_the_command_exits_with_a_code(
     assert run.exit_code == code
     assert run.output.startswith(outcome)
     as_json = CliRunner().invoke(app, ["gate", str(path), *options, "--json"])
-    assert json.loads(as_json.output)["passed"] == (code == 0)
+    assert json.loads(as_json.output)["status"] == code

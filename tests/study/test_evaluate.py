@@ -219,9 +219,9 @@ def images_of_both_values(model: object, tokenizer: object) -> np.ndarray:
 def test_with_a_reference_the_edit_that_debias_attaches_is_measured(method: str) -> None:
     model, _, tokenizer = load_clip()
     reference = images_of_both_values(model, tokenizer)
-    edit = vldebias.fit_projection(
+    edit = vldebias.fit_projections(
         model, PROFESSIONS, method=method, reference=reference, tokenizer=tokenizer
-    )
+    ).only
     measured = of_miniature(model, tokenizer=tokenizer, methods=[method, edit], reference=reference)
     names = sorted(
         {row.method for row in measured.rows} - {"none", "random"},

@@ -20,7 +20,7 @@ from tests.study.painted_by_hand import (
     repaint,
     task,
 )
-from vldebias import fit_projection, load_prompts
+from vldebias import fit_projections, load_prompts
 from vldebias.data import UNKNOWN
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.loading import Loaded
@@ -315,9 +315,9 @@ def test_user_methods_and_saved_edits_can_be_variants(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "mine"
-    fit_projection(load_pipeline(), "professions-gender", method="cali", lam=3.0).save_pretrained(
-        folder
-    )
+    fit_projections(
+        load_pipeline(), "professions-gender", method="cali", lam=3.0
+    ).only.save_pretrained(folder)
     generation_task = task(variants={"cali": {"prompts": "professions-gender", "strength": 0.5}})
     methods = ("none", "difference", "equalise", "orth-cali")
     variants = generation_task.with_options(

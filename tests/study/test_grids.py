@@ -80,7 +80,7 @@ def test_cells_equal_what_the_pipeline_generates_with_each_method() -> None:
     pipe = load_pipeline()
     seeds = (3, 8)
     texts = [TEXT, "A photo of a plumber."]
-    edit = vldebias.fit_projection(pipe, PROFESSIONS, method="cali", lam=5.0)
+    edit = vldebias.fit_projections(pipe, PROFESSIONS, method="cali", lam=5.0).only
     methods = {"as it is": "none", "by name": "cali", "as an edit": edit}
     picture = grid(pipe, PROFESSIONS, methods=methods, seeds=seeds, texts=texts, **FAST)
     assert picture.size == (LABEL + 2 * (CELL + GAP), HEAD + 2 * 3 * (CELL + GAP))

@@ -19,7 +19,7 @@ from vldebias import (
     CalibratedProjection,
     debias,
     evaluate,
-    fit_projection,
+    fit_projections,
     fit_shares,
     load_prompts,
     make_prompt_set,
@@ -71,7 +71,7 @@ def world() -> SimpleNamespace:
     places = embed([f"This is a {place} background." for place in PLACE])
     birds = embed([class_of[bird] for bird in BIRD]) + 0.3 * places
     images = {"people": noisy(people), "birds": noisy(birds.numpy()), "dim": people.shape[1]}
-    edit = fit_projection(model, GENDER, tokenizer=tokenizer, method="difference")
+    edit = fit_projections(model, GENDER, tokenizer=tokenizer, method="difference").only
     # All cases share one host, which embeds each prompt once.
     host = resolve(model, tokenizer=tokenizer)
     return SimpleNamespace(
@@ -110,9 +110,9 @@ def gr(**labels: Any) -> Any:
 
 def fit(**options: Any) -> Any:
     w = world()
-    return fit_projection(
+    return fit_projections(
         w.model, options.pop("prompts", GENDER), **{"tokenizer": w.tokenizer, **options}
-    )
+    ).only
 
 
 def attach(model: Any, edit: Any, then: Callable[[Any], object] = str, **options: Any) -> None:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from eval.miniature.birds import LEAN
 from tests.fewer import few
-from vldebias.api import debias, fit_projection, fit_projections
+from vldebias.api import debias, fit_projections
 from vldebias.cli import app
 from vldebias.hosts import resolve
 from vldebias.judge.plan import identity
@@ -80,7 +80,7 @@ def test_the_default_row_is_what_debias_attaches() -> None:
             images = reference if name == "default+equalise" else None
             options = {} if name.startswith("default") else {"method": name}
             measured = fit_method(host, prompts, name, task.lam, reference=images)
-            attached = fit_projection(host, prompts, reference=images, **options)
+            attached = fit_projections(host, prompts, reference=images, **options).only
             assert torch.equal(measured.matrix(), attached.matrix())
     pipe = resolve(load_pipeline())
     balanced, paper = generation.resolved_variants.values()

@@ -95,7 +95,7 @@ def test_the_combined_row_is_a_quota_on_the_results_of_the_default(
     world: dict[str, Any], result: Result
 ) -> None:
     task = "retrieval gender"
-    edit = vldebias.fit_projection(world["texts"], SET)
+    edit = vldebias.fit_projections(world["texts"], SET).only
     for query, skew in zip(QUERIES, naive_skews(world, edit), strict=True):
         row = result.row(task, f"max_skew@{K}", "default+rerank", subset=query)
         assert row.value == pytest.approx(skew, abs=1e-9)
@@ -126,7 +126,7 @@ def test_any_edit_can_precede_a_reranking(world: dict[str, Any]) -> None:
         k=K,
         resamples=50,
     )
-    edit = vldebias.fit_projection(world["texts"], SET, method="difference")
+    edit = vldebias.fit_projections(world["texts"], SET, method="difference").only
     row = found.row("retrieval gender", f"max_skew@{K}", "difference+rerank")
     assert row.value == pytest.approx(np.mean(naive_skews(world, edit)))
     assert Rerank("difference").with_images().name == "difference+equalise+rerank"
@@ -178,4 +178,4 @@ def test_gallery_shares_are_used_if_they_are_the_prior(world: dict[str, Any]) ->
 
 def test_a_reranking_is_not_a_method_for_models(world: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError, match=r"vldebias\.rerank"):
-        vldebias.fit_projection(world["texts"], SET, method="rerank")
+        vldebias.fit_projections(world["texts"], SET, method="rerank")

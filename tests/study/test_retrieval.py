@@ -17,7 +17,7 @@ from torchmetrics.retrieval import RetrievalHitRate
 
 from tests.refusals import refused
 from tests.study.made_figures import cell
-from vldebias import fit_projection, make_prompt_set
+from vldebias import fit_projections, make_prompt_set
 from vldebias.data import UNKNOWN, Embeddings, Labels, cross
 from vldebias.errors import SuspectInputWarning
 from vldebias.hosts import TextTable
@@ -111,7 +111,7 @@ def evaluate(gallery: Embeddings = BARE, texts: TextTable = TEXTS, **options) ->
 def naive_scores(method: str, sets, strength: float = 1.0, **how) -> np.ndarray:
     rows = TEXTS.embed(QUERIES, "text")
     if method != "none":
-        projection = fit_projection(TEXTS, sets, method=method, **how)
+        projection = fit_projections(TEXTS, sets, method=method, **how).only
         rows = normalize((1 - strength) * rows + strength * projection(rows), dim=1)
     images = normalize(torch.tensor(GALLERY.features), dim=1).double()
     return (rows @ images.T).numpy()

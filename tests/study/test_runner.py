@@ -18,7 +18,7 @@ from rich.console import Console
 from tests.study.painted_by_hand import paint
 from vldebias.data import Embeddings, save_embeddings
 from vldebias.data.parallel import Processes
-from vldebias.errors import InvalidInputError, VldebiasWarning, warn
+from vldebias.errors import InvalidInputError, ReferenceWarning, VldebiasWarning, warn
 from vldebias.judge.answers import AnnotationLog
 from vldebias.measure.rows import Strip
 from vldebias.prompts import make_prompt_set
@@ -274,6 +274,25 @@ def test_finished_tasks_survive_an_interrupt(
     measured, log = run(table, PORTRAITS)
     assert "table: reused" in log
     assert [p.task for p in measured.provenance] == ["table", "portraits gender"]
+
+
+@pytest.mark.parametrize(("host", "warnings"), [("miniature", 0), (None, 1)])
+def test_advice_to_add_images_is_not_given_for_packaged_images(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    recwarn: pytest.WarningsRecorder,
+    host: str | None,
+    warnings: int,
+) -> None:
+    def finish(*_: object) -> None:
+        warn("Pass more images", ReferenceWarning)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "_finish", finish)
+    suite = load_suite("quickstart").model_copy(update={"host": host})
+    with pytest.raises(KeyboardInterrupt):
+        run_suite(suite, Options(out=tmp_path, model="miniature"))
+    assert len(recwarn) == warnings
 
 
 def test_a_limit_always_selects_the_same_images(tmp_path: Path, cache: Path) -> None:

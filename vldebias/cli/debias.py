@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, TypedDict, Unpack
 import typer
 
 from vldebias.cli.checks import check_file, check_host, check_sets
-from vldebias.cli.common import check_out, device_of, print_list, print_message
+from vldebias.cli.common import check_out, device_of, print_json, print_list, print_message
 from vldebias.cli.flags import HOST, HostFlags, Json, flags_of_options, with_flags
-from vldebias.errors import InvalidInputError
+from vldebias.errors import AutoDeclinedWarning, InvalidInputError
 from vldebias.methods.declared import check_methods
 from vldebias.utils.files import storage_errors
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from vldebias.hosts import Host
     from vldebias.hosts.loading import Loaded
-    from vldebias.projection.edit import Edit
+    from vldebias.projection.edit import Edit, Edits
     from vldebias.prompts import PromptSet
     from vldebias.utils.json_values import JSON
 
@@ -89,10 +90,12 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
     --out saves one folder per edited tensor (role): `text` for models, `sequence`, `pooled`, ...
     for pipelines, and the name of the prompt set for `cross-attention`. --merge writes a checkpoint
     that does not need this package to run. Merged weights also affect negative prompts and prompts
-    that state the attribute. --check exits with code 1 if a test fails.
+    that state the attribute. Exits with code 1 without writing anything if the default method
+    declines to edit, for example because a search has no --reference, or if a test of --check
+    fails.
 
     Examples:
-      vldebias debias gender --model ViT-B-32 --pretrained openai --out gender-b32
+      vldebias debias gender --model miniature --method difference --out edit
       vldebias debias gender --model ViT-B-32 --pretrained openai \\
           --reference images.npz --out gender-b32
       vldebias debias professions-gender \\
@@ -131,7 +134,14 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
     if saved is None:
         # Pass the labels, too. Methods that do not need labels ignore them.
         fitted_on = None if images is None else Reference(images.features, labels=images.labels)
-        saved = fit_projections(host, prompts, method=method, lam=lam, reference=fitted_on)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", AutoDeclinedWarning)  # printed below
+            saved = fit_projections(host, prompts, method=method, lam=lam, reference=fitted_on)
+        for declined in saved.declined:
+            print_message(f"{declined.prompts}: no edit. {declined.reason}")
+        if not saved:
+            _print_declined(loaded.name, saved, [save, merge], as_json=as_json)
+            raise typer.Exit(1)
     edits, host = _edits_of_roles(saved, host)
     # Check that the edits fit the model before anything is written.
     for role, edit in edits.items():
@@ -283,6 +293,18 @@ def _print(name: str, facts_of_role: Mapping[str, EditFacts], *, as_json: bool) 
     if rows or as_json:
         head = ("measure", "prompt set", "role", "before", "after")
         print_list(head, rows, {"host": name, "roles": facts_of_role}, as_json=as_json)
+
+
+def _print_declined(
+    name: str, edits: Edits, folders: Sequence[Path | None], *, as_json: bool
+) -> None:
+    """Say that nothing was written, and print the default's decision if JSON is requested."""
+    for folder in folders:
+        if folder is not None:
+            print_message(f"nothing was written to {folder}")
+    if as_json:
+        declined = [choice.model_dump(mode="json") for choice in edits.declined]
+        print_json({"host": name, "roles": {}, "declined": declined})
 
 
 def _check(loaded: Loaded, prompts: str, as_json: bool) -> None:

@@ -196,13 +196,14 @@ def _print(images: SideBySide, folder: Path, attribute: Sequence[str]) -> None:
 
 def _rows(images: SideBySide) -> Iterator[tuple[str, ...]]:
     """Yield a row for each method and prompt."""
+    from vldebias.report.phrases import people_in_words
     from vldebias.report.strip import row_title
 
     for method in images.methods:
         # Group by value too, since some methods assign a value without changing the prompt.
         pictures_of_request: dict[tuple[str, str], list[Picture]] = defaultdict(list)
         for picture in images.row(method):
-            values = [value for value in picture.values.values() if value is not None]
+            values = [people_in_words(value) for value in picture.values.values() if value]
             pictures_of_request[picture.prompt, " and ".join(values)].append(picture)
         for (text, requested), pictures in pictures_of_request.items():
             shown = _counted([picture.seen for picture in pictures])

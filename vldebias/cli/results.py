@@ -123,21 +123,27 @@ def gate(
             "--limit", metavar="METRIC=VALUE", help="Limit for a different metric; repeatable."
         ),
     ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(help="Method to check. Default: the default method or the only method."),
+    methods: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--method",
+            metavar="[TASK=]NAME",
+            help="Method to check, in all tasks or in one; repeatable. Default: the method that"
+            " the task's conclusion is about.",
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Check a result against limits, for continuous integration.
 
-    Exits with code 1 if the entire 95% interval of a figure is beyond its limit, with 2 if nothing
-    could be checked, and with 0 otherwise. A figure whose interval contains the limit is undecided
-    and passes. See docs/how-to/gate.md for an example workflow.
+    Exits with code 1 if the entire 95% interval of a figure is beyond its limit, with 2 if
+    something was not checked, and with 0 otherwise. A figure whose interval contains the limit is
+    undecided and passes. See docs/how-to/gate.md for an example workflow.
 
     Examples:
       vldebias eval gate vldebias-miniature --max-gap 0.3 --max-skew 0.5
       vldebias eval gate result.json --min-worst-group 0.6 --method orth-cali
+      vldebias eval gate result.json --max-gap 0.3 --method birds=paper
       vldebias eval gate result.json --limit ndkl=0.1 --limit kept=0.8 --json
     """
     limit_of_metric: dict[str, float] = {}
@@ -149,14 +155,11 @@ def gate(
             raise InvalidInputError(
                 f"--limit: got {text!r}; expected METRIC=VALUE, such as ndkl=0.1"
             ) from None
-    from vldebias.report.gate import check_limits, has_passed
+    from vldebias.report.gate import check_limits
     from vldebias.report.result import Result
 
     read = Result.read(_file_of(result))
-    present = set()
-    for row in read.rows:
-        if method in (None, row.method):
-            present.add(row.metric.partition("@")[0])
+    present = {row.metric.partition("@")[0] for row in read.rows}
     for limit, metrics in (
         (max_gap, ("gap", "discrepancy")),
         (max_skew, ("max_skew",)),
@@ -166,18 +169,19 @@ def gate(
             # A result may contain gaps between groups, gaps from even shares, or both.
             measured = [metric for metric in metrics if metric in present]
             limit_of_metric |= dict.fromkeys(measured or metrics[:1], limit)
-    checks = check_limits(read, limit_of_metric, method=method)
-    passed = has_passed(checks)
+    outcome = check_limits(read, limit_of_metric, method=_method_of_task(methods or []))
     if as_json:
         rows = []
-        for check in checks:
+        for check in outcome.checks:
             low, high = check.row.interval
             rows.append(
                 {
                     "outcome": check.outcome,
                     "task": check.row.task,
                     "metric": check.row.metric,
+                    "subset": check.row.subset,
                     "method": check.row.method,
+                    "lam": check.row.lam,
                     "value": check.row.value,
                     "low": low,
                     "high": high,
@@ -185,11 +189,35 @@ def gate(
                     "few": check.few,
                 }
             )
-        print_json({"passed": passed, "checks": rows})
+        facts = {"status": outcome.status, "checks": rows, "not_checked": outcome.not_checked}
+        print_json(facts)
     else:
-        common.echo("\n".join(map(str, checks)))
-    if not passed:
-        raise typer.Exit(1)
+        for check in outcome.checks:
+            common.echo(str(check))
+        for reason in outcome.not_checked:
+            common.echo(f"not checked: {reason}")
+    if outcome.status:
+        raise typer.Exit(outcome.status)
+
+
+def _method_of_task(methods: Sequence[str]) -> str | dict[str, str] | None:
+    """Return the argument `method` of `check_limits` for the values of --method.
+
+    Raises:
+        InvalidInputError: If a method for all tasks is combined with others.
+    """
+    if len(methods) == 1 and "=" not in methods[0]:
+        return methods[0]
+    method_of_task = {}
+    for text in methods:
+        task, is_for_task, name = text.rpartition("=")
+        if not is_for_task:
+            raise InvalidInputError(
+                f"--method: got {text!r} and other methods; expected one method for all tasks, or"
+                " TASK=NAME for each task"
+            )
+        method_of_task[task.strip()] = name.strip()
+    return method_of_task or None
 
 
 def runs(

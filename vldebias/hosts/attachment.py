@@ -46,7 +46,8 @@ class Attachment(ABC):
     """Control what `vldebias.debias` attached to a host; `remove()` fully restores the host.
 
     An attachment is attached, disabled (inside `with attachment.disabled():`, where the host
-    behaves as if nothing were attached), removed or merged. When used as a context manager, it is
+    behaves as if nothing were attached), removed, merged, or declined, if the default method did
+    not attach anything. When used as a context manager, it is
     removed at the end of the block.
 
     Attributes:
@@ -141,7 +142,7 @@ class Attachment(ABC):
 
     @property
     def state(self) -> str:
-        """Return "attached", "disabled", "removed" or "merged"."""
+        """Return "attached", "disabled", "removed", "merged" or "declined"."""
         if self._state == "attached" and id(self) in _PAUSED.get():
             return "disabled"
         return self._state

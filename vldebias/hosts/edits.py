@@ -11,7 +11,7 @@ from vldebias.errors import InvalidInputError, VldebiasError
 from vldebias.hosts.adapters import Adapters
 from vldebias.hosts.attachment import Attachment, mark_merged
 from vldebias.hosts.host import IMAGE, TOKENIZING, Host
-from vldebias.projection.edit import Edit, Rewording
+from vldebias.projection.edit import Choice, Edit, Rewording
 from vldebias.projection.projection import CalibratedProjection
 from vldebias.prompts import StatedWords
 from vldebias.wording.prompt_file import checked_texts
@@ -204,13 +204,46 @@ class EditAttachment(Attachment):
         )
 
 
+class DeclinedAttachment(EditAttachment):
+    """Explain why the default method attached nothing to a host.
+
+    There are no edits, so `remove()` and `disabled()` do nothing, and the host is free for a
+    different attachment. The state is "declined".
+
+    Args:
+        host: the host, which is left unchanged.
+        choice: the default's decision and its reason.
+        strength: the strength that was requested.
+
+    >>> import pytest
+    >>> import vldebias
+    >>> from vldebias.miniature import load_clip
+    >>> model, preprocess, tokenizer = load_clip()
+    >>> with pytest.warns(vldebias.errors.AutoDeclinedWarning):
+    ...     attachment = vldebias.debias(model, "gender", tokenizer=tokenizer)
+    >>> attachment.state, attachment.projections
+    ('declined', {})
+    """
+
+    def __init__(self, host: Host, choice: Choice, *, strength: float = 1.0) -> None:
+        self.choice = choice
+        super().__init__(host, {}, strength=strength, label=choice.prompts)
+        self._release("declined")
+
+    def _install(self) -> Callable[[], None]:
+        return lambda: None
+
+    def _facts(self) -> list[tuple[str, object]]:
+        return [("reason", self.choice.reason)]
+
+    def __repr__(self) -> str:
+        return f"DeclinedAttachment({self.host.name}, {self.choice})"
+
+
 def described(edit: Edit) -> str:
-    """Describe an edit by its method and rank, or explain why the default method edits nothing."""
-    choice = edit.provenance.choice
-    if choice is not None and edit.method.startswith("default"):
-        return f"{edit.method}. {choice.reason}"
+    """Describe an edit by its method and rank."""
     rank = f" rank {edit.rank}/{edit.dim}" if isinstance(edit, CalibratedProjection) else ""
-    decided = "" if choice is None else "default: "
+    decided = "" if edit.provenance.choice is None else "default: "
     return f"{decided}{edit.method} lam={edit.lam}{rank}"
 
 

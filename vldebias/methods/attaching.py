@@ -94,7 +94,7 @@ def attach_edits(host: Host, edits: Mapping[str, Edit], settings: AttachSettings
         if not edit.provenance.space and not edit.provenance.fingerprint:
             warn(
                 f"{host.name}: the projection does not record which model it was fitted on, so it"
-                " cannot be checked; fit it with vldebias.fit_projection(model, prompts)",
+                " cannot be checked; fit it with vldebias.fit_projections(model, prompts)",
                 SuspectInputWarning,
             )
             break

@@ -28,7 +28,7 @@ from vldebias.methods.balanced import Find, make_balancer
 from vldebias.methods.declared import DECLARED
 from vldebias.methods.method import DEFAULTS, EditMethod, Problem, register_method
 from vldebias.projection.cross_attention import CrossAttentionEdit, Form, check_form
-from vldebias.projection.edit import Edit, Provenance
+from vldebias.projection.edit import Edit, Edits, Provenance
 from vldebias.prompts import PromptSet, can_balance
 from vldebias.utils.progress import Progress
 
@@ -162,7 +162,7 @@ class CrossAttention(EditMethod):
             log=settings.log(),
         )
 
-    def fit_roles(self, problem: Problem) -> dict[str, Edit]:
+    def fit_roles(self, problem: Problem) -> Edits:
         """Return the fitted edit for each attribute."""
         host = at_denoiser(problem.host, (part.name for part in problem.attributes))
         return super().fit_roles(replace(problem, host=host))
@@ -467,7 +467,7 @@ def attach_fitted(
     if not edits:
         raise InvalidInputError(
             "got an empty mapping; expected a mapping from role to fitted edit, as returned by"
-            " vldebias.fit_projections"
+            " vldebias.fit_projections (which is empty if the default declined to edit)"
         )
     if not any(isinstance(edit, CrossAttentionEdit) for edit in edits.values()):
         settings.refuse_sampling("a fitted edit")

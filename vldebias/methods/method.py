@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -32,7 +32,7 @@ from vldebias.methods.attaching import AttachSettings, attach_edits
 from vldebias.methods.bounded import bounded
 from vldebias.methods.declared import DECLARED, GROUP, MODELS, PIPELINES, RESULTS, Declaration, Need
 from vldebias.methods.reference import Features, Reference
-from vldebias.projection.edit import Edit
+from vldebias.projection.edit import Choice, Edit, Edits
 from vldebias.projection.projection import CalibratedProjection
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.utils.registry import Registry
@@ -220,11 +220,23 @@ class EditMethod(Method):
             InvalidInputError: If the method cannot be fitted to this problem.
         """
 
-    def fit_roles(self, problem: Problem) -> dict[str, Edit]:
+    def narrowed(self, problem: Problem, role: str) -> tuple[Problem, tuple[Choice, ...]]:
+        """Return the problem with only the prompt sets that the method edits, by default all.
+
+        Args:
+            problem: the host, prompt sets and settings.
+            role: the host tensor to edit.
+
+        Returns:
+            The problem, and the decisions not to edit for the other sets.
+        """
+        return problem, ()
+
+    def fit_roles(self, problem: Problem) -> Edits:
         """Return the edit for each role, fitted by `Problem.fit` once per space."""
         # Text and images are two roles in the same space, so one fit serves both.
         edit_of_space: dict[str, Edit] = {}
-        edits: dict[str, Edit] = {}
+        edits = Edits()
         for role in problem.host.roles:
             space = problem.host.space(role)
             if space not in edit_of_space:
@@ -288,7 +300,7 @@ def get_method(
     """Return a method by name, as the variant for images if `reference` is passed.
 
     Args:
-        method: its name, or the method itself. If None, `METHODS["default"]`, which is a `Preset`.
+        method: its name, or the method itself. If None, `METHODS["default"]`.
         lam: weight of the prompt pairs; rejected unless the method accepts it.
         reference: reference images. If passed, the method's variant for images is returned.
 
@@ -476,6 +488,12 @@ class Problem:
                 f"lam: expected one value or one per prompt set ({len(self.sets)}), got {self.lam}"
             )
 
+    def with_sets(self, sets: Sequence[PromptSet]) -> Problem:
+        """Return the problem for some of its prompt sets."""
+        # Class prompts of the other sets no longer apply, but text passed as `neutral` does.
+        is_from_sets = self.neutral == Problem(self.host, self.sets).neutral
+        return replace(self, sets=tuple(sets), neutral=() if is_from_sets else self.neutral)
+
     @property
     def images(self) -> Reference:
         """Return the reference, or raise InvalidInputError if there is none."""
@@ -535,8 +553,11 @@ class Problem:
             raise InvalidInputError(
                 f"{self.label}: max_loss needs class prompts, and the set has none; add some"
             )
+        narrowed, declined = chosen.narrowed(self, role)
+        if declined:
+            return narrowed.fit(chosen, role).with_provenance(declined=declined)
         edit = fitted_edit(chosen, self, role)
-        # A preset records the name of the method that it selected.
+        # The default and `paper` record the name of the method that they selected.
         if not chosen.delegates:
             edit = edit.with_provenance(method=chosen.name)
         if self.max_loss is not None:

@@ -1,4 +1,4 @@
-"""Define the presets `default` and `paper`, which choose a method and lam for a host and inputs."""
+"""Define `default` and `paper`, which select a method and lam for a host and inputs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from functools import cache
 import torch
 
 from vldebias.errors import AutoDeclinedWarning, warn
-from vldebias.hosts import Attachment
-from vldebias.methods.attaching import AttachSettings
+from vldebias.hosts import Attachment, DeclinedAttachment
+from vldebias.methods.attaching import AttachSettings, attach_edits
 from vldebias.methods.balanced import Balanced, why_not_balanced
 from vldebias.methods.bounded import largest
 from vldebias.methods.closed_form import BOTH, CALI, DIFFERENCE, ClosedForm
@@ -27,15 +27,38 @@ from vldebias.methods.gates import (
 )
 from vldebias.methods.method import DEFAULTS, EditMethod, Problem, register_method
 from vldebias.methods.predicted_gap import Change
-from vldebias.projection.edit import Choice, Edit
+from vldebias.projection.edit import Choice, Edit, Edits
 from vldebias.projection.projection import CalibratedProjection
+from vldebias.prompts import PromptSet
 
 NOTHING = "default: none"  # method name recorded if the default attaches nothing
 SPARES = 100  # the default for pipelines removes at most one direction out of this many
 
 
 @dataclass(frozen=True, repr=False)
-class Preset(EditMethod):
+class Paper(EditMethod):
+    """Use the paper's settings: `cali` for pipelines and `orth-cali` for models.
+
+    With reference images, a term for their means is added.
+    """
+
+    declaration: Declaration = DECLARED["paper"]
+    delegates = True
+
+    def with_images(self) -> Paper:
+        """Return the method for problems with reference images."""
+        return replace(self, declaration=_needing_images(self.declaration))
+
+    def fit(self, problem: Problem, role: str) -> Edit:
+        method = CALI if problem.host.generative else BOTH
+        if self.uses_images:
+            method = method.with_images()
+        method.check(problem)
+        return method.fit(problem, role)
+
+
+@dataclass(frozen=True, repr=False)
+class Default(EditMethod):
     """Select a method and lam based on the host and inputs.
 
     The default for pipelines is `Balanced`. If `why_not_balanced` returns a reason against it, the
@@ -43,14 +66,15 @@ class Preset(EditMethod):
 
     The default for models is only attached if a test predicts that it helps. For searches, the test
     uses reference images, so nothing is attached without them. For classifications, it uses text.
-    If the test fails, nothing changes, and an AutoDeclinedWarning is issued.
+    If the test fails, nothing changes, and an AutoDeclinedWarning is issued. Several prompt sets
+    are tested one by one, and those that pass are solved jointly.
     """
 
-    declaration: Declaration
+    declaration: Declaration = DECLARED["default"]
     delegates = True
 
     def attach(self, problem: Problem, settings: AttachSettings = DEFAULTS) -> Attachment:
-        if self.name == "default" and problem.host.generative:
+        if problem.host.generative and not self.uses_images:
             reason = why_not_balanced(problem)
             if reason is None:
                 return Balanced().attach(problem, settings)
@@ -58,7 +82,12 @@ class Preset(EditMethod):
                 f'{reason}, so its prompts are not balanced. The default here is "cali", which'
                 " makes prompts express less of the attribute but hardly changes who appears"
             )
-        return super().attach(problem, settings)
+        settings.refuse_sampling("the default for this host")
+        edits = self.fit_roles(problem)
+        if edits:
+            return attach_edits(problem.host, edits, settings)
+        (declined,) = edits.declined
+        return DeclinedAttachment(problem.host, declined, strength=settings.strength)
 
     def selected(self, problem: Problem) -> tuple[ClosedForm, float | None]:
         """Return the method selected for a problem, and its lam (None for the method's default).
@@ -73,40 +102,109 @@ class Preset(EditMethod):
         lam = None  # the paper's value; see `Problem.weight`
         if problem.host.generative:
             # Unrelated prompts are affected by every difference within prompt pairs, including
-            # random ones, so `fit` lowers the default's lam (`SPARES`).
+            # random ones, so `fit` lowers lam (`SPARES`).
             method = CALI
-        elif self.name == "paper":
-            method = BOTH
-        elif self.needs and is_for_ranking(problem):
+        elif self.uses_images and is_for_ranking(problem):
             # With this lam, the image means become equal. At 100, part of their difference would
             # remain and might exceed the original difference.
             lam = 10_000.0
-        elif self.needs or not all(part.names_values for part in problem.attributes):
+        elif self.uses_images or not all(part.names_values for part in problem.attributes):
             # On real embeddings, 100 has the same effect as the paper's 1000 and preserves more of
             # a text's content.
             method, lam = CALI, 100.0
-        return method.with_images() if self.needs else method, lam
+        return method.with_images() if self.uses_images else method, lam
 
-    def with_images(self) -> Preset:
-        """Return the preset for problems with reference images."""
-        needs = frozenset({Need.IMAGES})
-        return replace(self, declaration=replace(self.declaration, needs=needs))
+    def with_images(self) -> Default:
+        """Return the default for problems with reference images."""
+        return replace(self, declaration=_needing_images(self.declaration))
+
+    def narrowed(self, problem: Problem, role: str) -> tuple[Problem, tuple[Choice, ...]]:
+        """Return the problem without the prompt sets for which the default declines to edit.
+
+        If it declines for every set, the problem is returned unchanged, and `fit` declines.
+
+        Args:
+            problem: the host, prompt sets and settings.
+            role: the host tensor to edit.
+
+        Warns:
+            AutoDeclinedWarning: If it declines for some of the sets.
+        """
+        if problem.host.generative or len(problem.sets) == 1:
+            return problem, ()
+        edited: list[PromptSet] = []
+        declined: list[Choice] = []
+        for prompt_set in problem.sets:
+            edit = self._decide(problem.with_sets([prompt_set]), role)
+            if edit.method == NOTHING and edit.provenance.choice is not None:
+                declined.append(edit.provenance.choice)
+            else:
+                edited.append(prompt_set)
+        if not edited or not declined:
+            return problem, ()
+        names = ", ".join(prompt_set.name for prompt_set in edited)
+        not_edited = ", ".join(choice.prompts for choice in declined)
+        reasons = " ".join(f"{choice.prompts}: {choice.reason}" for choice in declined)
+        warn(
+            f"the default attaches an edit for {names}, but none for {not_edited}. {reasons}",
+            AutoDeclinedWarning,
+        )
+        return problem.with_sets(edited), tuple(declined)
 
     def fit(self, problem: Problem, role: str) -> Edit:
+        """Fit the selected method, or return an edit that changes nothing and records the reason.
+
+        Args:
+            problem: the host, prompt sets and settings.
+            role: the host tensor to edit.
+
+        Warns:
+            AutoDeclinedWarning: If the default declines to edit.
+        """
+        edit = self._decide(problem, role)
+        choice = edit.provenance.choice
+        if edit.method == NOTHING and choice is not None:
+            warn(
+                f"{problem.label}: the default attaches no edit. {choice.reason}",
+                AutoDeclinedWarning,
+            )
+        return edit
+
+    def fit_roles(self, problem: Problem) -> Edits:
+        """Return the edit for each role, or none if the default declines."""
+        edits = super().fit_roles(problem)
+        edit = next(iter(edits.values()))
+        edits.declined = edit.provenance.declined
+        if edit.method == NOTHING and edit.provenance.choice is not None:
+            edits.clear()
+            edits.declined = (edit.provenance.choice,)
+        elif edit.provenance.choice is None and not (problem.host.generative or self.uses_images):
+            # Only say this to those who attach or save the edit. Evaluations measure it.
+            log_once(
+                f"{edit.provenance.prompts}: attached untested, because too few prompts state two"
+                " values; measure it with vldebias.evaluate"
+            )
+        return edits
+
+    def _decide(self, problem: Problem, role: str) -> Edit:
+        """Return the edit for a problem, or one that changes nothing (`_declined`)."""
         method, lam = self.selected(problem)
         method.check(problem)
         problem = replace(problem, lam=lam)
-        if self.name == "paper":
-            return method.fit(problem, role)
         if problem.host.generative:
             return _fit_to_pipeline(problem, role)
         if is_for_ranking(problem):
-            if self.needs:
+            if self.uses_images:
                 return _fit_tested_on_images(problem, role, method)
             return _declined(problem, role, _why_not_by_texts(problem, method))
-        if self.needs:
+        if self.uses_images:
             return method.fit(problem, role)
         return _fit_tested_on_texts(problem, role, method)
+
+
+def _needing_images(declaration: Declaration) -> Declaration:
+    """Return a method's declaration for problems with reference images."""
+    return replace(declaration, needs=frozenset({Need.IMAGES}))
 
 
 def _fit_to_pipeline(problem: Problem, role: str) -> Edit:
@@ -183,10 +281,6 @@ def _fit_tested_on_texts(problem: Problem, role: str, method: EditMethod) -> Edi
         # If the values have no words, no prompt states one, and there is nothing to test on.
         change = change_on_texts(problem, role, method)
     if change is None:
-        log_once(
-            f"{problem.label}: attached untested, because too few prompts state two values;"
-            " measure it with vldebias.evaluate"
-        )
         return method.fit(problem, role)
     if change.high >= 0:
         why = (
@@ -222,12 +316,9 @@ def _why_unaligned(problem: Problem, role: str) -> str:
 
 
 def _declined(problem: Problem, role: str, why: str, change: Change | None = None) -> Edit:
-    """Return an edit that changes nothing, and record the reason.
-
-    Warns:
-        AutoDeclinedWarning: Always.
-    """
-    warn(f"{problem.label}: the default attaches no edit. {why}", AutoDeclinedWarning)
+    """Return an edit that changes nothing, and record the reason."""
+    if is_for_ranking(problem):
+        why += " To balance search results without an edit, re-rank them (vldebias rerank)."
     edit = CalibratedProjection.identity(problem.host.dim(role)).with_provenance(method=NOTHING)
     return edit.with_provenance(choice=_choice(problem, edit, why, change))
 
@@ -238,6 +329,6 @@ def log_once(text: str) -> None:
     logging.getLogger("vldebias").warning(text)
 
 
-register_method(Preset(DECLARED["paper"]))
-register_method(Preset(DECLARED["default"]))
-register_method(Preset(DECLARED["default+equalise"]))
+register_method(Paper())
+register_method(Default())
+register_method(Default(DECLARED["default+equalise"]))

@@ -26,14 +26,21 @@ def model_card(edit: Edit, roles: Sequence[str] = ()) -> str:
     # Escape names, which may come from untrusted sources, because the hub renders the card as HTML.
     method = code_span(origin.method)
     prompts = code_span(origin.prompts or "None")
-    kind = f"An edit of {edit.side} embeddings ({method}) that mitigates"
+    kind = f"An edit of {edit.side} embeddings ({method})"
     if edit.side == "both":
-        kind = f"An edit of text and image embeddings ({method}) that mitigates"
+        kind = f"An edit of text and image embeddings ({method})"
     elif edit.side == "denoiser":
         kind = (
             f"An edit of a pipeline's denoiser ({method}): each image gets a sampled\nvalue,"
-            " set in every cross-attention layer, and its prompt is not changed. It mitigates"
+            " set in every cross-attention layer, and its prompt is not changed"
         )
+    # A fit does not show that an edit helps, so the card does not say so.
+    effect = (
+        "It is meant to reduce the bias that its prompt set describes. Whether it does depends on\n"
+        "the model and the data, so measure before and after on your own data."
+    )
+    if getattr(edit, "rank", None) == 0:
+        effect = "It removes no direction, so it changes nothing and reduces no bias."
     title = prompts if origin.prompts else "An edit"
     model = code_span(origin.model_id) if origin.model_id else "a model without a name"
     listed_roles = ", ".join(map(code_span, roles)) or "one"
@@ -46,9 +53,8 @@ tags:
 ---
 # {title} for {model}
 
-{kind} the bias described by its
-prompt set, created with vldebias {__version__}. It reduces bias but does not remove it, so
-measure before and after on your own data.
+{kind}, created with vldebias {__version__}.
+{effect}
 
     import vldebias
     attachment = vldebias.debias({subject}, vldebias.load_edit("this repository or folder"))

@@ -85,6 +85,7 @@ class Provenance:
             not use labels.
         max_loss: the bound on the loss that the edit satisfies (`debias(max_loss=)`), or None.
         choice: what the default decided and why, or None.
+        declined: the default's decisions not to edit for other prompt sets that were passed.
     """
 
     method: Annotated[str, Field(min_length=1, max_length=200)]
@@ -100,6 +101,7 @@ class Provenance:
     labels: str | None = None
     max_loss: Annotated[float, Field(gt=0, lt=1)] | None = None
     choice: Choice | None = field(default=None, repr=False)
+    declined: tuple[Choice, ...] = field(default=(), repr=False)
 
 
 class Edit(ABC):
@@ -357,6 +359,38 @@ class Edit(ABC):
         settings = dict(_settings_of(kind).model_validate(config.settings))
         edit: Self = kind(**tensors, **settings, provenance=config.provenance)
         return edit
+
+
+class Edits(dict[str, Edit]):
+    """Store fitted edits by role; empty if the default method declined to edit.
+
+    Attributes:
+        declined: the default's decisions not to edit. Several if it decided for each prompt set.
+
+    >>> from vldebias.projection.projection import CalibratedProjection
+    >>> edits = Edits(text=CalibratedProjection.identity(256))
+    >>> edits.only is edits["text"]
+    True
+    """
+
+    declined: tuple[Choice, ...] = ()
+
+    @property
+    def only(self) -> Edit:
+        """Return the edit for a host with one role.
+
+        Raises:
+            InvalidInputError: If there are several roles, or the default declined.
+        """
+        if len(self) == 1:
+            return next(iter(self.values()))
+        if self.declined:
+            reasons = " ".join(f"{choice.prompts}: {choice.reason}" for choice in self.declined)
+            raise InvalidInputError(f"the default attaches no edit. {reasons}")
+        raise InvalidInputError(
+            f"the host has the roles {list(self)}; choose the edit of one, such as"
+            f" edits[{next(iter(self), 'text')!r}]"
+        )
 
 
 class Rewording(Edit):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 from pydantic import BaseModel
 
 from vldebias.measure.metric import TO_MEDIAN, get_metric
-from vldebias.measure.rows import MEDIAN, ON_VAL
+from vldebias.measure.rows import MEDIAN, NONE, ON_VAL
 from vldebias.report.phrases import capitalised, listed_words, quantity_of
 from vldebias.report.table import (
     FLOAT_NOISE,
@@ -137,6 +137,18 @@ def conclusions(frame: pd.DataFrame, measures: Measures = ()) -> list[Conclusion
         if get_metric(conclusion.metric, strict=False).reads != "texts":
             about_images.append(conclusion)
     return about_images or all_conclusions
+
+
+def method_of_conclusion(block: Sequence[ReadableRow]) -> str:
+    """Return the name of the method that a task's conclusion is about.
+
+    The name includes lambda if several were measured. If there are no methods, it is "none".
+
+    Args:
+        block: the rows of the task. If none of them measures bias, all of their methods count.
+    """
+    candidates = leading_measure(block, ()) or [row for row in block if has_change(row)]
+    return leading_method(candidates).name if candidates else NONE
 
 
 def has_change(row: ReadableRow) -> bool:
@@ -367,7 +379,10 @@ def _on_val(block: Sequence[ReadableRow], row: ReadableRow) -> str:
         is_same = (candidate.metric, candidate.subset) == (row.metric, row.subset)
         if is_same and candidate.method.endswith(ON_VAL):
             method = candidate.method.removesuffix(ON_VAL)
-            values.append(f"{candidate.number} with {method}, λ = {candidate.lam:g}")
+            # With λ = 0, `cali` removes nothing, but `orth-cali` still removes the spurious span.
+            is_edit = candidate.lam or any(change_of(candidate))
+            note = "" if is_edit else " (no edit)"
+            values.append(f"{candidate.number} with {method}, λ = {candidate.lam:g}{note}")
     return "; ".join(values)
 
 

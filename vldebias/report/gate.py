@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from vldebias.errors import InvalidInputError
-from vldebias.report.table import readable
+from vldebias.errors import InvalidInputError, did_you_mean
+from vldebias.report.conclusion import method_of_conclusion
+from vldebias.report.table import ReadableRow, readable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from vldebias.report.result import Result
 
 WITHIN, UNDECIDED, BEYOND = "within", "undecided", "beyond"
-NONE = "none"
-DEFAULTS = ("default", "balanced-prompts")  # default methods for models and pipelines
 
 
 @dataclass(frozen=True)
@@ -27,6 +26,7 @@ class GateCheck:
 
     Attributes:
         row: the figure with its interval.
+        method: the method, with its lambda if several were measured.
         limit: the largest value that passes, or the smallest if higher values are better.
         outcome: "within" if the value and its interval satisfy the limit, "beyond" if the entire
             interval violates it, and "undecided" otherwise, in which case more data is needed.
@@ -35,6 +35,7 @@ class GateCheck:
     """
 
     row: Measurement
+    method: str
     limit: float
     outcome: str
     few: str = ""
@@ -43,79 +44,106 @@ class GateCheck:
         low, high = self.row.interval
         sign = "at least" if self.row.better == "higher" else "at most"
         few = f" ({self.few})" if self.few else ""
+        part = f" ({self.row.subset})" if self.row.subset else ""
         return (
-            f"{self.outcome}: {self.row.task}, {self.row.metric}, {self.row.method}:"
+            f"{self.outcome}: {self.row.task}{part}, {self.row.metric}, {self.method}:"
             f" {self.row.value:.3f} [{low:.3f}, {high:.3f}]{few}, {sign} {self.limit:g}"
         )
 
 
+@dataclass(frozen=True)
+class Gate:
+    """Outcome of checking a result against limits.
+
+    Attributes:
+        checks: one check per figure. Violated limits come first.
+        not_checked: what could not be checked, and why.
+    """
+
+    checks: tuple[GateCheck, ...]
+    not_checked: tuple[str, ...]
+
+    @property
+    def status(self) -> int:
+        """Return 1 if a limit is violated, else 2 if something was not checked, else 0.
+
+        A limit is violated if the figure's entire interval is beyond it.
+        """
+        if any(check.outcome == BEYOND for check in self.checks):
+            return 1
+        return 2 if self.not_checked else 0
+
+
 def check_limits(
-    result: Result, limits: Mapping[str, float], *, method: str | None = None
-) -> list[GateCheck]:
-    """Check one method's figures against limits, using their 95% intervals.
+    result: Result, limits: Mapping[str, float], *, method: str | Mapping[str, str] | None = None
+) -> Gate:
+    """Check one method's figures per task against limits, using their 95% intervals.
 
     Args:
         result: the result to check.
         limits: the limit for each metric, such as {"max_skew": 0.2}. A limit is the largest value
             that passes, or the smallest if higher values are better, as in {"worst_group": 0.7}.
             Each metric is checked in every task that measures it, over all images of the task.
-        method: the method to check. If None, use each task's default method, or its only method
-            other than "none".
+        method: the method to check, or a mapping from task to method. By default, and for other
+            tasks than those in the mapping, the method that the task's conclusion is about.
 
     Returns:
-        One check per figure. Violated limits come first.
+        The checks, and what could not be checked because a metric or the method was not measured.
 
     Raises:
-        InvalidInputError: If there are no limits, if the result does not contain a metric or the
-            method, or if there are several methods and none of them is the default.
+        InvalidInputError: If there are no limits, or a task or method is not in the result.
     """
     if not limits:
         raise InvalidInputError("no limits given; expected one or more, such as max_skew=0.2")
-    # Only check figures for an entire task, not for individual queries, groups or professions.
     frame = readable(result)
+    method_of_task = _methods(frame, method)
+    # Only check figures for an entire task, not for individual queries, groups or professions.
     summaries = frame[frame.is_summary]
     checks = []
+    not_checked = []
     for metric, limit in limits.items():
         # A limit for "max_skew" also applies to "max_skew@50".
         is_named = (summaries.metric == metric) | summaries.metric.str.startswith(f"{metric}@")
         named = summaries[is_named]
-        for task, rows in named.groupby("task", sort=False):
-            chosen = _method(rows, str(task), method)
-            for row in rows[rows.method == chosen].itertuples():
-                figure = result.row(row.task, row.metric, row.method, subset=row.subset)
-                checks.append(GateCheck(figure, limit, _outcome(figure, limit), row.few))
-        is_checked = any(check.row.metric.startswith(metric) for check in checks)
-        if not is_checked:
+        if named.empty:
             known = ", ".join(sorted(set(summaries.metric)))
-            for_method = "" if method is None else f" for method {method!r}"
-            raise InvalidInputError(
-                f"{metric}: the result does not contain this metric{for_method}; it contains"
-                f" {known}"
-            )
+            not_checked.append(f"{metric}, which the result does not contain; it contains {known}")
+        for task, rows in named.groupby("task", sort=False):
+            chosen = method_of_task[str(task)]
+            measured = rows[(rows.method == chosen) | (rows.name == chosen)]
+            for row in measured.itertuples():
+                figure = result.rows[row.Index]
+                outcome = _outcome(figure, limit)
+                checks.append(GateCheck(figure, row.name, limit, outcome, row.few))
+            if measured.empty:
+                methods = ", ".join(dict.fromkeys(rows.name))
+                not_checked.append(f"{task}, {metric}, {chosen}; it was measured for {methods}")
     order = (BEYOND, UNDECIDED, WITHIN)
-    return sorted(checks, key=lambda check: order.index(check.outcome))
+    checks.sort(key=lambda check: order.index(check.outcome))
+    return Gate(tuple(checks), tuple(not_checked))
 
 
-def has_passed(checks: Sequence[GateCheck]) -> bool:
-    """Return True unless a figure's entire interval violates its limit."""
-    return all(check.outcome != BEYOND for check in checks)
-
-
-def _method(rows: pd.DataFrame, task: str, method: str | None) -> str | None:
-    """Return the given method or, if it is None, the task's default or only method."""
-    if method is not None:
-        return method
-    # Rows that are not compared with "none", such as chance, do not belong to a method.
-    methods = sorted(set(rows.method[rows.change.notna()]) - {NONE})
-    for default in DEFAULTS:
-        if default in methods:
-            return default
-    if len(methods) > 1:
-        raise InvalidInputError(
-            f"{task}: the result contains several methods; choose one of {', '.join(methods)}"
-            " with --method"
-        )
-    return methods[0] if methods else NONE
+def _methods(frame: pd.DataFrame, method: str | Mapping[str, str] | None) -> dict[str, str]:
+    """Return the method to check for each task; see `check_limits`."""
+    rows = cast("list[ReadableRow]", list(frame.itertuples()))
+    tasks = list(dict.fromkeys(row.task for row in rows))
+    named = dict.fromkeys(tasks, method) if isinstance(method, str) else dict(method or {})
+    measured = {row.method for row in rows} | {row.name for row in rows}
+    for task, name in named.items():
+        if task not in tasks:
+            raise InvalidInputError(
+                f"method: the result has no task {task!r}; {did_you_mean(task, tasks)} It has"
+                f" {', '.join(tasks)}"
+            )
+        if name not in measured:
+            raise InvalidInputError(
+                f"method: the result has no method {name!r}; {did_you_mean(name, measured)} It has"
+                f" {', '.join(sorted(measured))}"
+            )
+    of_conclusions = {
+        task: method_of_conclusion([row for row in rows if row.task == task]) for task in tasks
+    }
+    return of_conclusions | named
 
 
 def _outcome(row: Measurement, limit: float) -> str:

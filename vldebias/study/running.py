@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 import vldebias
 from vldebias.data import Embeddings, digest_of, processes
-from vldebias.errors import InvalidInputError, did_you_mean
+from vldebias.errors import InvalidInputError, ReferenceWarning, did_you_mean
 from vldebias.hosts import Host, TextTable, resolve
 from vldebias.hosts.loading import Loaded
 from vldebias.measure.rows import WORSE_STRIP
@@ -103,7 +103,10 @@ def run_suite(
     if is_first:
         shown = progress or Progress(console)
         lock = only_writer(options.out, shown.print_line)
-    with shown, lock:
+    with shown, lock, warnings.catch_warnings():
+        if suite.host is not None:
+            # The packaged images are fixed, so nobody could follow the advice to add some.
+            warnings.simplefilter("ignore", ReferenceWarning)
         sources = {} if loaded is None else {"model": loaded, "pipeline": loaded}
         inputs = Inputs(options, sources, needs=suite.needs, progress=shown)
         if (options.texts or options.embeddings) and isinstance(inputs.texts, TextTable):

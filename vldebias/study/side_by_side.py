@@ -16,7 +16,7 @@ from vldebias.judge.plan import GeneratedImages, Plan, PlannedImage, identity
 from vldebias.judge.scores import judge_images
 from vldebias.judge.stored import SURE, decide
 from vldebias.prompts import PromptSet
-from vldebias.report.phrases import in_words, largest_first, listed
+from vldebias.report.phrases import asked_for, in_words, largest_first
 from vldebias.report.result import NONE
 from vldebias.report.strip import row_title
 from vldebias.study.grids import compose
@@ -111,8 +111,10 @@ class Picture:
         seed: seed shared by all images in a column.
         noise: generator seed.
         prompt: prompt that the image was generated from.
-        values: attribute -> value inserted into the prompt or set in cross-attention, or None.
-        seen: attribute -> the judge's answer, or None if unknown. Empty without a judge.
+        values: attribute -> value inserted into the prompt or set in cross-attention, or None. For
+            several people, the number of people with each value.
+        seen: attribute -> the judge's answer, or None if unknown. Empty without a judge, or if the
+            image should show several people.
         left_unchanged: whether the prompt was left unchanged.
         file: path of the image, relative to the folder.
     """
@@ -121,8 +123,8 @@ class Picture:
     seed: int
     noise: int
     prompt: str
-    values: Mapping[str, str | None]
-    seen: Mapping[str, str | None]
+    values: Mapping[str, str | dict[str, int | None] | None]
+    seen: dict[str, str | None]
     left_unchanged: bool
     file: str
 
@@ -132,7 +134,7 @@ class Picture:
         generated: GeneratedImages,
         image: PlannedImage,
         attributes: Sequence[PromptSet],
-        seen: Mapping[str, str | None],
+        seen: dict[str, str | None],
     ) -> Picture:
         """Create a picture from its metadata.
 
@@ -146,20 +148,20 @@ class Picture:
         value = record.get("value")
         # The file stores a list if there are several attributes, otherwise a single value.
         values = value if isinstance(value, list) else [value] * len(attributes)
-        text_of_attribute: dict[str, str | None] = {}
+        value_of_attribute: dict[str, str | dict[str, int | None] | None] = {}
         for prompts, written in zip(attributes, values, strict=True):
             if isinstance(written, Mapping):
-                # For several people, list the count of each value, as in "1 female + 1 male".
-                counts = [name if n is None else f"{n} {name}" for name, n in written.items()]
-                text_of_attribute[prompts.name] = " + ".join(counts)
+                # Use the order of the set. The order in the prompt does not matter.
+                counts = {name: written[name] for name in prompts.attributes if name in written}
+                value_of_attribute[prompts.name] = counts
             else:
-                text_of_attribute[prompts.name] = None if written is None else str(written)
+                value_of_attribute[prompts.name] = None if written is None else str(written)
         return cls(
             method=image.variant,
             seed=image.seed,
             noise=image.noise,
             prompt=str(record.get("generated prompt", image.prompt)),
-            values=text_of_attribute,
+            values=value_of_attribute,
             seen=seen,
             left_unchanged=bool(record.get("left_unchanged")),
             file=image.path,
@@ -176,6 +178,7 @@ class SideBySide:
         folder: folder that contains the images.
         pictures: the images.
         reasons: attribute -> why the prompt was left unchanged, or None if it was changed.
+        judged: the attributes that a judge looked for in the images.
     """
 
     request: Request
@@ -183,6 +186,7 @@ class SideBySide:
     folder: Path
     pictures: tuple[Picture, ...]
     reasons: Mapping[str, str | None]
+    judged: frozenset[str]
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -192,16 +196,6 @@ class SideBySide:
     def row(self, method: str) -> list[Picture]:
         """Return the images for one method."""
         return [picture for picture in self.pictures if picture.method == method]
-
-    def requested(self, method: str, attribute: str) -> dict[str, int]:
-        """Count a method's images by assigned value.
-
-        Args:
-            method: method name.
-            attribute: attribute name.
-        """
-        values = [picture.values.get(attribute) for picture in self.row(method)]
-        return self._counts(values, attribute)
 
     def seen(self, method: str, attribute: str) -> dict[str, int]:
         """Count a method's images by observed value. Empty if they were not judged.
@@ -214,22 +208,11 @@ class SideBySide:
         # Unjudged attributes have no entry; unknown values are None.
         if not all(attribute in picture.seen for picture in row):
             return {}
-        return self._counts([picture.seen[attribute] for picture in row], attribute)
-
-    def _counts(self, values: Sequence[str | None], attribute: str) -> dict[str, int]:
-        """Count values in the order of the prompt set, including zeros.
-
-        The result is empty if all values are None.
-        """
-        counts = Counter(value for value in values if value is not None)
-        if not counts:
+        counts = Counter(picture.seen[attribute] for picture in row)
+        if not counts.keys() - {None}:
             return {}
         prompts = next(part for part in self.request.attributes if part.name == attribute)
-        # Prompts about two people have values such as "1 female + 1 male", which are not in the
-        # set.
-        is_of_persons = set(counts) <= set(prompts.attributes)
-        order = dict.fromkeys(prompts.attributes, 0) if is_of_persons else {}
-        return order | dict(counts)
+        return {name: counts[name] for name in prompts.attributes}
 
     def sentences(self) -> list[str]:
         """Return a sentence on the requested and observed counts for each attribute and row."""
@@ -244,17 +227,18 @@ class SideBySide:
         title = row_title(method).capitalize()
         if len(self.request.attributes) > 1:
             title += f" ({attribute})"
-        requested = self.requested(method, attribute)
+        requested = [picture.values[attribute] for picture in row]
         seen = self.seen(method, attribute)
-        if not requested:
+        if not any(requested):
             reason = self.reasons.get(attribute) if method != NONE else None
             start = f"left unchanged ({reason_in_words(reason)}), " if reason else ""
             counted = f"{in_words(largest_first(seen))} seen" if seen else f"{len(row)} pictures"
         else:
-            requested = largest_first(requested)
-            start = f"asked for {in_words(requested)}"
-            numbers = [seen.get(value, 0) for value in requested]
-            counted = f", {listed(numbers)} seen" if seen else ""
+            start = ""
+            prompts = next(part for part in self.request.attributes if part.name == attribute)
+            names = list(prompts.attributes)
+            is_judged = attribute in self.judged
+            counted = asked_for(filter(None, requested), names, seen, judged=is_judged)
         unclear = len(row) - sum(seen.values()) if seen else 0
         end = f", {unclear} unclear" if unclear else ""
         return f"{title}: {start}{counted}{end}."
@@ -323,15 +307,24 @@ def side_by_side(
         pipe, plan, request.variants(), folder, follow_seeds=True, progress=progress
     )
     attributes = request.attributes
-    seen: Sequence[Mapping[str, str | None]]
+    seen: list[dict[str, str | None]] = [{} for _ in generated]
     if is_miniature:
         seen = _seen(generated, attributes, progress)
-    else:
-        seen = [{}] * len(generated)
+    judged = frozenset(seen[0])
     pictures = tuple(
         Picture.read(generated, image, attributes, values)
         for image, values in zip(generated, seen, strict=True)
     )
+    # The judge looks at one person, so its answers say nothing about images of several people.
+    several = {
+        name
+        for picture in pictures
+        for name, value in picture.values.items()
+        if isinstance(value, Mapping)
+    }
+    for picture in pictures:
+        for name in several & picture.seen.keys():
+            del picture.seen[name]
     # For each attribute, determine why balanced prompts leave the prompt unchanged. The reason is
     # None if they change it.
     reasons: dict[str, str | None] = dict.fromkeys(part.name for part in attributes)
@@ -343,7 +336,7 @@ def side_by_side(
                 (reason,) = balance_prompts([request.prompt], prompts, seed=0).reasons
                 # If the rules would change the prompt, it was too long for the pipeline's encoder.
                 reasons[prompts.name] = str(reason or "truncated")
-    return SideBySide(request, generated.plan, folder, pictures, reasons)
+    return SideBySide(request, generated.plan, folder, pictures, reasons, judged)
 
 
 def _seen(

@@ -276,9 +276,9 @@ def _write(
         edits = fit_projections(saved.host, settings.debias, tokenizer=saved.tokenizer)
         for role, edit in edits.items():
             edit.save_pretrained(folder / PROJECTION / role)
-        if held_out is not None:
-            debiased = held_out.monitor(towers, edits["text"])
-        files["projection"] = PROJECTION
+            files["projection"] = PROJECTION
+        if held_out is not None and edits:
+            debiased = held_out.monitor(towers, edits.only)
     outcome: dict[str, Any] = {
         "before": before,
         "after": after,

@@ -8,8 +8,8 @@ from typing import Any
 from vldebias.errors import InvalidInputError
 
 Decide = Callable[[list[str], tuple[str, ...]], Sequence[Collection[str] | None]]
-"""Function (prompts, values) -> one answer for each prompt: the values that its facts allow, or None
-to let the word lists decide."""
+"""Function (prompts, values) -> one answer per prompt: the values that its facts allow, or None to
+let the word lists decide."""
 _UNASKED = object()
 
 

@@ -299,7 +299,7 @@ def test_people_in_an_input_picture_only_change_on_request(method, caplog):
     assert "balanced-prompts" in repr(balanced(pipe))
 
 
-@pytest.mark.parametrize("name", ["Flux2", "Flux2Klein", "ZImageOmni"])
+@pytest.mark.parametrize("name", ["Flux2", "Flux2Klein"])
 def test_a_pipeline_that_can_edit_balances_calls_without_a_picture(name, caplog):
     log_once.cache_clear()
     case = CASES[name]

@@ -200,7 +200,7 @@ class SamplingAttachment(Attachment):
         written = {name: list(column) for name, column in columns.items()}
         values: list[object] = [None] * len(prompts)
         reasons: list[object] = ["edit"] * len(prompts)
-        people: list[tuple[object, ...]] = [()] * len(prompts)
+        people: list[Sequence[tuple[str, object]]] = [()] * len(prompts)
         for row, image in enumerate(new_images):
             for name, column in written.items():
                 column[image] = balanced_texts[name][row]

@@ -22,10 +22,10 @@ MOST_IMAGES = 64
 LARGEST = 2**53 - 1  # the largest exact integer in JavaScript, in which widgets are written
 # Tolerance for rounded shares, such as three times 33.3 %.
 ROUNDING = 0.005
-SEED_OF_VALUES = 0  # fixed, because a value depends only on the picture's seed
+SEED_OF_VALUES = 0  # fixed, because values depend only on the pictures' seeds
 
 # Fixed prompts with one to four people. They determine the values for all prompts with the same
-# number of people, so that values depend only on a picture's seed. Otherwise, values would be
+# number of people, so that values depend only on the pictures' seeds. Otherwise, values would be
 # uneven over queued runs whose prompts differ, for example because of wildcards.
 _PERSONS = (
     "a person",
@@ -91,8 +91,9 @@ def balance(
         attribute: an entry of ATTRIBUTES.
         images: number of pictures per prompt.
         shares: "female: 70, male: 30", in percent or as fractions. Empty for even shares.
-        seed: noise seed of the first picture. The other pictures have consecutive seeds. The same
-            seed always produces the same value.
+        seed: noise seed of the first picture. The other pictures have consecutive seeds, and the
+            first seed and the number of pictures determine the values. Their shares are exact over
+            every full block: two pictures for even shares, ten for 70 and 30.
         index: zero-based index of the run. Runs with the same `images`, `seed` and number of
             prompts form one sequence.
         original: the user's own words if a node has rewritten them, either one text for all prompts
@@ -117,13 +118,16 @@ def balance(
     pictures = PicturePrompts()
     # Number the pictures consecutively across all prompts and runs. Otherwise, the first picture of
     # every prompt would have the same value and the same noise.
-    first = index * images * len(prompts)
-    for place in range(images * len(prompts)):
-        # Wrap around to 0 after the largest number that a widget supports.
-        noise = (seed + first + place) % (LARGEST + 1)
+    size = images * len(prompts)
+    # Wrap around to 0 after the largest number that a widget supports.
+    start = (seed + index * size) % (LARGEST + 1)
+    run = range(start, start + size)
+    for place in range(size):
+        noise = (start + place) % (LARGEST + 1)
         number = place // images
         prompt = prompts[number]
-        text, value, reason = _write(balancer, prompt, originals[number].strip() or prompt, noise)
+        original_text = originals[number].strip() or prompt
+        text, value, reason = _write(balancer, prompt, original_text, run, place)
         # Choose alternatives after inserting the value, so that it is also inserted into branches
         # that mention a person.
         pictures.add(choose_alternatives(text, str(noise)), value, noise, reason)
@@ -224,10 +228,13 @@ def problem_of(attribute: str | None, shares: str | None) -> str | None:
 
 
 def _write(
-    balancer: Balancer, prompt: str, original: str, seed: int
+    balancer: Balancer, prompt: str, original: str, run: range, place: int
 ) -> tuple[str, str, str | None]:
-    """Return a picture's prompt, the values in it, and the reason if it is unchanged."""
-    balanced = balancer.at(prompt, seed, original)
+    """Return a picture's prompt, the values in it, and the reason if it is unchanged.
+
+    The picture is the one at a zero-based place in a run, which is a range of noise seeds.
+    """
+    balanced = balancer.at(prompt, balancer.indices_of_run(original, run)[place], original)
     if balanced.values[0] is None:
         return prompt, "", balanced.reasons[0]
     values = [value for _, value in balanced.people[0]]
@@ -235,7 +242,9 @@ def _write(
     if any(isinstance(value, Mapping) for value in values):
         return balanced.prompts[0], ", ".join(map(_describe, values)), None
     # Otherwise, use the values for a fixed prompt, see `_PERSONS`.
-    persons = balancer.at(_PERSONS[len(values) - 1], seed).people[0]
+    prompt_of_values = _PERSONS[len(values) - 1]
+    index = balancer.indices_of_run(prompt_of_values, run)[place]
+    persons = balancer.at(prompt_of_values, index).people[0]
     even_values = [value for _, value in persons]
     (text,) = balancer.write([prompt], [even_values], [original])
     return text, ", ".join(even_values), None

@@ -111,8 +111,9 @@ def balanced(
     # Derive values only from the positions, so that it does not matter which of several servers
     # receives the request.
     images = []
-    for row in range(order.n):
-        images.append(balancer.at(order.prompt, index + row, original=order.original))
+    run = range(index, index + order.n)
+    for position in balancer.indices_of_run(order.original or order.prompt, run):
+        images.append(balancer.at(order.prompt, position, original=order.original))
     return BalancedPrompts(
         [image.prompts[0] for image in images],
         [image.values[0] for image in images],

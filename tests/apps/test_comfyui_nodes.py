@@ -367,11 +367,51 @@ def test_both_nodes_have_an_example() -> None:
     assert [path.stem for path in EXAMPLES] == ["balance-prompt", "one-sampler-call"]
 
 
-def test_the_same_seed_gives_the_same_value_in_any_run() -> None:
-    pictures = balance([CEO], "gender", 8, seed=3)
-    for value, seed in zip(pictures.values, pictures.seeds, strict=True):
-        assert balance([CEO], "gender", 1, seed=seed).values == [value]
-        assert balance([CEO], "gender", 1, seed=0, index=seed).values == [value]
+def test_every_full_block_of_a_run_has_exact_shares_from_any_seed() -> None:
+    seventy = "female: 70, male: 30"
+    for seed in range(40):
+        for images in (2, 4, 10):
+            values = balance([CEO], "gender", images, seed=seed).values
+            for row in range(0, images, 2):
+                assert sorted(values[row : row + 2]) == ["female", "male"]
+        values = balance([CEO], "gender", 7, seed=seed).values
+        assert abs(values.count("female") - values.count("male")) == 1
+        values = balance([CEO], "gender", 20, seventy, seed=seed).values
+        assert values[:10].count("female") == values[10:].count("female") == 7
+        values = balance(["a CEO", "a nurse", "a chef", "a pilot"], "gender", 1, seed=seed).values
+        assert Counter(values) == {"female": 2, "male": 2}
+
+
+@pytest.mark.parametrize("images", [1, 3, 5])
+def test_a_queue_of_runs_with_remaining_pictures_stays_even(images: int) -> None:
+    for seed in (0, 7):
+        values = Counter[str]()
+        for index in range(20):
+            values.update(balance([CEO], "gender", images, seed=seed, index=index).values)
+        assert abs(values["female"] - values["male"]) <= 2
+
+
+@pytest.mark.parametrize("images", [1, 4])
+@pytest.mark.parametrize("stride", range(2, 11))
+def test_the_first_value_does_not_depend_on_the_remainder_of_the_seed(
+    images: int, stride: int
+) -> None:
+    for start in (0, 1):
+        values = Counter(
+            balance([CEO], "gender", images, seed=seed).values[0]
+            for seed in range(start, start + 100 * stride, stride)
+        )
+        assert 25 <= values["female"] <= 75
+
+
+def test_the_same_seed_and_settings_give_the_same_values() -> None:
+    for images in (1, 4):
+        runs = [balance([CEO], "gender", images, seed=seed).values for seed in range(20)]
+        assert runs == [balance([CEO], "gender", images, seed=seed).values for seed in range(20)]
+    for seed in range(20):
+        # A run of one picture continues the sequence of an index.
+        single = balance([CEO], "gender", 1, seed=seed).values
+        assert single == balance([CEO], "gender", 1, seed=0, index=seed).values
 
 
 def test_values_are_written_into_saved_pictures(

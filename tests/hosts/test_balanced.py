@@ -11,7 +11,7 @@ from models_tiny import make_clip
 from vldebias.api import debias, fit_projections
 from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasWarning
 from vldebias.hosts import attachment_of
-from vldebias.hosts.pipelines.calls import set_texts, texts_of_images
+from vldebias.hosts.pipelines.calls import PICTURES, edited_images, set_texts, texts_of_images
 from vldebias.methods import Balanced
 from vldebias.methods.presets import log_once
 
@@ -293,10 +293,104 @@ def test_people_in_an_input_picture_only_change_on_request(method, caplog):
     with debias(pipe, SET, method=method) as attachment:
         assert attachment.projections["sequence"].method == "cali"
     (notice,) = [record.message for record in caplog.records if record.name == "vldebias"]
-    assert "edits given images" in notice
+    assert "StableDiffusionImg2ImgPipeline only edits existing pictures or videos" in notice
     assert 'default here is "cali"' in notice
     assert "method=" not in notice  # no other method is suggested
     assert "balanced-prompts" in repr(balanced(pipe))
+
+
+@pytest.mark.parametrize("name", ["Flux2", "Flux2Klein"])
+def test_a_pipeline_that_can_edit_balances_calls_without_a_picture(name, caplog):
+    log_once.cache_clear()
+    case = CASES[name]
+    pipe = case.make(is_complete=True)
+    with debias(pipe, "gender") as attachment:
+        case.draw(pipe, ["A photo of a nurse."] * 2, num_images_per_prompt=1)
+        assert sorted(attachment.sampled) == ["female", "male"]
+    assert not [record for record in caplog.records if record.name == "vldebias"]
+
+
+@pytest.mark.parametrize("method", [None, "balanced-prompts"])
+def test_a_call_with_a_picture_keeps_its_prompts_and_is_not_counted(method):
+    case = CASES["Flux2Klein"]
+    pipe = case.make(is_complete=True)
+    edited = {"image": tiny.picture().resize((64, 64))}
+    bare = case.draw(pipe, [PROMPTS[0]], **edited)
+    with debias(pipe, "gender", method=method) as attachment:
+        assert torch.equal(case.draw(pipe, [PROMPTS[0]], **edited), bare)
+        record = attachment.last_call
+        assert record.prompts == record.written == (PROMPTS[0],) * 2
+        assert (record.values, record.reasons) == ((None, None), ("edit", "edit"))
+        values = []
+        for number in range(4):
+            case.draw(pipe, [PROMPTS[0]], num_images_per_prompt=1, generator=None)
+            values += attachment.sampled
+            if number % 2:
+                case.draw(pipe, [PROMPTS[0]], num_images_per_prompt=1, generator=None, **edited)
+    assert Counter(values) == {"female": 2, "male": 2}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({}, [False, False]),
+        ({"image": None, "video": []}, [False, False]),
+        ({"image": [None, None]}, [False, False]),
+        ({"image": [[], []]}, [False, False]),
+        ({"image": "picture"}, [True, True]),
+        ({"image": ["picture"]}, [True, True]),
+        ({"image": ["picture", None]}, [True, False]),
+        ({"image": [[], ["picture", "picture"]]}, [False, True]),
+        ({"image": ["picture", None, None]}, [True, True]),
+        ({"image": ["picture", None], "video": [None, "video"]}, [True, True]),
+        ({"mask_image": torch.zeros(1, 4, 4)}, [True, True]),
+        ({"control_image": "picture", "ip_adapter_image": "picture"}, [False, False]),
+    ],
+)
+def test_a_picture_in_a_list_only_concerns_its_own_prompt(arguments, expected):
+    assert edited_images(PICTURES, arguments, {"prompt": PROMPTS[:2]}) == expected
+    call = {"prompt": PROMPTS[:2], "num_images_per_prompt": 2}
+    repeated = [edit for edit in expected for _ in range(2)]
+    assert edited_images(PICTURES, arguments, call) == repeated
+
+
+@pytest.mark.parametrize("seeds", [None, [4, 5, 6]])
+def test_prompts_next_to_an_edit_are_balanced(seeds):
+    attachment = debias(tiny.sd(), "gender", method=Balanced(seed=0))
+    prompts = ["a nurse", "a doctor", "a pilot"]
+    with attachment.originals(["a nurse", "a doctor", "a cook"]):
+        texts = attachment.rewrite_texts(
+            {"prompt": prompts}, edits=[False, True, False], seeds=seeds
+        )["prompt"]
+    record = attachment.last_call
+    assert (record.values[1], record.reasons) == (None, (None, "edit", None))
+    assert texts[1] == "a doctor"
+    assert sorted(record.values[::2]) == ["female", "male"]
+    assert record.written == tuple(texts)
+    assert record.people == (
+        (("nurse", record.values[0]),),
+        (),
+        (("cook", record.values[2]),),
+    )
+
+
+def test_a_picture_for_a_controlnet_only_guides_the_generation():
+    from diffusers import StableDiffusionControlNetPipeline
+
+    pipe = tiny.sd(StableDiffusionControlNetPipeline, controlnet=tiny.MODELS["controlnet"]())
+    with debias(pipe, "gender") as attachment:
+        size = pipe.unet.config.sample_size * pipe.vae_scale_factor
+        tiny.draw(pipe, PROMPTS[0], image=torch.zeros(1, 3, size, size), num_images_per_prompt=2)
+        assert sorted(attachment.sampled) == ["female", "male"]
+
+
+def test_a_modular_pipeline_keeps_the_prompts_of_a_call_with_a_picture():
+    pipe = modular("Flux2Klein")
+    with debias(pipe, "gender") as attachment:
+        modular_states(pipe, PROMPTS[:1], image=tiny.picture().resize((64, 64)))
+        assert attachment.reasons == ["edit"]
+        modular_states(pipe, PROMPTS[:1])
+        assert attachment.reasons == [None]
 
 
 def test_a_random_seed_is_recorded_and_reproduces_the_calls():

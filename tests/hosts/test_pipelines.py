@@ -24,7 +24,8 @@ from vldebias.api import debias
 from vldebias.errors import AlreadyAttachedError, InvalidInputError, UnsupportedHostError
 from vldebias.hosts import resolve
 from vldebias.hosts.pipelines.calls import BESIDE, EMBEDDING
-from vldebias.hosts.pipelines.source import NEGATIVE, source_of
+from vldebias.hosts.pipelines.reading import needs_picture, picture_arguments
+from vldebias.hosts.pipelines.source import NEGATIVE, parameters_of_call, source_of
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*LoraLoaderMixin.*:FutureWarning", "ignore:.*trust_remote_code.*"
@@ -55,6 +56,30 @@ def test_every_class_in_this_release_is_attached_or_rejected_by_name():
         assert refused == set(tiny.TABLE[reason].split()) & reasons.keys()
     served = list(reasons.values()).count("")
     assert served >= (147 if version("diffusers").startswith("0.35.") else 179)
+
+
+def kind_of(pipeline_class):
+    """Return whether a class only edits pictures, does so in some calls, or never does."""
+    parameters = parameters_of_call(pipeline_class)
+    components = inspect.signature(pipeline_class.__init__).parameters
+    pictures = picture_arguments(parameters, components)
+    if needs_picture(pipeline_class, parameters, pictures):
+        return "only edits"
+    return "edits per call" if pictures else "never edits"
+
+
+def test_every_class_in_this_release_is_known_to_edit_pictures_or_to_generate_them():
+    classes = {
+        name: cls for name, cls in classic_classes().items() if why_not(cls) != "another way"
+    }
+    kinds = {name: kind_of(cls) for name, cls in classes.items()}
+    for kind in ("only edits", "edits per call"):
+        names = {name for name in kinds if kinds[name] == kind}
+        assert names == set(tiny.TABLE[kind].split()) & kinds.keys()
+    guided = {name for name in kinds if name.endswith(("ControlNet", "Adapter", "Control"))}
+    assert "FluxControlNet" in guided
+    guided -= {"AnimateDiffVideoToVideoControlNet", "EasyAnimateControl"}
+    assert {kinds[name] for name in guided} == {"never edits"}
 
 
 @pytest.mark.parametrize("name", ["BriaFibo", "HiDream", "HunyuanDiT"])

@@ -18,9 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.refusals import refused
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.prompts import can_balance, load_prompts, make_prompt_set
 from vldebias.wording import Balancer, balance_prompts
+from vldebias.wording.assignment import EvenSampler
+from vldebias.wording.balance import _are_as_even, _warn_of_processes
 
 SPEC = yaml.safe_load((Path(__file__).parent / "balance_spec.yaml").read_text(encoding="utf-8"))
 LABELLED = Path(__file__).parent / "labelled.jsonl"
@@ -581,3 +583,40 @@ def test_a_prompt_in_capitals_stays_in_capitals() -> None:
 )
 def test_the_place_of_a_value_is_where_the_noun_of_the_person_begins(prompt, result):
     assert balance_prompts(prompt, "gender", shares={"female": 1, "male": 0}).prompts == [result]
+
+
+def test_a_seed_shared_by_several_processes_is_warned_about_once(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    _warn_of_processes.cache_clear()
+    balancer = Balancer("gender", seed=0)
+    with pytest.warns(VldebiasWarning, match="one of 8 processes.*balance all prompts before"):
+        values = balancer.next([NURSE]).values
+    # The pytest settings turn any further warning into an error.
+    balancer.next([NURSE])
+    _warn_of_processes.cache_clear()
+    Balancer("gender").next([NURSE])  # each process draws its own seed
+    Balancer("gender", seed=0).at(NURSE, 3)
+    balance_prompts([NURSE] * 8, "gender", seed=0)  # balanced before the processes split it
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert Balancer("gender", seed=0).next([NURSE]).values == values
+
+
+def test_a_call_of_indices_may_not_be_off_by_two():
+    prompts = ["a", "a"]
+    even = [[["male"]], [["female"]]]
+    assert _are_as_even(prompts, even[::-1], even)
+    assert not _are_as_even(prompts, [[["male"]], [["male"]]], even)
+    # The sorted counts are equal, but each value differs from an even call by two.
+    prompts = ["a"] * 4
+    three_men = [[["male"]], [["male"]], [["male"]], [["female"]]]
+    three_women = [[["female"]], [["female"]], [["female"]], [["male"]]]
+    assert not _are_as_even(prompts, three_women, three_men)
+
+
+def test_an_outcome_that_is_two_short_comes_before_one_that_is_one_short():
+    thirds = {"a": 1 / 3, "b": 1 / 3, "c": 1 / 3}
+    sampler = EvenSampler(0, 10)
+    # For this prompt, b lacks most. Over all prompts, c does.
+    sampler._counts[0, 0]["prompt"] = Counter({"a": 4, "b": 1, "c": 2})
+    sampler._totals[0, 0, "a", "b", "c"] = Counter({"a": 4, "b": 9, "c": 2})
+    assert sampler.assign(0, 0, "prompt", 1, thirds) == ["b"]

@@ -14,44 +14,54 @@ NURSE = "a nurse in a clinic"
 PRIEST = "a Catholic priest at the altar"
 
 
+def always(answer):
+    """Return a function that gives the same answer for every prompt."""
+    return lambda prompts, values: [answer] * len(prompts)
+
+
+def everything(prompts, values):
+    """Allow all values."""
+    return [values] * len(prompts)
+
+
 def test_only_the_values_that_decide_allows_are_assigned():
-    out = balance_prompts([NURSE] * 6, "race", decide=lambda prompt, values: ["Asian", "Black"])
+    out = balance_prompts([NURSE] * 6, "race", decide=always(["Asian", "Black"]))
     assert Counter(out.values) == {"Asian": 3, "Black": 3}
 
 
 @pytest.mark.parametrize("answer", [[], ["female"], ()])
 def test_one_value_or_none_leaves_the_prompt_unchanged(answer):
-    out = balance_prompts([NURSE] * 2, "gender", decide=lambda prompt, values: answer)
+    out = balance_prompts([NURSE] * 2, "gender", decide=always(answer))
     assert (out.prompts, out.reasons) == ([NURSE] * 2, ["context"] * 2)
 
 
 def test_none_defers_to_the_word_lists_and_an_answer_overrides_them():
     prompts = [NURSE, PRIEST]
-    lists = balance_prompts(prompts, "gender", decide=lambda prompt, values: None)
+    lists = balance_prompts(prompts, "gender", decide=always(None))
     assert lists.reasons == [None, "context"]
-    overruled = balance_prompts(prompts, "gender", decide=lambda prompt, values: values)
+    overruled = balance_prompts(prompts, "gender", decide=everything)
     assert overruled.reasons == [None, None]
 
 
-def test_decide_is_called_once_for_each_distinct_prompt_that_can_take_a_value():
+def test_decide_is_asked_once_about_each_distinct_prompt_that_can_take_a_value():
     calls = []
 
-    def decide(prompt, values):
-        calls.append((prompt, values))
-        return values
+    def decide(prompts, values):
+        calls.append((prompts, values))
+        return [values] * len(prompts)
 
     balancer = Balancer("gender", decide=decide)
     balancer.next([NURSE, NURSE, "a red car", "a male cook"])
     balancer.next([NURSE, "a pilot"])
-    assert calls == [(NURSE, ("male", "female")), ("a pilot", ("male", "female"))]
+    assert calls == [([NURSE], ("male", "female")), (["a pilot"], ("male", "female"))]
 
 
-def test_a_function_that_takes_prompts_gets_all_of_them_in_one_call():
+def test_decide_gets_all_prompts_in_one_call_whatever_its_parameters_are_called():
     calls = []
 
-    def decide(prompts, values):
-        calls.append(list(prompts))
-        return [["female"] if "pilot" in prompt else values for prompt in prompts]
+    def decide(texts, names):
+        calls.append(texts)
+        return [["female"] if "pilot" in text else names for text in texts]
 
     out = balance_prompts([NURSE, "a pilot", NURSE, "a tree"], "gender", decide=decide)
     assert calls == [[NURSE, "a pilot"]]
@@ -60,14 +70,13 @@ def test_a_function_that_takes_prompts_gets_all_of_them_in_one_call():
 
 def test_shares_apply_to_the_allowed_values():
     shares = {"White": 0.6, "Black": 0.2, "Asian": 0.2}
-    decide = lambda prompt, values: ["White", "Black"]  # noqa: E731
-    out = balance_prompts([NURSE] * 8, "race", shares=shares, decide=decide)
+    out = balance_prompts([NURSE] * 8, "race", shares=shares, decide=always(["White", "Black"]))
     assert Counter(out.values) == {"White": 6, "Black": 2}
 
 
 def test_a_share_of_one_is_respected_if_the_value_is_allowed():
     shares = {"female": 1, "male": 0}
-    both = balance_prompts(NURSE, "gender", shares=shares, decide=lambda prompt, values: values)
+    both = balance_prompts(NURSE, "gender", shares=shares, decide=everything)
     assert both.values == ["female"]
 
 
@@ -76,13 +85,13 @@ def test_find_chooses_the_position_and_decide_the_values():
         ["der Koch"] * 2,
         "gender",
         find=lambda prompt: 4,
-        decide=lambda prompt, values: values[:1],
+        decide=always(["female"]),
     )
     assert out.reasons == ["context"] * 2
 
 
 def test_answers_may_be_evicted_while_other_threads_read_theirs():
-    decisions = UserDecisions(lambda prompt, values: values, ("female", "male"), capacity=1)
+    decisions = UserDecisions(everything, ("female", "male"), capacity=1)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -96,7 +105,7 @@ def test_answers_may_be_evicted_while_other_threads_read_theirs():
 
 
 def test_exceptions_in_decide_are_raised():
-    def decide(prompt, values):
+    def decide(prompts, values):
         raise TimeoutError("no answer")
 
     with pytest.raises(TimeoutError, match="no answer"):
@@ -108,9 +117,11 @@ def wrong_number(prompts, values):
 
 
 @refused(
-    (lambda prompt, values: "female", "decide: got 'female' .* a list of values"),
-    (lambda prompt, values: ["feminine"], "decide: got .*feminine.* values from"),
-    (lambda prompt, values: True, "decide: got True"),
+    (always("female"), "decide: got 'female' .* a list of values"),
+    (always(["feminine"]), "decide: got .*feminine.* values from"),
+    (always(True), "decide: got True"),
+    (lambda prompts, values: None, "decide: got None for 1 prompts; expected a list with one"),
+    (lambda prompts, values: "female", "decide: got 'female' for 1 prompts; expected a list"),
     (wrong_number, "decide: got 2 answers for 1 prompts"),
     ("female", "decide: .* a function"),
 )
@@ -118,7 +129,7 @@ def test_invalid_answers_are_rejected(decide):
     balance_prompts(NURSE, "gender", decide=decide)
 
 
-def test_a_function_that_takes_prompts_gets_all_originals_in_one_call():
+def test_decide_gets_all_originals_in_one_call():
     calls = []
 
     def decide(prompts, values):
@@ -146,7 +157,7 @@ def test_every_balancing_function_passes_all_prompts_in_one_call():
 @pytest.mark.parametrize("allowed", [["female"], [], ["male"]])
 def test_nothing_is_inserted_if_only_one_value_is_allowed_regardless_of_its_share(allowed):
     shares = {"female": 0, "male": 1}
-    balancer = Balancer("gender", shares=shares, decide=lambda prompt, values: allowed)
+    balancer = Balancer("gender", shares=shares, decide=always(allowed))
     for out in (balancer.next([NURSE] * 2), balancer.at(NURSE, 3)):
         assert set(out.reasons) == {"context"}
         assert set(out.prompts) == {NURSE}

@@ -153,6 +153,7 @@ class SamplingAttachment(Attachment):
         read: Readers | None = None,
         seeds: object = None,
         originals: tuple[str, ...] | None = None,
+        edits: Sequence[bool] = (),
         is_encoding: bool = False,
     ) -> tuple[dict[str, list[str]], CallRecord]:
         """Sample the values for one call and insert them into its texts.
@@ -164,6 +165,8 @@ class SamplingAttachment(Attachment):
             seeds: see `PromptAttachment.rewrite`; anything else that a pipeline accepts as its
                 generator is ignored.
             originals: the user's text for each image. If None, the texts themselves are used.
+            edits: whether each image edits a picture, so that its texts stay unchanged and it is
+                not counted. If empty, none does.
             is_encoding: whether the call generates no images; see `CallRecord`.
 
         Returns:
@@ -186,13 +189,30 @@ class SamplingAttachment(Attachment):
         indices = None
         if seeds is not None and self.log.follow_seeds:
             indices = indices_of(seeds, originals or prompts)
-        written, balanced = self._balance(columns, read or {}, indices, originals)
+        is_edit = edits or [False] * len(prompts)
+        new_images = [image for image in range(len(prompts)) if not is_edit[image]]
+        balanced_texts, balanced = self._balance(
+            {name: [column[image] for image in new_images] for name, column in columns.items()},
+            read or {},
+            None if indices is None else [indices[image] for image in new_images],
+            None if originals is None else [originals[image] for image in new_images],
+        )
+        written = {name: list(column) for name, column in columns.items()}
+        values: list[object] = [None] * len(prompts)
+        reasons: list[object] = ["edit"] * len(prompts)
+        people: list[Sequence[tuple[str, object]]] = [()] * len(prompts)
+        for row, image in enumerate(new_images):
+            for name, column in written.items():
+                column[image] = balanced_texts[name][row]
+            values[image] = balanced.values[row]
+            reasons[image] = balanced.reasons[row]
+            people[image] = tuple(balanced.people[row])
         record = CallRecord(
             prompts,
             joined(written),
-            values=tuple(balanced.values),
-            reasons=tuple(balanced.reasons),
-            people=tuple(map(tuple, balanced.people)),
+            values=tuple(values),
+            reasons=tuple(reasons),
+            people=tuple(people),
             seed=balanced.seed,
             index=None if indices is None else tuple(indices),
             is_encoding=is_encoding,
@@ -338,6 +358,7 @@ class PromptAttachment(SamplingAttachment):
         images_per_prompt: int = 1,
         *,
         again: bool = False,
+        edits: Sequence[bool] = (),
         read: Readers | None = None,
         seeds: object = None,
         is_encoding: bool = False,
@@ -353,6 +374,7 @@ class PromptAttachment(SamplingAttachment):
             images_per_prompt: how many adjacent images belong to each prompt of the call.
             again: whether the texts belong to the images in the last call, so that they get the
                 same values.
+            edits: see `sample_call`.
             read: see `sample_call`.
             seeds: see `sample_call`.
             is_encoding: see `sample_call`.
@@ -370,7 +392,12 @@ class PromptAttachment(SamplingAttachment):
         if id(self) in _ORIGINALS.get():
             originals = self._originals_of(len(columns["prompt"]), images_per_prompt)
         written, record = self.sample_call(
-            columns, read=read, seeds=seeds, originals=originals, is_encoding=is_encoding
+            columns,
+            read=read,
+            seeds=seeds,
+            originals=originals,
+            edits=edits,
+            is_encoding=is_encoding,
         )
         if self._strength:
             self._sampled_ids.append(record.id)

@@ -34,8 +34,8 @@ class Balanced(Method):
             None to leave the prompt unchanged. By default, the subject is found by grammar
             (`vldebias.balance_prompts`).
         groups: how several people are treated; see `vldebias.balance_prompts`.
-        decide: a function that returns the values compatible with facts stated in a prompt; see
-            `vldebias.balance_prompts`.
+        decide: a function that returns the values compatible with the facts stated in each prompt
+            of a list; see `vldebias.balance_prompts`.
 
     >>> import vldebias
     >>> from vldebias.miniature import load_pipeline
@@ -97,8 +97,8 @@ def make_balancer(sets: Sequence[PromptSet], **settings: Any) -> Balancer:
 
 def why_not_balanced(problem: Problem) -> str | None:
     """Return why a pipeline's prompts cannot be balanced by default, or None if they can."""
-    if problem.host.edits_images:  # input images already show people
-        return "the pipeline edits given images"
+    if problem.host.needs_picture:  # which already shows people
+        return f"{problem.host.name} only edits existing pictures or videos"
     if not problem.host.rewrites:
         return "this host does not rewrite prompts"
     if not all(map(can_balance, problem.attributes)):

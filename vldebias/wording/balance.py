@@ -129,10 +129,10 @@ def balance_prompts(
         find: Your own function that takes a prompt and returns the character offset at which to
             insert the value, or None to leave the prompt unchanged. Default: the people found by
             word lists.
-        decide: Your own function that takes a prompt and the values and returns the values that
-            the facts in the prompt allow, or None to let the word lists decide. It is called once
-            per distinct prompt, or once with a list if its first parameter is named `prompts`. A
-            prompt with fewer than two allowed values stays unchanged.
+        decide: Your own function that takes a list of prompts and the values, and returns a list
+            with one answer per prompt: the values that the facts in the prompt allow, or None to
+            let the word lists decide. It is asked about each distinct prompt once. A prompt with
+            fewer than two allowed values stays unchanged.
         original: The users' prompts, one for each entry in `prompts`, if a language model rewrote
             them. They determine who can get a value and which images share a prompt. Anything
             that the language model added about the attribute of these people is replaced with
@@ -153,7 +153,7 @@ def balance_prompts(
     reasons=[None, 'stated'], seed=0, people=[[('ceo', 'female')], []])
     """
     balancer = Balancer(sets, shares, seed, find, decide=decide, groups=groups)
-    return balancer.next(_as_list(prompts), None if original is None else _as_list(original))
+    return balancer._next(_as_list(prompts), None if original is None else _as_list(original))
 
 
 def _as_list(prompts: str | Iterable[str]) -> Iterable[str]:
@@ -259,7 +259,15 @@ class Balancer:
         Args:
             prompts: One prompt per image.
             original: See `balance_prompts`. If given, the original prompts are counted.
+
+        Warns:
+            VldebiasWarning: Once, if this is one of several processes and the seed was given.
         """
+        if not self.has_drawn_seed:
+            _warn_of_processes(os.environ.get("WORLD_SIZE", ""))
+        return self._next(prompts, original)
+
+    def _next(self, prompts: Iterable[str], original: Iterable[str] | None) -> BalancedPrompts:
         self._check_strength()
         images = self._read(prompts, original)
         with self._lock:
@@ -278,7 +286,7 @@ class Balancer:
         images: list[_Image] = []
         for text, prompt in zip(received, originals, strict=True):
             images.append(_Image(_readable(prompt), _readable(text), text))
-        # Ask about all prompts at once, since `decide` may take a list.
+        # Ask `decide` about all prompts in one call.
         for reader in self._readers:
             reader.ask([image.prompt for image in images])
         if original is not None:
@@ -418,17 +426,45 @@ class Balancer:
                 image.values[number] = []
         return self._result(images)
 
+    def indices_of_run(self, prompt: str, run: range) -> list[int]:
+        """Return the indices to pass to `at` for a run of images, so that its shares are exact.
+
+        Consecutive indices only give exact shares over the blocks described in `at`, but a run may
+        start inside a block. In that case, its blocks start at its first image and get values of
+        their own. The remaining images keep their own indices, so that consecutive runs with fewer
+        images than a block are even together.
+
+        Args:
+            prompt: The prompt of the images, or the user's text if it was rewritten.
+            run: The consecutive indices of the images.
+
+        >>> Balancer("gender", seed=0).indices_of_run("A photo of a CEO", range(4, 7))
+        [4, 5, 6]
+        """
+        indices = list(run)
+        length = self._length_of_block(_readable(prompt))
+        # The run already has exact blocks if one of them starts or ends with the run.
+        if run.start % length == 0 or run.stop % length == 0:
+            return indices
+        for row in range(0, len(run) - len(run) % length, length):
+            block = seed_from("run", run[row])
+            indices[row : row + length] = range(block * length, (block + 1) * length)
+        return indices
+
+    def _length_of_block(self, prompt: str) -> int:
+        """Return the number of images over which the shares are exact for all people."""
+        length = 1
+        for reader in self._readers:
+            for outcomes in reader.outcomes(prompt, self.strength):
+                length *= block_length(outcomes)
+        return min(length, _LONGEST_BLOCK)
+
     def _values_at(self, prompts: Sequence[str], indices: Sequence[int]) -> list[_Values]:
         """Return the values that each image gets if only its index determines them."""
         values_of_images: list[_Values] = []
         values_of_block: dict[tuple[str, int], list[_Values]] = {}
         for prompt, index in zip(prompts, indices, strict=True):
-            # Number of images over which the shares are exact for all people.
-            length = 1
-            for reader in self._readers:
-                for outcomes in reader.outcomes(prompt, self.strength):
-                    length *= block_length(outcomes)
-            length = min(length, _LONGEST_BLOCK)
+            length = self._length_of_block(prompt)
             block, row = divmod(index, length)
             # Each block is sampled like a separate call, with a seed derived from the block number.
             if (prompt, block) not in values_of_block:
@@ -656,6 +692,22 @@ def _check_names_of_shares(shares: Mapping[str, float], parts: Sequence[PromptSe
     for value, share in shares.items():
         if isinstance(share, str) or not hasattr(share, "__float__"):
             raise InvalidInputError(f"shares: got {share!r} for {value!r}; expected a number")
+
+
+@cache  # warns once per process
+def _warn_of_processes(world_size: str) -> None:
+    """Warn if this is one of several processes, which may all assign the same values.
+
+    Only the warning depends on the environment: processes that generate one image together need
+    the same prompt.
+    """
+    if world_size.isdecimal() and int(world_size) > 1:
+        warn(
+            f"this is one of {world_size} processes (WORLD_SIZE), and each of them assigns the same"
+            " values to its images, because the seed was given without indices. If the processes"
+            " generate different images, balance all prompts before you split them, or call"
+            " Balancer.at(prompts, index) with each image's index in the whole list"
+        )
 
 
 def _warn_of_unseen_values(attribute: Attribute) -> None:

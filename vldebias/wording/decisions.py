@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from vldebias.errors import InvalidInputError
 
-Decide = Callable[..., Any]
+Decide = Callable[[list[str], tuple[str, ...]], Sequence[Collection[str] | None]]
+"""Function (prompts, values) -> one answer per prompt: the values that its facts allow, or None to
+let the word lists decide."""
 _UNASKED = object()
 
 
@@ -16,9 +17,7 @@ class UserDecisions:
     """Ask `decide` once for each distinct prompt, and remember its answers.
 
     Args:
-        decide: A function that takes a prompt and the values and returns the values that the facts
-            in the prompt allow, or None to let the word lists decide. If its first parameter is
-            named `prompts`, it takes a list of prompts and returns a list with one answer for each.
+        decide: See `Decide`.
         values: The values in the prompt set.
         capacity: The number of answers to remember.
     """
@@ -27,11 +26,6 @@ class UserDecisions:
         self._decide = decide
         self._values = tuple(values)
         self._capacity = capacity
-        try:
-            names = list(inspect.signature(decide).parameters)
-        except (TypeError, ValueError):  # some built-in functions have no signature
-            names = []
-        self._takes_list = names[:1] == ["prompts"]
         self._answers: dict[str, Any] = {}  # prompt -> values, or None
 
     def allowed(self, prompt: str) -> tuple[str, ...] | None:
@@ -53,10 +47,12 @@ class UserDecisions:
                 answers[prompt] = answer
         if not new:
             return answers
-        if self._takes_list:
-            received = list(self._decide(new, self._values))
-        else:
-            received = [self._decide(prompt, self._values) for prompt in new]
+        received = self._decide(list(new), self._values)
+        if not _is_list(received):
+            raise InvalidInputError(
+                f"decide: got {received!r} for {len(new)} prompts; expected a list with one answer"
+                " per prompt"
+            )
         if len(received) != len(new):
             raise InvalidInputError(
                 f"decide: got {len(received)} answers for {len(new)} prompts; expected one per"
@@ -75,11 +71,15 @@ class UserDecisions:
     def _check(self, prompt: str, answer: Any) -> tuple[str, ...] | None:
         if answer is None:
             return None
-        is_list = isinstance(answer, Collection) and not isinstance(answer, str | bytes | Mapping)
-        if not is_list or not set(answer) <= set(self._values):
+        if not _is_list(answer) or not set(answer) <= set(self._values):
             raise InvalidInputError(
                 f"decide: got {answer!r} for {prompt!r}; expected a list of values from"
                 f" {list(self._values)}, or None"
             )
         # Use the prompt set's order, so that the order of the values in an answer does not matter.
         return tuple(value for value in self._values if value in answer)
+
+
+def _is_list(answer: Any) -> bool:
+    """Return whether an answer is a collection of entries rather than a single one."""
+    return isinstance(answer, Collection) and not isinstance(answer, str | bytes | Mapping)

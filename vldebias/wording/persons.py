@@ -143,7 +143,7 @@ class PersonReader:
     # ---- user-supplied decisions
 
     def ask(self, prompts: Sequence[str]) -> None:
-        """Ask `decide` about prompts with people, in one call if it takes a list."""
+        """Ask `decide` about all prompts with people in one call."""
         if self._decide is not None:
             self._decide.ask([_in_one_line(text) for text in prompts if self._may_get_value(text)])
 

@@ -13,7 +13,7 @@ import re
 import sys
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import SimpleNamespace
@@ -40,6 +40,14 @@ Tokens = list[int] | slice
 
 EMBEDDING = re.compile(f"(?!{NEGATIVE.pattern})(?!.*({BESIDE.pattern})).*(embed|states|hidden)")
 """Matches names of prompt embeddings."""
+
+PICTURES = (
+    *("image", "image_reference", "image_latents", "cond_image", "ref_image", "reference_images"),
+    *("video", "video_latents", "mask_image", "mask_video", "control_mask"),
+    *("conditions", "reference_conditions"),
+)
+"""Names of arguments for pictures or videos to edit. Pictures for a ControlNet, an adapter or an
+IP-Adapter only guide the generation."""
 
 Embedding = tuple[Tensor, Callable[[Tensor], object]]
 """Embeddings (b, tokens, d) or (b, d), and a function that restores their original format."""
@@ -363,6 +371,36 @@ def images_per_prompt(call: Mapping[str, object]) -> int:
     """Return the number of images that a call generates per prompt."""
     count = call.get(count_of(call) or "")
     return (int(count) if isinstance(count, SupportsInt) else 0) or 1
+
+
+def edited_images(
+    pictures: Sequence[str], arguments: Mapping[str, object], call: Mapping[str, object]
+) -> list[bool]:
+    """Return, for each image of a call, whether it is an edit of a picture or video.
+
+    If a list contains an entry for each prompt, such as `image=[picture, None]`, each entry applies
+    to its prompt. In any other form, a picture applies to all prompts.
+
+    Args:
+        pictures: names of the arguments for pictures or videos.
+        arguments: the call's arguments by name.
+        call: the arguments that contain the prompts.
+    """
+    prompts = len(listed(call["prompt"]))
+    is_edit = [False] * prompts
+    for name in pictures:
+        value = arguments.get(name)
+        entries = value if isinstance(value, list | tuple) and len(value) == prompts else [value]
+        for prompt in range(prompts):
+            is_edit[prompt] = is_edit[prompt] or _is_picture(entries[prompt % len(entries)])
+    return [edit for edit in is_edit for _ in range(images_per_prompt(call))]
+
+
+def _is_picture(value: object) -> bool:
+    """Return whether a value is a picture, or a list that contains one."""
+    if isinstance(value, list | tuple):
+        return any(map(_is_picture, value))
+    return value is not None
 
 
 def texts_of_images(call: Mapping[str, object], argument: str = "prompt") -> dict[str, list[str]]:

@@ -59,7 +59,7 @@ class CrossAttentionHost(Host):
         self.pipeline = pipeline
         self.name = pipeline.name
         self.model_id = pipeline.model_id
-        self.edits_images = pipeline.edits_images
+        self.needs_picture = pipeline.needs_picture
         self.text_modules = pipeline.text_modules
         self.exclusive_modules = pipeline.exclusive_modules
         self.shared_modules = pipeline.shared_modules

@@ -37,6 +37,7 @@ from vldebias.hosts.pipelines.calls import (
     characters_read,
     copied,
     count_of,
+    edited_images,
     image_tokens,
     images_per_prompt,
     listed,
@@ -147,9 +148,11 @@ class DiffusersHost(PipelineReader):
             if encoded != "negative prompt" and call.get("prompt") is not None:
                 # Only the pipeline call receives a generator, not `encode_prompt`.
                 running = running_call(self.pipe)
+                pictures = () if self.needs_picture else self.pictures
                 texts = attachment.rewrite_texts(
                     texts_of_images(call),
                     images_per_prompt(call),
+                    edits=edited_images(pictures, {**(running or {}), **call}, call),
                     again=encoded == "prompt again",
                     read=self.readers(call),
                     seeds=None if running is None else running.get("generator"),

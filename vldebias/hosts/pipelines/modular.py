@@ -21,7 +21,9 @@ from vldebias.hosts.hooks import Hook
 from vldebias.hosts.host import BARE, during
 from vldebias.hosts.pipelines.calls import (
     EMBEDDING,
+    PICTURES,
     copied,
+    edited_images,
     images_per_prompt,
     listed,
     set_texts,
@@ -211,8 +213,13 @@ class ModularHost(DiffusersHost):
         counts = {name: state.get(name) for name in _COUNTS if state.get(name)}
         count_name = next(iter(counts), None)
         seeds = state.get("generator")
+        arguments = {name: state.get(name) for name in PICTURES}
         if self.single:
-            texts = attachment.rewrite_texts({"prompt": listed(call["prompt"])}, seeds=seeds)
+            texts = attachment.rewrite_texts(
+                {"prompt": listed(call["prompt"])},
+                edits=edited_images(PICTURES, arguments, call),
+                seeds=seeds,
+            )
             call["prompt"] = texts["prompt"][0]
             # All images of the call are generated from one prompt, so they share a value.
             shares_value = count_name is not None and counts[count_name] > 1
@@ -221,8 +228,13 @@ class ModularHost(DiffusersHost):
         else:
             if count_name is not None:
                 call[count_name] = counts[count_name]
-            texts = texts_of_images(call)
-            set_texts(call, attachment.rewrite_texts(texts, images_per_prompt(call), seeds=seeds))
+            texts = attachment.rewrite_texts(
+                texts_of_images(call),
+                images_per_prompt(call),
+                edits=edited_images(PICTURES, arguments, call),
+                seeds=seeds,
+            )
+            set_texts(call, texts)
         for name, value in call.items():
             state.set(name, value)
 

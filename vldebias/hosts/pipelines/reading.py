@@ -8,7 +8,8 @@ outputs, with the states of some tokens changed.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import takewhile
@@ -24,6 +25,7 @@ from vldebias.hosts.host import TEXTS, TOKENIZING, Host, reading
 from vldebias.hosts.pipelines.calls import (
     BESIDE,
     EMBEDDING,
+    PICTURES,
     Call,
     Part,
     Tokens,
@@ -52,6 +54,11 @@ _CALL_DEFAULTS = (
     "complex_human_instruction",
     "prompt_template",
     "text_encoder_out_layers",
+)
+# Matches names of pipeline classes whose task requires a picture or video.
+_EDITING_TASK = re.compile(
+    "Img2Img|Depth2Img|Pix2Pix|Inpaint|Edit|Fill|Layered|Refiner|Upscale|SuperResolution|I2VGen"
+    "|ImageTo|VideoTo"
 )
 
 
@@ -97,6 +104,7 @@ class PipelineReader(Host):
         source: facts parsed from the source of the pipeline's class.
         defaults: default values of the pipeline call's arguments.
         encoders: the text encoders by component name.
+        pictures: names of the call's arguments for pictures or videos to edit.
     """
 
     generative = True
@@ -125,7 +133,9 @@ class PipelineReader(Host):
         for name, parameter in parameters.items():
             if parameter.default is not parameter.empty:
                 self.defaults[name] = parameter.default
-        self.edits_images = _edits_images(pipe, parameters)
+        components = [name for name, component in pipe.components.items() if component is not None]
+        self.pictures = picture_arguments(parameters, components)
+        self.needs_picture = needs_picture(type(pipe), parameters, self.pictures)
         self.encoders: dict[str, nn.Module] = {}
         self._seeing_encoders: dict[str, nn.Module] = {}  # encoders that also receive images
         for name, component in pipe.components.items():
@@ -464,17 +474,40 @@ class PipelineReader(Host):
         return all(len(both.states(part)) == 2 for part in parts)
 
 
-def _edits_images(pipe: object, parameters: Mapping[str, object]) -> bool:
-    """Return whether a pipeline edits an input picture or video.
+def picture_arguments(parameters: Collection[str], components: Collection[str]) -> tuple[str, ...]:
+    """Return the names of a pipeline call's arguments for pictures or videos to edit.
 
-    With a ControlNet or an adapter, the input only guides the generation.
+    With a ControlNet or an adapter, `image` only guides the generation, unless `control_image` is
+    a separate argument.
+
+    Args:
+        parameters: names of the call's parameters.
+        components: names of the pipeline's components.
     """
-    if {"mask_image", "control_image", "strength", "video"} & parameters.keys():
+    names = [name for name in PICTURES if name in parameters]
+    has_guide = "controlnet" in components or "adapter" in components
+    if has_guide and "image" in names and "control_image" not in parameters:
+        names.remove("image")
+    return tuple(names)
+
+
+def needs_picture(
+    kind: type, parameters: Mapping[str, inspect.Parameter], pictures: Collection[str]
+) -> bool:
+    """Return whether a pipeline class cannot run without a picture or video.
+
+    The signature alone does not show this, because many classes declare `image=None` and raise an
+    error if it is missing. In diffusers, the names of these classes contain their task.
+
+    Args:
+        kind: the class.
+        parameters: the parameters of its call.
+        pictures: the names returned by `picture_arguments`.
+    """
+    if any(parameters[name].default is inspect.Parameter.empty for name in pictures):
         return True
-    is_guided = False
-    for name in ("controlnet", "adapter"):
-        is_guided = is_guided or getattr(pipe, name, None) is not None
-    return "image" in parameters and not is_guided
+    names = [base.__name__ for base in kind.__mro__ if "Pipeline" in base.__name__]
+    return bool(pictures) and any(map(_EDITING_TASK.search, names))
 
 
 def _prepare_replies(

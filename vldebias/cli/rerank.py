@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 STDIN = Path("-")
 ENDINGS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
 KINDS = ("id", "score", "distance", "query")
-METHODS = ("quota", "fair", "pbm", "mopr", "detconstsort")
+METHODS = ("quota", "fair", "mopr")
 COLUMNS = ("query", "place", "id", "score", "group", "was at")
 
 

@@ -15,10 +15,9 @@ from vldebias.reranking.candidates import (
     Floats,
     Rows,
     as_floats,
-    unit_rows,
 )
-from vldebias.reranking.groups import Groups
-from vldebias.reranking.orders import det_const_sort, fair, mmr, pbm, quota
+from vldebias.reranking.groups import POOL, Groups
+from vldebias.reranking.orders import expected, fair, quota
 from vldebias.reranking.proportional import mopr
 from vldebias.reranking.report import Positions, Report
 
@@ -28,14 +27,10 @@ if TYPE_CHECKING:
 Reranker = Callable[[Candidates, int], Rows]
 RERANKERS: dict[str, Reranker] = {
     "quota": quota,
+    "expected": expected,
     "fair": fair,
-    "pbm": pbm,
     "mopr": mopr,
-    "mmr": mmr,
-    "detconstsort": det_const_sort,
 }
-# Methods whose result depends only on the best k candidates in each group.
-_NEED_BEST = (quota, fair, pbm, det_const_sort, mopr)
 
 
 def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
@@ -47,8 +42,8 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     features: object = None,
     prompts: Prompts | None = None,
     model: object = None,
-    shares: object = None,
-    method: str | Reranker = "quota",
+    shares: object = POOL,
+    method: str | Reranker | None = None,
     ids: object = None,
     checked: Mapping[int, object] | Mapping[str, object] | None = None,
 ) -> Positions:
@@ -67,15 +62,17 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
             to label is accepted with `ids` or if `scores` is a mapping.
         probabilities: group probabilities (n, g), or a mapping from group to probabilities (n,).
             The most likely group is used as the label.
-        features: features (n, d) of the candidates, needed for zero-shot labels with `prompts` and
-            for the method "mmr".
+        features: features (n, d) of the candidates, for zero-shot labels with `prompts`.
         prompts: prompt set with words for its values, or several prompt sets to cross.
         model: model that embeds the prompts, or a mapping from prompt to embedding.
-        shares: requested shares: None for equal shares, "pool" for the shares among all candidates,
-            or a mapping from group to share.
-        method: "quota" (every prefix has the requested shares), "fair" (only corrects differences
-            that chance does not explain), "pbm", "mopr", "mmr", "detconstsort", or a function of
-            `Candidates` and k, such as functools.partial(mmr, weight=0.3).
+        shares: requested shares: "pool" for the shares among all candidates, "even" for equal
+            shares, or a mapping from group to share.
+        method: "quota" (every prefix has the requested shares), "expected" (like the quota, but
+            allows for doubtful labels), "fair" (only corrects differences that chance does not
+            explain), "mopr", or a function of `Candidates` and k, such as
+            functools.partial(fair, alpha=0.3). If None, "quota" for labels and "expected" for
+            probabilities. Zero-shot labels have probabilities if at least 50 images per group were
+            passed and the groups separate.
         ids: ids (n,) or (q, n) as returned by an index, with -1 for no result. Labels,
             probabilities and features then refer to the rows of the index.
         checked: true groups of randomly sampled candidates that were checked by hand, by row, or by
@@ -98,7 +95,6 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     [0, 3, 1, 4]
     """
     _check_k(k)
-    reranker = _reranker(method)
     table, id_rows = _read_scores(scores, ids)
     # These arrays (q, n) contain each query's scores, the candidates' rows in labels and features,
     # and their keys in the result.
@@ -109,28 +105,29 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
         keys = id_rows
         labels, rows = _rows_of_ids(id_rows, labels, is_index=not isinstance(scores, Mapping))
     n = int(rows.max(initial=UNKNOWN)) + 1
-    groups = Groups.read(labels, probabilities, features, prompts, model, n)
+    groups = Groups.read(labels, probabilities, features, prompts, model)
+    if method is None:
+        method = "quota" if groups.probabilities is None else "expected"
+    reranker = _reranker(method)
     if len(groups.codes) < n or (ids is None and len(groups.codes) > n):
         raise InvalidInputError(
             f"got {len(groups.codes)} groups for {n} candidates; expected one per candidate"
         )
     code_of_checked = _read_checked(checked, groups.names, keys)
-    unit = None
-    if features is not None and reranker not in _NEED_BEST:
-        unit = unit_rows(features)
 
     orders = []
     reports = []
-    name = _name_of(method)
+    target = shares if isinstance(shares, str) else "requested"
+    about = (_name_of(method), f"{target} shares", groups.source)
     for query, scores_of_query in enumerate(lists):
         # An index pads with -1 if it finds fewer candidates.
         places = np.flatnonzero(rows[query] != UNKNOWN)
-        candidates = groups.candidates(scores_of_query[places], rows[query][places], shares, unit)
+        candidates = groups.candidates(scores_of_query[places], rows[query][places], shares)
         order = _order(candidates, reranker, k)
         keys_of_query = keys[query][places]
         orders.append(keys_of_query[order])
         codes = _codes_of(keys_of_query, code_of_checked)
-        reports.append(Report(candidates, name, order, keys_of_query, codes))
+        reports.append(Report(candidates, about, order, keys_of_query, codes))
     # Without k, all candidates are shown, so a group with less than its share needs no warning.
     if k is not None:
         _warn_of_short(reports)
@@ -153,7 +150,7 @@ def _check_k(k: int | None) -> None:
 
 
 def _name_of(method: str | Reranker) -> str:
-    """Return a method's name for reports, such as "mmr" for partial(mmr, weight=0.3)."""
+    """Return a method's name for reports, such as "fair" for partial(fair, alpha=0.3)."""
     function = getattr(method, "func", method)
     return str(getattr(function, "__name__", function))
 
@@ -247,7 +244,8 @@ def _order(candidates: Candidates, reranker: Reranker, k: int | None) -> Rows:
     """Return the re-ranked top k, passing the method as few candidates as possible."""
     n = len(candidates)
     count = n if k is None else min(k, n)
-    if reranker in _NEED_BEST and count < n:
+    # The package's methods only depend on the best candidates in each group.
+    if reranker in RERANKERS.values() and count < n:
         best = candidates.best_of_groups(count)
         return best[reranker(candidates.subset(best), count)]
     if reranker is mopr and k is None:

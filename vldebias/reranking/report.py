@@ -21,7 +21,8 @@ class Report:
 
     Attributes:
         candidates: the re-ranked candidates.
-        method: name of the method.
+        about: the method, the target and where the groups come from, such as ("quota", "pool
+            shares", "given labels").
         order: rows (k,) of the candidates in their new order.
         keys: id of each candidate (n,), or its row if there are no ids.
         checked: true group of each candidate (n,) as a position in the group names, or -1 if it was
@@ -39,7 +40,7 @@ class Report:
     """
 
     candidates: Candidates
-    method: str
+    about: tuple[str, str, str]
     order: Rows
     keys: NDArray[np.generic]
     checked: NDArray[np.integer]
@@ -115,7 +116,9 @@ class Report:
         shares = self.candidates.shares.tolist()
         return {
             "query": self.query,
-            "method": self.method,
+            "method": self.about[0],
+            "target": self.about[1],
+            "groups from": self.about[2],
             "k": len(self.order),
             "shares": dict(zip(self.candidates.names, shares, strict=True)),
             "counts before": self.counts_before,
@@ -133,7 +136,8 @@ class Report:
         k = len(self.order)
         before = _words(self.counts_before)
         name = f"{self.query}: " if self.query else ""
-        lines = [f"{name}first {k} by {self.method}: {before} -> {_words(self.counts)} by labels"]
+        how = "by {}, {}, {}".format(*self.about)
+        lines = [f"{name}first {k} {how}: {before} -> {_words(self.counts)}"]
         if self.unknown:
             lines.append(f"{self.unknown} of unknown group keep their places")
         for group, number in self.short.items():

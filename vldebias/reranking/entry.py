@@ -94,7 +94,7 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     >>> rerank(scores, 4, labels=["m", "m", "m", "f", "f", "f"]).tolist()
     [0, 3, 1, 4]
     """
-    _check_k(k)
+    check_k(k)
     table, id_rows = _read_scores(scores, ids)
     # These arrays (q, n) contain each query's scores, the candidates' rows in labels and features,
     # and their keys in the result.
@@ -115,7 +115,6 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
         )
     code_of_checked = _read_checked(checked, groups.names, keys)
 
-    orders = []
     reports = []
     target = shares if isinstance(shares, str) else "requested"
     about = (_name_of(method), f"{target} shares", groups.source)
@@ -125,22 +124,15 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
         candidates = groups.candidates(scores_of_query[places], rows[query][places], shares)
         order = _order(candidates, reranker, k)
         keys_of_query = keys[query][places]
-        orders.append(keys_of_query[order])
         codes = _codes_of(keys_of_query, code_of_checked)
         reports.append(Report(candidates, about, order, keys_of_query, codes))
     # Without k, all candidates are shown, so a group with less than its share needs no warning.
     if k is not None:
-        _warn_of_short(reports)
-    # The result has shape (q, k), padded with -1, or (k,) if the scores had no query axis.
-    positions = np.full((len(orders), max(map(len, orders))), UNKNOWN, dtype=orders[0].dtype)
-    for query, keys_in_order in enumerate(orders):
-        positions[query, : len(keys_in_order)] = keys_in_order
-    if table.ndim == 1:
-        positions = positions[0]
-    return Positions.from_reports(positions, tuple(reports))
+        warn_of_short(reports)
+    return Positions.from_reports(reports, is_single=table.ndim == 1)
 
 
-def _check_k(k: int | None) -> None:
+def check_k(k: int | None) -> None:
     """Raise an error unless k is None or a positive integer."""
     if k is None:
         return
@@ -183,19 +175,24 @@ def _read_scores(scores: object, ids: object) -> tuple[Floats, NDArray[np.generi
         raise InvalidInputError(f"scores: expected (n,) or (q, n), got shape {table.shape}")
     if ids is None:
         return table, None
-    if hasattr(ids, "detach"):
-        ids = ids.detach().cpu().numpy()
-    id_rows: NDArray[np.generic] = np.asarray(ids)
-    if id_rows.dtype.kind not in "iu":
-        # Use an object array, because numpy would convert numbers mixed with strings to strings.
-        objects = np.empty(id_rows.size, dtype=object)
-        objects[:] = id_rows.ravel().tolist()
-        id_rows = objects.reshape(id_rows.shape)
-    id_rows = np.atleast_2d(id_rows)
+    id_rows = np.atleast_2d(as_ids(ids))
     shape = np.atleast_2d(table).shape
     if id_rows.shape != shape:
         raise InvalidInputError(f"ids: expected one per score, shape {shape}; got {id_rows.shape}")
     return table, id_rows
+
+
+def as_ids(ids: object) -> NDArray[np.generic]:
+    """Return ids as an array of integers, or of objects if they are not integers."""
+    if hasattr(ids, "detach"):
+        ids = ids.detach().cpu().numpy()
+    array: NDArray[np.generic] = np.asarray(ids)
+    if array.dtype.kind in "iu":
+        return array
+    # Use an object array, because numpy would convert numbers mixed with strings to strings.
+    objects = np.empty(array.size, dtype=object)
+    objects[:] = array.ravel().tolist()
+    return objects.reshape(array.shape)
 
 
 def _read_checked(
@@ -287,7 +284,7 @@ def _rows_of_ids(
     return labels, np.where(is_none, UNKNOWN, rows)
 
 
-def _warn_of_short(reports: Sequence[Report]) -> None:
+def warn_of_short(reports: Sequence[Report]) -> None:
     """Warn once if groups have too few candidates for their shares."""
     short = [(query, report.short) for query, report in enumerate(reports) if report.short]
     if not short:

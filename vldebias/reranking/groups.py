@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 POOL, EVEN = "pool", "even"
 _MOST_COMPARED = 100  # Maximum number of groups whose spellings are compared, at quadratic cost.
+_MOST_COMPARED_STRINGS = 8
 _MOST_CODES = 4  # If there are more numeric names, they may be ages or scores.
 
 
@@ -314,20 +315,50 @@ def _factorised(values: object) -> tuple[list[Hashable], NDArray[np.intp]]:
             distinct: list[Hashable] = [*(np.flatnonzero(is_present) + low).tolist()]
             code_of_place: NDArray[np.intp] = is_present.cumsum() - 1
             return distinct, code_of_place[places]
-    code_of_value: dict[Hashable, int] = {}
+    if (
+        isinstance(values, np.ndarray)
+        and values.dtype.kind == "U"
+        and values.ndim == 1
+        and values.size
+    ):
+        few = _few_strings(values)
+        if few is not None:
+            return few
     try:
         listed = (
             values.tolist()
             if hasattr(values, "tolist")
             else list(cast("Iterable[Hashable]", values))
         )
-        codes = [code_of_value.setdefault(value, len(code_of_value)) for value in listed]
+        different = list(dict.fromkeys(listed))
+        code_of_value = {value: code for code, value in enumerate(different)}
+        codes = np.fromiter(map(code_of_value.__getitem__, listed), np.intp, len(listed))
     except TypeError:
         raise InvalidInputError(
             f"labels: expected a string or number per candidate, got {str(values)[:60]}; for"
             " several attributes, pass column -> labels"
         ) from None
-    return list(code_of_value), np.array(codes, dtype=np.intp)
+    return different, codes
+
+
+def _few_strings(
+    values: NDArray[np.str_],
+) -> tuple[list[Hashable], NDArray[np.intp]] | None:
+    """Return `_factorised` of an array of strings, or None if it has many different values.
+
+    Comparing a whole array with a few strings is faster than creating a string for every row.
+    """
+    codes = np.full(len(values), -1, dtype=np.intp)
+    different: list[Hashable] = []
+    place = 0
+    while len(different) < _MOST_COMPARED_STRINGS:
+        different.append(str(values[place]))
+        codes[values == values[place]] = len(different) - 1
+        left = codes[place:] < 0
+        if not left.any():
+            return different, codes
+        place += int(left.argmax())
+    return None
 
 
 def requested_shares(shares: object, codes: NDArray[np.integer], names: Sequence[str]) -> Floats:

@@ -231,7 +231,8 @@ def _merge_two(ranks_of_group: Sequence[Rows], shares: Floats, length: int, boun
     by_score = j + np.searchsorted(second, first)
     window = np.searchsorted(highest, j) + 1, np.searchsorted(lowest, j) + 1
     taken = np.maximum.accumulate(np.clip(by_score, *window) - j) + j
-    is_first = np.isin(places, taken)
+    is_first = np.zeros(length, dtype=bool)
+    is_first[taken[taken <= length] - 1] = True
     # Stop where either group is due but has no candidates left.
     end = int(np.searchsorted(lowest, len(first) + 1))
     places_of_second = np.flatnonzero(~is_first)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
@@ -137,6 +138,8 @@ class Report:
         before = _words(self.counts_before)
         name = f"{self.query}: " if self.query else ""
         how = "by {}, {}, {}".format(*self.about)
+        if self.about[0] == "none":
+            how = f"as found, because the query is {self.about[1]}"
         lines = [f"{name}first {k} {how}: {before} -> {_words(self.counts)}"]
         if self.unknown:
             lines.append(f"{self.unknown} of unknown group keep their places")
@@ -187,15 +190,20 @@ class Positions(np.ndarray):
     reports: tuple[Report, ...]
 
     @classmethod
-    def from_reports(cls, rows: NDArray[np.generic], reports: tuple[Report, ...]) -> Positions:
-        """Create an array of positions or ids with reports.
+    def from_reports(cls, reports: Sequence[Report], *, is_single: bool) -> Positions:
+        """Create an array (q, k) of the reports' ids or rows, padded with -1.
 
         Args:
-            rows: positions or ids (k,) or (q, k).
             reports: one report per query.
+            is_single: whether to return (k,) for the only query.
         """
-        positions = rows.view(cls)
-        positions.reports = reports
+        rows = [report.keys[report.order] for report in reports]
+        shape = (len(rows), max(map(len, rows), default=0))
+        table = np.full(shape, UNKNOWN, dtype=rows[0].dtype if rows else np.intp)
+        for query, keys_in_order in enumerate(rows):
+            table[query, : len(keys_in_order)] = keys_in_order
+        positions = (table[0] if is_single else table).view(cls)
+        positions.reports = tuple(reports)
         return positions
 
     def __array_finalize__(self, source: NDArray[np.generic] | None) -> None:

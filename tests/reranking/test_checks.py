@@ -12,6 +12,7 @@ import vldebias
 from eval.experiments.rerank_coverage import SETTINGS, Setting
 from vldebias.errors import InvalidInputError
 from vldebias.reranking import Report
+from vldebias.reranking.checks import _log_posterior, _logistic, _mode
 
 N = 400
 TRUE = np.array(["f", "m"])[np.arange(N) % 2]
@@ -43,7 +44,7 @@ def test_without_checks_no_interval_is_printed() -> None:
     assert unchecked.to_dict()["expected"] is None
     assert "true shares unknown" in str(unchecked)
     assert "to_check" in str(unchecked)
-    assert "95%" not in str(unchecked)
+    assert "95% intervals" not in str(unchecked)
 
 
 def test_fewer_than_twenty_checks_yield_no_interval() -> None:
@@ -196,3 +197,33 @@ def test_mismatched_checks_are_rejected(rows: object, message: str) -> None:
 def test_intervals_cover_the_true_shares(setting: Setting) -> None:
     hits = [setting.simulate(seed)[0] for seed in range(300)]
     assert np.mean(hits) >= 0.92
+
+
+def test_the_newton_step_is_halved_where_it_overshoots() -> None:
+    """Search for data on which the full step lowers the posterior, and compare with its mode."""
+    overshoots = 0
+    for seed in range(120):
+        rng = np.random.default_rng(seed)
+        inputs = rng.normal(size=(12, 2)) * [1, 40]
+        is_group = inputs[:, 1] + rng.normal(size=12) * 10 > 0
+        mode, curvature = _mode(inputs, is_group)
+        gradient = inputs.T @ (is_group - _logistic(inputs @ mode)) - mode
+        assert np.abs(np.linalg.solve(curvature, gradient)).max() < 1e-5
+        point = np.zeros(2)
+        for _ in range(20):
+            p = _logistic(inputs @ point)
+            hessian = (inputs * (p * (1 - p))[:, None]).T @ inputs + np.eye(2)
+            step = np.linalg.solve(hessian, inputs.T @ (is_group - p) - point)
+            before, after = _log_posterior(np.stack([point, point + step]), inputs, is_group)
+            if after < before - 1e-9:
+                overshoots += 1
+                break
+            point = point + step
+    assert overshoots > 0
+
+
+def test_to_check_draws_another_sample_unless_a_seed_is_given() -> None:
+    first = vldebias.rerank(SCORES, 40, labels=labels(0.8))
+    samples = {tuple(first.to_check(20)) for _ in range(5)}
+    assert len(samples) > 1
+    assert first.to_check(20, seed=1) == first.to_check(20, seed=1)

@@ -214,7 +214,7 @@ class Positions(np.ndarray):
         """Return the report for the first query."""
         return self.reports[0]
 
-    def to_check(self, n: int = 30) -> list[int | str]:
+    def to_check(self, n: int = 30, *, seed: int | None = None) -> list[int | str]:
         """Sample results to check by hand, for the `checked` argument of `rerank`.
 
         The sample is drawn at random from the results of all queries, with equal numbers per label
@@ -222,6 +222,8 @@ class Positions(np.ndarray):
 
         Args:
             n: sample size.
+            seed: random seed. If None, every call draws another sample, so that two people who
+                check some results do not check the same ones.
 
         Returns:
             The ids, or the rows if there are no ids. There may be fewer than n.
@@ -234,7 +236,7 @@ class Positions(np.ndarray):
                     label_of_key[report.keys[row]] = label
         keys_of_label: dict[int, list[int | str]] = {}
         keys = list(label_of_key)
-        for place in np.random.default_rng(0).permutation(len(keys)):
+        for place in np.random.default_rng(seed).permutation(len(keys)):
             keys_of_label.setdefault(label_of_key[keys[place]], []).append(keys[place])
         # Alternate between the labels to balance the sample.
         rounds = zip_longest(*keys_of_label.values())

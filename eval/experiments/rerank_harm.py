@@ -9,9 +9,9 @@
 A search is a set of queries over one gallery. A cell is harmed if the 95% interval for the change
 in mean MaxSkew@k over queries (paired, over images) is above 0, and helped if it is below 0.
 "Removed" is the removed share of the skew in excess of random rankings, over all cells in a family.
-"Kept" is the share of the top k results that remain in the top k. MOPR, MMR and PBM are measured in
-every fifth cell of the first draw, and all other methods in every cell of every draw. Re-ranking
-uses the model's zero-shot labels, based on the prompts in the set, and true labels are used only
+"Kept" is the share of the top k results that remain in the top k. MOPR is measured in every fifth
+cell of the first draw, and all other methods in every cell of every draw. Re-ranking uses the
+model's zero-shot labels, based on the prompts in the set, and true labels are used only
 for evaluation. The targets are even shares for even galleries, and otherwise the shares of the
 candidates ("pool"), as in the evaluation.
 """
@@ -44,7 +44,6 @@ from vldebias.reranking.groups import Groups
 
 RESAMPLES = 200
 OTHERS_EVERY = 5  # slow methods are measured in every fifth cell of the first draw
-MMR_POOL = 5  # number of candidates per result, as in vector stores
 FIGURES = {
     "cells": Metric("cells", "cells"),
     "harmed": Metric("harmed", "cells made worse", "fact", "lower"),
@@ -158,27 +157,15 @@ def orders(search: Search, *, others: bool) -> tuple[dict[str, Rows], float]:
     groups = Groups.zero_shot(search.features, search.prompts, host)
     labels = np.array(groups.names)[groups.codes]
     right = _share_right(groups.codes, search.codes)
-    shares = None if search.is_even else "pool"
+    shares = "even" if search.is_even else "pool"
 
     def rows(queries: NDArray[np.float64], method: str = "", **how: Any) -> Rows:
         scores = (queries @ search.features.T).round(12)
         if not method:
             return np.argsort(-scores, axis=1, kind="stable")[:, :m]
-        first = search.k if method in ("mopr", "mmr") else m
-        if method == "mmr":
-            # Vector stores compare several times as many candidates as they return.
-            pool = np.argsort(-scores, axis=1, kind="stable")[:, : MMR_POOL * search.k]
-            reranked = vldebias.rerank(
-                np.take_along_axis(scores, pool, axis=1),
-                first,
-                features=search.features,
-                ids=pool,
-                method=method,
-            )
-        else:
-            reranked = vldebias.rerank(
-                scores, first, labels=labels, method=method, **{"shares": shares, **how}
-            )
+        first = search.k if method == "mopr" else m
+        given = {"labels": labels, "method": method, "shares": shares, **how}
+        reranked = vldebias.rerank(scores, first, **given)
         if first == m and method in ("quota", "fair"):
             return np.asarray(reranked)
         return _filled(np.asarray(reranked), rows(queries), m)
@@ -201,9 +188,6 @@ def orders(search: Search, *, others: bool) -> tuple[dict[str, Rows], float]:
         by_method["fair, shares of the pool"] = rows(plain, "fair", shares="pool")
     if others:
         by_method["mopr"] = rows(plain, "mopr")
-        by_method["mmr"] = rows(plain, "mmr")
-        # PBM supports only even shares.
-        by_method["pbm"] = rows(plain, "pbm", shares=None)
     return by_method, right
 
 

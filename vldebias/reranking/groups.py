@@ -264,7 +264,12 @@ def text_values(prompts: Prompts, model: object) -> dict[tuple[str, ...], Floats
 
 
 def check_width(features: Floats, texts: Floats) -> None:
-    """Raise an error unless features (n, d) and text embeddings (g, d) have the same width."""
+    """Raise an error unless features and text embeddings have the same width.
+
+    Args:
+        features: features (n, d).
+        texts: text embeddings (g, d).
+    """
     if texts.shape[1] != features.shape[1]:
         raise InvalidInputError(
             f"features: got width {features.shape[1]}, but the model's texts have width"

@@ -43,7 +43,7 @@ def quota(candidates: Candidates, k: int) -> Rows:
 
     >>> from vldebias import rerank
     >>> groups = ["m", "m", "m", "f", "f"]
-    >>> rerank([0.9, 0.8, 0.7, 0.2, 0.1], 4, labels=groups, method="quota").tolist()
+    >>> rerank([0.9, 0.8, 0.7, 0.2, 0.1], 4, labels=groups, shares="even").tolist()
     [0, 3, 1, 4]
     """
     return _merge(candidates, k, _within_one)
@@ -152,7 +152,7 @@ def fair(candidates: Candidates, k: int, *, alpha: float = 0.1) -> Rows:
 
     >>> from vldebias import rerank
     >>> groups = ["m", "m", "m", "m", "m", "f", "f"]
-    >>> rerank([7, 6, 5, 4, 3, 2, 1], 5, labels=groups, method="fair").tolist()
+    >>> rerank([7, 6, 5, 4, 3, 2, 1], 5, labels=groups, shares="even", method="fair").tolist()
     [0, 1, 2, 5, 3]
     """
     if not 0 < alpha < 0.5:
@@ -298,6 +298,12 @@ def _with_unknown(sequence: Rows, codes: NDArray[np.integer], k: int) -> Rows:
 
 
 def binomial_quantiles(p: float, length: int, alpha: float) -> Rows:
-    """Return the alpha-quantiles (length,) of binomial distributions with 1 to `length` draws."""
+    """Return the alpha-quantiles (length,) of binomial distributions with 1 to `length` draws.
+
+    Args:
+        p: probability of success.
+        length: maximum number of draws.
+        alpha: level of the quantiles.
+    """
     draws = np.arange(1, length + 1)
     return np.asarray(need("scipy.stats").binom.ppf(alpha, draws, p)).astype(np.intp)

@@ -53,11 +53,11 @@ def rerank_command(
     ],
     k: Annotated[int, typer.Option("--k", min=1, help="Number of results to show per query.")] = 50,
     shares: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
-            help="pool (the shares among all results), even, or comma-separated group=share."
+            help="Comma-separated group=share, even, or pool: the shares among all results (default)."
         ),
-    ] = ("pool",),
+    ] = None,
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "quota",
     checked: Annotated[
         str | None,
@@ -94,8 +94,9 @@ def rerank_command(
     if method not in METHODS:
         hint = did_you_mean(method, METHODS)
         raise InvalidInputError(f"--method {method}: expected one of {', '.join(METHODS)}; {hint}")
-    is_named = len(shares) == 1 and "=" not in shares[0]
-    target_shares = shares[0] if is_named else shares_of(shares)
+    requested = shares or ["pool"]
+    is_named = len(requested) == 1 and "=" not in requested[0]
+    target_shares = requested[0] if is_named else shares_of(requested)
     name_of_column = _columns(columns)
     rows_of_query = _read(file, name_of_column, attribute, checked)
 

@@ -175,7 +175,7 @@ class Groups:
         return cls.predicted(rows, estimators), estimators
 
     @classmethod
-    def predicted(cls, features: object, estimators: Sequence[GroupEstimator]) -> Groups:
+    def predicted(cls, features: Floats, estimators: Sequence[GroupEstimator]) -> Groups:
         """Return the groups of rows according to fitted estimators, crossed if there are several.
 
         Args:
@@ -194,9 +194,9 @@ class Groups:
             return parts[0]
         names = ["/".join(combination) for combination in product(*(part.names for part in parts))]
         codes = np.zeros(len(parts[0].codes), dtype=np.intp)
-        tables = [part.probabilities for part in parts]
+        tables = [part.probabilities for part in parts if part.probabilities is not None]
         probabilities = None
-        if all(table is not None for table in tables):
+        if len(tables) == len(parts):
             # Attributes are treated as independent of each other, given the image.
             probabilities = np.ones((len(codes), 1))
             for table in tables:

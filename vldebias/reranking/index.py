@@ -154,7 +154,9 @@ class IndexGroups:
         fingerprint = None if mark is None else Fingerprint(**mark)
         here = host.fingerprint()
         width = estimators[0].texts.shape[1]
-        is_other = None not in (fingerprint, here) and not fingerprint.same_texts(here)
+        is_other = False
+        if fingerprint is not None and here is not None:
+            is_other = not fingerprint.same_texts(here)
         if is_other or width != host.dim(host.roles[0]):
             raise ProjectionMismatchError(
                 f"{file}: the shares were fitted to a different model; fit them again with"

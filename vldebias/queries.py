@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -26,11 +28,18 @@ from vldebias.hosts.host import SIDES, TEXT
 from vldebias.methods import Method, Problem, Prompts, Reference, get_method
 from vldebias.projection.edit import Edit, Rewording
 from vldebias.prompts import PromptSet, StatedWords, load_prompts
+from vldebias.reranking import Positions
+from vldebias.reranking.candidates import Floats, as_floats
+from vldebias.reranking.entry import as_ids, check_k, warn_of_short
+from vldebias.reranking.index import IndexGroups
 from vldebias.utils.vectors import Vectors, read_vectors
 
 if TYPE_CHECKING:
     from vldebias.report.result import Result
 
+_CANDIDATES = 20  # results that `search` asks for, per result that it shows
+IndexCall = Callable[[NDArray[np.floating], int], tuple[object, object, object]]
+"""Function from a query vector (d,) and n to the ids, scores and vectors of the best n results."""
 DEBIASED = "debiased"  # method name in `measure` results
 AnyVectors = TypeVar("AnyVectors")
 
@@ -82,6 +91,7 @@ def debias_queries(
     method: str | Method | None = None,
     strength: float = 1.0,
     keep_stated: bool = True,
+    index: str | Path | None = None,
 ) -> DebiasedQueries:
     """Wrap a query embedder to reduce the bias described by `prompts`.
 
@@ -101,9 +111,11 @@ def debias_queries(
             unchanged.
         keep_stated: whether to leave queries that contain one of the set's attribute words ("a
             photo of a female doctor") unchanged.
+        index: a file from `queries.index.save`, with the groups' shares in the index for `search`.
+            If None, they are estimated on `reference`.
 
     Returns:
-        A wrapper that embeds queries with the edit.
+        A wrapper that embeds queries with the edit, and searches an index with re-ranking.
 
     Raises:
         InvalidInputError: If `embed` does not embed text, or its vectors do not have the expected
@@ -158,7 +170,13 @@ def debias_queries(
     module = sys.modules.get("langchain_core.embeddings")
     if module is not None:
         module.Embeddings.register(DebiasedQueries)
-    return DebiasedQueries(host, fitted, sets, strength=strength, keep_stated=keep_stated)
+    groups = None
+    if index is not None:
+        groups = IndexGroups.load(index, host)
+    elif reference is not None and all(prompt_set.attributes for prompt_set in sets):
+        sample = images if isinstance(images, Reference) else Reference(cast("Any", images))
+        groups = IndexGroups.fit(host, sets, (batch.numpy() for batch in sample.batches()))
+    return DebiasedQueries(host, fitted, sets, strength, keep_stated, groups)
 
 
 @dataclass(repr=False, eq=False)
@@ -175,6 +193,7 @@ class DebiasedQueries:
         sets: the prompt sets that the edit was fitted to, or an empty tuple if unknown.
         strength: the strength of the edit in [0, 1], which may be changed between calls.
         keep_stated: whether to leave queries that contain an attribute word unchanged.
+        index: the groups' shares in the index, for `search`, or None if there was no reference.
 
     >>> import numpy as np
     >>> import vldebias
@@ -192,6 +211,7 @@ class DebiasedQueries:
     sets: tuple[PromptSet, ...]
     strength: float = 1.0
     keep_stated: bool = True
+    index: IndexGroups | None = None
 
     def __post_init__(self) -> None:
         # Report an invalid strength before the first query.
@@ -220,6 +240,53 @@ class DebiasedQueries:
         edited = self._edited(read, vectors, queries)
         is_text = isinstance(texts, str)
         return edited[0] if is_text and not read.is_single else edited
+
+    def search(self, index_call: IndexCall, texts: str | Sequence[str], k: int) -> Positions:
+        """Search an index, and re-rank the results to the groups' shares in the index.
+
+        The queries are not edited, because re-ranking keeps more of the results. The index is asked
+        for 20 times as many results as are shown, with their vectors, from which the groups are
+        estimated. Queries that state a value are returned as found.
+
+        Args:
+            index_call: function that takes a query vector (d,) and a number n, and returns the ids
+                (n,), the scores (n,) and the vectors (n, d) of the best n results, best first.
+                Higher scores are better.
+            texts: a query, or a list of q queries.
+            k: number of results per query.
+
+        Returns:
+            The ids (k,) or (q, k), padded with -1 if there are fewer, with a report per query.
+
+        Raises:
+            InvalidInputError: If there was no reference, or the index returns something else.
+
+        Warns:
+            SuspectInputWarning: If a group has too few results for its share.
+        """
+        check_k(k)
+        if self.index is None:
+            raise InvalidInputError(
+                "search needs the groups' shares in the index; pass reference=, a few thousand of"
+                " its vectors, or index=, a saved file, to debias_queries"
+            )
+        queries = _checked_texts(texts)
+        vectors = read_vectors(self.host.embedder.queries(queries), "embed", expected=len(queries))
+        reports = []
+        for text, vector in zip(queries, vectors.rows.detach().cpu().numpy(), strict=True):
+            ids, scores, features = _results_of(index_call(vector, _CANDIDATES * k))
+            report = self.index.rerank(scores, features, ids, k, text)
+            if self.keep_stated and self._words_stated_in(text):
+                about = ("none", "stated", report.about[2])
+                report = replace(report, about=about, order=report.before)
+            reports.append(report)
+        warn_of_short([report for report in reports if report.about[0] != "none"])
+        return Positions.from_reports(reports, is_single=isinstance(texts, str))
+
+    def _words_stated_in(self, text: str) -> tuple[str, ...]:
+        """Return the attribute words in a text, whether or not an edit is attached."""
+        words = [word for prompt_set in self.sets for word in prompt_set.stated_words]
+        return StatedWords(tuple(words or self.fitted.stated_words)).find(text)
 
     def edit(self, vectors: AnyVectors, texts: str | Sequence[str] | None = None) -> AnyVectors:
         """Edit query vectors, preserving their norms, type and precision.
@@ -377,6 +444,36 @@ class DebiasedQueries:
         if texts is None or self._stated is None or not self.keep_stated:
             return []
         return [row for row, text in enumerate(texts) if self._stated.find(text)]
+
+
+def _results_of(found: object) -> tuple[NDArray[np.generic], Floats, Floats]:
+    """Return the ids (n,), scores (n,) and vectors (n, d) that an index returned for a query.
+
+    Raises:
+        InvalidInputError: If one of them is missing, their lengths differ, or lower is better.
+    """
+    parts = tuple(found) if isinstance(found, tuple | list) else ()
+    if len(parts) != 3 or any(part is None for part in parts):
+        raise InvalidInputError(
+            "index_call: expected ids, scores and vectors of the results, got"
+            f" {str(found)[:60]}; ask the index to return vectors too"
+        )
+    ids = as_ids(parts[0])
+    scores = as_floats(parts[1], "index_call: scores")
+    features = as_floats(parts[2], "index_call: vectors")
+    if ids.ndim != 1 or scores.shape != ids.shape or features.shape[:-1] != ids.shape:
+        raise InvalidInputError(
+            "index_call: expected ids (n,), scores (n,) and vectors (n, d) for one query, got"
+            f" shapes {ids.shape}, {scores.shape} and {features.shape}"
+        )
+    if not np.isfinite(scores).all():
+        raise InvalidInputError("index_call: expected finite scores")
+    if len(scores) > 1 and scores[0] < scores[-1]:
+        raise InvalidInputError(
+            f"index_call: the scores rise from {scores[0]:g} to {scores[-1]:g}, but the best result"
+            " comes first; return -distance if these are distances"
+        )
+    return ids, scores, features
 
 
 def _checked_texts(texts: object) -> list[str]:

@@ -62,7 +62,7 @@ def measured() -> TaskResult:
         sort = median_time(partial(_sorted, scores))
         result.add(TIME, "sort", sort, n=n, subset=f"{size:,}")
         settings: dict[str, dict[str, Any]] = {"quota, all": {}}
-        for method in ("quota", "fair", "pbm", "detconstsort", "mopr"):
+        for method in ("quota", "fair", "mopr"):
             settings[f"{method}, first 1,000"] = {"k": FIRST, "method": method}
         settings["quota 70 : 30, first 1,000"] = {"k": FIRST, "shares": UNEVEN}
         for name, how in settings.items():

@@ -160,7 +160,7 @@ def orders(search: Search) -> tuple[dict[str, Rows], float]:
     groups = Groups.zero_shot(search.features, search.prompts, host)
     labels = np.array(groups.names)[groups.codes]
     right = _share_right(groups.codes, search.codes)
-    shares = None if search.is_even else "pool"
+    shares = "even" if search.is_even else "pool"
 
     def rows(queries: NDArray[np.float64], method: str = "", **how: Any) -> Rows:
         scores = (queries @ search.features.T).round(12)

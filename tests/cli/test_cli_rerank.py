@@ -15,7 +15,7 @@ from vldebias.errors import InvalidInputError
 
 RESULTS = [
     {"id": f"doc-{place}", "score": 1 - place / 10, "gender": gender}
-    for place, gender in enumerate(["m", "m", "m", "f", "", "f", "f", "m"])
+    for place, gender in enumerate(["m", "m", "m", "f", "", "f", "f", "m", "f"])
 ]
 EXPECTED = ["doc-0", "doc-3", "doc-1", "doc-5"]
 
@@ -41,7 +41,7 @@ def ids(table: str) -> list[str]:
 def test_stdout_gets_a_table_and_stderr_a_summary(results: Path) -> None:
     done = run(results, "--k", 4, "--attribute", "gender")
     assert ids(done.stdout) == EXPECTED
-    assert "first 4 by quota: 1 f, 3 m -> 2 f, 2 m by labels" in done.stderr
+    assert "first 4 by quota, pool shares, given labels: 1 f, 3 m -> 2 f, 2 m" in done.stderr
 
 
 def test_json_is_the_only_output_on_request(results: Path) -> None:
@@ -52,12 +52,18 @@ def test_json_is_the_only_output_on_request(results: Path) -> None:
         "place": 2,
         "id": "doc-3",
         "score": 0.7,
-        "group": "f",
         "was at": 4,
     }
     assert query["expected"] is None
     assert sorted(query["to check"]) == sorted(EXPECTED)
     assert query["counts"] == {"f": 2, "m": 2}
+
+
+def test_no_output_lists_the_group_of_a_result(results: Path) -> None:
+    table = run(results, "--attribute", "gender").stdout
+    assert set(table.splitlines()[0].split("\t")) == {"place", "id", "score", "was at"}
+    (query,) = json.loads(run(results, "--attribute", "gender", "--json").stdout)["queries"]
+    assert all(set(row) == {"place", "id", "score", "was at"} for row in query["results"])
 
 
 def test_a_column_of_verified_groups_yields_true_shares(tmp_path: Path) -> None:
@@ -68,7 +74,7 @@ def test_a_column_of_verified_groups_yields_true_shares(tmp_path: Path) -> None:
     done = run(file, "--k", 4, "--attribute", "gender", "--checked", "seen", "--json")
     (query,) = json.loads(done.stdout)["queries"]
     assert query["expected"] == {"f": [0.25] * 3, "m": [0.75] * 3}
-    assert query["checked"] == 7
+    assert query["checked"] == 8
     assert query["to check"] == []
     assert "true shares, 95% intervals: f 25% [25%, 25%]" in done.stderr
     with pytest.raises(InvalidInputError, match="name it with --checked COLUMN"):
@@ -93,7 +99,7 @@ def test_a_table_may_have_other_columns_and_distances(tmp_path: Path) -> None:
     assert ids(done.stdout) == EXPECTED
 
 
-@pytest.mark.parametrize(("shares", "females"), [("f=0.25,m=0.75", 1), ("pool", 1)])
+@pytest.mark.parametrize(("shares", "females"), [("f=0.25,m=0.75", 1), ("pool", 2), ("even", 2)])
 def test_shares_are_applied(results: Path, shares: str, females: int) -> None:
     done = run(results, "--k", 4, "--attribute", "gender", "--shares", shares, "--json")
     assert json.loads(done.stdout)["queries"][0]["counts"]["f"] == females
@@ -110,6 +116,7 @@ def test_shares_are_applied(results: Path, shares: str, females: int) -> None:
         ("", (), "expected results, got none"),
         ("", ("--method", "quote"), "did you mean 'quota'"),
         ("", ("--columns", "ids=doc"), "did you mean 'id'"),
+        ('{"id": 1, "score": 1, "gender": "m"}', ("--shares", "census"), "expected 'pool', 'even'"),
     ],
 )
 def test_invalid_input_is_rejected_by_name(

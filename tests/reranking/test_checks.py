@@ -12,6 +12,7 @@ import vldebias
 from eval.experiments.coverage import RERANKED, Reranked
 from vldebias.errors import InvalidInputError
 from vldebias.reranking import Report
+from vldebias.reranking.checks import _log_posterior, _mode
 
 N = 400
 TRUE = np.array(["f", "m"])[np.arange(N) % 2]
@@ -43,7 +44,7 @@ def test_without_checks_no_interval_is_printed() -> None:
     assert unchecked.to_dict()["expected"] is None
     assert "true shares unknown" in str(unchecked)
     assert "to_check" in str(unchecked)
-    assert "95%" not in str(unchecked)
+    assert "95% intervals" not in str(unchecked)
 
 
 def test_fewer_than_twenty_checks_yield_no_interval() -> None:
@@ -199,3 +200,21 @@ def test_intervals_cover_the_true_shares(setting: Reranked) -> None:
         _, low, high = setting.draw(np.random.default_rng(seed))["true share"]
         hits.append(low <= 0 <= high)
     assert np.mean(hits) >= 0.92
+
+
+def test_the_mode_is_found_for_well_separated_groups() -> None:
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        inputs = rng.normal(size=(12, 2)) * [1, 40]
+        is_group = inputs[:, 1] > 0
+        mode, _ = _mode(inputs, is_group)
+        height = _log_posterior(mode[None], inputs, is_group)[0]
+        near = mode + 0.05 * rng.normal(size=(200, 2))
+        assert _log_posterior(near, inputs, is_group).max() <= height + 1e-9
+
+
+def test_to_check_draws_another_sample_unless_a_seed_is_given() -> None:
+    first = vldebias.rerank(SCORES, 40, labels=labels(0.8))
+    samples = {tuple(first.to_check(20)) for _ in range(5)}
+    assert len(samples) > 1
+    assert first.to_check(20, seed=1) == first.to_check(20, seed=1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from functools import partial
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ import vldebias
 from tests.reranking import slow_orders
 from vldebias.errors import InvalidInputError
 from vldebias.measure.representation import representation_gap
-from vldebias.reranking import Candidates, det_const_sort, fair, mmr, mopr, pbm, quota
+from vldebias.reranking import Candidates, fair, mopr, quota
 from vldebias.reranking.candidates import best_rows
 from vldebias.reranking.orders import binomial_quantiles
 from vldebias.reranking.proportional import selection
@@ -41,10 +40,8 @@ def made(
         scores = scores.round(0)
     codes = np.where(rng.random(n) < unknown, -1, codes)
     rows = rng.permutation(n)
-    features = rng.normal(size=(n, 8))
-    features /= np.linalg.norm(features, axis=1, keepdims=True)
     names = [f"g{place}" for place in range(g)]
-    return Candidates(scores[rows], codes[rows], names, np.array(shares, float), features)
+    return Candidates(scores[rows], codes[rows], names, np.array(shares, float))
 
 
 def reach(shares: list[Fraction], n: int = 120) -> int:
@@ -150,19 +147,18 @@ def test_fair_rejects_an_invalid_alpha() -> None:
         fair(made(0, SHARES[0]), 10, alpha=1)
 
 
-@pytest.mark.parametrize("order_of", [quota, fair, pbm, det_const_sort, partial(mmr, weight=0.5)])
+@pytest.mark.parametrize("order_of", [quota, fair])
 def test_all_candidates_appear_once_and_each_group_in_order_of_score(order_of) -> None:  # type: ignore[no-untyped-def]
     candidates = made(4, SHARES[0], unknown=0.1, tied=True)
     order = order_of(candidates, len(candidates))
     assert sorted(order.tolist()) == list(range(len(candidates)))
-    if order_of in (quota, fair, pbm, det_const_sort):
-        for code in (-1, 0, 1):
-            rows = order[candidates.codes[order] == code]
-            best = candidates.ranked[candidates.codes[candidates.ranked] == code]
-            assert rows.tolist() == best.tolist()
+    for code in (-1, 0, 1):
+        rows = order[candidates.codes[order] == code]
+        best = candidates.ranked[candidates.codes[candidates.ranked] == code]
+        assert rows.tolist() == best.tolist()
 
 
-@pytest.mark.parametrize("order_of", [quota, fair, det_const_sort])
+@pytest.mark.parametrize("order_of", [quota, fair])
 @pytest.mark.parametrize("shares", SHARES[1:4], ids=str)
 def test_unknown_candidates_keep_their_positions(order_of, shares: list[Fraction]) -> None:  # type: ignore[no-untyped-def]
     candidates = made(5, shares, unknown=0.3)
@@ -189,55 +185,6 @@ def test_a_group_with_a_share_of_zero_comes_last() -> None:
         np.arange(6.0), np.array([0, 1, 0, 1, 0, 1]), "ab", np.array([1.0, 0.0])
     )
     assert quota(candidates, 6).tolist() == [4, 2, 0, 5, 3, 1]
-    assert det_const_sort(candidates, 6).tolist() == [4, 2, 0, 5, 3, 1]
-
-
-@pytest.mark.parametrize("g", [2, 3, 5])
-def test_pbm_matches_its_naive_version(g: int) -> None:
-    for seed in range(4):
-        candidates = made(seed, [Fraction(1, g)] * g, unknown=0.25)
-        naive = slow_orders.pbm(candidates.scores.tolist(), (candidates.codes + 1).tolist(), g, 50)
-        assert pbm(candidates, 50).tolist() == naive
-
-
-def test_pbm_only_supports_even_shares() -> None:
-    with pytest.raises(InvalidInputError, match="even"):
-        pbm(made(0, SHARES[2]), 10)
-
-
-@pytest.mark.parametrize("shares", SHARES, ids=str)
-def test_det_const_sort_matches_its_naive_version_and_satisfies_its_minima(
-    shares: list[Fraction],
-) -> None:
-    for seed in range(4):
-        candidates = made(seed, shares)
-        k = reach(shares)
-        order = det_const_sort(candidates, k)
-        naive = slow_orders.det_const_sort(
-            candidates.scores.tolist(), candidates.codes.tolist(), candidates.shares.tolist(), k
-        )
-        assert order.tolist() == naive
-        counts = (candidates.codes[order][:, None] == np.arange(len(shares))).cumsum(axis=0)
-        floors = np.floor(np.arange(1, k + 1)[:, None] * candidates.shares + 1e-9)
-        assert (counts >= floors).all()
-
-
-@pytest.mark.parametrize("weight", [0.0, 0.3, 0.5, 1.0])
-def test_mmr_matches_its_naive_version(weight: float) -> None:
-    candidates = made(2, SHARES[0], n=60)
-    assert candidates.features is not None
-    naive = slow_orders.mmr(candidates.scores.tolist(), candidates.features, 15, weight)
-    assert mmr(candidates, 15, weight=weight).tolist() == naive
-
-
-def test_mmr_with_only_scores_returns_the_original_ranking() -> None:
-    candidates = made(2, SHARES[0])
-    assert mmr(candidates, 20, weight=1.0).tolist() == candidates.ranked[:20].tolist()
-
-
-def test_mmr_needs_features() -> None:
-    with pytest.raises(InvalidInputError, match="features="):
-        mmr(Candidates(np.ones(3), np.zeros(3, int), ["a"], np.ones(1)), 2)
 
 
 @pytest.mark.parametrize("shares", SHARES[:4], ids=str)
@@ -275,9 +222,7 @@ def test_mopr_with_trees_detects_intersections() -> None:
     rng = np.random.default_rng(0)
     table = rng.integers(2, size=(200, 2))
     scores = rng.normal(size=200) + 3 * (table[:, 0] == table[:, 1])
-    candidates = Candidates(
-        scores, table[:, 0], ["m", "f"], np.array([0.5, 0.5]), None, table * 1.0
-    )
+    candidates = Candidates(scores, table[:, 0], ["m", "f"], np.array([0.5, 0.5]), table * 1.0)
     curated = np.array([[0, 0], [0, 1], [1, 0], [1, 1]] * 10, dtype=float)
     weights = np.zeros(200)
     gaps = {}

@@ -15,7 +15,7 @@ import vldebias
 from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.hosts import resolve
 from vldebias.miniature import load_clip
-from vldebias.reranking import RERANKERS, Candidates, mmr
+from vldebias.reranking import RERANKERS, Candidates, expected, fair, quota
 
 SCORES = np.array([0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2])
 LABELS = ["m", "m", "m", "f", "m", "f", "f", "f"]
@@ -80,7 +80,7 @@ def test_k_none_or_a_large_k_returns_all_candidates() -> None:
     assert vldebias.rerank(SCORES, 99, labels=LABELS).tolist() == every.tolist()
 
 
-@pytest.mark.parametrize("method", sorted(set(RERANKERS) - {"mmr"}))
+@pytest.mark.parametrize("method", sorted(set(RERANKERS) - {"expected"}))
 def test_reading_only_some_of_many_candidates_gives_the_same_result(method: str) -> None:
     """Only some of many candidates are read, and the result is the same as if all of them were."""
     rng = np.random.default_rng(0)
@@ -89,7 +89,7 @@ def test_reading_only_some_of_many_candidates_gives_the_same_result(method: str)
     codes = rng.choice([-1, 0, 1, 2], size=n)
     labels = ["" if code < 0 else f"g{code}" for code in codes]
     candidates = Candidates(scores, codes, ["g0", "g1", "g2"], np.full(3, 1 / 3))
-    positions = vldebias.rerank(scores, 60, labels=labels, method=method)
+    positions = vldebias.rerank(scores, 60, labels=labels, shares="even", method=method)
     assert positions.tolist() == RERANKERS[method](candidates, 60).tolist()
 
 
@@ -107,7 +107,7 @@ def test_index_ids_may_have_gaps() -> None:
     labels = np.array(["m", "f"])[np.arange(20) % 2]
     ids = np.array([[2, 4, 6, 7, 9, 11], [1, 3, 0, -1, -1, -1]])
     scores = np.array([SCORES[:6], [0.9, 0.8, 0.7, -1e38, -1e38, -1e38]])
-    found = vldebias.rerank(scores, 4, labels=labels, ids=ids)
+    found = vldebias.rerank(scores, 4, labels=labels, shares="even", ids=ids)
     assert found.tolist() == [[2, 7, 4, 9], [1, 0, 3, -1]]
 
 
@@ -123,16 +123,135 @@ def test_shares_may_be_given_for_numeric_labels() -> None:
     assert positions.report.counts == {"0": 1, "1": 3}
 
 
-def test_shares_may_match_the_pool() -> None:
+def test_the_shares_of_the_pool_are_the_default() -> None:
     labels = ["m"] * 6 + ["f"] * 2
-    positions = vldebias.rerank(SCORES, 4, labels=labels, shares="pool")
+    positions = vldebias.rerank(SCORES, 4, labels=labels)
     assert positions.report.counts == {"f": 1, "m": 3}
+    assert positions.tolist() == vldebias.rerank(SCORES, 4, labels=labels, shares="pool").tolist()
+    even = vldebias.rerank(SCORES, 4, labels=labels, shares="even")
+    assert even.report.counts == {"f": 2, "m": 2}
+
+
+def test_the_first_line_of_the_report_names_method_target_and_source() -> None:
+    positions = vldebias.rerank(SCORES, 4, labels=LABELS)
+    line = "first 4 by quota, pool shares, given labels: 1 f, 3 m -> 2 f, 2 m"
+    assert str(positions.report).splitlines()[0] == line
+    positions = vldebias.rerank(SCORES, 4, labels=LABELS, shares={"m": 0.75, "f": 0.25})
+    assert "first 4 by quota, requested shares, given labels" in str(positions.report)
+    table = np.eye(2)[[int(label == "m") for label in LABELS]]
+    positions = vldebias.rerank(SCORES, 4, probabilities=table, shares="even")
+    assert "first 4 by expected, even shares, given probabilities" in str(positions.report)
+
+
+def doubtful(n: int = 400, k: int = 20) -> tuple[np.ndarray, np.ndarray]:
+    """Return scores (n,) that prefer the first group, and probabilities (n, 2) of both groups."""
+    rng = np.random.default_rng(k)
+    is_first = np.arange(n) % 2 == 0
+    margins = rng.normal(size=n) + np.where(is_first, 1.0, -1.0)
+    first = 1 / (1 + np.exp(-2 * margins))
+    return rng.normal(size=n) + margins, np.stack([first, 1 - first], axis=1)
+
+
+def test_doubtful_images_count_as_part_of_each_group() -> None:
+    scores, table = doubtful()
+    sums = []
+    for weight in (0.0, 0.4, 1.0):
+        method = partial(expected, weight=weight)
+        positions = vldebias.rerank(scores, 20, probabilities=table, method=method)
+        sums.append(table[positions, 0].sum())
+    # The quota by labels leaves too much of the group that the query prefers.
+    assert 20 * table[:, 0].mean() - 0.5 <= sums[2] < sums[1] < sums[0]
+    default = vldebias.rerank(scores, 20, probabilities=table)
+    assert (
+        default.tolist()
+        == vldebias.rerank(scores, 20, probabilities=table, method="expected").tolist()
+    )
+
+
+def test_every_exchange_brings_the_probabilities_closer_to_the_target() -> None:
+    """Compare with a search over all counts, for two groups."""
+    scores, table = doubtful()
+    codes = table.argmax(axis=1)
+    candidates = Candidates(scores, codes, "ab", np.array([0.5, 0.5]), table)
+    by_quota = quota(candidates, 20)
+    target = 0.4 * 10 + 0.6 * table[by_quota, 0].sum()
+    first = candidates.ranked[codes[candidates.ranked] == 0]
+    second = candidates.ranked[codes[candidates.ranked] == 1]
+    totals = [table[[*first[:c], *second[: 20 - c]], 0].sum() for c in range(21)]
+    best = int(np.abs(np.array(totals) - target).argmin())
+    assert (codes[expected(candidates, 20)] == 0).sum() == best
+
+
+def test_certain_probabilities_give_the_quota() -> None:
+    scores, table = doubtful()
+    certain = np.eye(2)[table.argmax(axis=1)]
+    for k in (1, 20, 400, None):
+        by_labels = vldebias.rerank(scores, k, labels=table.argmax(axis=1))
+        positions = vldebias.rerank(scores, k, probabilities=certain)
+        assert sorted(positions.tolist()) == sorted(by_labels.tolist())
+    exact = Candidates(scores, certain.argmax(1), "ab", np.array([0.5, 0.5]), certain)
+    assert expected(exact, 20).tolist() == quota(exact, 20).tolist()
+
+
+@pytest.mark.parametrize("g", [2, 3])
+def test_equal_probabilities_and_even_results_leave_the_order_unchanged(g: int) -> None:
+    scores, _ = doubtful()
+    same = np.full((400, g), 1 / g)
+    order = np.argsort(-scores, kind="stable")
+    assert vldebias.rerank(scores, 20, probabilities=same).tolist() == order[:20].tolist()
+    # The results alternate, so they are even in every prefix.
+    table = np.zeros((400, g))
+    table[order, np.arange(400) % g] = 1
+    table = 0.9 * table + 0.1 / g
+    assert vldebias.rerank(scores, 18, probabilities=table).tolist() == order[:18].tolist()
+
+
+def test_constant_scores_and_all_candidates_are_accepted() -> None:
+    _, table = doubtful()
+    for k in (10, 400, 500, None):
+        positions = vldebias.rerank(np.zeros(400), k, probabilities=table)
+        assert len(set(positions.tolist())) == min(k or 400, 400)
+
+
+def test_probabilities_of_doubtful_images_keep_prefixes_near_the_quota() -> None:
+    for seed in (20, 40, 60):
+        scores, table = doubtful(k=seed)
+        deviations = []
+        for method in ("quota", "expected"):
+            positions = vldebias.rerank(scores, seed, probabilities=table, method=method)
+            sums = table[positions, 0].cumsum()
+            target = np.arange(1, seed + 1) * table[:, 0].mean()
+            deviations.append(np.abs(sums - target).max())
+        assert deviations[1] <= deviations[0] + 1
+
+
+def test_zero_shot_labels_get_probabilities_if_the_groups_separate() -> None:
+    rng = np.random.default_rng(0)
+    man, woman = np.eye(32)[:2] + 0.1
+    prompts = vldebias.make_prompt_set("gender", {"male": ["man"], "female": ["woman"]}, ["nurse"])
+    table = {text: woman if "woman" in text else man for text in prompts.texts}
+    side = np.where(np.arange(300) % 2, 1.0, -1.0)[:, None]
+    scores = rng.normal(size=300)
+    features = rng.normal(size=(300, 32)) + 1.5 * side * (man - woman)
+    # There are no probabilities if the images are few or alike, or one group is rare.
+    alike = np.tile(features[:2], (150, 1))
+    rare = rng.normal(size=(300, 32)) + 5 * (man - woman)
+    for rows, method in (
+        (features, "expected"),
+        (features[:80], "quota"),
+        (alike, "expected"),
+        (rare, "quota"),
+    ):
+        positions = vldebias.rerank(
+            scores[: len(rows)], 20, features=rows, prompts=prompts, model=table
+        )
+        assert positions.report.about == (method, "pool shares", "zero-shot labels")
 
 
 def test_intersections_are_balanced() -> None:
     age = ["old", "young"] * 4
     labels = {"gender": LABELS, "age": age}
-    positions = vldebias.rerank(SCORES, 4, labels=labels)
+    positions = vldebias.rerank(SCORES, 4, labels=labels, shares="even")
     groups = {f"{LABELS[row]}/{age[row]}" for row in positions}
     assert groups == {"m/old", "m/young", "f/old", "f/young"}
 
@@ -157,19 +276,21 @@ def test_features_are_labelled_with_text_from_a_mapping_or_a_model() -> None:
     for value in ("male", "male", "male", "female"):
         features.append(torch.stack([mapping[text] for text in named[value]]).mean(0))
     x = torch.stack(features)
-    by_mapping = vldebias.rerank([4, 3, 2, 1], 2, features=x, prompts="gender", model=mapping)
+    by_mapping = vldebias.rerank(
+        [4, 3, 2, 1], 2, features=x, prompts="gender", model=mapping, shares="even"
+    )
     assert by_mapping.tolist() == [0, 3]
     host = resolve(model, tokenizer=tokenize)
-    by_model = vldebias.rerank([4, 3, 2, 1], 2, features=x, prompts="gender", model=host)
+    by_model = vldebias.rerank(
+        [4, 3, 2, 1], 2, features=x, prompts="gender", model=host, shares="even"
+    )
     assert by_model.tolist() == [0, 3]
 
 
 def test_a_function_can_be_a_method() -> None:
-    features = np.eye(8)
-    features[1] = features[0]
-    found = vldebias.rerank(SCORES, 2, features=features, method=partial(mmr, weight=0.1))
-    assert found.tolist() == [0, 2]
-    assert found.report.method == "mmr"
+    found = vldebias.rerank(SCORES, 5, labels=LABELS, method=partial(fair, alpha=0.01))
+    assert found.tolist() == [0, 1, 2, 3, 4]
+    assert found.report.about[0] == "fair"
 
 
 @pytest.mark.parametrize(
@@ -196,6 +317,7 @@ def test_a_function_can_be_a_method() -> None:
         ({}, "expected labels="),
         ({"labels": LABELS, "probabilities": np.ones((8, 2)) / 2}, "got labels and probabilities"),
         ({"probabilities": np.ones((8, 2))}, "sum to 1"),
+        ({"probabilities": np.tile([0.5, 0.45], (8, 1))}, "sum to 1"),
         (
             {"probabilities": np.ones((8, 1))},
             r"expected non-negative \(n, groups\), .* shape \(8, 1\)",
@@ -209,7 +331,9 @@ def test_a_function_can_be_a_method() -> None:
         ({"prompts": "gender"}, "features="),
         ({"labels": LABELS, "ids": [1, 2]}, "one per score"),
         ({"labels": LABELS, "k": None, "method": "mopr"}, "needs k"),
-        ({"labels": LABELS, "method": "mmr"}, "features="),
+        ({"labels": LABELS, "method": "expected"}, "needs probabilities"),
+        ({"features": np.eye(8)}, "the groups are missing"),
+        ({"labels": LABELS, "shares": None}, "shares: expected non-negative"),
     ],
 )
 def test_invalid_inputs_are_rejected_by_name(arguments: dict[str, object], words: str) -> None:
@@ -220,14 +344,14 @@ def test_invalid_inputs_are_rejected_by_name(arguments: dict[str, object], words
 
 def test_too_few_candidates_in_a_group_are_reported() -> None:
     with pytest.warns(SuspectInputWarning, match="1 of 'f' missing"):
-        positions = vldebias.rerank(SCORES[:4], 4, labels=LABELS[:4])
+        positions = vldebias.rerank(SCORES[:4], 4, labels=LABELS[:4], shares="even")
     assert positions.report.short == {"f": 1}
     assert sorted(positions.tolist()) == [0, 1, 2, 3]
 
 
 def test_the_warning_about_few_candidates_names_the_query_only_among_several() -> None:
     with pytest.warns(SuspectInputWarning, match="missing") as caught:
-        vldebias.rerank(SCORES[:4], 4, labels=LABELS[:4])
+        vldebias.rerank(SCORES[:4], 4, labels=LABELS[:4], shares="even")
     assert "query" not in str(caught[0].message)
     scores = np.stack([SCORES, SCORES])
     shares = {"f": 0.9, "m": 0.1}

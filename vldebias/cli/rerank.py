@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 STDIN = Path("-")
 ENDINGS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
 KINDS = ("id", "score", "distance", "query")
-METHODS = ("quota", "fair", "pbm", "mopr", "detconstsort")
-COLUMNS = ("query", "place", "id", "score", "group", "was at")
+METHODS = ("quota", "fair", "mopr")
+COLUMNS = ("query", "place", "id", "score", "was at")
 
 
 class LocatedRow(NamedTuple):
@@ -56,8 +56,7 @@ def rerank_command(
     shares: Annotated[
         list[str] | None,
         typer.Option(
-            help="Comma-separated group=share, or pool for the shares among all results."
-            " Default: even."
+            help="Comma-separated group=share, even, or pool: the shares among all results (default)."
         ),
     ] = None,
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "quota",
@@ -74,7 +73,7 @@ def rerank_command(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Re-rank search results so that each group gets its share of the first k.
+    """Re-rank search results so that each group has its share of all results in the first k.
 
     Each line contains a result's id, its score (or its distance, for which lower is better), its
     group and, if there are several queries, its query. Results without a group keep their places.
@@ -96,7 +95,9 @@ def rerank_command(
     if method not in METHODS:
         hint = did_you_mean(method, METHODS)
         raise InvalidInputError(f"--method {method}: expected one of {', '.join(METHODS)}; {hint}")
-    target_shares = "pool" if shares == ["pool"] else shares_of(shares)
+    requested = shares or ["pool"]
+    is_named = len(requested) == 1 and "=" not in requested[0]
+    target_shares = requested[0] if is_named else shares_of(requested)
     name_of_column = _columns(columns)
     rows_of_query = _read(file, name_of_column, attribute, checked)
 
@@ -237,12 +238,10 @@ def _number(value: JSON, column: str, location: str) -> float:
 def _results(
     report: Report, identities: Sequence[JSON], values: Sequence[float]
 ) -> list[dict[str, JSON]]:
-    """Return each result's place, id, score, group and former place, with keys from `COLUMNS`."""
+    """Return each result's place, id, score and former place, with keys from `COLUMNS`."""
     former = {int(row): place for place, row in enumerate(report.candidates.ranked, start=1)}
     results = []
     for place, row in enumerate(report.order.tolist(), start=1):
-        code = int(report.candidates.codes[row])
-        group = report.candidates.names[code] if code >= 0 else ""
-        cells = (place, identities[row], values[row], group, former[row])
+        cells = (place, identities[row], values[row], former[row])
         results.append(dict(zip(COLUMNS[1:], cells, strict=True)))
     return results

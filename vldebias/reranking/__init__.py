@@ -7,7 +7,7 @@ own.
 from vldebias.reranking.candidates import Candidates
 from vldebias.reranking.checks import true_shares
 from vldebias.reranking.entry import RERANKERS, rerank
-from vldebias.reranking.orders import det_const_sort, fair, mmr, pbm, quota
+from vldebias.reranking.orders import expected, fair, quota
 from vldebias.reranking.proportional import mopr
 from vldebias.reranking.report import Positions, Report
 
@@ -16,11 +16,9 @@ __all__ = [
     "Candidates",
     "Positions",
     "Report",
-    "det_const_sort",
+    "expected",
     "fair",
-    "mmr",
     "mopr",
-    "pbm",
     "quota",
     "rerank",
     "true_shares",

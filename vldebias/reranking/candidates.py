@@ -24,9 +24,9 @@ class Candidates:
         codes: group of each candidate (n,) as a position in `names`, or -1 if unknown.
         names: names of the g groups.
         shares: requested shares (g,) of the top results, which sum to 1.
-        features: unit vectors (n, d), for methods that compare candidates with each other.
         probabilities: group probabilities (n, g), for methods that use more than the most likely
             group.
+        expected_shares: requested shares (g,) of the sum of the probabilities. If None, `shares`.
 
     >>> import numpy as np
     >>> from vldebias.reranking import quota
@@ -40,8 +40,8 @@ class Candidates:
     codes: NDArray[np.integer]
     names: Sequence[str]
     shares: Floats
-    features: Floats | None = None
     probabilities: Floats | None = None
+    expected_shares: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -76,8 +76,8 @@ class Candidates:
             self.codes[rows],
             self.names,
             self.shares,
-            None if self.features is None else self.features[rows],
             None if self.probabilities is None else self.probabilities[rows],
+            self.expected_shares,
         )
 
 

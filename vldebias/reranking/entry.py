@@ -15,10 +15,9 @@ from vldebias.reranking.candidates import (
     Floats,
     Rows,
     as_floats,
-    unit_rows,
 )
-from vldebias.reranking.groups import Groups
-from vldebias.reranking.orders import det_const_sort, fair, mmr, pbm, quota
+from vldebias.reranking.groups import POOL, Groups
+from vldebias.reranking.orders import expected, fair, quota
 from vldebias.reranking.proportional import mopr
 from vldebias.reranking.report import Positions, Report
 
@@ -28,15 +27,11 @@ if TYPE_CHECKING:
 Reranker = Callable[[Candidates, int], Rows]
 RERANKERS: dict[str, Reranker] = {
     "quota": quota,
+    "expected": expected,
     "fair": fair,
-    "pbm": pbm,
     "mopr": mopr,
-    "mmr": mmr,
-    "detconstsort": det_const_sort,
 }
 _MANY_SCORES = 5  # fewer scores often ascend by chance
-# Methods whose result depends only on the best k candidates in each group.
-_NEED_BEST = (quota, fair, pbm, det_const_sort, mopr)
 
 
 def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
@@ -48,8 +43,8 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     features: object = None,
     prompts: Prompts | None = None,
     model: object = None,
-    shares: object = None,
-    method: str | Reranker = "quota",
+    shares: object = POOL,
+    method: str | Reranker | None = None,
     ids: object = None,
     checked: Mapping[int, object] | Mapping[str, object] | None = None,
 ) -> Positions:
@@ -68,15 +63,17 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
             to label is accepted with `ids` or if `scores` is a mapping.
         probabilities: group probabilities (n, g), or a mapping from group to probabilities (n,).
             The most likely group is used as the label.
-        features: features (n, d) of the candidates, needed for zero-shot labels with `prompts` and
-            for the method "mmr".
+        features: features (n, d) of the candidates, for zero-shot labels with `prompts`.
         prompts: prompt set with words for its values, or several prompt sets to cross.
         model: model that embeds the prompts, or a mapping from prompt to embedding.
-        shares: requested shares: None for equal shares, "pool" for the shares among all candidates,
-            or a mapping from group to share.
-        method: "quota" (every prefix has the requested shares), "fair" (only corrects differences
-            that chance does not explain), "pbm", "mopr", "mmr", "detconstsort", or a function of
-            `Candidates` and k, such as functools.partial(mmr, weight=0.3).
+        shares: requested shares: "pool" for the shares among all candidates, "even" for equal
+            shares, or a mapping from group to share.
+        method: "quota" (every prefix has the requested shares), "expected" (like the quota, but
+            allows for doubtful labels), "fair" (only corrects differences that chance does not
+            explain), "mopr", or a function of `Candidates` and k, such as
+            functools.partial(fair, alpha=0.3). If None, "quota" for labels and "expected" for
+            probabilities. Zero-shot labels have probabilities if at least 50 images per group were
+            passed and the groups separate.
         ids: ids (n,) or (q, n) as returned by an index, with -1 for no result. Labels,
             probabilities and features then refer to the rows of the index.
         checked: true groups of randomly sampled candidates that were checked by hand, by row, or by
@@ -99,8 +96,7 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     >>> rerank(scores, 4, labels=["m", "m", "m", "f", "f", "f"]).tolist()
     [0, 3, 1, 4]
     """
-    _check_k(k)
-    reranker = _reranker(method)
+    check_k(k)
     table, id_rows = _read_scores(scores, ids)
     # These arrays (q, n) contain each query's scores, the candidates' rows in labels and features,
     # and their keys in the result.
@@ -111,42 +107,35 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
         keys = id_rows
         labels, rows = _rows_of_ids(id_rows, labels, is_index=not isinstance(scores, Mapping))
     n = int(rows.max(initial=UNKNOWN)) + 1
-    groups = Groups.read(labels, probabilities, features, prompts, model, n)
+    groups = Groups.read(labels, probabilities, features, prompts, model)
+    if method is None:
+        method = "quota" if groups.probabilities is None else "expected"
+    reranker = _reranker(method)
     if len(groups.codes) < n or (ids is None and len(groups.codes) > n):
         raise InvalidInputError(
             f"got {len(groups.codes)} groups for {n} candidates; expected one per candidate"
         )
     code_of_checked = _read_checked(checked, groups.names, keys)
-    unit = None
-    if features is not None and reranker not in _NEED_BEST:
-        unit = unit_rows(features)
 
-    orders = []
     reports = []
-    name = _name_of(method)
+    target = shares if isinstance(shares, str) else "requested"
+    about = (_name_of(method), f"{target} shares", groups.source)
     for query, scores_of_query in enumerate(lists):
         # An index pads with -1 if it finds fewer candidates.
         places = np.flatnonzero(rows[query] != UNKNOWN)
-        candidates = groups.candidates(scores_of_query[places], rows[query][places], shares, unit)
+        candidates = groups.candidates(scores_of_query[places], rows[query][places], shares)
         order = _order(candidates, reranker, k)
         keys_of_query = keys[query][places]
-        orders.append(keys_of_query[order])
         codes = _codes_of(keys_of_query, code_of_checked)
-        reports.append(Report(candidates, name, order, keys_of_query, codes))
+        reports.append(Report(candidates, about, order, keys_of_query, codes))
     _warn_of_distances([report.candidates.scores for report in reports])
     # Without k, all candidates are shown, so a group with less than its share needs no warning.
     if k is not None:
-        _warn_of_short(reports)
-    # The result has shape (q, k), padded with -1, or (k,) if the scores had no query axis.
-    positions = np.full((len(orders), max(map(len, orders))), UNKNOWN, dtype=orders[0].dtype)
-    for query, keys_in_order in enumerate(orders):
-        positions[query, : len(keys_in_order)] = keys_in_order
-    if table.ndim == 1:
-        positions = positions[0]
-    return Positions.from_reports(positions, tuple(reports))
+        warn_of_short(reports)
+    return Positions.from_reports(reports, is_single=table.ndim == 1)
 
 
-def _check_k(k: int | None) -> None:
+def check_k(k: int | None) -> None:
     """Raise an error unless k is None or a positive integer."""
     if k is None:
         return
@@ -156,7 +145,7 @@ def _check_k(k: int | None) -> None:
 
 
 def _name_of(method: str | Reranker) -> str:
-    """Return a method's name for reports, such as "mmr" for partial(mmr, weight=0.3)."""
+    """Return a method's name for reports, such as "fair" for partial(fair, alpha=0.3)."""
     function = getattr(method, "func", method)
     return str(getattr(function, "__name__", function))
 
@@ -189,19 +178,24 @@ def _read_scores(scores: object, ids: object) -> tuple[Floats, NDArray[np.generi
         raise InvalidInputError(f"scores: expected (n,) or (q, n), got shape {table.shape}")
     if ids is None:
         return table, None
-    if hasattr(ids, "detach"):
-        ids = ids.detach().cpu().numpy()
-    id_rows: NDArray[np.generic] = np.asarray(ids)
-    if id_rows.dtype.kind not in "iu":
-        # Use an object array, because numpy would convert numbers mixed with strings to strings.
-        objects = np.empty(id_rows.size, dtype=object)
-        objects[:] = id_rows.ravel().tolist()
-        id_rows = objects.reshape(id_rows.shape)
-    id_rows = np.atleast_2d(id_rows)
+    id_rows = np.atleast_2d(as_ids(ids))
     shape = np.atleast_2d(table).shape
     if id_rows.shape != shape:
         raise InvalidInputError(f"ids: expected one per score, shape {shape}; got {id_rows.shape}")
     return table, id_rows
+
+
+def as_ids(ids: object) -> NDArray[np.generic]:
+    """Return ids as an array of integers, or of objects if they are not integers."""
+    if hasattr(ids, "detach"):
+        ids = ids.detach().cpu().numpy()
+    array: NDArray[np.generic] = np.asarray(ids)
+    if array.dtype.kind in "iu":
+        return array
+    # Use an object array, because numpy would convert numbers mixed with strings to strings.
+    objects = np.empty(array.size, dtype=object)
+    objects[:] = array.ravel().tolist()
+    return objects.reshape(array.shape)
 
 
 def _read_checked(
@@ -250,7 +244,8 @@ def _order(candidates: Candidates, reranker: Reranker, k: int | None) -> Rows:
     """Return the re-ranked top k, passing the method as few candidates as possible."""
     n = len(candidates)
     count = n if k is None else min(k, n)
-    if reranker in _NEED_BEST and count < n:
+    # The package's methods only depend on the best candidates in each group.
+    if reranker in RERANKERS.values() and count < n:
         best = candidates.best_of_groups(count)
         return best[reranker(candidates.subset(best), count)]
     if reranker is mopr and k is None:
@@ -304,7 +299,7 @@ def _warn_of_distances(lists: Sequence[Floats]) -> None:
         )
 
 
-def _warn_of_short(reports: Sequence[Report]) -> None:
+def warn_of_short(reports: Sequence[Report]) -> None:
     """Warn once if groups have too few candidates for their shares."""
     short = [(query, report.short) for query, report in enumerate(reports) if report.short]
     if not short:

@@ -16,12 +16,14 @@ from vldebias.data.labels import Labels
 from vldebias.data.spellings import names_no_group
 from vldebias.errors import InvalidInputError, SuspectInputWarning, did_you_mean, warn
 from vldebias.reranking.candidates import UNKNOWN, Candidates, Floats, Rows, as_floats, unit_rows
+from vldebias.reranking.estimates import GroupEstimator
 
 if TYPE_CHECKING:
     from vldebias.methods.method import Prompts
 
-POOL = "pool"
+POOL, EVEN = "pool", "even"
 _MOST_COMPARED = 100  # Maximum number of groups whose spellings are compared, at quadratic cost.
+_MOST_COMPARED_STRINGS = 8
 _MOST_CODES = 4  # If there are more numeric names, they may be ages or scores.
 
 
@@ -33,11 +35,13 @@ class Groups:
         names: names of the groups (g,).
         codes: group of each row (n,) as a position in `names`, or -1 if unknown.
         probabilities: group probabilities (n, g), if available.
+        source: where the groups come from, for reports.
     """
 
     names: tuple[str, ...]
     codes: NDArray[np.integer]
     probabilities: Floats | None = None
+    source: str = "given labels"
 
     @classmethod
     def read(
@@ -47,11 +51,8 @@ class Groups:
         features: object,
         prompts: Prompts | None,
         model: object,
-        n: int,
     ) -> Groups:
         """Return the groups of all rows, using whichever source was passed.
-
-        If only features were passed, all rows belong to the same group.
 
         Args:
             labels: see `vldebias.rerank`.
@@ -59,7 +60,6 @@ class Groups:
             features: see `vldebias.rerank`.
             prompts: see `vldebias.rerank`.
             model: see `vldebias.rerank`.
-            n: number of rows.
 
         Raises:
             InvalidInputError: If no source or more than one source was passed.
@@ -81,12 +81,10 @@ class Groups:
                     " model=, a model or a mapping from prompt to embedding"
                 )
             return cls.zero_shot(features, prompts, model)
-        if features is None:
-            raise InvalidInputError(
-                "the groups are missing: expected labels=, probabilities=, or features= with"
-                " prompts= and model="
-            )
-        return cls(("any",), np.zeros(n, dtype=np.int8))
+        raise InvalidInputError(
+            "the groups are missing: expected labels=, probabilities=, or features= with prompts="
+            " and model="
+        )
 
     @classmethod
     def of_labels(cls, labels: object) -> Groups:
@@ -140,11 +138,11 @@ class Groups:
             raise InvalidInputError("probabilities: expected rows that sum to 1")
         if names is None:
             names = [str(group) for group in range(table.shape[1])]
-        return cls(tuple(names), table.argmax(axis=1), table)
+        return cls(tuple(names), table.argmax(axis=1), table, "given probabilities")
 
     @classmethod
     def zero_shot(cls, features: object, prompts: Prompts, model: object) -> Groups:
-        """Predict each row's group zero-shot, as the value whose text is most similar.
+        """Estimate each row's group from the similarities to the values' texts.
 
         Args:
             features: features (n, d) of the candidates, or an iterable of blocks.
@@ -154,32 +152,40 @@ class Groups:
         Raises:
             InvalidInputError: If features and text embeddings have different widths.
         """
-        # Import lazily, because torch takes seconds to import and labels do not need it.
-        from vldebias.methods import Problem
+        groups, _ = cls.estimated(features, text_values(prompts, model))
+        return groups
 
-        problem = Problem(model, prompts)
-        role = problem.host.roles[0]
-        weights = []
-        for prompt_set in problem.attributes:
-            weights.append(problem.zero_shot(prompt_set, role).numpy().astype(np.float64))
+    @classmethod
+    def estimated(
+        cls, features: object, texts: Mapping[tuple[str, ...], Floats]
+    ) -> tuple[Groups, list[GroupEstimator]]:
+        """Estimate each row's group, and return the fitted estimators.
+
+        Args:
+            features: features (n, d), or an iterable of blocks.
+            texts: the names of each attribute's groups (g,), with their text embeddings (g, d).
+        """
         is_single = hasattr(features, "shape") or isinstance(features, list)
-        blocks = [features] if is_single else cast("Iterable[object]", features)
-        codes: list[list[Rows]] = [[] for _ in weights]
-        for block in blocks:
-            unit = unit_rows(block)
-            for values, parts in zip(weights, codes, strict=True):
-                if values.shape[1] != unit.shape[1]:
-                    raise InvalidInputError(
-                        f"features: got width {unit.shape[1]}, but the model's texts have width"
-                        f" {values.shape[1]}; expected the same model for both"
-                    )
-                # Round cosines, so that identical rows tie regardless of the summation order.
-                cosines = (unit @ values.T).round(12)
-                parts.append(cosines.argmax(axis=1))
-        groups = []
-        for prompt_set, parts in zip(problem.attributes, codes, strict=True):
-            groups.append(cls(tuple(prompt_set.attributes), np.concatenate(parts)))
-        return cls.crossed(groups)
+        blocks = [features] if is_single else list(cast("Iterable[object]", features))
+        rows = np.concatenate([unit_rows(block) for block in blocks])
+        estimators = []
+        for names, values in texts.items():
+            check_width(rows, values)
+            estimators.append(GroupEstimator.fit(names, values, rows))
+        return cls.predicted(rows, estimators), estimators
+
+    @classmethod
+    def predicted(cls, features: Floats, estimators: Sequence[GroupEstimator]) -> Groups:
+        """Return the groups of rows according to fitted estimators, crossed if there are several.
+
+        Args:
+            features: unit features (n, d).
+            estimators: one estimator per attribute.
+        """
+        parts = []
+        for estimator in estimators:
+            parts.append(cls(estimator.names, *estimator.predict(features), "zero-shot labels"))
+        return cls.crossed(parts)
 
     @classmethod
     def crossed(cls, parts: Sequence[Groups]) -> Groups:
@@ -188,24 +194,30 @@ class Groups:
             return parts[0]
         names = ["/".join(combination) for combination in product(*(part.names for part in parts))]
         codes = np.zeros(len(parts[0].codes), dtype=np.intp)
+        tables = [part.probabilities for part in parts if part.probabilities is not None]
+        probabilities = None
+        if len(tables) == len(parts):
+            # Attributes are treated as independent of each other, given the image.
+            probabilities = np.ones((len(codes), 1))
+            for table in tables:
+                product_of_tables = probabilities[:, :, None] * table[:, None]
+                probabilities = product_of_tables.reshape(len(codes), -1)
         is_known = np.ones(len(codes), dtype=bool)
         for part in parts:
             if len(part.codes) != len(codes):
                 raise InvalidInputError("labels: expected columns of the same length")
             codes = codes * len(part.names) + part.codes
             is_known &= part.codes != UNKNOWN
-        return cls(tuple(names), np.where(is_known, codes, UNKNOWN))
+        codes = np.where(is_known, codes, UNKNOWN)
+        return cls(tuple(names), codes, probabilities, parts[0].source)
 
-    def candidates(
-        self, scores: Floats, rows: Rows, shares: object, features: Floats | None = None
-    ) -> Candidates:
+    def candidates(self, scores: Floats, rows: Rows, shares: object) -> Candidates:
         """Return the candidates for one query.
 
         Args:
             scores: scores (n,) of the candidates.
-            rows: the candidates' rows (n,) in the groups and features.
+            rows: the candidates' rows (n,) in the groups.
             shares: requested shares; see `vldebias.rerank`.
-            features: unit vectors of all rows, if available.
 
         Raises:
             InvalidInputError: If scores are not finite or shares are invalid.
@@ -216,13 +228,52 @@ class Groups:
                 " remove these candidates"
             )
         codes = self.codes[rows]
+        probabilities = None
+        expected_shares = None
+        if self.probabilities is not None:
+            probabilities = self.probabilities[rows]
+            if isinstance(shares, str) and shares == POOL:
+                expected_shares = probabilities.mean(axis=0)
         return Candidates(
             scores,
             codes,
             self.names,
             requested_shares(shares, codes, self.names),
-            None if features is None else features[rows],
-            None if self.probabilities is None else self.probabilities[rows],
+            probabilities,
+            expected_shares,
+        )
+
+
+def text_values(prompts: Prompts, model: object) -> dict[tuple[str, ...], Floats]:
+    """Return the names of each attribute's groups, with their unit text embeddings (g, d).
+
+    Args:
+        prompts: prompt set with words for its values, or several prompt sets.
+        model: model that embeds the prompts.
+    """
+    # Import lazily, because torch takes seconds to import and labels do not need it.
+    from vldebias.methods import Problem
+
+    problem = Problem(model, prompts)
+    role = problem.host.roles[0]
+    values = {}
+    for prompt_set in problem.attributes:
+        rows = problem.zero_shot(prompt_set, role).numpy().astype(np.float64)
+        values[tuple(prompt_set.attributes)] = rows
+    return values
+
+
+def check_width(features: Floats, texts: Floats) -> None:
+    """Raise an error unless features and text embeddings have the same width.
+
+    Args:
+        features: features (n, d).
+        texts: text embeddings (g, d).
+    """
+    if texts.shape[1] != features.shape[1]:
+        raise InvalidInputError(
+            f"features: got width {features.shape[1]}, but the model's texts have width"
+            f" {texts.shape[1]}; expected the same model for both"
         )
 
 
@@ -269,20 +320,50 @@ def _factorised(values: object) -> tuple[list[Hashable], NDArray[np.intp]]:
             distinct: list[Hashable] = [*(np.flatnonzero(is_present) + low).tolist()]
             code_of_place: NDArray[np.intp] = is_present.cumsum() - 1
             return distinct, code_of_place[places]
-    code_of_value: dict[Hashable, int] = {}
+    if (
+        isinstance(values, np.ndarray)
+        and values.dtype.kind == "U"
+        and values.ndim == 1
+        and values.size
+    ):
+        few = _few_strings(values)
+        if few is not None:
+            return few
     try:
         listed = (
             values.tolist()
             if hasattr(values, "tolist")
             else list(cast("Iterable[Hashable]", values))
         )
-        codes = [code_of_value.setdefault(value, len(code_of_value)) for value in listed]
+        different = list(dict.fromkeys(listed))
+        code_of_value = {value: code for code, value in enumerate(different)}
+        codes = np.fromiter(map(code_of_value.__getitem__, listed), np.intp, len(listed))
     except TypeError:
         raise InvalidInputError(
             f"labels: expected a string or number per candidate, got {str(values)[:60]}; for"
             " several attributes, pass column -> labels"
         ) from None
-    return list(code_of_value), np.array(codes, dtype=np.intp)
+    return different, codes
+
+
+def _few_strings(
+    values: NDArray[np.str_],
+) -> tuple[list[Hashable], NDArray[np.intp]] | None:
+    """Return `_factorised` of an array of strings, or None if it has many different values.
+
+    Comparing a whole array with a few strings is faster than creating a string for every row.
+    """
+    codes = np.full(len(values), -1, dtype=np.intp)
+    different: list[Hashable] = []
+    place = 0
+    while len(different) < _MOST_COMPARED_STRINGS:
+        different.append(str(values[place]))
+        codes[values == values[place]] = len(different) - 1
+        left = codes[place:] < 0
+        if not left.any():
+            return different, codes
+        place += int(left.argmax())
+    return None
 
 
 def requested_shares(shares: object, codes: NDArray[np.integer], names: Sequence[str]) -> Floats:
@@ -296,14 +377,14 @@ def requested_shares(shares: object, codes: NDArray[np.integer], names: Sequence
     Raises:
         InvalidInputError: If a group is unknown, a share is negative, or the sum is not 1.
     """
-    if shares is None:
-        return np.full(len(names), 1 / len(names))
     if isinstance(shares, str):
-        if shares != POOL:
-            raise InvalidInputError(
-                f"shares: got {shares!r}; expected None, 'pool' or group -> share"
-            )
-        return pool_shares(codes, len(names))
+        if shares == EVEN:
+            return np.full(len(names), 1 / len(names))
+        if shares == POOL:
+            return pool_shares(codes, len(names))
+        raise InvalidInputError(
+            f"shares: got {shares!r}; expected 'pool', 'even' or group -> share"
+        )
     if isinstance(shares, Mapping):
         unknown = [name for name in shares if str(name) not in names]
         if unknown:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
@@ -21,7 +22,8 @@ class Report:
 
     Attributes:
         candidates: the re-ranked candidates.
-        method: name of the method.
+        about: the method, the target and where the groups come from, such as ("quota", "pool
+            shares", "given labels").
         order: rows (k,) of the candidates in their new order.
         keys: id of each candidate (n,), or its row if there are no ids.
         checked: true group of each candidate (n,) as a position in the group names, or -1 if it was
@@ -39,7 +41,7 @@ class Report:
     """
 
     candidates: Candidates
-    method: str
+    about: tuple[str, str, str]
     order: Rows
     keys: NDArray[np.generic]
     checked: NDArray[np.integer]
@@ -115,7 +117,9 @@ class Report:
         shares = self.candidates.shares.tolist()
         return {
             "query": self.query,
-            "method": self.method,
+            "method": self.about[0],
+            "target": self.about[1],
+            "groups from": self.about[2],
             "k": len(self.order),
             "shares": dict(zip(self.candidates.names, shares, strict=True)),
             "counts before": self.counts_before,
@@ -133,7 +137,10 @@ class Report:
         k = len(self.order)
         before = _words(self.counts_before)
         name = f"{self.query}: " if self.query else ""
-        lines = [f"{name}first {k} by {self.method}: {before} -> {_words(self.counts)} by labels"]
+        how = "by {}, {}, {}".format(*self.about)
+        if self.about[0] == "none":
+            how = f"as found, because the query is {self.about[1]}"
+        lines = [f"{name}first {k} {how}: {before} -> {_words(self.counts)}"]
         if self.unknown:
             lines.append(f"{self.unknown} of unknown group keep their places")
         for group, number in self.short.items():
@@ -183,15 +190,20 @@ class Positions(np.ndarray):
     reports: tuple[Report, ...]
 
     @classmethod
-    def from_reports(cls, rows: NDArray[np.generic], reports: tuple[Report, ...]) -> Positions:
-        """Create an array of positions or ids with reports.
+    def from_reports(cls, reports: Sequence[Report], *, is_single: bool) -> Positions:
+        """Create an array (q, k) of the reports' ids or rows, padded with -1.
 
         Args:
-            rows: positions or ids (k,) or (q, k).
             reports: one report per query.
+            is_single: whether to return (k,) for the only query.
         """
-        positions = rows.view(cls)
-        positions.reports = reports
+        rows = [report.keys[report.order] for report in reports]
+        shape = (len(rows), max(map(len, rows), default=0))
+        table = np.full(shape, UNKNOWN, dtype=rows[0].dtype if rows else np.intp)
+        for query, keys_in_order in enumerate(rows):
+            table[query, : len(keys_in_order)] = keys_in_order
+        positions = (table[0] if is_single else table).view(cls)
+        positions.reports = tuple(reports)
         return positions
 
     def __array_finalize__(self, source: NDArray[np.generic] | None) -> None:
@@ -202,7 +214,7 @@ class Positions(np.ndarray):
         """Return the report for the first query."""
         return self.reports[0]
 
-    def to_check(self, n: int = 30) -> list[int | str]:
+    def to_check(self, n: int = 30, *, seed: int | None = None) -> list[int | str]:
         """Sample results to check by hand, for the `checked` argument of `rerank`.
 
         The sample is drawn at random from the results of all queries, with equal numbers per label
@@ -210,6 +222,8 @@ class Positions(np.ndarray):
 
         Args:
             n: sample size.
+            seed: random seed. If None, every call draws another sample, so that two people who
+                check some results do not check the same ones.
 
         Returns:
             The ids, or the rows if there are no ids. There may be fewer than n.
@@ -222,7 +236,7 @@ class Positions(np.ndarray):
                     label_of_key[report.keys[row]] = label
         keys_of_label: dict[int, list[int | str]] = {}
         keys = list(label_of_key)
-        for place in np.random.default_rng(0).permutation(len(keys)):
+        for place in np.random.default_rng(seed).permutation(len(keys)):
             keys_of_label.setdefault(label_of_key[keys[place]], []).append(keys[place])
         # Alternate between the labels to balance the sample.
         rounds = zip_longest(*keys_of_label.values())

@@ -1,0 +1,61 @@
+"""Run the index calls on the page on indexes with faiss, qdrant and chroma."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vldebias
+from tests.reranking.test_search import QUERY, SET, Index, embed
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "index-queries.md"
+K = 20
+
+
+def store(name: str, vectors: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """Return the names that the page's call for a store uses."""
+    if name == "faiss":
+        index = pytest.importorskip("faiss").IndexFlatIP(vectors.shape[1])
+        index.add(vectors)
+        return {"index": index}
+    if name == "qdrant":
+        qdrant = pytest.importorskip("qdrant_client")
+        client = qdrant.QdrantClient(":memory:")
+        size = qdrant.models.VectorParams(
+            size=vectors.shape[1], distance=qdrant.models.Distance.DOT
+        )
+        client.create_collection("images", vectors_config=size)
+        points = []
+        for row, vector in enumerate(vectors.tolist()):
+            points.append(qdrant.models.PointStruct(id=row, vector=vector))
+        client.upsert("images", points)
+        return {"client": client, "name": "images"}
+    collection = (
+        pytest.importorskip("chromadb")
+        .EphemeralClient()
+        .create_collection(
+            "images", configuration={"hnsw": {"space": "ip"}}, embedding_function=None
+        )
+    )
+    collection.add(ids=list(map(str, range(len(vectors)))), embeddings=vectors)
+    return {"collection": collection}
+
+
+@pytest.mark.parametrize("name", ["faiss", "qdrant", "chroma"])
+def test_the_printed_call_finds_what_an_exact_index_finds(name: str) -> None:
+    world = Index()
+    vectors = world.vectors.astype(np.float32)
+    queries = vldebias.debias_queries(embed, SET, reference=vectors[:2000])
+    blocks = re.findall(r"```py\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    (block,) = [block for block in blocks if "def faiss_call" in block]
+    names = store(name, vectors)
+    exec(compile(block, PAGE.name, "exec"), names)
+    found = queries.search(names[f"{name}_call"], QUERY, K)
+    exact = queries.search(world.call, QUERY, K)
+    # An approximate index may miss some.
+    assert len(set(map(int, found.tolist())) & set(exact.tolist())) >= 0.8 * K

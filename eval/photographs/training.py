@@ -27,8 +27,13 @@ from torch import Tensor, nn
 from eval.experiments import captions
 from eval.experiments.captions import loss_of, softmax_scores
 from eval.experiments.run import Cell, packed
-from eval.photographs import held_out_captions, is_present, pairs_before_heads, small_model
-from eval.photographs import text_vectors
+from eval.photographs import (
+    held_out_captions,
+    is_present,
+    pairs_before_heads,
+    small_model,
+    text_vectors,
+)
 from vldebias.errors import InvalidInputError
 from vldebias.losses import LOSSES
 from vldebias.miniature.photograph_model import load_encoder, read_arrays

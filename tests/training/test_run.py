@@ -208,10 +208,10 @@ def test_training_filters_by_the_starting_model_and_resumes_with_the_same_pairs(
         patch.setattr(run._StepReport, "__call__", interrupt_after_two_steps)
         with pytest.raises(KeyboardInterrupt):
             train_model(small(**chosen, save_every=0), resumed, cpu=True)
-    assert steps_done(resumed)[0] == 2
+    assert steps_done(resumed)[0] == 1
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(filtering, "positive_scores", None)
-        assert "resuming after step 2 of 4" in logged(small(**chosen, save_every=0), resumed)
+        assert "resuming after step 1 of 4" in logged(small(**chosen, save_every=0), resumed)
     assert equal(weights(resumed), weights(tmp_path / "run"))
     with pytest.raises(InvalidInputError, match=r"keep 0\.6 instead of 0\.5"):
         train_model(small(**{**chosen, "keep": 0.6}), resumed, cpu=True)
@@ -231,7 +231,7 @@ def test_a_stream_is_filtered_by_the_same_scores_as_other_data(
     # The tiny towers have random weights.
     monkeypatch.setattr(filtering, "_refuse_uninformed", lambda *_: None)
     towers = tiny_towers()
-    chosen = own_settings(keep=0.5, shuffle_buffer=4)
+    chosen = own_settings(keep=0.5, shuffle_buffer=4, streaming=True)
     streamed = Stream(40, shards=3)
     batches = Batches.from_data(streamed, chosen, towers)
     scores = StartingScores.measure(towers, batches)

@@ -251,6 +251,11 @@ class Loss:
             )
 
 
+ADVICE = (
+    "Start with info_nce. If captions are wrong and the weights are pretrained, add --set keep=0.8."
+    " If captions are class names, try gce. Use rince only if it wins on your own held-out data."
+)
+"""Which loss to use; the same sentence is in the documentation."""
 LOSSES: Registry[Loss] = Registry("loss", "vldebias.losses", Loss)
 """All losses by name: built-in losses, registered ones, and those from entry points."""
 
@@ -297,6 +302,11 @@ BUILT_IN = (
         # A pair has weight e^(q s / t), so at CLIP's temperature of 0.01 a few pairs dominate.
         least_temperature=0.1,
         fixed_temperature="its value falls without bound as t falls, whatever the features are",
+        price=(
+            "in tuning pretrained heads on captions of photographs, it lowered recall@10 by 0.073"
+            " with correct captions and by 0.056 with 20% wrong; info_nce changed it by less than"
+            " 0.01 (eval/results/real_captions.json)"
+        ),
     ),
     Loss(
         "debiased",

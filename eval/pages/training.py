@@ -32,7 +32,7 @@ AT_AN_EDGE = (
 def edges(name: str) -> Callable[[Measurement], str]:
     """Return a function that marks a row whose chosen setting is an end point of its search."""
     experiment = read_yaml(EXPERIMENTS / f"{name}.yaml")
-    chosen = read(name).protocols[0].settings["chosen"]
+    chosen = read(name).provenance[0].settings["chosen"]
     tried = {
         setting: values
         for search in experiment["tuning"]

@@ -101,6 +101,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "from_scratch": training.from_scratch,
         "popularity": training.popularity,
         "real_captions": partial(training.real_pairs, "real_captions"),
+        "pretrained_pairs": training.pretrained_pairs,
     },
     "docs/explanation/intervals.md": {
         "covered_by_kind": evidence.covered_by_kind,

@@ -361,10 +361,9 @@ def watched(cell: Cell, images: Tensor, texts: Sequence[str]) -> tuple[Any, Watc
     loop = {"steps": steps, "batch_size": FEWER_BATCH, "lr": cell["lr"], "seed": cell["seed"]}
     loss = {**cell["settings"], "temperature": cell["temperature"]}
     trained = learner(cell["start"], cell["seed"])
-    return (
-        train(trained, images, texts, loss, watch, **loop, eval_every=max(1, steps // LOOKS)),
-        watch,
-    )
+    labels = torch.tensor([TEXTS.index(text) for text in texts])
+    loop["eval_every"] = max(1, steps // LOOKS)
+    return train(trained, images, texts, loss, watch, labels, **loop), watch
 
 
 def filtered(cell: Cell, early: Any, images: Tensor, texts: Sequence[str]) -> Any:

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from eval.pages.training import AT_AN_EDGE, edges
 from eval.tables import crossed, half, place_of, read
 from vldebias.report.result import Measurement
+
+
+def _marked(name: str) -> Callable[[Measurement], str]:
+    """Return a function that formats a value and marks settings at the edge of the search."""
+    edge = edges(name)
+    return lambda row: _figure(row) + edge(row)
 
 
 def _figure(row: Measurement) -> str:
@@ -37,8 +46,8 @@ def coarse() -> str:
         "cosine, other class": "other class",
         "agreement of clusters": "clusters and digits (ARI)",
     }
-    note = _note("coarse_digits", "SupCon")
-    return crossed(rows, {"loss": _method}, columns, cell=_figure, note=note)
+    note = _note("coarse_digits", "SupCon") + AT_AN_EDGE
+    return crossed(rows, {"loss": _method}, columns, cell=_marked("coarse_digits"), note=note)
 
 
 def strata() -> str:
@@ -66,8 +75,8 @@ def noisy() -> str:
         methods,
         line=place,
         column=_method,
-        cell=_figure,
-        note=_note("noisy_mnist", "InfoNCE"),
+        cell=_marked("noisy_mnist"),
+        note=_note("noisy_mnist", "InfoNCE") + AT_AN_EDGE,
     )
 
 

@@ -216,6 +216,15 @@ def pairs_before_heads(part: str) -> tuple[Floats, Strings, Floats]:
     return images, arrays["gender"].astype(str), captions
 
 
+def held_out_captions() -> tuple[Floats, Strings, Floats]:
+    """Return centred features (n, 1280), genders and both captions' vectors (n, 2, 384).
+
+    They are those of the Flickr8k photographs that were held out from training the heads.
+    """
+    images, gender, _ = pairs_before_heads("dev")
+    return images, gender, unit(_arrays("captions_dev")["before"])
+
+
 def text_vectors() -> dict[str, Floats]:
     """Return the MiniLM vectors (384,) of every packaged prompt and all queries."""
     table = dict[str, Floats]()

@@ -6,6 +6,10 @@
 The towers are frozen, so that photographs and text are represented by the inputs of the heads. A
 share of the texts belong to different photographs. InfoNCE is also trained a second time, excluding
 the fifth of pairs with the lowest scores after a short first training run ("filtered").
+
+With `start: pretrained`, the heads that embedded Flickr8k are tuned on one half of its held-out
+photographs and scored on the other. "Filtered" then excludes the fifth of pairs that these heads
+score lowest before training, as `keep` does in `vldebias train`.
 """
 
 from __future__ import annotations
@@ -23,8 +27,15 @@ from torch import Tensor, nn
 from eval.experiments import captions
 from eval.experiments.captions import loss_of, softmax_scores
 from eval.experiments.run import Cell, packed
-from eval.photographs import is_present, pairs_before_heads, text_vectors
+from eval.photographs import (
+    held_out_captions,
+    is_present,
+    pairs_before_heads,
+    small_model,
+    text_vectors,
+)
 from vldebias.errors import InvalidInputError
+from vldebias.losses import LOSSES
 from vldebias.miniature.photograph_model import load_encoder, read_arrays
 from vldebias.miniature.photographs import GALLERY, REFERENCE, read_table
 from vldebias.training.monitor import image_features, text_features
@@ -36,6 +47,7 @@ WITHIN = 10  # number of top results that must contain the photograph
 EARLY = 0.4  # share of the steps after which pairs are scored
 KEPT = 0.8  # share of the pairs to keep, by score
 VALIDATION = 0.1  # share of the training texts for selecting temperatures
+FINE_TUNING = 60  # steps from pretrained heads
 ASKED = {"female": "A photo of a woman.", "male": "A photo of a man."}
 RECALL, GENDER, GAP = "recall@10", "gender by texts", "recall@10, men minus women"
 
@@ -68,13 +80,19 @@ class RealPairs:
 
 
 class Heads(nn.Module):
-    """Two randomly initialized linear heads with input dropout, which act as towers."""
+    """Two linear heads with input dropout, which act as towers."""
 
-    def __init__(self, pairs: RealPairs, dropout: tuple[float, float]) -> None:
+    def __init__(
+        self, pairs: RealPairs, dropout: tuple[float, float], *, is_pretrained: bool = False
+    ) -> None:
         super().__init__()
         image_dropout, text_dropout = dropout
-        self.image_head = _head(pairs.images.shape[1], image_dropout)
-        self.text_head = _head(pairs.vectors.shape[1], text_dropout)
+        if is_pretrained:
+            self.image_head = _pretrained_head(small_model().image_head, image_dropout)
+            self.text_head = _pretrained_head(small_model().text_head, text_dropout)
+        else:
+            self.image_head = _head(pairs.images.shape[1], image_dropout)
+            self.text_head = _head(pairs.vectors.shape[1], text_dropout)
         self.vectors, self.row_of_text = pairs.vectors, pairs.row_of_text
 
     @property
@@ -95,6 +113,12 @@ class Heads(nn.Module):
 
 def _head(width: int, dropout: float) -> nn.Sequential:
     return nn.Sequential(nn.Dropout(dropout), nn.Linear(width, WIDTH, bias=False))
+
+
+def _pretrained_head(weight: NDArray[np.float32], dropout: float) -> nn.Sequential:
+    linear = nn.Linear(*weight.shape, bias=False)
+    linear.weight.data.copy_(torch.from_numpy(weight).T)
+    return nn.Sequential(nn.Dropout(dropout), linear)
 
 
 def titles() -> tuple[RealPairs, RealPairs]:
@@ -139,14 +163,46 @@ def flickr() -> tuple[RealPairs, RealPairs]:
     return learned, held_out
 
 
+def unseen_flickr() -> tuple[RealPairs, RealPairs]:
+    """Return two halves of the photographs that the pretrained heads have not seen.
+
+    The first half has two pairs per photograph for tuning, and the second its first captions.
+    """
+    images, gender, captions = held_out_captions()
+    table = text_vectors()
+    vectors = torch.cat(
+        [
+            torch.from_numpy(captions).flatten(0, 1),
+            torch.stack([torch.tensor(table[text]) for text in ASKED.values()]),
+        ]
+    )
+    names = [f"{photo} {place}" for photo in range(len(images)) for place in range(2)]
+    row_of_text = {text: row for row, text in enumerate((*names, *ASKED.values()))}
+    pairs = RealPairs(
+        torch.from_numpy(np.repeat(images, 2, axis=0))[:, :, None, None],
+        names,
+        np.repeat(gender, 2),
+        vectors,
+        row_of_text,
+    )
+    order = numpy_generator("halves of real pairs", 0).permutation(len(images))
+    half = len(images) // 2
+    tuned = np.concatenate([2 * order[:half], 2 * order[:half] + 1])
+    return pairs.take(tuned), pairs.take(2 * order[half:])
+
+
 @cache
 def real_pairs(data: str) -> tuple[RealPairs, RealPairs]:
-    """Return the training and held-out pairs of "titles" or "captions"."""
+    """Return the training and held-out pairs of "titles", "captions" or "unseen captions"."""
+    if data == "unseen captions":
+        return unseen_flickr()
     return titles() if data == "titles" else flickr()
 
 
 def real_captions(cell: Cell) -> dict[str, Any]:
     """Score one arm on held-out pairs, or on validation pairs for selecting settings."""
+    if cell.get("start") == "pretrained":
+        return _fine_tuned(cell)
     learned, held_out = real_pairs(cell["data"])
     learned, validation = _without_validation(learned)
     wrong = learned.with_texts_of(Pairs.noise(len(learned.texts), cell["share"], cell["seed"]))
@@ -156,6 +212,27 @@ def real_captions(cell: Cell) -> dict[str, Any]:
     figures = _worth(trained, held_out)
     if cell["arm"] == "InfoNCE":
         again = _worth(_trained_without_suspects(cell, wrong), held_out)
+        figures |= {f"InfoNCE, filtered: {name}": value for name, value in again.items()}
+    return figures
+
+
+def _fine_tuned(cell: Cell) -> dict[str, Any]:
+    """Score pretrained heads after tuning them on captions, some of which are wrong."""
+    learned, held_out = real_pairs("unseen captions")
+    wrong = learned.with_texts_of(Pairs.noise(len(learned.texts), cell["share"], cell["seed"]))
+    if cell["arm"] == "not trained":
+        return _worth(Heads(learned, (0.0, 0.0), is_pretrained=True), held_out)
+    # Use the temperature that `vldebias train` uses by default.
+    least = LOSSES[cell["settings"]["loss"]].least_temperature or 0.0
+    temperature = max(1 / small_model().scale, least)
+    cell = {**cell, "dropout": [0.5, 0.5], "temperature": temperature}
+    figures = _worth(_trained(cell, wrong, FINE_TUNING), held_out)
+    if cell["arm"] == "InfoNCE":
+        start = Heads(wrong, (0.0, 0.0), is_pretrained=True)
+        texts = text_features(start, list(wrong.texts))
+        cosines = (image_features(start, wrong.images) * texts).sum(1)
+        kept = cosines.argsort(descending=True)[: round(KEPT * len(cosines))].sort().values
+        again = _worth(_trained(cell, wrong.take(kept.numpy()), FINE_TUNING), held_out)
         figures |= {f"InfoNCE, filtered: {name}": value for name, value in again.items()}
     return figures
 
@@ -170,7 +247,8 @@ def _without_validation(pairs: RealPairs) -> tuple[RealPairs, RealPairs]:
 
 def _trained(cell: Cell, pairs: RealPairs, steps: int) -> Heads:
     torch.manual_seed(cell["seed"])
-    heads = Heads(pairs, tuple(cell["dropout"]))
+    is_pretrained = cell.get("start") == "pretrained"
+    heads = Heads(pairs, tuple(cell["dropout"]), is_pretrained=is_pretrained)
     loop = {"steps": steps, "batch_size": cell["batch"], "lr": cell["lr"], "seed": cell["seed"]}
     trained: Heads = captions.train(heads, pairs.images, pairs.texts, loss_of(cell), **loop)
     return trained

@@ -3,6 +3,7 @@ derivatives, and modules."""
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import product
@@ -65,6 +66,7 @@ def declared(loss: Loss) -> Case:
         loss.name,
         getattr(losses, loss.function),
         loss.load_module(),
+        settings={"q": 0.5} if loss.name == "rince" else {},
         extra=EXTRA[loss.reads],
         squashed=loss.least_temperature is not None,
     )
@@ -182,7 +184,7 @@ def calling(name: str, *features: Any, **settings: Any) -> Callable[[], Tensor]:
 
 
 FOUR = torch.arange(4)
-of_items = losses.GlobalContrastiveLoss(4)
+of_items = losses.GlobalContrastiveLoss(4, temperature=0.05)
 
 
 @refused(
@@ -195,11 +197,11 @@ of_items = losses.GlobalContrastiveLoss(4)
     (lambda: losses.GroupWeights(2.5), "^groups: .* whole number"),
     (calling("rince", q=0.0), "^q: "),
     (calling("rince", q="0.5"), "^q: .* got '0.5'"),
-    (calling("rince", lam="0.1"), "^lam: .* got '0.1'"),
-    (calling("rince", chunk_size=2.5), "^chunk_size: .* whole number .* got 2.5"),
+    (calling("rince", q=0.4, lam="0.1"), "^lam: .* got '0.1'"),
+    (calling("rince", q=0.4, chunk_size=2.5), "^chunk_size: .* whole number .* got 2.5"),
     (calling("info_nce", chunk_size=True), "^chunk_size: .* got True"),
     (lambda: losses.info_nce(X, X.to("meta"), temperature=1.0), "same device, got cpu and meta"),
-    (calling("rince", lam=1.5), "^lam: "),
+    (calling("rince", q=0.4, lam=1.5), "^lam: "),
     (calling("info_nce", temperature=torch.ones(1)), "^temperature: "),
     (calling("sigmoid", bias=torch.ones(1)), r"^bias: .* \(1,\)"),
     (calling("spread", FOUR, alpha=1.5), "^alpha: "),
@@ -221,9 +223,9 @@ of_items = losses.GlobalContrastiveLoss(4)
     ),
     (calling("hard_negative_contrastive", beta=-1.0), "^beta: "),
     (calling("hard_negative_contrastive", floor=-1.0), "^floor: "),
-    (lambda: losses.GlobalContrastiveLoss(1), "^dataset_size: "),
-    (lambda: losses.GlobalContrastiveLoss(3.5), "^dataset_size: .* whole number"),
-    (lambda: losses.GlobalContrastiveLoss(4, gamma=0.0), "^gamma: "),
+    (lambda: losses.GlobalContrastiveLoss(1, temperature=0.05), "^dataset_size: "),
+    (lambda: losses.GlobalContrastiveLoss(3.5, temperature=0.05), "^dataset_size: .* whole number"),
+    (lambda: losses.GlobalContrastiveLoss(4, temperature=0.05, gamma=0.0), "^gamma: "),
     (lambda: losses.GlobalContrastiveLoss(4, temperature=0.0), "^temperature: "),
     (lambda: of_items(X, X, FOUR / 1), "^index: expected an integer tensor"),
     (lambda: of_items(X, X, FOUR // 2), "^index: .* twice"),
@@ -263,8 +265,6 @@ def test_a_second_derivative_is_correct_or_raises_an_error(loss: Any) -> None:
 
 DEFAULTS = {
     **{
-        # Each of the seven rows of the batch has weight 1/7.
-        "rince": {"q": 0.5, "lam": 1 / 7},
         "spread": {"alpha": 0.5, "within_view": True},
         "supcon": {"within_view": True},
         "sigmoid": {"bias": -10.0},
@@ -279,8 +279,7 @@ DEFAULTS = {
 
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_functions_and_modules_have_the_published_defaults(name: str) -> None:
-    """The defaults are tau+ = 0.1 and beta = 1, q from section 5.3.3 of the thesis, and SigLIP's
-    bias. lam is one over the number of rows that an anchor is compared with."""
+    """The defaults are tau+ = 0.1, beta = 1, GCE's q = 0.7 and SigLIP's bias."""
     x, y = _features()
     loss = next(row for row in SUMS if row.name == name)
     options = {"temperature": 0.2}
@@ -293,10 +292,47 @@ def test_functions_and_modules_have_the_published_defaults(name: str) -> None:
         assert not torch.allclose(
             loss.function(x, y, *extra, **options, **(DEFAULTS[name] | changed)), stated
         )
-    torch.testing.assert_close(losses.InfoNCELoss()(x, y), losses.info_nce(x, y, temperature=0.07))
-    torch.testing.assert_close(losses.SigmoidLoss()(x, y), losses.sigmoid(x, y, temperature=0.1))
     # The sigmoid loss learns its temperature and its bias.
-    assert len(list(losses.SigmoidLoss().parameters())) == 2
+    assert len(list(losses.SigmoidLoss(temperature=0.1).parameters())) == 2
+
+
+def test_lam_of_rince_is_one_over_the_rows_that_an_anchor_is_compared_with() -> None:
+    x, y = _features()
+    given = losses.rince(x, y, temperature=0.2, q=0.5, lam=1 / 7)
+    torch.testing.assert_close(losses.rince(x, y, temperature=0.2, q=0.5), given)
+
+
+@pytest.mark.parametrize("name", sorted(losses.LOSSES))
+def test_every_loss_requires_a_temperature_and_says_so(name: str) -> None:
+    declaration = losses.LOSSES[name]
+    module = declaration.load_module()
+    forms = [module, getattr(losses, declaration.function or module.__name__)]
+    for form in forms:
+        parameter = inspect.signature(form).parameters.get("temperature")
+        documented = form.__doc__
+        if form is module:
+            # Modules refer to the documentation of their base class.
+            documented += losses.ContrastiveLoss.__doc__
+        assert "temperature: t" in documented
+        if parameter is not None:
+            assert parameter.kind is parameter.KEYWORD_ONLY
+            assert parameter.default is parameter.empty
+    needed = {"dataset_size": 4} if declaration.reads == "index" else {}
+    if name == "rince":
+        needed = {"q": 0.4}
+    with pytest.raises(TypeError, match="temperature"):
+        module(**needed)
+    if declaration.function:
+        extra = (torch.arange(4),) if declaration.reads else ()
+        with pytest.raises(TypeError, match="keyword-only argument: 'temperature'"):
+            forms[1](X, X, *extra, **needed)
+
+
+def test_rince_requires_q() -> None:
+    with pytest.raises(TypeError, match="keyword-only argument: 'q'"):
+        losses.rince(X, X, temperature=0.1)
+    with pytest.raises(TypeError, match="RINCELoss needs q"):
+        losses.RINCELoss(temperature=0.1)
 
 
 class LargestTensor(TorchDispatchMode):
@@ -450,8 +486,8 @@ def test_a_module_returns_the_value_of_its_function(loss: Case) -> None:
     x, y = _features()
     ours = loss.module(**loss.settings, **OPTIONS)(x, y, *loss.extra(7))
     torch.testing.assert_close(ours, loss(x, y, **OPTIONS), rtol=1e-6, atol=1e-6)
-    with pytest.raises(TypeError, match="no 'temprature'; did you mean 'temperature'"):
-        loss.module(temprature=0.1)
+    with pytest.raises(TypeError, match="no 'chunksize'; did you mean 'chunk_size'"):
+        loss.module(**loss.settings, temperature=0.1, chunksize=3)
     across = loss.module(**loss.settings, **(OPTIONS | {"within_view": False}))
     assert not torch.allclose(ours, across(x, y, *loss.extra(7)))
 

@@ -68,14 +68,14 @@ def test_rince_warns_once_if_lam_is_too_large_for_the_batch() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(3):
-            losses.rince(rows, rows, temperature=1.0, lam=0.01)
+            losses.rince(rows, rows, temperature=1.0, q=0.5, lam=0.01)
     (warning,) = caught
     assert "lam 0.01 times 400 negatives is 4, above 3" in str(warning.message)
     assert "the default is 1 / (negatives + 1) = 0.0025" in str(warning.message)
     # No warning for lam K = 3, a smaller batch, or the default.
-    losses.rince(rows, rows, temperature=1.0, lam=0.0075)
-    losses.rince(rows, rows, temperature=1.0)
-    losses.rince(rows[:301], rows[:301], temperature=1.0, lam=0.01)
+    losses.rince(rows, rows, temperature=1.0, q=0.5, lam=0.0075)
+    losses.rince(rows, rows, temperature=1.0, q=0.5)
+    losses.rince(rows[:301], rows[:301], temperature=1.0, q=0.5, lam=0.01)
 
 
 def test_hcl_with_large_beta_depends_only_on_the_hardest_negative() -> None:
@@ -175,7 +175,7 @@ def test_rince_warns_if_gradients_underflow(
 
 def test_rince_warns_if_features_are_not_normalised() -> None:
     with pytest.warns(UserWarning, match=r"rince: expected rows of norm 1, got 1\.2"):
-        losses.rince(X.float(), 1.2 * Y.float(), temperature=T)
+        losses.rince(X.float(), 1.2 * Y.float(), temperature=T, q=0.5)
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,12 @@ step."""
 import csv
 import io
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 import torch
 from rich.console import Console
@@ -30,8 +32,9 @@ from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.hosts.clip.towers import Towers
 from vldebias.methods import load_edit
 from vldebias.miniature import load_clip
-from vldebias.training import run
+from vldebias.training import filtering, run
 from vldebias.training.batches import Batches
+from vldebias.training.filtering import StartingScores
 from vldebias.training.loop import fit
 from vldebias.training.monitor import Monitor
 from vldebias.training.objective import Objective, Trainee
@@ -118,8 +121,8 @@ def test_a_finished_run_is_scored_again_with_the_current_settings(tmp_path: Path
     chosen: dict[str, Any] = {"accumulation": 2, "negatives": "step", "precision": "bf16"}
     first = logged(small(**chosen), tmp_path)
     assert (
-        "trainable parameters; 24 images; processes: 1; precision: bf16; loss: rince at temperature"
-        " 0.2, with batches of 16" in first
+        "trainable parameters; 24 images; processes: 1; precision: bf16; loss: info_nce at"
+        " temperature 0.2, with batches of 16" in first
     )
     assert "resuming after" not in first
     assert steps_done(tmp_path) == (1, 1)
@@ -181,6 +184,94 @@ def test_kept_pairs_can_be_trained_on_with_their_labels_and_groups(tmp_path: Pat
     outcome = train_model(again, tmp_path / "again", cpu=True)
     assert outcome is not None
     assert "zero_shot_accuracy" in outcome["after"]
+
+
+def test_training_filters_by_the_starting_model_and_resumes_with_the_same_pairs(
+    tmp_path: Path,
+) -> None:
+    chosen = {"items": 60, "keep": 0.5, "caption_noise": 0.4, "tune": "heads", "steps": 4}
+    text = logged(small(**chosen, save_every=0), tmp_path / "run")
+    assert "keep 0.5: training on the 30 of 60 pairs" in text
+    assert "30 images" in text
+    kept = datasets.Dataset.from_parquet(str(tmp_path / "run" / "kept.parquet"))
+    rows = list(csv.DictReader((tmp_path / "run" / "pairs.csv").read_text().splitlines()))
+    assert len(rows) == 60
+    assert set(kept["id"]) == {row["id"] for row in rows[30:]}
+    # The starting model scores wrong captions lowest, so most of the kept ones are correct.
+    assert sum(row["wrong"] == "yes" for row in rows[:30]) > 15
+    assert sum(row["wrong"] == "yes" for row in rows[30:]) <= 3
+    assert "in the starting model" in (tmp_path / "run" / "pairs.html").read_text()
+
+    # An interrupted run continues with the stored scores, not with those of the trained model.
+    resumed = tmp_path / "resumed"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run._StepReport, "__call__", interrupt_after_two_steps)
+        with pytest.raises(KeyboardInterrupt):
+            train_model(small(**chosen, save_every=0), resumed, cpu=True)
+    assert steps_done(resumed)[0] == 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(filtering, "positive_scores", None)
+        assert "resuming after step 1 of 4" in logged(small(**chosen, save_every=0), resumed)
+    assert equal(weights(resumed), weights(tmp_path / "run"))
+    with pytest.raises(InvalidInputError, match=r"keep 0\.6 instead of 0\.5"):
+        train_model(small(**{**chosen, "keep": 0.6}), resumed, cpu=True)
+    (resumed / "scores.npz").unlink()
+    with pytest.raises(InvalidInputError, match="cannot read which pairs this run left out"):
+        train_model(small(**chosen), resumed, cpu=True)
+
+
+def interrupt_after_two_steps(self: Any, entry: dict[str, float], steps: int) -> None:
+    if entry["step"] == 1:
+        raise KeyboardInterrupt
+
+
+def test_a_stream_is_filtered_by_the_same_scores_as_other_data(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The tiny towers have random weights.
+    monkeypatch.setattr(filtering, "_refuse_uninformed", lambda *_: None)
+    towers = tiny_towers()
+    chosen = own_settings(keep=0.5, shuffle_buffer=4, streaming=True)
+    streamed = Stream(40, shards=3)
+    batches = Batches.from_data(streamed, chosen, towers)
+    scores = StartingScores.measure(towers, batches)
+    assert len(streamed.decoded) >= 40
+    expected = positive_scores(towers, pairs_of(image_data(40)))
+    assert sorted(scores.scores.tolist()) == pytest.approx(sorted(expected.tolist()))
+    kept = scores.best(0.5)
+    assert len(kept) == 20
+    filtered = Batches.from_data(streamed, chosen, towers, kept)
+    seen = torch.cat([batch.index for batch in take(filtered, 0, 20)])
+    assert set(seen.tolist()) <= set(kept.tolist())
+    # The last incomplete batch of an epoch is dropped, but different rows are in it.
+    assert len(set(seen.tolist())) == 20
+
+
+def test_filtering_by_random_weights_is_refused_and_explains_two_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_towers = run.make_towers
+
+    def random_towers(settings: TrainSettings) -> Towers:
+        towers = make_towers(settings)
+        torch.manual_seed(0)
+        for parameter in towers.model.parameters():
+            torch.nn.init.normal_(parameter.data, std=0.05)
+        return towers
+
+    monkeypatch.setattr(run, "make_towers", random_towers)
+    with pytest.raises(InvalidInputError, match=r"cannot tell the captions .* Train in two runs"):
+        train_model(small(keep=0.8, items=60), tmp_path, cpu=True)
+
+
+def test_a_run_names_keep_if_a_clear_group_of_captions_scores_low(tmp_path: Path) -> None:
+    chosen = {"items": 200, "score_pairs": True, "tune": "heads", "lr": 1e-6}
+    noisy = logged(small(**chosen, caption_noise=0.4), tmp_path / "noisy")
+    (line,) = [line for line in noisy.splitlines() if "no better than captions of" in line]
+    share = int(re.search(r"about (\d+)%", line)[1])
+    assert 25 <= share <= 55
+    assert "--set keep=0." in line
+    assert "no better than" not in logged(small(**chosen), tmp_path / "clean")
 
 
 def test_a_training_that_ruins_the_model_is_reported_in_the_history_and_at_the_end(

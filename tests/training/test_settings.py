@@ -25,11 +25,14 @@ def test_files_and_flags_are_equivalent_and_flags_override_files(tmp_path: Path)
     path = tmp_path / "run.yaml"
     path.write_text(yaml.safe_dump(settings))
     assert load_settings(path) == load_settings(**settings)
-    path.write_text("epochs: 3\nq: 0.2\n")
+    path.write_text("epochs: 3\nloss: rince\nq: 0.2\n")
     both = load_settings(path, q=0.7, steps=5)
     assert (both.q, both.steps, both.epochs) == (0.7, 5, None), "one length replaces the other"
     assert load_settings(path, q=0.7).epochs == 3
     unsaid = load_settings()
+    assert unsaid.loss == "info_nce"
+    rince = load_settings(loss="rince")
+    assert (rince.q, rince.q_start) == (0.4, 0.01), "the thesis warms q up"
     assert (unsaid.epochs, unsaid.steps, unsaid.flip, unsaid.score_pairs) == (10, None, False, True)
     heads, lora, scratch = (load_settings(preset=name) for name in ("heads", "lora", "scratch"))
     assert (heads.tune, heads.lr, heads.epochs, lora.tune, lora.lr, lora.epochs) == (
@@ -96,7 +99,6 @@ def test_the_identity_of_a_run_excludes_settings_that_do_not_affect_weights() ->
         "track",
         "eval_every",
         "score_pairs",
-        "keep",
         "group",
     }
     # Epochs are converted to steps.
@@ -169,7 +171,7 @@ def test_the_default_precision_comes_from_the_launcher(
         "caption 'c' would have no effect; it needs your own data with captions",
     ),
     ({"caption_template": "a {}"}, "caption_template 'a {}' would have no effect; it needs label"),
-    ({"keep": 0.5, "score_pairs": False}, "keep 0.5 would have no effect; it needs score_pairs"),
+    ({"keep": 0.5, "views": "two"}, "keep 0.5 would have no effect; it needs captions"),
     ({"group_dro_step": 0.5}, "group_dro_step 0.5 would have no effect; it needs group_dro"),
     ({"rho": 0.5}, "rho 0.5 would have no effect; it needs sharpness"),
     ({"preset": "warm"}, "preset: expected heads, lora, scratch, got 'warm'"),

@@ -24,7 +24,7 @@ from vldebias.cli.common import (
 from vldebias.cli.flags import Json, flags_of_fields, with_flags
 from vldebias.data.catalog import trained_data
 from vldebias.errors import InvalidInputError
-from vldebias.losses.catalog import LOSSES
+from vldebias.losses.catalog import ADVICE, LOSSES
 from vldebias.miniature.words import WORLDS
 from vldebias.training.settings import (
     GROUPS,
@@ -212,6 +212,8 @@ def losses(as_json: Json = False) -> None:
         )
         rows.append((name, loss.reads, settings, f"{loss.summary} ({loss.source})"))
     print_list(("name", "reads", "settings", "for"), rows, facts, as_json=as_json)
+    if not as_json:
+        print_message(ADVICE)
 
 
 def _check_data(settings: TrainSettings, *, is_listing: bool) -> None:

@@ -27,10 +27,12 @@ class NoSettings(BaseModel):
 
 
 class RINCESettings(BaseModel):
-    """Settings for `rince`."""
+    """Settings for `rince`, by default the warm-up of section 5.3.3 of the thesis."""
 
     q: float = Field(0.4, gt=0, le=1, description="from 0 (InfoNCE) to 1 (symmetric, most robust).")
-    q_start: float | None = Field(None, gt=0, le=1, description="warm q up from here to q.")
+    q_start: float | None = Field(
+        0.01, gt=0, le=1, description="warm q up from here to q; null: keep q constant."
+    )
     lam: float | None = Field(
         None, gt=0, le=1, description="weight of the denominator. Default: 1 / (negatives + 1)."
     )
@@ -118,6 +120,7 @@ class Loss:
             data set), "labels" (classes) or "captions". Empty if there is none.
         least_temperature: lower limit applied to a temperature taken from the model.
         fixed_temperature: reason why the temperature cannot be learned; empty if it can.
+        price: measured disadvantage that `vldebias train` prints at the start of a run, if any.
 
     Raises:
         InvalidInputError: If the title, summary or source is empty, a setting has no default, or
@@ -127,7 +130,7 @@ class Loss:
     >>> LOSSES["rince"].title
     'RINCE'
     >>> LOSSES["rince"].settings().model_dump()  # vldebias train --loss rince --set q=0.5
-    {'q': 0.4, 'q_start': None, 'lam': None}
+    {'q': 0.4, 'q_start': 0.01, 'lam': None}
     """
 
     name: str
@@ -141,6 +144,7 @@ class Loss:
     reads: Column = ""
     least_temperature: float | None = None
     fixed_temperature: str = ""
+    price: str = ""
 
     def __post_init__(self) -> None:
         where = f"loss {self.name!r}"
@@ -247,6 +251,11 @@ class Loss:
             )
 
 
+ADVICE = (
+    "Start with info_nce. If captions are wrong and the weights are pretrained, add --set keep=0.8."
+    " If captions are class names, try gce. Use rince only if it wins on your own held-out data."
+)
+"""Which loss to use; the same sentence is in the documentation."""
 LOSSES: Registry[Loss] = Registry("loss", "vldebias.losses", Loss)
 """All losses by name: built-in losses, registered ones, and those from entry points."""
 
@@ -293,6 +302,11 @@ BUILT_IN = (
         # A pair has weight e^(q s / t), so at CLIP's temperature of 0.01 a few pairs dominate.
         least_temperature=0.1,
         fixed_temperature="its value falls without bound as t falls, whatever the features are",
+        price=(
+            "in tuning pretrained heads on captions of photographs, it lowered recall@10 by 0.073"
+            " with correct captions and by 0.056 with 20% wrong; info_nce changed it by less than"
+            " 0.01 (eval/results/real_captions.json)"
+        ),
     ),
     Loss(
         "debiased",

@@ -56,12 +56,6 @@ class BatchOptions(TypedDict, total=False):
     precision: Literal["autocast", "float32", "bfloat16", "float16"]
 
 
-class LossOptions(BatchOptions, total=False):
-    """Options for every loss function; see `vldebias.losses.info_nce`."""
-
-    temperature: Required[float | Tensor]
-
-
 class ModuleOptions(BatchOptions, total=False):
     """Options for every loss module; see `ContrastiveLoss`."""
 
@@ -387,7 +381,8 @@ class ContrastiveLoss(nn.Module, Generic[Settings]):
         reads_labels: whether the function takes one integer per row after the features.
 
     Args:
-        temperature: t, or its initial value if it is learned; 0.07 is CLIP's initial value.
+        temperature: t, or its initial value if it is learned. CLIP starts from 0.07, and SigLIP
+            from 0.1.
         learnable_temperature: whether to learn t.
         minimum_temperature: lower bound of a learned t. The default of 0.01 corresponds to CLIP,
             which clips 1/t at 100.
@@ -402,7 +397,7 @@ class ContrastiveLoss(nn.Module, Generic[Settings]):
     def __init__(
         self,
         *,
-        temperature: float = 0.07,
+        temperature: float,
         learnable_temperature: bool = False,
         minimum_temperature: float = 0.01,
         **settings: object,
@@ -416,18 +411,20 @@ class ContrastiveLoss(nn.Module, Generic[Settings]):
             raise TypeError(
                 f"{type(self).__name__} has no {unknown[0]!r}; {did_you_mean(unknown[0], known)}"
             )
+        values = defaults | settings
+        for name, value in values.items():
+            if value is inspect.Parameter.empty:
+                raise TypeError(f"{type(self).__name__} needs {name}, which has no default")
         self.temperature = Temperature(
             temperature, learnable=learnable_temperature, minimum=minimum_temperature
         )
         self.keywords = tuple(defaults)
-        for name, value in (defaults | settings).items():
+        for name, value in values.items():
             setattr(self, name, value)
         # The function validates its settings, so call it once on a dummy batch of two rows.
         rows = torch.eye(2)
         labels = (torch.arange(2),) if self.reads_labels else ()
-        self.function(
-            rows, rows, *labels, **{**defaults, **settings, "gather": False}, temperature=1.0
-        )
+        self.function(rows, rows, *labels, **{**values, "gather": False}, temperature=1.0)
 
     @classmethod
     def from_settings(cls, settings: Settings, **options: Unpack[ModuleOptions]) -> Self:

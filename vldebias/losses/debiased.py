@@ -11,7 +11,7 @@ from torch import Tensor
 from vldebias.errors import InvalidInputError, warn
 from vldebias.losses.catalog import DebiasedSettings, HardNegativeSettings
 from vldebias.losses.checks import check_choice, check_interval
-from vldebias.losses.contrast import Contrast, ContrastiveLoss, LossOptions, ModuleOptions
+from vldebias.losses.contrast import BatchOptions, Contrast, ContrastiveLoss, ModuleOptions
 from vldebias.losses.sums import softplus
 
 Positives = Tensor | tuple[Tensor, Tensor]
@@ -88,10 +88,11 @@ def debiased_contrastive(
     text_features: Tensor,
     positives: Positives | None = None,
     *,
+    temperature: float | Tensor,
     tau_plus: float = 0.1,
     floor: float | None = None,
     below_floor: BelowFloor = "floor",
-    **options: Unpack[LossOptions],
+    **options: Unpack[BatchOptions],
 ) -> Tensor:
     """Return the debiased contrastive loss (DCL), averaged over both directions.
 
@@ -124,7 +125,8 @@ def debiased_contrastive(
             temperature of 0.01. "floor" uses the floor, as in eq. 3.6, so that their negatives get
             no gradient. "biased" leaves these rows uncorrected, which is the authors' rule for low
             temperatures (appendix A.1.1).
-        options: temperature and the other options of `info_nce`.
+        temperature: t > 0, a number or a tensor ().
+        options: the other options of `info_nce`.
 
     Returns and Raises: see `info_nce`.
 
@@ -141,6 +143,7 @@ def debiased_contrastive(
         beta=0.0,
         floor=floor,
         below_floor=below_floor,
+        temperature=temperature,
         **options,
     )
 
@@ -150,11 +153,12 @@ def hard_negative_contrastive(
     text_features: Tensor,
     positives: Positives | None = None,
     *,
+    temperature: float | Tensor,
     tau_plus: float = 0.1,
     beta: float = 1.0,
     floor: float | None = None,
     below_floor: BelowFloor = "floor",
-    **options: Unpack[LossOptions],
+    **options: Unpack[BatchOptions],
 ) -> Tensor:
     """Return the hard negative loss (HCL): `debiased_contrastive` with importance weights.
 
@@ -177,7 +181,8 @@ def hard_negative_contrastive(
             large.
         floor: see `debiased_contrastive`.
         below_floor: see `debiased_contrastive`.
-        options: temperature and the other options of `info_nce`.
+        temperature: t > 0, a number or a tensor ().
+        options: the other options of `info_nce`.
 
     Returns and Raises: see `debiased_contrastive`.
 
@@ -195,7 +200,7 @@ def hard_negative_contrastive(
     check_choice("below_floor", below_floor, ("floor", "biased"))
     if positives is not None and isinstance(image_features, Tensor) and image_features.ndim == 2:
         _check_positives(positives, image_features)
-    batch = Contrast(image_features, text_features, **options)
+    batch = Contrast(image_features, text_features, temperature=temperature, **options)
     # Similarities (2, n, M) between the anchors and their positives.
     if positives is None:
         scores = batch.positive.expand(2, -1)[..., None]
@@ -213,7 +218,7 @@ def hard_negative_contrastive(
         log_positive = log_positive - torch.logsumexp(beta * scores, 2)
     else:
         log_positive = log_positive - math.log(scores.shape[2])
-    log_floor = _log_floor(floor, options["temperature"], tau_plus)
+    log_floor = _log_floor(floor, temperature, tau_plus)
     log_g = _log_debiased(log_all, log_positive, tau_plus, log_floor, below_floor)
     # -log e^{s+} / (e^{s+} + K g) = log(1 + K g e^{-s+})
     return batch.reduce(softplus(log_g + math.log(batch.count) - batch.positive))

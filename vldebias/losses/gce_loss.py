@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vldebias.losses.catalog import GCESettings
 from vldebias.losses.checks import check_interval, check_labels
-from vldebias.losses.contrast import Contrast, ContrastiveLoss, LossOptions, ModuleOptions
+from vldebias.losses.contrast import BatchOptions, Contrast, ContrastiveLoss, ModuleOptions
 
 
 def generalized_cross_entropy(
@@ -17,9 +17,10 @@ def generalized_cross_entropy(
     text_features: Tensor,
     captions: Tensor,
     *,
+    temperature: float | Tensor,
     q: float = 0.7,
     smoothing: float = 0.0,
-    **options: Unpack[LossOptions],
+    **options: Unpack[BatchOptions],
 ) -> Tensor:
     """Return (1 - p^q) / q for the correct caption's probability p, averaged over both directions.
 
@@ -38,7 +39,8 @@ def generalized_cross_entropy(
         q: exponent in [0, 1]; the paper uses 0.7.
         smoothing: label smoothing in [0, 1): the weight of the cross-entropy with a uniform
             distribution over the captions in the batch.
-        options: temperature and the other options of `info_nce`.
+        temperature: t > 0, a number or a tensor ().
+        options: the other options of `info_nce`.
 
     Returns and Raises: see `info_nce`.
 
@@ -52,7 +54,7 @@ def generalized_cross_entropy(
     check_interval("smoothing", smoothing, "[0, 1)")
     if isinstance(image_features, Tensor):
         check_labels("captions", captions, len(image_features))
-    batch = Contrast(image_features, text_features, **options)
+    batch = Contrast(image_features, text_features, temperature=temperature, **options)
     columns = batch.column_labels(captions)
     _, place, counts = torch.unique(columns, return_inverse=True, return_counts=True)
     # A caption with k rows is represented by the mean of e^s, so each of its rows has weight 1/k.

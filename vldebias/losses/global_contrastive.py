@@ -75,7 +75,7 @@ class GlobalContrastiveLoss(nn.Module):
         self,
         dataset_size: int,
         *,
-        temperature: float = 0.05,
+        temperature: float,
         gamma: float = 0.8,
         popularity_lr: float = 0.0,
         zeta_init: float = 0.0,

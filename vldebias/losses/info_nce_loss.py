@@ -7,12 +7,16 @@ from typing import Unpack
 from torch import Tensor
 
 from vldebias.losses.catalog import NoSettings
-from vldebias.losses.contrast import Contrast, ContrastiveLoss, LossOptions
+from vldebias.losses.contrast import BatchOptions, Contrast, ContrastiveLoss
 from vldebias.losses.sums import softplus
 
 
 def info_nce(
-    image_features: Tensor, text_features: Tensor, **options: Unpack[LossOptions]
+    image_features: Tensor,
+    text_features: Tensor,
+    *,
+    temperature: float | Tensor,
+    **options: Unpack[BatchOptions],
 ) -> Tensor:
     """Return the InfoNCE loss (eq. 5.2 of the thesis), averaged over both directions.
 
@@ -25,7 +29,8 @@ def info_nce(
         image_features: (n, d), rows of norm 1. For two views of one modality, pass one view as the
             images and the other as the texts.
         text_features: (n, d), rows of norm 1.
-        temperature: t > 0, a number or a tensor (), which receives a gradient.
+        temperature: t > 0, a number or a tensor (), which receives a gradient. CLIP learns it,
+            from 0.07 to 0.01.
         reduction: "mean", or "none" for per-pair losses (n,).
         chunk_size: number of rows of the similarity matrix to compute at once; each block is
             recomputed in the backward pass. The result is the same, and memory use is linear in n.
@@ -56,7 +61,7 @@ def info_nce(
     >>> info_nce(images, images.roll(1, 0), temperature=0.2)  # every caption is wrong
     tensor(5.0200)
     """
-    batch = Contrast(image_features, text_features, **options)
+    batch = Contrast(image_features, text_features, temperature=temperature, **options)
     (log_sum,) = batch.sums(1.0)
     # -log e^{s+} / (e^{s+} + sum) = log(1 + sum e^{-s+})
     return batch.reduce(softplus(log_sum - batch.positive))

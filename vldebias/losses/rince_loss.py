@@ -12,7 +12,7 @@ from torch import Tensor
 from vldebias.errors import warn
 from vldebias.losses.catalog import RINCESettings
 from vldebias.losses.checks import check_interval
-from vldebias.losses.contrast import Contrast, ContrastiveLoss, LossOptions, ModuleOptions
+from vldebias.losses.contrast import BatchOptions, Contrast, ContrastiveLoss, ModuleOptions
 
 # Exponents above these limits are reduced. Adam squares gradients, and (e^30 / t)^2 does not
 # overflow in float32. The gradient of float16 features is itself float16, so e^x / t must stay
@@ -82,9 +82,10 @@ def rince(
     image_features: Tensor,
     text_features: Tensor,
     *,
-    q: float = 0.5,
+    temperature: float | Tensor,
+    q: float,
     lam: float | None = None,
-    **options: Unpack[LossOptions],
+    **options: Unpack[BatchOptions],
 ) -> Tensor:
     """Return the robust InfoNCE loss (RINCE), averaged over both directions.
 
@@ -118,7 +119,8 @@ def rince(
         lam: weight of the denominator, in (0, 1]. Default: 1 / (K + 1), where K is the number
             of negatives in this call, including the negatives of all processes with `gather` and of
             both views with `within_view`.
-        options: temperature and the other options of `info_nce`.
+        temperature: t > 0, a number or a tensor ().
+        options: the other options of `info_nce`.
 
     Returns and Raises: see `info_nce`.
 
@@ -132,7 +134,7 @@ def rince(
     check_interval("q", q, "(0, 1]")
     if lam is not None:
         check_interval("lam", lam, "(0, 1]")
-    batch = Contrast(image_features, text_features, **options)
+    batch = Contrast(image_features, text_features, temperature=temperature, **options)
     if lam is None:
         lam = 1 / (batch.count + 1)
     elif lam * batch.count > _LARGEST_LAM_TIMES_NEGATIVES:
@@ -150,7 +152,6 @@ def rince(
     # For features of norm 1, the largest exponent is q/t. If it exceeds the dtype's limit for
     # gradients, reduce all exponents by the excess, which scales the loss by a constant. The excess
     # is detached, so that a learned t cannot lower the loss by rescaling it.
-    temperature = options["temperature"]
     if isinstance(temperature, Tensor):
         t = temperature.detach()
     else:

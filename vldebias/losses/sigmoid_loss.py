@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError
 from vldebias.losses.catalog import NoSettings
-from vldebias.losses.contrast import Contrast, ContrastiveLoss, LossOptions, ModuleOptions
+from vldebias.losses.contrast import BatchOptions, Contrast, ContrastiveLoss, ModuleOptions
 from vldebias.losses.sums import softplus
 
 
@@ -17,8 +17,9 @@ def sigmoid(
     image_features: Tensor,
     text_features: Tensor,
     *,
+    temperature: float | Tensor,
     bias: float | Tensor = -10.0,
-    **options: Unpack[LossOptions],
+    **options: Unpack[BatchOptions],
 ) -> Tensor:
     """Return SigLIP's sigmoid loss.
 
@@ -35,7 +36,8 @@ def sigmoid(
         text_features: (n, d), rows of norm 1.
         bias: number or tensor () that is added to every similarity. SigLIP learns the bias and the
             temperature, starting from -10 and 0.1.
-        options: temperature and the other options of `info_nce`.
+        temperature: t > 0, a number or a tensor ().
+        options: the other options of `info_nce`.
 
     Returns and Raises: see `info_nce`.
 
@@ -48,7 +50,7 @@ def sigmoid(
         raise InvalidInputError(
             f"bias: expected a number or a tensor of shape (), got shape {tuple(bias.shape)}"
         )
-    batch = Contrast(image_features, text_features, **options)
+    batch = Contrast(image_features, text_features, temperature=temperature, **options)
     offset = torch.as_tensor(bias, dtype=batch.positive.dtype, device=batch.positive.device)
     # The mean only needs one sum over the entire matrix. Per-pair losses need the sum of each row.
     if batch.reduction == "mean":
@@ -76,7 +78,7 @@ class SigmoidLoss(ContrastiveLoss[NoSettings]):
     bias: nn.Parameter
 
     def __init__(
-        self, *, temperature: float = 0.1, learnable_temperature: bool = True, **settings: Any
+        self, *, temperature: float, learnable_temperature: bool = True, **settings: Any
     ) -> None:
         super().__init__(
             temperature=temperature, learnable_temperature=learnable_temperature, **settings

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vldebias.losses.catalog import SpreadSettings
 from vldebias.losses.checks import check_interval, check_labels
-from vldebias.losses.contrast import Contrast, ContrastiveLoss, LossOptions, ModuleOptions
+from vldebias.losses.contrast import BatchOptions, Contrast, ContrastiveLoss, ModuleOptions
 from vldebias.losses.sums import softplus
 
 
@@ -18,8 +18,9 @@ def spread(
     text_features: Tensor,
     labels: Tensor,
     *,
+    temperature: float | Tensor,
     alpha: float = 0.5,
-    **options: Unpack[LossOptions],
+    **options: Unpack[BatchOptions],
 ) -> Tensor:
     """Return the spread loss alpha L_attract + (1 - alpha) L_repel, which avoids class collapse.
 
@@ -38,7 +39,8 @@ def spread(
         text_features: (n, d), rows of norm 1.
         labels: (n,) integers, the class of each row.
         alpha: weight of the attraction, in [0, 1]. The paper tunes it between 0.16 and 0.67.
-        options: temperature and the other options of `info_nce`.
+        temperature: t > 0, a number or a tensor ().
+        options: the other options of `info_nce`.
 
     Returns and Raises: see `info_nce`.
 
@@ -51,7 +53,7 @@ def spread(
     if isinstance(image_features, Tensor):
         check_labels("labels", labels, len(image_features))
     options.setdefault("within_view", True)
-    batch = Contrast(image_features, text_features, **options)
+    batch = Contrast(image_features, text_features, temperature=temperature, **options)
     columns = batch.column_labels(labels)
 
     def row_loss(s: Tensor, rows: slice) -> Tensor:

@@ -9,11 +9,16 @@ from torch import Tensor
 
 from vldebias.losses.catalog import NoSettings
 from vldebias.losses.checks import check_labels
-from vldebias.losses.contrast import Contrast, ContrastiveLoss, LossOptions
+from vldebias.losses.contrast import BatchOptions, Contrast, ContrastiveLoss
 
 
 def supcon(
-    image_features: Tensor, text_features: Tensor, labels: Tensor, **options: Unpack[LossOptions]
+    image_features: Tensor,
+    text_features: Tensor,
+    labels: Tensor,
+    *,
+    temperature: float | Tensor,
+    **options: Unpack[BatchOptions],
 ) -> Tensor:
     """Return the supervised contrastive loss, L_out of eq. 2 of Khosla et al. (2020).
 
@@ -29,7 +34,8 @@ def supcon(
         image_features: (n, d), rows of norm 1.
         text_features: (n, d), rows of norm 1.
         labels: (n,) integers, the class of each row.
-        options: temperature and the other options of `info_nce`.
+        temperature: t > 0, a number or a tensor ().
+        options: the other options of `info_nce`.
 
     Returns and Raises: see `info_nce`.
 
@@ -41,7 +47,7 @@ def supcon(
     if isinstance(image_features, Tensor):
         check_labels("labels", labels, len(image_features))
     options.setdefault("within_view", True)
-    batch = Contrast(image_features, text_features, **options)
+    batch = Contrast(image_features, text_features, temperature=temperature, **options)
     columns = batch.column_labels(labels)
 
     def row_loss(s: Tensor, rows: slice) -> Tensor:

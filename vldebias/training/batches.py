@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Required, TypedDict, TypeVar, Unpack
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -168,13 +169,19 @@ class Batches(ABC):
         self.unreadable: dict[str, str] = {}  # id -> reason
 
     @staticmethod
-    def from_data(data: Pairs | ImageStream, settings: TrainSettings, towers: Towers) -> Batches:
+    def from_data(
+        data: Pairs | ImageStream,
+        settings: TrainSettings,
+        towers: Towers,
+        kept: NDArray[np.int64] | None = None,
+    ) -> Batches:
         """Create the micro-batches for a training run from pairs or a stream of pairs.
 
         Args:
             data: pairs or a stream of pairs.
             settings: training settings.
             towers: the model, which determines the image size and the tokenizer.
+            kept: indexes of the pairs to train on. Default: all.
         """
         augment = Augmentation(
             towers.size,
@@ -194,10 +201,16 @@ class Batches(ABC):
         }
         batches: Batches
         if isinstance(data, Pairs):
-            batches = MapBatches(data, augment, **options)
+            pairs = data if kept is None else data.select(kept)
+            batches = MapBatches(pairs, augment, **options)
         else:
             batches = StreamBatches(
-                data, augment, label=settings.label, buffer=settings.shuffle_buffer, **options
+                data,
+                augment,
+                label=settings.label,
+                buffer=settings.shuffle_buffer,
+                kept=kept,
+                **options,
             )
         # Only losses that use several positives per image have this setting.
         batches.more_views = getattr(settings, "positives", 1) - 1
@@ -387,6 +400,7 @@ class StreamBatches(Batches):
         augment: function that maps an image and a generator to pixels.
         label: class column. Its class names must be known before the stream is read.
         buffer: number of rows that are shuffled at a time.
+        kept: indexes of the rows to use. Default: all.
     """
 
     def __init__(
@@ -396,6 +410,7 @@ class StreamBatches(Batches):
         *,
         label: str | None = None,
         buffer: int,
+        kept: NDArray[np.int64] | None = None,
         **options: Unpack[ReadingOptions],
     ) -> None:
         super().__init__(stream.name, augment, **options)
@@ -407,6 +422,7 @@ class StreamBatches(Batches):
         self.stream = stream
         self.buffer = buffer
         self.label = label
+        self.kept = None if kept is None else frozenset(kept.tolist())
         self.shards = np.arange(self.rank, stream.shards, self.world)
         # With a stride (k, w), this process uses rows k, k + w, ... of its shards.
         self.stride = (0, 1)
@@ -464,8 +480,21 @@ class StreamBatches(Batches):
                 )
             epoch += 1
 
+    def rows(self) -> Iterator[_Row]:
+        """Yield this process's rows once, in the order of the stream."""
+        for shard in self.shards.tolist():
+            for _, block in self._read_blocks(shard):
+                yield from block
+
     def _blocks(self, epoch: int, shard: int) -> Iterator[list[_Row]]:
         """Yield blocks of rows in an epoch's order."""
+        for first_number, block in self._read_blocks(shard):
+            # Derive the seed from the block, so that a resumed run shuffles it in the same way.
+            generator = numpy_generator("stream order", self.seed, epoch, shard, first_number)
+            yield [block[place] for place in generator.permutation(len(block))]
+
+    def _read_blocks(self, shard: int) -> Iterator[tuple[int, list[_Row]]]:
+        """Yield blocks of this process's rows, each with the number of its first row."""
         start, step = self.stride
         numbered = enumerate(self.stream.records(0, shard))
         while True:
@@ -474,14 +503,14 @@ class StreamBatches(Batches):
                 return
             block = list[_Row]()
             for number, record in part:
+                index = shard * _SHARD + number
                 has_caption = self.tokenize is None or says_something(record.caption or "")
+                is_kept = self.kept is None or index in self.kept
                 # Rows for other processes are counted but not decoded.
-                if number % step == start and has_caption:
-                    block.append((shard * _SHARD + number, record))
-            # Derive the seed from the block, so that a resumed run shuffles it in the same way.
+                if number % step == start and has_caption and is_kept:
+                    block.append((index, record))
             first_number, _ = part[0]
-            generator = numpy_generator("stream order", self.seed, epoch, shard, first_number)
-            yield [block[place] for place in generator.permutation(len(block))]
+            yield first_number, block
 
     def _slot(
         self, rows: list[_Row], slot: int, epoch: int

@@ -14,9 +14,11 @@ import torch
 
 from vldebias.api import fit_projections
 from vldebias.data.dataset import ImageData
+from vldebias.data.huggingface import ImageStream
 from vldebias.errors import InvalidInputError, need, warn
 from vldebias.hosts.clip.towers import Towers
 from vldebias.hosts.loading import load_host
+from vldebias.losses import LOSSES
 from vldebias.prompts import load_prompts
 from vldebias.report.conclusion import Conclusion
 from vldebias.report.table import from_to
@@ -28,6 +30,7 @@ from vldebias.training.changes import (
     conclusions_of_training,
     fall_below_start,
 )
+from vldebias.training.filtering import StartingScores
 from vldebias.training.loop import HISTORY, STATE, Entry, fit, make_accelerator, read_state
 from vldebias.training.model import check_savable, refuse_foreign, save_model, tune
 from vldebias.training.monitor import Monitor
@@ -35,7 +38,12 @@ from vldebias.training.objective import Objective, Trainee
 from vldebias.training.optim import StartingWeights
 from vldebias.training.pairs import Pairs, open_images
 from vldebias.training.settings import TrainSettings
-from vldebias.training.suspects import positive_scores, report_pairs
+from vldebias.training.suspects import (
+    positive_scores,
+    report_pairs,
+    share_below_chance,
+    shuffled_scores,
+)
 from vldebias.utils.files import only_writer, versions, write_atomically
 from vldebias.utils.progress import SILENT, Progress
 from vldebias.utils.trackers import tracker_name
@@ -48,6 +56,8 @@ OUTCOME = "run.json"
 MODEL = "model"
 PROJECTION = "projection"
 _SHOWN = ("zero_shot_accuracy", "recall@1 image->text", "recall@1 text->image")
+# Share of captions that look wrong from which a run mentions them.
+LEAST_LOW_GROUP = 0.1
 _LINE_EVERY = 60.0  # Minimum number of seconds between two lines with scores in a log file.
 
 
@@ -63,8 +73,10 @@ def train_model(
       due, the scores, including whether zero-shot accuracy (or retrieval, without classes) is
       clearly below its initial value
     - pairs.csv, pairs.html: the score of every training pair, lowest first, and a page that shows
-      the first of them
-    - kept.parquet: with `keep`, this share of the pairs
+      the first of them. The scores come from the trained model, or from the starting model with
+      `keep`
+    - kept.parquet, scores.npz: with `keep`, the pairs that the model was trained on, and the
+      starting model's scores that a resumed run uses again
     - run.json: scores before and after training, a conclusion about each change, below_start if
       training made the model clearly worse, and a record of the run
     - state.pt: the last checkpoint, from which an interrupted run resumes
@@ -90,83 +102,233 @@ def train_model(
         # Raise an error for a missing package now instead of when the trackers start.
         need(settings.track)
     accelerator = make_accelerator(cpu=cpu, log_with=settings.track, project_dir=str(folder))
-    processes = accelerator.num_processes
-    towers = make_towers(settings)
-    # Check before the first step that the results can be written after the last one.
-    check_savable(towers, name=settings.model)
-    refuse_foreign(folder / MODEL)
-    if settings.debias is not None:
-        load_prompts(settings.debias)
-    data = open_images(settings)
-    pairs: Pairs | None = None
-    groups: int | None = None
-    if isinstance(data, ImageData):
-        pairs = Pairs.from_data(data, settings)
-        batches = Batches.from_data(pairs, settings, towers)
-        if pairs.groups is not None:
-            groups = len(pairs.groups.names)
-    else:
-        batches = Batches.from_data(data, settings, towers)
-    objective = Objective(
-        settings,
-        temperature=towers.temperature,
-        bias=towers.bias,
-        items=batches.items,
-        two_views=settings.views == "two",
-        gather=processes > 1,
-        groups=groups,
-    )
-    monitor = Monitor.held_out(settings, data, towers)
-    towers.model.to(accelerator.device)
-    starting_weights = None
-    if settings.wise_ft is not None:
-        starting_weights = StartingWeights(towers.model, settings.wise_ft)
-    # A checkpoint must match these values to be resumed.
-    identity = {
-        **settings.identity(),
-        "rows": batches.items,
-        "content": data.fingerprint,
-        "processes": processes,
-    }
-    if batches.items is not None:
-        # A run may be resumed with more processes and smaller batches if the joint batch stays the
-        # same.
-        identity |= {"processes": 1, "batch_size": settings.batch_size * processes}
-
     lock: AbstractContextManager[object] = nullcontext()
     # Only the first process writes files and prints output.
     if accelerator.is_main_process:
         lock = only_writer(folder, progress.print_line)
     else:
         progress = SILENT
+    run = _Run(settings, folder, accelerator, progress)
     with lock, progress:
-        done = steps_done(folder)[0]
-        _announce(settings, accelerator, towers, objective, batches, monitor, done, progress)
-        # A resumed run scores the original model too, to compare the scores.
-        held_out = None if monitor is None else HeldOutScores(monitor, towers)
-        steps = settings.updates(batches.per_epoch)
-        with progress.bar("training", steps, done=done) as advance:
-            history = fit(
-                Trainee(towers, objective, fourier=settings.fourier),
-                batches,
-                settings,
-                accelerator=accelerator,
-                folder=folder,
-                identity=identity,
-                monitor=held_out,
-                on_step=_StepReport(settings, accelerator, progress, advance),
-            )
+        run.prepare()
+        run.announce()
+        history = run.train()
         accelerator.end_training()  # This also disconnects the processes.
         if not accelerator.is_main_process:
             return None
-        # Only the first process writes files, so only its copy needs averaging.
-        if starting_weights is not None:
-            starting_weights.average_with_live()
-        towers.set_temperature(objective.temperature, objective.bias)
-        outcome = _write(settings, folder, accelerator, towers, pairs, held_out, history, progress)
+        outcome = run.write(history)
     if outcome["below_start"] is not None:
-        _warn_of_fall(outcome["below_start"], steps)
+        _warn_of_fall(outcome["below_start"], run.steps)
     return outcome
+
+
+class _Run:
+    """One training run, with everything that is loaded for it.
+
+    Args:
+        settings: all training settings.
+        folder: folder for the files.
+        accelerator: accelerator for the processes.
+        progress: where to report progress.
+    """
+
+    starting_scores: StartingScores | None = None
+    starting_weights: StartingWeights | None = None
+
+    def __init__(
+        self,
+        settings: TrainSettings,
+        folder: Path,
+        accelerator: Accelerator,
+        progress: Progress,
+    ) -> None:
+        self.settings = settings
+        self.folder = folder
+        self.accelerator = accelerator
+        self.progress = progress
+        self.towers = make_towers(settings)
+        # Check before the first step that the results can be written after the last one.
+        check_savable(self.towers, name=settings.model)
+        refuse_foreign(folder / MODEL)
+        if settings.debias is not None:
+            load_prompts(settings.debias)
+        self.data = open_images(settings)
+        self.pairs: Pairs | ImageStream
+        if isinstance(self.data, ImageData):
+            self.pairs = Pairs.from_data(self.data, settings)
+        else:
+            self.pairs = self.data
+        self.batches = Batches.from_data(self.pairs, settings, self.towers)
+
+    def prepare(self) -> None:
+        """Choose the pairs to train on, create the loss, and score the model on held-out data."""
+        settings = self.settings
+        towers = self.towers
+        self.done = steps_done(self.folder)[0]
+        towers.model.to(self.accelerator.device)
+        if settings.keep is not None:
+            self._filter(settings.keep)
+        groups: int | None = None
+        if isinstance(self.pairs, Pairs) and self.pairs.groups is not None:
+            groups = len(self.pairs.groups.names)
+        self.steps = settings.updates(self.batches.per_epoch)
+        self.objective = Objective(
+            settings,
+            temperature=towers.temperature,
+            bias=towers.bias,
+            items=self.batches.items,
+            two_views=settings.views == "two",
+            gather=self.accelerator.num_processes > 1,
+            groups=groups,
+        )
+        self.monitor = Monitor.held_out(settings, self.data, towers)
+        if settings.wise_ft is not None:
+            self.starting_weights = StartingWeights(towers.model, settings.wise_ft)
+
+    def _filter(self, keep: float) -> None:
+        """Leave out the pairs that the starting model scores lowest, as before if resuming."""
+        if self.done:
+            scores = StartingScores.load(self.folder)
+        else:
+            scores = StartingScores.measure(self.towers, self.batches, self.progress)
+            if self.accelerator.is_main_process:
+                scores.save(self.folder)
+        kept = scores.best(keep)
+        self.starting_scores = scores
+        self.batches = Batches.from_data(self.pairs, self.settings, self.towers, kept)
+        self.progress.print_line(
+            f"keep {keep:g}: training on the {len(kept):,} of {len(scores.index):,} pairs that the"
+            " starting model scores highest"
+        )
+
+    def announce(self) -> None:
+        """Print a summary of the run and start the trackers."""
+        settings = self.settings
+        print_line = self.progress.print_line
+        if settings.track is not None:
+            config = {name: str(value) for name, value in settings.model_dump().items()}
+            self.accelerator.init_trackers("vldebias", config=config)
+        learning = sum(p.numel() for p in self.towers.model.parameters() if p.requires_grad)
+        size = "a stream of pairs"
+        if self.batches.items is not None:
+            size = f"{self.batches.items:,} images"
+        processes = self.accelerator.num_processes
+        negatives = settings.batch_size * processes
+        if settings.negatives == "step":
+            negatives *= settings.accumulation
+        print_line(
+            f"{settings.model}: {learning:,} trainable parameters; {size}; processes: {processes};"
+            f" precision: {settings.precision}; loss: {settings.loss} at temperature"
+            f" {self.objective.temperature:.3g}, with batches of {negatives:,}"
+        )
+        price = LOSSES[settings.loss].price
+        if price:
+            print_line(f"{settings.loss}: {price}")
+        if self.monitor is not None:
+            print_line(self.monitor.described())
+        start = f"{self.steps} steps"
+        if self.done:
+            start = f"resuming after step {self.done} of {self.steps}"
+        print_line(start)
+
+    def train(self) -> list[Entry]:
+        """Train the model, and return the history."""
+        settings = self.settings
+        processes = self.accelerator.num_processes
+        # A checkpoint must match these values to be resumed.
+        identity = {
+            **settings.identity(),
+            "rows": self.batches.items,
+            "content": self.data.fingerprint,
+            "processes": processes,
+        }
+        if self.batches.items is not None:
+            # A run may be resumed with more processes and smaller batches if the joint batch stays
+            # the same.
+            identity |= {"processes": 1, "batch_size": settings.batch_size * processes}
+        # A resumed run scores the original model too, to compare the scores.
+        self.held_out = None if self.monitor is None else HeldOutScores(self.monitor, self.towers)
+        with self.progress.bar("training", self.steps, done=self.done) as advance:
+            return fit(
+                Trainee(self.towers, self.objective, fourier=settings.fourier),
+                self.batches,
+                settings,
+                accelerator=self.accelerator,
+                folder=self.folder,
+                identity=identity,
+                monitor=self.held_out,
+                on_step=_StepReport(settings, self.accelerator, self.progress, advance),
+            )
+
+    def write(self, history: Sequence[Entry]) -> dict[str, Any]:
+        """Write all files except the checkpoint, and return the contents of run.json."""
+        settings = self.settings
+        folder = self.folder
+        # Only the first process writes files, so only its copy needs averaging.
+        if self.starting_weights is not None:
+            self.starting_weights.average_with_live()
+        self.towers.set_temperature(self.objective.temperature, self.objective.bias)
+        save_model(self.towers, folder / MODEL, scope=settings.tune, name=settings.model)
+        write_atomically(folder / SETTINGS, settings.as_yaml())
+        files = {"model": MODEL, "settings": SETTINGS, "history": HISTORY}
+        before: dict[str, float] = {}
+        after: dict[str, float] = {}
+        conclusions: list[Conclusion] = []
+        if self.held_out is not None:
+            before, after, conclusions = self.held_out.compare(self.towers)
+        pair_files, wrong_pairs = self._report_pairs()
+        files |= pair_files
+        debiased: dict[str, float] = {}
+        if settings.debias is not None:
+            # Load the saved model, because the fingerprint must match its weights with merged
+            # adapters.
+            saved = load_host(str(folder / MODEL))
+            edits = fit_projections(saved.host, settings.debias, tokenizer=saved.tokenizer)
+            for role, edit in edits.items():
+                edit.save_pretrained(folder / PROJECTION / role)
+                files["projection"] = PROJECTION
+            if self.held_out is not None and edits:
+                debiased = self.held_out.monitor(self.towers, edits.only)
+        outcome: dict[str, Any] = {
+            "before": before,
+            "after": after,
+            "debiased": debiased,
+            "below_start": fall_below_start(conclusions, history),
+            "wrong_pairs": wrong_pairs,
+            "processes": {
+                "number": self.accelerator.num_processes,
+                "kind": str(self.accelerator.distributed_type.value),
+            },
+            "settings": settings.model_dump(),
+            "versions": versions(),
+            "files": files,
+            "conclusions": [conclusion.model_dump(mode="json") for conclusion in conclusions],
+        }
+        write_atomically(folder / OUTCOME, json.dumps(outcome, indent=1, default=str) + "\n")
+        return outcome
+
+    def _report_pairs(self) -> tuple[dict[str, str], dict[str, object] | None]:
+        """Write the pairs with their scores; see `report_pairs`."""
+        pairs = self.pairs
+        keep = self.settings.keep
+        if not isinstance(pairs, Pairs) or not pairs.captions:
+            return {}, None
+        if self.starting_scores is not None:
+            scores = self.starting_scores.scores
+            return report_pairs(pairs, scores, self.folder, keep=keep, model="starting")
+        if not self.settings.score_pairs:
+            return {}, None
+        workers = self.settings.workers
+        scores = positive_scores(self.towers, pairs, workers=workers, progress=self.progress)
+        _, exchanged = shuffled_scores(self.towers, pairs, workers=workers)
+        share = share_below_chance(scores, exchanged)
+        if share >= LEAST_LOW_GROUP:
+            self.progress.print_line(
+                f"about {share:.0%} of the captions match their image no better than captions of"
+                " other images do. Look at pairs.html; if they are wrong, train the original model"
+                f" again with --set keep={1 - share:.1f}, which leaves them out"
+            )
+        return report_pairs(pairs, scores, self.folder)
 
 
 class HeldOutScores:
@@ -210,92 +372,6 @@ def _warn_of_fall(fall: Fall, steps: int) -> None:
         f" {movement}{first_seen}. Use the original model, or train again with a"
         " lower lr, fewer steps, tune=heads or wise_ft=0.5"
     )
-
-
-def _announce(
-    settings: TrainSettings,
-    accelerator: Accelerator,
-    towers: Towers,
-    objective: Objective,
-    batches: Batches,
-    monitor: Monitor | None,
-    done: int,
-    progress: Progress,
-) -> None:
-    """Print a summary of the run and start the trackers."""
-    if settings.track is not None:
-        config = {name: str(value) for name, value in settings.model_dump().items()}
-        accelerator.init_trackers("vldebias", config=config)
-    learning = sum(p.numel() for p in towers.model.parameters() if p.requires_grad)
-    size = "a stream of pairs"
-    if batches.items is not None:
-        size = f"{batches.items:,} images"
-    processes = accelerator.num_processes
-    negatives = settings.batch_size * processes
-    if settings.negatives == "step":
-        negatives *= settings.accumulation
-    progress.print_line(
-        f"{settings.model}: {learning:,} trainable parameters; {size}; processes: {processes};"
-        f" precision: {settings.precision}; loss: {settings.loss} at temperature"
-        f" {objective.temperature:.3g}, with batches of {negatives:,}"
-    )
-    if monitor is not None:
-        progress.print_line(monitor.described())
-    steps = settings.updates(batches.per_epoch)
-    progress.print_line(f"resuming after step {done} of {steps}" if done else f"{steps} steps")
-
-
-def _write(
-    settings: TrainSettings,
-    folder: Path,
-    accelerator: Accelerator,
-    towers: Towers,
-    pairs: Pairs | None,
-    held_out: HeldOutScores | None,
-    history: Sequence[Entry],
-    progress: Progress,
-) -> dict[str, Any]:
-    """Write all files except the checkpoint, and return the contents of run.json."""
-    save_model(towers, folder / MODEL, scope=settings.tune, name=settings.model)
-    write_atomically(folder / SETTINGS, settings.as_yaml())
-    files = {"model": MODEL, "settings": SETTINGS, "history": HISTORY}
-    before: dict[str, float] = {}
-    after: dict[str, float] = {}
-    conclusions: list[Conclusion] = []
-    if held_out is not None:
-        before, after, conclusions = held_out.compare(towers)
-    wrong_pairs = None
-    if pairs is not None and pairs.captions and settings.score_pairs:
-        scores = positive_scores(towers, pairs, workers=settings.workers, progress=progress)
-        pair_files, wrong_pairs = report_pairs(pairs, scores, folder, keep=settings.keep)
-        files |= pair_files
-    debiased: dict[str, float] = {}
-    if settings.debias is not None:
-        # Load the saved model, because the fingerprint must match its weights with merged adapters.
-        saved = load_host(str(folder / MODEL))
-        edits = fit_projections(saved.host, settings.debias, tokenizer=saved.tokenizer)
-        for role, edit in edits.items():
-            edit.save_pretrained(folder / PROJECTION / role)
-            files["projection"] = PROJECTION
-        if held_out is not None and edits:
-            debiased = held_out.monitor(towers, edits.only)
-    outcome: dict[str, Any] = {
-        "before": before,
-        "after": after,
-        "debiased": debiased,
-        "below_start": fall_below_start(conclusions, history),
-        "wrong_pairs": wrong_pairs,
-        "processes": {
-            "number": accelerator.num_processes,
-            "kind": str(accelerator.distributed_type.value),
-        },
-        "settings": settings.model_dump(),
-        "versions": versions(),
-        "files": files,
-        "conclusions": [conclusion.model_dump(mode="json") for conclusion in conclusions],
-    }
-    write_atomically(folder / OUTCOME, json.dumps(outcome, indent=1, default=str) + "\n")
-    return outcome
 
 
 class _StepReport:

@@ -146,13 +146,18 @@ class DataSettings(_Settings):
         None, description="Prompt set whose projection is fitted and saved after training."
     )
     score_pairs: bool = Field(
-        True, description="Score every pair after training, which reads all images again."
+        True,
+        description="Score every pair after training, which reads all images again; with keep,"
+        " pairs are scored before training instead.",
     )
     keep: float | None = Field(
         None,
         gt=0,
         le=1,
-        description="Share of the pairs, the best, to write with their labels to kept.parquet.",
+        description=(
+            "Share of the pairs to train on, those that the starting model scores highest; also"
+            " written to kept.parquet, except for streams."
+        ),
     )
 
     @field_validator("names", mode="before")
@@ -206,7 +211,7 @@ class LossSettings(_DeclaredSettings):
     `Objective` raises an error for settings that the chosen loss does not use.
     """
 
-    loss: str = Field("rince", description="Loss; `vldebias losses` lists them.")
+    loss: str = Field("info_nce", description="Loss; `vldebias losses` lists them.")
     temperature: float | None = Field(
         None,
         gt=0,
@@ -260,8 +265,10 @@ def refuse_unread(settings: LossSettings) -> None:
     unread = sorted(settings.model_fields_set & LossSettings.model_fields.keys() - read)
     if unread:
         known = ", ".join(sorted(read - {"loss"}))
+        readers = ", ".join(losses_with(unread[0]))
         raise InvalidInputError(
-            f"{settings.loss} does not read {', '.join(unread)}; it reads {known}"
+            f"{settings.loss} does not read {', '.join(unread)}; it reads {known}."
+            f" Losses with {unread[0]}: {readers}"
         )
 
 
@@ -463,10 +470,7 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
                 self.label is not None and can_be_read_again,
                 "label and data that are not streamed",
             ),
-            "keep": (
-                self.score_pairs and can_be_read_again,
-                "score_pairs and data that are not streamed",
-            ),
+            "keep": (reads_captions, "captions"),
             "group_dro": (can_be_read_again, "data that are not streamed"),
             "group_dro_step": (self.group_dro is not None, "group_dro"),
             "negatives": (self.accumulation > 1, "accumulation above 1"),
@@ -490,7 +494,6 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
             "track",
             "eval_every",
             "score_pairs",
-            "keep",
             "debias",
             "allow_outside",
             "data_root",  # The contents of the data are compared instead.

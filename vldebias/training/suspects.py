@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -20,8 +21,11 @@ from vldebias.hosts.clip.towers import Towers
 from vldebias.measure.classification import auroc
 from vldebias.training.monitor import BATCH, image_features, pixel_batches, text_features
 from vldebias.training.pairs import Pairs
+from vldebias.training.sampling import numpy_generator
 from vldebias.utils.files import write_atomically
 from vldebias.utils.progress import SILENT, Progress
+
+SAMPLE = 500  # maximum number of images whose captions are exchanged for comparison
 
 
 def positive_scores(
@@ -88,8 +92,56 @@ def positive_scores(
     return scores
 
 
+def shuffled_scores(
+    towers: Towers, pairs: Pairs, *, workers: int = 4
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Score a sample of images with captions of other images.
+
+    Args:
+        towers: the model.
+        pairs: images with captions.
+        workers: number of threads that load images.
+
+    Returns:
+        The rows (m,) of the sampled images, and their finite scores (at most m), which show how low
+            the scores of wrong captions are. Both are empty if all captions are the same.
+    """
+    rows = numpy_generator("sample of pairs", 0).permutation(pairs.items)[:SAMPLE]
+    captions = [pairs.captions[row] for row in rows]
+    others = captions[1:] + captions[:1]
+    # Images with the same caption must not exchange it.
+    differs = [set(own).isdisjoint(other) for own, other in zip(captions, others, strict=True)]
+    places = np.flatnonzero(differs)
+    if not len(places):
+        return places, np.array([], np.float32)
+    sample = replace(pairs.select(rows), captions=tuple(others), wrong=None).select(places)
+    scores = positive_scores(towers, sample, workers=workers)
+    return rows[places], scores[np.isfinite(scores)]
+
+
+def share_below_chance(scores: NDArray[np.float32], exchanged: NDArray[np.float32]) -> float:
+    """Estimate the share of pairs whose captions belong to other images.
+
+    Half of the wrong captions score below the median of exchanged captions, and hardly any correct
+    ones do, so the share is twice the share of scores below this median.
+
+    Args:
+        scores: (n,), scores of the pairs, or NaN.
+        exchanged: (m,), scores of images with captions of other images, from `shuffled_scores`.
+    """
+    known = scores[np.isfinite(scores)]
+    if not len(exchanged) or not len(known):
+        return 0.0
+    return min(1.0, 2 * float((known < np.median(exchanged)).mean()))
+
+
 def report_pairs(
-    pairs: Pairs, scores: NDArray[np.float32], folder: Path, *, keep: float | None = None
+    pairs: Pairs,
+    scores: NDArray[np.float32],
+    folder: Path,
+    *,
+    keep: float | None = None,
+    model: str = "trained",
 ) -> tuple[dict[str, str], dict[str, object] | None]:
     """Write pairs.csv and pairs.html, with the most suspicious pairs first.
 
@@ -101,6 +153,7 @@ def report_pairs(
         scores: (n,), lower scores are more suspicious.
         folder: folder for the files.
         keep: share of the pairs to write to kept.parquet.
+        model: which model gave the scores, "starting" or "trained".
 
     Returns:
         The files by kind, and how well low scores detect wrong pairs if there is caption noise.
@@ -121,7 +174,10 @@ def report_pairs(
     ranked.write(folder / "pairs.csv", {"caption": captions.__getitem__, "wrong": wrong_word})
     title = f"{pairs.name}: the most suspicious of {len(ranked.order):,} pairs"
     ranked.page(
-        folder / "pairs.html", title, page_words, introduction=_about_pairs(wrong is not None)
+        folder / "pairs.html",
+        title,
+        page_words,
+        introduction=_about_pairs(model, wrong is not None),
     )
     files = {
         "pairs, most suspicious first": "pairs.csv",
@@ -142,16 +198,16 @@ def report_pairs(
     return files, {"scored": len(ranked_scores), "wrong": share, "auroc": area}
 
 
-def _about_pairs(has_noise: bool) -> str:
+def _about_pairs(model: str, has_noise: bool) -> str:
     """Return the introduction for the page with suspicious pairs."""
     marked = ""
     if has_noise:
         marked = ' "Wrong" marks captions that this run replaced on purpose (caption noise).'
     return (
-        "The number is the cosine of image and caption in the trained model (-1 to 1): the lower,"
+        f"The number is the cosine of image and caption in the {model} model (-1 to 1): the lower,"
         f" the worse the match.{marked} Look through these pairs. If most of them are wrong, train"
-        " again on the best pairs (`--set keep=0.9` writes them to kept.parquet, for --data), or"
-        " remove rows by hand; pairs.csv lists all pairs."
+        " again with `--set keep=0.9`, which leaves out the tenth that a pretrained model scores"
+        " lowest, or remove rows by hand; pairs.csv lists all pairs."
     )
 
 

@@ -118,7 +118,7 @@ class Result:
         """Describe a method's effect, and whether the subject was lost."""
         if any(row.assigned):
             # For balanced prompts, report whether the pictures show the requested values.
-            requested = filter(None, row.assigned)
+            requested = [value for value in row.assigned if value]
             found = asked_for(requested, self.values, self.seen(row), judged=True)
             shown = {value: count for value, count in self.seen(plain).items() if count}
             if shown and not self.asks_for_several:

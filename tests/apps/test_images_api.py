@@ -239,6 +239,26 @@ def test_invalid_requests_are_explained_and_not_passed_on(
     assert not upstream.seen
 
 
+@pytest.mark.parametrize("name", ["num_images", "num_images_per_prompt", "batch_size"])
+def test_other_names_for_the_number_of_images_are_balanced_as_well(name: str) -> None:
+    upstream = FalseUpstream()
+    response = post(proxy(upstream), {"prompt": CEO, name: 4})
+    assert Counter(note(response)["values"]) == {"female": 2, "male": 2}
+    assert [body[name] for body in upstream.seen] == [1] * 4
+    response = post(proxy(upstream), {"prompt": CEO, name: 4, "n": 2})
+    assert response.status_code == 400
+    assert "the same number of images" in response.json()["error"]["message"]
+
+
+def test_a_request_with_many_headers_is_rejected() -> None:
+    upstream = FalseUpstream()
+    headers = {f"x-{number}": "1" for number in range(100)}
+    response = post(proxy(upstream), {"prompt": CEO}, **headers)
+    assert response.status_code == 431
+    assert "expected at most 100" in response.json()["error"]["message"]
+    assert not upstream.seen
+
+
 def test_invalid_headers_are_explained() -> None:
     upstream = FalseUpstream()
     for index in ("-1", "one", "9" * 30):

@@ -178,6 +178,7 @@ def test_a_function_can_be_a_method() -> None:
         ({"scores": [np.nan, 1.0], "labels": ["a", "b"]}, "NaN or infinite"),
         ({"scores": [], "labels": []}, "scores: expected"),
         ({"scores": ["a"], "labels": ["a"]}, "expected numbers"),
+        ({"scores": [1j, 0.0], "labels": ["a", "b"]}, r"expected numbers, got \[1j"),
         ({"labels": ["a", "b"]}, "got 2 groups for 8 candidates"),
         ({"labels": LABELS, "k": 0}, "k: expected a whole number"),
         ({"labels": LABELS, "k": True}, "k: expected a whole number .* got True"),

@@ -156,6 +156,16 @@ def test_upstream_errors_are_returned(prompt: str, status: int, calls: int, n: i
         assert response.headers["x-request-id"] == "r-429"
 
 
+def test_a_retry_that_is_far_off_is_left_to_the_client() -> None:
+    upstream = FalseUpstream()
+    began = time.monotonic()
+    response = post(proxy(upstream, limits=Limits(seconds=10)), {"prompt": "A chef of tomorrow"})
+    assert time.monotonic() - began < 5
+    assert response.status_code == 429
+    assert response.headers["retry-after"] == "86400"
+    assert len(upstream.seen) == 1
+
+
 def test_a_wrong_key_is_reported_by_upstream() -> None:
     response = post(proxy(FalseUpstream()), {"prompt": CEO}, authorization="Bearer sk-wrong")
     assert response.status_code == 401

@@ -60,7 +60,12 @@ async def _form_fields(request: Request, content: bytes | bytearray) -> Json:
 
 def is_form(request: Request) -> bool:
     """Return whether a request body is a multipart form, which is common for videos."""
-    return request.headers.get("content-type", "").startswith("multipart/form-data")
+    return request.headers.get("content-type", "").lower().startswith("multipart/form-data")
+
+
+def is_compressed(request: Request) -> bool:
+    """Return whether a request body is compressed."""
+    return request.headers.get("content-encoding", "identity").lower() != "identity"
 
 
 def check_parts(content: bytes | bytearray, most: int = _MOST_PARTS) -> None:

@@ -16,6 +16,8 @@ VARIES = "varies a given image"
 SEVERAL = "has several prompts"
 NO_IMAGE = ""  # reason for requests that are not for images
 IMAGE_MODELS = ("*image*", "dall-e*", "imagen*")  # name patterns of models that return images
+# Names that servers with the path /images/generations give to the number of images.
+NUMBER_FIELDS = ("n", "num_images", "num_images_per_prompt", "batch_size")
 VIDEO_FILES = ("input_reference", "image", "video")
 
 
@@ -78,17 +80,28 @@ class ImagesEndpoint(Endpoint):
 
     def read(self, body: Json, limit: int, image_models: Sequence[str]) -> Order | str:
         """See `Endpoint`."""
-        if body.get("input_references"):
-            return EDITS  # the request contains input images for one of OpenRouter's models
+        # OpenRouter's models accept input images in a field of JSON.
+        if _has_file(body) or body.get("input_references"):
+            return EDITS
         prompt = body.get("prompt")
         if not isinstance(prompt, str) or not prompt.strip():
             raise RefusedError(400, "prompt: expected a non-empty string", param="prompt")
         streams = bool(body.get("stream"))  # servers accept 1 for true
-        return Order(body, (prompt,), _number(body, "n", limit, streams), streams, body.get("seed"))
+        names = [name for name in NUMBER_FIELDS if body.get(name) is not None]
+        numbers = {_number(body, name, limit, streams) for name in names}
+        if len(numbers) > 1:
+            message = f"{', '.join(names)}: expected the same number of images in each field"
+            raise RefusedError(400, message, param=names[1])
+        n = numbers.pop() if numbers else 1  # servers default to one image
+        return Order(body, (prompt,), n, streams, body.get("seed"))
 
     def write(self, order: Order, texts: Sequence[str], rows: Sequence[int]) -> Json:
         """See `Endpoint`."""
-        return {**order.body, "prompt": texts[0], **_number_and_seed(order, order.body, "n", rows)}
+        return {
+            **order.body,
+            "prompt": texts[0],
+            **_number_and_seed(order, order.body, NUMBER_FIELDS, rows),
+        }
 
     def label(self, item: Json, row: int, prompt: str) -> Json:
         """Label an image with its prompt, unless the server added a revised prompt."""
@@ -129,7 +142,7 @@ class ChatEndpoint(Endpoint):
         return {
             **order.body,
             "messages": messages,
-            **_number_and_seed(order, order.body, "n", rows),
+            **_number_and_seed(order, order.body, ("n",), rows),
         }
 
     def label(self, item: Json, row: int, prompt: str) -> Json:
@@ -180,8 +193,7 @@ class VideosEndpoint(Endpoint):
     def read(self, body: Json, limit: int, image_models: Sequence[str]) -> Order | str:
         """See `Endpoint`."""
         prompt = body.get("prompt")
-        has_file = any(isinstance(value, UploadFile) for value in body.values())
-        if has_file or any(body.get(name) for name in VIDEO_FILES):
+        if _has_file(body) or any(body.get(name) for name in VIDEO_FILES):
             return EDITS
         if not isinstance(prompt, str) or not prompt.strip():
             return NO_IMAGE  # the server reports what is missing
@@ -236,7 +248,7 @@ class GeminiEndpoint(Endpoint):
         name = _config_name(body)
         if name in body:
             config = body[name]
-            changed = _number_and_seed(order, config, "candidateCount", rows)
+            changed = _number_and_seed(order, config, ("candidateCount",), rows)
             body[name] = {**config, **changed}
         return body
 
@@ -276,7 +288,7 @@ class ImagenEndpoint(Endpoint):
         body["instances"] = [{**body["instances"][0], "prompt": texts[0]}]
         if "parameters" in body:
             parameters = body["parameters"] or {}
-            changed = _number_and_seed(order, parameters, "sampleCount", rows)
+            changed = _number_and_seed(order, parameters, ("sampleCount",), rows)
             body["parameters"] = {**parameters, **changed}
         return body
 
@@ -298,6 +310,7 @@ _OF_PATH: dict[str, Endpoint] = {
 }
 # Matches "v1beta/models/gemini-3-image:generateContent", and Vertex's "v1/projects/.../models/...".
 _OF_MODEL = re.compile(r"(?:^|/)models/([^/:]+):(\w+)$")
+_VERBS = ("generateContent", "streamGenerateContent", "predict", "predictLongRunning")
 _NOT_BALANCED = {"images/edits": EDITS, "images/variations": VARIES}
 
 
@@ -318,6 +331,28 @@ def endpoint_of(path: str) -> Endpoint | None:
     if verb in ("predict", "predictLongRunning"):
         return ImagenEndpoint()
     return None
+
+
+def resembled_endpoint(path: str) -> str:
+    """Return the path of the image endpoint that a misspelled path resembles, or "" if none.
+
+    Args:
+        path: The path as lenient servers read it (`RequestPath.plain`).
+
+    >>> resembled_endpoint("V1/Images/Generations")
+    'v1/images/generations'
+    """
+    lower = path.lower()
+    if lower.removeprefix("v1/") in _OF_PATH:
+        return lower
+    # Model names may be case-sensitive, so they are kept.
+    start, _, rest = path.rpartition(":")
+    folder, _, model = start.rpartition("/")
+    for verb in _VERBS:
+        meant = f"{folder.lower()}/{model}:{verb}".lstrip("/")
+        if rest.lower() == verb.lower() and endpoint_of(meant) is not None:
+            return meant
+    return ""
 
 
 def reason_to_leave(path: str) -> str:
@@ -363,18 +398,28 @@ def _number(fields: Json, name: str, limit: int, streams: bool) -> int:
     return n
 
 
-def _number_and_seed(order: Order, fields: Json, name: str, rows: Sequence[int]) -> Json:
+def _number_and_seed(order: Order, fields: Json, names: Sequence[str], rows: Sequence[int]) -> Json:
     """Return a call's number of images and seed, if the request contains these fields.
 
     No fields are added, because servers may reject unknown ones. Images have consecutive seeds,
     because images with the same prompt and seed would be identical.
     """
     changed: Json = {}
-    if name in fields:
-        changed[name] = len(rows)
+    for name in names:
+        if name in fields:
+            changed[name] = len(rows)
     if order.seed is not None:
         changed["seed"] = order.seed + rows[0]
     return changed
+
+
+def _has_file(body: Json) -> bool:
+    """Return whether a form contains a file. Files with the same name are in a list."""
+    for value in body.values():
+        values = value if isinstance(value, list) else [value]
+        if any(isinstance(item, UploadFile) for item in values):
+            return True
+    return False
 
 
 def _are_objects(items: object) -> TypeGuard[list[Json]]:

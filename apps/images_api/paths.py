@@ -48,6 +48,12 @@ class RequestPath:
         return "/".join(segments)
 
     @property
+    def plain(self) -> str:
+        """Return the path as lenient servers read it, such as "v1/images" for "v1//images;x"."""
+        segments = _plain_segments(_decoded(self.raw))
+        return b"/".join(segment for segment in segments if segment).decode("latin-1")
+
+    @property
     def shown(self) -> str:
         """Return the path for headers and the log, as printable ASCII of limited length."""
         return quote(self.raw.strip(b"/"), safe="/%:")[:_SHOWN]
@@ -98,6 +104,19 @@ def _check(raw: bytes) -> None:
     Raises:
         RefusedError: If the path contains one of them, or too many layers of percent-encoding.
     """
+    decoded = _decoded(raw)
+    if b"\0" in decoded:
+        raise _refused("it contains a null character")
+    if any(segment in (b".", b"..") for segment in _plain_segments(decoded)):
+        raise _refused('it contains a segment "." or ".."; send the resolved path')
+
+
+def _decoded(raw: bytes) -> bytes:
+    """Return a path without any layer of percent-encoding.
+
+    Raises:
+        RefusedError: If there are too many layers.
+    """
     decoded = raw
     for _ in range(_LAYERS):
         previous = decoded
@@ -106,14 +125,18 @@ def _check(raw: bytes) -> None:
             break
     else:
         raise _refused(f"it has more than {_LAYERS - 1} layers of percent-encoding")
-    if b"\0" in decoded:
-        raise _refused("it contains a null character")
     for encoded, character in _OVERLONG.items():
         decoded = decoded.replace(encoded, character)
-    # Some servers treat a backslash like a slash, and ignore text after a semicolon.
-    for segment in re.split(rb"[/\\]", decoded):
-        if segment.partition(b";")[0].strip() in (b".", b".."):
-            raise _refused('it contains a segment "." or ".."; send the resolved path')
+    return decoded
+
+
+def _plain_segments(decoded: bytes) -> list[bytes]:
+    """Return the segments of a path as lenient servers read them.
+
+    Some servers treat a backslash like a slash, and ignore spaces and text after a semicolon.
+    """
+    segments = re.split(rb"[/\\]", decoded)
+    return [segment.partition(b";")[0].strip() for segment in segments]
 
 
 def _refused(reason: str) -> RefusedError:

@@ -21,8 +21,15 @@ from starlette.types import Receive, Scope, Send
 from vldebias.wording import BalancedPrompts, Balancer
 
 from .answer import encoded, has_images, joined, read_answer
-from .bodies import check_json, encoded_json, is_form, read_fields
-from .endpoints import NO_IMAGE, Endpoint, ImagesEndpoint, endpoint_of, reason_to_leave
+from .bodies import check_json, encoded_json, is_compressed, is_form, read_fields
+from .endpoints import (
+    NO_IMAGE,
+    Endpoint,
+    ImagesEndpoint,
+    endpoint_of,
+    reason_to_leave,
+    resembled_endpoint,
+)
 from .guardrail import guarded_texts
 from .headers import INDEX, NOTE, OF_BODY, ORIGINAL, Headers, forwarded
 from .limits import Limits
@@ -53,6 +60,7 @@ GUARDRAIL = "beta/litellm_basic_guardrail_api"
 PATHS_IN_LOG = 100  # maximum number of unbalanced paths that are logged, once each
 SHORT = 1000  # prompt length up to which balancing is faster than starting a thread
 DRAINED = 2.0  # maximum seconds for reading and discarding the rest of an oversized body
+HEADERS = 100  # maximum number of headers in a request, as in Apache
 GONE = 499  # logged status if the client has disconnected
 
 
@@ -165,6 +173,7 @@ class Service:
         async with AsyncExitStack() as stack:
             shown = "?"
             try:
+                _check_headers(request)
                 path = path_of(scope)
                 shown = path.shown
                 until = asyncio.get_running_loop().time() + self.limits.seconds
@@ -173,8 +182,11 @@ class Service:
                 response = refusal_response(refusal)
             except ClientDisconnect:
                 response = Response(status_code=GONE)
-            if not body.is_complete and scope.get("http_version") == "1.1":
-                # The rest of the body must not be read as the next request.
+            # A body with two lengths may be an attempt to hide a second request in it (RFC 9112,
+            # section 6.1), and the rest of an incomplete body must not be read as a request.
+            has_two_lengths = {"content-length", "transfer-encoding"} <= set(request.headers)
+            must_close = has_two_lengths or not body.is_complete
+            if must_close and scope.get("http_version") == "1.1":
                 response.headers["connection"] = "close"
             seconds = time.monotonic() - began
             log.info("%s %s: %d in %.2f s", request.method, shown, response.status_code, seconds)
@@ -188,6 +200,9 @@ class Service:
             raise RefusedError(405, message, code="invalid_method")
         if method == "POST" and self.edits is not None and self.edits.reads(path.name):
             return await self.embed(exchange, self.edits)
+        plain = path.plain.lower()
+        if method == "POST" and self.edits is not None and self.edits.reads(plain):
+            _check_spelling(path, plain)
         if method != "POST" or self.balancer is None:
             return await self._pass_unread(exchange, _not_balanced(path))
         # Clients may or may not have the version in their base_url.
@@ -200,6 +215,7 @@ class Service:
         reason = reason_to_leave(name)
         if reason:
             return await self._pass_unread(exchange, _unchanged(reason))
+        _check_spelling(path, resembled_endpoint(path.plain))
         # Log each path once.
         shown = path.shown.removeprefix("v1/")
         is_new = shown not in self._named_in_log and len(self._named_in_log) < PATHS_IN_LOG
@@ -260,7 +276,7 @@ class Service:
         async with self._reading(exchange) as beginning:
             await self._check_size(exchange)
         # A few compressed bytes can expand to gigabytes.
-        if exchange.request.headers.get("content-encoding", "identity") != "identity":
+        if is_compressed(exchange.request):
             message = "the body is compressed; send plain JSON"
             raise RefusedError(415, message, code="unsupported_value")
         return beginning
@@ -293,7 +309,7 @@ class Service:
         """
         headers = exchange.request.headers
         is_strict = isinstance(endpoint, ImagesEndpoint)
-        if headers.get("content-encoding", "identity") != "identity":
+        if is_compressed(exchange.request):
             if is_strict:
                 message = "the body is compressed; send plain JSON"
                 raise RefusedError(415, message, code="unsupported_value")
@@ -385,7 +401,7 @@ class Service:
             return late(self.limits.seconds)
         # Log only the type, because the message may quote a prompt or a key.
         log.error("a call failed: %s", type(outcome).__name__)
-        return unreachable(Exception())
+        return RefusedError(500, "this request failed", code="internal_error")
 
     def _single_response(
         self, result: Reply | RefusedError, prompts: BalancedPrompts, held: HeldAnswers
@@ -649,6 +665,35 @@ class Service:
             await reply.aclose()
             raise unreadable()
         return reply
+
+
+def _check_spelling(path: RequestPath, meant: str) -> None:
+    """Raise an error if a path only resembles another one.
+
+    Some upstream servers accept such a path, so forwarding it would skip the balancing.
+
+    Args:
+        path: The path of the request.
+        meant: The path that it resembles, or "" if there is none.
+
+    Raises:
+        RefusedError: If it resembles a path.
+    """
+    if meant:
+        message = f"/{path.shown}: there is no such path; send the request to /{meant}"
+        raise RefusedError(404, message, code="unknown_path")
+
+
+def _check_headers(request: Request) -> None:
+    """Raise an error if a request has too many headers.
+
+    Raises:
+        RefusedError: If there are more than `HEADERS`.
+    """
+    n = len(request.headers.raw)
+    if n > HEADERS:
+        message = f"the request has {n:,} headers; expected at most {HEADERS}"
+        raise RefusedError(431, message, code="too_many_headers")
 
 
 async def _unless_disconnected(exchange: Exchange, work: Coroutine[object, object, T]) -> T:

@@ -156,6 +156,16 @@ def test_upstream_errors_are_returned(prompt: str, status: int, calls: int, n: i
         assert response.headers["x-request-id"] == "r-429"
 
 
+def test_a_retry_that_is_far_off_is_left_to_the_client() -> None:
+    upstream = FalseUpstream()
+    began = time.monotonic()
+    response = post(proxy(upstream, limits=Limits(seconds=10)), {"prompt": "A chef of tomorrow"})
+    assert time.monotonic() - began < 5
+    assert response.status_code == 429
+    assert response.headers["retry-after"] == "86400"
+    assert len(upstream.seen) == 1
+
+
 def test_a_wrong_key_is_reported_by_upstream() -> None:
     response = post(proxy(FalseUpstream()), {"prompt": CEO}, authorization="Bearer sk-wrong")
     assert response.status_code == 401
@@ -236,6 +246,26 @@ def test_invalid_requests_are_explained_and_not_passed_on(
     response = post(proxy(upstream), body)
     assert response.status_code == status
     assert message in response.json()["error"]["message"]
+    assert not upstream.seen
+
+
+@pytest.mark.parametrize("name", ["num_images", "num_images_per_prompt", "batch_size"])
+def test_other_names_for_the_number_of_images_are_balanced_as_well(name: str) -> None:
+    upstream = FalseUpstream()
+    response = post(proxy(upstream), {"prompt": CEO, name: 4})
+    assert Counter(note(response)["values"]) == {"female": 2, "male": 2}
+    assert [body[name] for body in upstream.seen] == [1] * 4
+    response = post(proxy(upstream), {"prompt": CEO, name: 4, "n": 2})
+    assert response.status_code == 400
+    assert "the same number of images" in response.json()["error"]["message"]
+
+
+def test_a_request_with_many_headers_is_rejected() -> None:
+    upstream = FalseUpstream()
+    headers = {f"x-{number}": "1" for number in range(100)}
+    response = post(proxy(upstream), {"prompt": CEO}, **headers)
+    assert response.status_code == 431
+    assert "expected at most 100" in response.json()["error"]["message"]
     assert not upstream.seen
 
 

@@ -197,6 +197,13 @@ def test_only_the_requests_own_headers_are_sent_upstream(echo: Echo, port: int) 
     assert names[1] == {"host", "accept-encoding", "x-trace", "accept", *added}
 
 
+def test_headers_named_in_connection_are_dropped_in_any_case(echo: Echo, port: int) -> None:
+    send(port, "GET", "/v1/models", Connection="Keep-Alive, X-Secret", X_Secret="s", X_Other="o")
+    (seen,) = echo.requests
+    assert not seen.values("x-secret")
+    assert seen.values("x-other") == ["o"]
+
+
 def test_connection_authentication_is_not_shared(echo: Echo, port: int) -> None:
     send(port, "GET", "/v1/models", None, authorization="Negotiate YII=")
     send(port, "GET", "/v1/models", None, authorization="Bearer k")
@@ -272,6 +279,36 @@ def test_an_endpoint_is_balanced_regardless_of_how_its_path_is_encoded(
     assert '"values": [null]' not in str(answer.headers)
     assert '"reasons": [null]' in str(answer.headers)
     assert [seen.target for seen in echo.requests] == ["/v1/team/%69mages/generation%73"]
+
+
+@pytest.mark.parametrize(
+    ("target", "meant"),
+    [
+        ("/v1//images//generations", "/v1/images/generations"),
+        ("/v1/images/generations;x=1", "/v1/images/generations"),
+        ("/V1/Images/GENERATIONS", "/v1/images/generations"),
+        ("/v1/images%2Fgenerations", "/v1/images/generations"),
+        ("/v1/images%252fgenerations", "/v1/images/generations"),
+        ("/v1\\images\\generations", "/v1/images/generations"),
+        ("/v1//chat/completions", "/v1/chat/completions"),
+        ("/v1beta/Models/Gem-1:generatecontent", "/v1beta/models/Gem-1:generateContent"),
+        ("/v1//embeddings", "/v1/embeddings"),
+    ],
+)
+def test_a_path_that_resembles_an_endpoint_gets_404_with_the_right_path(
+    echo: Echo, port: int, target: str, meant: str
+) -> None:
+    answer = send(port, "POST", target, IMAGE)
+    assert answer.status == 404
+    assert ("x-vldebias", "refused (unknown_path)") in answer.headers
+    assert json.loads(answer.body)["error"]["message"].endswith(f"send the request to {meant}")
+    assert not echo.requests
+
+
+def test_only_post_requests_are_compared_with_the_endpoints(echo: Echo, port: int) -> None:
+    assert send(port, "GET", "/v1//images").status == 200
+    assert send(port, "POST", "/v1//images/edits").status == 200
+    assert [seen.target for seen in echo.requests] == ["/v1/team//images", "/v1/team//images/edits"]
 
 
 def test_a_mounted_app_passes_on_the_path_below_its_prefix(echo: Echo) -> None:

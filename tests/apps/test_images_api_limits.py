@@ -182,6 +182,18 @@ def test_invalid_http_gets_an_api_response(port: int) -> None:
     assert b"x-vldebias: refused (invalid_request)" in answer
 
 
+def test_a_request_with_two_body_lengths_closes_its_connection(port: int) -> None:
+    head = b"POST /v1/images/edits HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n"
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n")
+        client.settimeout(10)
+        answer = b""
+        while part := client.recv(65536):  # until the server closes the connection
+            answer += part
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b"connection: close" in answer
+
+
 def test_a_request_only_counts_once_its_body_has_arrived() -> None:
     upstream = FalseUpstream()
     with served(upstream.app) as address:

@@ -4,6 +4,7 @@ derivatives, and modules."""
 import contextlib
 import functools
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import product
@@ -204,6 +205,11 @@ of_items = losses.GlobalContrastiveLoss(4, temperature=0.05)
     (calling("rince", q=0.4, lam=1.5), "^lam: "),
     (calling("info_nce", temperature=torch.ones(1)), "^temperature: "),
     (calling("sigmoid", bias=torch.ones(1)), r"^bias: .* \(1,\)"),
+    *(
+        (calling("sigmoid", bias=bias), "^bias: expected a finite number")
+        for bias in ("1", math.nan, math.inf, 10**400)
+    ),
+    (lambda: losses.SigmoidLoss(temperature=0.1, bias=math.nan), "^bias: .* got nan"),
     (calling("spread", FOUR, alpha=1.5), "^alpha: "),
     (calling("spread", FOUR.tolist()), "^labels: .* got list"),
     (calling("supcon", FOUR[:3]), r"^labels: .* \(4,\).* torch.int64 \(3,\)"),
@@ -221,6 +227,8 @@ of_items = losses.GlobalContrastiveLoss(4, temperature=0.05)
         calling("debiased_contrastive", (X[:, None], X[:, None].expand(-1, 2, -1))),
         r"^positives: .* got \(4, 1, 3\), \(4, 2, 3\)",
     ),
+    (calling("debiased_contrastive", [[1.0]]), "^positives: .* got list"),
+    (calling("debiased_contrastive", (X[:, None], None)), "^positives: .* got NoneType"),
     (calling("hard_negative_contrastive", beta=-1.0), "^beta: "),
     (calling("hard_negative_contrastive", floor=-1.0), "^floor: "),
     (lambda: losses.GlobalContrastiveLoss(1, temperature=0.05), "^dataset_size: "),

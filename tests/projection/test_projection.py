@@ -2,6 +2,7 @@
 7.2."""
 
 import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -311,6 +312,9 @@ NAN[0, 0, 0] = float("nan")
     ((S8, A8[0]), r"spurious: .*\(m, d\).* got \(8,\)"),
     ((S8, A8[:, :5]), r"got widths \[5, 8\]"),
     ((S8, A8, -1.0), r"lam: .* got -1.0"),
+    ((S8, A8, 10**400), "lam: expected finite numbers"),
+    ((S8.numpy().astype(object),), r"pairs: got an array \(.*\) of object; expected numbers"),
+    ((S8.to(torch.complex64),), "pairs: .* of torch.complex64"),
     ((S8, A8, "much"), r"lam: .* got 'much'"),
     ((S8, A8, [1.0, 2.0]), r"\(1\), got \[1.0, 2.0\]"),
     *((given, "lam above 0") for given in ((None,), (S8, None, 0.0))),
@@ -318,6 +322,15 @@ NAN[0, 0, 0] = float("nan")
 )
 def test_inputs_without_a_solution_are_rejected(arguments: tuple) -> None:
     fit(*arguments)
+
+
+@refused(
+    (torch.tensor([[1.0] * 8, [math.inf] * 8]), "NaN or infinite values in 1 of 2 rows"),
+    (np.full((3, 8), np.nan), "NaN or infinite values in 3 of 3 rows"),
+    (np.ones((2, 8), dtype=object), r"z: got an array \(2, 8\) of object; expected numbers"),
+)
+def test_transform_rejects_embeddings_that_are_not_finite_numbers(z: Any) -> None:
+    fit(S8).transform(z)
 
 
 def test_invalid_groups_embeddings_and_strengths_are_rejected() -> None:

@@ -299,6 +299,8 @@ def test_a_function_can_be_a_method() -> None:
         ({"scores": [np.nan, 1.0], "labels": ["a", "b"]}, "NaN or infinite"),
         ({"scores": [], "labels": []}, "scores: expected"),
         ({"scores": ["a"], "labels": ["a"]}, "expected numbers"),
+        ({"scores": [1j, 0.0], "labels": ["a", "b"]}, r"expected numbers, got \[1j"),
+        ({"probabilities": np.full((8, 2), 0.475)}, "expected rows that sum to 1"),
         ({"labels": ["a", "b"]}, "got 2 groups for 8 candidates"),
         ({"labels": LABELS, "k": 0}, "k: expected a whole number"),
         ({"labels": LABELS, "k": True}, "k: expected a whole number .* got True"),

@@ -23,6 +23,12 @@ _FLOORED = 0.05
 def _check_positives(positives: Positives, image_features: Tensor) -> None:
     """Raise an error unless there are M >= 1 positives per row, with the same M for both sides."""
     sides = positives if isinstance(positives, tuple) else (positives, positives)
+    for side in sides:
+        if not isinstance(side, Tensor):
+            raise InvalidInputError(
+                "positives: expected a tensor (n, M, d) or a tuple of two, got"
+                f" {type(side).__name__}"
+            )
     shapes = [tuple(side.shape) for side in sides]
     n, d = image_features.shape
     fits = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any, Self, Unpack
 
 import torch
@@ -46,10 +47,7 @@ def sigmoid(
     >>> sigmoid(images, images, bias=-10.0, temperature=0.1)
     tensor(0.6933)
     """
-    if isinstance(bias, Tensor) and bias.ndim:
-        raise InvalidInputError(
-            f"bias: expected a number or a tensor of shape (), got shape {tuple(bias.shape)}"
-        )
+    _check_bias(bias)
     batch = Contrast(image_features, text_features, temperature=temperature, **options)
     offset = torch.as_tensor(bias, dtype=batch.positive.dtype, device=batch.positive.device)
     # The mean only needs one sum over the entire matrix. Per-pair losses need the sum of each row.
@@ -60,6 +58,24 @@ def sigmoid(
     losses = softplus(-batch.positive - offset) + negatives
     # The shape is (1, n) if the negatives are already averaged over anchors, and (2, n) otherwise.
     return batch.reduce(losses.reshape(-1, len(batch.positive)))
+
+
+def _check_bias(bias: float | Tensor) -> None:
+    """Raise an error unless the bias is a finite number or a tensor ().
+
+    The value of a tensor is not checked, because reading it would synchronise with the GPU.
+    """
+    if isinstance(bias, Tensor):
+        is_valid = bias.ndim == 0 and bias.is_floating_point()
+        received = f"a {bias.dtype} tensor of shape {tuple(bias.shape)}"
+    else:
+        received = repr(bias)
+        is_number = isinstance(bias, Real) and not isinstance(bias, bool)
+        is_valid = is_number and abs(bias) <= torch.finfo(torch.float32).max
+    if not is_valid:
+        raise InvalidInputError(
+            f"bias: expected a finite number or a floating point tensor of shape (), got {received}"
+        )
 
 
 class SigmoidLoss(ContrastiveLoss[NoSettings]):
@@ -83,6 +99,7 @@ class SigmoidLoss(ContrastiveLoss[NoSettings]):
         super().__init__(
             temperature=temperature, learnable_temperature=learnable_temperature, **settings
         )
+        _check_bias(self.__dict__["bias"])
         # Remove the attribute first, because a parameter cannot have the name of an attribute.
         self.bias = nn.Parameter(torch.tensor(float(self.__dict__.pop("bias"))))
 

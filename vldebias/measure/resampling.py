@@ -52,18 +52,23 @@ def _array(name: str, values: Values, ndim: int | None) -> np.ndarray:
     if hasattr(values, "detach"):
         values = values.detach().cpu()
         values = values.double() if values.is_floating_point() else values
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise InvalidInputError(
+            f"{name}: got rows of different lengths; expected an array, with rows of one length"
+        ) from None
     if array.dtype == object and all(isinstance(value, str) for value in array.flat):
         array = array.astype(str)  # This covers, for example, a pandas column of strings.
     has_shape = array.size > 0 and array.ndim > 0 and ndim in (None, array.ndim)
-    if array.dtype == object or not has_shape:
+    if array.dtype.kind in "Oc" or not has_shape:
         expected = {None: "(n, ...)", 1: "(n,)", 2: "(n, d)"}[ndim]
         raise InvalidInputError(
             f"{name}: expected a non-empty array {expected}, got shape {array.shape} of"
             f" {array.dtype}"
         )
     # Do not drop NaN: the caller must decide which rows are unknown, and report their number.
-    if array.dtype.kind in "fc" and np.isnan(array).any():
+    if array.dtype.kind == "f" and np.isnan(array).any():
         raise InvalidInputError(
             f"{name}: {int(np.isnan(array).sum())} of {array.size} values are NaN"
         )
@@ -85,7 +90,11 @@ def codes(
     """
     names, index = np.unique(groups, return_inverse=True)
     if n_groups is None:
-        if groups.dtype.kind in "fc" and (names != np.round(names)).any():
+        if groups.dtype.kind == "f" and not np.isfinite(names).all():
+            raise InvalidInputError(
+                f"{name}: got infinite values; expected labels, such as integers or strings"
+            )
+        if groups.dtype.kind == "f" and (names != np.round(names)).any():
             raise InvalidInputError(
                 f"{name}: expected labels, got fractions such as {names[:3].tolist()}; check"
                 " the order of the arguments, as these look like scores"

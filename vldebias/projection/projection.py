@@ -19,14 +19,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Real
-from typing import ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -196,8 +197,19 @@ class CalibratedProjection(Edit):
         return self
 
     def transform(self, z: ArrayT) -> ArrayT:
-        """Return the projected embeddings (..., d)."""
-        return self(z)
+        """Return the projected embeddings (..., d).
+
+        Raises:
+            InvalidInputError: If the embeddings have the wrong width or type, or are not finite.
+        """
+        projected = self(z)
+        finite = torch.isfinite(torch.as_tensor(projected))
+        if not finite.all():
+            raise InvalidInputError(
+                "z: expected finite embeddings, got NaN or infinite values in"
+                f" {int((~finite).any(-1).sum())} of {finite[..., 0].numel()} rows; remove these"
+            )
+        return projected
 
     def get_params(self, deep: bool = True) -> dict[str, object]:
         """Return the constructor parameters."""
@@ -293,7 +305,7 @@ class CalibratedProjection(Edit):
         if isinstance(z, np.ndarray):
             if strength == 0:
                 return z
-            return self(torch.from_numpy(z.copy()), strength).numpy()
+            return self(_tensor(z, "z"), strength).numpy()
         self.check_input(z, strength)
         # Return the tensor itself, so that strength 0 is bit-identical to no attachment.
         if strength == 0 or not self.left.numel():
@@ -377,15 +389,16 @@ class CalibratedProjection(Edit):
 def _float64(values: object, name: str, shape: str) -> Tensor:
     """Return a non-empty float64 CPU tensor with as many axes as named in `shape`."""
     if isinstance(values, np.ndarray):
-        # Make a copy, because torch cannot view read-only arrays or arrays with negative strides.
-        values = torch.from_numpy(values.copy())
+        values = _tensor(values, name)
     if not isinstance(values, Tensor):
         received: object = type(values).__name__
     else:
         received = tuple(values.shape)
         fits = values.numel() > 0 and values.ndim == shape.count(",") + 1
         is_pair = values.ndim != 3 or values.shape[1] == 2
-        if fits and is_pair:
+        if values.is_complex():
+            received = f"{received} of {values.dtype}"
+        elif fits and is_pair:
             return values.detach().to("cpu", torch.float64)
     remedy = ""
     if isinstance(values, Tensor) and name == "pairs" and values.ndim == 2:
@@ -395,6 +408,22 @@ def _float64(values: object, name: str, shape: str) -> Tensor:
     raise InvalidInputError(
         f"{name}: expected a non-empty tensor or ndarray {shape}, got {received}{remedy}"
     )
+
+
+def _tensor(array: NDArray[Any], name: str) -> Tensor:
+    """Copy an array to a tensor.
+
+    Raises:
+        InvalidInputError: If torch has no such type, for example for an array of objects.
+    """
+    try:
+        # Make a copy, because torch cannot view read-only arrays or arrays with negative strides.
+        return torch.from_numpy(array.copy())
+    except (TypeError, ValueError):
+        raise InvalidInputError(
+            f"{name}: got an array {array.shape} of {array.dtype}; expected numbers; convert them"
+            " with .astype(np.float32)"
+        ) from None
 
 
 def _checked_weights(
@@ -412,7 +441,9 @@ def _checked_weights(
     for weight in listed:
         number = math.nan
         if isinstance(weight, Real) and not isinstance(weight, bool):
-            number = float(weight)
+            # An integer such as 10**400 is too large for a float.
+            with suppress(OverflowError):
+                number = float(weight)
         if not 0 <= number < math.inf:
             raise InvalidInputError(f"lam: expected finite numbers >= 0, got {lam!r}")
         lams.append(number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,9 +115,14 @@ def as_floats(values: object, name: str) -> Floats:
     """
     array: object = values
     if hasattr(values, "detach"):
-        array = values.detach().cpu().double().numpy()
+        tensor: Any = values.detach().cpu()
+        array = (tensor if tensor.is_complex() else tensor.double()).numpy()
     try:
-        return np.asarray(array, dtype=np.float64)
+        numbers = np.asarray(array)
+        # NumPy would only keep the real parts.
+        if np.iscomplexobj(numbers):
+            raise TypeError
+        return numbers.astype(np.float64, copy=False)
     except (TypeError, ValueError):
         raise InvalidInputError(f"{name}: expected numbers, got {str(array)[:60]}") from None
 

@@ -55,7 +55,7 @@ def rerank_command(
     shares: Annotated[
         list[str] | None,
         typer.Option(
-            help="Comma-separated group=share, even, or pool (default): the shares among all results."
+            help="Comma-separated group=share, even, or pool (default), the shares of all results."
         ),
     ] = None,
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "quota",

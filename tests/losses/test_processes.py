@@ -60,7 +60,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "spread": LEARNED | {"alpha": 0.4, "chunk_size": 2},
     "supcon": LEARNED | {"chunk_size": 2},
     "gce": LEARNED | {"q": 0.5, "smoothing": 0.1},
-    "sigmoid": {"bias": -1.0},
+    "sigmoid": LEARNED | {"bias": -1.0},
     "sogclr": {"dataset_size": 10, "temperature": 0.3},
     "nuclr": NUCLR,
 }

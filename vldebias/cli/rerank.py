@@ -56,7 +56,7 @@ def rerank_command(
     shares: Annotated[
         list[str] | None,
         typer.Option(
-            help="Comma-separated group=share, even, or pool: the shares of all results (default)."
+            help="Comma-separated group=share, even, or pool (default), the shares of all results."
         ),
     ] = None,
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "quota",

@@ -173,11 +173,12 @@ def test_invalid_features_and_options_raise_errors(loss: Case) -> None:
         (X, X, {"reduction": "sum"}, "reduction.* 'sum'"),
         (X, X, {"chunk_size": 0}, "chunk_size.* 0"),
     ):
+        stated = {"temperature": 0.1} | options
         with pytest.raises(InvalidInputError, match=named):
-            loss(x, y, **({"temperature": 0.1} | options))
+            loss(x, y, **stated)
         if options and loss.module is not None:
             with pytest.raises(InvalidInputError, match=named):
-                loss.module(**options)
+                loss.module(**loss.settings, **stated)
 
 
 def calling(name: str, *features: Any, **settings: Any) -> Callable[[], Tensor]:
@@ -251,13 +252,13 @@ def test_values_out_of_range_and_wrong_shapes_raise_errors(call: Any) -> None:
 
 
 @pytest.mark.parametrize("loss", SUMS, ids=lambda loss: loss.name)
-def test_a_second_derivative_is_correct_or_raises_an_error(loss: Any) -> None:
+def test_a_second_derivative_is_correct_or_raises_an_error(loss: Case) -> None:
     """With torch's own decorator, `torch.autograd.grad` would return a wrong derivative."""
     x, y = _features()
     x = x.double().requires_grad_()
 
     def value(rows: Tensor) -> Tensor:
-        return loss.function(rows, y.double(), *loss.extra(7), temperature=0.5)
+        return loss(rows, y.double(), temperature=0.5)
 
     with contextlib.suppress(InvalidInputError):
         (gradient,) = torch.autograd.grad(value(x), x, create_graph=True)

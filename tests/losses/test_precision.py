@@ -2,8 +2,6 @@
 
 from functools import partial
 
-import functools
-
 import pytest
 import torch
 from torch.nn.functional import normalize
@@ -16,7 +14,7 @@ DIM = 64
 LOSSES = {
     "info_nce": losses.info_nce,
     "sigmoid": losses.sigmoid,
-    "rince": functools.partial(losses.rince, q=0.4),
+    "rince": partial(losses.rince, q=0.4),
 }
 FORMS = {
     "whole": {},

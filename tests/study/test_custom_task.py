@@ -42,7 +42,16 @@ def first_group(groups, prior):
     return (groups[:, 0] == 0).astype(float)
 
 
-MACRO = Metric("macro", "mean over the groups", "utility", "higher", (0, 1), "groups", over_groups)
+MACRO = Metric(
+    "macro",
+    "mean over the groups",
+    "utility",
+    "higher",
+    (0, 1),
+    "groups",
+    over_groups,
+    interval="bootstrap",
+)
 SHOWN = Metric(
     "most_shown",
     "share of the value that is shown most",

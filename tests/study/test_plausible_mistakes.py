@@ -110,9 +110,10 @@ def gr(**labels: Any) -> Any:
 
 def fit(**options: Any) -> Any:
     w = world()
-    return fit_projections(
+    edits = fit_projections(
         w.model, options.pop("prompts", GENDER), **{"tokenizer": w.tokenizer, **options}
-    ).only
+    )
+    return edits.only if edits else None
 
 
 def attach(model: Any, edit: Any, then: Callable[[Any], object] = str, **options: Any) -> None:

@@ -211,7 +211,8 @@ def min_skews(groups: Groups, prior: Floats, floor: float | None = None) -> Floa
     with np.errstate(divide="ignore"):
         # A missing group would make the skew, and thus its mean over queries, -inf.
         smallest = np.log(floor / prior)
-    return np.nanmin(np.maximum(_log_ratios(groups, prior), smallest), axis=1)
+    # MinSkew is at most 0. The floor may exceed a very small share of the gallery.
+    return np.minimum(np.nanmin(np.maximum(_log_ratios(groups, prior), smallest), axis=1), 0.0)
 
 
 def _log_ratios(groups: Groups, prior: Floats) -> Floats:

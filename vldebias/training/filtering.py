@@ -138,7 +138,8 @@ def _refuse_uninformed(
             f"keep: the starting model cannot tell the captions of {pairs.name} from those of"
             f" other images (AUROC {area.value:.2f} [{area.low:.2f}, {area.high:.2f}], expected"
             f" at least {_LEAST_AUROC}), as with random weights, so its scores would drop pairs at"
-            " random. Train in two runs instead: first without keep, as in `vldebias train --out"
-            " first ...`. Then score the pairs with `vldebias train --pairs --model first/model"
-            " --set keep=0.8 --out scored ...`, and train on scored/kept.parquet"
+            " random. Train in two runs instead: first without keep, as in `vldebias train"
+            " --out vldebias-train ...`. Then score the pairs with `vldebias train --pairs --model"
+            " vldebias-train/model --set keep=0.8 --out scored ...`, and train on"
+            " scored/kept.parquet"
         )

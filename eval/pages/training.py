@@ -326,7 +326,7 @@ def other_data() -> str:
     )
 
 
-REAL_PAIRS = {"real_titles": "154", "real_captions": "2,020"}  # held-out photographs
+REAL_PAIRS = {"real_captions": "2,020"}  # held-out photographs
 
 
 def real_pairs(name: str) -> str:

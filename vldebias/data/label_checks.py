@@ -212,8 +212,8 @@ def _names_several(name: str, names: Collection[str]) -> bool:
         return True
     if len(parts) == 1:
         parts = name.split("/")
-    others = {other.casefold() for other in names if other != name}
-    return len(parts) > 1 and any(part.strip().casefold() in others for part in parts)
+    other_names = {other.casefold() for other in names if other != name}
+    return len(parts) > 1 and any(part.strip().casefold() in other_names for part in parts)
 
 
 def names_of_unknown(names: Collection[str]) -> list[str]:

@@ -61,13 +61,13 @@ class StartingScores:
         Raises:
             InvalidInputError: If the model cannot tell captions from those of other images.
         """
-        own: list[tuple[Rows, NDArray[np.float32]]] = []
+        scored_parts: list[tuple[Rows, NDArray[np.float32]]] = []
         for rows, pairs in _parts(batches):
             scores = positive_scores(towers, pairs, workers=batches.workers, progress=progress)
-            if not own:
+            if not scored_parts:
                 _refuse_uninformed(towers, pairs, scores, batches.workers)
-            own.append((rows, scores))
-        everywhere = need("accelerate.utils").gather_object(own)
+            scored_parts.append((rows, scores))
+        everywhere = need("accelerate.utils").gather_object(scored_parts)
         index = np.concatenate([rows for rows, _ in everywhere])
         order = np.argsort(index)
         return cls(index[order], np.concatenate([scores for _, scores in everywhere])[order])
@@ -127,12 +127,12 @@ def _refuse_uninformed(
 ) -> None:
     """Raise an error if captions do not score higher than captions of other images."""
     rows, exchanged = shuffled_scores(towers, pairs, workers=workers)
-    own = scores[rows]
-    own = own[np.isfinite(own)]
-    if not len(own) or not len(exchanged):
+    caption_scores = scores[rows]
+    caption_scores = caption_scores[np.isfinite(caption_scores)]
+    if not len(caption_scores) or not len(exchanged):
         return
-    is_exchanged = np.repeat([False, True], [len(own), len(exchanged)])
-    area = auroc(np.concatenate([own, exchanged]), is_exchanged)
+    is_exchanged = np.repeat([False, True], [len(caption_scores), len(exchanged)])
+    area = auroc(np.concatenate([caption_scores, exchanged]), is_exchanged)
     if area.low < _LEAST_AUROC:
         raise InvalidInputError(
             f"keep: the starting model cannot tell the captions of {pairs.name} from those of"

@@ -108,13 +108,18 @@ def shuffled_scores(
     """
     rows = numpy_generator("sample of pairs", 0).permutation(pairs.items)[:SAMPLE]
     captions = [pairs.captions[row] for row in rows]
-    others = captions[1:] + captions[:1]
+    exchanged_captions = captions[1:] + captions[:1]
     # Images with the same caption must not exchange it.
-    differs = [set(own).isdisjoint(other) for own, other in zip(captions, others, strict=True)]
+    differs = [
+        set(caption).isdisjoint(other)
+        for caption, other in zip(captions, exchanged_captions, strict=True)
+    ]
     places = np.flatnonzero(differs)
     if not len(places):
         return places, np.array([], np.float32)
-    sample = replace(pairs.select(rows), captions=tuple(others), wrong=None).select(places)
+    sample = replace(pairs.select(rows), captions=tuple(exchanged_captions), wrong=None).select(
+        places
+    )
     scores = positive_scores(towers, sample, workers=workers)
     return rows[places], scores[np.isfinite(scores)]
 

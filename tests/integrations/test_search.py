@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import vldebias
-from tests.reranking.test_search import QUERY, SET, Index, embed
+from tests.reranking.test_index_search import QUERY, SET, Index, embed
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "index-queries.md"

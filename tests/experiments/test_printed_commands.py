@@ -30,13 +30,15 @@ from vldebias.cli import app
 
 # These two folders are the largest of the user's files, and no command writes to them.
 READ_ONLY = ("DIR", "captions")
-# Commands with separate tests: tests/cli/test_cli_records.py and test_tutorials.py.
+# Commands with separate tests: tests/cli/test_cli_records.py, test_tutorials.py and
+# tests/report/test_gate.py.
 ELSEWHERE = (
     "eval paper",
     "vldebias quickstart",
     "records label",
     "records check",
     "quick/images/generation",
+    "eval gate eval/results",
 )
 # Output of earlier commands, which is only read by the blocks that name it.
 MADE = ("sd15",)

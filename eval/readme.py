@@ -35,7 +35,11 @@ ROOT = Path(__file__).parents[1]
 
 BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"front": front.front, "needs": front.needs_of_commands},
-    "docs/explanation/figures.md": {"window": front.window},
+    "docs/explanation/results.md": {
+        "window": front.window,
+        "promises": promises.promises,
+        "by_texts": promises.by_texts,
+    },
     "docs/methods.md": {"declared": methods.declared},
     "docs/methods/search.md": {
         "rivals_real": partial(methods.rivals, ("rivals_real", "celeba professions")),
@@ -50,16 +54,12 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         )
     },
     "docs/explanation/projection.md": {"closed_form": methods.closed_form},
-    "docs/explanation/default-measured.md": {
-        "by_texts": promises.by_texts,
-    },
     "docs/explanation/headlines.md": {
         part: partial(sources.reported, part)
         for part in ("projection", "rince", "negatives", "others")
     },
     "docs/explanation/coverage.md": {"states": sources.states, "lacking": sources.lacking},
     "docs/how-to/losses-on-other-data.md": {"other_data": training.other_data},
-    "docs/explanation/promises.md": {"promises": promises.promises},
     "docs/explanation/stated-values.md": {"in_turn": prompts.in_turn, "stated": prompts.stated},
     "docs/explanation/prompts-by-other-writers.md": {
         "new_prompts": prompts.new_prompts,
@@ -76,8 +76,8 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "three_models": generation.three_models,
         "gate": generation.gate,
     },
-    "docs/tutorials/audit-a-prompt-list.md": {"models_in_terminal": generation.models_in_terminal},
-    "docs/explanation/how-well-audits-predict.md": {
+    "docs/tutorials/audit-a-prompt-list.md": {
+        "models_in_terminal": generation.models_in_terminal,
         "other_models": generation.other_models,
     },
     "docs/how-to/miniature.md": {"wordings": generation.wordings},

@@ -96,7 +96,7 @@ class Result:
         return sum(len(row.images) for row in self.rows)
 
     def seen(self, row: Row) -> dict[str, int]:
-        """Return a mapping from each value to the number of images in a row that show it."""
+        """Count the images in one row that show each value."""
         counts = {value: row.count(code) for code, value in enumerate(self.values)}
         return largest_first(counts)
 

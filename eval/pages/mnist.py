@@ -29,8 +29,8 @@ def _note(name: str, base: str) -> str:
     seeds = read(name).rows[0].n["seeds"]
     return (
         f"Mean of {seeds} seeds ± half of its 95% interval; \\* if the change from {base} on the"
-        f" same seeds and images exceeds its interval. Intervals are not corrected for the number"
-        f" of rows."
+        f" same seeds and images exceeds its interval. Intervals are not adjusted for multiple"
+        f" comparisons."
         f" From `eval/results/{name}.json`."
     )
 

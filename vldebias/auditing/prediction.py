@@ -55,7 +55,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the counts for one model predict for k values and n prompts.
+    """The prediction for k values and n prompts, from one model's counts.
 
     Attributes:
         values: names (k,) of the values.

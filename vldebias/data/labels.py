@@ -158,8 +158,8 @@ class Labels:
         if names is None:
             if len(labels.names) > max(_MOST_NAMES, len(labels) // 2):
                 raise InvalidInputError(
-                    f"{source}: expected labels, got {len(labels.names)} values in {len(labels)}"
-                    " rows"
+                    f"{source}: {len(labels.names)} distinct values in {len(labels)} rows are too"
+                    " many for labels; is this the right column?"
                 )
             return labels
         name_of_value = {str(value): str(name) for value, name in mapped_columns(names).items()}

@@ -344,8 +344,8 @@ def _refuse_pictures_without_captions(
         remedy = f"{remedy}; captions are not read from {facts[0]}; set img2dataset's caption"
         remedy += " column (--caption_col), so that it writes a .txt for each image"
     raise InvalidInputError(
-        f"{folder}: got {len(pictures)} images without captions; {remedy}; or create captions from"
-        " a label (label, caption_template)"
+        f"{folder}: got {len(pictures)} images without captions; {remedy}, or set `label` and"
+        " `caption_template` to write captions from a column"
     )
 
 

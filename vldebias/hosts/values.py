@@ -306,7 +306,8 @@ class PromptAttachment(SamplingAttachment):
         """
         if self.state != "attached":
             raise InvalidInputError(
-                f"{host.name}: the attachment of the first pass is {self.state}; attach it first"
+                f"{host.name}: the first pipeline's attachment is {self.state}; attach it"
+                " again before you add a second pipeline"
             )
         later = PromptAttachment(
             host, self.balancer, strength=self.strength, label=self.label, log=self.log

@@ -87,7 +87,7 @@ def _counts_of_first(ranking: Rows, weights: NDArray[np.int32], first: int) -> N
 
 
 def chance_kept(first: int, n: int, draws: int, seed: int) -> Floats:
-    """Return the kept shares (draws,) of random rankings.
+    """Return the share of hits that each of `draws` random rankings would keep, (draws,).
 
     Args:
         first: number of rows to compare.

@@ -34,7 +34,7 @@ from vldebias.prompts import PromptSet
 
 @dataclass(frozen=True)
 class Term:
-    """Provide rows whose span P0 removes, or scatters weighted by lam.
+    """One term of a fit: rows whose span P0 projects out, or a scatter matrix weighted by lam.
 
     Attributes:
         need: the input that the term requires.

@@ -103,7 +103,7 @@ def change_on_images(problem: Problem, role: str, method: EditMethod) -> Change:
     if not problem.neutral:
         raise UnusableReferenceError(
             f"{problem.label} has no class prompts, so nothing can be tested on the images. Add at"
-            f" least {FEWEST} examples of searches (classes: in the prompt set)."
+            f" least {FEWEST} examples of searches under `classes:` in the prompt set."
         )
     changes_of_attribute: list[list[Change]] = [[] for _ in problem.attributes]
     with warnings.catch_warnings():

@@ -31,7 +31,8 @@ class Change(NamedTuple):
 
     @classmethod
     def from_resamples(cls, changes: Tensor) -> Change:
-        """Return the change in a sample and its resamples (1 + b,), with a centred interval."""
+        """Build a change from its values in the sample and b resamples, (1 + b,), with an interval
+        centred on the first."""
         value = float(changes[0])
         low, high = recentred_interval(value, changes[1:].numpy(), level=LEVEL)
         return cls(value, low, high)

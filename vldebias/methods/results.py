@@ -35,7 +35,7 @@ class Rerank:
         return self.declaration.name
 
     def with_images(self) -> Rerank:
-        """Return the re-ranking whose edit is fitted to reference images."""
+        """Return this re-ranking with its edit fitted to reference images."""
         return Rerank(get_method(self.edit).with_images().name, self.order)
 
 

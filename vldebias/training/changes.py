@@ -70,7 +70,7 @@ def conclusions_of_training(
         before: scores (n,) of all images by name, as returned by `Monitor.rows`. They are 0 or 1,
             or NaN for images without a score. Cosines are ignored.
         after: the same after training.
-        cells: class or group (n,) of each image by name of a worst-case accuracy, as returned by
+        cells: for each worst-case metric, the class or group of each image (n,), as returned by
             `Monitor.cells`. Negative values mean that the image has none.
         query_images: (q,), image of each caption for text->image scores. If None, every image has
             one caption.

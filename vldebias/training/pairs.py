@@ -105,7 +105,7 @@ class Pairs:
         return pairs.with_noise(settings.caption_noise, settings.seed)
 
     def select(self, rows: NDArray[np.int64]) -> Self:
-        """Return the pairs with the given rows (m,)."""
+        """Return the pairs at the given indices (m,)."""
         read = self.read
         path = self.path
         numbers = rows.tolist()

@@ -55,7 +55,7 @@ def foldable(refusal: str, head: object) -> Callable[[CalibratedProjection, floa
             f"{refusal} is a {type(last).__module__}.{type(last).__qualname__}; expected a"
             " torch.nn.Linear or a matrix with float weights in memory. Fuse or unload adapters"
             " (pipe.fuse_lora(), pipe.unload_lora_weights()), load the model unquantized and not"
-            " offloaded, or keep the attachment. No weight was changed"
+            " offloaded, or keep the edit attached. No weight was changed"
         )
 
     @torch.no_grad()
@@ -231,7 +231,7 @@ def _readers_in(
                 raise UnsupportedHostError(
                     f"{refusal} the keys and values of {path} are fused (call"
                     f" pipe.unfuse_qkv_projections() first), or a norm or {between!r} is between"
-                    " them and the prompt; keep the attachment"
+                    " them and the prompt; keep the edit attached instead of merging it"
                 )
             for part in ("to_k", "to_v"):
                 yield f"{path}.{part}", getattr(module, part)

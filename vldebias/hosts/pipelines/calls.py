@@ -74,9 +74,9 @@ class Call(NamedTuple):
 def traced(
     encoders: Mapping[str, nn.Module],
 ) -> Iterator[tuple[dict[str, list[Call]], dict[str, list[Call]]]]:
-    """Record text encoder calls inside the block, by name and in order.
+    """Yield the recorded calls and the calls to replay, each by the name of the text encoder.
 
-    Only calls in this thread are recorded. The second dict may be filled with calls, which are then
+    Only calls in this thread are recorded, in order. Calls that you add to the second dict are
     replayed one by one instead of running the encoder.
     """
     calls = {name: list[Call]() for name in encoders}

@@ -471,7 +471,7 @@ class DiffusersHost(PipelineReader):
             warn(
                 f"{self.name}: weights cannot distinguish the two branches of guidance, so merge()"
                 " also changed the negative prompt, even an empty one. With guidance, the images"
-                " are the same as with negative=True; if this matters, keep the attachment instead"
+                " are the same as with negative=True; if this matters, do not merge the edit"
             )
         return changed
 

@@ -225,7 +225,7 @@ class PipelineReader(Host):
                 raise self.refusal(f"with guidance, {part.name} includes the negative prompt")
 
     def refusal(self, why: str) -> UnsupportedHostError:
-        """Return the error for a pipeline that cannot be read."""
+        """Return the error to raise for a pipeline whose source cannot be analysed."""
         return UnsupportedHostError(
             f"{self.name}: {why}. Balanced prompts may still work; for edits, {REMEDY}"
         )

@@ -108,7 +108,9 @@ class RetrievalTask(ImageTask):
         for name in ("k", "queries"):
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):
-                raise ValueError(f"{name}: expected one or more different values, got {values}")
+                raise ValueError(
+                    f"{name}: expected at least one value and no duplicates, got {values}"
+                )
         return self
 
     @classmethod

@@ -214,7 +214,7 @@ class Scene:
         return any(self._follows(fact, "undergoes") for fact in owned)
 
     def does(self, name: str) -> bool:
-        """Return whether the subject does something from a list: "a nurse expecting triplets"."""
+        """Return whether a listed activity follows the subject: "a nurse expecting triplets"."""
         if not self.text.after(self.head).endswith("ing"):
             return False
         return self.head + 1 in {fact.first for fact in self._facts[name]}

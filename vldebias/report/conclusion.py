@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -40,6 +41,8 @@ OTHER_PRIOR = {
     "max_skew_uniform": "against even shares",
 }
 NO_VERDICT = "no verdict"
+NOT_ATTACHED = "no edit is attached"
+NOT_MEASURED = "not measured"
 # Simple methods that do not edit the model. An edit is only worthwhile if it outperforms them.
 BASELINES = {MEDIAN: "a threshold at the median, without any edit"}
 # Utilities that overstate the loss, since they count equally good replacements as losses.
@@ -103,12 +106,23 @@ class Conclusion(BaseModel, extra="forbid"):
 
     @property
     def short(self) -> str:
-        """Return the task, verdict, values and method, without the evidence."""
+        """Return the verdict in one line: the values, the interval and the main cost."""
         form = form_of_figures(self.after, self.change)
-        return (
-            f"{self.task}: {self.verdict}, {self.measure} {self.before:{form}} to"
-            f" {self.after:{form}} with {self.method}"
-        )
+        low, high = self.interval
+        line = f"{self.task}: {self.verdict}. {capitalised(self.measure)} {self.before:{form}} to"
+        line += f" {self.after:{form}} [{low:{form}}, {high:{form}}] with"
+        line += f" {article_of_method(self.method)}"
+        if NOT_ATTACHED in self.sentence:
+            line += f" ({NOT_ATTACHED})"
+        if self.verdict == NO_VERDICT:
+            line += "; the gallery is uneven, and the two priors disagree"
+        # The first cost without its interval: "accuracy 0.97 to 0.94 (-0.03 [-0.04, -0.01]); ...".
+        main_cost = re.sub(r" \([-+].*", "", self.cost.partition("; ")[0])
+        if main_cost == NOT_MEASURED:
+            return f"{line}; cost {main_cost}"
+        if main_cost.startswith("no clear loss"):
+            return f"{line}; {main_cost}"
+        return f"{line}; main cost: {main_cost}" if main_cost else line
 
 
 def conclusions(frame: pd.DataFrame, measures: Measures = ()) -> list[Conclusion]:
@@ -243,7 +257,7 @@ def _notes(row: ReadableRow) -> list[str]:
         lam = row.paper.partition(", ")[2]
         notes.append("the paper's setting" if lam in row.name else f"the paper's setting, {lam}")
     if row.is_identity:
-        notes.append("no edit is attached")
+        notes.append(NOT_ATTACHED)
     return notes
 
 
@@ -273,7 +287,7 @@ def _cost(block: Sequence[ReadableRow], row: ReadableRow) -> str:
     """Describe a method's cost, starting with the utilities that clearly got worse."""
     costs = _utilities(block, row)
     if not costs:
-        return "not measured"
+        return NOT_MEASURED
     prices = []
     titles_without_loss = []
     for cost in costs:

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 LABELS = f"{DAGGER} used labels of other images; the other methods see prompts only."
 NAME = 16  # width of the method column, chosen so that a row fits into 80 columns
-MOST = 25  # maximum number of lines, unless the conclusions are long
-SENTENCES = 34  # conclusions that need more lines than this are shortened
+MOST = 25  # maximum number of lines, unless the verdicts leave too little space
 ROWS = 14  # minimum number of lines for the rows below the conclusions
 PART_ROWS = 4  # maximum number of rows per measure in a result without methods
 AUDIT_HEAD = ("verdict", "predicted share [95%]", "prompt")
@@ -35,8 +34,8 @@ def text(result: Result, measures: Measures = (), max_lines: int = MOST, width: 
     Args:
         result: the result to format.
         measures: the (task, metric) pairs to show. Default: all of them.
-        max_lines: the maximum number of lines. The text may be longer if the sentences (which take
-            up to `SENTENCES` lines) leave too little space for the rows.
+        max_lines: the maximum number of lines. The text may be longer if the verdicts leave too
+            little space for the rows.
         width: the width of the text in columns.
     """
     frame = readable(result)
@@ -55,20 +54,13 @@ def text(result: Result, measures: Measures = (), max_lines: int = MOST, width: 
     shown: list[str] = []
     for sentence in findings_of(result):
         shown += wrapped(sentence, width)
-    full: list[str] = []
-    for conclusion in concluded:
-        full += wrapped(_with_losses(conclusion), width)
-    are_full = len(full) <= SENTENCES
-    if are_full:
-        shown += full
-    else:
-        shown += _shortened(concluded, width, max_lines - len(shown) - len(notes) - ROWS)
+    shown += _verdicts(concluded, width, max_lines - len(shown) - len(notes) - ROWS - 2)
     head = f"{result.name}: values and changes, with 95% intervals"
     if (summaries.few != "").any():
         head += " (few, narrow: under 92%)"
     shown += wrapped(head, width)
     room = max_lines - len(shown) - len(notes) - 1
-    rows = _rows(summaries, concluded, max(room, ROWS if full and are_full else 0))
+    rows = _rows(summaries, concluded, max(room, ROWS if concluded else 0))
     # Rows are indented by exactly two spaces, unlike measure names and continuation lines.
     shown_rows = [line for line in rows if line.startswith("  ") and line[2] != " "]
     remaining = len(frame) - len(shown_rows)
@@ -103,7 +95,7 @@ def notes_of(result: Result) -> list[str]:
 
 
 def sentences(result: Result, measures: Measures = ()) -> list[str]:
-    """Return a result's advice, or its findings and conclusions, followed by its notes.
+    """Return a result's advice, or its findings and verdicts, followed by its notes.
 
     Args:
         result: the result to summarize.
@@ -112,15 +104,8 @@ def sentences(result: Result, measures: Measures = ()) -> list[str]:
     advice = advice_of(result)
     if advice:
         return [*advice, *notes_of(result)]
-    concluded = [_with_losses(conclusion) for conclusion in result.conclusions(measures)]
+    concluded = [conclusion.short for conclusion in result.conclusions(measures)]
     return [*findings_of(result), *concluded, *notes_of(result)]
-
-
-def _with_losses(conclusion: Conclusion) -> str:
-    """Return a conclusion's sentence, followed by the parts that got worse."""
-    if not conclusion.worse:
-        return conclusion.sentence
-    return f"{conclusion.sentence} What got worse: {conclusion.worse}."
 
 
 def _advised(result: Result, frame: pd.DataFrame, max_lines: int, width: int) -> str:
@@ -185,14 +170,14 @@ def _measure_lines(frame: pd.DataFrame, room: int, width: int) -> list[str]:
     return [*lines, *notes]
 
 
-def _shortened(concluded: list[Conclusion], width: int, room: int) -> list[str]:
-    """Format as many short conclusions as fit into `room` lines, and report how many are left."""
-    blocks = [wrapped(conclusion.short, width) for conclusion in concluded]
+def _verdicts(concluded: list[Conclusion], width: int, room: int) -> list[str]:
+    """Format as many verdicts as fit into `room` lines, and report how many are left."""
     lines: list[str] = []
-    for place, block in enumerate(blocks):
-        if len(lines) + len(block) >= room:
-            return [*lines, f"{len(blocks) - place} more: conclusions()"]
-        lines += block
+    for place, conclusion in enumerate(concluded):
+        verdict = wrapped(conclusion.short, width)
+        if lines and len(lines) + len(verdict) >= room:
+            return [*lines, f"{len(concluded) - place} more: conclusions()"]
+        lines += verdict
     return lines
 
 

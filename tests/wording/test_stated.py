@@ -20,7 +20,7 @@ OTHERS = {
     "若い陶芸家の隣に立つおじいさん、水彩画",
     "젊은 목수 옆에 서 있는 할머니, 수채화",
     "女服务员和厨师在后院抽烟",
-    "一个陶艺家在拉坯，旁边站着一位老奶奶",
+    "一个陶艺家在拉坯，旁边站着一位老奶奶",  # noqa: RUF001
     "妈妈和医生在走廊里说话",
 }
 # docs/how-to/index-queries.md names this form, which is not in the lists of words.

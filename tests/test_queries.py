@@ -231,6 +231,25 @@ def test_stated_queries_are_only_edited_on_request() -> None:
     assert debiased().edit(plain)[STATED] != plain[STATED]
 
 
+def test_values_stated_in_other_languages_are_only_edited_on_request(tmp_path: Path) -> None:
+    texts = ["eine Ärztin", "ein Arzt", "ropa femenina", "un médecin dans son bureau"]
+    plain = as_lists(texts)
+    queries = debiased()
+    folder = queries.fitted.save_pretrained(tmp_path / "edit")
+    loaded = vldebias.debias_queries(as_lists, load_edit(folder))
+    for embedded in (queries.embed(texts), loaded.embed(texts), queries.edit(plain, texts)):
+        kept = [row == row_before for row, row_before in zip(embedded, plain, strict=True)]
+        assert kept == [True, False, True, False]
+    everything = debiased(keep_stated=False).embed(texts)
+    assert all(row != row_before for row, row_before in zip(everything, plain, strict=True))
+
+
+def test_an_edit_without_attribute_words_changes_every_query() -> None:
+    edit = debiased().fitted.with_provenance(stated_words=())
+    queries = vldebias.debias_queries(as_lists, edit)
+    assert queries.embed(["a woman"]) != as_lists(["a woman"])
+
+
 def test_documents_are_never_edited() -> None:
     queries = debiased(LangChain())
     assert queries.embed_documents(QUERIES) == as_lists(QUERIES)

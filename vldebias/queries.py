@@ -27,7 +27,7 @@ from vldebias.hosts.embedders import EmbeddedTexts, Embedder
 from vldebias.hosts.host import SIDES, TEXT
 from vldebias.methods import Method, Problem, Prompts, Reference, get_method
 from vldebias.projection.edit import Edit, Rewording
-from vldebias.prompts import PromptSet, StatedWords, load_prompts
+from vldebias.prompts import PromptSet, load_prompts
 from vldebias.reranking import Positions
 from vldebias.reranking.candidates import Floats, as_floats
 from vldebias.reranking.entry import as_ids, check_k, warn_of_short
@@ -109,8 +109,9 @@ def debias_queries(
             reference vectors. Otherwise, or without a reference, it does nothing and explains why.
         strength: the strength of the edit in [0, 1]. If 0, the output of `embed` is returned
             unchanged.
-        keep_stated: whether to leave queries that contain one of the set's attribute words ("a
-            photo of a female doctor") unchanged.
+        keep_stated: whether to leave queries that state a value unchanged: those with one of the
+            set's attribute words ("a female doctor"), and for sets about people, those that state a
+            value in another language ("eine Ärztin") or are about a named person ("Marie Curie").
         index: a file from `queries.index.save`, with the groups' shares in the index for `search`.
             If None, they are estimated on `reference`.
 
@@ -139,7 +140,8 @@ def debias_queries(
         raise AlreadyAttachedError(
             "embed: got DebiasedQueries, which are debiased already; pass the original embedder"
         )
-    host = EmbeddedTexts(Embedder.from_source(embed))
+    sets = _sets_of(prompts)
+    host = EmbeddedTexts(Embedder.from_source(embed), sets)
     if isinstance(prompts, Edit):
         if method is not None or reference is not None:
             raise InvalidInputError(
@@ -147,19 +149,11 @@ def debias_queries(
             )
         host.check(TEXT, prompts)
         fitted = prompts
-        names = (fitted.provenance.prompts or "").split("+")
-        sets: tuple[PromptSet, ...] = ()
-        with suppress(InvalidInputError):  # a set may not be part of the package
-            sets = tuple(load_prompts(name) for name in names if name)
     else:
         images = _read_reference(reference, host)
         # Unlike `fit_projections`, this returns an edit even if the default declines.
         chosen = get_method(method, reference=images)
         fitted = Problem(host, prompts, reference=images).fit(chosen, TEXT)
-        if isinstance(prompts, str | Path | PromptSet):
-            sets = (load_prompts(prompts),)
-        else:
-            sets = tuple(load_prompts(prompt_set) for prompt_set in prompts)
     if TEXT not in SIDES[fitted.side]:
         raise InvalidInputError(
             f"method {fitted.method!r} edits image vectors, but the vectors of an index are fixed;"
@@ -192,7 +186,7 @@ class DebiasedQueries:
             vldebias.load_edit(folder))` reuses it.
         sets: the prompt sets that the edit was fitted to, or an empty tuple if unknown.
         strength: the strength of the edit in [0, 1], which may be changed between calls.
-        keep_stated: whether to leave queries that contain an attribute word unchanged.
+        keep_stated: whether to leave queries that state a value unchanged.
         index: the groups' shares in the index, for `search`, or None if there was no reference.
 
     >>> import numpy as np
@@ -217,7 +211,6 @@ class DebiasedQueries:
         # Report an invalid strength before the first query.
         probe = torch.zeros(1, self.fitted.dim)
         self.fitted.check_input(probe, self.strength)
-        self._stated = StatedWords(self.fitted.stated_words) if self.fitted.stated_words else None
 
     def embed(self, texts: str | Sequence[str]) -> Any:
         """Embed queries with the edit, preserving the embedder's type and precision.
@@ -276,17 +269,12 @@ class DebiasedQueries:
         for text, vector in zip(queries, vectors.rows.detach().cpu().numpy(), strict=True):
             ids, scores, features = _results_of(index_call(vector, _CANDIDATES * k))
             report = self.index.rerank(scores, features, ids, k, text)
-            if self.keep_stated and self._words_stated_in(text):
+            if self.keep_stated and self.host.stated([text], self.fitted)[0]:
                 about = ("none", "stated", report.about[2])
                 report = replace(report, about=about, order=report.before)
             reports.append(report)
         warn_of_short([report for report in reports if report.about[0] != "none"])
         return Positions.from_reports(reports, is_single=isinstance(texts, str))
-
-    def _words_stated_in(self, text: str) -> tuple[str, ...]:
-        """Return the attribute words in a text, whether or not an edit is attached."""
-        words = [word for prompt_set in self.sets for word in prompt_set.stated_words]
-        return StatedWords(tuple(words or self.fitted.stated_words)).find(text)
 
     def edit(self, vectors: AnyVectors, texts: str | Sequence[str] | None = None) -> AnyVectors:
         """Edit query vectors, preserving their norms, type and precision.
@@ -434,16 +422,21 @@ class DebiasedQueries:
         # Preserve the query's norm, since an index may score by inner product.
         lengths = torch.linalg.vector_norm(wide, dim=1, keepdim=True)
         edited = normalize(edited, dim=1) * lengths
-        stated = self._stated_rows(texts)
-        if stated:
-            edited[stated] = wide[stated]
+        if texts is not None and self.keep_stated:
+            stated = torch.tensor(self.host.stated(texts, self.fitted), device=wide.device)
+            edited = torch.where(stated[:, None], wide, edited)
         return cast("AnyVectors", read.restore(edited.to(rows.dtype)))
 
-    def _stated_rows(self, texts: Sequence[str] | None) -> list[int]:
-        """Return the rows whose texts contain an attribute word."""
-        if texts is None or self._stated is None or not self.keep_stated:
-            return []
-        return [row for row, text in enumerate(texts) if self._stated.find(text)]
+
+def _sets_of(prompts: Prompts | Edit) -> tuple[PromptSet, ...]:
+    """Return the prompt sets, or those that an edit was fitted to if the package has them."""
+    if isinstance(prompts, Edit):
+        names = (prompts.provenance.prompts or "").split("+")
+        with suppress(InvalidInputError):
+            return tuple(load_prompts(name) for name in names if name)
+        return ()
+    listed = prompts if isinstance(prompts, list | tuple) else [prompts]
+    return tuple(load_prompts(prompt_set) for prompt_set in listed)
 
 
 def _results_of(found: object) -> tuple[NDArray[np.generic], Floats, Floats]:

@@ -455,7 +455,7 @@ def _add_stated(part: TaskResult, cell: Cell) -> None:
     """Count unchanged queries among those that state a value, and among all at strength 0."""
     prompts = load_prompts(cell.prompts)
     stated: list[str] = []
-    if prompts.stated_words:  # only these words can leave queries unchanged
+    if prompts.stated_words:  # an edit without such words changes every query
         stated = [text for group in prompts.groups for text in group]
     neutral = [text for listed in cell.kinds.values() for text in listed]
     debiased = vldebias.debias_queries(cell.table, cell.prompts, method="difference")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -26,7 +26,11 @@ from vldebias.errors import (
 from vldebias.hosts.host import BATCH, TEXT, TEXTS, Host, numbers_of
 from vldebias.projection.edit import Edit
 from vldebias.projection.fingerprint import Fingerprint
+from vldebias.prompts import PromptSet
 from vldebias.utils.vectors import read_vectors
+
+if TYPE_CHECKING:
+    from vldebias.wording.stated import StatedValues
 
 Embed = Callable[[list[str]], object]
 # Maximum relative distance at which query and document embeddings count as equal.
@@ -148,14 +152,20 @@ class EmbeddedTexts(Host):
     """Provide an `Embedder`'s vectors, which can be used for fitting and measuring only.
 
     Each text is requested once, in batches, when a method needs it.
+
+    Args:
+        embedder: the embedder.
+        sets: the prompt sets whose values `stated` recognises in several languages.
     """
 
     name, library = "function that embeds texts", "function"
     roles = (TEXT,)
     exclusive_modules = ()
 
-    def __init__(self, embedder: Embedder) -> None:
+    def __init__(self, embedder: Embedder, sets: Sequence[PromptSet] = ()) -> None:
         self.embedder = embedder
+        self._sets = tuple(sets)
+        self._stated_values: dict[tuple[str, ...], StatedValues] = {}
         self.name = embedder.name
         self.model_id = embedder.model_id
         self._embed: Embed | None = None
@@ -191,6 +201,20 @@ class EmbeddedTexts(Host):
             )
         unit = normalize(rows, dim=1)
         return {(role, text): row for text, row in zip(different, unit, strict=True)}
+
+    def stated(self, texts: Sequence[str], edit: Edit) -> list[bool]:
+        """Return, for each text, whether it states a value or is about a named person.
+
+        Nothing is stated for an edit without attribute words, as with `keep_stated=False`.
+        """
+        from vldebias.wording.stated import StatedValues  # the rules of English load with it
+
+        words = edit.stated_words
+        if not words:
+            return [False] * len(texts)
+        if words not in self._stated_values:
+            self._stated_values[words] = StatedValues(words, self._sets)
+        return list(map(self._stated_values[words].find, texts))
 
     def dim(self, role: str) -> int:
         """Return the width of the vectors."""

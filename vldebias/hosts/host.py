@@ -312,20 +312,24 @@ class Host(ABC):
             role: the tensor that is edited.
             edit: the fitted edit. If None, nothing is edited.
             strength: fraction of the edit to apply, in [0, 1].
-            keep_stated: whether prompts that contain one of the edit's attribute words are left
-                unchanged, as in `vldebias.debias`.
+            keep_stated: whether prompts that state the attribute are left unchanged, see `stated`.
         """
         rows = self.embed(prompts, role)
         if edit is None:
             return rows
-        gate = StatedWords(edit.stated_words if keep_stated else ())
         if isinstance(edit, Rewording):
             changed = self.reworded(edit, role, rows, prompts, strength)
         else:
             changed = edit(rows, strength)
         changed = normalize(changed, dim=-1)
-        stated = torch.tensor([bool(gate.find(prompt)) for prompt in prompts])
-        return torch.where(stated[:, None], rows, changed)
+        if not keep_stated:
+            return changed
+        return torch.where(torch.tensor(self.stated(prompts, edit))[:, None], rows, changed)
+
+    def stated(self, texts: Sequence[str], edit: Edit) -> list[bool]:
+        """Return, for each text, whether it states the attribute, so that the edit ignores it."""
+        words = StatedWords(edit.stated_words)
+        return [bool(words.find(text)) for text in texts]
 
     def reworded(
         self, edit: Rewording, role: str, z: Tensor, prompts: Sequence[str], strength: float

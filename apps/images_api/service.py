@@ -210,15 +210,15 @@ class Service:
         if name == GUARDRAIL:
             return await self.guard(exchange, self.balancer)
         endpoint = endpoint_of(name)
+        meant = ""
+        if endpoint is None:
+            meant = resembled_endpoint(path.plain)
+            endpoint = endpoint_of(meant.removeprefix("v1/"))
         if endpoint is not None:
-            return await self.generate(exchange, endpoint, self.balancer)
+            return await self.generate(exchange, endpoint, self.balancer, meant)
         reason = reason_to_leave(name)
         if reason:
             return await self._pass_unread(exchange, _unchanged(reason))
-        meant = resembled_endpoint(path.plain)
-        endpoint = endpoint_of(meant.removeprefix("v1/"))
-        if endpoint is not None:
-            return await self.generate(exchange, endpoint, self.balancer, meant)
         # Log each path once.
         shown = path.shown.removeprefix("v1/")
         is_new = shown not in self._named_in_log and len(self._named_in_log) < PATHS_IN_LOG

@@ -68,6 +68,18 @@ def test_importing_the_package_is_cheap() -> None:
     assert "safetensors" in store
 
 
+def test_importing_hosts_does_not_import_the_compiler() -> None:
+    """torch.compile takes seconds to import, and edits need it only for compiled models."""
+    script = (
+        "import sys, vldebias.hosts, vldebias.hosts.pipelines.steering\n"
+        "print('torch._dynamo' in sys.modules, 'vldebias.hosts.clip.words' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["False", "True"]
+
+
 def test_every_public_name_exists() -> None:
     for name in vldebias.__all__:
         assert getattr(vldebias, name) is not None

@@ -210,12 +210,15 @@ class Service:
         if name == GUARDRAIL:
             return await self.guard(exchange, self.balancer)
         endpoint = endpoint_of(name)
+        meant = ""
+        if endpoint is None:
+            meant = resembled_endpoint(path.plain)
+            endpoint = endpoint_of(meant.removeprefix("v1/"))
         if endpoint is not None:
-            return await self.generate(exchange, endpoint, self.balancer)
+            return await self.generate(exchange, endpoint, self.balancer, meant)
         reason = reason_to_leave(name)
         if reason:
             return await self._pass_unread(exchange, _unchanged(reason))
-        _check_spelling(path, resembled_endpoint(path.plain))
         # Log each path once.
         shown = path.shown.removeprefix("v1/")
         is_new = shown not in self._named_in_log and len(self._named_in_log) < PATHS_IN_LOG
@@ -225,7 +228,7 @@ class Service:
         return await self._pass_unread(exchange, _not_balanced(path))
 
     async def generate(
-        self, exchange: Exchange, endpoint: Endpoint, balancer: Balancer
+        self, exchange: Exchange, endpoint: Endpoint, balancer: Balancer, meant: str = ""
     ) -> Response:
         """Handle a request that may be for images.
 
@@ -233,6 +236,8 @@ class Service:
             exchange: The request.
             endpoint: The endpoint for the request's path.
             balancer: The balancer that assigns values.
+            meant: The endpoint's path if the request's path only resembles it. Only requests for
+                text are then forwarded.
 
         Raises:
             RefusedError: If the request is rejected, or if the server sends no valid response.
@@ -255,6 +260,7 @@ class Service:
         try:
             order = await self._order(exchange, endpoint, content)
             if isinstance(order, Order):
+                _check_spelling(exchange.path, meant)
                 content.clear()
                 return await self._generate(exchange, endpoint, order, balancer)
         finally:

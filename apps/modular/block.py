@@ -78,14 +78,17 @@ class BalancePromptsBlock(ModularPipelineBlocks):
     def __call__(self, components: Any, state: Any) -> tuple[Any, Any]:
         """Replace the prompts in the state with balanced ones."""
         call = self.get_block_state(state)
-        count = call.num_images_per_prompt or 1
+        count = 1 if call.num_images_per_prompt is None else call.num_images_per_prompt
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise InvalidInputError(
+                f"num_images_per_prompt: expected a whole number of at least 1, got {count!r:.40}"
+            )
         is_single = isinstance(call.prompt, str) and count == 1
         texts = {}
         for name in PROMPTS:
             value = getattr(call, name)
             if value is not None:
-                listed = [value] if isinstance(value, str) else list(value)
-                texts[name] = [text for text in listed for _ in range(count)]
+                texts[name] = [text for text in _listed(value, name) for _ in range(count)]
         lengths = {name: len(column) for name, column in texts.items()}
         if len(set(lengths.values())) > 1:
             raise InvalidInputError(
@@ -104,3 +107,18 @@ class BalancePromptsBlock(ModularPipelineBlocks):
         call.reasons = list(balanced.reasons)
         self.set_block_state(state, call)
         return components, state
+
+
+def _listed(value: object, name: str) -> list[str]:
+    """Return one or more prompts as a list.
+
+    Raises:
+        InvalidInputError: If the list is empty, or contains anything but strings.
+    """
+    prompts = [value] if isinstance(value, str) else value
+    is_list = isinstance(prompts, list | tuple) and len(prompts) > 0
+    if not is_list or not all(isinstance(prompt, str) for prompt in prompts):
+        raise InvalidInputError(
+            f"{name}: expected a prompt or a list of one or more prompts, got {value!r:.60}"
+        )
+    return list(prompts)

@@ -1,7 +1,11 @@
 """Test `vldebias demo` in a browser: the first view, a click, wide and narrow windows, light and
-dark."""
+dark. And test it with ten visitors at a time."""
 
+import json
+import re
+import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -208,3 +212,32 @@ def test_files_named_by_a_visitor_are_not_opened(address: str) -> None:
 
     with pytest.raises(urllib.error.HTTPError, match="403"):
         urllib.request.urlopen(f"{address}/gradio_api/file={Path(__file__)}", timeout=10)
+
+
+def generated(address: str, prompt: str) -> tuple[str, str, list[str]]:
+    """Return the last status, verdict and pictures that a visitor receives."""
+    url = f"{address}/gradio_api/call/generate"
+    form = {"data": [prompt, "gender", 12, 1, "none", 0, 2, 3]}
+    call = urllib.request.Request(
+        url, json.dumps(form).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(call, timeout=60) as answer:
+        event = json.load(answer)["event_id"]
+    with urllib.request.urlopen(f"{url}/{event}", timeout=600) as stream:
+        *_, last = stream.read().decode().strip().rpartition("data: ")
+    status, verdict, *rows = json.loads(last)
+    pictures = [re.findall(r'src="([^"]+)"', row.get("value", "")) for row in rows]
+    return status, verdict, [source for row in pictures for source in row]
+
+
+def test_ten_visitors_receive_the_same_pictures_for_the_same_prompt(address: str) -> None:
+    prompts = [f"A photo of a {word}." for word in ("doctor", "nurse", "cook")]
+    with ThreadPoolExecutor(10) as visitors:
+        answers = list(visitors.map(lambda i: generated(address, prompts[i % 3]), range(10)))
+    for i, (_, verdict, pictures) in enumerate(answers):
+        assert prompts[i % 3] in verdict
+        assert len(pictures) == 24
+        assert (verdict, pictures) == answers[i % 3][1:]
+    assert len({tuple(pictures) for _, _, pictures in answers}) == 3
+    # Only the first visitor's status, which contains the time, differs.
+    assert sum("From an earlier request" in status for status, _, _ in answers) == 7

@@ -281,28 +281,45 @@ def test_an_endpoint_is_balanced_regardless_of_how_its_path_is_encoded(
     assert [seen.target for seen in echo.requests] == ["/v1/team/%69mages/generation%73"]
 
 
+GEMINI = {
+    "contents": [{"parts": [{"text": CEO}]}],
+    "generationConfig": {"responseModalities": ["IMAGE"]},
+}
+
+
 @pytest.mark.parametrize(
-    ("target", "meant"),
+    ("target", "meant", "body"),
     [
-        ("/v1//images//generations", "/v1/images/generations"),
-        ("/v1/images/generations;x=1", "/v1/images/generations"),
-        ("/V1/Images/GENERATIONS", "/v1/images/generations"),
-        ("/v1/images%2Fgenerations", "/v1/images/generations"),
-        ("/v1/images%252fgenerations", "/v1/images/generations"),
-        ("/v1\\images\\generations", "/v1/images/generations"),
-        ("/v1//chat/completions", "/v1/chat/completions"),
-        ("/v1beta/Models/Gem-1:generatecontent", "/v1beta/models/Gem-1:generateContent"),
-        ("/v1//embeddings", "/v1/embeddings"),
+        ("/v1//images//generations", "/v1/images/generations", IMAGE),
+        ("/v1/images/generations;x=1", "/v1/images/generations", IMAGE),
+        ("/V1/Images/GENERATIONS", "/v1/images/generations", IMAGE),
+        ("/v1/images%2Fgenerations", "/v1/images/generations", IMAGE),
+        ("/v1/images%252fgenerations", "/v1/images/generations", IMAGE),
+        ("/v1\\images\\generations", "/v1/images/generations", IMAGE),
+        ("/v1//chat/completions", "/v1/chat/completions", CHAT),
+        ("/v1beta/Models/Gem-1:generatecontent", "/v1beta/models/Gem-1:generateContent", GEMINI),
+        ("/v1//embeddings", "/v1/embeddings", QUERY),
     ],
 )
 def test_a_path_that_resembles_an_endpoint_gets_404_with_the_right_path(
-    echo: Echo, port: int, target: str, meant: str
+    echo: Echo, port: int, target: str, meant: str, body: Any
 ) -> None:
-    answer = send(port, "POST", target, IMAGE)
+    answer = send(port, "POST", target, body)
     assert answer.status == 404
     assert ("x-vldebias", "refused (unknown_path)") in answer.headers
     assert json.loads(answer.body)["error"]["message"].endswith(f"send the request to {meant}")
     assert not echo.requests
+
+
+def test_requests_for_text_are_forwarded_from_paths_that_resemble_an_endpoint(
+    echo: Echo, port: int
+) -> None:
+    chat = {"messages": [{"role": "user", "content": CEO}]}
+    for target in ("/v1//chat/completions", "/V1/chat/completions"):
+        answer = send(port, "POST", target, chat)
+        assert answer.status == 200
+    targets = [seen.target for seen in echo.requests]
+    assert targets == ["/v1/team//chat/completions", "/v1/team/V1/chat/completions"]
 
 
 def test_only_post_requests_are_compared_with_the_endpoints(echo: Echo, port: int) -> None:

@@ -90,3 +90,19 @@ def test_settings_are_checked_when_the_block_is_created():
         loaded(shares={"female": 2.0, "male": 0.0})
     with pytest.raises(InvalidInputError, match="gendre"):
         loaded(attribute="gendre")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"prompt": []}, r"prompt: .* got \[\]"),
+        ({"prompt": 3}, "prompt: .* got 3"),
+        ({"prompt": ["A nurse.", 3]}, "prompt: .* got .*3"),
+        ({"prompt": "A nurse.", "num_images_per_prompt": 0}, "num_images_per_prompt: .* got 0"),
+        ({"prompt": "A nurse.", "num_images_per_prompt": 1.5}, "num_images_per_prompt: .* got 1.5"),
+        ({"prompt": ["A nurse.", "A cook."], "prompt_2": ["A nurse."]}, "'prompt_2': 1"),
+    ],
+)
+def test_invalid_prompts_and_numbers_of_images_are_rejected(inputs, message):
+    with pytest.raises(InvalidInputError, match=message):
+        called(pipeline(loaded(seed=0)), **inputs)

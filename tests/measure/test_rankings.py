@@ -106,6 +106,7 @@ def test_a_single_group_is_never_skewed_and_warns() -> None:
     ({"groups": [0.5, 0.25, 0.5]}, "groups: .* fractions"),
     ({"scores": [[0.1], [0.2, 0.3], [0.4]]}, "scores: got rows of different lengths"),
     ({"scores": [0.1, 0.2j, 0.3]}, "scores: .* complex128"),
+    ({"scores": torch.ones(3).to_sparse()}, r"scores: got a sparse .*pass scores\.to_dense\(\)"),
     ({"groups": [0.0, 1.0, float("inf")]}, "groups: got infinite values"),
     ({"groups": [0, 1]}, "'groups': 2"),
     ({"scores": [0.0, float("nan"), 1.0]}, "scores: 1 of 3"),

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Never, SupportsIndex
+from typing import Any, Never, SupportsIndex, TypeVar
+
+import torch
 
 from vldebias.errors import VldebiasError
 from vldebias.hosts.attachment import Attachment
@@ -14,6 +17,7 @@ from vldebias.hosts.host import BARE
 
 Original = Callable[..., Any]
 """The original version of a replaced method."""
+F = TypeVar("F", bound=Callable[..., Any])
 Around = Callable[[Original, inspect.BoundArguments], object]
 """A function that takes the original method and a call's arguments, and returns the result."""
 
@@ -89,3 +93,30 @@ def hook_methods(
                 setattr(owner, name, before[name])
 
     return restore
+
+
+def outside_compiled_code(reason: str) -> Callable[[F], F]:
+    """Return a decorator that excludes a function from torch.compile.
+
+    Unlike `torch.compiler.disable`, it does not import the compiler, which takes seconds and
+    200 MB. As long as nothing else imports it, no code can be compiled.
+
+    Args:
+        reason: why it is excluded, which recent torch releases display.
+    """
+
+    def decorated(function: F) -> F:
+        # Importing the compiler is put off until the first call. The attributes are those that
+        # `torch.compiler.disable` sets.
+        excluded = torch._disable_dynamo(function)
+        excluded.__dict__.update(_torchdynamo_disable=True, _torchdynamo_disable_msg=reason)
+
+        @functools.wraps(function)
+        def call(*args: object, **kwargs: object) -> object:
+            if torch.compiler.is_compiling() or "torch._dynamo" in sys.modules:
+                return excluded(*args, **kwargs)
+            return function(*args, **kwargs)
+
+        return call  # type: ignore[return-value]
+
+    return decorated

@@ -50,6 +50,11 @@ def _array(name: str, values: Values, ndim: int | None) -> np.ndarray:
     """Convert values to a non-empty array without NaN, or raise InvalidInputError."""
     # Convert to float64, because half precision would round means over thousands of rows.
     if hasattr(values, "detach"):
+        if str(values.layout) != "torch.strided":
+            raise InvalidInputError(
+                f"{name}: got a sparse tensor ({values.layout}); expected a dense one; pass"
+                f" {name}.to_dense()"
+            )
         values = values.detach().cpu()
         values = values.double() if values.is_floating_point() else values
     try:

@@ -18,6 +18,7 @@ and no d x d matrix is ever formed. Rows are embeddings, so P* z is `z - (z @ R)
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -398,6 +399,8 @@ def _float64(values: object, name: str, shape: str) -> Tensor:
         is_pair = values.ndim != 3 or values.shape[1] == 2
         if values.is_complex():
             received = f"{received} of {values.dtype}"
+        elif values.layout is not torch.strided:
+            received = f"a sparse one {received}; pass {name}.to_dense()"
         elif fits and is_pair:
             return values.detach().to("cpu", torch.float64)
     remedy = ""
@@ -445,7 +448,8 @@ def _checked_weights(
             with suppress(OverflowError):
                 number = float(weight)
         if not 0 <= number < math.inf:
-            raise InvalidInputError(f"lam: expected finite numbers >= 0, got {lam!r}")
+            # A huge integer has thousands of digits.
+            raise InvalidInputError(f"lam: expected finite numbers >= 0, got {reprlib.repr(lam)}")
         lams.append(number)
     if len(lams) != len(scatters):
         raise InvalidInputError(

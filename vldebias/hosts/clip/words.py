@@ -16,21 +16,18 @@ combine with the previous letter, or tokens of several words.
 
 from __future__ import annotations
 
-import inspect
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
+from vldebias.hosts.hooks import outside_compiled_code
 from vldebias.prompts import StatedWords
-
-F = TypeVar("F", bound=Callable[..., object])
 
 _MASK = (1 << 64) - 1
 _BASE = 0x9E3779B97F4A7C15  # the base p, which is odd
@@ -394,17 +391,6 @@ def _id_of_unknown(tokenizer: object) -> int | None:
     unknown: int | None = getattr(tokenizer, "unk_token_id", None)
     ends = {getattr(tokenizer, f"{name}_token_id", None) for name in ("bos", "eos", "pad")}
     return None if unknown in ends else unknown
-
-
-def outside_compiled_code(reason: str) -> Callable[[F], F]:
-    """Return a decorator that excludes a function from torch.compile.
-
-    Newer torch releases display the reason.
-    """
-    decorator: Callable[[F], F] = torch.compiler.disable
-    if "reason" in inspect.signature(torch.compiler.disable).parameters:
-        decorator = torch.compiler.disable(reason=reason)
-    return decorator
 
 
 class StatedRows:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.attachment import INSIDE
-from vldebias.hosts.hooks import Hook, Original
+from vldebias.hosts.hooks import Hook, Original, outside_compiled_code
 from vldebias.hosts.host import TOKENIZING, during
 from vldebias.hosts.pipelines.caches import cache_of, refuse_dropped_rows
 from vldebias.hosts.pipelines.calls import copied, listed, running_call, texts_of_images
@@ -502,8 +502,7 @@ class WeakHook:
         self._method = method
         self._arguments = arguments
 
-    # Exclude it from compilation, because torch would recompile it for every timestep.
-    @torch.compiler.disable
+    @outside_compiled_code("torch would recompile it for every timestep")
     def __call__(self, *call: object) -> object:
         """Call the method with the hook's arguments."""
         steering = self._steering()

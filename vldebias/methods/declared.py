@@ -115,14 +115,17 @@ def reranking_declaration(edit: Declaration, order: str) -> Declaration:
 
     Args:
         edit: the method that edits the queries first, or "none" to leave them unchanged.
-        order: "quota" or "fair", see `vldebias.rerank`.
+        order: "default", "quota" or "fair", see `vldebias.rerank`.
     """
     name = "rerank"
     title = "re-ranked results"
-    summary = "re-ranks search results to equal shares, or to the gallery's shares"
+    summary = "re-ranks search results to the groups' shares in the gallery"
     source = "this package"
-    if order != "quota":
-        name = f"rerank-{order}"
+    if order == "quota":
+        name = "rerank-quota"
+        title = "results re-ranked by quota"
+    if order == "fair":
+        name = "rerank-fair"
         title = "results re-ranked by FA*IR"
         summary = (
             "re-ranks search results so that every prefix contains a minimum number of each group"
@@ -398,9 +401,9 @@ _DECLARED = [
         hosts=(MODELS,),
         needs=frozenset({Need.IMAGES}),
     ),
-    reranking_declaration(_NONE, "quota"),
+    reranking_declaration(_NONE, "default"),
     reranking_declaration(_NONE, "fair"),
-    reranking_declaration(_DEFAULT, "quota"),
+    reranking_declaration(_DEFAULT, "default"),
     Declaration(
         "target-shares",
         "target shares of a ranking",

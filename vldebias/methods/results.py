@@ -11,18 +11,18 @@ from vldebias.methods.method import Method, get_method
 
 @dataclass(frozen=True)
 class Rerank:
-    """Re-rank results to equal shares, or to the gallery's shares, using zero-shot labels.
+    """Re-rank results to the groups' shares in the gallery, using zero-shot labels.
 
     Nothing is attached to a model. `vldebias.rerank` performs the re-ranking, and
     `vldebias.evaluate` compares it with methods that edit queries.
 
     Args:
         edit: name of the method that edits the queries first, or "none" to leave them unchanged.
-        order: see `vldebias.rerank`.
+        order: a method of `vldebias.rerank`, or "default" for its default.
     """
 
     edit: str = "none"
-    order: Literal["quota", "fair"] = "quota"
+    order: Literal["default", "quota", "fair"] = "default"
 
     @property
     def declaration(self) -> Declaration:
@@ -31,7 +31,7 @@ class Rerank:
 
     @property
     def name(self) -> str:
-        """Return "rerank", with the edit's name and the order unless it is "quota"."""
+        """Return "rerank", with the edit's name and the order unless it is "default"."""
         return self.declaration.name
 
     def with_images(self) -> Rerank:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ class Candidates:
     def __len__(self) -> int:
         return len(self.scores)
 
-    @property
+    @cached_property
     def ranked(self) -> Rows:
         """Return the rows (n,), best first."""
         return np.argsort(-self.scores, kind="stable")

@@ -56,11 +56,13 @@ def expected(candidates: Candidates, k: int, *, weight: float = 0.4) -> Rows:
     so the quota by labels does not reach the requested shares. The sum of the group probabilities
     over the results shows most of what is missing. Starting from the quota's count of each group,
     results are exchanged one by one until this sum is closest to a target between the quota's and
-    the requested shares. The order is the quota's for these counts.
+    the requested shares. Every prefix is then within two results of the shares of these counts,
+    which is one more than for the quota and keeps the order closer to the scores.
 
     If the probabilities of the top k by score sum to the requested shares, within half a result,
     and deviate from them by at most two results in every prefix, the order does not change. If all
-    probabilities are 0 or 1, the result is the quota's.
+    probabilities are 0 or 1, the top k are the quota's, in another order. If all candidates are
+    shown, nothing can be exchanged, so the order is the quota's.
 
     Args:
         candidates: the candidates for one query, with probabilities.
@@ -81,7 +83,7 @@ def expected(candidates: Candidates, k: int, *, weight: float = 0.4) -> Rows:
     >>> male = [0.9, 0.9, 0.9, 0.9, 0.6, 0.1, 0.1, 0.1]
     >>> probabilities = {"m": male, "f": [1 - p for p in male]}
     >>> rerank([8, 7, 6, 5, 4, 3, 2, 1], 4, probabilities=probabilities, shares="even").tolist()
-    [0, 5, 1, 6]
+    [0, 1, 5, 6]
     """
     p = candidates.probabilities
     if p is None:
@@ -94,6 +96,8 @@ def expected(candidates: Candidates, k: int, *, weight: float = 0.4) -> Rows:
     shares = candidates.shares
     if candidates.expected_shares is not None:
         shares = candidates.expected_shares
+    if k == len(candidates):
+        return quota(candidates, k)
     ranked = candidates.ranked
     places = np.arange(1, k + 1)[:, None]
     deviations = np.abs(p[ranked[:k]].cumsum(axis=0) - places * shares).max(axis=1)
@@ -102,11 +106,10 @@ def expected(candidates: Candidates, k: int, *, weight: float = 0.4) -> Rows:
     by_quota = quota(candidates, k)
     counts = np.bincount(candidates.codes[by_quota], minlength=len(shares))
     excess = weight * (p[by_quota].sum(axis=0) - k * shares)
-    # The probabilities of each group's candidates, best first, after a row that is never taken.
-    columns = []
-    for group in range(len(shares)):
-        members = ranked[candidates.codes[ranked] == group][: k + 1]
-        columns.append(np.concatenate([p[:1], p[members], p[:1]]))
+    codes = candidates.codes[ranked]
+    # The ranks of each group's candidates, and their probabilities after a row that is never taken.
+    ranks_of_group = [np.flatnonzero(codes == group)[: k + 1] for group in range(len(shares))]
+    columns = [np.concatenate([p[:1], p[ranked[ranks]], p[:1]]) for ranks in ranks_of_group]
     available = np.array([len(column) - 2 for column in columns])
     is_same = np.eye(len(shares), dtype=bool)
     while True:
@@ -122,7 +125,10 @@ def expected(candidates: Candidates, k: int, *, weight: float = 0.4) -> Rows:
         excess = exchanged[leaving, entering]
         counts[leaving] -= 1
         counts[entering] += 1
-    return quota(replace(candidates, shares=counts / k), k)
+    parts = [ranks[:count] for ranks, count in zip(ranks_of_group, counts, strict=True)]
+    top = ranked[np.sort(np.concatenate(parts))]
+    chosen = replace(candidates.subset(top), shares=counts / k)
+    return top[_merge(chosen, k, _within_two)]
 
 
 def fair(candidates: Candidates, k: int, *, alpha: float = 0.1) -> Rows:
@@ -173,10 +179,17 @@ def _within_one(shares: Floats, length: int) -> tuple[Rows, Rows]:
 
     Both arrays have shape (length, g), with a row for each prefix length i up to `length`.
     """
-    places = np.arange(1, length + 1)[:, None]
-    lowest = np.floor(places * shares + TINY).astype(np.intp)
-    highest = np.ceil(places * shares - TINY).astype(np.intp)
-    return lowest, highest
+    # The counts of each group are contiguous in memory, because merging reads them group by group.
+    exact = shares[:, None] * np.arange(1, length + 1)
+    lowest = (exact + TINY).astype(np.intp)
+    highest = lowest + (exact - lowest > TINY)
+    return lowest.T, highest.T
+
+
+def _within_two(shares: Floats, length: int) -> tuple[Rows, Rows]:
+    """Return bounds like those of `_within_one`, but with one more result in either direction."""
+    lowest, highest = _within_one(shares, length)
+    return np.maximum(lowest - 1, 0), highest + 1
 
 
 def _merge(candidates: Candidates, k: int, bounds: Bounds) -> Rows:
@@ -229,7 +242,7 @@ def _merge_two(ranks_of_group: Sequence[Rows], shares: Floats, length: int, boun
     highest = np.minimum(maxima[:, 0], places - minima[:, 1])
     j = np.arange(1, len(first) + 1)
     by_score = j + np.searchsorted(second, first)
-    window = np.searchsorted(highest, j) + 1, np.searchsorted(lowest, j) + 1
+    window = _first_places(highest, len(first)), _first_places(lowest, len(first))
     taken = np.maximum.accumulate(np.clip(by_score, *window) - j) + j
     is_first = np.zeros(length, dtype=bool)
     is_first[taken[taken <= length] - 1] = True
@@ -243,6 +256,21 @@ def _merge_two(ranks_of_group: Sequence[Rows], shares: Floats, length: int, boun
     sequence[is_first] = first[: is_first.sum()]
     sequence[~is_first] = second[: (~is_first).sum()]
     return sequence
+
+
+def _first_places(counts: Rows, n: int) -> Rows:
+    """Return the first place (n,), counted from 1, where each of the counts 1 to n is reached.
+
+    Args:
+        counts: counts (length,) by place, which start at 0 or 1 and rise by at most one per place.
+        n: largest count. If a count is never reached, its place is length + 1.
+    """
+    places = np.full(n, len(counts) + 1)
+    reached = np.flatnonzero(counts[1:] > counts[:-1]) + 2
+    if counts[0]:
+        reached = np.concatenate([[1], reached])
+    places[: len(reached)] = reached[:n]
+    return places
 
 
 def _merge_several(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 import numpy as np
 import torch
@@ -16,8 +15,8 @@ from vldebias.measure.rankings import reach
 from vldebias.methods import Rerank
 from vldebias.prompts import PromptSet
 from vldebias.report.result import NONE
-from vldebias.reranking import RERANKERS, Candidates
-from vldebias.reranking.groups import Groups, pool_shares
+from vldebias.reranking import RERANKERS, expected, quota
+from vldebias.reranking.groups import POOL, Groups
 
 Rows = NDArray[np.intp]
 Mask = NDArray[np.bool_]
@@ -52,44 +51,46 @@ class Rankings:
         return images if self.known.all() else images.select(self.known)
 
     def rerank(
-        self,
-        methods: Sequence[Rerank],
-        texts: Host,
-        sets: Sequence[PromptSet],
-        prior: Literal["uniform", "dataset"],
-        k: int,
+        self, methods: Sequence[Rerank], texts: Host, sets: Sequence[PromptSet], k: int
     ) -> None:
         """Re-rank the results of every query with each of the given methods.
 
-        Labels are predicted zero-shot, because users do not have ground-truth labels.
+        Labels are predicted zero-shot, because users do not have ground-truth labels. The target is
+        the shares of the groups in the gallery, as in `vldebias.rerank`.
 
         Args:
             methods: methods that re-rank.
             texts: the model, used to embed text.
             sets: prompt sets of the attributes.
-            prior: target shares; "uniform" for equal shares, "dataset" for the candidates' shares.
             k: the largest number of top results that is measured.
         """
         groups = Groups.zero_shot(self.known_images(NONE).split(BLOCK), sets, texts)
-        shares = np.full(len(groups.names), 1 / len(groups.names))
-        if prior == "dataset":
-            shares = pool_shares(groups.codes, len(groups.names))
+        default = quota if groups.probabilities is None else expected
         n = len(groups.codes)
+        rows = np.arange(n)
         # Each label needs enough rows to fill its ranks in every resample (`reach`).
         length = min(n, len(groups.names) * 2 * reach(k, n))
         for method in methods:
             name = method.name
+            order = default if method.order == "default" else RERANKERS[method.order]
             blocks_of_images = list(self.known_images(name).split(BLOCK))
             lists = []
             for query in self.queries[name]:
                 blocks = [block.double() @ query.double() for block in blocks_of_images]
                 scores = torch.cat(blocks).numpy().round(12)
-                found = Candidates(scores, groups.codes, groups.names, shares)
-                lists.append(RERANKERS[method.order](found, length))
+                found = groups.candidates(scores, rows, POOL)
+                if order is expected:
+                    # The group counts depend on k, so this list is only continued beyond k.
+                    top = expected(found, k)
+                    rest = np.setdiff1d(rows, top)
+                    following = quota(found.subset(rest), length - k)
+                    lists.append(np.concatenate([top, rest[following]]))
+                else:
+                    lists.append(order(found, length))
             self.reranked[name] = np.stack(lists)
-            # Quota re-ranking reserves the same ranks for a label in every resample, which requires
-            # the labels. Other methods do not depend on them.
-            if method.order == "quota":
+            # These orders reserve the same ranks for a label in every resample, which requires the
+            # labels. FA*IR does not depend on them.
+            if method.order != "fair":
                 self.labels[name] = groups.codes
 
     def first(self, k: int) -> dict[str, Rows]:

@@ -213,7 +213,7 @@ class RetrievalTask(ImageTask):
                     method for method in self.compared_methods() if isinstance(method, Rerank)
                 ]
                 if reranking:
-                    rankings.rerank(reranking, texts, sets, self.prior, max(self.k))
+                    rankings.rerank(reranking, texts, sets, max(self.k))
                 # 4. Measure the groups among the first k, then the cost.
                 provenance = self._provenance(
                     attribute, gallery, labels, images, texts, edits_of_method, reference

@@ -78,3 +78,62 @@ def test_the_default_of_a_placeholder_is_read() -> None:
 @pytest.mark.parametrize("prompt", ["ohw_girl archer in a forest", "a tired xyz_man plumber"])
 def test_a_tag_in_snake_case_states_a_gender(prompt: str) -> None:
     assert reason(prompt) == "stated"
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "every nurse in the ward wears a cap",
+        "each dancer holds a lantern",
+        "any visitor may touch the sculpture",
+        "a stadium where each fan waves a flag",
+        "a dozen stools, each with a customer",
+        "at every desk sits a clerk",
+    ],
+)
+def test_every_and_each_make_a_group(prompt: str) -> None:
+    assert reason(prompt) == "group"
+    assert reason(prompt, "race") == "group"
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    ["every night a guard walks the hall", "a cook slicing each onion", "any given day, a nurse"],
+)
+def test_every_behind_a_person_or_before_a_time_is_no_group(prompt: str) -> None:
+    assert changed(prompt)
+
+
+@pytest.mark.parametrize("prompt", ["two women in a boat", "men at a counter", "four firemen"])
+def test_a_plural_that_states_a_gender_is_a_group_for_race(prompt: str) -> None:
+    assert reason(prompt, "race") == "group"
+    assert reason(prompt) == "stated"
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "One waiter pours, another serves.",
+        "A skier in red passes another in yellow.",
+        "One tailor measures while the other sews.",
+        "A tall drummer stands beside the shorter one.",
+        "A teacher reads, the others listen.",
+        "There are more sailors than passengers on deck.",
+    ],
+)
+def test_one_of_two_people_gets_no_value(prompt: str) -> None:
+    assert reason(prompt) == "not understood"
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "A waiter with a plate in one hand and a jug in the other",
+        "a climber jumping from one ledge to another",
+        "a smith, an anvil on the other side",
+        "two people, one asleep and the other reading",
+        "A runner without a hat hugs a runner with a hat.",
+    ],
+)
+def test_the_other_may_be_a_thing_or_part_of_a_group(prompt: str) -> None:
+    assert changed(prompt)

@@ -108,11 +108,41 @@ def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
         if is_overlapping or (reason == _UNCLEAR and not is_gendered_noun(text.bare[i])):
             is_unclear = True  # "an elder general" is one person
     heads = {subject.head for subject in subjects}
-    if is_unclear or (subjects and _has_unknown_person(text, heads)):
+    is_unclear = is_unclear or (bool(subjects) and _has_unknown_person(text, heads))
+    if is_unclear or _leaves_one_out(text, subjects):
         return _UNCLEAR
     if subjects:
         return tuple(subjects)
     return "named" if has_names else _NOBODY
+
+
+def _leaves_one_out(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
+    """Return whether a person is only mentioned by a pronoun or in a comparison.
+
+    Examples are "one cook stirs, another chops" and "more cooks than waiters".
+    """
+    has_group = any(subject.plural for subject in subjects)
+    for i, word in enumerate(text.low if subjects else ()):
+        before = text.before(i)
+        after = text.after(i)
+        if word == "than" and singular(after) != after and person(after):
+            return True
+        is_pronoun = listed(word, "pronoun-noun") and "the" in (before, text.before(i - 1))
+        is_pronoun |= word in ("another", "others") and before != "one"
+        is_alone = not after or listed(after, *STOPS) or base(after) != after or word == "others"
+        # In "two people, one reading and the other asleep", the group includes both.
+        if is_pronoun and is_alone and not has_group and not _is_of_things(text, i):
+            return True
+    return False
+
+
+def _is_of_things(text: Text, i: int) -> bool:
+    """Return whether pronoun i refers to a thing: "a cup in one hand, a book in the other"."""
+    for j in range(i - 1, -1, -1):
+        if text.low[j] == "one" and text.after(j):
+            noun = text.after(j)
+            return not (person(noun) or listed(noun, *STOPS)) and "n" in kinds(noun)
+    return False
 
 
 def _has_unknown_person(text: Text, heads: Collection[int]) -> bool:

@@ -7,6 +7,7 @@ In case of doubt, the prompt counts as not understood.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -295,7 +296,13 @@ def _why_no_person(text: Text, i: int, start: int, plural: bool) -> str:
     """Return why a phrase is not a person, regardless of what precedes it, or "" if it is one."""
     if text.before(start) == "no" or (plural and has_listed(text.low[start:i], "kinship")):
         return _NOBODY  # "twin toddlers" are alike
+    if _is_credit(text, i, start) or _is_for_animal(text, i, start):
+        return _NOBODY
+    if _is_title(text, i, start, plural):
+        return _UNCLEAR
     words = text.low[max(0, start - 1) : i + 1]
+    if text.low[i - 1 : i] == ["half"]:
+        return _NOBODY  # "half plant, half mechanic"
     # "a persons hand", "a d & d warrior", "gta 5 comics"
     is_misspelled = words[:1] in (["a"], ["an"]) and plural and not any(map(person, words[:-1]))
     is_misspelled |= any(len(word) == 1 and word.isalpha() for word in words[1:])
@@ -309,6 +316,45 @@ def _why_no_person(text: Text, i: int, start: int, plural: bool) -> str:
     if _is_thing(text, i, start) and not _has_face(text, i):
         return _UNCLEAR if _may_be_human(text, i, start) else _NOBODY
     return ""
+
+
+def _is_credit(text: Text, i: int, start: int) -> bool:
+    """Return whether a phrase praises the picture: "photographer of the year", "by an artist"."""
+    if text.low[i + 1 : i + 3] == ["of", "the"] and has_listed(text.low[i + 3 : i + 4], "time-noun"):
+        return True
+    clause = text.low[text.clause_start(start) : start]
+    is_maker = listed(text.low[i], "art-tag") and not text.opens[start]
+    return listed(text.after(i), "award") or (is_maker and "by" in clause and "and" in clause)
+
+
+def _is_for_animal(text: Text, i: int, start: int) -> bool:
+    """Return whether a noun stands for an animal: "a newborn (otter)", "a dog, a loyal friend"."""
+    noun = text.low[i]
+    if listed(noun, "baby", "young-animal"):
+        for word in text.low[i + 1 : i + 4]:
+            if _is_animal(word):
+                return True
+            if listed(word, *STOPS) or base(word) != word:
+                return False
+    before = text.low[:start]
+    return listed(noun, "companion") and any(map(_is_animal, before)) and not any(map(person, before))
+
+
+def _is_title(text: Text, i: int, start: int, plural: bool) -> bool:
+    """Return whether a phrase may be the title of a film, a game or a book."""
+    following = text.low[i + 1 : i + 3]
+    if plural and not listed(text.before(start).replace("the", ""), "determiner"):
+        # "guardians of the galaxy", "The Riders of Rohan"
+        is_name = text.words[i].istitle() and "".join(text.words[i + 2 : i + 3]).istitle()
+        if following == ["of", "the"] or (following[:1] == ["of"] and is_name):
+            return True
+    if not text.opens[start] or plural:
+        return False
+    modifiers = text.low[start:i]
+    is_dated = re.fullmatch(r"(?:19|20)\d\d", "".join(following[:1]))  # "taxi driver, 1976"
+    has_title_word = listed(text.low[i], "title-role") and not all(map(adjective, modifiers))
+    is_of_game = has_listed(modifiers, "game")
+    return bool(is_dated) or has_title_word or is_of_game
 
 
 def _why_name(text: Text, i: int) -> str:
@@ -423,6 +469,9 @@ def _is_before_noun(text: Text, i: int, plural: bool) -> bool:
     """Return whether word i modifies the next noun, as in "an alien liquid"."""
     after = text.after(i)
     word_classes = kinds(text.low[i])
+    if listed(text.low[i], "style-noun"):
+        # "a minimalist advertising poster", "a surrealist full body portrait"
+        return bool(after) and not listed(after, *STOPS) and not listed(text.after(i + 1), "determiner")
     # "volunteer" is more often a person than an adjective, unlike "alien".
     is_adjective = "a" in word_classes.split("p")[0] or listed(text.low[i], "size")
     is_noun = plural or not is_adjective
@@ -610,10 +659,11 @@ def _is_thing(text: Text, i: int, start: int) -> bool:
     after = text.after(i)
     is_picture = listed(noun, "picture") and after in ("about", "of")  # "a sprite of"
     is_drawn = noun == "character" and listed(after, "picture")
-    # "at a roadside diner"
-    is_place = noun == "diner" and listed(text.before(start - 1), "of-place")
-    if is_picture or is_drawn or is_place or _is_thing_by_modifiers(noun, modifiers):
+    if is_picture or is_drawn or _is_thing_by_modifiers(noun, modifiers):
         return True
+    if listed(text.bare[i], "strict-thing") and all(map(adjective, modifiers)):
+        is_verb = after.endswith(("s", "ing")) and base(after) != after
+        return not is_verb and not has_listed(text.low, "person-cue")
     if listed(noun, "cued-thing"):
         # "a model of an atom", "pointing at a model"
         relation = text.before(start - 1)
@@ -694,9 +744,33 @@ def _why_no_tag(text: Text, start: int, first_noun: int, i: int) -> str:
     is_gerund_head = listed(singular(text.low[i]), "gerund-head")
     if any(base(verb) != verb and not (is_gerund_head and "n" in kinds(verb)) for verb in verbs):
         return _UNCLEAR
-    if not _is_object_in_brackets(text, start) and _is_tag_of_style(text, start, i):
+    if _is_object_in_brackets(text, start):
+        return _UNCLEAR if _begins_with_style(text, first_noun, i) else ""
+    if _is_among_tags(text, start, i):
+        return _UNCLEAR
+    if _is_tag_of_style(text, start, i):
         return _UNCLEAR if _is_in_clause(text, i) else _NOBODY
     return _UNCLEAR if _begins_with_style(text, first_noun, i) else ""
+
+
+def _is_among_tags(text: Text, start: int, i: int) -> bool:
+    """Return whether a later tag is more than a noun with its adjectives: "a book, travel guide".
+
+    Tags about the picture or a person do not count: "3d render, pastry chef".
+    """
+    if all(map(adjective, text.low[start:i])) and not text.after(i):
+        return False
+    first = 0
+    for stop in range(1, start + 1):
+        if not text.opens[stop]:
+            continue
+        tag = text.low[first:stop]
+        first = stop
+        is_of_picture = has_listed(tag, "picture", "medium", "style-word", "tag", "picture-tag")
+        words = [word for word in tag if not listed(word, "determiner")]
+        if not (is_of_picture or any(map(person, tag)) or all(map(adjective, words))):
+            return True
+    return False
 
 
 def _is_tag_of_style(text: Text, start: int, i: int) -> bool:

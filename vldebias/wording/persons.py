@@ -20,6 +20,7 @@ from vldebias.wording.syntax import (
     is_code,
     is_edit,
     json_texts,
+    names_a_model,
     names_of_templates,
     picture_of,
     read_alternatives,
@@ -209,6 +210,8 @@ class PersonReader:
             return ["not understood"]
         if has_stating_emoji(text, self.attribute.kind) or self.states_in_syntax(text):
             return ["stated"]
+        if not self.attribute.gender and names_a_model(text):
+            return ["named"]  # "<lora:ada:1>, a girl"
         try:
             alternatives = read_alternatives(text)
         except UnreadableSyntaxError as problem:

@@ -196,6 +196,12 @@ def is_edit(prompt: str) -> bool:
     return False
 
 
+def names_a_model(prompt: str) -> bool:
+    """Return whether a prompt loads a fine-tuned model and states the gender of its person."""
+    is_loaded = re.search(r"<(?:lora|lyco|hypernet):", prompt, re.IGNORECASE) is not None
+    return is_loaded and any(map(gendered, re.findall(r"\w+", prompt.lower())))
+
+
 def is_code(prompt: str) -> bool:
     """Return whether a prompt contains source code."""
     return _CODE.search(prompt) is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_left
 from collections.abc import Sequence
 from functools import cache
 
@@ -9,6 +11,7 @@ from vldebias.prompts.english.words import (
     STOPS,
     adjective,
     base,
+    gendered,
     has_listed,
     kinds,
     listed,
@@ -18,6 +21,11 @@ from vldebias.prompts.english.words import (
 )
 from vldebias.wording.english.facts import names_of_history
 from vldebias.wording.english.text import Text
+
+
+# A tag between commas or in brackets, and one that names a series: "x \\(series\\)", "fate/zero".
+_TAG = re.compile(r"(?:^|[,\n(]|\bof)([^,\n()]{2,40}(?:\\?\([^,():]{2,40}\))?)(?=[,\n):]|$)")
+_SERIES = re.compile(r"[\w' .-]+ ?\\?\([\w' :!.\\-]+\)|\w+/\w+")
 
 
 def find_names(text: Text) -> list[tuple[int, int]]:
@@ -34,7 +42,33 @@ def find_names(text: Text) -> list[tuple[int, int]]:
             first, _ = runs.pop()
         stop = i + 1
         runs.append((first, stop))
-    return [run for run in runs if _is_name_of_person(text, *run)] + _find_figures(text)
+    runs = [run for run in runs if _is_name_of_person(text, *run)]
+    return runs + _find_figures(text) + _find_character_tags(text)
+
+
+def _find_character_tags(text: Text) -> list[tuple[int, int]]:
+    """Return tags that name a character by their form: "kaine (nier)", "fate/zero", "yoonA".
+
+    A tag of words that no dictionary contains is the trigger of a fine-tuned model or a name.
+    """
+    runs = []
+    tags = _TAG.finditer(text.prompt) if "," in text.prompt else ()
+    for tag in tags:
+        first = bisect_left(text.start, tag.start(1))
+        stop = bisect_left(text.start, tag.end(1))
+        words = text.low[first:stop]
+        is_series = _SERIES.fullmatch(tag[1].strip()) is not None and not any(map(person, words))
+        is_unknown = len(words) == 1 and words[0].isalnum() and not _is_known(words[0])
+        if words and (is_series or is_unknown) and not text.credited[first]:
+            runs.append((first, stop))
+    return runs
+
+
+@cache
+def _is_known(word: str) -> bool:
+    """Return whether a lower-case word is in a dictionary or in one of the word lists."""
+    is_listed = any(word in words for words in lists().values()) or word in origins()
+    return bool(kinds(word)) or is_listed or gendered(word) or word[0].isdigit()
 
 
 def _find_figures(text: Text) -> list[tuple[int, int]]:
@@ -190,6 +224,8 @@ def _names_person_before(text: Text, first: int, stop: int, i: int) -> bool:
     """Return whether a name that follows word i is the name of the person at word i."""
     before = text.before(first)
     after = text.after(stop - 1)
+    if listed(before, "resembles"):
+        return True  # "a girl, resembles Lara Croft"
     if text.clause_start(first) == i + 1 and not before and not after:
         return True  # "a soldier, Sergeant Anna Smith"
     if first == i + 1 and not text.opens[first]:

@@ -31,6 +31,16 @@ _SENTENCE_END = re.compile(r"[.;!?\n|]")
 _UNSPECIFIED = re.compile(
     r"\b(?:un(?:specified|determined|defined|known|clear)|ambiguous|indeterminate|neutral) (\w+)"
 )
+# What a body states about a race or a skin tone: "a man with green skin", "a freckled redhead".
+_SKIN = re.compile(r"\b[a-z]{3,}[- ](?:skin|skinned|complexion)\b", re.IGNORECASE)
+_OTHER_SKIN = re.compile(
+    r"\b(?:(?:detailed|realistic|natural|perfect|smooth|soft|glossy|flawless|glowing|oily|shiny|wet|dry"
+    r"|clear|clean|textured?|human|visible|the|his|her|their|its|and|with|of|real|beautiful|bare|fine)"
+    r"[- ]skin|skin[- ](?:texture|details?|pores|grain|imperfections|tight))\b",
+    re.IGNORECASE,
+)
+_FRECKLES = re.compile(r"\bfreckle[sd]?\b", re.IGNORECASE)
+_RED_HAIR = re.compile(r"\b(?:strawberry[- ]blonde?|red[- ]?head(?:ed)?|ginger)\b", re.IGNORECASE)
 _MOST_READ = 16  # people per text; the values of all others count as stated
 
 
@@ -203,7 +213,17 @@ def states(text: str, attribute: Attribute) -> bool:
     """
     if attribute.gender and has_gendered(read_text(text).low):
         return True
+    if attribute.kind in ("origin", "skin") and _body_states(text):
+        return True
     return _states_by_set(text, attribute) or _is_unspecified(text, attribute)
+
+
+def _body_states(text: str) -> bool:
+    """Return whether a body states a race or a skin tone, as in "green skin"."""
+    if _FRECKLES.search(text) and _RED_HAIR.search(text):
+        return True
+    words = read_text(text).low
+    return has_listed(words, "body-of-origin") or bool(_SKIN.search(_OTHER_SKIN.sub("", text)))
 
 
 def _is_unspecified(text: str, attribute: Attribute) -> bool:
@@ -301,6 +321,8 @@ def _states_of_picture_alone(
     """Return whether only the medium or a thing has the value: "Japanese print of a nurse"."""
     is_gendered = attribute.gender and has_gendered(read_text(rest).low)
     if is_gendered or _is_unspecified(rest, attribute):
+        return False
+    if attribute.kind in ("origin", "skin") and _body_states(rest):
         return False
     scene = read_scene(prompt, subject.start, subject.end)
     kept = scene.without_picture(origins=attribute.kind == "origin", ages=attribute.kind == "age")

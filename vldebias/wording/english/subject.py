@@ -251,7 +251,9 @@ def _why_not_again(
     if is_again and (is_next_sentence or is_definite):
         # "a cook watches the pastry cook", "a player passes to the player in blue"
         return _NOBODY if is_next_sentence and len(subject.words) == 1 else _UNCLEAR
-    return _UNCLEAR if is_next_sentence and is_definite else ""
+    # "a swimmer on a rock, the athlete looks at the sea"
+    is_clause = text.opens[subject.opening] or is_next_sentence
+    return _UNCLEAR if is_clause and is_definite else ""
 
 
 def _is_further_tag(text: Text, subject: PersonPhrase) -> bool:
@@ -322,9 +324,11 @@ def _is_credit(text: Text, i: int, start: int) -> bool:
     """Return whether a phrase praises the picture: "photographer of the year", "by an artist"."""
     if text.low[i + 1 : i + 3] == ["of", "the"] and has_listed(text.low[i + 3 : i + 4], "time-noun"):
         return True
-    clause = text.low[text.clause_start(start) : start]
-    is_maker = listed(text.low[i], "art-tag") and not text.opens[start]
-    return listed(text.after(i), "award") or (is_maker and "by" in clause and "and" in clause)
+    clause = text.low[text.clause_start(start) : i]
+    is_maker = listed(text.low[i], "art-tag")
+    is_praised = text.opens[start] and has_listed(clause, "praise") and not text.after(i)
+    is_joint = not text.opens[start] and "by" in clause and "and" in clause
+    return listed(text.after(i), "award") or (is_maker and (is_praised or is_joint))
 
 
 def _is_for_animal(text: Text, i: int, start: int) -> bool:
@@ -336,7 +340,7 @@ def _is_for_animal(text: Text, i: int, start: int) -> bool:
                 return True
             if listed(word, *STOPS) or base(word) != word:
                 return False
-    before = text.low[:start]
+    before = [word for word in text.low[:start] if not listed(word, "companion")]
     return listed(noun, "companion") and any(map(_is_animal, before)) and not any(map(person, before))
 
 
@@ -348,11 +352,13 @@ def _is_title(text: Text, i: int, start: int, plural: bool) -> bool:
         is_name = text.words[i].istitle() and "".join(text.words[i + 2 : i + 3]).istitle()
         if following == ["of", "the"] or (following[:1] == ["of"] and is_name):
             return True
+    if text.before(start) == "your":
+        return text.opens[start - 1] and not text.after(i)
     if not text.opens[start] or plural:
         return False
     modifiers = text.low[start:i]
     is_dated = re.fullmatch(r"(?:19|20)\d\d", "".join(following[:1]))  # "taxi driver, 1976"
-    has_title_word = listed(text.low[i], "title-role") and not all(map(adjective, modifiers))
+    has_title_word = bool(modifiers) and listed(text.low[i], "title-role")
     is_of_game = has_listed(modifiers, "game")
     return bool(is_dated) or has_title_word or is_of_game
 
@@ -661,7 +667,8 @@ def _is_thing(text: Text, i: int, start: int) -> bool:
     is_drawn = noun == "character" and listed(after, "picture")
     if is_picture or is_drawn or _is_thing_by_modifiers(noun, modifiers):
         return True
-    if listed(text.bare[i], "strict-thing") and all(map(adjective, modifiers)):
+    is_plural = noun != text.bare[i]
+    if listed(text.bare[i], "strict-thing") and (is_plural or all(map(adjective, modifiers))):
         is_verb = after.endswith(("s", "ing")) and base(after) != after
         return not is_verb and not has_listed(text.low, "person-cue")
     if listed(noun, "cued-thing"):

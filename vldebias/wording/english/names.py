@@ -6,6 +6,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from functools import cache
+from itertools import chain
 
 from vldebias.prompts.english.words import (
     STOPS,
@@ -23,9 +24,12 @@ from vldebias.wording.english.facts import names_of_history
 from vldebias.wording.english.text import Text
 
 
-# A tag between commas or in brackets, and one that names a series: "x \\(series\\)", "fate/zero".
-_TAG = re.compile(r"(?:^|[,\n(]|\bof)([^,\n()]{2,40}(?:\\?\([^,():]{2,40}\))?)(?=[,\n):]|$)")
-_SERIES = re.compile(r"[\w' .-]+ ?\\?\([\w' :!.\\-]+\)|\w+/\w+")
+# Tags that name a character: "kaine (nier)", "fate/zero".
+_SERIES = re.compile(
+    r"(?:^|[,\n])\s*([\w' .-]{2,40}\\?\([\w' !.\\-]{2,40}\)|\w+/\w+)\s*(?=[,\n]|$)"
+)
+# A word between commas or in brackets.
+_TAG = re.compile(r"(?:^|[,\n(]|\bof)\s*\(*(\w{3,30})\s*(?=[,\n):]|$)")
 
 
 def find_names(text: Text) -> list[tuple[int, int]]:
@@ -49,17 +53,17 @@ def find_names(text: Text) -> list[tuple[int, int]]:
 def _find_character_tags(text: Text) -> list[tuple[int, int]]:
     """Return tags that name a character by their form: "kaine (nier)", "fate/zero", "yoonA".
 
-    A tag of words that no dictionary contains is the trigger of a fine-tuned model or a name.
+    Before the first person, a tag that no dictionary contains is the trigger of a fine-tuned model
+    or a name.
     """
     runs = []
-    tags = _TAG.finditer(text.prompt) if "," in text.prompt else ()
-    for tag in tags:
+    for tag in chain(_SERIES.finditer(text.prompt), _TAG.finditer(text.prompt)):
         first = bisect_left(text.start, tag.start(1))
         stop = bisect_left(text.start, tag.end(1))
-        words = text.low[first:stop]
-        is_series = _SERIES.fullmatch(tag[1].strip()) is not None and not any(map(person, words))
-        is_unknown = len(words) == 1 and words[0].isalnum() and not _is_known(words[0])
-        if words and (is_series or is_unknown) and not text.credited[first]:
+        is_series = tag.re is _SERIES and not any(map(person, text.low[first:stop]))
+        is_unknown = tag.re is _TAG and not (tag[1].isupper() or _is_known(tag[1].lower()))
+        is_unknown = is_unknown and not any(map(person, text.low[:first]))
+        if (is_series or is_unknown) and first < stop and not text.credited[first]:
             runs.append((first, stop))
     return runs
 
@@ -68,7 +72,8 @@ def _find_character_tags(text: Text) -> list[tuple[int, int]]:
 def _is_known(word: str) -> bool:
     """Return whether a lower-case word is in a dictionary or in one of the word lists."""
     is_listed = any(word in words for words in lists().values()) or word in origins()
-    return bool(kinds(word)) or is_listed or gendered(word) or word[0].isdigit()
+    is_listed = is_listed or word[0].isdigit()
+    return bool(kinds(word)) or is_listed or gendered(word) or person(word)
 
 
 def _find_figures(text: Text) -> list[tuple[int, int]]:
@@ -188,6 +193,8 @@ def is_named(text: Text, names: list[tuple[int, int]], opening: int, i: int) -> 
     """
     if text.words[i].istitle() and _is_name_with_title(text, i):
         return True
+    if text.low[i][0].isdigit() and names:
+        return True  # "1girl, cherry blossoms, kaine (nier)"
     return any(
         first <= i < stop or _is_same_person(text, first, stop, opening, i) for first, stop in names
     )

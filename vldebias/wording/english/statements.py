@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from vldebias.prompts.attribute import Attribute
 from vldebias.prompts.english.adjectives import rank_of
 from vldebias.prompts.english.words import (
+    STOPS,
     base,
     has_gendered,
     has_listed,
@@ -32,11 +33,10 @@ _UNSPECIFIED = re.compile(
     r"\b(?:un(?:specified|determined|defined|known|clear)|ambiguous|indeterminate|neutral) (\w+)"
 )
 # What a body states about a race or a skin tone: "a man with green skin", "a freckled redhead".
-_SKIN = re.compile(r"\b[a-z]{3,}[- ](?:skin|skinned|complexion)\b", re.IGNORECASE)
-_OTHER_SKIN = re.compile(
-    r"\b(?:(?:detailed|realistic|natural|perfect|smooth|soft|glossy|flawless|glowing|oily|shiny|wet|dry"
-    r"|clear|clean|textured?|human|visible|the|his|her|their|its|and|with|of|real|beautiful|bare|fine)"
-    r"[- ]skin|skin[- ](?:texture|details?|pores|grain|imperfections|tight))\b",
+_SKIN = re.compile(
+    r"\b(?:pale|pallid|fair|light|dark|tan(?:ned)?|olive|brown|black|white|red|green|blue|purple|pink"
+    r"|gr[ae]y|yellow|orange|teal|golden|silver|bronzed?|ebony|ivory|porcelain|caramel|chocolate)"
+    r"[- ](?:skin|skinned|complexion)\b",
     re.IGNORECASE,
 )
 _FRECKLES = re.compile(r"\bfreckle[sd]?\b", re.IGNORECASE)
@@ -222,8 +222,13 @@ def _body_states(text: str) -> bool:
     """Return whether a body states a race or a skin tone, as in "green skin"."""
     if _FRECKLES.search(text) and _RED_HAIR.search(text):
         return True
-    words = read_text(text).low
-    return has_listed(words, "body-of-origin") or bool(_SKIN.search(_OTHER_SKIN.sub("", text)))
+    words = read_text(text)
+    for i, word in enumerate(words.low):
+        after = words.after(i)  # "an alien astronaut", but not "an alien planet"
+        is_being = not after or listed(after, *STOPS) or person(after) or has_gendered([after])
+        if listed(word, "body-of-origin") and is_being:
+            return True
+    return _SKIN.search(text) is not None
 
 
 def _is_unspecified(text: str, attribute: Attribute) -> bool:

@@ -322,7 +322,9 @@ def _why_no_person(text: Text, i: int, start: int, plural: bool) -> str:
 
 def _is_credit(text: Text, i: int, start: int) -> bool:
     """Return whether a phrase praises the picture: "photographer of the year", "by an artist"."""
-    if text.low[i + 1 : i + 3] == ["of", "the"] and has_listed(text.low[i + 3 : i + 4], "time-noun"):
+    if text.low[i + 1 : i + 3] == ["of", "the"] and has_listed(
+        text.low[i + 3 : i + 4], "time-noun"
+    ):
         return True
     clause = text.low[text.clause_start(start) : i]
     is_maker = listed(text.low[i], "art-tag")
@@ -341,7 +343,9 @@ def _is_for_animal(text: Text, i: int, start: int) -> bool:
             if listed(word, *STOPS) or base(word) != word:
                 return False
     before = [word for word in text.low[:start] if not listed(word, "companion")]
-    return listed(noun, "companion") and any(map(_is_animal, before)) and not any(map(person, before))
+    return (
+        listed(noun, "companion") and any(map(_is_animal, before)) and not any(map(person, before))
+    )
 
 
 def _is_title(text: Text, i: int, start: int, plural: bool) -> bool:
@@ -477,7 +481,11 @@ def _is_before_noun(text: Text, i: int, plural: bool) -> bool:
     word_classes = kinds(text.low[i])
     if listed(text.low[i], "style-noun"):
         # "a minimalist advertising poster", "a surrealist full body portrait"
-        return bool(after) and not listed(after, *STOPS) and not listed(text.after(i + 1), "determiner")
+        return (
+            bool(after)
+            and not listed(after, *STOPS)
+            and not listed(text.after(i + 1), "determiner")
+        )
     # "volunteer" is more often a person than an adjective, unlike "alien".
     is_adjective = "a" in word_classes.split("p")[0] or listed(text.low[i], "size")
     is_noun = plural or not is_adjective
@@ -488,6 +496,8 @@ def _is_before_noun(text: Text, i: int, plural: bool) -> bool:
         if is_noun or listed(after, "human-verb"):
             return False  # "a nurse reading"
         return _noun_follows(text, i + 1)
+    if plural and listed(after, "picture") and not listed(text.after(i + 1), "determiner"):
+        return True  # "a kids cartoon"
     if plural and "v" in classes(after):
         # "nurses walk", "chefs cook in a kitchen"; not "artists room"
         rest = text.after(i + 1)
@@ -765,7 +775,8 @@ def _is_among_tags(text: Text, start: int, i: int) -> bool:
 
     Tags about the picture or a person do not count: "3d render, pastry chef".
     """
-    if all(map(adjective, text.low[start:i])) and not text.after(i):
+    is_alone = not text.after(i) or _is_in_clause(text, i)
+    if all(map(adjective, text.low[start:i])) and is_alone:
         return False
     first = 0
     for stop in range(1, start + 1):
@@ -834,6 +845,8 @@ def _why_not_shown(text: Text, where: int, bare: bool, head: int) -> str:
         return _why_not_for(clause)
     if relation == "as":
         return _why_not_as(clause, text.after(head))
+    if relation == "at" and text.low[where + 1] == "the" and not listed(before, "addresses"):
+        return _NOBODY  # "at the hairdresser"
     is_metaphor = listed(relation, "copula") and _is_metaphor(clause)
     if is_metaphor or listed(relation, "not-subject") or listed(before, "tribute"):
         return _NOBODY

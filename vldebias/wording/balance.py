@@ -33,7 +33,7 @@ from vldebias.utils.markup import html_table
 from vldebias.wording.assignment import EvenSampler, block_length, draw_seed, seed_from
 from vldebias.wording.decisions import Decide, UserDecisions
 from vldebias.wording.language import Assignment, Language, Replacement, Value, replace_all
-from vldebias.wording.persons import NEXT_TEXT, Find, PersonReader
+from vldebias.wording.persons import NEXT_FACE, NEXT_TEXT, Find, PersonReader
 from vldebias.wording.prompt_file import checked_texts
 from vldebias.wording.rewritten import why_not_replaced, write_rewritten
 
@@ -362,7 +362,7 @@ class Balancer:
         """
         if image.text != image.prompt:
             written = write_rewritten(self._readers, image.prompt, image.values, image.text)
-            return image.received if written == image.text else written
+            return image.received if written == image.text else _joined(written)
         # An image's texts, and the alternatives in one text, may be in different languages.
         assignments_of_text = defaultdict[tuple[int, Language], list[Assignment]](list)
         for reader, values in zip(self._readers, image.values, strict=True):
@@ -377,7 +377,7 @@ class Balancer:
         for (number_of_text, language), assignments in assignments_of_text.items():
             replacements[number_of_text] += language.write(texts[number_of_text], assignments)
         written = NEXT_TEXT.join(map(replace_all, texts, replacements))
-        return image.received if written == image.text else written
+        return image.received if written == image.text else _joined(written)
 
     def restart(self, seed: int) -> None:
         """Reset all counts and start again with a given seed."""
@@ -665,9 +665,16 @@ def _readable(text: str) -> str:
     """Normalize text to match the word lists: NFC form without invisible characters.
 
     macOS encodes "é" as a letter and a combining accent: "un me\u0301decin". Text copied from web
-    pages and documents may contain soft hyphens and zero-width spaces: "a doc\u00adtor".
+    pages and documents may contain soft hyphens and zero-width spaces: "a doc\u00adtor". The
+    prompt for each face becomes a text of its own.
     """
-    return unicodedata.normalize("NFC", text).translate(_INVISIBLE)
+    readable = unicodedata.normalize("NFC", text).translate(_INVISIBLE)
+    return readable.replace(NEXT_FACE, NEXT_TEXT + NEXT_FACE)
+
+
+def _joined(text: str) -> str:
+    """Join the prompts for the faces in a text again."""
+    return text.replace(NEXT_TEXT + NEXT_FACE, NEXT_FACE)
 
 
 def _whole_number(name: str, number: Any, least: float = -math.inf) -> int:

@@ -17,8 +17,10 @@ from vldebias.wording.languages import ENGLISH, language_of
 from vldebias.wording.syntax import (
     UnreadableSyntaxError,
     has_syntax,
+    is_code,
     is_edit,
     json_texts,
+    names_a_model,
     names_of_templates,
     picture_of,
     read_alternatives,
@@ -29,6 +31,8 @@ Find = Callable[[str], int | None]
 
 # The unit separator character, which separates an image's texts for different encoders.
 NEXT_TEXT = "\x1f"
+# The prompt for the next face, which shows the same people, begins with this token.
+NEXT_FACE = "[SEP]"
 _CACHED = 2000  # Number of prompts whose people are cached.
 # Prefixes of reasons that apply to one text and do not affect the other texts for an image.
 _NOBODY = ("no person", "not understood", "unknown language", "language: ")
@@ -202,8 +206,12 @@ class PersonReader:
         text = picture_of(text)
         if is_edit(text):
             return ["edit"]
+        if is_code(text):
+            return ["not understood"]
         if has_stating_emoji(text, self.attribute.kind) or self.states_in_syntax(text):
             return ["stated"]
+        if not self.attribute.gender and names_a_model(text):
+            return ["named"]  # "<lora:ada:1>, a girl"
         try:
             alternatives = read_alternatives(text)
         except UnreadableSyntaxError as problem:

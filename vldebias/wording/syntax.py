@@ -33,7 +33,7 @@ _SCHEDULE = r"\[[^\[\]|:]*:[^\[\]|]*:\s*[\d.]+\s*\]"
 _VARIABLE = (
     r"\$\{[^{}|]*\}|\{\$[^{}|]*\}|%[\w/.-]+%|@[\w/.-]+@|#[\w/.-]+#|(?<![\w$@])[$@][A-Za-z]\w*"
 )
-_MARKUP = re.compile(rf"<[^<>]*>|{_SCHEDULE}")
+_MARKUP = re.compile(rf"<[^<>]*>|{_SCHEDULE}|\[SEP\]")
 _VARIABLES = re.compile(_VARIABLE)
 # Capitalized words that join prompts. A lower-case "and" joins people instead.
 _JOINING = re.compile(r"\b(?:(?:BREAK|AND|ADDCOMM|ADDROW|ADDCOL|ADDBASE)\b|COUPLE\([^()]*\))")
@@ -48,9 +48,9 @@ _PEOPLE_OF_REGIONS = re.compile(
 )
 # snake_case, __wildcard__ and embedding:name, because words in file names do not describe people.
 _NAMES = re.compile(r"\b(?:embedding|lora|lyco|hypernet):\s?\S+|(?<!\w)\w*_\w*", re.IGNORECASE)
-# Names of files, wildcards and variables. They may state a value.
+# Names of files, wildcards, variables and tags in snake_case. They may state a value.
 _STATING = re.compile(
-    rf"<[^<>]*>|{_SCHEDULE}|{_VARIABLE}|__\S+?__|\b(?:embedding|lora|lyco|hypernet):\s?\S+",
+    rf"<[^<>]*>|{_SCHEDULE}|{_VARIABLE}|__\S+?__|{_NAMES.pattern}",
     re.IGNORECASE,
 )
 # Template placeholders: [gender], {{ gender }}, {sex|}.
@@ -66,10 +66,12 @@ _WEIGHT = re.compile(r"[\d.]+::|[\d-]+\$\$(?:[^$|{}]*\$\$)?")
 # Text that does not describe the picture: things to exclude, instructions to a language model, role
 # names in chat templates, and the settings that Automatic1111 saves below a prompt.
 _NEXT_WORDS = r"(?:in|on|at|with|who|while|and|next|near|beside|behind|holding|wearing|standing)"
+_WITHOUT = re.compile(
+    rf"\bwithout (?:(?!\b{_NEXT_WORDS}\b|\b\w+s an?\b)[^,.;:!?()\n\[\]])*", re.IGNORECASE
+)
 _NOT_IN_PICTURE = re.compile(
-    r"(?<!\S)--(?:no|neg(?:ative)?(?:[-_]prompt)?)\b.*?(?=\s--[a-z]|$)|\[negative:[^\]\n]*|(?:^|\|)[^\S\n]*negative:[^\n]*"
+    r"(?<!\S)--(?:no?|neg(?:ative)?(?:[-_]prompt)?)\b.*?(?=\s--[a-z]|$)|\[negative:[^\]\n]*|(?:^|\|)[^\S\n]*negative:[^\n]*"
     r"|\bnegative[ _]prompt\s*[:=][^\n]*|^[^\S\n]*steps: \d+,.*"
-    rf"|\bwithout (?:(?!\b{_NEXT_WORDS}\b)[^,.;:!?()\n\[\]])*"
     r"|\bno (?:people|persons|humans|characters|figures)\b[^.;:!?\n]*"
     r"|\bgod[- ]?rays\b|\A.*<prompt start>"
     # A system prompt ends at a marker, an empty line, a request ("Draw a nurse") or a caption on a
@@ -119,13 +121,23 @@ _PICTURE = r"(?:image|photo|picture|photograph)"
 _WHICH = r"(?:first|second|third|input|original|reference|uploaded|attached|provided|given|source)"
 _GIVEN_PICTURE = re.compile(
     rf"\b{_WHICH} {_PICTURE}\b|\b(?:image|figure|photo|picture|reference)[ _]?#?\d\b"
-    r"|\b(?:this|uploaded|attached|provided) (?:person|people|character|subject|individual)\b",
+    r"|\b(?:this|uploaded|attached|provided) (?:person|people|character|subject|individual)\b"
+    r"|\bthese (?:\w+ |\{[^{}]*\} )?(?:people|persons|characters|subjects|individuals)\b",
     re.IGNORECASE,
 )
 _IN_GIVEN_PICTURE = re.compile(
     rf"\b(?:the|this|that) (?:\w+ )?(\w+) (?:in|from) (?:the|this|that|my|your) {_PICTURE}\b",
     re.IGNORECASE,
 )
+
+# Source code, as in "def draw(person):" or "void main() {".
+_CODE = re.compile(
+    r"\b(?:def|function|func|fn|void|int|class|public|private|static) \w+\s?\(.*?\)\s?[:{]"
+    r"|\b(?:const|let|var|string|int) \w+ = |^\s*(?:import \w+\s*;?$|from \w+ import|#include)",
+    re.MULTILINE,
+)
+# A placeholder, as in {argument name="job" default="a nurse"}, whose default value is read.
+_ARGUMENT = re.compile(r"\{argument [^{}]*?default=\\?\"([^{}\"\\]*)\\?\"[^{}]*\}")
 
 # A JSON string, which is a key if a colon follows.
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?')
@@ -152,7 +164,13 @@ def picture_of(prompt: str) -> str:
     This includes negative prompts, "without a hat", system prompts and saved settings.
     """
     reading = prompt
+    for argument in _ARGUMENT.finditer(prompt):
+        start, end = argument.span()
+        default = " " * (argument.start(1) - start) + argument[1]
+        reading = reading[:start] + default.ljust(end - start) + reading[end:]
     if json_texts(prompt) is None:
+        # "a cook without a hat greets a guest" remains one sentence.
+        reading = _WITHOUT.sub(_blank, reading)
         return _NOT_IN_PICTURE.sub(_end_clause, reading)
     negative: set[int] = set()  # offsets of {"text": "a man", "weight": -1}
     for entry in _ENTRY.finditer(prompt):
@@ -176,6 +194,17 @@ def is_edit(prompt: str) -> bool:
         if person(noun) or gendered(noun):
             return True  # "the nurse in the photo", not "the light in this photo"
     return False
+
+
+def names_a_model(prompt: str) -> bool:
+    """Return whether a prompt loads a fine-tuned model and states the gender of its person."""
+    is_loaded = re.search(r"<(?:lora|lyco|hypernet):", prompt, re.IGNORECASE) is not None
+    return is_loaded and any(map(gendered, re.findall(r"\w+", prompt.lower())))
+
+
+def is_code(prompt: str) -> bool:
+    """Return whether a prompt contains source code."""
+    return _CODE.search(prompt) is not None
 
 
 def is_in_capitals(prompt: str) -> bool:

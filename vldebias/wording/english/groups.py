@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import cache
+from itertools import pairwise
 
 from vldebias.prompts.english.words import has_listed, kinds, listed, lists, person, singular
 from vldebias.wording.english.subject import PersonPhrase, is_agent, is_gendered_noun
+from vldebias.wording.english.text import read_text
 from vldebias.wording.groups import Group
 
 _COLLECTIVE_SIZES = {"pair": 2, "duo": 2, "trio": 3, "quartet": 4, "quintet": 5, "both": 2}
@@ -36,6 +38,8 @@ def find_group(prompt: str, subject: PersonPhrase) -> Group | None:
     word = noun[0].lower() if noun else ""
     before = prompt[max(0, subject.start - _BEFORE) : subject.start]
     is_left_unchanged = listed(word, "group-left-unchanged")
+    if _is_distributed(prompt, subject):
+        return Group(subject.end, None, listed(word, "young"), mixes=False)
     if not subject.plural and not is_left_unchanged:
         return None
     size = _size(before)
@@ -52,6 +56,19 @@ def find_group(prompt: str, subject: PersonPhrase) -> Group | None:
                 break
             end = following.end()
     return Group(end, size, listed(word, "young"), mixes)
+
+
+def _is_distributed(prompt: str, subject: PersonPhrase) -> bool:
+    """Return whether a noun in the singular refers to several people.
+
+    Examples are "every chef" and "several mats, each with a person".
+    """
+    text = read_text(prompt)
+    words = text.low[text.clause_start(subject.opening) : subject.head]
+    return any(
+        listed(word, "distributive") and not listed(following, "time-noun")
+        for word, following in pairwise(words + [""])
+    )
 
 
 def _size(before: str) -> int | None:

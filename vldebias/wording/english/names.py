@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_left
 from collections.abc import Sequence
 from functools import cache
+from itertools import chain
 
 from vldebias.prompts.english.words import (
     STOPS,
     adjective,
     base,
+    gendered,
     has_listed,
     kinds,
     listed,
@@ -18,6 +22,14 @@ from vldebias.prompts.english.words import (
 )
 from vldebias.wording.english.facts import names_of_history
 from vldebias.wording.english.text import Text
+
+
+# Tags that name a character: "kaine (nier)", "fate/zero".
+_SERIES = re.compile(
+    r"(?:^|[,\n])\s*([\w' .-]{2,40}\\?\([\w' !.\\-]{2,40}\)|\w+/\w+)\s*(?=[,\n]|$)"
+)
+# A word between commas or in brackets.
+_TAG = re.compile(r"(?:^|[,\n(]|\bof)\s*\(*(\w{3,30})\s*(?=[,\n):]|$)")
 
 
 def find_names(text: Text) -> list[tuple[int, int]]:
@@ -34,7 +46,34 @@ def find_names(text: Text) -> list[tuple[int, int]]:
             first, _ = runs.pop()
         stop = i + 1
         runs.append((first, stop))
-    return [run for run in runs if _is_name_of_person(text, *run)] + _find_figures(text)
+    runs = [run for run in runs if _is_name_of_person(text, *run)]
+    return runs + _find_figures(text) + _find_character_tags(text)
+
+
+def _find_character_tags(text: Text) -> list[tuple[int, int]]:
+    """Return tags that name a character by their form: "kaine (nier)", "fate/zero", "yoonA".
+
+    Before the first person, a tag that no dictionary contains is the trigger of a fine-tuned model
+    or a name.
+    """
+    runs = []
+    for tag in chain(_SERIES.finditer(text.prompt), _TAG.finditer(text.prompt)):
+        first = bisect_left(text.start, tag.start(1))
+        stop = bisect_left(text.start, tag.end(1))
+        is_series = tag.re is _SERIES and not any(map(person, text.low[first:stop]))
+        is_unknown = tag.re is _TAG and not (tag[1].isupper() or _is_known(tag[1].lower()))
+        is_unknown = is_unknown and not any(map(person, text.low[:first]))
+        if (is_series or is_unknown) and first < stop and not text.credited[first]:
+            runs.append((first, stop))
+    return runs
+
+
+@cache
+def _is_known(word: str) -> bool:
+    """Return whether a lower-case word is in a dictionary or in one of the word lists."""
+    is_listed = any(word in words for words in lists().values()) or word in origins()
+    is_listed = is_listed or word[0].isdigit()
+    return bool(kinds(word)) or is_listed or gendered(word) or person(word)
 
 
 def _find_figures(text: Text) -> list[tuple[int, int]]:
@@ -154,6 +193,8 @@ def is_named(text: Text, names: list[tuple[int, int]], opening: int, i: int) -> 
     """
     if text.words[i].istitle() and _is_name_with_title(text, i):
         return True
+    if text.low[i][0].isdigit() and names:
+        return True  # "1girl, cherry blossoms, kaine (nier)"
     return any(
         first <= i < stop or _is_same_person(text, first, stop, opening, i) for first, stop in names
     )
@@ -190,6 +231,8 @@ def _names_person_before(text: Text, first: int, stop: int, i: int) -> bool:
     """Return whether a name that follows word i is the name of the person at word i."""
     before = text.before(first)
     after = text.after(stop - 1)
+    if listed(before, "resembles"):
+        return True  # "a girl, resembles Lara Croft"
     if text.clause_start(first) == i + 1 and not before and not after:
         return True  # "a soldier, Sergeant Anna Smith"
     if first == i + 1 and not text.opens[first]:

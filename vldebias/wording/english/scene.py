@@ -398,8 +398,8 @@ class Scene:
         if not self._goes_on(i):
             return False
         word = self.text.bare[i]
-        if lists_of_word(word) & _SCENE_NOUNS or listed(word, "no-name"):
-            return False  # "at the Tudor court", "in Anglo-Saxon Britain"
+        if lists_of_word(word) & _SCENE_NOUNS or listed(word, "no-name", "descent"):
+            return False  # "at the Tudor court", "in Anglo-Saxon Britain", "of Chinese descent"
         if self.is_person(i) or self.is_capital(i):
             return False
         return not kinds(word) or "n" in kinds(word)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from vldebias.prompts.attribute import Attribute
 from vldebias.prompts.english.adjectives import rank_of
 from vldebias.prompts.english.words import (
+    STOPS,
     base,
     has_gendered,
     has_listed,
@@ -31,6 +32,15 @@ _SENTENCE_END = re.compile(r"[.;!?\n|]")
 _UNSPECIFIED = re.compile(
     r"\b(?:un(?:specified|determined|defined|known|clear)|ambiguous|indeterminate|neutral) (\w+)"
 )
+# What a body states about a race or a skin tone: "a man with green skin", "a freckled redhead".
+_SKIN = re.compile(
+    r"\b(?:pale|pallid|fair|light|dark|tan(?:ned)?|olive|brown|black|white|red|green|blue|purple|pink"
+    r"|gr[ae]y|yellow|orange|teal|golden|silver|bronzed?|ebony|ivory|porcelain|caramel|chocolate)"
+    r"[- ](?:skin|skinned|complexion)\b",
+    re.IGNORECASE,
+)
+_FRECKLES = re.compile(r"\bfreckle[sd]?\b", re.IGNORECASE)
+_RED_HAIR = re.compile(r"\b(?:strawberry[- ]blonde?|red[- ]?head(?:ed)?|ginger)\b", re.IGNORECASE)
 _MOST_READ = 16  # people per text; the values of all others count as stated
 
 
@@ -203,7 +213,22 @@ def states(text: str, attribute: Attribute) -> bool:
     """
     if attribute.gender and has_gendered(read_text(text).low):
         return True
+    if attribute.kind in ("origin", "skin") and _body_states(text):
+        return True
     return _states_by_set(text, attribute) or _is_unspecified(text, attribute)
+
+
+def _body_states(text: str) -> bool:
+    """Return whether a body states a race or a skin tone, as in "green skin"."""
+    if _FRECKLES.search(text) and _RED_HAIR.search(text):
+        return True
+    words = read_text(text)
+    for i, word in enumerate(words.low):
+        after = words.after(i)  # "an alien astronaut", but not "an alien planet"
+        is_being = not after or listed(after, *STOPS) or person(after) or has_gendered([after])
+        if listed(word, "body-of-origin") and is_being:
+            return True
+    return _SKIN.search(text) is not None
 
 
 def _is_unspecified(text: str, attribute: Attribute) -> bool:
@@ -301,6 +326,8 @@ def _states_of_picture_alone(
     """Return whether only the medium or a thing has the value: "Japanese print of a nurse"."""
     is_gendered = attribute.gender and has_gendered(read_text(rest).low)
     if is_gendered or _is_unspecified(rest, attribute):
+        return False
+    if attribute.kind in ("origin", "skin") and _body_states(rest):
         return False
     scene = read_scene(prompt, subject.start, subject.end)
     kept = scene.without_picture(origins=attribute.kind == "origin", ages=attribute.kind == "age")

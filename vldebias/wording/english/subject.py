@@ -7,6 +7,7 @@ In case of doubt, the prompt counts as not understood.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -108,11 +109,41 @@ def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
         if is_overlapping or (reason == _UNCLEAR and not is_gendered_noun(text.bare[i])):
             is_unclear = True  # "an elder general" is one person
     heads = {subject.head for subject in subjects}
-    if is_unclear or (subjects and _has_unknown_person(text, heads)):
+    is_unclear = is_unclear or (bool(subjects) and _has_unknown_person(text, heads))
+    if is_unclear or _leaves_one_out(text, subjects):
         return _UNCLEAR
     if subjects:
         return tuple(subjects)
     return "named" if has_names else _NOBODY
+
+
+def _leaves_one_out(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
+    """Return whether a person is only mentioned by a pronoun or in a comparison.
+
+    Examples are "one cook stirs, another chops" and "more cooks than waiters".
+    """
+    has_group = any(subject.plural for subject in subjects)
+    for i, word in enumerate(text.low if subjects else ()):
+        before = text.before(i)
+        after = text.after(i)
+        if word == "than" and singular(after) != after and person(after):
+            return True
+        is_pronoun = listed(word, "pronoun-noun") and "the" in (before, text.before(i - 1))
+        is_pronoun |= word in ("another", "others") and before != "one"
+        is_alone = not after or listed(after, *STOPS) or base(after) != after or word == "others"
+        # In "two people, one reading and the other asleep", the group includes both.
+        if is_pronoun and is_alone and not has_group and not _is_of_things(text, i):
+            return True
+    return False
+
+
+def _is_of_things(text: Text, i: int) -> bool:
+    """Return whether pronoun i refers to a thing: "a cup in one hand, a book in the other"."""
+    for j in range(i - 1, -1, -1):
+        if text.low[j] == "one" and text.after(j):
+            noun = text.after(j)
+            return not (person(noun) or listed(noun, *STOPS)) and "n" in kinds(noun)
+    return False
 
 
 def _has_unknown_person(text: Text, heads: Collection[int]) -> bool:
@@ -220,7 +251,9 @@ def _why_not_again(
     if is_again and (is_next_sentence or is_definite):
         # "a cook watches the pastry cook", "a player passes to the player in blue"
         return _NOBODY if is_next_sentence and len(subject.words) == 1 else _UNCLEAR
-    return _UNCLEAR if is_next_sentence and is_definite else ""
+    # "a swimmer on a rock, the athlete looks at the sea"
+    is_clause = text.opens[subject.opening] or is_next_sentence
+    return _UNCLEAR if is_clause and is_definite else ""
 
 
 def _is_further_tag(text: Text, subject: PersonPhrase) -> bool:
@@ -265,7 +298,13 @@ def _why_no_person(text: Text, i: int, start: int, plural: bool) -> str:
     """Return why a phrase is not a person, regardless of what precedes it, or "" if it is one."""
     if text.before(start) == "no" or (plural and has_listed(text.low[start:i], "kinship")):
         return _NOBODY  # "twin toddlers" are alike
+    if _is_credit(text, i, start) or _is_for_animal(text, i, start):
+        return _NOBODY
+    if _is_title(text, i, start, plural):
+        return _UNCLEAR
     words = text.low[max(0, start - 1) : i + 1]
+    if text.low[i - 1 : i] == ["half"]:
+        return _NOBODY  # "half plant, half mechanic"
     # "a persons hand", "a d & d warrior", "gta 5 comics"
     is_misspelled = words[:1] in (["a"], ["an"]) and plural and not any(map(person, words[:-1]))
     is_misspelled |= any(len(word) == 1 and word.isalpha() for word in words[1:])
@@ -279,6 +318,53 @@ def _why_no_person(text: Text, i: int, start: int, plural: bool) -> str:
     if _is_thing(text, i, start) and not _has_face(text, i):
         return _UNCLEAR if _may_be_human(text, i, start) else _NOBODY
     return ""
+
+
+def _is_credit(text: Text, i: int, start: int) -> bool:
+    """Return whether a phrase praises the picture: "photographer of the year", "by an artist"."""
+    if text.low[i + 1 : i + 3] == ["of", "the"] and has_listed(
+        text.low[i + 3 : i + 4], "time-noun"
+    ):
+        return True
+    clause = text.low[text.clause_start(start) : i]
+    is_maker = listed(text.low[i], "art-tag")
+    is_praised = text.opens[start] and has_listed(clause, "praise") and not text.after(i)
+    is_joint = not text.opens[start] and "by" in clause and "and" in clause
+    return listed(text.after(i), "award") or (is_maker and (is_praised or is_joint))
+
+
+def _is_for_animal(text: Text, i: int, start: int) -> bool:
+    """Return whether a noun stands for an animal: "a newborn (otter)", "a dog, a loyal friend"."""
+    noun = text.low[i]
+    if listed(noun, "baby", "young-animal"):
+        for word in text.low[i + 1 : i + 4]:
+            if _is_animal(word):
+                return True
+            if listed(word, *STOPS) or base(word) != word:
+                return False
+    before = [word for word in text.low[:start] if not listed(word, "companion")]
+    return (
+        listed(noun, "companion") and any(map(_is_animal, before)) and not any(map(person, before))
+    )
+
+
+def _is_title(text: Text, i: int, start: int, plural: bool) -> bool:
+    """Return whether a phrase may be the title of a film, a game or a book."""
+    following = text.low[i + 1 : i + 3]
+    if plural and not listed(text.before(start).replace("the", ""), "determiner"):
+        # "guardians of the galaxy", "The Riders of Rohan"
+        is_name = text.words[i].istitle() and "".join(text.words[i + 2 : i + 3]).istitle()
+        if following == ["of", "the"] or (following[:1] == ["of"] and is_name):
+            return True
+    if text.before(start) == "your":
+        return text.opens[start - 1] and not text.after(i)
+    if not text.opens[start] or plural:
+        return False
+    modifiers = text.low[start:i]
+    is_dated = re.fullmatch(r"(?:19|20)\d\d", "".join(following[:1]))  # "taxi driver, 1976"
+    has_title_word = bool(modifiers) and listed(text.low[i], "title-role")
+    is_of_game = has_listed(modifiers, "game")
+    return bool(is_dated) or has_title_word or is_of_game
 
 
 def _why_name(text: Text, i: int) -> str:
@@ -393,6 +479,13 @@ def _is_before_noun(text: Text, i: int, plural: bool) -> bool:
     """Return whether word i modifies the next noun, as in "an alien liquid"."""
     after = text.after(i)
     word_classes = kinds(text.low[i])
+    if listed(text.low[i], "style-noun"):
+        # "a minimalist advertising poster", "a surrealist full body portrait"
+        return (
+            bool(after)
+            and not listed(after, *STOPS)
+            and not listed(text.after(i + 1), "determiner")
+        )
     # "volunteer" is more often a person than an adjective, unlike "alien".
     is_adjective = "a" in word_classes.split("p")[0] or listed(text.low[i], "size")
     is_noun = plural or not is_adjective
@@ -403,6 +496,8 @@ def _is_before_noun(text: Text, i: int, plural: bool) -> bool:
         if is_noun or listed(after, "human-verb"):
             return False  # "a nurse reading"
         return _noun_follows(text, i + 1)
+    if plural and listed(after, "picture") and not listed(text.after(i + 1), "determiner"):
+        return True  # "a kids cartoon"
     if plural and "v" in classes(after):
         # "nurses walk", "chefs cook in a kitchen"; not "artists room"
         rest = text.after(i + 1)
@@ -580,10 +675,12 @@ def _is_thing(text: Text, i: int, start: int) -> bool:
     after = text.after(i)
     is_picture = listed(noun, "picture") and after in ("about", "of")  # "a sprite of"
     is_drawn = noun == "character" and listed(after, "picture")
-    # "at a roadside diner"
-    is_place = noun == "diner" and listed(text.before(start - 1), "of-place")
-    if is_picture or is_drawn or is_place or _is_thing_by_modifiers(noun, modifiers):
+    if is_picture or is_drawn or _is_thing_by_modifiers(noun, modifiers):
         return True
+    is_plural = noun != text.bare[i]
+    if listed(text.bare[i], "strict-thing") and (is_plural or all(map(adjective, modifiers))):
+        is_verb = after.endswith(("s", "ing")) and base(after) != after
+        return not is_verb and not has_listed(text.low, "person-cue")
     if listed(noun, "cued-thing"):
         # "a model of an atom", "pointing at a model"
         relation = text.before(start - 1)
@@ -664,9 +761,34 @@ def _why_no_tag(text: Text, start: int, first_noun: int, i: int) -> str:
     is_gerund_head = listed(singular(text.low[i]), "gerund-head")
     if any(base(verb) != verb and not (is_gerund_head and "n" in kinds(verb)) for verb in verbs):
         return _UNCLEAR
-    if not _is_object_in_brackets(text, start) and _is_tag_of_style(text, start, i):
+    if _is_object_in_brackets(text, start):
+        return _UNCLEAR if _begins_with_style(text, first_noun, i) else ""
+    if _is_among_tags(text, start, i):
+        return _UNCLEAR
+    if _is_tag_of_style(text, start, i):
         return _UNCLEAR if _is_in_clause(text, i) else _NOBODY
     return _UNCLEAR if _begins_with_style(text, first_noun, i) else ""
+
+
+def _is_among_tags(text: Text, start: int, i: int) -> bool:
+    """Return whether a later tag is more than a noun with its adjectives: "a book, travel guide".
+
+    Tags about the picture or a person do not count: "3d render, pastry chef".
+    """
+    is_alone = not text.after(i) or _is_in_clause(text, i)
+    if all(map(adjective, text.low[start:i])) and is_alone:
+        return False
+    first = 0
+    for stop in range(1, start + 1):
+        if not text.opens[stop]:
+            continue
+        tag = text.low[first:stop]
+        first = stop
+        is_of_picture = has_listed(tag, "picture", "medium", "style-word", "tag", "picture-tag")
+        words = [word for word in tag if not listed(word, "determiner")]
+        if not (is_of_picture or any(map(person, tag)) or all(map(adjective, words))):
+            return True
+    return False
 
 
 def _is_tag_of_style(text: Text, start: int, i: int) -> bool:
@@ -723,6 +845,8 @@ def _why_not_shown(text: Text, where: int, bare: bool, head: int) -> str:
         return _why_not_for(clause)
     if relation == "as":
         return _why_not_as(clause, text.after(head))
+    if relation == "at" and text.low[where + 1] == "the" and not listed(before, "addresses"):
+        return _NOBODY  # "at the hairdresser"
     is_metaphor = listed(relation, "copula") and _is_metaphor(clause)
     if is_metaphor or listed(relation, "not-subject") or listed(before, "tribute"):
         return _NOBODY

@@ -167,6 +167,9 @@ def _foreign_language(text: str, scores: Mapping[str, float]) -> Language | None
     # In "police officer", most words are English.
     words = re.findall(r"[^\W\d_]{3,}", text.lower())
     is_mostly_english = 2 * sum(1 for word in words if kinds(word)) > len(words)
+    n_english = sum(1 for word in words if kinds(word).strip("fliu"))  # except names
+    if 0 < best < _SURE and 2 * n_english > len(words) > 1:
+        return None  # "persona 5, school"
     if best < _SURE and not is_mostly_english:
         # "Krankenpfleger, 4k" contains no function words.
         candidates = list(dict.fromkeys([*likely, *_LATIN]))

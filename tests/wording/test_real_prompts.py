@@ -1,0 +1,139 @@
+"""Test prompts as people write them for image generators, by kind of mistake."""
+
+import re
+
+import pytest
+
+from vldebias.wording import balance_prompts
+
+
+def changed(prompt: str, attribute: str = "gender") -> list[str]:
+    """Return the changed versions of a prompt, of which there are none if it stays unchanged."""
+    balanced = balance_prompts([prompt] * 4, attribute, seed=0).prompts
+    return [text for text in balanced if text != prompt]
+
+
+def reason(prompt: str, attribute: str = "gender") -> str:
+    return balance_prompts(prompt, attribute, seed=0).reasons[0]
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "a florist behind a counter --n a king, blurry --w 640 --s 30",
+        "portrait of a potter --n girl, extra fingers --d 7",
+        "a guard at a gate --n an old sailor, a clerk",
+    ],
+)
+def test_nothing_is_written_into_the_negative_prompt_of_sd_scripts(prompt: str) -> None:
+    negative = prompt.split("--n", 1)[1]
+    texts = changed(prompt)
+    assert texts
+    assert {text.split("--n", 1)[1] for text in texts} == {negative}
+
+
+def test_the_prompts_for_the_faces_repeat_the_values_of_the_people() -> None:
+    prompt = "a cook and a singer on a stage [SEP] close-up of a cook [SEP] close-up of a singer"
+    texts = changed(prompt)
+    assert len(set(texts)) > 1
+    for text in texts:
+        values = {noun: set(re.findall(rf"(\w+) {noun}", text)) for noun in ("cook", "singer")}
+        assert [len(words) for words in values.values()] == [1, 1]
+
+
+@pytest.mark.parametrize("prompt", ["1other, wizard, tower", "3others, baker, street"])
+def test_tags_for_other_genders_state_a_gender(prompt: str) -> None:
+    assert reason(prompt) == "stated"
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "put these three people on a stage, anime",
+        "these two persons as astronauts on the moon",
+    ],
+)
+def test_people_of_another_picture_stay_unchanged(prompt: str) -> None:
+    assert reason(prompt) == "edit"
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "function greet(guest) { return guest; }",
+        "class Baker(Person):\n    pass",
+        'const role = "a sailor at sea";',
+    ],
+)
+def test_source_code_stays_unchanged(prompt: str) -> None:
+    assert reason(prompt) == "not understood"
+
+
+def test_the_default_of_a_placeholder_is_read() -> None:
+    prompt = 'a photo of {argument name="job" default="a plumber"} at {argument name="place"}'
+    assert any('default="a female plumber"}' in text for text in changed(prompt))
+    assert reason(prompt.replace("a plumber", "a king")) == "stated"
+
+
+@pytest.mark.parametrize("prompt", ["ohw_girl archer in a forest", "a tired xyz_man plumber"])
+def test_a_tag_in_snake_case_states_a_gender(prompt: str) -> None:
+    assert reason(prompt) == "stated"
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "every nurse in the ward wears a cap",
+        "each dancer holds a lantern",
+        "any visitor may touch the sculpture",
+        "a stadium where each fan waves a flag",
+        "a dozen stools, each with a customer",
+        "at every desk sits a clerk",
+    ],
+)
+def test_every_and_each_make_a_group(prompt: str) -> None:
+    assert reason(prompt) == "group"
+    assert reason(prompt, "race") == "group"
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    ["every night a guard walks the hall", "a cook slicing each onion", "any given day, a nurse"],
+)
+def test_every_behind_a_person_or_before_a_time_is_no_group(prompt: str) -> None:
+    assert changed(prompt)
+
+
+@pytest.mark.parametrize("prompt", ["two women in a boat", "men at a counter", "four firemen"])
+def test_a_plural_that_states_a_gender_is_a_group_for_race(prompt: str) -> None:
+    assert reason(prompt, "race") == "group"
+    assert reason(prompt) == "stated"
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "One waiter pours, another serves.",
+        "A skier in red passes another in yellow.",
+        "One tailor measures while the other sews.",
+        "A tall drummer stands beside the shorter one.",
+        "A teacher reads, the others listen.",
+        "There are more sailors than passengers on deck.",
+    ],
+)
+def test_one_of_two_people_gets_no_value(prompt: str) -> None:
+    assert reason(prompt) == "not understood"
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "A waiter with a plate in one hand and a jug in the other",
+        "a climber jumping from one ledge to another",
+        "a smith, an anvil on the other side",
+        "two people, one asleep and the other reading",
+        "A runner without a hat hugs a runner with a hat.",
+    ],
+)
+def test_the_other_may_be_a_thing_or_part_of_a_group(prompt: str) -> None:
+    assert changed(prompt)

@@ -1,6 +1,8 @@
 """Test whether digits within a coarse class stay separate (MNIST with the labels "below 5" or not).
 
 python -m eval.experiments.run coarse_digits
+python -m eval.experiments.run head_digits
+python -m eval.experiments.run hard_digits
 python -m eval.experiments.run rare_digit
 
 According to Fu et al., The Details Matter (2022), classes collapse with a supervised contrastive
@@ -34,6 +36,7 @@ from vldebias.utils.pictures import subplots, write_png
 
 RARE = 8
 FINE, FINE_EMBEDDINGS = "fine accuracy", "fine accuracy of embeddings"
+COARSE = "coarse accuracy"
 PAIRS = ("same digit", "other digit of the class", "other class")
 
 
@@ -54,6 +57,8 @@ def work(cell: Cell) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     for metric, (known, asked) in ((FINE, features), (FINE_EMBEDDINGS, embeddings)):
         figures |= scored(metric, correct(known, truth[0], asked, truth[1]))
+    coarse = [(labels >= 5).astype(np.int64) for labels in truth]
+    figures |= scored(COARSE, correct(features[0], coarse[0], features[1], coarse[1]))
     for name, cosines in pair_cosines(embeddings[1], test.labels).items():
         figures[f"cosine, {name}"] = float(cosines.mean())
     clusters = strata(embeddings[0], images.labels >= 5, cell["clusters"], cell["seed"])
@@ -145,17 +150,13 @@ def worst_digit(
 def draw(result: Result, path: Path) -> None:
     """Draw histograms of the cosines between test images for each loss with the same seed."""
     (protocol,) = result.provenance
-    chosen = {place["loss"]: place["temperature"] for place in protocol.settings["chosen"]}
-    losses = {name: protocol.methods[name] for name in chosen}
+    settings = protocol.settings
+    chosen = {place["loss"]: place["temperature"] for place in settings["chosen"]}
+    losses = protocol.methods
     figure, axes = subplots(1, len(losses), (1 + 3 * len(losses), 3.1))
-    for axis, (loss, settings) in zip(axes, losses.items(), strict=True):
-        cell = {
-            **protocol.settings["given"],
-            "steps": protocol.settings["steps"],
-            "seed": 0,
-            "settings": settings,
-            "temperature": chosen[loss],
-        }
+    for axis, (loss, arm) in zip(axes, losses.items(), strict=True):
+        cell = {**settings["given"], "steps": settings["steps"], "seed": 0, "settings": arm}
+        cell.setdefault("temperature", chosen.get(loss))
         images, test = data(cell)
         embeddings = trained(cell, images).embeddings(test.pixels)
         edges = np.linspace(-1, 1, 61)

@@ -230,12 +230,15 @@ def learn(
 
     Args:
         batches: The pairs of views.
-        settings: Fields of `LossSettings`, and sharpness, rho and fourier from `LoopSettings`.
+        settings: Fields of `LossSettings`, sharpness, rho and fourier from `LoopSettings`, and
+            cross_entropy, the share of the loss for a linear head that predicts the labels.
         cell: A cell with "temperature", "steps", "lr", "batch_size" and "seed".
         zero_xi: Whether to keep NUCLR's xi at 0.
     """
     torch.manual_seed(cell["seed"])
     learner = Learner(batches.images)
+    settings = dict(settings)
+    cross_entropy = settings.pop("cross_entropy", 0.0)
     how = {name: value for name, value in settings.items() if name in LoopSettings.model_fields}
     loss = {name: value for name, value in settings.items() if name not in how}
     objective = Objective(
@@ -250,6 +253,8 @@ def learn(
             loss.xi.zero_()
 
         objective.loss.register_forward_pre_hook(reset)
+    if cross_entropy:
+        add_head(learner, objective, cross_entropy)
     loop = LoopSettings(
         steps=cell["steps"],
         batch_size=cell["batch_size"],
@@ -262,6 +267,27 @@ def learn(
     trainee = Trainee(cast(Towers, learner), objective, fourier=loop.fourier)
     fit(trainee, batches, loop)
     return learner.eval()
+
+
+def add_head(learner: Learner, objective: Objective, share: float) -> None:
+    """Train a linear head on the encoder's features with cross-entropy, together with the loss.
+
+    This is the setting of Fu et al. (2022), section 5. `share` is the weight of the cross-entropy,
+    and 1 - share the weight of the loss.
+    """
+    learner.classifier = nn.Linear(64, CLASSES)
+    features: list[Tensor] = []
+
+    def keep(encoder: nn.Module, pixels: object, output: Tensor) -> None:
+        features[:] = [output]
+
+    def add(module: nn.Module, args: object, kwargs: dict[str, Any], loss: Tensor) -> Tensor:
+        logits = learner.classifier(features[0])
+        labels = kwargs["batch"].labels.repeat(2)
+        return (1 - share) * loss + share * F.cross_entropy(logits, labels)
+
+    learner.encoder.register_forward_hook(keep)
+    objective.register_forward_hook(add, with_kwargs=True)
 
 
 def correct(

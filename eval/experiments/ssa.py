@@ -1,9 +1,10 @@
 """Test whether flat minima and mixed amplitudes are worth their cost in contrastive learning.
 
 python -m eval.experiments.run ssa          # MNIST
+python -m eval.experiments.run ssa_batches  # MNIST, over batch sizes and epochs
 python -m eval.experiments.run ssa_cifar10  # CIFAR-10, with your own files
 
-This corresponds to tables 1 to 4 in SSA-CLR (Tran et al., 2023), with a small network. The network
+This corresponds to tables 1 to 4 and figure 3 in SSA-CLR (Tran et al., 2023), with a small network. The network
 is trained on two views of each image without labels, using InfoNCE alone, with SAM, with ASAM, with
 Fourier mixing, and with ASAM and mixing. A logistic regression on its features is scored on
 unmodified test images and on images perturbed by the fast gradient sign method. The shift gap is
@@ -35,12 +36,15 @@ GAP_BATCH = 250
 def work(cell: Cell) -> dict[str, Any]:
     """Train on two views, and return the accuracy, robust accuracy, shift gap and cost.
 
-    The optional setting "times" multiplies the number of steps.
+    The optional setting "times" multiplies the number of steps. The optional column "epochs"
+    replaces it, so that all batch sizes see as many images.
     """
     images, test = sample(cell, cell["items"], cell["tested"])
     views = Views(**cell["views"])
     settings = dict(cell["settings"])
     steps = cell["steps"] * settings.pop("times", 1)
+    if "epochs" in cell:
+        steps = cell["epochs"] * cell["items"] // cell["batch_size"]
     batches = TensorBatches(
         images.pixels,
         augment=views,

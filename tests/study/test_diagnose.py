@@ -151,10 +151,14 @@ class TestMargins:
             values["kv_margin"], margin.detach() / np.mean(spreads * steepest)
         )
         np.testing.assert_allclose(values["kv_gn_margin"], values["gn_margin"] / np.mean(spreads))
+        largest = np.linalg.svd(head.weight.detach().numpy())[1][0]
+        np.testing.assert_allclose(values["sn_margin"], margin.detach() / largest)
+        total = float((rows - rows.mean(0)).square().sum(1).mean().sqrt())
+        np.testing.assert_allclose(values["tv_gn_margin"], values["gn_margin"] / total, rtol=1e-5)
 
     @settings(max_examples=15)
     @given(st.integers(0, 1000), st.floats(0.1, 20), st.floats(0.1, 20))
-    def test_kv_margins_are_invariant_to_rotation_and_scale(
+    def test_normalised_margins_are_invariant_to_rotation_and_scale(
         self, seed: int, of_rows: float, of_head: float
     ) -> None:
         torch.manual_seed(0)
@@ -168,9 +172,10 @@ class TestMargins:
         plain, _ = margins((weight, bias), rows, codes.numpy())
         turned, _ = margins((of_head * weight @ turn, bias), of_rows * rows @ turn, codes.numpy())
         np.testing.assert_allclose(plain["kv_margin"], turned["kv_margin"], rtol=1e-4, atol=1e-8)
-        np.testing.assert_allclose(
-            plain["kv_gn_margin"], turned["kv_gn_margin"], rtol=1e-4, atol=1e-6
-        )
+        for name in ("kv_gn_margin", "tv_gn_margin"):
+            np.testing.assert_allclose(plain[name], turned[name], rtol=1e-4, atol=1e-6)
+        # The spectral norm only removes the scale of the head.
+        np.testing.assert_allclose(of_rows * plain["sn_margin"], turned["sn_margin"], rtol=1e-6)
 
 
 @pytest.fixture(scope="module")
@@ -221,7 +226,7 @@ class TestDiagnose:
         diagnosis = vldebias.diagnose(np.repeat(np.eye(5)[:2], 30, 0), ["a"] * 30 + ["b"] * 30)
         metrics = {row.metric for row in diagnosis.rows if np.isfinite(row.value)}
         assert (
-            {"margin", "gn_margin", "k_variance"}
+            {"margin", "sn_margin", "gn_margin", "tv_gn_margin", "k_variance"}
             <= metrics
             == {row.metric for row in diagnosis.rows}
         )

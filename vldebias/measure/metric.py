@@ -364,7 +364,13 @@ BUILT_IN = (
     ),
     Metric("suspect_labels", "labels that another class fits better", better="lower", bounds=SHARE),
     Metric("margin", "margin, median [quartiles]", better="higher"),
+    Metric("sn_margin", "spectrally normalised margin, median [quartiles]", better="higher"),
     Metric("gn_margin", "gradient-normalised margin, median [quartiles]", better="higher"),
+    Metric(
+        "tv_gn_margin",
+        "total-variance gradient-normalised margin, median [quartiles]",
+        better="higher",
+    ),
     Metric("kv_margin", "k-variance normalised margin, median [quartiles]", better="higher"),
     Metric(
         "kv_gn_margin", "k-variance gradient-normalised margin, median [quartiles]", better="higher"

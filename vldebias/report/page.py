@@ -67,7 +67,10 @@ PROMPTS = 20  # maximum number of rows in an audit's first table; prompts.csv li
 LABEL = 24  # maximum line length for method names in plots
 # Measures that are not shown in the first table of a diagnosis. Margins have quartiles instead of
 # confidence intervals.
-FURTHER = ("margin", "gn_margin", "kv_margin", "kv_gn_margin", "k_variance")
+FURTHER = (
+    *("margin", "sn_margin", "gn_margin", "tv_gn_margin", "kv_margin", "kv_gn_margin"),
+    "k_variance",
+)
 # A class probe with high accuracy is not a problem, since classes are supposed to be decodable.
 CLASS_PROBE = "class_probe"
 # Explanations of measures for readers who do not know them.

@@ -231,11 +231,15 @@ def margins(
     """Return the margins (n,) of a linear classifier, and the k-variance (k,) of its classes.
 
     - "margin": eq. 8.1.
+    - "sn_margin": margin / spectral norm of the weight (Table A.11; Bartlett et al., 2017).
     - "gn_margin": margin / (norm of its gradient + 1e-6), section 8.3.2.
+    - "tv_gn_margin": gn_margin / square root of the total variance E ||x - E x||^2 of the features,
+      which Table A.11 writes Var(||x||^2) (Jiang et al., 2019).
     - "kv_margin": margin / E_c[Lip_c Var_c], where Lip_c is the largest gradient norm in a class.
     - "kv_gn_margin": gn_margin / E_c[Var_c], section 8.4.
 
-    The last two are missing if all rows of each class are identical.
+    A margin is missing if its divisor is zero: both kv margins if all rows of each class are
+    identical, "tv_gn_margin" if all rows are identical, and "sn_margin" if all weights are zero.
 
     Args:
         head: (weight (k, d), bias (k,)) or nn.Linear.
@@ -275,12 +279,19 @@ def margins(
         variance[code] = k_variance(members, seed=seed).value
         steepest[code] = slope[codes == code].max()
 
-    margin_of_metric = {"margin": margin, "gn_margin": margin / (slope + 1e-6)}
+    gn_margin = margin / (slope + 1e-6)
+    margin_of_metric = {"margin": margin, "gn_margin": gn_margin}
+    norm = float(torch.linalg.matrix_norm(weight, 2))
+    if norm > 0:
+        margin_of_metric["sn_margin"] = margin / norm
+    total = float(rows.float().var(0, correction=0).sum())
+    if total > 0:
+        margin_of_metric["tv_gn_margin"] = gn_margin / np.sqrt(total)
     shares = sizes / len(codes)
     # If all rows of each class are identical, the variance is zero.
     if (steepest * variance).any():
         margin_of_metric["kv_margin"] = margin / float(shares @ (steepest * variance))
-        margin_of_metric["kv_gn_margin"] = margin_of_metric["gn_margin"] / float(shares @ variance)
+        margin_of_metric["kv_gn_margin"] = gn_margin / float(shares @ variance)
     return margin_of_metric, variance
 
 

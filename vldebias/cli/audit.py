@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict, Unpack
 
 import typer
 
-from vldebias.cli.checks import check_file, check_host, check_model, check_sets
+from vldebias.cli.checks import check_file, check_host, check_sets
 from vldebias.cli.common import (
     check_out,
     device_of,
@@ -29,6 +29,7 @@ from vldebias.cli.flags import (
 )
 from vldebias.errors import InvalidInputError
 from vldebias.methods.declared import check_methods
+from vldebias.utils.names import check_model
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,19 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vldebias.errors import InvalidInputError, did_you_mean
-from vldebias.utils.names import (
-    check_architecture,
-    check_name_without_weights,
-    check_weights,
-    is_file_of_set,
-    packaged_set,
-)
+from vldebias.utils.names import check_model, is_file_of_set, packaged_set
 
 if TYPE_CHECKING:
     from vldebias.cli.flags import HostFlags
-
-WITHOUT_TAG = ("hf-hub:", "local-dir:")
-"""Prefixes of model names that open_clip does not look up in its list of architectures."""
 
 
 def check_sets(names: Iterable[str | None]) -> None:
@@ -50,25 +41,6 @@ def check_host(flags: HostFlags) -> None:
             "expected either --model (with --pretrained for open_clip weights) or --pipeline"
         )
     check_model(model, pretrained)
-
-
-def check_model(model: str | None, pretrained: str | None) -> None:
-    """Check that open_clip lists a model's architecture and weights.
-
-    Args:
-        model: an open_clip architecture, a different kind of model name, or None.
-        pretrained: a tag or a checkpoint file for the architecture.
-
-    Raises:
-        InvalidInputError: If the architecture or the weights are unknown.
-    """
-    if model is None or model.startswith(WITHOUT_TAG):
-        return
-    if pretrained is not None:
-        check_architecture(model)
-        check_weights(model, pretrained)
-    elif "/" not in model and not Path(model).exists():
-        check_name_without_weights(model)
 
 
 def check_file(option: str, path: Path | str | None) -> None:

@@ -13,7 +13,6 @@ from vldebias.cli import results
 from vldebias.cli.checks import (
     check_data_of_suite,
     check_file,
-    check_model,
     check_needs_no_data,
     check_suite,
 )
@@ -33,6 +32,7 @@ from vldebias.cli.common import (
 from vldebias.cli.flags import Json, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
 from vldebias.methods.declared import check_methods
+from vldebias.utils.names import check_model
 from vldebias.utils.options import Options
 
 if TYPE_CHECKING:

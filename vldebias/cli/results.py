@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict, Unpack
+from typing import Annotated, TypedDict, Unpack
 
 import typer
 
@@ -24,9 +24,6 @@ from vldebias.cli.common import (
 )
 from vldebias.cli.flags import Json, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError, shortened
-
-if TYPE_CHECKING:
-    from vldebias.study.paper import Run
 
 Result = Annotated[
     Path,
@@ -396,20 +393,15 @@ def paper(
     out: Annotated[Path, typer.Option(help="Output folder; run again to continue.")] = Path(
         "paper"
     ),
-    estimate: Annotated[
-        bool,
-        typer.Option("--estimate", help="Print the requirements and the estimated time, and exit."),
-    ] = False,
     as_json: Json = False,
     **flags: Unpack[PaperFlags],
 ) -> None:
     """Reproduce the paper's tables, and compare them with the published figures on one page.
 
     Covers Tables 7.1 to 7.8 and A.9 and the backgrounds of section 7.6.4. First prints the
-    requirements of each part, whether its data and weights are available, and an estimate of the
-    hours it will take on this machine, based on a timed sample. Then measures every available part,
-    even if others fail. Run it again to continue after an interruption. Exits with code 1 if a part
-    could not be measured. Waiting for human labels is not a failure.
+    requirements of each part and whether its data are available. Then measures every available
+    part, even if others fail. Run it again to continue after an interruption. Exits with code 1 if
+    a part could not be measured. Waiting for human labels is not a failure.
 
     For models other than the paper's, the published column is empty.
 
@@ -419,7 +411,6 @@ def paper(
     labelling to measure them.
 
     Examples:
-      vldebias eval paper --data-root DIR --estimate
       vldebias eval paper --data-root DIR --out paper
       vldebias eval paper --data-root DIR --only waterbirds,celeba \\
           --model RN50:openai
@@ -447,12 +438,10 @@ def paper(
     options = Options(out=out, device=device_of(flags.get("device")), dtype=flags.get("dtype"))
     # Print progress to stderr, since stdout must only contain the table of figures.
     with Progress(err.console) as shown:
-        frame = measure(out, runs, options, shown, stop_after_estimate=estimate)
+        frame = measure(out, runs, options, shown)
     if as_json:
         # JSON does not support NaN.
         print_json(frame.astype(object).where(frame.notna(), None).to_dict("records"))
-    elif estimate:
-        _print_hours(runs)
     else:
         head = ["suite", "data", "model", "metric", "method", "published", "published of"]
         head += ["measured", "difference"]
@@ -461,39 +450,15 @@ def paper(
         for sentence in sentences(frame):
             print_message(sentence)
         print_message(f"page: {out / 'index.html'}")
-    if not _are_measured(runs, is_estimate=estimate):
-        raise typer.Exit(1)
-
-
-def _print_hours(runs: Sequence[Run]) -> None:
-    """Print the estimated time and the number of parts for which it is known."""
-    timed = [run.seconds for run in runs if run.seconds is not None]
-    hours = sum(timed) / 3600
-    if not timed:
-        print_message("no model could be loaded, so nothing was timed and nothing can be measured")
-    elif len(timed) == len(runs):
-        print_message(f"about {hours:.2f} hours in total; run again without --estimate to measure")
-    else:
-        print_message(
-            f"about {hours:.2f} hours for {len(timed)} of {len(runs)} parts; the other parts cannot"
-            " be measured yet. Run again without --estimate to measure the available parts"
-        )
-
-
-def _are_measured(runs: Sequence[Run], *, is_estimate: bool) -> bool:
-    """Print which parts lack labels or measurements, and return whether none of them failed."""
     for run in runs:
-        if run.waiting:
+        if run.missing or run.failure:
+            print_message(f"{run.suite.name}, {run.model}: {run.state}", "not measured", "yellow")
+        elif run.waiting:
             print_message(
                 f"{run.suite.name}, {run.model}: {run.waiting}", "waiting for labels", "yellow"
             )
-    has_all = True
-    for run in runs:
-        # Missing data is not a failure if the run is only an estimate.
-        if run.failure or (run.missing and not is_estimate):
-            print_message(f"{run.suite.name}, {run.model}: {run.state}", "not measured", "yellow")
-            has_all = False
-    return has_all
+    if any(run.missing or run.failure for run in runs):
+        raise typer.Exit(1)
 
 
 def _cell(value: object) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vldebias.cli.checks import check_model, check_sets
+from vldebias.cli.checks import check_sets
 from vldebias.cli.common import (
     coloured,
     echo,
@@ -33,6 +33,7 @@ from vldebias.training.settings import (
     load_settings,
     losses_with,
 )
+from vldebias.utils.names import check_model
 
 if TYPE_CHECKING:
     from vldebias.data.layouts import Layout

@@ -14,6 +14,9 @@ from pathlib import Path
 from vldebias.errors import InvalidInputError, did_you_mean
 from vldebias.utils.files import packaged
 
+NAMES_WITH_SCHEMA = ("hf-hub:", "local-dir:")
+"""Prefixes of model names that open_clip does not look up in its list of architectures."""
+
 
 def is_file_of_set(name: str | Path) -> bool:
     """Return whether a prompt set is a path ("gender.yaml", "sets/gender") rather than a name."""
@@ -59,6 +62,26 @@ def _open_clip_folder() -> Path | None:
     if package is None or package.submodule_search_locations is None:
         return None
     return Path(next(iter(package.submodule_search_locations)))
+
+
+def check_model(model: str | None, pretrained: str | None = None) -> None:
+    """Raise an error unless open_clip lists a model's architecture and weights.
+
+    Args:
+        model: an open_clip architecture, another name that `vldebias.load_host` accepts, or None.
+        pretrained: a tag or a checkpoint file for the architecture.
+
+    Raises:
+        InvalidInputError: If the architecture or the weights are unknown, or an architecture has no
+            weights.
+    """
+    if model is None or model.startswith(NAMES_WITH_SCHEMA):
+        return
+    if pretrained is not None:
+        check_architecture(model)
+        check_weights(model, pretrained)
+    elif "/" not in model and not Path(model).exists():
+        check_name_without_weights(model)
 
 
 def check_architecture(name: str) -> None:

@@ -161,7 +161,8 @@ def test_results_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert [
         row["verdict"] for row in json.loads(run("compare", str(a), str(b), "--json"))["figures"]
     ] == ["better"]
-    monkeypatch.setattr(common, "out", Console(width=20, force_terminal=True, color_system=None))
+    console = Console(width=20, force_terminal=True, color_system=None)
+    monkeypatch.setattr(common, "out", lambda: console)
     assert (
         run("compare", str(a), str(b))
         == f"{compare(Result.read(a), Result.read(b), (str(a), str(b)))}\n"

@@ -311,7 +311,7 @@ def _count_values(
         steps=flags.get("steps"),
     )
     measured = pilot_prompts(prompts, load_prompts(attribute))
-    with Progress(err.console) as progress:
+    with Progress(err()) as progress:
         counts, record = measure_prompts(
             loaded,
             measured,

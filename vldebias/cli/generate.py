@@ -151,7 +151,7 @@ def _generate(
     print_message(f"writing images to {folder}")
     pipe = load_host(pipeline=pipeline, device=device, dtype=dtype).host
     try:
-        with Progress(err.console) as progress:
+        with Progress(err()) as progress:
             return side_by_side(
                 pipe, request, folder, is_miniature=pipeline == MINIATURE, progress=progress
             )
@@ -183,7 +183,7 @@ def _print(images: SideBySide, folder: Path, attribute: Sequence[str]) -> None:
     for sentence in images.sentences():
         # If stdout is piped, print the conclusions as comments, so that `grep -v '^#'` can remove
         # them.
-        echo(sentence if out.is_terminal else f"# {sentence}")
+        echo(sentence if out().is_terminal else f"# {sentence}")
     print_grid(COLUMNS, list(_rows(images)))
     print_message(f"images: {folder / GRID}\nseeds and prompts: {folder / FACTS}")
     is_judged = any(picture.seen for picture in images.pictures)

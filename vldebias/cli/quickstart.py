@@ -68,7 +68,7 @@ def quickstart(
     result = run_suite(
         suite,
         Options(out=folder, cache=folder / "cache", images=images, seeds=numbers, fresh=fresh),
-        console=err.console,
+        console=err(),
     )
     print_result(result, suite.headline, as_json=as_json, page=folder / PAGE)
     if not as_json:

@@ -92,8 +92,8 @@ def compare(a: Result, b: Result, as_json: Json = False) -> None:
     comparison = compare(Result.read(_file_of(a)), Result.read(_file_of(b)), (str(a), str(b)))
     if as_json:
         print_json(comparison.to_dict())
-    elif common.out.is_terminal:
-        common.out.print(coloured(str(comparison)), soft_wrap=True)
+    elif common.out().is_terminal:
+        common.out().print(coloured(str(comparison)), soft_wrap=True)
     else:
         for sentence in (comparison.sentence, *comparison.warnings):
             common.echo(f"# {sentence}")
@@ -437,7 +437,7 @@ def paper(
         )
     options = Options(out=out, device=device_of(flags.get("device")), dtype=flags.get("dtype"))
     # Print progress to stderr, since stdout must only contain the table of figures.
-    with Progress(err.console) as shown:
+    with Progress(err()) as shown:
         frame = measure(out, runs, options, shown)
     if as_json:
         # JSON does not support NaN.

@@ -337,7 +337,7 @@ def _rows(run: Run, result: Result | None) -> Iterator[tuple[object, ...]]:
     model = source if is_of_paper else ""
     reasons = _not_fitted(result)
     # The first row of a figure has the method's own lambda; the others are from a sweep.
-    measurements = dict[tuple[object, ...], Measurement]()
+    measurements = dict[tuple[str, str, str, str, float | None], Measurement]()
     for row in result.rows if result is not None else ():
         key = (row.task, row.metric, row.method, row.subset)
         measurements.setdefault((*key, None), row)
@@ -370,8 +370,8 @@ def _rows(run: Run, result: Result | None) -> Iterator[tuple[object, ...]]:
     # Table 7.1 covers one of the models in the other tables.
     for key, value in published(suite, UNNAMED_CLIP).items():
         yield from figure(key, value if is_of_paper else nan, UNNAMED_CLIP if model else "")
-    for task, metric, method, subset, lam in list(measurements):
-        if lam is None and metric in UNPUBLISHED.get(suite, ()):
+    for task, metric, method, subset, own_lam in list(measurements):
+        if own_lam is None and metric in UNPUBLISHED.get(suite, ()):
             yield from figure((task, metric, method, subset), nan)
 
 

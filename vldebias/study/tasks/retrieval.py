@@ -43,12 +43,10 @@ from vldebias.study.task import SeveralPrompts, register_task
 from vldebias.study.tasks.gallery import UNEVEN, Gallery, counted
 from vldebias.study.tasks.images import ImageTask, disjoint, facts_of, sets_by_column
 from vldebias.study.tasks.rankings import BLOCK, Rankings
+from vldebias.utils.arrays import Floats, Mask, Rows
 from vldebias.utils.progress import SILENT, Progress
 from vldebias.utils.schema import Count
 
-Floats = NDArray[np.float64]
-Rows = NDArray[np.intp]
-Mask = NDArray[np.bool_]
 Edits = Mapping[str, Edit | None]  # method -> its edit, None for the original model
 Means = Mapping[tuple[str, str], Mapping[str, Floats]]  # (metric, subset) -> method -> values (n,)
 

@@ -527,17 +527,17 @@ def test_a_suite_without_its_data_is_rejected_before_numpy_is_imported(tmp_path:
         ("fairface", "fairface_label_val.csv not found"),
     ],
 )
-def test_a_folder_without_the_data_is_rejected_before_numpy_is_imported(
+def test_a_folder_without_the_data_is_rejected_before_torch_is_imported(
     suite: str, missing: str, tmp_path: Path
 ) -> None:
     stderr, stdout = run_and_look_for_imports(
         *("eval", suite, "--model", "miniature", "--data-root", "."), folder=tmp_path
     )
     assert missing in stderr
-    assert stdout == "[]\n"
+    assert "torch" not in stdout
 
 
-def test_a_gallery_smaller_than_k_is_rejected_before_numpy_is_imported(tmp_path: Path) -> None:
+def test_a_gallery_smaller_than_k_is_rejected_before_torch_is_imported(tmp_path: Path) -> None:
     (tmp_path / "val").mkdir()
     rows = ["file,age,gender,race"]
     for number, gender in enumerate(("Male", "Female")):
@@ -549,7 +549,7 @@ def test_a_gallery_smaller_than_k_is_rejected_before_numpy_is_imported(tmp_path:
     )
     assert "expected at least k = 1000 images, got 2" in stderr
     assert "vldebias eval show fairface > mine.yaml" in stderr
-    assert stdout == "[]\n"
+    assert "torch" not in stdout
 
 
 def test_missing_training_data_is_rejected_before_numpy_is_imported(tmp_path: Path) -> None:

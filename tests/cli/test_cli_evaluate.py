@@ -19,7 +19,7 @@ from vldebias.data import Embeddings, save_embeddings
 from vldebias.errors import InvalidInputError, VldebiasError
 from vldebias.report.result import Measurement, Result, TaskProvenance
 from vldebias.study import compare, load_suite, paper
-from vldebias.study.manifest import verify
+from vldebias.study.run_files import verify
 from vldebias.utils.files import packaged
 
 TASKS = (

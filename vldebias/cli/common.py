@@ -278,7 +278,7 @@ def write_run(result: Result, folder: Path) -> Path:
         The path of the page.
     """
     from vldebias.report.page import render
-    from vldebias.study.manifest import PAGE, RESULT, write_manifest
+    from vldebias.study.run_files import PAGE, RESULT, write_manifest
 
     # Write the manifest last, because it contains the digests of all other files.
     result.write(folder / RESULT)

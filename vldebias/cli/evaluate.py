@@ -10,12 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from vldebias.cli import results
-from vldebias.cli.checks import (
-    check_data_of_suite,
-    check_file,
-    check_needs_no_data,
-    check_suite,
-)
+from vldebias.cli.checks import check_data_of_suite, check_file
 from vldebias.cli.common import (
     App,
     check_out,
@@ -32,7 +27,7 @@ from vldebias.cli.common import (
 from vldebias.cli.flags import Flags, Json, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
 from vldebias.methods.declared import check_methods
-from vldebias.utils.names import check_model
+from vldebias.utils.names import check_model, suite_path
 from vldebias.utils.options import Options
 
 if TYPE_CHECKING:
@@ -112,14 +107,12 @@ def run(
     """
     methods = split_names(flags.pop("methods", None))
     check_out(flags.get("out"))
-    check_suite(suite)
-    # No data is needed if features are passed instead of images.
-    if flags.get("data_root") is None and "embeddings" not in flags:
-        check_needs_no_data(suite)
+    check_file("SUITE", suite_path(suite))
     check_methods(methods)
     check_model(flags.get("model"), flags.get("pretrained"))
     for option in ("data_root", "embeddings", "table", "texts", "reference"):
         check_file(f"--{option.replace('_', '-')}", flags.get(option))
+    # No data is needed if features are passed instead of images.
     if "embeddings" not in flags:
         check_data_of_suite(
             suite, flags.get("data_root"), limit=flags.get("limit"), only=only or ()
@@ -129,7 +122,7 @@ def run(
 
         print_message(f"{flags['prompts_file']}: read {read_prompts(flags['prompts_file'])}")
     from vldebias.methods import get_method
-    from vldebias.study.manifest import PAGE
+    from vldebias.study.run_files import PAGE
     from vldebias.study.running import run_suite
     from vldebias.study.suite import load_suite
 
@@ -254,9 +247,6 @@ def shares(  # noqa: PLR0913  (each is an option of the command)
             "--impact-ratio cannot be combined with --groups, --faces or --baseline, which only"
             " apply to tables of images; remove them"
         )
-    from vldebias.data.layouts import check_columns
-
-    check_columns(table, columns.values())
     value_of_text = dict(split_pair(text, "--rename", "F=female") for text in rename or ())
     if impact_ratio:
         from vldebias.study.shares.impact import measure_impact
@@ -335,16 +325,9 @@ def list_all(as_json: Json = False) -> None:
     # Parse the suites without validation, which would import torch.
     for name, file in packaged("suites").items():
         content = read_yaml(file)
-        suites.append(
-            {
-                "name": name,
-                "title": content["title"],
-                "description": content["description"],
-                "source": content["source"],
-                "needs": content["needs"],
-                "tasks": [task["name"] for task in content["tasks"]],
-            }
-        )
+        facts = {key: content[key] for key in ("title", "description", "source", "needs")}
+        tasks = [task["name"] for task in content["tasks"]]
+        suites.append({"name": name, **facts, "tasks": tasks})
         rows.append((name, f"{content['title']} ({content['source']})", content["needs"]))
     print_list(("name", "title", "needs"), rows, suites, as_json=as_json)
 
@@ -376,7 +359,7 @@ def show_suite(
         embedded = texts_of_packaged_suite(suite)
     else:
         # Suites in files are validated, which imports torch.
-        from vldebias.study.suite import load_suite, suite_path
+        from vldebias.study.suite import load_suite
 
         embedded = load_suite(suite).texts()
     if not texts:

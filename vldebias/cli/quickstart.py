@@ -57,7 +57,7 @@ def quickstart(
         "measuring bias in photographs, birds, portraits and generated portraits before and after"
         f" debiasing; results are written to {folder}"
     )
-    from vldebias.study.manifest import PAGE
+    from vldebias.study.run_files import PAGE
     from vldebias.study.running import run_suite
     from vldebias.study.suite import load_suite
     from vldebias.utils.options import Options

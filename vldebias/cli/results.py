@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, TypedDict, Unpack
+from typing import Annotated, Any
 
 import typer
 
@@ -54,28 +54,28 @@ def report(
     path = _file_of(result)
     from vldebias.report.page import render
     from vldebias.report.result import Result
-    from vldebias.study import manifest
+    from vldebias.study import run_files
     from vldebias.utils.files import digest
 
     if not verify:
         if page is None:
             # Copied results do not have a manifest, so name the page after the file.
-            is_of_run = path.with_name(manifest.MANIFEST).is_file()
-            page = path.with_name(manifest.PAGE) if is_of_run else path.with_suffix(".html")
+            is_of_run = path.with_name(run_files.MANIFEST).is_file()
+            page = path.with_name(run_files.PAGE) if is_of_run else path.with_suffix(".html")
         written = render(Result.read(path), page, run_folder=path.parent)
         # Otherwise, `--verify` would report the page as an added file.
-        manifest.record_pages(path.parent, (written, written.with_suffix(".csv")))
+        run_files.record_pages(path.parent, (written, written.with_suffix(".csv")))
         print_message(written)
         return
     differences = []
-    for change, names in manifest.verify(path).items():
+    for change, names in run_files.verify(path).items():
         differences += [f"{change}: {name}" for name in names]
     if differences:
         common.echo("\n".join(differences))
         raise typer.Exit(1)
     print_message(
-        f"all files match {manifest.MANIFEST}, whose SHA-256 is"
-        f" {digest(path.parent / manifest.MANIFEST)}"
+        f"all files match {run_files.MANIFEST}, whose SHA-256 is"
+        f" {digest(path.parent / run_files.MANIFEST)}"
     )
 
 
@@ -170,22 +170,11 @@ def gate(
     if as_json:
         rows = []
         for check in outcome.checks:
+            names = ("task", "metric", "subset", "method", "lam", "value")
+            figure = {name: getattr(check.row, name) for name in names}
             low, high = check.row.interval
-            rows.append(
-                {
-                    "outcome": check.outcome,
-                    "task": check.row.task,
-                    "metric": check.row.metric,
-                    "subset": check.row.subset,
-                    "method": check.row.method,
-                    "lam": check.row.lam,
-                    "value": check.row.value,
-                    "low": low,
-                    "high": high,
-                    "limit": check.limit,
-                    "few": check.few,
-                }
-            )
+            ends = {"low": low, "high": high, "limit": check.limit, "few": check.few}
+            rows.append({"outcome": check.outcome, **figure, **ends})
         facts = {"status": outcome.status, "checks": rows, "not_checked": outcome.not_checked}
         print_json(facts)
     else:
@@ -344,26 +333,10 @@ def _list_data(*, as_json: bool) -> None:
     facts = []
     rows = []
     for name, data_set in DATA.items():
-        facts.append(
-            {
-                "name": name,
-                "training": dict(data_set.training),
-                "layout": data_set.layout,
-                "split": data_set.split,
-                "columns": data_set.columns,
-                "is_format": data_set.is_format,
-            }
-        )
+        fields = ("name", "training", "layout", "split", "columns", "is_format")
+        facts.append({field: getattr(data_set, field) for field in fields})
         rows.append((name, ", ".join(data_set.columns), data_set.split or "", data_set.layout))
     print_list(("name", "labels", "split", "folder"), rows, facts, as_json=as_json)
-
-
-class PaperFlags(TypedDict, total=False):
-    """`vldebias eval paper` flags that are shared with other commands."""
-
-    pipeline: str
-    device: str
-    dtype: str
 
 
 @with_flags(flags_of_options("pipeline", "device", "dtype"))
@@ -394,7 +367,7 @@ def paper(
         "paper"
     ),
     as_json: Json = False,
-    **flags: Unpack[PaperFlags],
+    **flags: Any,
 ) -> None:
     """Reproduce the paper's tables, and compare them with the published figures on one page.
 

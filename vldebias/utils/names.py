@@ -1,4 +1,4 @@
-"""Check the names of prompt sets, architectures and weights without importing torch.
+"""Check the names of prompt sets, suites, architectures and weights without importing torch.
 
 The command line runs these checks first, because importing torch takes seconds.
 """
@@ -38,6 +38,27 @@ def packaged_set(name: str) -> Path:
     raise InvalidInputError(
         f"got the prompt set {name!r}; expected one of {known}, or a .yaml file; {hint}"
     )
+
+
+def suite_path(name_or_path: str | Path) -> Path:
+    """Return a suite's file, given its name or path.
+
+    "waterbirds" is a name; "waterbirds.yaml", "suites/waterbirds" and Path("waterbirds") are paths.
+
+    Raises:
+        InvalidInputError: If no suite has this name.
+    """
+    path = Path(name_or_path)
+    is_path = isinstance(name_or_path, Path) or path.suffix in (".yaml", ".yml")
+    if is_path or len(path.parts) > 1:
+        return path.expanduser()
+    file_of_suite = packaged("suites")
+    if name_or_path not in file_of_suite:
+        raise InvalidInputError(
+            f"got the suite {name_or_path!r}; expected one of {', '.join(file_of_suite)}, or a"
+            f" .yaml file; {did_you_mean(name_or_path, file_of_suite)}"
+        )
+    return file_of_suite[name_or_path]
 
 
 def architectures() -> list[str]:

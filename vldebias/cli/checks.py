@@ -7,21 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from vldebias.errors import InvalidInputError
+from vldebias.prompts import load_prompts
 from vldebias.utils.files import packaged, read_yaml
-from vldebias.utils.names import check_model, is_file_of_set, packaged_set, suite_path
+from vldebias.utils.names import check_model, suite_path
 
 
 def check_sets(names: Iterable[str | None]) -> None:
     """Check that each name is a packaged prompt set or a file with a valid prompt set."""
     for name in names:
-        if name is None:
-            continue
-        if is_file_of_set(name):
-            from vldebias.prompts import load_prompts
-
+        if name is not None:
             load_prompts(name)
-        else:
-            packaged_set(name)
 
 
 def check_host(flags: Mapping[str, Any]) -> None:

@@ -38,7 +38,7 @@ from vldebias.prompts import StatedWords
 from vldebias.report.result import CHANCE, NONE, TaskProvenance, TaskResult
 from vldebias.study.doubts import check_images, doubt_labels, doubt_space, doubt_values
 from vldebias.study.inputs import Inputs
-from vldebias.study.suite_texts import read_queries
+from vldebias.study.suite_texts import read_queries, texts_of_retrieval
 from vldebias.study.task import SeveralPrompts, register_task
 from vldebias.study.tasks.gallery import UNEVEN, Gallery, counted
 from vldebias.study.tasks.images import ImageTask, disjoint, facts_of, sets_by_column
@@ -136,17 +136,8 @@ class RetrievalTask(ImageTask):
         return cls.build({**defaults, **settings, "prompts": sets})
 
     def texts(self) -> tuple[str, ...]:
-        """Return the prompts in all sets, the queries and the class prompts.
-
-        Captions are not included, because they are part of the data.
-        """
-        texts: dict[str, None] = {}
-        for prompts in chain(*self.prompts.values()):
-            texts |= dict.fromkeys(prompts.texts)
-        texts |= dict.fromkeys(self.queries)
-        for prompt_of_value in self.classes.values():
-            texts |= dict.fromkeys(prompt_of_value.values())
-        return tuple(texts)
+        """Return the prompts in all sets, the queries and the class prompts."""
+        return texts_of_retrieval(chain(*self.prompts.values()), self.queries, self.classes)
 
     def measure(
         self,

@@ -56,7 +56,7 @@ BY_MODEL = (
 @contextlib.contextmanager
 def terminal(width: int) -> Iterator[None]:
     """Set the width of both consoles, turn off colors, and change to an empty folder."""
-    before = {console: console.width for console in (common.out, common.err)}
+    before = {console: console.width for console in (common.out(), common.err())}
     forced = os.environ.get("FORCE_COLOR")
     os.environ["FORCE_COLOR"] = "1"
     try:

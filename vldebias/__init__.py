@@ -6,22 +6,34 @@ from vldebias.errors import lazy_names
 from vldebias.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from vldebias import losses, methods, metrics
-    from vldebias.api import debias, fit_projections, fit_shares, inspect
-    from vldebias.auditing.advice import audit
-    from vldebias.hosts import Attachment, attachment_of
-    from vldebias.hosts.loading import load_host
-    from vldebias.methods import Reference, load_edit
-    from vldebias.projection.hub import push_to_hub
-    from vldebias.projection.projection import CalibratedProjection
-    from vldebias.prompts import PromptSet, list_prompts, load_prompts, make_prompt_set
-    from vldebias.queries import DebiasedQueries, debias_queries
-    from vldebias.report.compare import compare
-    from vldebias.reranking import rerank
-    from vldebias.study.diagnosis import diagnose
-    from vldebias.study.evaluating import evaluate
-    from vldebias.study.grids import grid
-    from vldebias.wording.balance import BalancedPrompts, balance_prompts
+    from vldebias import losses as losses
+    from vldebias import methods as methods
+    from vldebias import metrics as metrics
+    from vldebias.api import debias as debias
+    from vldebias.api import fit_projections as fit_projections
+    from vldebias.api import fit_shares as fit_shares
+    from vldebias.api import inspect as inspect
+    from vldebias.auditing.advice import audit as audit
+    from vldebias.hosts import Attachment as Attachment
+    from vldebias.hosts import attachment_of as attachment_of
+    from vldebias.hosts.loading import load_host as load_host
+    from vldebias.methods import Reference as Reference
+    from vldebias.methods import load_edit as load_edit
+    from vldebias.projection.hub import push_to_hub as push_to_hub
+    from vldebias.projection.projection import CalibratedProjection as CalibratedProjection
+    from vldebias.prompts import PromptSet as PromptSet
+    from vldebias.prompts import list_prompts as list_prompts
+    from vldebias.prompts import load_prompts as load_prompts
+    from vldebias.prompts import make_prompt_set as make_prompt_set
+    from vldebias.queries import DebiasedQueries as DebiasedQueries
+    from vldebias.queries import debias_queries as debias_queries
+    from vldebias.report.compare import compare as compare
+    from vldebias.reranking import rerank as rerank
+    from vldebias.study.diagnosis import diagnose as diagnose
+    from vldebias.study.evaluating import evaluate as evaluate
+    from vldebias.study.grids import grid as grid
+    from vldebias.wording.balance import BalancedPrompts as BalancedPrompts
+    from vldebias.wording.balance import balance_prompts as balance_prompts
 
 # These names are imported on first use, so that the command line starts without torch.
 _NAMES_OF_HOME = {
@@ -43,34 +55,7 @@ _NAMES_OF_HOME = {
     "vldebias.study.grids": ("grid",),
     "vldebias.wording": ("BalancedPrompts", "balance_prompts"),
 }
-__all__ = ["losses", "methods", "metrics"]
-__all__ += [
-    "debias",
-    "debias_queries",
-    "fit_projections",
-    "fit_shares",
-    "inspect",
-    "load_host",
-    "push_to_hub",
-    "rerank",
-]
-__all__ += ["audit", "compare", "diagnose", "evaluate", "grid"]
-__all__ += [
-    "Attachment",
-    "CalibratedProjection",
-    "DebiasedQueries",
-    "Reference",
-    "attachment_of",
-    "load_edit",
-]
-__all__ += [
-    "BalancedPrompts",
-    "PromptSet",
-    "balance_prompts",
-    "list_prompts",
-    "load_prompts",
-    "make_prompt_set",
-]
+__all__ = sorted(name for names in _NAMES_OF_HOME.values() for name in names)
 
 __getattr__ = lazy_names(__name__, _NAMES_OF_HOME)
 

@@ -56,7 +56,7 @@ def serve_demo(options: Mapping[str, Any], **where: Any) -> None:
     engine = Engine(**options)
 
     def announce(address: str) -> None:
-        err.print(f"vldebias demo: {address} (press Ctrl-C to stop)", highlight=False)
+        err().print(f"vldebias demo: {address} (press Ctrl-C to stop)", highlight=False)
         engine.warm()  # called last, so that the page does not have to wait for the models
 
     serve(

@@ -264,7 +264,7 @@ def serve_study(engine: Labelling, **where: Any) -> None:
             f"Open {address} in a browser to label {images}. Press Ctrl-C to stop; run the command"
             " again to continue."
         )
-        err.print("\n".join([first, *lines]), markup=False, highlight=False)
+        err().print("\n".join([first, *lines]), markup=False, highlight=False)
 
     serve(
         build_demo(engine),

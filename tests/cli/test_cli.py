@@ -51,7 +51,7 @@ COMMANDS = commands(typer.main.get_command(app))
 
 
 @pytest.mark.parametrize("path", [*COMMANDS, ("train", "--settings")], ids=" ".join)
-def test_help_contains_an_example_fits_on_two_screens_and_does_not_truncate_names(
+def test_help_contains_an_example_on_the_first_screen_and_does_not_truncate_names(
     path: tuple[str, ...],
 ) -> None:
     arguments = path if "--settings" in path else (*path, "--help")
@@ -59,13 +59,13 @@ def test_help_contains_an_example_fits_on_two_screens_and_does_not_truncate_name
     assert done.exit_code == 0
     assert "…" not in done.output
     if "--settings" not in path:
+        lines = done.output.splitlines()
+        assert any(f"vldebias {' '.join(path)}" in line for line in lines[2:40]), "first screen"
         examples = done.output.split("Example")[1].partition("╭")[0]
-        assert f"vldebias {' '.join(path)}" in examples
         # Lines are neither wrapped nor padded, so that pasting them into a shell works.
         for line in examples.splitlines()[1:]:
             assert line == line.rstrip()
             assert not line or line.startswith("   ")
-        assert len(done.output.splitlines()) <= 100
         assert ("─ Generated images ─" in done.output) == (path == ("eval", "run"))
 
 
@@ -130,7 +130,8 @@ def test_listed_methods_match_the_registry() -> None:
 def test_a_list_never_truncates_a_name(
     command: tuple[str, ...], width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(common, "out", Console(width=width, force_terminal=True, color_system=None))
+    console = Console(width=width, force_terminal=True, color_system=None)
+    monkeypatch.setattr(common, "out", lambda: console)
     lines = run(*command).splitlines()
     assert max(map(len, lines)) <= width
     assert {row["name"] for row in json.loads(run(*command, "--json"))} <= {
@@ -152,7 +153,8 @@ def test_a_terminal_gets_a_grid(
 ) -> None:
     # This allows two columns more than the text, because rich before 13.8 keeps two spaces after
     # the last cell.
-    monkeypatch.setattr(common, "out", Console(width=22, force_terminal=True, color_system=None))
+    console = Console(width=22, force_terminal=True, color_system=None)
+    monkeypatch.setattr(common, "out", lambda: console)
     common.print_grid(("a", "bcd", "e"), [("long", "y" * 11, "z")])
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines == ["a     bcd          e", "long  yyyyyyyyyyy  z"]
@@ -525,17 +527,17 @@ def test_a_suite_without_its_data_is_rejected_before_numpy_is_imported(tmp_path:
         ("fairface", "fairface_label_val.csv not found"),
     ],
 )
-def test_a_folder_without_the_data_is_rejected_before_numpy_is_imported(
+def test_a_folder_without_the_data_is_rejected_before_torch_is_imported(
     suite: str, missing: str, tmp_path: Path
 ) -> None:
     stderr, stdout = run_and_look_for_imports(
         *("eval", suite, "--model", "miniature", "--data-root", "."), folder=tmp_path
     )
     assert missing in stderr
-    assert stdout == "[]\n"
+    assert "torch" not in stdout
 
 
-def test_a_gallery_smaller_than_k_is_rejected_before_numpy_is_imported(tmp_path: Path) -> None:
+def test_a_gallery_smaller_than_k_is_rejected_before_torch_is_imported(tmp_path: Path) -> None:
     (tmp_path / "val").mkdir()
     rows = ["file,age,gender,race"]
     for number, gender in enumerate(("Male", "Female")):
@@ -547,7 +549,7 @@ def test_a_gallery_smaller_than_k_is_rejected_before_numpy_is_imported(tmp_path:
     )
     assert "expected at least k = 1000 images, got 2" in stderr
     assert "vldebias eval show fairface > mine.yaml" in stderr
-    assert stdout == "[]\n"
+    assert "torch" not in stdout
 
 
 def test_missing_training_data_is_rejected_before_numpy_is_imported(tmp_path: Path) -> None:

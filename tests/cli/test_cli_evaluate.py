@@ -2,10 +2,8 @@
 message for bad input."""
 
 import json
-from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -21,7 +19,7 @@ from vldebias.data import Embeddings, save_embeddings
 from vldebias.errors import InvalidInputError, VldebiasError
 from vldebias.report.result import Measurement, Result, TaskProvenance
 from vldebias.study import compare, load_suite, paper
-from vldebias.study.manifest import verify
+from vldebias.study.run_files import verify
 from vldebias.utils.files import packaged
 
 TASKS = (
@@ -163,7 +161,8 @@ def test_results_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert [
         row["verdict"] for row in json.loads(run("compare", str(a), str(b), "--json"))["figures"]
     ] == ["better"]
-    monkeypatch.setattr(common, "out", Console(width=20, force_terminal=True, color_system=None))
+    console = Console(width=20, force_terminal=True, color_system=None)
+    monkeypatch.setattr(common, "out", lambda: console)
     assert (
         run("compare", str(a), str(b))
         == f"{compare(Result.read(a), Result.read(b), (str(a), str(b)))}\n"
@@ -247,7 +246,7 @@ def test_shares_of_a_table_are_compared_and_corrected(
             run("shares", "mine.csv", f"--{column}", "judge")
 
 
-def test_the_papers_runs_are_estimated_and_compared(
+def test_the_papers_runs_are_listed_and_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = dict.fromkeys(paper.HEAD, "x") | {
@@ -261,40 +260,11 @@ def test_the_papers_runs_are_estimated_and_compared(
     monkeypatch.setattr(paper, "paper", measure)
     arguments = ("paper", "--only", "generation", "--pipeline", "miniature", "--out", str(tmp_path))
     output = run(*arguments, with_stderr=True)
-    assert measure.call_args.kwargs == {"stop_after_estimate": False}
+    assert "\ngeneration\tminiature\tdata are available\t" in output
     assert "x\t0.250\tx\t0.500\t\n" in output
     assert "1 of 1 published figures was measured again; 1 of them is inside" in output
     assert f"page: {tmp_path / 'index.html'}\n" in output
     assert json.loads(run(*arguments, "--json")) == [row | {"difference": None}]
-
-
-def test_an_estimate_adds_up_the_timed_parts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def timed(parts: set[str]) -> Callable[..., pd.DataFrame]:
-        def measure(out: Path, runs: Sequence[paper.Run], *_: Any, **__: Any) -> pd.DataFrame:
-            for planned in runs:
-                if planned.suite.name in parts:
-                    planned.seconds = 5400.0
-                else:
-                    planned.failure = "failed to load"
-            return pd.DataFrame()
-
-        return measure
-
-    arguments = ["paper", "--estimate", "--only", "generation,human", "--out", str(tmp_path)]
-    arguments += ["--pipeline", "miniature"]
-    monkeypatch.setattr(paper, "paper", timed({"generation", "human"}))
-    estimated = run(*arguments, with_stderr=True)
-    assert "\ngeneration\tminiature\tweights " in estimated
-    assert "about 3.00 hours in total; run again without --estimate to measure" in estimated
-    monkeypatch.setattr(paper, "paper", timed({"human"}))
-    estimated = run(*arguments, with_stderr=True, code=1)
-    assert "about 1.50 hours for 1 of 2 parts" in " ".join(estimated.split())
-    monkeypatch.setattr(paper, "paper", timed(set()))
-    estimated = run(*arguments, with_stderr=True, code=1)
-    assert "no model could be loaded" in estimated
-    assert "hours" not in estimated.replace("no model", "")
 
 
 def test_the_paper_help_lists_all_parts() -> None:

@@ -19,7 +19,7 @@ from pyarrow import parquet
 from tests.refusals import refused
 from vldebias.data import UNKNOWN, Labels, cross, odd_values, read_table
 from vldebias.data.caption_cells import check_captions, one_row_per_image, says_something
-from vldebias.data.layouts import check_columns, find_layout
+from vldebias.data.layouts import find_layout
 from vldebias.data.tables import as_texts, column_of
 from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.utils.table_rows import cell_of, read_rows
@@ -357,12 +357,11 @@ def test_empty_rows_at_the_end_of_a_spreadsheet_are_ignored_and_counted(
 
 
 @pytest.mark.parametrize("name", ["answers.xlsx", "answers"])
-def test_columns_are_only_checked_in_tables(name: str, tmp_path: Path) -> None:
+def test_only_tables_are_read_as_tables(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_text("image,value\na.png,female\n", encoding="utf-8")
     with pytest.raises(InvalidInputError, match=r"\.csv"):
-        check_columns(path, ["image"])
-    check_columns(path.rename(tmp_path / "answers.csv"), ["image", None])
+        read_table(path)
 
 
 @pytest.mark.parametrize("name", ["Gender Label", "gender_label", "GENDER-LABEL ", "meta.Gender"])
@@ -377,7 +376,6 @@ def test_every_reader_finds_a_column_by_the_same_rule(
         path.write_text('image,Gender Label,meta\n0.png,female,"{""Gender"": ""male""}"\n')
     else:
         path.write_text(json.dumps(rows if ending == ".json" else rows[0]))
-    check_columns(path, [name])
     assert as_texts(column_of(read_table(path), name, path), "") == [expected]
     assert read_prompts(path, name).prompts == (expected,)
     assert find_layout(path, caption=name).caption in ("Gender Label", "meta.Gender")
@@ -390,7 +388,6 @@ def test_every_reader_refuses_an_ambiguous_or_absent_column(name: str, tmp_path:
     path = tmp_path / "a.csv"
     path.write_text("image,gender,GENDER\n0.png,female,male\n")
     for read in (
-        lambda: check_columns(path, [name]),
         lambda: column_of(read_table(path), name, path),
         lambda: read_prompts(path, name),
         lambda: find_layout(path, caption=name),
@@ -402,4 +399,4 @@ def test_every_reader_refuses_an_ambiguous_or_absent_column(name: str, tmp_path:
 def test_the_first_rows_of_a_large_table_may_end_within_a_character(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("image,caption\n" + "0.png,a\n" + "0.png,\u8b77\u58eb\n" * 350_000)
-    check_columns(path, ["caption"])
+    assert find_layout(path).caption == "caption"

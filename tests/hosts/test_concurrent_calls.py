@@ -12,7 +12,7 @@ import torch
 
 from vldebias.api import debias
 from vldebias.errors import InvalidInputError, VldebiasWarning
-from vldebias.hosts.records import KEPT
+from vldebias.hosts.call_log import KEPT
 from vldebias.methods import Balanced
 
 OPEN = "A photo of a nurse."

@@ -32,7 +32,7 @@ from vldebias.data.tables import as_texts, column_of
 from vldebias.errors import InvalidInputError, VldebiasError, VldebiasWarning
 from vldebias.judge.answers import AnnotationLog
 from vldebias.report.result import Result
-from vldebias.study.manifest import verify, write_manifest
+from vldebias.study.run_files import verify, write_manifest
 from vldebias.training import loop
 from vldebias.utils.files import packaged
 

@@ -1,5 +1,4 @@
-"""Test the estimated time for the paper's tables, with a fake clock, and their rows next to the
-published figures."""
+"""Test the rows of the paper's tables next to the published figures."""
 
 from io import StringIO
 from pathlib import Path
@@ -12,38 +11,10 @@ from rich.console import Console
 
 from tests.study.made_figures import figure, result
 from vldebias.errors import InvalidInputError
-from vldebias.hosts.loading import Loaded
-from vldebias.study.paper import Run, compared, estimate, paper, plan, sentences
-from vldebias.study.suite import Suite, load_suite
-from vldebias.study.tasks.retrieval import RetrievalTask
+from vldebias.study.paper import Run, compared, paper, plan, sentences
+from vldebias.study.suite import load_suite
 from vldebias.utils.options import Options
-from vldebias.utils.progress import SILENT, Progress
-
-
-def test_the_estimate_multiplies_a_timed_sample(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The clock advances by two seconds per step and image. A split of 50 has no sample of 128."""
-    now = [100.0]
-    sizes = []
-
-    def generate(prompts: list[str], *, num_inference_steps: int) -> None:
-        now[0] += 2 * num_inference_steps
-
-    def measure(suite: Suite, options: Options, **_: Any) -> None:
-        now[0] += 2 * sum(min(options.limit, size) for size in (50, 1000))
-        sizes.extend(task.k for task in suite.tasks if isinstance(task, RetrievalTask))
-
-    monkeypatch.setattr("vldebias.study.paper.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("vldebias.study.paper.run_suite", measure)
-    (run,) = plan(None, ["generation"])
-    run.sizes = [400]
-    _, task, *_ = run.suite.tasks
-    seconds = estimate(run, Loaded(generate, "p"), Options(out=Path()))
-    assert seconds == pytest.approx(400 / task.batch_size * 2 * task.steps)
-    run = Run(load_suite("fairface"), "ViT-B-32:openai", [50, 1000])
-    assert estimate(run, Loaded(None, "m"), Options(out=Path())) == pytest.approx(2 * 1050)
-    assert {max(ks) for ks in sizes} == {64}
+from vldebias.utils.progress import Progress
 
 
 def test_generated_people_are_compared_with_published_figures(tmp_path: Path) -> None:
@@ -85,45 +56,28 @@ def test_missing_parts_are_skipped_and_measured_parts_are_kept(
     with pytest.raises(InvalidInputError, match="celebs"):
         plan(None, ["celebs"])
     runs = plan(None, ["celeba", "generation"], ["RN50:openai"], pipeline="miniature")
-    assert [(run.missing, bool(run.sizes)) for run in runs] == [
-        (f"expected {runs[0].suite.needs}", False),
-        ("", True),
-    ]
+    assert [run.missing for run in runs] == [f"expected {runs[0].suite.needs}", ""]
     (tmp_path / "celeba").mkdir()  # each in a folder with its name, or all in one folder
     assert str(tmp_path / "celeba") in plan(tmp_path, ["celeba"])[0].missing
-    caches = list[Any]()
-    loaded = list[Any]()
     output = StringIO()
-    monkeypatch.setattr(
-        "vldebias.study.paper.estimate",
-        lambda *arguments: caches.append(arguments[2].cache) or 7200.0,
-    )
-    assert (
-        paper(tmp_path, runs, Options(out=tmp_path), SILENT, stop_after_estimate=True)
-        .measured.isna()
-        .all()
-    )
-    assert ([run.seconds for run in runs], caches) == ([None, 7200.0], [tmp_path / "cache"]), (
-        "shared by all runs"
-    )
-    assert not (tmp_path / "generation-miniature").exists()
     measured = Mock(
         side_effect=[result([figure(task="waterbirds", metric="worst_group")]), KeyboardInterrupt]
     )
-    monkeypatch.setattr(
-        "vldebias.study.paper.load_host", lambda *model_names, **_: loaded.append(model_names)
-    )
     monkeypatch.setattr("vldebias.study.paper.run_suite", measured)
-    runs.insert(0, Run(load_suite("waterbirds"), "RN50:openai", [50]))
+    runs.insert(0, Run(load_suite("waterbirds"), "RN50:openai"))
     with pytest.raises(KeyboardInterrupt):
         paper(
             tmp_path,
             runs,
-            Options(out=tmp_path, cache=tmp_path),
+            Options(out=tmp_path),
             Progress(Console(file=output, width=200)),
         )
-    assert loaded == [("RN50", "openai", None), (None, None, "miniature")]
-    assert "waterbirds, RN50:openai: 50 images, about 2.00 hours on cpu" in output.getvalue()
+    options = [call.args[1] for call in measured.call_args_list]
+    names = [(given.model, given.pretrained, given.pipeline) for given in options]
+    assert names == [("RN50", "openai", None), (None, None, "miniature")]
+    assert {given.cache for given in options} == {tmp_path / "cache"}, "shared by all runs"
+    assert "waterbirds, RN50:openai: measured" in output.getvalue()
+    assert f"celeba, RN50:openai: {runs[1].missing}" in output.getvalue()
     page = (tmp_path / "index.html").read_text()
     assert [
         page.count(text) for text in (">measured</a>", "not measured yet", "0.500 [0.400, 0.600]")

@@ -25,7 +25,7 @@ from vldebias.prompts import make_prompt_set
 from vldebias.report.result import Result, TaskProvenance, TaskResult
 from vldebias.study import running as runner
 from vldebias.study.inputs import Inputs
-from vldebias.study.manifest import verify
+from vldebias.study.run_files import verify
 from vldebias.study.running import key_of, run_suite
 from vldebias.study.shares.task import SharesTask
 from vldebias.study.suite import Suite, load_suite

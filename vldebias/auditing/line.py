@@ -7,21 +7,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vldebias.data.tables import read_table
 from vldebias.errors import InvalidInputError, did_you_mean, need
+from vldebias.measure.resampling import LEVEL
 from vldebias.prompts import PromptSet
+from vldebias.utils.arrays import Floats
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LEVEL = 0.95
 LEAST = 8  # minimum number of prompts in a calibration
 FOLDER = Path(__file__).parent / "calibrations"
 # Words that tables use for values, in addition to those in the prompt set.
 WORDS = {"male": ("man", "men", "boy"), "female": ("woman", "women", "girl")}
-Floats = NDArray[np.float64]
 
 
 # Sources that `read_counts` accepts.

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.nn.functional import normalize
 
 from vldebias.auditing.line import (
@@ -35,6 +34,7 @@ from vldebias.hosts import Host, resolve
 from vldebias.hosts.loading import Loaded
 from vldebias.measure.resampling import wilson_interval
 from vldebias.prompts import PromptSet, fill
+from vldebias.utils.arrays import Floats, Mask
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,8 +49,6 @@ _FRAME = re.compile(
     rf"|^{_ARTICLE}|[\s.]+$",
     re.IGNORECASE,
 )
-Floats = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict, Unpack
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vldebias.cli.checks import check_file, check_host, check_model, check_sets
+from vldebias.cli.checks import check_file, check_host, check_sets
 from vldebias.cli.common import (
     check_out,
     device_of,
@@ -21,7 +21,6 @@ from vldebias.cli.common import (
 from vldebias.cli.flags import (
     HOST,
     AttributeSet,
-    HostFlags,
     Json,
     flags_of_options,
     host_flags,
@@ -29,6 +28,7 @@ from vldebias.cli.flags import (
 )
 from vldebias.errors import InvalidInputError
 from vldebias.methods.declared import check_methods
+from vldebias.utils.names import check_model
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,24 +36,6 @@ if TYPE_CHECKING:
     from vldebias.data import Embeddings
     from vldebias.hosts.loading import Loaded
     from vldebias.report.result import Result
-
-
-class AuditFlags(HostFlags, total=False):
-    """`vldebias audit` flags that select the source of embeddings and configure `--measure`."""
-
-    judge: str
-    steps: int
-
-
-class DiagnoseFlags(TypedDict, total=False):
-    """`vldebias diagnose` flags that are passed to `Options`."""
-
-    model: str
-    pretrained: str
-    texts: Path
-    reference: Path
-    unknown: list[str]
-    device: str
 
 
 # `vldebias audit` options.
@@ -157,7 +139,7 @@ def audit_command(  # noqa: PLR0913  (each is an option of the command)
     rewritten: Rewritten = None,
     captions: Captions = None,
     as_json: Json = False,
-    **flags: Unpack[AuditFlags],
+    **flags: Any,
 ) -> None:
     """Predict what each prompt's images will show, with intervals, before generating any.
 
@@ -231,7 +213,7 @@ def audit_command(  # noqa: PLR0913  (each is an option of the command)
     print_result(result, as_json=as_json, page=page, prompts=folder / "prompts.csv")
 
 
-def _loaded(flags: AuditFlags) -> Loaded:
+def _loaded(flags: dict[str, Any]) -> Loaded:
     """Load the model or pipeline selected by the flags, choosing a device if none is set."""
     from vldebias.hosts.loading import load_host
 
@@ -240,7 +222,7 @@ def _loaded(flags: AuditFlags) -> Loaded:
 
 
 def _check_source(
-    flags: HostFlags, texts: Path | None, measure: int | None, calibration: str | None
+    flags: dict[str, Any], texts: Path | None, measure: int | None, calibration: str | None
 ) -> None:
     """Check that exactly one embedding source is set, which is a pipeline if images are judged."""
     sources = [texts is not None, "model" in flags, "pipeline" in flags]
@@ -282,7 +264,7 @@ def _print_numbers(
 
 
 def _count_values(
-    flags: AuditFlags,
+    flags: dict[str, Any],
     prompts: Sequence[str],
     attribute: str,
     images: int,
@@ -310,7 +292,7 @@ def _count_values(
         steps=flags.get("steps"),
     )
     measured = pilot_prompts(prompts, load_prompts(attribute))
-    with Progress(err.console) as progress:
+    with Progress(err()) as progress:
         counts, record = measure_prompts(
             loaded,
             measured,
@@ -411,7 +393,7 @@ def diagnose_command(
         "vldebias-diagnose"
     ),
     as_json: Json = False,
-    **flags: Unpack[DiagnoseFlags],
+    **flags: Any,
 ) -> None:
     """Probe embeddings for attribute leakage, worst-performing groups, label errors and margins.
 

@@ -157,7 +157,7 @@ def _print(
 def _cells(row: tuple[object, ...]) -> tuple[str, ...]:
     """Format the cells of a row, with readable reasons if stdout is a terminal."""
     prompt, value, reason, original = map(_cell, row)
-    if out.is_terminal:
+    if out().is_terminal:
         reason = "; ".join(map(reason_in_words, filter(None, reason.split("; "))))
     return prompt, value, reason, original
 

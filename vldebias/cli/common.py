@@ -11,7 +11,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import redirect_stdout
-from functools import cached_property
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar, cast
 
@@ -33,36 +33,20 @@ CommandFunction = TypeVar("CommandFunction", bound=Callable[..., object])
 STYLES = {"better": "bold green", "worse": "bold red", "too few to tell": "bold yellow"}
 
 
-class LateConsole:
-    """Proxy for a rich console that is created on first use.
+@cache
+def out() -> Console:
+    """Return the console for stdout, created on first use, because importing rich takes 0.1 s."""
+    from rich.console import Console
 
-    Importing rich takes 0.1 seconds, and it is not needed to report argument errors.
-    """
-
-    def __init__(self, *, stderr: bool = False) -> None:
-        self.__dict__["stderr"] = stderr
-
-    @cached_property
-    def console(self) -> Console:
-        """Return the underlying console."""
-        from rich.console import Console
-
-        return Console(stderr=self.__dict__["stderr"])
-
-    @property
-    def is_created(self) -> bool:
-        """Return whether the console has been used."""
-        return "console" in self.__dict__
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.console, name)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        setattr(self.console, name, value)
+    return Console()
 
 
-out = LateConsole()
-err = LateConsole(stderr=True)
+@cache
+def err() -> Console:
+    """Return the console for stderr; see `out`."""
+    from rich.console import Console
+
+    return Console(stderr=True)
 
 
 class WithoutTrailingSpaces:
@@ -294,7 +278,7 @@ def write_run(result: Result, folder: Path) -> Path:
         The path of the page.
     """
     from vldebias.report.page import render
-    from vldebias.study.manifest import PAGE, RESULT, write_manifest
+    from vldebias.study.run_files import PAGE, RESULT, write_manifest
 
     # Write the manifest last, because it contains the digests of all other files.
     result.write(folder / RESULT)
@@ -331,7 +315,7 @@ def piped(head: Sequence[str], rows: Iterable[Sequence[object]]) -> bool:
     Returns:
         Whether the rows were printed.
     """
-    if out.is_terminal:
+    if out().is_terminal:
         return False
     lines = ["\t".join(_cell(value) for value in row) for row in (head, *rows)]
     # Print everything at once, so that an interruption does not leave a partial table.
@@ -371,10 +355,10 @@ def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     longest_cells = [max(map(len, cells)) for cells in columns]
     longest_words = [max(map(len, " ".join(cells).split()), default=1) for cells in columns]
     least_widths = list(longest_words)
-    if longest_cells[0] <= out.width // 3:  # a name, not a prompt
+    if longest_cells[0] <= out().width // 3:  # a name, not a prompt
         least_widths[0] = longest_cells[0]
     gaps = 2 * (len(head) - 1)
-    spare = out.width - gaps - sum(least_widths)
+    spare = out().width - gaps - sum(least_widths)
     if spare < 0:
         print_blocks(head, rows)
         return
@@ -394,7 +378,7 @@ def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         table.add_column(Text(name), width=width, overflow="fold")
     for row in rows:
         table.add_row(Text(row[0], style="bold"), *map(Text, row[1:]))
-    out.print(table)
+    out().print(table)
 
 
 def print_blocks(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -408,13 +392,13 @@ def print_blocks(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.text import Text
 
     for row in rows:
-        out.print(Text(row[0], style="bold"), soft_wrap=True)
+        out().print(Text(row[0], style="bold"), soft_wrap=True)
         for name, cell in zip(head[1:], row[1:], strict=True):
             if cell:
                 line = Text(f"{name}: {cell}")
                 line.stylize("dim", 0, len(name) + 1)
-                out.print(Padding(line, (0, 0, 0, 2)))
-        out.print()
+                out().print(Padding(line, (0, 0, 0, 2)))
+        out().print()
 
 
 def print_list(
@@ -456,8 +440,8 @@ def print_result(
         return
     from vldebias.report.text import sentences, tab_rows, text
 
-    if out.is_terminal:
-        out.print(coloured(text(result, measures, width=min(out.width, 100))), soft_wrap=True)
+    if out().is_terminal:
+        out().print(coloured(text(result, measures, width=min(out().width, 100))), soft_wrap=True)
     else:
         for sentence in sentences(result, measures):
             echo(f"# {sentence}")
@@ -492,16 +476,16 @@ def print_message(text: object, kind: str = "", style: str = "") -> None:
     """
     start = f"{kind}: " if kind else ""
     words = printable(f"{start}{text}")
-    if err.is_created:
+    if err.cache_info().currsize:
         # Use the console, which prints messages above any progress bars.
         from rich.text import Text
 
-        if err.is_terminal:
-            words = _folded(words, err.width)
+        if err().is_terminal:
+            words = _folded(words, err().width)
         # In a plain string, rich would interpret "[red]" as a color.
         line = Text(words)
         line.stylize(style, 0, len(start))
-        err.print(line, soft_wrap=True)
+        err().print(line, soft_wrap=True)
         return
     has_colors = sys.stderr.isatty()
     if has_colors:

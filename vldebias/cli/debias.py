@@ -7,13 +7,13 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import typer
 
 from vldebias.cli.checks import check_file, check_host, check_sets
 from vldebias.cli.common import check_out, device_of, print_json, print_list, print_message
-from vldebias.cli.flags import HOST, HostFlags, Json, flags_of_options, with_flags
+from vldebias.cli.flags import HOST, Json, flags_of_options, with_flags
 from vldebias.errors import AutoDeclinedWarning, InvalidInputError
 from vldebias.methods.declared import check_methods
 from vldebias.utils.files import storage_errors
@@ -83,7 +83,7 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
         ),
     ] = False,
     as_json: Json = False,
-    **flags: Unpack[HostFlags],
+    **flags: Any,
 ) -> None:
     """Fit an edit for a model or pipeline, and report its effect on text embeddings.
 

@@ -10,13 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from vldebias.cli import results
-from vldebias.cli.checks import (
-    check_data_of_suite,
-    check_file,
-    check_model,
-    check_needs_no_data,
-    check_suite,
-)
+from vldebias.cli.checks import check_data_of_suite, check_file
 from vldebias.cli.common import (
     App,
     check_out,
@@ -30,9 +24,10 @@ from vldebias.cli.common import (
     split_pair,
     write_run,
 )
-from vldebias.cli.flags import Json, flags_of_options, with_flags
+from vldebias.cli.flags import Flags, Json, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
 from vldebias.methods.declared import check_methods
+from vldebias.utils.names import check_model, suite_path
 from vldebias.utils.options import Options
 
 if TYPE_CHECKING:
@@ -112,14 +107,12 @@ def run(
     """
     methods = split_names(flags.pop("methods", None))
     check_out(flags.get("out"))
-    check_suite(suite)
-    # No data is needed if features are passed instead of images.
-    if flags.get("data_root") is None and "embeddings" not in flags:
-        check_needs_no_data(suite)
+    check_file("SUITE", suite_path(suite))
     check_methods(methods)
     check_model(flags.get("model"), flags.get("pretrained"))
     for option in ("data_root", "embeddings", "table", "texts", "reference"):
         check_file(f"--{option.replace('_', '-')}", flags.get(option))
+    # No data is needed if features are passed instead of images.
     if "embeddings" not in flags:
         check_data_of_suite(
             suite, flags.get("data_root"), limit=flags.get("limit"), only=only or ()
@@ -129,7 +122,7 @@ def run(
 
         print_message(f"{flags['prompts_file']}: read {read_prompts(flags['prompts_file'])}")
     from vldebias.methods import get_method
-    from vldebias.study.manifest import PAGE
+    from vldebias.study.run_files import PAGE
     from vldebias.study.running import run_suite
     from vldebias.study.suite import load_suite
 
@@ -144,15 +137,38 @@ def run(
     # Without --methods, the suite uses its own list.
     settings["methods"] = tuple(get_method(name).name for name in methods) or None
     options = Options(**settings)
-    result = run_suite(loaded, options, console=err.console, only=only or ())
+    result = run_suite(loaded, options, console=err(), only=only or ())
     print_result(result, loaded.headline, as_json=as_json, page=options.out / PAGE)
 
 
-_IMAGE_COLUMNS = ("prompt", "value", "method", "people", "weight")
-_APPLICANT_COLUMNS = ("selected", "sex", "race")
+_IMAGE_COLUMNS = {
+    "prompt": "Column with the prompts.",
+    "value": "Column with the values that the images show; empty if unknown.",
+    "method": ("Column with the methods that generated the images, to compare with --baseline."),
+    "people": "Column with human labels, which correct --value; empty for unlabelled images.",
+    "weight": (
+        "Column with image weights. With --people, a weight is one divided by the probability that"
+        " the image was selected for labelling."
+    ),
+}
+_APPLICANT_COLUMNS = {
+    "selected": "Column that states who was selected (yes or no).",
+    "sex": "Column with the applicants' sex.",
+    "race": "Column with the applicants' race or ethnicity.",
+}
+
+
+def _column_flags() -> Flags:
+    """Yield the flags of `shares` that name a column, with a help panel for each kind of table."""
+    panels = {"Columns": _IMAGE_COLUMNS, "Columns with --impact-ratio": _APPLICANT_COLUMNS}
+    for panel, columns in panels.items():
+        for name, text in columns.items():
+            flag = typer.Option(metavar="COLUMN", help=text, rich_help_panel=panel)
+            yield name, Annotated[str | None, flag], None
 
 
 @app.add("shares")
+@with_flags(_column_flags())
 def shares(  # noqa: PLR0913  (each is an option of the command)
     table: Annotated[
         Path,
@@ -162,57 +178,6 @@ def shares(  # noqa: PLR0913  (each is an option of the command)
             help="Table with one row per image: .csv, .tsv, .parquet or .jsonl.",
         ),
     ],
-    prompt: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Column with the prompts.")
-    ] = None,
-    value: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN", help="Column with the values that the images show; empty if unknown."
-        ),
-    ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="Column with the methods that generated the images, to compare with --baseline.",
-        ),
-    ] = None,
-    people: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="Column with human labels, which correct --value; empty for unlabelled images.",
-        ),
-    ] = None,
-    weight: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="Column with image weights. With --people, a weight is one divided by the"
-            " probability that the image was selected for labelling.",
-        ),
-    ] = None,
-    selected: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="With --impact-ratio: column that states who was selected (yes or no).",
-        ),
-    ] = None,
-    sex: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN", help="With --impact-ratio: column with the applicants' sex."
-        ),
-    ] = None,
-    race: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="With --impact-ratio: column with the applicants' race or ethnicity.",
-        ),
-    ] = None,
     rename: Annotated[
         list[str] | None,
         typer.Option(
@@ -255,6 +220,7 @@ def shares(  # noqa: PLR0913  (each is an option of the command)
         "vldebias-shares"
     ),
     as_json: Json = False,
+    **columns: str,
 ) -> None:
     """Compute group shares and discrepancy from a table of labelled images.
 
@@ -275,59 +241,44 @@ def shares(  # noqa: PLR0913  (each is an option of the command)
           --sex sex --race race
     """
     check_out(folder)
-    passed = {
-        "prompt": prompt,
-        "value": value,
-        "method": method,
-        "people": people,
-        "weight": weight,
-        "selected": selected,
-        "sex": sex,
-        "race": race,
-    }
-    columns = {name: column for name, column in passed.items() if column is not None}
     _check_kind_of_columns(columns, is_impact=impact_ratio)
-    from vldebias.data.layouts import check_columns
-
-    check_columns(table, columns.values())
-    value_of_text = dict(split_pair(text, "--rename", "F=female") for text in rename or ())
-    if not impact_ratio:
-        result = _shares_of_images(
-            table, columns, value_of_text, groups, unknown, baseline=baseline, faces=faces
-        )
-    elif groups or faces or baseline != "none":
+    if impact_ratio and (groups or faces or baseline != "none"):
         raise InvalidInputError(
             "--impact-ratio cannot be combined with --groups, --faces or --baseline, which only"
             " apply to tables of images; remove them"
         )
-    else:
+    value_of_text = dict(split_pair(text, "--rename", "F=female") for text in rename or ())
+    if impact_ratio:
         from vldebias.study.shares.impact import measure_impact
 
         result = measure_impact(table, **columns, rename=value_of_text, unknown=unknown or ())
+    else:
+        settings: dict[str, object] = {"baseline": baseline, "faces": faces, **columns}
+        result = _shares_of_images(table, settings, value_of_text, groups, unknown)
     print_result(result, as_json=as_json, page=write_run(result, folder))
 
 
 def _shares_of_images(
     table: Path,
-    columns: Mapping[str, str],
+    settings: dict[str, object],
     value_of_text: Mapping[str, str],
     groups: Sequence[str] | None,
     unknown: Sequence[str] | None,
-    *,
-    baseline: str,
-    faces: bool,
 ) -> Result:
-    """Measure the shares in a table of images; the arguments are the options of `shares`."""
+    """Measure the shares in a table of images.
+
+    Args:
+        table: the table.
+        settings: further settings of the task.
+        value_of_text: text in the table -> the value that it stands for.
+        groups: values of --groups.
+        unknown: values of --unknown.
+    """
     from vldebias.report.result import Result
     from vldebias.study.shares.group_names import groups_named
     from vldebias.study.shares.task import SharesTask
 
-    settings: dict[str, object] = {
-        "baseline": baseline,
-        **columns,
-        "rename": value_of_text,
-        "faces": faces,
-    }
+    settings["rename"] = value_of_text
     if groups:
         settings["values"] = groups_named(split_names(groups))
     if unknown:
@@ -342,7 +293,7 @@ def _check_kind_of_columns(columns: Mapping[str, str], *, is_impact: bool) -> No
     Raises:
         InvalidInputError: If a column is missing, or belongs to the other kind of table.
     """
-    needed = _APPLICANT_COLUMNS if is_impact else _IMAGE_COLUMNS[:2]
+    needed = ("selected", "sex", "race") if is_impact else ("prompt", "value")
     allowed = _APPLICANT_COLUMNS if is_impact else _IMAGE_COLUMNS
     missing = [f"--{name} COLUMN" for name in needed if name not in columns]
     unexpected = [f"--{name}" for name in columns if name not in allowed]
@@ -374,16 +325,9 @@ def list_all(as_json: Json = False) -> None:
     # Parse the suites without validation, which would import torch.
     for name, file in packaged("suites").items():
         content = read_yaml(file)
-        suites.append(
-            {
-                "name": name,
-                "title": content["title"],
-                "description": content["description"],
-                "source": content["source"],
-                "needs": content["needs"],
-                "tasks": [task["name"] for task in content["tasks"]],
-            }
-        )
+        facts = {key: content[key] for key in ("title", "description", "source", "needs")}
+        tasks = [task["name"] for task in content["tasks"]]
+        suites.append({"name": name, **facts, "tasks": tasks})
         rows.append((name, f"{content['title']} ({content['source']})", content["needs"]))
     print_list(("name", "title", "needs"), rows, suites, as_json=as_json)
 
@@ -415,7 +359,7 @@ def show_suite(
         embedded = texts_of_packaged_suite(suite)
     else:
         # Suites in files are validated, which imports torch.
-        from vldebias.study.suite import load_suite, suite_path
+        from vldebias.study.suite import load_suite
 
         embedded = load_suite(suite).texts()
     if not texts:

@@ -9,7 +9,7 @@ from types import NoneType, UnionType
 from typing import (
     TYPE_CHECKING,
     Annotated,
-    TypedDict,
+    Any,
     Union,
     cast,
     get_args,
@@ -52,22 +52,13 @@ Flags = Iterable[tuple[str, object, object]]
 """(parameter name, annotation with a Typer option, default value) tuples."""
 
 
-class HostFlags(TypedDict, total=False):
-    """Flags that select a model or pipeline, which are the arguments of `load_host`."""
-
-    model: str
-    pretrained: str
-    pipeline: str
-    device: str
-    dtype: str
+HOST = ("model", "pretrained", "pipeline", "device", "dtype")
+"""Names of the flags that select a model or pipeline, which are the arguments of `load_host`."""
 
 
-HOST = tuple(HostFlags.__annotations__)
-
-
-def host_flags(flags: HostFlags) -> HostFlags:
+def host_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
     """Select the flags that `load_host` accepts."""
-    return cast("HostFlags", {name: value for name, value in flags.items() if name in HOST})
+    return {name: value for name, value in flags.items() if name in HOST}
 
 
 def with_flags(flags: Flags) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict, Unpack
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -35,16 +35,6 @@ FACTS = "generate.json"
 COLUMNS = ("method", "pictures", "asked for", "seen", "prompt")
 
 
-class GenerateFlags(TypedDict, total=False):
-    """`vldebias generate` flags that are shared with other commands."""
-
-    pipeline: str
-    images: int
-    steps: int
-    device: str
-    dtype: str
-
-
 @with_flags(flags_of_options("pipeline", "images", "steps", "device", "dtype"))
 def generate_command(
     prompt: Annotated[str, typer.Argument(help="Prompt to generate.", metavar="PROMPT")],
@@ -73,7 +63,7 @@ def generate_command(
         ),
     ] = None,
     as_json: Json = False,
-    **flags: Unpack[GenerateFlags],
+    **flags: Any,
 ) -> None:
     """Generate images for a prompt without and with balanced prompts, from the same noise.
 
@@ -151,7 +141,7 @@ def _generate(
     print_message(f"writing images to {folder}")
     pipe = load_host(pipeline=pipeline, device=device, dtype=dtype).host
     try:
-        with Progress(err.console) as progress:
+        with Progress(err()) as progress:
             return side_by_side(
                 pipe, request, folder, is_miniature=pipeline == MINIATURE, progress=progress
             )
@@ -183,7 +173,7 @@ def _print(images: SideBySide, folder: Path, attribute: Sequence[str]) -> None:
     for sentence in images.sentences():
         # If stdout is piped, print the conclusions as comments, so that `grep -v '^#'` can remove
         # them.
-        echo(sentence if out.is_terminal else f"# {sentence}")
+        echo(sentence if out().is_terminal else f"# {sentence}")
     print_grid(COLUMNS, list(_rows(images)))
     print_message(f"images: {folder / GRID}\nseeds and prompts: {folder / FACTS}")
     is_judged = any(picture.seen for picture in images.pictures)

@@ -57,7 +57,7 @@ def quickstart(
         "measuring bias in photographs, birds, portraits and generated portraits before and after"
         f" debiasing; results are written to {folder}"
     )
-    from vldebias.study.manifest import PAGE
+    from vldebias.study.run_files import PAGE
     from vldebias.study.running import run_suite
     from vldebias.study.suite import load_suite
     from vldebias.utils.options import Options
@@ -68,7 +68,7 @@ def quickstart(
     result = run_suite(
         suite,
         Options(out=folder, cache=folder / "cache", images=images, seeds=numbers, fresh=fresh),
-        console=err.console,
+        console=err(),
     )
     print_result(result, suite.headline, as_json=as_json, page=folder / PAGE)
     if not as_json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict, Unpack
+from typing import Annotated, Any
 
 import typer
 
@@ -24,9 +24,6 @@ from vldebias.cli.common import (
 )
 from vldebias.cli.flags import Json, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError, shortened
-
-if TYPE_CHECKING:
-    from vldebias.study.paper import Run
 
 Result = Annotated[
     Path,
@@ -57,28 +54,28 @@ def report(
     path = _file_of(result)
     from vldebias.report.page import render
     from vldebias.report.result import Result
-    from vldebias.study import manifest
+    from vldebias.study import run_files
     from vldebias.utils.files import digest
 
     if not verify:
         if page is None:
             # Copied results do not have a manifest, so name the page after the file.
-            is_of_run = path.with_name(manifest.MANIFEST).is_file()
-            page = path.with_name(manifest.PAGE) if is_of_run else path.with_suffix(".html")
+            is_of_run = path.with_name(run_files.MANIFEST).is_file()
+            page = path.with_name(run_files.PAGE) if is_of_run else path.with_suffix(".html")
         written = render(Result.read(path), page, run_folder=path.parent)
         # Otherwise, `--verify` would report the page as an added file.
-        manifest.record_pages(path.parent, (written, written.with_suffix(".csv")))
+        run_files.record_pages(path.parent, (written, written.with_suffix(".csv")))
         print_message(written)
         return
     differences = []
-    for change, names in manifest.verify(path).items():
+    for change, names in run_files.verify(path).items():
         differences += [f"{change}: {name}" for name in names]
     if differences:
         common.echo("\n".join(differences))
         raise typer.Exit(1)
     print_message(
-        f"all files match {manifest.MANIFEST}, whose SHA-256 is"
-        f" {digest(path.parent / manifest.MANIFEST)}"
+        f"all files match {run_files.MANIFEST}, whose SHA-256 is"
+        f" {digest(path.parent / run_files.MANIFEST)}"
     )
 
 
@@ -95,8 +92,8 @@ def compare(a: Result, b: Result, as_json: Json = False) -> None:
     comparison = compare(Result.read(_file_of(a)), Result.read(_file_of(b)), (str(a), str(b)))
     if as_json:
         print_json(comparison.to_dict())
-    elif common.out.is_terminal:
-        common.out.print(coloured(str(comparison)), soft_wrap=True)
+    elif common.out().is_terminal:
+        common.out().print(coloured(str(comparison)), soft_wrap=True)
     else:
         for sentence in (comparison.sentence, *comparison.warnings):
             common.echo(f"# {sentence}")
@@ -173,22 +170,11 @@ def gate(
     if as_json:
         rows = []
         for check in outcome.checks:
+            names = ("task", "metric", "subset", "method", "lam", "value")
+            figure = {name: getattr(check.row, name) for name in names}
             low, high = check.row.interval
-            rows.append(
-                {
-                    "outcome": check.outcome,
-                    "task": check.row.task,
-                    "metric": check.row.metric,
-                    "subset": check.row.subset,
-                    "method": check.row.method,
-                    "lam": check.row.lam,
-                    "value": check.row.value,
-                    "low": low,
-                    "high": high,
-                    "limit": check.limit,
-                    "few": check.few,
-                }
-            )
+            ends = {"low": low, "high": high, "limit": check.limit, "few": check.few}
+            rows.append({"outcome": check.outcome, **figure, **ends})
         facts = {"status": outcome.status, "checks": rows, "not_checked": outcome.not_checked}
         print_json(facts)
     else:
@@ -347,26 +333,10 @@ def _list_data(*, as_json: bool) -> None:
     facts = []
     rows = []
     for name, data_set in DATA.items():
-        facts.append(
-            {
-                "name": name,
-                "training": dict(data_set.training),
-                "layout": data_set.layout,
-                "split": data_set.split,
-                "columns": data_set.columns,
-                "is_format": data_set.is_format,
-            }
-        )
+        fields = ("name", "training", "layout", "split", "columns", "is_format")
+        facts.append({field: getattr(data_set, field) for field in fields})
         rows.append((name, ", ".join(data_set.columns), data_set.split or "", data_set.layout))
     print_list(("name", "labels", "split", "folder"), rows, facts, as_json=as_json)
-
-
-class PaperFlags(TypedDict, total=False):
-    """`vldebias eval paper` flags that are shared with other commands."""
-
-    pipeline: str
-    device: str
-    dtype: str
 
 
 @with_flags(flags_of_options("pipeline", "device", "dtype"))
@@ -396,20 +366,15 @@ def paper(
     out: Annotated[Path, typer.Option(help="Output folder; run again to continue.")] = Path(
         "paper"
     ),
-    estimate: Annotated[
-        bool,
-        typer.Option("--estimate", help="Print the requirements and the estimated time, and exit."),
-    ] = False,
     as_json: Json = False,
-    **flags: Unpack[PaperFlags],
+    **flags: Any,
 ) -> None:
     """Reproduce the paper's tables, and compare them with the published figures on one page.
 
     Covers Tables 7.1 to 7.8 and A.9 and the backgrounds of section 7.6.4. First prints the
-    requirements of each part, whether its data and weights are available, and an estimate of the
-    hours it will take on this machine, based on a timed sample. Then measures every available part,
-    even if others fail. Run it again to continue after an interruption. Exits with code 1 if a part
-    could not be measured. Waiting for human labels is not a failure.
+    requirements of each part and whether its data are available. Then measures every available
+    part, even if others fail. Run it again to continue after an interruption. Exits with code 1 if
+    a part could not be measured. Waiting for human labels is not a failure.
 
     For models other than the paper's, the published column is empty.
 
@@ -419,7 +384,6 @@ def paper(
     labelling to measure them.
 
     Examples:
-      vldebias eval paper --data-root DIR --estimate
       vldebias eval paper --data-root DIR --out paper
       vldebias eval paper --data-root DIR --only waterbirds,celeba \\
           --model RN50:openai
@@ -446,13 +410,11 @@ def paper(
         )
     options = Options(out=out, device=device_of(flags.get("device")), dtype=flags.get("dtype"))
     # Print progress to stderr, since stdout must only contain the table of figures.
-    with Progress(err.console) as shown:
-        frame = measure(out, runs, options, shown, stop_after_estimate=estimate)
+    with Progress(err()) as shown:
+        frame = measure(out, runs, options, shown)
     if as_json:
         # JSON does not support NaN.
         print_json(frame.astype(object).where(frame.notna(), None).to_dict("records"))
-    elif estimate:
-        _print_hours(runs)
     else:
         head = ["suite", "data", "model", "metric", "method", "published", "published of"]
         head += ["measured", "difference"]
@@ -461,39 +423,15 @@ def paper(
         for sentence in sentences(frame):
             print_message(sentence)
         print_message(f"page: {out / 'index.html'}")
-    if not _are_measured(runs, is_estimate=estimate):
-        raise typer.Exit(1)
-
-
-def _print_hours(runs: Sequence[Run]) -> None:
-    """Print the estimated time and the number of parts for which it is known."""
-    timed = [run.seconds for run in runs if run.seconds is not None]
-    hours = sum(timed) / 3600
-    if not timed:
-        print_message("no model could be loaded, so nothing was timed and nothing can be measured")
-    elif len(timed) == len(runs):
-        print_message(f"about {hours:.2f} hours in total; run again without --estimate to measure")
-    else:
-        print_message(
-            f"about {hours:.2f} hours for {len(timed)} of {len(runs)} parts; the other parts cannot"
-            " be measured yet. Run again without --estimate to measure the available parts"
-        )
-
-
-def _are_measured(runs: Sequence[Run], *, is_estimate: bool) -> bool:
-    """Print which parts lack labels or measurements, and return whether none of them failed."""
     for run in runs:
-        if run.waiting:
+        if run.missing or run.failure:
+            print_message(f"{run.suite.name}, {run.model}: {run.state}", "not measured", "yellow")
+        elif run.waiting:
             print_message(
                 f"{run.suite.name}, {run.model}: {run.waiting}", "waiting for labels", "yellow"
             )
-    has_all = True
-    for run in runs:
-        # Missing data is not a failure if the run is only an estimate.
-        if run.failure or (run.missing and not is_estimate):
-            print_message(f"{run.suite.name}, {run.model}: {run.state}", "not measured", "yellow")
-            has_all = False
-    return has_all
+    if any(run.missing or run.failure for run in runs):
+        raise typer.Exit(1)
 
 
 def _cell(value: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, TypedDict, Unpack
+from typing import Annotated, Any
 
 import typer
 
@@ -17,20 +17,6 @@ from vldebias.wording import Balancer
 
 LIMITS = "Limits"
 ADDRESS = "Address"
-
-
-class ServeFlags(TypedDict, total=False):
-    """`vldebias serve` flags that belong to a help panel or have the service's own default."""
-
-    follow_seeds: bool
-    image_models: list[str]
-    edit: Path
-    host: str
-    port: int
-    seconds: float
-    images: int
-    parallel: int
-    retries: int
 
 
 _FLAGS: tuple[tuple[str, object, object], ...] = (
@@ -155,7 +141,7 @@ def serve(
     log_prompts: Annotated[
         bool, typer.Option("--log-prompts", help="Log prompts to stderr.")
     ] = False,
-    **flags: Unpack[ServeFlags],
+    **flags: Any,
 ) -> None:
     """Run a proxy that splits each request for images into requests with balanced prompts.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vldebias.cli.checks import check_model, check_sets
+from vldebias.cli.checks import check_sets
 from vldebias.cli.common import (
     coloured,
     echo,
@@ -33,6 +33,7 @@ from vldebias.training.settings import (
     load_settings,
     losses_with,
 )
+from vldebias.utils.names import check_model
 
 if TYPE_CHECKING:
     from vldebias.data.layouts import Layout
@@ -276,7 +277,7 @@ def _run(
 
     # Show progress only in the main process. RANK is set by torchrun and accelerate, but not for a
     # single process.
-    progress = Progress(err.console)
+    progress = Progress(err())
     if int(os.environ.get("RANK", "0")):
         progress = SILENT
     work = train_model
@@ -307,9 +308,9 @@ def _print(outcome: dict[str, Any], folder: Path) -> None:
     sentences = [counted(conclusions)] if conclusions else []
     sentences += [conclusion.sentence for conclusion in leading(conclusions)]
     for sentence in sentences:
-        if out.is_terminal:
-            lines = wrapped(sentence, min(out.width, 100))
-            out.print(coloured("\n".join(lines)), soft_wrap=True)
+        if out().is_terminal:
+            lines = wrapped(sentence, min(out().width, 100))
+            out().print(coloured("\n".join(lines)), soft_wrap=True)
         else:
             echo(f"# {sentence}")
     _print_scores(outcome, conclusions)

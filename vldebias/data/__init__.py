@@ -5,24 +5,34 @@ from typing import TYPE_CHECKING
 from vldebias.errors import lazy_names
 
 if TYPE_CHECKING:
-    from vldebias.data.cache import embed_images
-    from vldebias.data.catalog import DATA, DataSet, register_data
-    from vldebias.data.dataset import ImageData, check_images, describe, file_images
-    from vldebias.data.embeddings import (
-        Embeddings,
-        load_embeddings,
-        load_texts,
-        open_embeddings,
-        save_embeddings,
-    )
-    from vldebias.data.huggingface import ImageStream
-    from vldebias.data.label_checks import odd_values
-    from vldebias.data.labels import UNKNOWN, Labels, cross
-    from vldebias.data.parallel import OnRay, prefetch, processes
-    from vldebias.data.rows import Shards, UnitRows, digest_of
-    from vldebias.data.sources import list_data, open_data
-    from vldebias.data.tables import read_table
-    from vldebias.utils.pictures import decode
+    from vldebias.data.cache import embed_images as embed_images
+    from vldebias.data.catalog import DATA as DATA
+    from vldebias.data.catalog import DataSet as DataSet
+    from vldebias.data.catalog import register_data as register_data
+    from vldebias.data.dataset import ImageData as ImageData
+    from vldebias.data.dataset import check_images as check_images
+    from vldebias.data.dataset import describe as describe
+    from vldebias.data.dataset import file_images as file_images
+    from vldebias.data.embeddings import Embeddings as Embeddings
+    from vldebias.data.embeddings import load_embeddings as load_embeddings
+    from vldebias.data.embeddings import load_texts as load_texts
+    from vldebias.data.embeddings import open_embeddings as open_embeddings
+    from vldebias.data.embeddings import save_embeddings as save_embeddings
+    from vldebias.data.huggingface import ImageStream as ImageStream
+    from vldebias.data.label_checks import odd_values as odd_values
+    from vldebias.data.labels import UNKNOWN as UNKNOWN
+    from vldebias.data.labels import Labels as Labels
+    from vldebias.data.labels import cross as cross
+    from vldebias.data.parallel import OnRay as OnRay
+    from vldebias.data.parallel import prefetch as prefetch
+    from vldebias.data.parallel import processes as processes
+    from vldebias.data.rows import Shards as Shards
+    from vldebias.data.rows import UnitRows as UnitRows
+    from vldebias.data.rows import digest_of as digest_of
+    from vldebias.data.sources import list_data as list_data
+    from vldebias.data.sources import open_data as open_data
+    from vldebias.data.tables import read_table as read_table
+    from vldebias.utils.pictures import decode as decode
 
 # Imported on first use, so that an invalid table or folder is reported without importing torch.
 _NAMES_OF_HOME = {
@@ -41,36 +51,7 @@ _NAMES_OF_HOME = {
     "vldebias.data.tables": ("read_table",),
     "vldebias.utils.pictures": ("decode",),
 }
-__all__ = [
-    "DATA",
-    "UNKNOWN",
-    "DataSet",
-    "Embeddings",
-    "ImageData",
-    "ImageStream",
-    "Labels",
-    "OnRay",
-    "Shards",
-    "UnitRows",
-    "check_images",
-    "cross",
-    "decode",
-    "describe",
-    "digest_of",
-    "embed_images",
-    "file_images",
-    "list_data",
-    "load_embeddings",
-    "load_texts",
-    "odd_values",
-    "open_data",
-    "open_embeddings",
-    "prefetch",
-    "processes",
-    "read_table",
-    "register_data",
-    "save_embeddings",
-]
+__all__ = sorted(name for names in _NAMES_OF_HOME.values() for name in names)
 
 __getattr__ = lazy_names(__name__, _NAMES_OF_HOME)
 

@@ -1,4 +1,4 @@
-"""Open CIFAR-10, CIFAR-100 and STL-10 in their binary formats.
+"""Open CIFAR-10, CIFAR-100 and STL-10 in their binary formats, which `datasets` does not read.
 
 CIFAR's "python" layouts are not supported: they are pickles, and loading a pickle can run code.
 """
@@ -63,12 +63,6 @@ LAYOUTS = {
     ),
 }
 PICKLED = {"cifar-10-batches-py": "cifar10", "cifar-100-python": "cifar100"}
-
-
-def binary_name(folder: Path) -> str | None:
-    """Return the name of the data set that is released as a folder with this name, or None."""
-    names = {DATA[name].folders[0]: name for name in LAYOUTS} | PICKLED
-    return names.get(folder.name)
 
 
 def open_binary(name: str, root: Path, split: str = "test") -> ImageData:

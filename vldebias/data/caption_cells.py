@@ -6,7 +6,7 @@ import ast
 import json
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,22 @@ def captions_in(cell: object, source: str) -> tuple[str, tuple[str, ...] | None]
     if not texts:
         return "", ()
     return texts[0], tuple(texts[1:])
+
+
+def captions_of(cells: Iterable[object], source: str) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Return the first caption of each cell, and its further captions; see `captions_in`.
+
+    Args:
+        cells: strings or lists of strings.
+        source: column name for messages.
+    """
+    captions: list[str] = []
+    more_captions: list[tuple[str, ...]] = []
+    for cell in cells:
+        first, further = captions_in(cell, source)
+        captions.append(first)
+        more_captions.append(further or ())
+    return captions, more_captions
 
 
 def texts_of_list(cell: object) -> list[str] | None:

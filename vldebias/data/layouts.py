@@ -13,7 +13,7 @@ import glob
 import itertools
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -493,35 +493,6 @@ def _missing_header(path: Path, first_line: Sequence[str], form: str) -> tuple[s
 def without_number(cell: str) -> str:
     """Strip the caption number from a path, as in Flickr8k's "1000268201.jpg#0"."""
     return re.sub(r"#\d+$", "", cell)
-
-
-def check_columns(path: Path, columns: Iterable[str | None]) -> None:
-    """Raise an error if a column is missing from the first rows of a table.
-
-    Args:
-        path: the table; patterns are not checked.
-        columns: required columns; None entries are ignored.
-
-    Raises:
-        InvalidInputError: If a column is missing, or the file is not a table.
-    """
-    if path.suffix.lower() == ".parquet" or not path.is_file():
-        return
-    if path.suffix.lower() not in TABLES:
-        raise InvalidInputError(
-            f"{path}: expected a table with the ending {', '.join(TABLES)} or .parquet"
-        )
-    names, _, is_complete = _first_rows(path, None, None)
-    # Columns from nested objects have dotted names like "labels.gender". Objects in later rows may
-    # have fields that are missing from the first rows.
-    objects = set() if is_complete else {name.partition(".")[0] for name in names}
-    for column in columns:
-        if column is None or column.partition(".")[0] in objects:
-            continue
-        if find_column(names, column) is None:
-            raise InvalidInputError(
-                f"{path}: expected a column {column!r}; the columns are {names}"
-            )
 
 
 def _first_rows(

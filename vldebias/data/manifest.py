@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from vldebias.data.caption_cells import captions_in, one_row_per_image, texts_of_list
+from vldebias.data.caption_cells import captions_of, one_row_per_image, texts_of_list
 from vldebias.data.cleaning import clean_captions
 from vldebias.data.dataset import Facts, ImageData, file_images
 from vldebias.data.folders import folder_of_paths
@@ -250,18 +250,15 @@ def _captions_of(
     table: pa.Table, column: str | None, path: Path
 ) -> tuple[list[str], list[tuple[str, ...]]]:
     """Return the captions and further captions of all rows; empty without a caption column."""
-    captions: list[str] = []
-    more_captions: list[tuple[str, ...]] = []
-    lists = 0
-    if column:
-        for cell in column_of(table, column, path).to_pylist():
-            listed = texts_of_list(cell)
-            if listed is not None:
-                cell = listed
-                lists += 1
-            first, further = captions_in(cell, f"{path}: column {column!r}")
-            captions.append(first)
-            more_captions.append(further or ())
+    if not column:
+        return [], []
+    cells = column_of(table, column, path).to_pylist()
+    listed = [texts_of_list(cell) for cell in cells]
+    lists = len(listed) - listed.count(None)
+    texts = [
+        cell if several is None else several for cell, several in zip(cells, listed, strict=True)
+    ]
+    captions, more_captions = captions_of(texts, f"{path}: column {column!r}")
     if lists:
         warn(
             f"{path}: {lists} cells of column {column!r} are lists written as text; each is read as"

@@ -103,32 +103,3 @@ def find_fairface(root: Path, split: str) -> tuple[list[Path], Path]:
     paths = [find_in_release("fairface", base, [name], tables) for name in names]
     images = base / _FAIRFACE_IMAGES
     return paths, images if images.exists() else base
-
-
-def find_tables(data: str, root: Path, split: str) -> list[Path]:
-    """Return the paths of a data set's tables, or [] for data sets that have none.
-
-    Args:
-        data: data set name.
-        root: folder given by the user.
-        split: split to load.
-
-    Raises:
-        InvalidInputError: If files are missing.
-    """
-    if data == "waterbirds":
-        return [find_waterbirds(root)]
-    if data == "celeba":
-        return find_celeba(root)[0]
-    if data == "fairface":
-        return find_fairface(root, split)[0]
-    return []
-
-
-def count_rows(paths: Sequence[Path]) -> int:
-    """Count the lines in all tables, and return the total number of rows."""
-    rows = 0
-    for path in paths:
-        with path.open("rb") as file:
-            rows += max(sum(1 for line in file if line.strip()) - 1, 0)
-    return rows

@@ -23,7 +23,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from vldebias.data.parallel import OnRay
 from vldebias.errors import InvalidInputError, Lazily
-from vldebias.measure.rankings import Leaders, Rows, leaders, merged
+from vldebias.measure.rankings import Leaders, leaders, merged
+from vldebias.utils.arrays import Rows
 from vldebias.utils.files import digest
 
 if TYPE_CHECKING:

@@ -2,6 +2,10 @@
 
 Consecutive files with the same name form a sample; their extensions are its fields (jpg, txt,
 json).
+
+The reader of `datasets` is not used: it rejects tars in which one of the first samples lacks a
+field, in which images have different extensions or whose text is not UTF-8, merges samples whose
+names contain dots, and returns the first samples of a truncated tar without an error.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from vldebias.data.caption_cells import captions_in
+from vldebias.data.caption_cells import captions_of
 from vldebias.data.cleaning import clean_captions
 from vldebias.data.dataset import Facts, ImageData, fingerprint_files
 from vldebias.data.folders import is_litter, is_picture
@@ -135,16 +139,10 @@ def _captions_of(
     source: str, samples: Sequence[Sample], field_name: str | None
 ) -> tuple[list[str], list[tuple[str, ...]]]:
     """Return the captions and further captions of all samples; empty without a caption field."""
-    captions: list[str] = []
-    more_captions: list[tuple[str, ...]] = []
     if field_name is None:
-        return captions, more_captions
-    for sample in samples:
-        cell = _value(sample, field_name)
-        first, further = captions_in(cell, f"{source}: field {field_name!r}")
-        captions.append(first)
-        more_captions.append(further or ())
-    return clean_captions(source, captions, more_captions)
+        return [], []
+    cells = [_value(sample, field_name) for sample in samples]
+    return clean_captions(source, *captions_of(cells, f"{source}: field {field_name!r}"))
 
 
 def samples_of(path: Path) -> list[Sample]:

@@ -1,6 +1,7 @@
 """Support models and pipelines from open_clip, transformers, diffusers and other libraries."""
 
 from vldebias.hosts.attachment import Attachment, attachment_of, refuse_second
+from vldebias.hosts.call_log import CallLog, CallRecord
 from vldebias.hosts.clip.open_clip import OpenClipHost
 from vldebias.hosts.clip.transformers import TransformersHost
 from vldebias.hosts.custom import CustomHost, PhotographsHost, TextTable, custom
@@ -8,7 +9,6 @@ from vldebias.hosts.edits import DeclinedAttachment, EditAttachment
 from vldebias.hosts.host import Host
 from vldebias.hosts.pipelines.diffusers import DiffusersHost
 from vldebias.hosts.pipelines.modular import ModularHost
-from vldebias.hosts.records import CallLog, CallRecord
 from vldebias.hosts.resolving import HOSTS, register_host, resolve
 from vldebias.hosts.values import DenoiserAttachment, PromptAttachment, SamplingAttachment
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,7 @@ from vldebias.hosts.resolving import resolve
 from vldebias.miniature.photograph_model import load_encoder
 from vldebias.miniature.photographs import NAME as PHOTOGRAPHS
 from vldebias.projection.hub import NO_CODE, offline_reason, reason
-from vldebias.utils.names import check_architecture
+from vldebias.utils.names import NAMES_WITH_SCHEMA, check_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
     from PIL import Image
     from transformers import BaseImageProcessor, PreTrainedModel, PreTrainedTokenizerBase
 
-SCHEMAS = ("hf-hub:", "local-dir:")
-"""open_clip name prefixes for models that are not in its list."""
 _DTYPES = ("float32", "float16", "bfloat16")
 
 
@@ -139,72 +136,6 @@ def _placed(loaded: Loaded, device: str, dtype: torch.dtype) -> Loaded:
     return replace(loaded, host=host if is_cast else host.to(dtype))
 
 
-def check_name(model: str, pretrained: str | None = None) -> None:
-    """Check that open_clip lists a model with these weights, without loading anything.
-
-    Args:
-        model: see `load_host`. A name with a slash, a folder and "miniature" are not open_clip
-            names; they are accepted without `pretrained`.
-        pretrained: an open_clip tag or a checkpoint file.
-
-    Raises:
-        InvalidInputError: If the architecture does not exist, no weights are given for it, or the
-            given weights do not exist.
-    """
-    if model.startswith(SCHEMAS):
-        return
-    if pretrained is None:
-        is_name = "/" not in model and not Path(model).exists()
-        if is_name and find_spec("open_clip") is not None:
-            tags = need("open_clip").list_pretrained_tags_by_model(model)
-            if tags:
-                raise InvalidInputError(
-                    f"{model!r} is an open_clip architecture without weights; expected --model"
-                    f" {model} --pretrained TAG (in `eval paper` --model {model}:TAG), where TAG"
-                    f" is one of {', '.join(tags)}"
-                )
-        return
-    open_clip = need("open_clip")
-    check_architecture(model)
-    if not open_clip.is_pretrained_cfg(model, pretrained) and not Path(pretrained).exists():
-        tags = ", ".join(open_clip.list_pretrained_tags_by_model(model)) or "none"
-        raise InvalidInputError(
-            f"{model}: got the weights {pretrained!r}; expected a checkpoint file or one of {tags}"
-        )
-
-
-def has_weights(model: str, pretrained: str | None = None) -> bool:
-    """Return whether a model's or pipeline's weights are on this machine, without network access.
-
-    Damaged files are only detected when they are loaded.
-
-    Args:
-        model: see `load_host`.
-        pretrained: an open_clip tag or a checkpoint file.
-    """
-    if model in ("miniature", PHOTOGRAPHS) or Path(model).exists():
-        return True
-    repository = model.removeprefix("hf-hub:")
-    files = ["model_index.json", "model.safetensors", "pytorch_model.bin"]
-    files += ["open_clip_model.safetensors", "open_clip_pytorch_model.bin"]
-    if pretrained is not None:
-        if Path(pretrained).exists():
-            return True
-        config = need("open_clip").get_pretrained_cfg(model, pretrained)
-        # Weights with a web address are stored in open_clip's own cache.
-        if (Path.home() / ".cache/clip" / Path(config.get("url", "")).name).is_file():
-            return True
-        repository, _, file = config.get("hf_hub", "").rpartition("/")
-        if file:
-            files.append(file)
-    # huggingface_hub raises an error unless the id is NAME or OWNER/NAME.
-    if not repository or repository.count("/") > 1:
-        return False
-    cached = need("huggingface_hub").try_to_load_from_cache
-    # For a file known to be missing on the hub, the cache returns an object instead of a path.
-    return any(isinstance(cached(repository, file), str) for file in files)
-
-
 def _model(name: str, pretrained: str | None) -> Loaded:
     if name == "miniature":
         return _miniature(name, None)
@@ -218,11 +149,11 @@ def _model(name: str, pretrained: str | None) -> Loaded:
     if pretrained is None and is_miniature and not is_open_clip:
         return _miniature(name, folder)
     # Check this before anything is downloaded.
-    check_name(name, pretrained)
-    if pretrained is not None or is_open_clip or name.startswith(SCHEMAS):
+    check_model(name, pretrained)
+    if pretrained is not None or is_open_clip or name.startswith(NAMES_WITH_SCHEMA):
         open_clip = need("open_clip")
         address = name
-        if name.startswith("local-dir:") or (pretrained is None and not name.startswith(SCHEMAS)):
+        if name.startswith("local-dir:") or (is_open_clip and pretrained is None):
             address = folder_address(name.removeprefix("local-dir:"))
         model, preprocess = open_clip.create_model_from_pretrained(address, pretrained=pretrained)
         shown = name if pretrained is None else f"{name}/{pretrained}"

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Self
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError
 from vldebias.hosts.attachment import Attachment
+from vldebias.hosts.call_log import KEPT, NEXT, CallLog, CallRecord, joined, raise_failures
 from vldebias.hosts.host import Host, during
-from vldebias.hosts.records import KEPT, NEXT, CallLog, CallRecord, joined, raise_failures
 from vldebias.hosts.seeds import Seeds, indices_of
 from vldebias.projection.cross_attention import CrossAttentionEdit
 from vldebias.wording.prompt_file import checked_texts

@@ -14,7 +14,7 @@ from itertools import chain, product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator
 
 from vldebias.errors import InvalidInputError, shortened
 from vldebias.prompts import PromptSet, StatedWords, fill
@@ -203,13 +203,13 @@ class Plan(Strict):
     prompt_set_hash: str
     prompts: tuple[PlannedPrompt, ...]
     variants: dict[str, Facts]
-    seeds: tuple[int, ...]
+    seeds: tuple[int, ...] = (0,)
     images: int
-    stated_images: int
+    stated_images: int = 0
     steps: int
     guidance: float
     batch_size: int
-    options: dict[str, object]
+    options: dict[str, object] = Field(default_factory=dict)
 
     @field_validator("variants")
     @classmethod

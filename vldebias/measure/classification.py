@@ -24,10 +24,8 @@ from vldebias.measure.resampling import (
     vectors,
     wilson_interval,
 )
+from vldebias.utils.arrays import Counts, Floats, Mask
 
-Floats = NDArray[np.float64]
-Counts = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 Bounds = tuple[float, float]
 Statistic = Callable[[Counts, Counts], Floats]  # A function of hits and sizes (..., g).
 # What a statistic of the groups computes, which determines its interval. "" for other statistics.

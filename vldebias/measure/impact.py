@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vldebias.errors import InvalidInputError
-from vldebias.measure.resampling import Interval, wilson_interval
+from vldebias.measure.resampling import LEVEL, Interval, wilson_interval
 
-LEVEL = 0.95
 SMALL = 0.02  # Categories with a smaller share of the rows are excluded.
 
 

@@ -13,10 +13,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from vldebias.measure.rankings import Rows, resampled_places
+from vldebias.measure.rankings import resampled_places
 from vldebias.measure.resampling import resampled_weights
-
-Floats = NDArray[np.float64]
+from vldebias.utils.arrays import Floats, Rows
 
 
 def hits_of_value(k: int, groups: int) -> int:

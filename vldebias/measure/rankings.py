@@ -20,12 +20,11 @@ from numpy.typing import NDArray
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 from vldebias.measure.representation import counts_of_groups
 from vldebias.measure.resampling import Values, codes, vectors
+from vldebias.utils.arrays import Floats, Rows
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Floats = NDArray[np.float64]
-Rows = NDArray[np.intp]
 Groups = NDArray[np.integer]
 # Exact scores (q, m) of the top items, best first, and these items' places.
 Leaders = tuple[Floats, NDArray[np.int64]]

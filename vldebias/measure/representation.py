@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vldebias.errors import InvalidInputError, need
+from vldebias.utils.arrays import Floats
 
-Floats = NDArray[np.float64]
 Functions = Literal["linear", "trees"]
 
 

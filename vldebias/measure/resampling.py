@@ -20,13 +20,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vldebias.errors import InvalidInputError, VldebiasWarning
+from vldebias.utils.arrays import Floats
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Floats = NDArray[np.float64]
 # Tensors are recognised by their methods to avoid importing torch.
 Values: TypeAlias = "Tensor | ArrayLike"
+LEVEL = 0.95  # of all intervals
 _BLOCK = 1 << 20  # Maximum number of entries in a block of resampled rows, to limit memory use.
 _WEIGHTS = 1 << 23  # Maximum number of entries in a block of weights.
 _REPEATED = 8  # Minimum number of rows per distinct row for resampling counts.
@@ -129,7 +130,7 @@ class Interval(NamedTuple):
     high: float
 
 
-def percentile_interval(draws: Floats, level: float = 0.95) -> tuple[float, float]:
+def percentile_interval(draws: Floats, level: float = LEVEL) -> tuple[float, float]:
     """Return the ends of the central interval that contains a share `level` of the draws.
 
     Args:
@@ -142,7 +143,7 @@ def percentile_interval(draws: Floats, level: float = 0.95) -> tuple[float, floa
     return float(low), float(high)
 
 
-def recentred_interval(value: float, draws: Floats, level: float = 0.95) -> tuple[float, float]:
+def recentred_interval(value: float, draws: Floats, level: float = LEVEL) -> tuple[float, float]:
     """Return the percentile interval, shifted so that the mean of the draws equals `value`.
 
     Use it for statistics with a bootstrap bias, such as a maximum over groups. The interval always
@@ -159,7 +160,7 @@ def recentred_interval(value: float, draws: Floats, level: float = 0.95) -> tupl
     return min(value, low), max(value, high)
 
 
-def wilson_interval(hits: float, n: float, level: float = 0.95) -> tuple[float, float]:
+def wilson_interval(hits: float, n: float, level: float = LEVEL) -> tuple[float, float]:
     """Return Wilson's score interval (1927) for a proportion.
 
     Its width is positive even if `hits` is 0 or `n`.
@@ -318,7 +319,7 @@ def resampled_values(
 def bootstrap_interval(
     *arrays: Values,
     statistic: Callable[..., float] = np.mean,
-    level: float = 0.95,
+    level: float = LEVEL,
     resamples: int = 2000,
     seed: int = 0,
 ) -> Interval:

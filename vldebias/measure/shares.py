@@ -24,16 +24,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
-from vldebias.measure.resampling import Interval, Values, codes, vectors, wilson_interval
+from vldebias.measure.resampling import LEVEL, Interval, Values, codes, vectors, wilson_interval
+from vldebias.utils.arrays import Floats
 
 NOT_LABELLED = -1
 # Minimum number of labels, and the number below which a warning is issued.
 LEAST = 10
 FEW = 30
-LEVEL = 0.95
 _WEIGHTS = 8  # Maximum number of strata by weight. More weights are binned.
 
-Floats = NDArray[np.float64]
 Codes = NDArray[np.integer]
 Counts = Codes | Floats
 

@@ -9,27 +9,34 @@ from typing import TYPE_CHECKING
 from vldebias.errors import lazy_names
 
 if TYPE_CHECKING:
-    from vldebias.methods.attaching import AttachSettings
-    from vldebias.methods.balanced import Balanced
-    from vldebias.methods.baselines.queries import Lian
-    from vldebias.methods.closed_form import ClosedForm, Term
-    from vldebias.methods.cross_attention import CrossAttention, attach_fitted, prompt_set_of
-    from vldebias.methods.declared import DECLARED, Declaration, Need
-    from vldebias.methods.diagnostics import Diagnostics
-    from vldebias.methods.loading import load_edit
-    from vldebias.methods.method import (
-        METHODS,
-        EditMethod,
-        Method,
-        Problem,
-        Prompts,
-        get_edit_method,
-        get_method,
-        register_method,
-    )
-    from vldebias.methods.reference import Reference, labelled
-    from vldebias.methods.results import Compared, Rerank, get_compared
-    from vldebias.methods.target_shares import RankShares, TargetShares
+    from vldebias.methods.attaching import AttachSettings as AttachSettings
+    from vldebias.methods.balanced import Balanced as Balanced
+    from vldebias.methods.baselines.queries import Lian as Lian
+    from vldebias.methods.closed_form import ClosedForm as ClosedForm
+    from vldebias.methods.closed_form import Term as Term
+    from vldebias.methods.cross_attention import CrossAttention as CrossAttention
+    from vldebias.methods.cross_attention import attach_fitted as attach_fitted
+    from vldebias.methods.cross_attention import prompt_set_of as prompt_set_of
+    from vldebias.methods.declared import DECLARED as DECLARED
+    from vldebias.methods.declared import Declaration as Declaration
+    from vldebias.methods.declared import Need as Need
+    from vldebias.methods.diagnostics import Diagnostics as Diagnostics
+    from vldebias.methods.loading import load_edit as load_edit
+    from vldebias.methods.method import METHODS as METHODS
+    from vldebias.methods.method import EditMethod as EditMethod
+    from vldebias.methods.method import Method as Method
+    from vldebias.methods.method import Problem as Problem
+    from vldebias.methods.method import Prompts as Prompts
+    from vldebias.methods.method import get_edit_method as get_edit_method
+    from vldebias.methods.method import get_method as get_method
+    from vldebias.methods.method import register_method as register_method
+    from vldebias.methods.reference import Reference as Reference
+    from vldebias.methods.reference import labelled as labelled
+    from vldebias.methods.results import Compared as Compared
+    from vldebias.methods.results import Rerank as Rerank
+    from vldebias.methods.results import get_compared as get_compared
+    from vldebias.methods.target_shares import RankShares as RankShares
+    from vldebias.methods.target_shares import TargetShares as TargetShares
 
 # Loaded lazily, so that declarations can be used without importing torch.
 _NAMES_OF_HOME = {
@@ -55,35 +62,6 @@ _NAMES_OF_HOME = {
     "vldebias.methods.results": ("Compared", "Rerank", "get_compared"),
     "vldebias.methods.target_shares": ("RankShares", "TargetShares"),
 }
-__all__ = [
-    "DECLARED",
-    "METHODS",
-    "AttachSettings",
-    "Balanced",
-    "ClosedForm",
-    "Compared",
-    "CrossAttention",
-    "Declaration",
-    "Diagnostics",
-    "EditMethod",
-    "Lian",
-    "Method",
-    "Need",
-    "Problem",
-    "Prompts",
-    "RankShares",
-    "Reference",
-    "Rerank",
-    "TargetShares",
-    "Term",
-    "attach_fitted",
-    "get_compared",
-    "get_edit_method",
-    "get_method",
-    "labelled",
-    "load_edit",
-    "prompt_set_of",
-    "register_method",
-]
+__all__ = sorted(name for names in _NAMES_OF_HOME.values() for name in names)
 
 __getattr__ = lazy_names(__name__, _NAMES_OF_HOME)

@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
-from vldebias.measure.resampling import recentred_interval, resampled_counts
+from vldebias.measure.resampling import LEVEL, recentred_interval, resampled_counts
 from vldebias.methods.equalise import UnusableReferenceError
 
 RESAMPLES = 500
-LEVEL = 0.95
 _BLOCK = 1 << 22  # row weights held in memory at once
 _TINY = torch.finfo(torch.float64).tiny
 

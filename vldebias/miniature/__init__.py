@@ -10,28 +10,16 @@ from typing import TYPE_CHECKING
 from vldebias.errors import lazy_names
 
 if TYPE_CHECKING:
-    from vldebias.miniature.architectures import AttributeNetwork
-    from vldebias.miniature.models import (
-        Preprocess,
-        load_clip,
-        load_judge,
-        load_pipeline,
-        weights_dir,
-    )
-    from vldebias.miniature.photograph_model import Photographs, load_photographs
-    from vldebias.miniature.pictures import open_world
+    from vldebias.miniature.architectures import AttributeNetwork as AttributeNetwork
+    from vldebias.miniature.models import Preprocess as Preprocess
+    from vldebias.miniature.models import load_clip as load_clip
+    from vldebias.miniature.models import load_judge as load_judge
+    from vldebias.miniature.models import load_pipeline as load_pipeline
+    from vldebias.miniature.models import weights_dir as weights_dir
+    from vldebias.miniature.photograph_model import Photographs as Photographs
+    from vldebias.miniature.photograph_model import load_photographs as load_photographs
+    from vldebias.miniature.pictures import open_world as open_world
 
-__all__ = [
-    "AttributeNetwork",
-    "Photographs",
-    "Preprocess",
-    "load_clip",
-    "load_judge",
-    "load_photographs",
-    "load_pipeline",
-    "open_world",
-    "weights_dir",
-]
 # Loaders are imported on first use, because most users only need one of them.
 _NAMES_OF_HOME = {
     f"{__name__}.architectures": ("AttributeNetwork",),
@@ -39,6 +27,7 @@ _NAMES_OF_HOME = {
     f"{__name__}.photograph_model": ("Photographs", "load_photographs"),
     f"{__name__}.pictures": ("open_world",),
 }
+__all__ = sorted(name for names in _NAMES_OF_HOME.values() for name in names)
 
 __getattr__ = lazy_names(__name__, _NAMES_OF_HOME)
 

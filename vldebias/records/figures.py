@@ -20,15 +20,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vldebias.errors import need
 from vldebias.measure.resampling import bootstrap_interval, wilson_interval
 from vldebias.measure.shares import LEAST, LEVEL, discrepancies
 from vldebias.records.schema import Figure, LabelCounts, Metric, PromptCounts, Record
+from vldebias.utils.arrays import Floats
 
 UNKNOWN = "unknown"
-Floats = NDArray[np.float64]
 
 
 def figures_of(record: Record) -> tuple[Figure, ...]:

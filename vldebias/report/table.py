@@ -18,6 +18,7 @@ from vldebias.measure.metric import get_metric
 from vldebias.measure.rows import (
     CHANCE,
     CHANCES,
+    COLUMNS,
     EVEN_ASSIGNMENT,
     MEDIAN,
     NONE,
@@ -321,32 +322,6 @@ def published_of_any_model(
     return figures | published(suite, model, lam=lam)
 
 
-# Types of the columns added by `readable`.
-READABLE = {
-    "title": "str",
-    "kind": "str",
-    "hint": "str",
-    "measure": "str",
-    "units": "object",
-    "is_summary": "bool",
-    "is_assigned": "bool",
-    "before": "float64",
-    "chance": "float64",
-    "chance_after": "float64",
-    "name": "str",
-    "number": "str",
-    "moved": "str",
-    "verdict": "str",
-    "enough": "object",
-    "square_moved": "str",
-    "paper": "str",
-    "is_off_target": "bool",
-    "is_identity": "bool",
-    "few": "str",
-    "published": "float64",
-}
-
-
 class ReadableRow(Protocol):
     """A row of the `readable` frame, as returned by `itertuples`."""
 
@@ -367,9 +342,11 @@ class ReadableRow(Protocol):
     n: int
     title: str
     kind: str
+    hint: str
     measure: str
     units: tuple[str, ...]
     is_summary: bool
+    is_assigned: bool
     before: float
     chance: float
     chance_after: float
@@ -383,6 +360,16 @@ class ReadableRow(Protocol):
     is_off_target: bool
     is_identity: bool
     few: str
+    published: float
+
+
+# Types of the columns that `readable` adds.
+_TYPES = {"str": "str", "bool": "bool", "float": "float64"}
+READABLE = {
+    name: _TYPES.get(str(kind), "object")
+    for name, kind in ReadableRow.__annotations__.items()
+    if name not in (*COLUMNS, "Index")
+}
 
 
 def readable(result: Result) -> pd.DataFrame:

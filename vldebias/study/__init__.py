@@ -5,24 +5,28 @@ from typing import TYPE_CHECKING
 from vldebias.errors import lazy_names
 
 if TYPE_CHECKING:
-    from vldebias.auditing.advice import audit
-    from vldebias.judge.judges import VlmJudge
-    from vldebias.report.compare import compare
-    from vldebias.report.page import render
-    from vldebias.report.result import Result, TaskResult
-    from vldebias.study.diagnosis import diagnose
-    from vldebias.study.evaluating import evaluate
-    from vldebias.study.grids import grid
-    from vldebias.study.running import run_suite
-    from vldebias.study.shares.task import SharesTask
-    from vldebias.study.suite import Suite, load_suite
-    from vldebias.study.task import TASKS, Task, register_task
-    from vldebias.study.tasks.generation import GenerationTask
-    from vldebias.study.tasks.groups import GroupsTask
-    from vldebias.study.tasks.people import PeopleTask
-    from vldebias.study.tasks.retrieval import RetrievalTask
-    from vldebias.study.tasks.texts import TextsTask
-    from vldebias.utils.options import Options
+    from vldebias.auditing.advice import audit as audit
+    from vldebias.judge.judges import VlmJudge as VlmJudge
+    from vldebias.report.compare import compare as compare
+    from vldebias.report.page import render as render
+    from vldebias.report.result import Result as Result
+    from vldebias.report.result import TaskResult as TaskResult
+    from vldebias.study.diagnosis import diagnose as diagnose
+    from vldebias.study.evaluating import evaluate as evaluate
+    from vldebias.study.grids import grid as grid
+    from vldebias.study.running import run_suite as run_suite
+    from vldebias.study.shares.task import SharesTask as SharesTask
+    from vldebias.study.suite import Suite as Suite
+    from vldebias.study.suite import load_suite as load_suite
+    from vldebias.study.task import TASKS as TASKS
+    from vldebias.study.task import Task as Task
+    from vldebias.study.task import register_task as register_task
+    from vldebias.study.tasks.generation import GenerationTask as GenerationTask
+    from vldebias.study.tasks.groups import GroupsTask as GroupsTask
+    from vldebias.study.tasks.people import PeopleTask as PeopleTask
+    from vldebias.study.tasks.retrieval import RetrievalTask as RetrievalTask
+    from vldebias.study.tasks.texts import TextsTask as TextsTask
+    from vldebias.utils.options import Options as Options
 
 # Import names on first use, because a task on features does not need a judge, an audit or a
 # diagnosis.
@@ -56,30 +60,7 @@ _NAMES_OF_HOME = {
     "vldebias.study.tasks.retrieval": ("RetrievalTask",),
     "vldebias.study.tasks.texts": ("TextsTask",),
 }
-__all__ = [
-    "TASKS",
-    "GenerationTask",
-    "GroupsTask",
-    "Options",
-    "PeopleTask",
-    "Result",
-    "RetrievalTask",
-    "SharesTask",
-    "Suite",
-    "Task",
-    "TaskResult",
-    "TextsTask",
-    "VlmJudge",
-    "audit",
-    "compare",
-    "diagnose",
-    "evaluate",
-    "grid",
-    "load_suite",
-    "register_task",
-    "render",
-    "run_suite",
-]
+__all__ = sorted(name for names in _NAMES_OF_HOME.values() for name in names)
 
 __getattr__ = lazy_names(__name__, _NAMES_OF_HOME)
 

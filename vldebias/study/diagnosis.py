@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
@@ -31,6 +30,7 @@ from vldebias.report.result import NONE, Result, TaskProvenance, TaskResult
 from vldebias.study.doubts import check_images
 from vldebias.study.task import with_looks
 from vldebias.study.tasks.images import disjoint, fit_method, split_of
+from vldebias.utils.arrays import Codes, Floats
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,8 +45,6 @@ Array: TypeAlias = "Tensor | ArrayLike"
 LabelArray: TypeAlias = "Labels | Tensor | ArrayLike"
 # Weight (k, d) and bias (k,) of a linear classifier.
 Head: TypeAlias = "nn.Linear | tuple[Array, Array]"
-Codes = NDArray[np.int64]
-Floats = NDArray[np.float64]
 BLOCK = 8192  # rows converted to float64 at a time
 FOLDS = 5
 PERMUTATIONS = 100  # number of label permutations for the chance limit

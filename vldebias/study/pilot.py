@@ -125,13 +125,10 @@ def measure_prompts(
             # Treat each prompt as a separate concept that nothing was fitted on.
             "prompts": tuple((text, text, "unseen", None) for text in prompts),
             "variants": {NONE: {}},
-            "seeds": (0,),
             "images": images,
-            "stated_images": 0,
             "steps": options.steps or steps,
             "guidance": scale if guidance is None else guidance,
             "batch_size": BATCH_SIZE,
-            "options": {},
         }
     )
     generated = generate(pipe.host, plan, {}, folder, progress=progress)

@@ -26,7 +26,7 @@ from vldebias.report.page import render
 from vldebias.report.result import Measurement, Result, TaskProvenance, TaskResult
 from vldebias.report.strip import write_strip
 from vldebias.study.inputs import Inputs
-from vldebias.study.manifest import PAGE, RESULT, write_manifest
+from vldebias.study.run_files import PAGE, RESULT, write_manifest
 from vldebias.study.suite import Suite, load_suite
 from vldebias.study.task import Task
 from vldebias.utils.files import only_writer, write_atomically

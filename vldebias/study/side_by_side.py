@@ -93,11 +93,9 @@ class Request:
             "variants": {NONE: {}} | variants,
             "seeds": (self.seed,),
             "images": self.images,
-            "stated_images": 0,
             "steps": steps,
             "guidance": guidance,
             "batch_size": BATCH_SIZE,
-            "options": {},
         }
         return Plan.build(fields)
 

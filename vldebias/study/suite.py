@@ -7,9 +7,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, SerializeAsAny, ValidationError, model_validator
 
-from vldebias.errors import InvalidInputError, did_you_mean
+from vldebias.errors import InvalidInputError
 from vldebias.study.task import TASKS, Task
-from vldebias.utils.files import explain, packaged, read_yaml
+from vldebias.utils.files import explain, read_yaml
+from vldebias.utils.names import suite_path
 from vldebias.utils.schema import Name, Strict, one_of
 
 AnyTask = Annotated[SerializeAsAny[Task], one_of(TASKS, "task")]
@@ -71,24 +72,3 @@ def load_suite(name_or_path: str | Path) -> Suite:
         return Suite.model_validate({"name": path.stem.lower(), **read_yaml(path)})
     except ValidationError as error:
         raise InvalidInputError(f"{path}: {explain(error)}") from error
-
-
-def suite_path(name_or_path: str | Path) -> Path:
-    """Return a suite's file, given its name or path.
-
-    "waterbirds" is a name; "waterbirds.yaml", "suites/waterbirds" and Path("waterbirds") are paths.
-
-    Raises:
-        InvalidInputError: If no suite has this name.
-    """
-    path = Path(name_or_path)
-    is_path = isinstance(name_or_path, Path) or path.suffix in (".yaml", ".yml")
-    if is_path or len(path.parts) > 1:
-        return path.expanduser()
-    file_of_suite = packaged("suites")
-    if name_or_path not in file_of_suite:
-        raise InvalidInputError(
-            f"got the suite {name_or_path!r}; expected one of {', '.join(file_of_suite)}, or a"
-            f" .yaml file; {did_you_mean(name_or_path, file_of_suite)}"
-        )
-    return file_of_suite[name_or_path]

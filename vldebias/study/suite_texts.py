@@ -6,20 +6,12 @@ check that the lists match `Suite.texts`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NotRequired, TypedDict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from vldebias.errors import InvalidInputError
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.utils.files import packaged, read_yaml
-
-
-class _RetrievalFields(TypedDict):
-    """Fields of a retrieval task in a suite file that contain prompts."""
-
-    prompts: Mapping[str, str | list[str]]
-    queries: object
-    classes: NotRequired[Mapping[str, Mapping[str, str]]]
 
 
 def texts_of_packaged_suite(name: str) -> tuple[str, ...]:
@@ -36,25 +28,39 @@ def texts_of_packaged_suite(name: str) -> tuple[str, ...]:
         if task["task"] == "groups":
             texts |= dict.fromkeys(load_prompts(task["prompts"]).texts)
         elif task["task"] == "retrieval":
-            texts |= dict.fromkeys(_texts_of_retrieval(task))
+            names = []
+            for sets in task["prompts"].values():
+                names += sets if isinstance(sets, list) else [sets]
+            queries = read_queries(task["queries"])
+            classes = task.get("classes", {})
+            texts |= dict.fromkeys(texts_of_retrieval(names, queries, classes))
     return tuple(texts)
 
 
-def _texts_of_retrieval(task: _RetrievalFields) -> list[str]:
+def texts_of_retrieval(
+    sets: Iterable[str | PromptSet],
+    queries: Sequence[str],
+    classes: Mapping[str, Mapping[str, str]],
+) -> tuple[str, ...]:
+    """Return the distinct prompts of a retrieval task: of its sets, its queries and its classes.
+
+    Captions are not included, because they are part of the data.
+
+    Args:
+        sets: prompt sets or their names.
+        queries: the queries.
+        classes: column -> value -> class prompt.
+    """
     texts: list[str] = []
-    for sets in task["prompts"].values():
-        names = sets if isinstance(sets, list) else [sets]
-        for name in names:
-            texts += load_prompts(name).texts
-    queries = read_queries(task["queries"])
-    if isinstance(queries, list):
-        texts += queries
-    for prompt_of_value in task.get("classes", {}).values():
+    for prompts in sets:
+        texts += load_prompts(prompts).texts
+    texts += queries
+    for prompt_of_value in classes.values():
         texts += prompt_of_value.values()
-    return texts
+    return tuple(dict.fromkeys(texts))
 
 
-def read_queries(queries: object) -> object:
+def read_queries(queries: Any) -> Any:
     """Return the query strings.
 
     Queries are a list of strings, a prompt set whose class prompts are the queries, or a mapping

@@ -1,4 +1,4 @@
-"""Check the names of prompt sets, architectures and weights without importing torch.
+"""Check the names of prompt sets, suites, architectures and weights without importing torch.
 
 The command line runs these checks first, because importing torch takes seconds.
 """
@@ -13,6 +13,9 @@ from pathlib import Path
 
 from vldebias.errors import InvalidInputError, did_you_mean
 from vldebias.utils.files import packaged
+
+NAMES_WITH_SCHEMA = ("hf-hub:", "local-dir:")
+"""Prefixes of model names that open_clip does not look up in its list of architectures."""
 
 
 def is_file_of_set(name: str | Path) -> bool:
@@ -37,6 +40,27 @@ def packaged_set(name: str) -> Path:
     )
 
 
+def suite_path(name_or_path: str | Path) -> Path:
+    """Return a suite's file, given its name or path.
+
+    "waterbirds" is a name; "waterbirds.yaml", "suites/waterbirds" and Path("waterbirds") are paths.
+
+    Raises:
+        InvalidInputError: If no suite has this name.
+    """
+    path = Path(name_or_path)
+    is_path = isinstance(name_or_path, Path) or path.suffix in (".yaml", ".yml")
+    if is_path or len(path.parts) > 1:
+        return path.expanduser()
+    file_of_suite = packaged("suites")
+    if name_or_path not in file_of_suite:
+        raise InvalidInputError(
+            f"got the suite {name_or_path!r}; expected one of {', '.join(file_of_suite)}, or a"
+            f" .yaml file; {did_you_mean(name_or_path, file_of_suite)}"
+        )
+    return file_of_suite[name_or_path]
+
+
 def architectures() -> list[str]:
     """Return open_clip's architecture names, or an empty list if it is not installed.
 
@@ -59,6 +83,26 @@ def _open_clip_folder() -> Path | None:
     if package is None or package.submodule_search_locations is None:
         return None
     return Path(next(iter(package.submodule_search_locations)))
+
+
+def check_model(model: str | None, pretrained: str | None = None) -> None:
+    """Raise an error unless open_clip lists a model's architecture and weights.
+
+    Args:
+        model: an open_clip architecture, another name that `vldebias.load_host` accepts, or None.
+        pretrained: a tag or a checkpoint file for the architecture.
+
+    Raises:
+        InvalidInputError: If the architecture or the weights are unknown, or an architecture has no
+            weights.
+    """
+    if model is None or model.startswith(NAMES_WITH_SCHEMA):
+        return
+    if pretrained is not None:
+        check_architecture(model)
+        check_weights(model, pretrained)
+    elif "/" not in model and not Path(model).exists():
+        check_name_without_weights(model)
 
 
 def check_architecture(name: str) -> None:

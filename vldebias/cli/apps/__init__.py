@@ -11,12 +11,12 @@ import importlib
 import os
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, TypedDict, Unpack
+from typing import Annotated, Any
 
 import typer
 
 from vldebias.cli.common import device_of, print_message
-from vldebias.cli.flags import HOST, HostFlags, flags_of_options, host_flags, with_flags
+from vldebias.cli.flags import HOST, flags_of_options, host_flags, with_flags
 from vldebias.errors import need
 
 __all__ = ["AUTH", "demo_command", "label_command", "page"]
@@ -42,17 +42,6 @@ _Public = Annotated[
     ),
 ]
 _ADDRESS = [("port", _Port, None), ("public", _Public, False)]
-
-
-class AddressFlags(TypedDict, total=False):
-    """Flags that determine the address of a page."""
-
-    port: int
-    public: bool
-
-
-class DemoFlags(HostFlags, AddressFlags, total=False):
-    """`vldebias demo` flags that are shared with other commands."""
 
 
 def page(name: str) -> ModuleType:
@@ -84,7 +73,7 @@ def demo_command(
             help="Folder with the images, whose file names are their ids.",
         ),
     ] = None,
-    **flags: Unpack[DemoFlags],
+    **flags: Any,
 ) -> None:
     """Open a page that shows images, a search and a classifier before and after debiasing.
 
@@ -148,7 +137,7 @@ def label_command(
             )
         ),
     ] = "judge",
-    **flags: Unpack[AddressFlags],
+    **flags: Any,
 ) -> None:
     """Label images by hand, one at a time, blinded, in a different order for each annotator.
 

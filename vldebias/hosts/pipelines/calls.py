@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten  # no public API
 
+from vldebias.hosts.call_log import NEXT
 from vldebias.hosts.pipelines.source import NEGATIVE
-from vldebias.hosts.records import NEXT
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

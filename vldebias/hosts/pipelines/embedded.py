@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from vldebias.hosts.records import KEPT, CallRecord
+from vldebias.hosts.call_log import KEPT, CallRecord
 
 _SAMPLES = 64  # number of entries that are compared per row
 _NOISE = 1e-6

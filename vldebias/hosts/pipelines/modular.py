@@ -16,6 +16,7 @@ import torch
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasError, need
 from vldebias.hosts.attachment import INSIDE, Attachment
+from vldebias.hosts.call_log import raise_failures
 from vldebias.hosts.edits import EditAttachment
 from vldebias.hosts.hooks import Hook
 from vldebias.hosts.host import BARE, during
@@ -32,7 +33,6 @@ from vldebias.hosts.pipelines.calls import (
 )
 from vldebias.hosts.pipelines.diffusers import SHARED, DiffusersHost
 from vldebias.hosts.pipelines.source import Source
-from vldebias.hosts.records import raise_failures
 from vldebias.hosts.values import PromptAttachment
 
 if TYPE_CHECKING:

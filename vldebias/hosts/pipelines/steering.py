@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.attachment import INSIDE
+from vldebias.hosts.call_log import NEXT, CallRecord, joined, raise_failures
 from vldebias.hosts.hooks import Hook, Original, outside_compiled_code
 from vldebias.hosts.host import TOKENIZING, during
 from vldebias.hosts.pipelines.caches import cache_of, refuse_dropped_rows
@@ -34,7 +35,6 @@ from vldebias.hosts.pipelines.passes import (
     text_output,
     time_of,
 )
-from vldebias.hosts.records import NEXT, CallRecord, joined, raise_failures
 from vldebias.hosts.seeds import indices_of
 from vldebias.hosts.values import DenoiserAttachment
 from vldebias.projection.cross_attention import CrossAttentionEdit, LayerMap, joint, steer

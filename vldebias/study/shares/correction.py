@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vldebias.errors import SuspectInputWarning, warn
 from vldebias.measure.resampling import Interval
@@ -20,11 +19,11 @@ from vldebias.measure.shares import (
     squared_discrepancies,
 )
 from vldebias.report.result import NONE, TaskResult
+from vldebias.utils.arrays import Floats
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Floats = NDArray[np.float64]
 MORE_LABELS = "more labels, sampled alike, that halve the interval"  # key in the block's settings
 ABOUT_CORRECTED = (
     "A judge labelled every image, and people labelled some. The corrected figures are valid"

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vldebias.measure.metric import Metric, computed
 from vldebias.measure.resampling import percentile_interval, wilson_interval
 from vldebias.measure.shares import discrepancies, shares_radius
 from vldebias.report.result import CHANCE, EVEN_ASSIGNMENT, NONE, TaskResult
+from vldebias.utils.arrays import Floats
 
-Floats = NDArray[np.float64]
 GAPS = ("discrepancy", "discrepancy_squared")
 ABOUT_GAP = (
     "Discrepancy is the distance between the shares and equal shares (eq. 7.2), averaged over"

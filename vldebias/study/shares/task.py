@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from vldebias.data import Labels, odd_values
@@ -57,7 +56,6 @@ if TYPE_CHECKING:
 
     from vldebias.study.inputs import Inputs
 
-Floats = NDArray[np.float64]
 ROLES = ("prompt", "value", "method", "weight", "people")  # roles of table columns
 LABELLED = ("value", "people")  # roles of columns that contain values
 UNKNOWN = (NO_VALUE, CANNOT_TELL, NO_PERSON, NO_MAJORITY)  # answers that do not name a value

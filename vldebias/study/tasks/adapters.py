@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError
 from vldebias.losses.sums import softplus
-from vldebias.study.tasks.examples import Codes, Examples, Logits, Predictor
+from vldebias.study.tasks.examples import Examples, Logits, Predictor
+from vldebias.utils.arrays import Codes
 
 BATCH = 128  # rows per step, or anchors per contrastive step
 NEAREST_CHUNK = 64  # anchors per block of cosines with all training rows

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from vldebias.errors import need, warn
 from vldebias.study.tasks.adapters import contrastive_adapter, erm_adapter
-from vldebias.study.tasks.examples import Codes, Examples, Logits, Predictor
+from vldebias.study.tasks.examples import Examples, Logits, Predictor
+from vldebias.utils.arrays import Codes, Floats
 
 # Weight (k, d) and bias (k,) of a linear classifier in float64. With two classes, the logits sum to
 # 0.
 Head = tuple[Tensor, Tensor]
-Flat = NDArray[np.float64]
 CHUNK = 16384  # rows per product
 MAX_ITERATIONS = 5000
 
@@ -68,12 +68,12 @@ class Regression:
         """Return the number of entries in the solver's vector that must be >= 0 (U and V)."""
         return 2 * self.size if self.penalty == "l1" else 0
 
-    def start(self) -> Flat:
+    def start(self) -> Floats:
         """Return the solver's starting point, all zeros."""
         weights = self.bounded or self.size
         return np.zeros(weights + self.weight_rows)
 
-    def lower_bounds(self) -> Flat:
+    def lower_bounds(self) -> Floats:
         """Return the lower bound of each entry of the solver's vector."""
         least = np.full(len(self.start()), -np.inf)
         least[: self.bounded] = 0.0
@@ -88,7 +88,7 @@ class Regression:
         bias = vector[-self.weight_rows :] - weight @ self.shift
         return weight, bias
 
-    def objective(self, vector: Flat) -> tuple[float, Flat]:
+    def objective(self, vector: Floats) -> tuple[float, Floats]:
         """Return the mean loss plus the penalty, and its gradient."""
         leaf = torch.from_numpy(vector.copy()).requires_grad_()
         weights = leaf[: -self.weight_rows]
@@ -114,7 +114,7 @@ class Regression:
         assert leaf.grad is not None
         return float(value), leaf.grad.numpy()
 
-    def solve(self, tolerance: float) -> Flat:
+    def solve(self, tolerance: float) -> Floats:
         """Return the solver's vector at the optimum, and warn if the solver did not converge."""
         solver = need("scipy.optimize")
         least = self.lower_bounds()

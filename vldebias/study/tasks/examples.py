@@ -8,13 +8,12 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from vldebias.errors import InvalidInputError
 from vldebias.measure.classification import group_accuracy
+from vldebias.utils.arrays import Codes
 
-Codes = NDArray[np.int64]
 Logits = Callable[[Tensor], Tensor]  # features (m, d) -> logits (m, k)
 Predictor = tuple[Logits, dict[str, object]]  # a fitted classifier and the selected settings
 

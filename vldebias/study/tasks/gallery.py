@@ -12,10 +12,8 @@ from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 from vldebias.measure.metric import computed
 from vldebias.measure.rankings import max_skews, resampled_places, resampled_quota
 from vldebias.measure.resampling import resampled_weights
+from vldebias.utils.arrays import Floats, Mask, Rows
 
-Floats = NDArray[np.float64]
-Rows = NDArray[np.intp]
-Mask = NDArray[np.bool_]
 Skews = dict[str, Floats]  # metric -> value per ranking
 
 # A gallery is uneven if its largest group is at least this many times the size of its smallest. At

@@ -15,7 +15,6 @@ from itertools import chain, product
 from typing import Annotated, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor
 
@@ -46,13 +45,11 @@ from vldebias.study.task import Data, Prompts, register_task
 from vldebias.study.tasks.classifiers import BASELINES
 from vldebias.study.tasks.examples import Examples
 from vldebias.study.tasks.images import ImageTask, disjoint, facts_of, sets_by_column
+from vldebias.utils.arrays import Counts, Floats, Mask
 from vldebias.utils.options import Options
 from vldebias.utils.progress import SILENT, Progress
 from vldebias.utils.schema import Lam
 
-Mask = NDArray[np.bool_]
-Floats = NDArray[np.float64]
-Counts = NDArray[np.int64]
 Key = tuple[str, float | None]  # method, and its lam in a sweep
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 

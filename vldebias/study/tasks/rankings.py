@@ -17,9 +17,7 @@ from vldebias.prompts import PromptSet
 from vldebias.report.result import NONE
 from vldebias.reranking import RERANKERS, expected, quota
 from vldebias.reranking.groups import POOL, Groups
-
-Rows = NDArray[np.intp]
-Mask = NDArray[np.bool_]
+from vldebias.utils.arrays import Mask, Rows
 
 BLOCK = 1 << 13  # rows converted to float64 at a time
 

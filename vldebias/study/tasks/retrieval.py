@@ -38,17 +38,15 @@ from vldebias.prompts import StatedWords
 from vldebias.report.result import CHANCE, NONE, TaskProvenance, TaskResult
 from vldebias.study.doubts import check_images, doubt_labels, doubt_space, doubt_values
 from vldebias.study.inputs import Inputs
-from vldebias.study.suite_texts import read_queries
+from vldebias.study.suite_texts import read_queries, texts_of_retrieval
 from vldebias.study.task import SeveralPrompts, register_task
 from vldebias.study.tasks.gallery import UNEVEN, Gallery, counted
 from vldebias.study.tasks.images import ImageTask, disjoint, facts_of, sets_by_column
 from vldebias.study.tasks.rankings import BLOCK, Rankings
+from vldebias.utils.arrays import Floats, Mask, Rows
 from vldebias.utils.progress import SILENT, Progress
 from vldebias.utils.schema import Count
 
-Floats = NDArray[np.float64]
-Rows = NDArray[np.intp]
-Mask = NDArray[np.bool_]
 Edits = Mapping[str, Edit | None]  # method -> its edit, None for the original model
 Means = Mapping[tuple[str, str], Mapping[str, Floats]]  # (metric, subset) -> method -> values (n,)
 
@@ -140,17 +138,8 @@ class RetrievalTask(ImageTask):
         return cls.build({**defaults, **settings, "prompts": sets})
 
     def texts(self) -> tuple[str, ...]:
-        """Return the prompts in all sets, the queries and the class prompts.
-
-        Captions are not included, because they are part of the data.
-        """
-        texts: dict[str, None] = {}
-        for prompts in chain(*self.prompts.values()):
-            texts |= dict.fromkeys(prompts.texts)
-        texts |= dict.fromkeys(self.queries)
-        for prompt_of_value in self.classes.values():
-            texts |= dict.fromkeys(prompt_of_value.values())
-        return tuple(texts)
+        """Return the prompts in all sets, the queries and the class prompts."""
+        return texts_of_retrieval(chain(*self.prompts.values()), self.queries, self.classes)
 
     def measure(
         self,

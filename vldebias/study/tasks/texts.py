@@ -8,7 +8,6 @@ from typing import Annotated, Literal, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
 from vldebias.errors import InvalidInputError
@@ -18,10 +17,10 @@ from vldebias.report.result import NONE, TaskProvenance, TaskResult
 from vldebias.study.inputs import Inputs
 from vldebias.study.task import Prompts, Task, register_task
 from vldebias.study.tasks.images import sets_by_column
+from vldebias.utils.arrays import Floats
 from vldebias.utils.progress import SILENT, Progress
 from vldebias.utils.schema import Lam
 
-Floats = NDArray[np.float64]
 MethodName = Annotated[str, AfterValidator(lambda name: get_method(name).name)]
 
 

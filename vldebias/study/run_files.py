@@ -1,4 +1,4 @@
-"""Record the files of a run, so that `vldebias eval verify` can detect later changes."""
+"""Record the files of a run, so that `vldebias eval report --verify` can detect later changes."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@ differs."""
 
 import math
 from itertools import product
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -204,3 +205,10 @@ def test_a_comparison_in_a_notebook_starts_with_the_changes_and_folds_the_settin
     page = compare(run(0.3, "a"), run(0.3, "a"))._repr_html_()
     assert "equal" in page
     assert "<table" not in page
+
+
+def test_results_can_be_given_as_files_or_folders(made: Result, tmp_path: Path) -> None:
+    path = made.write(tmp_path / "result.json")
+    assert compare(str(path), tmp_path).is_equal
+    with pytest.raises(InvalidInputError, match="no such file"):
+        compare(made, tmp_path / "missing.json")

@@ -112,8 +112,9 @@ class Commands(LazyGroup):
 
 
 app = App(
-    "Mitigate and measure bias in vision-language models in closed form, without training or"
-    " labels.",
+    "Balance who appears in the images of diffusion models and in search results, remove bias"
+    " directions from CLIP in closed form, fine-tune CLIP on noisy captions, and measure gains and"
+    " costs with confidence intervals.",
     cls=Commands,
     rich_markup_mode=None,  # importing rich would double the startup time
 )

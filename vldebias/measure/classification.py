@@ -527,6 +527,9 @@ def agreement(labels: Values, *, resamples: int = 2000, seed: int = 0) -> Agreem
         resamples: number of resamples.
         seed: random seed.
 
+    Returns:
+        Alpha and the percent agreement with their intervals, and the numbers of units and answers.
+
     Raises:
         InvalidInputError: If the shape is wrong, no unit has two answers, or all answers are equal,
             so that alpha would be 0 / 0.

@@ -681,7 +681,8 @@ def make_prompt_set(  # noqa: PLR0913 - the keys of a recipe
 ) -> PromptSet:
     """Create a prompt set from word lists.
 
-    Its pairs combine the attribute words, templates and concepts.
+    Its pairs combine the attribute words, templates and concepts. Balanced prompts also need an
+    adjective or a phrase for each value.
 
     Args:
         name: the name of the set.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -201,19 +203,37 @@ class Comparison:
         return [*lines, f"more in to_pandas(): {', '.join(counts)}"] if counts else lines
 
 
-def compare(a: Result, b: Result, names: tuple[str, str] | None = None) -> Comparison:
+def _opened(result: Result | str | os.PathLike[str]) -> Result:
+    """Return a result, which may be given as the path of its file or folder."""
+    from vldebias.report.result import Result
+
+    if isinstance(result, Result):
+        return result
+    path = Path(result)
+    return Result.read(path / "result.json" if path.is_dir() else path)
+
+
+def compare(
+    a: Result | str | os.PathLike[str],
+    b: Result | str | os.PathLike[str],
+    names: tuple[str, str] | None = None,
+) -> Comparison:
     """Compare two results, for example from two models, or before and after a change.
 
     Figures are matched by task, metric, subset and method, and also by lambda and strength if a
     method was measured with several values. Differences are B minus A.
 
     Args:
-        a: the first result.
+        a: the first result, or the path of its `result.json` or folder.
         b: the second result.
         names: the names to show for the two results. Default: the results' own names.
 
+    Returns:
+        The comparison. Printing it shows its conclusions, and `to_pandas` returns a row for each
+        figure that both results contain.
+
     Raises:
-        InvalidInputError: If the results have no figure in common, or if one of them contains the
+        InvalidInputError: If a path contains no result, the results have no figure in common, or if one of them contains the
             same figure twice.
 
     >>> import vldebias
@@ -227,6 +247,7 @@ def compare(a: Result, b: Result, names: tuple[str, str] | None = None) -> Compa
     >>> table[["subset", "a", "b"]].round(2).values.tolist()
     [['train', 0.14, 0.02], ['unseen', 0.14, 0.02]]
     """
+    a, b = _opened(a), _opened(b)
     names = names or (a.name, b.name)
     sides = (f"A, {names[0]}", f"B, {names[1]}")
     first = _keyed(readable(a), sides[0])

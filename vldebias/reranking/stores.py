@@ -40,6 +40,9 @@ def langchain_compressor(
         k: number of documents to return. If None, all are returned.
         options: shares and method; see `vldebias.rerank`.
 
+    Returns:
+        A compressor whose `compress_documents` returns the first k documents in their new order.
+
     >>> compressor = langchain_compressor("gender", k=10)  # doctest: +SKIP
     >>> compressor.compress_documents(documents, "a nurse")  # doctest: +SKIP
     """
@@ -71,6 +74,9 @@ def llama_index_postprocessor(
         attribute: metadata key for the group, or several keys to cross.
         k: number of nodes to return. If None, all are returned.
         options: shares and method; see `vldebias.rerank`.
+
+    Returns:
+        A postprocessor whose `postprocess_nodes` returns the first k nodes in their new order.
 
     >>> processor = llama_index_postprocessor("gender", k=10)  # doctest: +SKIP
     >>> index.as_query_engine(node_postprocessors=[processor])  # doctest: +SKIP

@@ -187,13 +187,13 @@ def fit_projections(
     that hardly affects unrelated prompts, and a log message reports this.
 
     Args:
-        host: see `debias`.
+        host: the model, pipeline or host to fit to.
         prompts: one or more prompt sets, or their names or files.
         method: a method that fits an edit, or its name. If None, the default is used.
-        lam: see `debias`.
-        tokenizer: see `debias`.
-        reference: see `debias`.
-        max_loss: see `debias`.
+        lam: the weight of the prompt pairs. If None, the method's default is used.
+        tokenizer: the model's tokenizer, if it cannot be derived from the model.
+        reference: image features (n, d) of this model, or a `Reference`, if the method uses images.
+        max_loss: the maximum loss for a class prompt, in (0, 1), as 1 minus a cosine.
 
     Returns:
         A mapping from role to edit. If the host has one role, `edits.only` is its edit.
@@ -234,13 +234,13 @@ def inspect(
     Raises the same errors as `fit_projections`, and is empty if the default declines to edit.
 
     Args:
-        host: see `debias`.
+        host: the model, pipeline or host to fit to.
         prompts: a prompt set, or its name or file.
-        method: see `fit_projections`.
-        lam: see `fit_projections`.
-        tokenizer: see `fit_projections`.
-        reference: see `fit_projections`.
-        max_loss: see `fit_projections`.
+        method: a Method or its name. If None, the default for this host and task.
+        lam: the weight of the prompt pairs. If None, the method's default is used.
+        tokenizer: the model's tokenizer, if it cannot be derived from the model.
+        reference: image features (n, d) of this model, or a `Reference`, if the method uses images.
+        max_loss: the maximum loss for a class prompt, in (0, 1), as 1 minus a cosine.
 
     >>> from vldebias.miniature import load_clip
     >>> model, preprocess, tokenizer = load_clip()
@@ -281,7 +281,7 @@ def fit_shares(
         reference: unlabelled image features (n, d) from this model, for images similar to those
             that will be ranked.
         lam: the weight of the differences between the groups.
-        tokenizer: see `debias`.
+        tokenizer: the model's tokenizer, if it cannot be derived from the model.
 
     >>> from vldebias.miniature import load_photographs
     >>> photographs = load_photographs()

@@ -181,12 +181,12 @@ def hard_negative_contrastive(
     Args:
         image_features: (n, d), rows of norm 1.
         text_features: (n, d), rows of norm 1.
-        positives: see `debiased_contrastive`.
-        tau_plus: see `debiased_contrastive`.
+        positives: (n, M, d), M further samples from each row's class, or two such tensors.
+        tau_plus: the probability in [0, 1) that a random row has the anchor's class.
         beta: concentration on hard negatives, >= 0. The thesis uses 0.2 to 2. A value of 6 is too
             large.
-        floor: see `debiased_contrastive`.
-        below_floor: see `debiased_contrastive`.
+        floor: lower bound for the estimate. Default: e^{-1/t}.
+        below_floor: "floor" or "biased": how to treat rows whose estimate is below the floor.
         temperature: t > 0, a number or a tensor ().
         options: the other options of `info_nce`.
 

@@ -282,9 +282,9 @@ def matrix_total(
         a: (n, d), see `matrix_sums`.
         b: (N, d), see `matrix_sums`.
         bias: scalar () that is added to every similarity.
-        pair: see `matrix_sums`.
-        chunk_size: see `matrix_sums`.
-        dtype: see `matrix_sums`.
+        pair: column that forms a pair with row 0.
+        chunk_size: rows per block. Default: one block.
+        dtype: dtype to which the factors of the products are rounded.
     """
     size = chunk_size or _rows_at_once(a, b)
     total: Tensor = _SoftplusTotal.apply(a, b, bias, pair, size, dtype)

@@ -90,12 +90,12 @@ def min_skew(
     It is -inf if a group is missing and `floor` is 0.
 
     Args:
-        scores: see `max_skew`.
-        groups: see `max_skew`.
-        k: see `max_skew`.
-        prior: see `max_skew`.
+        scores: scores (n,); the highest ranks first.
+        groups: group labels (n,).
+        k: number of top rows, 1 <= k <= n.
+        prior: "uniform", "dataset" or positive shares (n_groups,), the shares to compare with.
         floor: lower bound for the shares, such as 1 / (2 k), which is half an image.
-        n_groups: see `max_skew`.
+        n_groups: number of groups if some may not occur.
 
     Returns:
         The skew in nats.
@@ -126,11 +126,11 @@ def ndkl(
     Here Z = sum_i 1 / log2(i + 1). It raises the same errors as `max_skew`.
 
     Args:
-        scores: see `max_skew`.
-        groups: see `max_skew`.
+        scores: scores (n,); the highest ranks first.
+        groups: group labels (n,).
         k: number of top rows. If None, all n rows.
-        prior: see `max_skew`.
-        n_groups: see `max_skew`.
+        prior: "uniform", "dataset" or positive shares (n_groups,), the shares to compare with.
+        n_groups: number of groups if some may not occur.
 
     Returns:
         The divergence in nats.

@@ -91,7 +91,7 @@ def fitted_function(
     Args:
         rows: inputs (n + m, d): the selected rows, followed by the population.
         signed: weights (n + m,), negative for the population.
-        functions: see `representation_gap`.
+        functions: the class of functions, or a function of `rows` and `signed`.
         max_depth: depth of the trees.
     """
     if callable(functions):

@@ -350,9 +350,9 @@ def get_edit_method(
     """Return a method that fits an edit, for functions that return or inspect edits.
 
     Args:
-        method: see `get_method`.
-        lam: see `get_method`.
-        reference: see `get_method`.
+        method: a Method or its name.
+        lam: the weight of the prompt pairs, if the method accepts it.
+        reference: image features or a `Reference`, if the method uses images.
 
     Raises:
         InvalidInputError: If `get_method` rejects the arguments, or the method attaches something

@@ -233,8 +233,8 @@ def compare(
         figure that both results contain.
 
     Raises:
-        InvalidInputError: If a path contains no result, the results have no figure in common, or if one of them contains the
-            same figure twice.
+        InvalidInputError: If a path contains no result, the results have no figure in common, or
+            one of them contains the same figure twice.
 
     >>> import vldebias
     >>> from vldebias.miniature import load_clip

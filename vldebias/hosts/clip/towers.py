@@ -240,8 +240,8 @@ class Towers:
         """Check that `save` would write this model, by loading it from a temporary folder.
 
         Args:
-            weights: see `save`.
-            name: see `save`.
+            weights: a complete state dict without adapters.
+            name: the name under which the model was loaded.
 
         Raises:
             InvalidInputError: If the model cannot be saved, or would differ once loaded.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -138,7 +139,7 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
             warnings.simplefilter("ignore", AutoDeclinedWarning)  # printed below
             saved = fit_projections(host, prompts, method=method, lam=lam, reference=fitted_on)
         for declined in saved.declined:
-            print_message(f"{declined.prompts}: no edit. {declined.reason}")
+            print_message(f"{declined.prompts}: no edit. {_with_options(declined.reason)}")
         if not saved:
             _print_declined(loaded.name, saved, [save, merge], as_json=as_json)
             raise typer.Exit(1)
@@ -293,6 +294,16 @@ def _print(name: str, facts_of_role: Mapping[str, EditFacts], *, as_json: bool) 
     if rows or as_json:
         head = ("measure", "prompt set", "role", "before", "after")
         print_list(head, rows, {"host": name, "roles": facts_of_role}, as_json=as_json)
+
+
+def _with_options(advice: str) -> str:
+    """Replace Python arguments in advice by options of this command.
+
+    >>> _with_options("Pass reference=, or name a method (method='cali').")
+    'Pass --reference, or name a method (--method cali).'
+    """
+    named = re.sub(r"\bmethod='([\w-]+)'", r"--method \1", advice)
+    return named.replace("reference=", "--reference")
 
 
 def _print_declined(

@@ -29,6 +29,7 @@ from vldebias.training.model import check_savable, merged, replacing, save_model
 from vldebias.training.objective import Trainee
 
 SMALL = models_tiny.TABLE["open_clip"]["small"]
+TUTORIAL = Path(__file__).parents[2] / "docs/tutorials/fine-tune.md"
 ARCHITECTURES = {
     "small-one": SMALL,
     "small-quick": {**SMALL, "quick_gelu": True},
@@ -309,6 +310,29 @@ def test_a_saved_model_can_be_loaded(name: str, tmp_path: Path) -> None:
     check_savable(again, name=str(folder))
     save_model(again, tmp_path / "second", scope="all", name=str(folder))
     assert_same_towers(again, opened(tmp_path / "second"), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "library"), [("small-quick", "open_clip"), ("twin", "transformers")]
+)
+def test_the_tutorial_loads_a_saved_model_in_its_own_library(
+    name: str, library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if library == "open_clip":
+        models_tiny.skip_without_folders()
+    text = TUTORIAL.read_text(encoding="utf-8")
+    (block,) = [code for code in re.findall(r"```py\n(.*?)```", text, re.DOTALL) if library in code]
+    towers = make(name)
+    monkeypatch.chdir(tmp_path)
+    save_model(towers, Path("run/model"), scope="all", name=name)
+    loaded: dict[str, Any] = {}
+    exec(compile(block, str(TUTORIAL), "exec"), loaded)
+    if library == "open_clip":
+        again = Towers(loaded["model"], loaded["tokenizer"], loaded["preprocess"])
+    else:
+        processor = loaded["processor"]
+        again = Towers(loaded["model"], processor.tokenizer, processor.image_processor)
+    assert_same_towers(towers, again)
 
 
 @pytest.mark.parametrize("name", ["small-one", "twin"])

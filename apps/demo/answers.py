@@ -8,9 +8,8 @@ from typing import Any
 from vldebias.report.phrases import persons
 
 METHODS = ("default", "cali", "orth-cali")
-RERANK = "re-rank"  # re-ranks search results without editing a model
 # Without reference images, the default does not change any search, so it is not listed first.
-SEARCH_METHODS = ("difference", "cali", "orth-cali", "default", RERANK)
+SEARCH_METHODS = ("difference", "cali", "orth-cali", "default")
 
 
 @dataclass(frozen=True)
@@ -41,53 +40,62 @@ class Found:
 
 @dataclass(frozen=True)
 class Answer:
-    """Store the results for one query, without and with a method.
+    """Store the results for one query: as found, with the query edited, and re-ranked.
 
     Attributes:
         column: name of the label column used for counting.
+        edited: results for the query as edited by a method.
+        reranked: results for the unedited query, re-ranked by the groups that the model predicts.
         why: why the method has no effect, or "" if it has one.
-        stated: words in the query that name a value. If there are any, the query is left unchanged.
+        stated: words in the query that name a value. If there are any, nothing is changed.
         source: source of the pictures and labels, or "" if no citation is needed.
     """
 
     query: str
     column: str
     before: Found
-    after: Found
+    edited: Found
+    reranked: Found
     why: str = ""
     stated: tuple[str, ...] = ()
     source: str = ""
 
     @property
-    def is_worse(self) -> bool:
-        """Return whether the shares are less even than before, at the displayed precision."""
-        return round(self.after.skew, 2) > round(self.before.skew, 2)
+    def rows(self) -> tuple[Found, Found, Found]:
+        """Return the results of the three rows."""
+        return self.before, self.edited, self.reranked
+
+    def is_worse(self, found: Found) -> bool:
+        """Return whether the shares are less even than as found, at the displayed precision."""
+        return round(found.skew, 2) > round(self.before.skew, 2)
+
+    def kept(self, found: Found) -> int:
+        """Return how many of the first pictures as found remain among the first."""
+        return len(set(self.before.first) & set(found.first))
 
     def reason(self) -> str:
-        """Return why the method does not change the results, or "" if it affects the query."""
+        """Return why the query is not edited, or "" if it is."""
         if self.stated:
             words = " and ".join(f"“{word}”" for word in self.stated)
             return (
-                f"Left unchanged: the query states the {self.column} ({words}), so both rows are"
-                " the same."
+                f"Left unchanged: the query states the {self.column} ({words}), so all rows are the"
+                " same."
             )
         if self.why:
-            return f"Both rows are the same because the default attaches nothing. {self.why}"
+            return f"The query is not edited because the default attaches nothing. {self.why}"
         return ""
 
     def sentence(self) -> str:
-        """Describe how many of the top results are in each group, before and after."""
-        before = self.before
-        after = self.after
-        shares = ", ".join(
-            f"{persons(name)} {share:.0%} → {after.shares[name]:.0%}"
-            for name, share in before.shares.items()
-        )
-        skews = f"MaxSkew@{before.top} {before.skew:.2f} → {after.skew:.2f}"
-        kept = len(set(before.first) & set(after.first))
+        """Describe how many of the top results are in each group, and how uneven they are."""
+        parts = []
+        for name in self.before.shares:
+            shares = [f"{found.shares[name]:.0%}" for found in self.rows]
+            parts.append(f"{persons(name)} {' → '.join(shares)}")
+        skews = " → ".join(f"{found.skew:.2f}" for found in self.rows)
+        top = self.before.top
         return (
-            f"Of the first {before.top} pictures: {shares}. {skews} (0 is even). {kept} of the"
-            f" {before.top} remain."
+            f"Of the first {top} pictures, as found → query edited → re-ranked: {', '.join(parts)}."
+            f" MaxSkew@{top} {skews} (0 is even)."
         )
 
     def counted(self) -> str:

@@ -56,10 +56,9 @@ def save_result(result: Result) -> None:
 def saved_search() -> Answer:
     """Return the search of the packaged photographs shown when the "Search" tab opens."""
     facts = json.loads(SEARCHED.read_text(encoding="utf-8"))
-    before = Found.from_dict(facts.pop("before"))
-    after = Found.from_dict(facts.pop("after"))
+    rows = {name: Found.from_dict(facts.pop(name)) for name in ("before", "edited", "reranked")}
     facts["stated"] = tuple(facts.get("stated", ()))
-    return Answer(before=before, after=after, **facts)
+    return Answer(**rows, **facts)
 
 
 def save_search(answer: Answer) -> None:

@@ -23,7 +23,7 @@ from vldebias.miniature.photographs import CREDIT
 from vldebias.prompts import StatedWords
 from vldebias.report.phrases import in_words
 
-from .answers import METHODS, RERANK, SEARCH_METHODS, Answer, Found
+from .answers import METHODS, SEARCH_METHODS, Answer, Found
 from .engine import PHOTOGRAPHS, Engine
 from .request import check_choice, check_text
 
@@ -180,7 +180,7 @@ def search(
     strength: float = 1.0,
     gallery_name: object = None,
 ) -> tuple[Answer, Gallery]:
-    """Search without and with a method, and return the results and the pictures.
+    """Search as found, with the query edited and with re-ranking, and return the pictures too.
 
     `gallery_name` is one of `engine.galleries`, by default the first.
 
@@ -193,13 +193,13 @@ def search(
     chosen = check_choice(method, SEARCH_METHODS, "method")
     gallery = open_gallery(engine, place)
     stated = stated_words(engine, gallery, text, name, chosen)
-    before = _found(engine, gallery, text, name, None, strength)
+    before = _found(engine, gallery, text, name)
+    edited = _found(engine, gallery, text, name, chosen, strength)
     # Edits already leave queries that state the attribute unchanged, but re-ranking does not look
     # at the query.
-    acting = None if chosen == RERANK and stated else chosen
-    after = _found(engine, gallery, text, name, acting, strength)
+    reranked = before if stated else _found(engine, gallery, text, name, reranks=True)
     why = abstention(engine, name, chosen, place)
-    return Answer(text, name, before, after, why, stated, gallery.source), gallery
+    return Answer(text, name, before, edited, reranked, why, stated, gallery.source), gallery
 
 
 def stated_words(
@@ -209,9 +209,6 @@ def stated_words(
 
     `method` is one of `SEARCH_METHODS`.
     """
-    if method == RERANK:
-        prompt_set = vldebias.load_prompts(prompts_of(column))
-        return tuple(StatedWords(prompt_set.stated_words).find(query))
     with engine.lock:
         edits = engine.edits(gallery.host, prompts_of(column), method, gallery.reference)
     words: dict[str, None] = {}
@@ -221,27 +218,33 @@ def stated_words(
 
 
 def _found(
-    engine: Engine, gallery: Gallery, query: str, column: str, method: str | None, strength: float
+    engine: Engine,
+    gallery: Gallery,
+    query: str,
+    column: str,
+    method: str | None = None,
+    strength: float = 1.0,
+    *,
+    reranks: bool = False,
 ) -> Found:
-    """Return the results of a query with or without a method."""
+    """Return the results of a query, optionally edited by a method or re-ranked."""
     groups = gallery.labels[column]
     known = groups != "unknown"
     values, codes = np.unique(groups[known], return_inverse=True)
     # A small file may have fewer labelled pictures than `gallery.top`.
     top = min(gallery.top, int(known.sum()))
-    edit = None if method == RERANK else method
-    direction = _embed(engine, gallery, [query], prompts_of(column), edit, strength)[0]
+    direction = _embed(engine, gallery, [query], prompts_of(column), method, strength)[0]
     scores = (gallery.features @ direction).numpy()
     # Ties keep the order of the pictures, as in `vldebias.metrics`.
     order = np.argsort(-scores, kind="stable")
-    if method == RERANK:
+    if reranks:
         # Use the model's predicted groups, not the labels used for counting.
         prompts = prompts_of(column)
         with engine.lock:
             positions = vldebias.rerank(
-                scores, features=gallery.features, prompts=prompts, model=gallery.host
+                scores, top, features=gallery.features, prompts=prompts, model=gallery.host
             )
-        order = np.asarray(positions)
+        order = np.concatenate([positions, order[~np.isin(order, positions)]])
     place = np.empty(len(order))
     place[order] = np.arange(len(order))
     # Pictures with unknown groups are shown, but not counted.
@@ -266,8 +269,6 @@ def abstention(engine: Engine, column: str, method: str, gallery_name: str) -> s
     """
     name = check_choice(column, columns(engine, gallery_name), "groups")
     chosen = check_choice(method, SEARCH_METHODS, "method")
-    if chosen == RERANK:
-        return ""
     gallery = open_gallery(engine, gallery_name)
     with engine.lock:
         return engine.reason(gallery.host, prompts_of(name), chosen, gallery.reference)

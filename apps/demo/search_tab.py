@@ -1,4 +1,4 @@
-"""Build the "Search and classify" tab, with two rows of results and four groups' accuracy."""
+"""Build the "Search and classify" tab, with three rows of results and four groups' accuracy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from PIL import Image
 from vldebias.miniature.photographs import GALLERY, read_table, read_thumbnail
 from vldebias.report.phrases import person
 
-from .answers import METHODS, RERANK, SEARCH_METHODS, Answer, Found
+from .answers import METHODS, SEARCH_METHODS, Answer, Found
 from .engine import MINIATURE, PHOTOGRAPHS, Engine
 from .events import QUIET, dim, lines, undim, with_messages
 from .faces import Face, row_of_faces
@@ -43,8 +43,11 @@ FIRST_METHOD = {PHOTOGRAPHS: "default"}
 HEADS = ("group", "pictures", "without", "with method")
 BIRDS_SHOWN = 8
 SAVED = "This is a saved example. Change the query or a setting, and press Search."
-UNCHANGED = "Left unchanged"
-WORSE = "This query got worse: its top results are less even than without the method."
+FOUND = "As found"
+EDITED = "Query edited by “{}”"
+RERANKED = "Re-ranked to the shares of the gallery, by the groups that the model predicts"
+KEPT = "{} of the first {} remain"
+WORSE = "{}: this query got worse, because its top results are less even than as found."
 BIRDS = """The model mistakes birds in front of land for land birds. Each method is fitted to text
 alone."""
 
@@ -58,19 +61,19 @@ class SearchTab:
         queries = QUERIES.get(first, QUERIES[MINIATURE])
         method = _first_method(first)
         opening_lines = ""
-        opening_rows = ["", ""]
+        opening_rows = ["", "", ""]
         opening_source = ""
         # The saved example uses the photographs, which are only shown with their own model.
         if first == PHOTOGRAPHS:
             answer = saved_search()
             shown = [row for row in read_table() if row["part"] == GALLERY]
             titles = [row["title"] for row in shown]
-            opening_lines = _lines(answer, SAVED)
+            opening_lines = _lines(answer, method, SAVED)
             opening_source = _source(answer)
-            for i, found in enumerate((answer.before, answer.after)):
+            for i, (title, found) in enumerate(_titled(answer, method)):
                 pictures = [read_thumbnail(shown[row]["file"]) for row in found.rows]
-                opening_rows[i] = _row(_titles(method)[i], found, pictures, titles)
-        gr.Markdown("## One query, two rows", elem_classes="note")
+                opening_rows[i] = _row(title, found, pictures, titles)
+        gr.Markdown("## One query, three rows", elem_classes="note")
         with gr.Row(elem_classes="ask"):
             self.query = gr.Textbox(
                 queries[0], label="Query", elem_id="query", max_lines=3, scale=4, min_width=170
@@ -160,14 +163,11 @@ class SearchTab:
         from .search import search
 
         answer, gallery = search(self.engine, query, column, method, strength, gallery_name)
-        titles = _titles(method)
-        if answer.stated:
-            titles = (titles[0], UNCHANGED)
         rows = []
-        for title, found in zip(titles, (answer.before, answer.after), strict=True):
+        for title, found in _titled(answer, method):
             pictures = [gallery.picture(self.engine, row) for row in found.rows]
             rows.append(_row(title, found, pictures, gallery.titles))
-        yield [_lines(answer), *rows, _source(answer)]
+        yield [_lines(answer, method), *rows, _source(answer)]
 
     def _classify(self, method: str) -> Iterator[list[Any]]:
         from .search import classify
@@ -219,11 +219,13 @@ def _settings_of(gallery_name: str) -> list[Any]:
     ]
 
 
-def _titles(method: str) -> tuple[str, str]:
-    """Return the headings of the two result rows."""
-    if method == RERANK:
-        return "In the original order", "Re-ranked by the groups that the model predicts"
-    return "Without the method", f"With the method “{method}”"
+def _titled(answer: Answer, method: str) -> list[tuple[str, Found]]:
+    """Return the heading and the results of each row."""
+    titled = [(FOUND, answer.before)]
+    for title, found in ((EDITED.format(method), answer.edited), (RERANKED, answer.reranked)):
+        kept = KEPT.format(answer.kept(found), found.top)
+        titled.append((f"{title}: {kept}", found))
+    return titled
 
 
 def _table(groups: Sequence[Group]) -> str:
@@ -272,12 +274,13 @@ def _source(answer: Answer) -> str:
     return f'<p class="about">{escape(texts.strip())}</p>'
 
 
-def _lines(answer: Answer, *remarks: str) -> str:
+def _lines(answer: Answer, method: str, *remarks: str) -> str:
     """Describe the results in sentences."""
     texts = [(f"“{answer.query}”", "about"), (answer.sentence(), "line")]
     if answer.reason():
         texts.append((answer.reason(), "line"))
-    if answer.is_worse:
-        texts.append((WORSE, "warning"))
+    for title, found in ((EDITED.format(method), answer.edited), ("Re-ranked", answer.reranked)):
+        if answer.is_worse(found):
+            texts.append((WORSE.format(title), "warning"))
     texts += [(text, "about") for text in remarks]
     return lines(texts)

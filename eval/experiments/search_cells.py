@@ -68,34 +68,6 @@ def miniature(draw: int) -> Iterator[Cell]:
                 )
 
 
-def photographs(draw: int) -> Iterator[Cell]:
-    """Yield cells with CelebA, for gender with all prompt pairs, five pairs and one pair."""
-    data = embeddings.celeba()
-    for number in (len(data.prompts.groups), 5, 1):
-        # The class prompts are the queries, which are professions.
-        prompts = replace(
-            data.prompts,
-            groups=data.prompts.groups[:number],
-            classes=data.queries,
-            class_names=data.queries,
-        )
-        for gallery, shares in (("even", [1, 1]), ("one value thrice", [3, 1])):
-            rng = np.random.default_rng([draw, number])
-            order = rng.permutation(len(data.images))
-            rest = data.images[np.sort(order[REFERENCE:])]
-            yield Cell(
-                family="photographs, gender",
-                name=f"{number} pairs; professions; {gallery}",
-                column="gender",
-                prompts=prompts,
-                queries=data.queries,
-                gallery=rest[_rows(rest, "gender", shares, rng)],
-                reference=data.images[np.sort(order[:REFERENCE])],
-                texts=data.texts,
-                prior="uniform" if gallery == "even" else "dataset",
-            )
-
-
 def _own_set(name: str, definition: Mapping[str, Any]) -> PromptSet:
     """Return a set from the file, with the ten concepts in a different set as classes."""
     prompts = make_prompt_set(

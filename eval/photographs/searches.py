@@ -142,15 +142,15 @@ def cells(draws: Sequence[int]) -> Iterator[Cell]:
     """Yield every gallery in every draw."""
     if is_present("photos"):
         for draw in draws:
-            yield from _photographs(draw)
+            yield from photographs(draw)
     if is_present(embeddings.FILE):
         for draw in draws:
-            yield from _celeba(draw)
+            yield from celeba(draw)
     for draw in draws:
         yield from _miniature(draw)
 
 
-def _photographs(draw: int) -> Iterator[Cell]:
+def photographs(draw: int) -> Iterator[Cell]:
     """Yield the galleries of photographs, including subsets of faces, and captions."""
     found = galleries()
     parts = dict(found)
@@ -173,7 +173,7 @@ def _photographs(draw: int) -> Iterator[Cell]:
     yield Cell("captions", draw, "gender", "gender", table, gallery, reference, asked)
 
 
-def _celeba(draw: int) -> Iterator[Cell]:
+def celeba(draw: int) -> Iterator[Cell]:
     """Yield CelebA, embedded with CLIP ViT-B/32, with professions as queries."""
     data = embeddings.celeba()
     table = {text: row.numpy() for text, row in data.texts.rows.items()}

@@ -273,7 +273,7 @@ def test_the_saved_search_matches_what_is_found_now(engine: Any) -> None:
     saved = page("demo.opening").saved_search()
     now, gallery = searches.search(engine, saved.query, saved.column, "default")
     assert now.sentence() == saved.sentence()
-    assert (now.before.rows, now.after.rows) == (saved.before.rows, saved.after.rows)
+    assert [found.rows for found in now.rows] == [found.rows for found in saved.rows]
     assert now.source == saved.source
     assert gallery.titles == open_thumbnails().captions
 
@@ -323,7 +323,7 @@ def test_search_and_classification_show_results_before_and_after(engine: Any) ->
     query = ("A photo of a nurse.", "gender")
     answer, gallery = searches.search(engine, *query, "cali", **cartoons)
     before = answer.before
-    assert before.rows != answer.after.rows
+    assert before.rows != answer.edited.rows
     assert sum(before.shares.values()) == pytest.approx(1)
     counted = [str(gallery.labels["gender"][row]) for row in before.rows]
     assert list(before.groups) == counted
@@ -331,12 +331,10 @@ def test_search_and_classification_show_results_before_and_after(engine: Any) ->
     # At strength 0, the model is unchanged.
     unchanged, _ = searches.search(engine, *query, "cali", 0.0, **cartoons)
     assert unchanged.before.rows == before.rows
-    assert unchanged.after.rows == before.rows
+    assert unchanged.edited.rows == before.rows
     # After re-ranking, the first results are even by predicted group and nearly even by label.
-    reranked, _ = searches.search(engine, *query, "re-rank", **cartoons)
-    assert reranked.before.rows == before.rows
-    assert reranked.after.skew < before.skew / 2
-    assert not reranked.why
+    assert answer.reranked.skew < before.skew / 2
+    assert unchanged.reranked == answer.reranked
     groups, corrected, newly_wrong, birds = searches.classify(engine, "default")
     assert len(groups) == 4
     assert groups[0].before[0] == min(group.before[0] for group in groups)
@@ -355,50 +353,53 @@ def test_search_and_classification_show_results_before_and_after(engine: Any) ->
 def test_a_search_explains_why_the_default_changes_nothing(engine: Any) -> None:
     query = ("A photo of a nurse.", "age", "default")
     answer, _ = searches.search(engine, *query, gallery_name="miniature")
-    assert answer.before.rows == answer.after.rows
+    assert answer.before.rows == answer.edited.rows
+    assert answer.reranked.skew < answer.before.skew
     assert "reference=" in answer.why
     assert searches.abstention(engine, "gender", "cali", "miniature") == ""
 
 
 def test_the_default_uses_the_photographs_as_its_reference(engine: Any) -> None:
     answer, gallery = searches.search(engine, "A photo of a factory worker.", "gender", "default")
-    assert answer.after.skew < answer.before.skew
+    assert answer.reranked.skew < answer.edited.skew < answer.before.skew
     assert not answer.why
     labels = gallery.labels["gender"][list(answer.before.first)]
     assert answer.before.shares["female"] == (labels == "female").mean()
-    kept = len(set(answer.before.first) & set(answer.after.first))
-    assert f"{kept} of the 20 remain." in answer.sentence()
+    titles = [title for title, _ in tabs._titled(answer, "default")]
+    for title, found in zip(titles[1:], answer.rows[1:], strict=True):
+        kept = len(set(answer.before.first) & set(found.first))
+        assert f"{kept} of the first 20 remain" in title
     assert "Library of Congress" in answer.source
     unchanged, _ = searches.search(engine, answer.query, "gender", "default", 0.0)
-    assert unchanged.after == unchanged.before
+    assert unchanged.edited == unchanged.before
 
 
 def test_a_query_that_states_the_attribute_is_unchanged_and_explained(engine: Any) -> None:
     answer, _ = searches.search(engine, "A photo of a female pilot.", "gender", "difference")
-    assert answer.before == answer.after
+    assert answer.before == answer.edited == answer.reranked
     assert answer.stated == ("female",)
     assert answer.reason().startswith("Left unchanged: the query states the gender (“female”)")
-    assert "Left unchanged" in tabs._lines(answer)
+    assert "Left unchanged" in tabs._lines(answer, "difference")
     neutral, _ = searches.search(engine, "A photo of a pilot.", "gender", "difference")
     assert neutral.reason() == ""
-    reranked, _ = searches.search(engine, answer.query, "gender", "re-rank")
-    assert reranked.before == reranked.after
-    assert reranked.reason() == answer.reason()
-    open_query, _ = searches.search(engine, "A photo of a pilot.", "gender", "re-rank")
-    assert open_query.before.rows != open_query.after.rows
-    assert open_query.reason() == ""
+    assert neutral.before.first != neutral.reranked.first
 
 
 def test_a_worse_query_triggers_a_warning() -> None:
     even = Found((0,), ("male",), (0,), {"male": 0.5, "female": 0.5}, 0.0, 1)
     uneven = replace(even, skew=0.15)
-    worse = Answer("zzz", "gender", even, uneven)
-    assert f'<p class="warning">{tabs.WORSE}</p>' in tabs._lines(worse)
-    for answer in (
-        Answer("zzz", "gender", uneven, even),
-        Answer("zzz", "gender", even, replace(even, skew=0.004)),  # shown as 0.00
+    for worse, title in (
+        (Answer("zzz", "gender", even, uneven, even), "Query edited by “cali”"),
+        (Answer("zzz", "gender", even, even, uneven), "Re-ranked"),
     ):
-        assert "warning" not in tabs._lines(answer)
+        warning = f'<p class="warning">{tabs.WORSE.format(title)}</p>'
+        assert tabs._lines(worse, "cali").count("warning") == 1
+        assert warning in tabs._lines(worse, "cali")
+    for answer in (
+        Answer("zzz", "gender", uneven, even, even),
+        Answer("zzz", "gender", even, replace(even, skew=0.004), even),  # shown as 0.00
+    ):
+        assert "warning" not in tabs._lines(answer, "cali")
 
 
 def test_a_worse_group_is_marked_in_the_table() -> None:

@@ -147,8 +147,11 @@ def test_the_search_opens_on_a_result(address: str, browser: Any) -> None:
     with opened(browser, address) as page:
         page.get_by_role("tab", name="Search and classify").click()
         line = page.locator("#search-verdict .line").first.inner_text()
-        assert "Of the first 20 pictures: women" in line
-        assert page.locator("#search-1 li").count() == 8
+        assert "Of the first 20 pictures, as found → query edited → re-ranked: women" in line
+        for row in range(3):
+            assert page.locator(f"#search-{row} li").count() == 8
+        for row in (1, 2):
+            assert "of the first 20 remain" in page.locator(f"#search-{row}").inner_text()
         shown = page.locator("#search-1 li > span:not(.title)").all_inner_texts()
         assert set(shown) == {"man", "woman"}
         assert all(page.locator("#search-1 .title").all_inner_texts())

@@ -1,0 +1,281 @@
+"""Compare editing queries with re-ranking results, on searches of photographs.
+
+    python -m eval.experiments.rerank --json eval/results/rerank.json
+    python -m eval.experiments.rerank --work DIR   # store each gallery, and resume after a break
+
+The packaged photographs are always searched, and so are the collections in $VLDEBIAS_REAL if they
+are present. Each gallery is searched with equally many images of each value, and with one value
+thinned to 20% (for two values, each of them in turn). k is a twentieth of the gallery, and at least
+10. MaxSkew is measured against the gallery's own shares, and chance is a random ranking.
+
+"left" is the skew above chance after a method, divided by that of the search. Skew below chance
+counts as 0. There is no such ratio if the skew of the search is less than 0.02 above chance.
+"kept" is the share of each value's hits that stay. A query is worse if its MaxSkew rises by more
+than 0.1, and a kind of queries if the 95% interval for its change is above 0. "prefix" is the
+largest difference between the number of images of a value in a prefix of the first k and its share.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+
+import vldebias
+from eval.experiments import embeddings
+from eval.photographs import Photographs, is_present, unit
+from eval.photographs.searches import Cell, celeba, photographs
+from eval.tables import parser, run
+from vldebias.errors import VldebiasWarning
+from vldebias.hosts import resolve
+from vldebias.hosts.host import TEXT
+from vldebias.methods import Problem, Rerank
+from vldebias.metrics import Metric
+from vldebias.miniature import load_photographs
+from vldebias.projection.edit import Edit
+from vldebias.report.result import NONE, Result, TaskProvenance, TaskResult
+from vldebias.study import load_suite
+from vldebias.study.tasks import images
+
+RESAMPLES = 200
+QUERIES = 12  # maximum number of queries per kind, spread over its list
+LEAST = 0.02  # minimum skew above chance of a search, for the share that is left
+RANDOM = "random"
+METHODS = {
+    "query edit": "default",
+    "quota": "rerank-quota",
+    "edit, then re-rank": "default+rerank",
+    "re-rank": "rerank",
+}
+"""Title -> name in evaluations. "re-rank" is what `vldebias.rerank` does by default, which is
+`method="expected"` if the groups separate."""
+ORDERS = {"quota": "quota", "re-rank": None}
+FIGURES = {
+    "left": Metric("left", "share of the skew above chance that is left", "bias", "lower"),
+    "kept": Metric("kept", "hits of each value that stay among the first k", "utility", "higher"),
+    "worse": Metric("worse", "queries with a higher MaxSkew, by more than 0.1", "bias", "lower"),
+    "kinds worse": Metric("kinds_worse", "kinds of queries that are surely worse", "fact", "lower"),
+    "kinds": Metric("kinds", "kinds of queries"),
+    "prefix": Metric("prefix", "largest deviation in a prefix, in images", "bias", "lower"),
+}
+SKEW = Metric("max_skew", "MaxSkew@k", "bias", "lower")
+WORST = Metric("left_most", "the same in the worst gallery", "bias", "lower")
+ABOVE = Metric("above_edit", "galleries with more left than by the query edit", "fact", "lower")
+
+
+def cells() -> Iterator[Cell]:
+    """Yield an even gallery for each collection and attribute."""
+    yield packaged()
+    if is_present("photos"):
+        # Faces of one age or race, whose galleries are small, are left out.
+        yield from (cell for cell in photographs(0) if not cell.name.startswith("faces, "))
+    if is_present(embeddings.FILE):
+        yield from celeba(0)
+
+
+def with_fewer_queries(cell: Cell) -> Cell:
+    """Return the cell with at most `QUERIES` queries of each kind."""
+    kinds = {kind: listed[:: -(-len(listed) // QUERIES)] for kind, listed in cell.kinds.items()}
+    return replace(cell, kinds=kinds)
+
+
+def packaged() -> Cell:
+    """Return the packaged photographs, with the queries of the quickstart."""
+    (task,) = (task for task in load_suite("quickstart").tasks if task.name == "photographs")
+    (prompts,) = task.prompts["gender"]
+    found = load_photographs()
+    listed = [*dict.fromkeys([*prompts.texts, *task.queries])]
+    rows = resolve(found.encoder).embed(listed).float().numpy()
+    parts = []
+    for part in (found.gallery, found.reference):
+        labels = {}
+        if "gender" in part.labels:
+            column = part.column("gender")
+            labels["gender"] = np.array(column.names)[column.codes]
+        parts.append(Photographs("packaged", part.unit[:].numpy(), labels))
+    table = dict(zip(listed, rows, strict=True))
+    kinds = {"occupations": task.queries}
+    return Cell("packaged", 0, "gender", prompts, table, *parts, kinds, "packaged")
+
+
+def composed(cell: Cell) -> Iterator[tuple[str, Cell]]:
+    """Yield an even gallery, and those in which one value has a share of 20%."""
+    yield "even", cell
+    values = np.unique(cell.labels)
+    for value in values if len(values) == 2 else values[:1]:
+        members = np.flatnonzero(cell.labels == value)
+        size = len(members) * (len(values) - 1) // 4
+        few = np.random.default_rng(0).permutation(members)[:size]
+        rows = np.sort(np.concatenate([few, np.flatnonzero(cell.labels != value)]))
+        yield f"20% {value}", replace(cell, gallery=cell.gallery.take(rows))
+
+
+def measured(cell: Cell, composition: str, edit: Edit) -> TaskResult:
+    """Return the figures of each method in a gallery, given the edit that the default fits."""
+    part = TaskResult(
+        TaskProvenance(
+            task=f"{cell.name}, {cell.column}, {composition}",
+            description="MaxSkew, hits kept and prefixes of the first k",
+            settings={
+                "k": cell.k,
+                "world": "packaged" if cell.world == "packaged" else "collections",
+                "attribute": cell.column,
+                "composition": "even" if composition == "even" else "20 : 80",
+            },
+        )
+    )
+    fitted = {NONE: None, "default": edit}
+    skews: dict[str, list[float]] = {}
+    figures: dict[str, dict[str, list[float]]] = {}
+    for listed in cell.kinds.values():
+        # The edit only depends on the reference, so do not fit it again for every kind of queries.
+        with patch.object(images, "fit_method", lambda *given, **_: fitted[given[2].name]):
+            result = vldebias.evaluate(
+                cell.table,
+                cell.gallery.features,
+                prompts={cell.column: cell.prompts},
+                labels={cell.column: cell.labels},
+                queries=listed,
+                k=cell.k,
+                methods=["default", Rerank(order="quota"), Rerank("default"), Rerank()],
+                prior="dataset",
+                resamples=RESAMPLES,
+            )
+        for row in result.rows:
+            if row.metric == f"max_skew@{cell.k}" and row.subset:
+                skews.setdefault(row.method, []).append(row.value)
+            elif row.metric == f"max_skew@{cell.k}" and row.method == RANDOM:
+                skews.setdefault(RANDOM, []).extend([row.value] * len(listed))
+            elif row.metric == f"max_skew@{cell.k}" and row.change:
+                found = figures.setdefault(row.method, {})
+                found.setdefault("kinds worse", []).append(row.change[1] > 0)
+            elif row.metric == f"kept@{cell.k}" and not row.subset:
+                found = figures.setdefault(row.method, {})
+                found.setdefault("kept", []).extend([row.value] * len(listed))
+    queries = len(skews[NONE])
+    n = {"queries": queries, "images": len(cell.gallery)}
+    mean = {method: float(np.mean(values)) for method, values in skews.items()}
+    above = mean[NONE] - mean[RANDOM]
+    prefixes = prefixes_of(cell)
+    for method in (NONE, RANDOM):
+        part.add(SKEW, method, mean[method], n=n)
+    for title, name in METHODS.items():
+        changes = np.array(skews[name]) - skews[NONE]
+        part.add(SKEW, title, mean[name], n=n)
+        values = {
+            "kept": np.mean(figures[name]["kept"]),
+            "worse": np.mean(changes > 0.1),
+            "kinds worse": sum(figures[name]["kinds worse"]),
+            "kinds": len(cell.kinds),
+        }
+        if above >= LEAST:
+            values["left"] = max(mean[name] - mean[RANDOM], 0.0) / above
+        if title in prefixes:
+            values["prefix"] = prefixes[title]
+        for figure, value in values.items():
+            part.add(FIGURES[figure], title, float(value), n=n)
+    return part
+
+
+def prefixes_of(cell: Cell) -> dict[str, float]:
+    """Return the mean over queries of the largest deviation in a prefix, by method."""
+    listed = [query for kind in cell.kinds.values() for query in kind]
+    queries = unit(np.stack([cell.table[text] for text in listed])).astype(np.float64)
+    scores = (queries @ cell.gallery.features.T).round(12)
+    values, codes = np.unique(cell.labels, return_inverse=True)
+    is_value = codes[:, None] == np.arange(len(values))
+    places = np.arange(1, cell.k + 1)[:, None]
+    deviations = {}
+    for title, method in ORDERS.items():
+        positions = vldebias.rerank(
+            scores,
+            cell.k,
+            features=cell.gallery.features,
+            prompts=cell.prompts,
+            model=cell.table,
+            method=method,
+        )
+        counts = is_value[np.asarray(positions)].cumsum(axis=1)
+        largest = np.abs(counts - places * is_value.mean(axis=0)).max(axis=(1, 2))
+        deviations[title] = float(largest.mean())
+    return deviations
+
+
+def tallies(parts: Sequence[TaskResult]) -> Iterator[TaskResult]:
+    """Yield the means over galleries, for each attribute and composition."""
+    groups: dict[str, list[TaskResult]] = {}
+    for part in parts:
+        settings = part.provenance.settings
+        name = f"{settings['world']}, {settings['attribute']}, {settings['composition']}"
+        groups.setdefault(name, []).append(part)
+    for name, members in groups.items():
+        tally = TaskResult(TaskProvenance(task=f"all: {name}", description="means over galleries"))
+        n = {"galleries": len(members)}
+        figures = [_figures(part) for part in members]
+        for title in METHODS:
+            for figure in ("kept", "worse", "prefix"):
+                values = [found[title, figure] for found in figures if (title, figure) in found]
+                if values:
+                    tally.add(FIGURES[figure], title, float(np.mean(values)), n=n)
+            for figure in ("kinds worse", "kinds"):
+                total = sum(found[title, FIGURES[figure].name] for found in figures)
+                tally.add(FIGURES[figure], title, total, n=n)
+            left = [found[title, "left"] for found in figures if (title, "left") in found]
+            if left:
+                by_edit = [
+                    found["query edit", "left"] for found in figures if (title, "left") in found
+                ]
+                n_left = {"galleries": len(left)}
+                tally.add(FIGURES["left"], title, float(np.mean(left)), n=n_left)
+                tally.add(WORST, title, max(left), n=n_left)
+                more = sum(ours > edit for ours, edit in zip(left, by_edit, strict=True))
+                tally.add(ABOVE, title, more, n=n_left)
+        yield tally
+
+
+def _figures(part: TaskResult) -> dict[tuple[str, str], float]:
+    return {(row.method, row.metric): row.value for row in part.rows}
+
+
+def measure(work: Path | None) -> Iterator[TaskResult]:
+    """Yield the figures for each gallery, and then the means.
+
+    `work` is a folder that stores the figures for each gallery.
+    """
+    parts = []
+    for even in map(with_fewer_queries, cells()):
+        problem = Problem(even.table, even.prompts, reference=even.reference.features)
+        edit: Edit | None = None
+        for composition, cell in composed(even):
+            path = work and work / f"{cell.name}-{cell.column}-{composition}.json"
+            if path and path.is_file():
+                stored = Result.read(path)
+                part = TaskResult(stored.provenance[0], stored.rows)
+            else:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", VldebiasWarning)
+                    edit = edit or problem.fit("default+equalise", TEXT)
+                    part = measured(cell, composition, edit)
+                if path:
+                    Result.from_tasks(path.stem, [part], seconds=None).write(path)
+            parts.append(part)
+            yield part
+    yield from tallies(parts)
+
+
+def main() -> None:
+    """Measure every gallery."""
+    options = parser(__doc__)
+    options.add_argument("--work", type=Path, help="folder for finished galleries")
+    args = options.parse_args()
+    if args.work:
+        args.work.mkdir(parents=True, exist_ok=True)
+    run("rerank", lambda: measure(args.work), args.json)
+
+
+if __name__ == "__main__":
+    main()

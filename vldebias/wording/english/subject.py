@@ -236,6 +236,8 @@ def _why_nobody_else(text: Text, subject: PersonPhrase, subjects: Sequence[Perso
         if is_like_first and _is_in_clause(text, head) and not subject.named:
             return ""
         return _NOBODY if subject.named else _UNCLEAR
+    if noun in ("person", "individual") and has_listed(text.low[subject.opening : head], "real"):
+        return _NOBODY  # "a young man ..., based on a real person"
     nouns = [singular(text.low[earlier.head]) for earlier in subjects]
     return _why_not_again(text, subject, noun in nouns, is_next_sentence)
 
@@ -298,8 +300,10 @@ def _why_no_person(text: Text, i: int, start: int, plural: bool) -> str:
     """Return why a phrase is not a person, regardless of what precedes it, or "" if it is one."""
     if text.before(start) == "no" or (plural and has_listed(text.low[start:i], "kinship")):
         return _NOBODY  # "twin toddlers" are alike
-    if _is_credit(text, i, start) or _is_for_animal(text, i, start):
+    if _is_credit(text, i, start) or _is_for_animal(text, i, start) or _is_audience(text, start, i):
         return _NOBODY
+    if has_listed(text.low, "diagram"):
+        return _UNCLEAR  # "a diagram of producers and consumers"
     if _is_title(text, i, start, plural):
         return _UNCLEAR
     words = text.low[max(0, start - 1) : i + 1]
@@ -346,6 +350,14 @@ def _is_for_animal(text: Text, i: int, start: int) -> bool:
     return (
         listed(noun, "companion") and any(map(_is_animal, before)) and not any(map(person, before))
     )
+
+
+def _is_audience(text: Text, start: int, i: int) -> bool:
+    """Return whether a picture only addresses some people: "an ad that attracts gamers"."""
+    if listed(text.before(start), "determiner") or singular(text.bare[i]) == text.bare[i]:
+        return False
+    clause = text.low[max(text.clause_start(start), start - 6) : start]
+    return any(listed(base(word), "appeals") for word in clause)
 
 
 def _is_title(text: Text, i: int, start: int, plural: bool) -> bool:
@@ -395,6 +407,9 @@ def _is_head(text: Text, i: int, plural: bool) -> bool:
     """Return whether word i is the last noun in its phrase, unlike "nurse" in "nurse shark"."""
     after = text.after(i)
     rest = text.after(i + 1)
+    is_end = not after or listed(after, *STOPS) or listed(rest, "determiner")
+    if listed(text.low[i], "style-noun") and not is_end:
+        return False  # "a minimalist advertising poster", "a surrealist full body portrait"
     is_relative = listed(text.low[i], "relative") and text.capital[i + 1 : i + 2] == [True]
     if _shows_body(text, i) or (is_relative and after):
         return True  # "my aunt Rosa"
@@ -479,13 +494,6 @@ def _is_before_noun(text: Text, i: int, plural: bool) -> bool:
     """Return whether word i modifies the next noun, as in "an alien liquid"."""
     after = text.after(i)
     word_classes = kinds(text.low[i])
-    if listed(text.low[i], "style-noun"):
-        # "a minimalist advertising poster", "a surrealist full body portrait"
-        return (
-            bool(after)
-            and not listed(after, *STOPS)
-            and not listed(text.after(i + 1), "determiner")
-        )
     # "volunteer" is more often a person than an adjective, unlike "alien".
     is_adjective = "a" in word_classes.split("p")[0] or listed(text.low[i], "size")
     is_noun = plural or not is_adjective

@@ -120,7 +120,8 @@ _EDIT = re.compile(
 _PICTURE = r"(?:image|photo|picture|photograph|attachment|screenshot)"
 _WHICH = r"(?:first|second|third|input|original|reference|uploaded|attached|provided|given|source)"
 _GIVEN_PICTURE = re.compile(
-    rf"\b{_WHICH} (?:\w+ )?{_PICTURE}\b|\bdo not change\b|\bbackground is (?:removed|erased)\b|\b(?:image|figure|photo|picture|reference)[ _]?#?\d\b"
+    r"\bdo not change\b|\bbackground is (?:removed|erased)\b"
+    rf"|\b{_WHICH} (?:\w+ )?{_PICTURE}\b|\b(?:image|figure|photo|picture|reference)[ _]?#?\d\b"
     r"|\b(?:this|uploaded|attached|provided) (?:person|people|character|subject|individual)\b"
     r"|\bthese (?:\w+ |\{[^{}]*\} )?(?:people|persons|characters|subjects|individuals)\b",
     re.IGNORECASE,
@@ -132,7 +133,7 @@ _IN_GIVEN_PICTURE = re.compile(
 
 # Source code, as in "def draw(person):" or "void main() {".
 _CODE = re.compile(
-    r"\b(?:def|function|func|fn|void|int|class|public|private|static) \w+\s?\(.*?\)\s?[:{]"
+    r"\b(?:def|function|func|fn|void|int|class|public|private|static) \w{1,40}\s?\([^()\n]{0,80}\)\s?[:{]"
     r"|\b(?:const|let|var|string|int) \w+ = |^\s*(?:import \w+\s*;?$|from \w+ import|#include)",
     re.MULTILINE,
 )

@@ -239,11 +239,12 @@ def _why_nobody_else(text: Text, subject: PersonPhrase, subjects: Sequence[Perso
     if noun in ("person", "individual") and has_listed(text.low[subject.opening : head], "real"):
         return _NOBODY  # "a young man ..., based on a real person"
     nouns = [singular(text.low[earlier.head]) for earlier in subjects]
-    return _why_not_again(text, subject, noun in nouns, is_next_sentence)
+    is_apposed = subject.opening == subjects[-1].head + 1
+    return _why_not_again(text, subject, noun in nouns, is_next_sentence, is_apposed)
 
 
 def _why_not_again(
-    text: Text, subject: PersonPhrase, is_again: bool, is_next_sentence: bool
+    text: Text, subject: PersonPhrase, is_again: bool, is_next_sentence: bool, is_apposed: bool
 ) -> str:
     """Return why a phrase may refer to an earlier person, or "" if it does not.
 
@@ -254,7 +255,7 @@ def _why_not_again(
         # "a cook watches the pastry cook", "a player passes to the player in blue"
         return _NOBODY if is_next_sentence and len(subject.words) == 1 else _UNCLEAR
     # "a swimmer on a rock, the athlete looks at the sea"
-    is_clause = text.opens[subject.opening] or is_next_sentence
+    is_clause = is_next_sentence or (text.opens[subject.opening] and not is_apposed)
     return _UNCLEAR if is_clause and is_definite else ""
 
 
@@ -686,7 +687,9 @@ def _is_thing(text: Text, i: int, start: int) -> bool:
     if is_picture or is_drawn or _is_thing_by_modifiers(noun, modifiers):
         return True
     is_plural = noun != text.bare[i]
-    if listed(text.bare[i], "strict-thing") and (is_plural or all(map(adjective, modifiers))):
+    is_counted = is_plural and listed(text.before(start), "determiner")
+    is_strict = listed(text.bare[i], "strict-thing") and not is_counted
+    if is_strict and (is_plural or all(map(adjective, modifiers))):
         is_verb = after.endswith(("s", "ing")) and base(after) != after
         return not is_verb and not has_listed(text.low, "person-cue")
     if listed(noun, "cued-thing"):
@@ -771,10 +774,10 @@ def _why_no_tag(text: Text, start: int, first_noun: int, i: int) -> str:
         return _UNCLEAR
     if _is_object_in_brackets(text, start):
         return _UNCLEAR if _begins_with_style(text, first_noun, i) else ""
-    if _is_among_tags(text, start, i):
-        return _UNCLEAR
     if _is_tag_of_style(text, start, i):
         return _UNCLEAR if _is_in_clause(text, i) else _NOBODY
+    if _is_among_tags(text, start, i):
+        return _UNCLEAR
     return _UNCLEAR if _begins_with_style(text, first_noun, i) else ""
 
 

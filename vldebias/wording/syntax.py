@@ -106,7 +106,7 @@ _MARKS = re.compile(r"(?<=[)\]])[\d.+-]+|:[\d.]+|[()\[\]]")
 _THE = r"(?:the|this|these|that|those|it|him|her|them|his|their|its|my|background)\b"
 _EDIT = re.compile(
     r"\s*(?:please |now |then |can you |could you |i want (?:you )?to |edit: ?)*(?:"
-    r"(?:change|replace|remove|erase|delete|turn|keep|swap|edit|convert|transform|adjust|fix|restore"
+    r"(?:change|replace|remove|erase|delete|extract|cut out|turn|keep|swap|edit|convert|transform|adjust|fix|restore"
     r"|enhance|retouch|recolou?r|colou?rize|blur|modify|alter|extend|outpaint|inpaint|crop|give|move"
     r"|dress|age|make|brighten|darken|sharpen|upscale|zoom (?:in|out)(?: on)?)"
     rf" (?:(?!of\b|an?\b|me\b|us\b)[\w'-]+ ){{0,2}}?{_THE}"
@@ -117,10 +117,11 @@ _EDIT = re.compile(
 )
 # References to an input picture: "the man in this photo", "the reference image", "image 1", "this
 # person".
-_PICTURE = r"(?:image|photo|picture|photograph)"
+_PICTURE = r"(?:image|photo|picture|photograph|attachment|screenshot)"
 _WHICH = r"(?:first|second|third|input|original|reference|uploaded|attached|provided|given|source)"
 _GIVEN_PICTURE = re.compile(
-    rf"\b{_WHICH} {_PICTURE}\b|\b(?:image|figure|photo|picture|reference)[ _]?#?\d\b"
+    r"\bdo not change\b|\bbackground is (?:removed|erased)\b"
+    rf"|\b{_WHICH} (?:\w+ )?{_PICTURE}\b|\b(?:image|figure|photo|picture|reference)[ _]?#?\d\b"
     r"|\b(?:this|uploaded|attached|provided) (?:person|people|character|subject|individual)\b"
     r"|\bthese (?:\w+ |\{[^{}]*\} )?(?:people|persons|characters|subjects|individuals)\b",
     re.IGNORECASE,
@@ -132,7 +133,7 @@ _IN_GIVEN_PICTURE = re.compile(
 
 # Source code, as in "def draw(person):" or "void main() {".
 _CODE = re.compile(
-    r"\b(?:def|function|func|fn|void|int|class|public|private|static) \w+\s?\(.*?\)\s?[:{]"
+    r"\b(?:def|function|func|fn|void|int|class|public|private|static) \w{1,40}\s?\([^()\n]{0,80}\)\s?[:{]"
     r"|\b(?:const|let|var|string|int) \w+ = |^\s*(?:import \w+\s*;?$|from \w+ import|#include)",
     re.MULTILINE,
 )
@@ -191,7 +192,7 @@ def is_edit(prompt: str) -> bool:
     if _EDIT.match(prompt) or _GIVEN_PICTURE.search(prompt):
         return True
     for noun in _IN_GIVEN_PICTURE.findall(prompt.lower()):
-        if person(noun) or gendered(noun):
+        if person(noun) or gendered(noun) or noun in ("character", "figure"):
             return True  # "the nurse in the photo", not "the light in this photo"
     return False
 

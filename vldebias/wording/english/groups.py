@@ -49,7 +49,8 @@ def find_group(prompt: str, subject: PersonPhrase) -> Group | None:
         # The description follows the last of several nouns: "doctors and nurses in a hallway".
         while following := _NEXT_NOUN.match(prompt, end):
             next_noun = following[1].lower()
-            if singular(next_noun) == next_noun or not person(next_noun):
+            is_plural = singular(next_noun) != next_noun and person(next_noun)
+            if not is_plural or is_gendered_noun(next_noun):
                 # The next noun may be a machine or a person, as in "cooks and dishwashers".
                 is_known = bool(kinds(next_noun)) or is_gendered_noun(next_noun)
                 mixes &= is_known and not is_agent(singular(next_noun))

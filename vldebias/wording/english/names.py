@@ -29,7 +29,7 @@ _SERIES = re.compile(
     r"(?:^|[,\n])\s*([\w' .-]{2,40}\\?\([\w' !.\\-]{2,40}\)|\w+/\w+)\s*(?=[,\n]|$)"
 )
 # A word between commas or in brackets.
-_TAG = re.compile(r"(?:^|[,\n(]|\bof)\s*\(*(\w{3,30})\s*(?=[,\n):]|$)")
+_TAG = re.compile(r"(?:^|[,\n(]|\bof)[ ]?\(?(\w{3,30})[ ]*(?=[,\n):]|$)")
 
 
 def find_names(text: Text) -> list[tuple[int, int]]:

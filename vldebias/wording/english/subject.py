@@ -236,12 +236,15 @@ def _why_nobody_else(text: Text, subject: PersonPhrase, subjects: Sequence[Perso
         if is_like_first and _is_in_clause(text, head) and not subject.named:
             return ""
         return _NOBODY if subject.named else _UNCLEAR
+    if noun in ("person", "individual") and has_listed(text.low[subject.opening : head], "real"):
+        return _NOBODY  # "a young man ..., based on a real person"
     nouns = [singular(text.low[earlier.head]) for earlier in subjects]
-    return _why_not_again(text, subject, noun in nouns, is_next_sentence)
+    is_apposed = subject.opening == subjects[-1].head + 1
+    return _why_not_again(text, subject, noun in nouns, is_next_sentence, is_apposed)
 
 
 def _why_not_again(
-    text: Text, subject: PersonPhrase, is_again: bool, is_next_sentence: bool
+    text: Text, subject: PersonPhrase, is_again: bool, is_next_sentence: bool, is_apposed: bool
 ) -> str:
     """Return why a phrase may refer to an earlier person, or "" if it does not.
 
@@ -252,7 +255,7 @@ def _why_not_again(
         # "a cook watches the pastry cook", "a player passes to the player in blue"
         return _NOBODY if is_next_sentence and len(subject.words) == 1 else _UNCLEAR
     # "a swimmer on a rock, the athlete looks at the sea"
-    is_clause = text.opens[subject.opening] or is_next_sentence
+    is_clause = is_next_sentence or (text.opens[subject.opening] and not is_apposed)
     return _UNCLEAR if is_clause and is_definite else ""
 
 
@@ -298,8 +301,10 @@ def _why_no_person(text: Text, i: int, start: int, plural: bool) -> str:
     """Return why a phrase is not a person, regardless of what precedes it, or "" if it is one."""
     if text.before(start) == "no" or (plural and has_listed(text.low[start:i], "kinship")):
         return _NOBODY  # "twin toddlers" are alike
-    if _is_credit(text, i, start) or _is_for_animal(text, i, start):
+    if _is_credit(text, i, start) or _is_for_animal(text, i, start) or _is_audience(text, start, i):
         return _NOBODY
+    if has_listed(text.low, "diagram"):
+        return _UNCLEAR  # "a diagram of producers and consumers"
     if _is_title(text, i, start, plural):
         return _UNCLEAR
     words = text.low[max(0, start - 1) : i + 1]
@@ -346,6 +351,14 @@ def _is_for_animal(text: Text, i: int, start: int) -> bool:
     return (
         listed(noun, "companion") and any(map(_is_animal, before)) and not any(map(person, before))
     )
+
+
+def _is_audience(text: Text, start: int, i: int) -> bool:
+    """Return whether a picture only addresses some people: "an ad that attracts gamers"."""
+    if listed(text.before(start), "determiner") or singular(text.bare[i]) == text.bare[i]:
+        return False
+    clause = text.low[max(text.clause_start(start), start - 6) : start]
+    return any(listed(base(word), "appeals") for word in clause)
 
 
 def _is_title(text: Text, i: int, start: int, plural: bool) -> bool:
@@ -395,6 +408,9 @@ def _is_head(text: Text, i: int, plural: bool) -> bool:
     """Return whether word i is the last noun in its phrase, unlike "nurse" in "nurse shark"."""
     after = text.after(i)
     rest = text.after(i + 1)
+    is_end = not after or listed(after, *STOPS) or listed(rest, "determiner")
+    if listed(text.low[i], "style-noun") and not is_end:
+        return False  # "a minimalist advertising poster", "a surrealist full body portrait"
     is_relative = listed(text.low[i], "relative") and text.capital[i + 1 : i + 2] == [True]
     if _shows_body(text, i) or (is_relative and after):
         return True  # "my aunt Rosa"
@@ -479,13 +495,6 @@ def _is_before_noun(text: Text, i: int, plural: bool) -> bool:
     """Return whether word i modifies the next noun, as in "an alien liquid"."""
     after = text.after(i)
     word_classes = kinds(text.low[i])
-    if listed(text.low[i], "style-noun"):
-        # "a minimalist advertising poster", "a surrealist full body portrait"
-        return (
-            bool(after)
-            and not listed(after, *STOPS)
-            and not listed(text.after(i + 1), "determiner")
-        )
     # "volunteer" is more often a person than an adjective, unlike "alien".
     is_adjective = "a" in word_classes.split("p")[0] or listed(text.low[i], "size")
     is_noun = plural or not is_adjective
@@ -678,7 +687,9 @@ def _is_thing(text: Text, i: int, start: int) -> bool:
     if is_picture or is_drawn or _is_thing_by_modifiers(noun, modifiers):
         return True
     is_plural = noun != text.bare[i]
-    if listed(text.bare[i], "strict-thing") and (is_plural or all(map(adjective, modifiers))):
+    is_counted = is_plural and listed(text.before(start), "determiner")
+    is_strict = listed(text.bare[i], "strict-thing") and not is_counted
+    if is_strict and (is_plural or all(map(adjective, modifiers))):
         is_verb = after.endswith(("s", "ing")) and base(after) != after
         return not is_verb and not has_listed(text.low, "person-cue")
     if listed(noun, "cued-thing"):
@@ -763,10 +774,10 @@ def _why_no_tag(text: Text, start: int, first_noun: int, i: int) -> str:
         return _UNCLEAR
     if _is_object_in_brackets(text, start):
         return _UNCLEAR if _begins_with_style(text, first_noun, i) else ""
-    if _is_among_tags(text, start, i):
-        return _UNCLEAR
     if _is_tag_of_style(text, start, i):
         return _UNCLEAR if _is_in_clause(text, i) else _NOBODY
+    if _is_among_tags(text, start, i):
+        return _UNCLEAR
     return _UNCLEAR if _begins_with_style(text, first_noun, i) else ""
 
 

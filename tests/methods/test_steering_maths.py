@@ -1,5 +1,5 @@
 """Test the closed forms behind cross-attention on constructed responses: the gate's readings, the
-span, and the EquiSteer baseline against loops."""
+amounts of the effects, and how clearly a model responds to a value."""
 
 import numpy as np
 import pytest
@@ -9,13 +9,16 @@ from torch import Tensor
 
 from vldebias.errors import InvalidInputError
 from vldebias.methods.cross_attention import (
+    LARGEST_AMOUNT,
     Readings,
     _auroc,
     _threshold,
+    amounts_of_values,
+    clarity_of_values,
     discriminant,
     stated_texts,
 )
-from vldebias.projection.cross_attention import CrossAttentionEdit, Form, span, steer
+from vldebias.projection.cross_attention import MIN_CLARITY, CrossAttentionEdit
 from vldebias.projection.edit import Provenance
 from vldebias.prompts import load_prompts, make_prompt_set
 
@@ -55,31 +58,25 @@ def test_auroc_matches_scikit_learn() -> None:
     assert _auroc(positive, negative) == pytest.approx(expected)
 
 
-def test_values_that_sum_to_their_center_span_one_direction_fewer() -> None:
-    effects = made(5, 12)
-    effects -= effects.mean(0)
-    basis = span(effects)
-    assert basis.shape == (12, 4)
-    torch.testing.assert_close(basis.T @ basis, torch.eye(4).double())
-    torch.testing.assert_close(effects @ basis @ basis.T, effects)
-    assert span(effects, 2).shape == (12, 2)
-    assert span(torch.zeros(3, 4)).shape == (4, 0)
+def responses(effect: float, subject: float, noise: float = 0.0) -> Tensor:
+    """Return responses (2 values, 10 subjects, 40) with effects and subjects of the given size."""
+    values, subjects = torch.zeros(2, 1, 40).double(), torch.zeros(10, 40).double()
+    values[0, 0, 0], values[1, 0, 0] = effect, -effect
+    subjects[torch.arange(10), torch.arange(10) + 1] = subject * (10 / 9) ** 0.5
+    return 3 + values + subjects + noise * made(2, 10, 40)
 
 
-def test_set_replaces_shift_preserves_variation_and_add_removes_nothing() -> None:
-    output = made(2, 5, 8)
-    basis = span(made(2, 8, seed=1))
-    target = made(2, 8, seed=2) @ basis @ basis.T
-    placed = steer(output, basis, target, "set", 1.0)
-    torch.testing.assert_close(placed @ basis, (target @ basis)[:, None].expand(2, 5, -1))
-    moved = steer(output, basis, target, "shift", 1.0)
-    torch.testing.assert_close(moved.mean(1) @ basis, target @ basis)
-    varying = output - output.mean(1, keepdim=True)
-    torch.testing.assert_close(moved - moved.mean(1, keepdim=True), varying)
-    added = steer(output, basis, target, "add", 1.0)
-    torch.testing.assert_close(added - output, target[:, None].expand_as(output))
-    half = steer(output, basis, target, "set", 0.5)
-    torch.testing.assert_close(half, (output + placed) / 2)
+def test_an_effect_is_scaled_to_the_size_of_the_differences_between_subjects() -> None:
+    torch.testing.assert_close(amounts_of_values(responses(0.5, 1)), torch.full((2,), 2.0).double())
+    weak = amounts_of_values(responses(0.01, 1))
+    assert weak.tolist() == [LARGEST_AMOUNT, LARGEST_AMOUNT]
+    assert amounts_of_values(responses(0.5, 1)[:, :1]).tolist() == [LARGEST_AMOUNT] * 2
+
+
+def test_the_clarity_is_the_size_of_a_consistent_effect_relative_to_the_subjects() -> None:
+    torch.testing.assert_close(clarity_of_values(responses(0.5, 1)), torch.full((2,), 0.5).double())
+    inconsistent = clarity_of_values(responses(0, 1, noise=0.1))
+    assert float(inconsistent.abs().max()) < MIN_CLARITY
 
 
 def test_fitted_texts_only_differ_in_the_value() -> None:
@@ -95,19 +92,17 @@ def test_fitted_texts_only_differ_in_the_value() -> None:
         stated_texts(load_prompts("fairface"), 5)
 
 
-def edit_of(form: Form, center: Tensor, effects: Tensor) -> CrossAttentionEdit:
-    """Return an edit of one layer of width 3, with the same center and effects at both times."""
+def edit_of(clarity: dict[str, float]) -> CrossAttentionEdit:
+    """Return an edit of one layer of width 3, whose gate reads one value per direction."""
     return CrossAttentionEdit(
         times=torch.tensor([0.0, 1.0]),
-        center=center.expand(2, 3).contiguous(),
-        effects=effects.float().expand(2, 2, 3).contiguous(),
-        amounts=torch.ones(2, 2, 1),
+        effects=torch.zeros(2, 2, 3),
+        amounts=torch.ones(2, 2),
         gate=torch.eye(3),
         gate_offsets=torch.full((3,), 0.5),
         auroc={"stated": {"layer": 1.0}, "person": {"layer": 1.0}},
         layers=(("layer", 3),),
-        form=form,
-        rank=0,
+        clarity=clarity,
         attribute="gender",
         words={"female": ("female",), "male": ("male",)},
         adjectives={},
@@ -117,20 +112,11 @@ def edit_of(form: Form, center: Tensor, effects: Tensor) -> CrossAttentionEdit:
     )
 
 
-@pytest.mark.parametrize("form", ["add", "shift", "set"])
-def test_a_target_includes_the_center_unless_nothing_is_removed(form: Form) -> None:
-    """A shift of all responses changes the part that is replaced, but not the part that is
-    added."""
-    effects = made(2, 3, seed=4)
-    effects -= effects.mean(0)
-    edits = [edit_of(form, center, effects) for center in (torch.zeros(3), torch.ones(3))]
-    targets = []
-    for edit in edits:
-        layer_map = edit.at(0.5)["layer"]
-        targets.append(layer_map.center + layer_map.effects[0])
-    inside = span(effects) @ span(effects).T
-    expected = torch.zeros(3) if form == "add" else torch.ones(3).double() @ inside
-    torch.testing.assert_close(targets[1] - targets[0], expected.float())
+def test_the_representation_shows_how_clearly_the_model_responds_to_each_value() -> None:
+    edit = edit_of({"female": 0.42, "male": 0.05})
+    assert "clarity: female 0.42, male 0.05" in repr(edit)
+    assert edit.unclear_values == ["male"]
+    assert "clarity" not in repr(edit_of({}))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -166,10 +152,5 @@ def test_the_threshold_for_mixed_scores_maximises_the_mean_of_both_shares() -> N
 def test_the_last_row_of_the_gate_detects_people(
     response: list[float], expected: tuple[bool, str | None]
 ) -> None:
-    edit = edit_of("shift", torch.zeros(3), torch.zeros(2, 3))
+    edit = edit_of({})
     assert edit.reading(torch.tensor(response).double()) == expected
-
-
-def test_an_unknown_form_of_steering_is_rejected() -> None:
-    with pytest.raises(InvalidInputError, match=r"expected one of .*'add'.*, got 'sett'"):
-        edit_of("sett", torch.zeros(3), torch.zeros(2, 3))  # type: ignore[arg-type]

@@ -3,11 +3,12 @@
 The prompt is not changed. For every layer and timestep, with M_v the mean response over concepts to
 text that states value v,
 
-    center m = mean over v of M_v        effects e_v = M_v - m        (closed form, no training)
+    effect e_v = M_v - mean over values of M        (closed form, no training)
 
-See `vldebias.projection.cross_attention` for how the effects are applied. The method follows
-EquiSteer (Gaintseva et al., ECCV 2026, arXiv 2607.01147), with the mean over values instead of
-neutral text, and a value's natural effect size instead of removed directions and a threshold.
+The effect is added as many times as makes it as large as the differences between subjects, so that
+neither the value nor the subject is lost. See `vldebias.projection.cross_attention` for how it is
+applied. The method follows EquiSteer (Gaintseva et al., ECCV 2026, arXiv 2607.01147), with the mean
+over values instead of neutral text, and without removed directions or a threshold.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cosine_similarity
 
-from vldebias.errors import InvalidInputError, UnsupportedHostError
+from vldebias.errors import InvalidInputError, UnsupportedHostError, warn
 from vldebias.hosts import Attachment, DenoiserAttachment, Host
 from vldebias.hosts.pipelines.cross_attention import CrossAttentionHost
 from vldebias.hosts.pipelines.diffusers import DiffusersHost
@@ -27,7 +29,7 @@ from vldebias.methods.attaching import AttachSettings, attach_edits
 from vldebias.methods.balanced import Find, make_balancer
 from vldebias.methods.declared import DECLARED
 from vldebias.methods.method import DEFAULTS, EditMethod, Problem, register_method
-from vldebias.projection.cross_attention import CrossAttentionEdit, Form, check_form
+from vldebias.projection.cross_attention import MIN_CLARITY, CrossAttentionEdit
 from vldebias.projection.edit import Edit, Edits, Provenance
 from vldebias.prompts import PromptSet, can_balance
 from vldebias.utils.progress import Progress
@@ -55,12 +57,8 @@ THINGS = (
     "A cup of coffee on a newspaper.",
 )
 """Prompts without a person, from which the gate learns to leave such pictures unchanged."""
-AMOUNT_OF_TWO_VALUES = 4.0
-AMOUNT_OF_MORE_VALUES = 5.0
-"""How many times a value's effect is added in the first step. It decreases linearly to 0 in the
-last step, since the first steps determine who appears. With two values, the effects are opposite,
-so adding one cancels the other; with more values, the one that the denoiser prefers must be
-outweighed."""
+LARGEST_AMOUNT = 5.0
+"""The most times that a value's effect is added in the first step."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -78,18 +76,15 @@ class CrossAttention(EditMethod):
         seed: sampling seed. If None, each attachment draws its own (`attachment.seed`).
         find: see `vldebias.balance_prompts`, whose rules determine which prompts get a value.
         decide: see `vldebias.balance_prompts`.
-        form: "add" adds the value's effect and removes nothing. "shift" and "set" first remove the
-            attribute's component from the mean over positions or from every position, along with
-            part of the subject (`vldebias.projection.cross_attention`).
-        amount: how many times a value's effect is added in every step. If None, 4 times in the
-            first step (5 times with more than two values), decreasing linearly to 0 in the last
-            step. On three models, "add" with a falling amount left the least of the gap, followed
-            by "shift" with a falling and "set" with a constant amount, which also lost subjects.
-        rank: maximum number of directions in the span; 0 means all.
+        amount: how many times a value's effect is added in every step. If None, so many times in
+            the first step that it is as large as the root mean square difference between a subject
+            and the mean subject, but at most 5 times, decreasing linearly to 0 in the last step.
+            The first steps determine who appears, and a larger effect replaces the subject.
         concepts: number of the prompt set's concepts used for fitting.
         steps: number of scheduler steps used for fitting, which is the number of fitted timesteps.
-        batch_size: number of images generated at once when fitting; guidance doubles the denoiser's
-            rows. Lower it if fitting runs out of memory.
+        batch_size: number of images generated at once when fitting. With guidance, the denoiser
+            processes twice as many rows at once, 16 by default. Lower it if fitting runs out of
+            memory.
         options: additional arguments for the pipeline calls when fitting, such as {"height": 512,
             "width": 512}. If None, the pipeline's defaults are used.
 
@@ -107,9 +102,7 @@ class CrossAttention(EditMethod):
     seed: int | None = None
     find: Find | None = None
     decide: Callable[..., Any] | None = None
-    form: Form = "add"
     amount: float | None = None
-    rank: int = 0
     concepts: int = 20
     steps: int = 12
     batch_size: int = 8
@@ -169,7 +162,6 @@ class CrossAttention(EditMethod):
 
     def check(self, problem: Problem) -> None:
         super().check(problem)
-        check_form(self.form)
         if not isinstance(self.batch_size, int) or self.batch_size < 1:
             raise InvalidInputError(
                 f"batch_size: expected a whole number of images >= 1, got {self.batch_size!r}"
@@ -191,28 +183,27 @@ class CrossAttention(EditMethod):
         (prompt_set,) = (part for part in problem.attributes if part.name == role)
         texts_of_value = stated_texts(prompt_set, self.concepts)
         times, rows_of_value = record(host, texts_of_value, role, self)
-        # (t, values, d), averaged over concepts.
-        means = torch.stack([rows.mean(1) for rows in rows_of_value.values()], dim=1)
-        center = means.mean(1)
+        responses = torch.stack(list(rows_of_value.values()), dim=1)  # (t, values, concepts, d)
+        means = responses.mean(2)
+        effects = means - means.mean(1, keepdim=True)
+        first = responses[-1]  # the first step has the highest timestep
+        amounts = torch.full((len(times), len(texts_of_value)), float(self.amount or 0))
+        if self.amount is None:
+            amounts = torch.linspace(1, 0, len(times)).flip(0)[:, None] * amounts_of_values(first)
+        clarity = {}
+        if first.shape[1] > 1:
+            clarity = dict(zip(texts_of_value, clarity_of_values(first).tolist(), strict=True))
         layers = host.layers_and_widths
         stated, person = fit_gate(host, prompt_set, texts_of_value, self)
-        values = means.shape[1]
-        first = AMOUNT_OF_TWO_VALUES if values == 2 else AMOUNT_OF_MORE_VALUES
-        # The last step has the lowest timestep.
-        amounts = torch.linspace(first, 0, len(means)).flip(0)
-        if self.amount is not None:
-            amounts = torch.full((len(means),), float(self.amount))
-        return CrossAttentionEdit(
+        edit = CrossAttentionEdit(
             times=times.float(),
-            center=center.float(),
-            effects=(means - center[:, None]).float(),
-            amounts=amounts[:, None, None].repeat(1, values, len(layers)),
+            effects=effects.float(),
+            amounts=amounts.float(),
             gate=torch.cat([stated.rows, person.rows]).float(),
             gate_offsets=torch.cat([stated.offsets, person.offsets]).float(),
             auroc={"stated": stated.auroc, "person": person.auroc},
             layers=layers,
-            form=self.form,
-            rank=self.rank,
+            clarity={value: round(number, 4) for value, number in clarity.items()},
             attribute=prompt_set.name,
             words={value: tuple(words) for value, words in prompt_set.attributes.items()},
             adjectives=dict(prompt_set.adjectives),
@@ -220,6 +211,73 @@ class CrossAttention(EditMethod):
             stated=prompt_set.stated_words,
             provenance=Provenance(self.name),
         )
+        if edit.unclear_values:
+            warn(unclear_message(edit))
+        return edit
+
+
+def subject_size(responses: Tensor) -> Tensor:
+    """Return the root mean square distance of subjects from the mean subject.
+
+    Args:
+        responses: (values, concepts, d), from one step.
+    """
+    subjects = responses.mean(0)
+    return (subjects - subjects.mean(0)).norm(dim=1).square().mean().sqrt()
+
+
+def effects_on_subjects(responses: Tensor) -> Tensor:
+    """Return the effect of each value on each subject (values, concepts, d).
+
+    Args:
+        responses: (values, concepts, d), from one step.
+    """
+    return responses - responses.mean(0, keepdim=True)
+
+
+def amounts_of_values(responses: Tensor) -> Tensor:
+    """Return how many times to add each value's effect in the first step (values,).
+
+    The effect becomes as large as the differences between subjects, but is added at most
+    `LARGEST_AMOUNT` times.
+
+    Args:
+        responses: (values, concepts, d), from the first step.
+    """
+    sizes = effects_on_subjects(responses).mean(1).norm(dim=1)
+    largest = torch.full_like(sizes, LARGEST_AMOUNT)
+    if responses.shape[1] == 1:  # one subject does not differ from others
+        return largest
+    return torch.minimum(largest, subject_size(responses) / sizes.clamp(min=1e-12))
+
+
+def clarity_of_values(responses: Tensor) -> Tensor:
+    """Return how clearly the model responds to each value's words (values,).
+
+    This is the size of the value's effect relative to the differences between subjects, times the
+    mean cosine between the effect on one subject and the mean effect on the others.
+
+    Args:
+        responses: (values, concepts, d), from the first step, with at least two concepts.
+    """
+    effects = effects_on_subjects(responses)
+    count = effects.shape[1]
+    effects_on_others = (effects.sum(1, keepdim=True) - effects) / (count - 1)
+    agreement = cosine_similarity(effects, effects_on_others, dim=2).mean(1)
+    sizes = effects.mean(1).norm(dim=1)
+    return agreement * sizes / subject_size(responses).clamp(min=1e-12)
+
+
+def unclear_message(edit: CrossAttentionEdit) -> str:
+    """Return a warning that names the values whose words the model hardly follows."""
+    values = ", ".join(map(repr, edit.unclear_values))
+    return (
+        f"prompt set {edit.attribute!r}: this model hardly responds to the words for {values}"
+        f" (clarity: {edit.clarity_in_words}; expected at least {MIN_CLARITY}), so neither"
+        " cross-attention nor balanced prompts can be expected to change who appears. Generate 16"
+        " images that state the value. If they do not show it, use other words for it or fine-tune"
+        " the model"
+    )
 
 
 def at_denoiser(pipeline: Host, attributes: Iterable[str]) -> CrossAttentionHost:

@@ -37,11 +37,11 @@ from vldebias.hosts.pipelines.passes import (
 )
 from vldebias.hosts.seeds import indices_of
 from vldebias.hosts.values import DenoiserAttachment
-from vldebias.projection.cross_attention import CrossAttentionEdit, LayerMap, joint, steer
+from vldebias.projection.cross_attention import CrossAttentionEdit
 
 UNREAD = ("unknown language",)
 """Reasons for which balanced prompts leave a prompt unchanged because they cannot analyse it."""
-_KEPT_TIMES = 200  # maximum number of cached maps
+_KEPT_TIMES = 200  # maximum number of times for which effects are cached
 
 _CALL: ContextVar[SampledCall | None] = ContextVar("vldebias_denoised", default=None)
 """The call whose prompts were most recently encoded in this thread or task."""
@@ -153,7 +153,7 @@ class Steering(Hook):
         self.denoisers = denoisers
         self.edits = list(attachment.projections.values())
         self.layers = list(dict.fromkeys(name for edit in self.edits for name, _ in edit.layers))
-        self._maps: dict[tuple[object, ...], dict[str, LayerMap]] = {}
+        self._effects: dict[tuple[object, ...], dict[str, Tensor]] = {}
 
     # ---- values of the images
 
@@ -444,47 +444,38 @@ class Steering(Hook):
         copies = len(output) // plan.batch  # frames in a video
         if not copies:
             return None
-        text = text_output(module, args, kwargs, output)
         changed = output.clone()
         for acting, (rows_of_group, numbers) in plan.groups.items():
-            layer_map = self._maps_at(plan.time, acting, output).get(layer)
-            if layer_map is None:
-                continue
+            effects = self._effects_at(plan.time, acting, output)[layer]
             rows = rows_of_group.to(output.device)
-            target = layer_map.center + layer_map.effects[numbers.to(output.device)].sum(1)
+            added = effects[numbers.to(output.device)].sum(1)
             if copies > 1:
                 frames = torch.arange(copies, device=output.device)
                 rows = (rows[:, None] * copies + frames).flatten()
-                target = target.repeat_interleave(copies, 0)
-            steered = steer(
-                text[rows], layer_map.basis, target, self.edits[0].form, self.attachment.strength
-            )
-            if text is not output:  # keep the adapter's term for its pictures
-                steered = steered + (output[rows] - text[rows])
-            changed[rows] = steered
+                added = added.repeat_interleave(copies, 0)
+            changed[rows] += self.attachment.strength * added[:, None]
         return changed
 
-    def _maps_at(
+    def _effects_at(
         self, time: float, acting: tuple[bool, ...], output: Tensor
-    ) -> dict[str, LayerMap]:
-        """Return each layer's joint map for the acting edits.
+    ) -> dict[str, Tensor]:
+        """Return each layer's effects (values, d), with the values of all acting edits in order.
 
-        Maps have the device and dtype of the output. Layers without a direction are omitted.
+        They have the device and dtype of the output.
         """
         key = (time, acting, output.device, output.dtype)
-        ready = self._maps.get(key)
+        ready = self._effects.get(key)
         if ready is not None:
             return ready
         edits = [edit for edit, acts in zip(self.edits, acting, strict=True) if acts]
-        maps_of_edits = [edit.at(time) for edit in edits]
+        effects_of_edits = [edit.at(time) for edit in edits]
         ready = {}
         for name in self.layers:
-            layer_map = joint([maps[name] for maps in maps_of_edits])
-            if layer_map.basis.shape[1]:
-                ready[name] = LayerMap(*(part.to(output) for part in layer_map))
-        while len(self._maps) >= _KEPT_TIMES:
-            self._maps.pop(next(iter(self._maps)), None)
-        self._maps[key] = ready
+            parts = [effects[name] for effects in effects_of_edits]
+            ready[name] = torch.cat(parts).to(output)
+        while len(self._effects) >= _KEPT_TIMES:
+            self._effects.pop(next(iter(self._effects)), None)
+        self._effects[key] = ready
         return ready
 
 

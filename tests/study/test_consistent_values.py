@@ -54,8 +54,8 @@ def printed(result: Result, monkeypatch: pytest.MonkeyPatch, **console: object) 
     """Return what a command prints about a result."""
     shown = io.StringIO()
     fields = {"file": shown, "force_terminal": True, "width": 80, **console}
-    console = Console(**fields)
-    monkeypatch.setattr(common, "out", lambda: console)
+    terminal = Console(**fields)
+    monkeypatch.setattr(common, "out", lambda: terminal)
     common.print_result(result, as_json=False)
     return shown.getvalue()
 

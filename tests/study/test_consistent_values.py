@@ -54,7 +54,8 @@ def printed(result: Result, monkeypatch: pytest.MonkeyPatch, **console: object) 
     """Return what a command prints about a result."""
     shown = io.StringIO()
     fields = {"file": shown, "force_terminal": True, "width": 80, **console}
-    monkeypatch.setattr(common, "out", Console(**fields))
+    terminal = Console(**fields)
+    monkeypatch.setattr(common, "out", lambda: terminal)
     common.print_result(result, as_json=False)
     return shown.getvalue()
 
@@ -140,7 +141,8 @@ def test_a_sentence_has_the_values_and_verdict_of_its_row(result: Result) -> Non
 def test_piped_output_has_the_sentences_and_a_tab_separated_table(
     result: Result, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(common, "out", Console(force_terminal=False))
+    console = Console(force_terminal=False)
+    monkeypatch.setattr(common, "out", lambda: console)
     common.print_result(result, as_json=False)
     lines = capsys.readouterr().out.splitlines()
     sentences = [line for line in lines if line.startswith("# ")]

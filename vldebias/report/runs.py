@@ -57,6 +57,10 @@ class RunRow(NamedTuple):
     page: str
 
 
+# Columns of a readable row that are shown unchanged.
+_FIGURE = ("measure", "better", "value", "low", "high", "number", "verdict")
+
+
 class RunList(NamedTuple):
     """A list of all results in a folder and its subfolders.
 
@@ -133,23 +137,10 @@ def _rows_of(file: Path, name: str, page_folder: Path) -> list[RunRow]:
     rows = []
     for task, block in frame.groupby("task", sort=False):
         for row in _representatives(block, measure_of_task.get(str(task))):
-            rows.append(
-                RunRow(
-                    run=run,
-                    model=model_of_task.get(str(task), ""),
-                    task=str(task),
-                    method=row.name,
-                    measure=row.measure,
-                    better=row.better,
-                    value=row.value,
-                    low=row.low,
-                    high=row.high,
-                    number=row.number,
-                    verdict=row.verdict,
-                    date=result.date or "",
-                    page=address,
-                )
-            )
+            figure = {name: getattr(row, name) for name in _FIGURE}
+            model = model_of_task.get(str(task), "")
+            date = result.date or ""
+            rows.append(RunRow(run, model, str(task), row.name, date=date, page=address, **figure))
     return rows
 
 

@@ -36,7 +36,7 @@ from vldebias.report.conclusion import (
     cost_and_verdict,
     shared_cost,
 )
-from vldebias.report.phrases import capitalised, listed_words
+from vldebias.report.phrases import METHODS, capitalised, listed_words
 from vldebias.report.strip import read_strip
 from vldebias.report.table import (
     FEW_NOTE,
@@ -235,6 +235,7 @@ def render(result: Result, path: Path, *, run_folder: Path) -> Path:
         "ends": ends or ("0%", "100%"),
         "is_even": ends is not None,
         "explained": explained,
+        "methods": {name: METHODS[name] for name in front.name.unique() if name in METHODS},
         "most_prompts": PROMPTS,
         "strips": _strips(result.name, run_folder),
         "blocks": _blocks(result, frame, pictures),

@@ -14,10 +14,10 @@ METHODS = {
     "default+equalise": "what it attaches if it also has unlabelled images (reference=)",
     "difference": "removes the direction between the values, a simple baseline",
     "paper": "the settings of Chuang et al. (2023)",
-    "cali": "the projection of Chuang et al. (2023) at its default strength",
+    "cali": "the projection of Chuang et al. (2023)",
     "balanced-prompts": "the prompt of each image states a value",
-    "median threshold": "no edit; classifies at the median score of a group",
-    "chance": "random rankings",
+    "median threshold": "no edit, but a threshold at the median of the scores",
+    "chance": "random rankings or images",
 }
 
 # Numbers of people in an image, which are written as words.

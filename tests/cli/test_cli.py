@@ -361,6 +361,8 @@ def test_a_declined_default_writes_nothing_and_exits_with_code_1(tmp_path: Path)
     before = {path: path.read_bytes() for path in saved.rglob("*") if path.is_file()}
     done = run(*command, "--out", str(saved), code=1, with_stderr=True)
     assert done.count("Text alone does not show") == 1
+    assert "Pass --reference, " in done
+    assert "(--method difference)" in done
     assert "(vldebias rerank)" in done
     assert f"nothing was written to {saved}" in done
     assert {path: path.read_bytes() for path in saved.rglob("*") if path.is_file()} == before

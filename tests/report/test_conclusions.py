@@ -415,3 +415,36 @@ def test_changed_text_is_not_an_improved_task(made: Result) -> None:
     assert [conclusion.task for conclusion in both.conclusions()] == ["search"]
     assert "cosines" in result(texts, protocol("a")).conclusions()[0].sentence
     assert result([figure()], protocol()).conclusions() == []
+
+
+@pytest.mark.parametrize(
+    ("metric", "change", "verdict", "cost"),
+    [
+        ("recall@5", (-0.02, -0.03, -0.01), "better, at a cost", "recall@5 -0.020 ["),
+        ("recall@5", (-0.02, -0.05, 0.01), "better", "no clear loss"),
+        ("kept@10", (-0.09, -0.1, -0.08), "better", "hits kept@10 -0.09 ["),
+        ("kept@10", (-0.2, -0.3, -0.1), "better, at a cost", "hits kept@10 -0.20 ["),
+    ],
+)
+def test_a_clear_cost_is_part_of_the_verdict_in_the_first_table(
+    metric: str, change: Any, verdict: str, cost: str
+) -> None:
+    utility = {"metric": metric, "better": "higher", "task": "search"}
+    rows = [bias("none", 0.5), bias("default", 0.3, change=DOWN)]
+    rows += [figure("none", 0.9, **utility), figure("default", 0.8, change=change, **utility)]
+    frame = readable(result(rows, protocol("search")))
+    (group,) = front_groups(front_rows(frame, conclusions(frame)))
+    (row,) = group["rows"]
+    assert row.verdict == verdict
+    assert row.cost.startswith(cost)
+
+
+def test_the_largest_cost_is_shown_and_hits_kept_only_if_nothing_else_fell() -> None:
+    rows = [bias("none", 0.5), bias("default", 0.3, change=DOWN)]
+    for metric, loss in (("recall@5", -0.02), ("kept@10", -0.09), ("average", -0.05)):
+        names = {"metric": metric, "better": "higher", "task": "search"}
+        change = (loss, loss - 0.01, loss + 0.01)
+        rows += [figure("none", 0.9, **names), figure("default", 0.8, change=change, **names)]
+    frame = readable(result(rows, protocol("search")))
+    (group,) = front_groups(front_rows(frame, conclusions(frame)))
+    assert group["rows"][0].cost.startswith("average accuracy -0.05 [")

@@ -41,7 +41,9 @@ def test_a_page_is_one_safe_file_that_starts_with_the_summary(made: Result, tmp_
     assert page.index("used labels of other images") < first, "below the table with the mark"
     for word in (
         "ViT-L-14/openai",
-        "search: <b>better</b>.",
+        "search: <b>better, at a cost</b>.",
+        'class="better-at-a-cost"',
+        '<div role="img" aria-label="default: ',
         "date not recorded",
         "download",
         "a nurse",

@@ -40,7 +40,8 @@ def test_each_method_has_a_row_with_the_measure_of_the_conclusion(folder: Path) 
     assert set(of_a) == {"no method", "default", "cali", "dfr-up†"}
     assert of_a["default"].value == 0.3
     assert of_a["default"].number.startswith("0.30 [")
-    assert of_a["default"].verdict == "better"
+    assert of_a["default"].verdict == "better, at a cost"
+    assert of_a["default"].cost.startswith("recall@5 -0.10 [")
     assert of_a["default"].page == "a/index.html"
     assert rows[0].page == ""
 

@@ -2,6 +2,7 @@
 both."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,12 @@ def test_the_command_writes_a_page_with_a_table_of_categories(tmp_path: Path) ->
     assert len(json.loads(done.stdout)["figures"]) == 18
     page = (tmp_path / "out" / "index.html").read_text()
     assert "Impact ratios by sex and race" in page
+    assert "The mark is at 0.8, the EEOC's four-fifths rule of thumb." in page
+    # The lowest ratio comes first, and categories without a ratio come last.
+    table = page.rpartition('<table class="front categories">')[2].partition("</table>")[0]
+    names = re.findall(r'<th scope="row">([^<]+)</th>', table)
+    assert (names[0], names[-1]) == ("female/Black", "male/Samoan")
+    assert table.count('<span class="range ruled"') == 4
     row = page[page.index("male/Samoan</th>") :].partition("</tr>")[0]
     assert 'data-label="applicants">3<' in row
     assert "excluded" in row

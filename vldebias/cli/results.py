@@ -34,14 +34,18 @@ Result = Annotated[
 def report(
     result: Result,
     page: Annotated[
-        Path | None, typer.Option("--out", help="HTML page to write. Default: next to the result.")
+        Path | None,
+        typer.Option(
+            "--out",
+            help="HTML page, or LaTeX table (.tex), to write. Default: a page next to the result.",
+        ),
     ] = None,
     verify: Annotated[
         bool,
         typer.Option("--verify", help="Only check the run's files against its manifest."),
     ] = False,
 ) -> None:
-    """Render a result's page again, or verify that its files are unchanged.
+    """Render a result's page or LaTeX table, or verify that its files are unchanged.
 
     --verify compares the SHA-256 of every file with manifest.json, and exits with code 1 if a file
     differs, is missing or was added. Anyone who can change a file can also change the manifest, so
@@ -49,19 +53,23 @@ def report(
 
     Examples:
       vldebias eval report vldebias-miniature --out page.html
+      vldebias eval report vldebias-miniature --out table.tex
       vldebias eval report vldebias-miniature --verify
     """
     path = _file_of(result)
     from vldebias.report.page import render
     from vldebias.report.result import Result
     from vldebias.study import run_files
-    from vldebias.utils.files import digest
+    from vldebias.utils.files import digest, write_atomically
 
     if not verify:
         if page is None:
             # Copied results do not have a manifest, so name the page after the file.
             is_of_run = path.with_name(run_files.MANIFEST).is_file()
             page = path.with_name(run_files.PAGE) if is_of_run else path.with_suffix(".html")
+        if page.suffix == ".tex":
+            print_message(write_atomically(page, Result.read(path).to_latex()))
+            return
         written = render(Result.read(path), page, run_folder=path.parent)
         # Otherwise, `--verify` would report the page as an added file.
         run_files.record_pages(path.parent, (written, written.with_suffix(".csv")))

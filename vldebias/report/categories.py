@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from vldebias.measure.metric import SHARE, get_metric
@@ -40,6 +41,7 @@ class CategoryTable(NamedTuple):
         rows: one row per category.
         is_share: whether the last measure is a share, between 0 and 1.
         missing: the text to show for missing figures.
+        rule: the threshold of the four-fifths rule, or None if it does not apply.
     """
 
     caption: str
@@ -48,6 +50,7 @@ class CategoryTable(NamedTuple):
     rows: tuple[CategoryRow, ...]
     is_share: bool
     missing: str
+    rule: float | None
 
 
 def category_tables(result: Result) -> list[CategoryTable]:
@@ -81,6 +84,10 @@ def category_tables(result: Result) -> list[CategoryTable]:
             row = row_of_metric.get(last)
             bounds = None if row is None else (row.interval[0], row.value, row.interval[1])
             rows.append(CategoryRow(name, tuple(cells), tuple(figures), bounds))
+        rule = provenance.settings.get("four-fifths rule")
+        if rule is not None:
+            # The lowest ratio comes first. Categories without a ratio come last.
+            rows.sort(key=lambda row: math.inf if row.bounds is None else row.bounds[1])
         is_share = get_metric(last, strict=False).bounds == SHARE
         tables.append(
             CategoryTable(
@@ -90,6 +97,7 @@ def category_tables(result: Result) -> list[CategoryTable]:
                 tuple(rows),
                 is_share,
                 provenance.settings.get("missing", ""),
+                rule,
             )
         )
     return tables

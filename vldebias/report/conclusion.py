@@ -47,6 +47,8 @@ NOT_MEASURED = "not measured"
 BASELINES = {MEDIAN: "a threshold at the median, without any edit"}
 # Utilities that overstate the loss, since they count equally good replacements as losses.
 UPPER_BOUNDS = ("kept",)
+UPPER_BOUND_LOSS = 0.1  # Smaller losses of such a utility are no reason to call a method costly.
+AT_A_COST = "better, at a cost"
 
 
 class Conclusion(BaseModel, extra="forbid"):
@@ -322,6 +324,55 @@ def _utilities(block: Sequence[ReadableRow], row: ReadableRow) -> list[ReadableR
         if worst is None or _loss(cost) > _loss(worst):
             worst_of_base[base] = cost
     return list(worst_of_base.values())
+
+
+def cost_and_verdict(block: Sequence[ReadableRow], row: ReadableRow) -> tuple[str, str]:
+    """Return a method's largest loss of utility for a table, and its verdict including the loss.
+
+    Args:
+        block: all rows of the task from `readable`.
+        row: the row with the measured bias.
+
+    Returns:
+        The loss, such as "recall@1 -0.10 [-0.14, -0.06]", and the verdict. The verdict is "better,
+        at a cost" if a utility clearly fell, where hits kept count from `UPPER_BOUND_LOSS`.
+    """
+    costs = _utilities(block, row)
+    losses = [cost for cost in costs if _has_lost(cost)]
+    if not losses:
+        return "no clear loss" if costs else "", row.verdict
+    worst = max(losses, key=lambda cost: (_counts_as_cost(cost), _loss(cost)))
+    is_mixed = row.verdict == "better" and _counts_as_cost(worst)
+    return f"{worst.title} {worst.moved}", AT_A_COST if is_mixed else row.verdict
+
+
+def shared_cost(
+    block: Sequence[ReadableRow], rows: Sequence[ReadableRow]
+) -> list[tuple[ReadableRow, ReadableRow]]:
+    """Pair methods with one utility, which is the one with the largest loss of any method.
+
+    Args:
+        block: all rows of the task from `readable`.
+        rows: the rows with the measured bias, one per method.
+    """
+    utilities = {row.name: _utilities(block, row) for row in rows}
+    costs = [cost for listed in utilities.values() for cost in listed]
+    if not costs:
+        return []
+    worst = max(costs, key=lambda cost: (_counts_as_cost(cost), _loss(cost)))
+    pairs = []
+    for row in rows:
+        for cost in block:
+            is_same = (cost.metric, cost.subset) == (worst.metric, worst.subset)
+            if is_same and cost.name == row.name and has_change(cost) and has_change(row):
+                pairs.append((row, cost))
+    return pairs
+
+
+def _counts_as_cost(loss: ReadableRow) -> bool:
+    """Return whether a clear loss is large enough to be part of the verdict."""
+    is_bound = loss.metric.partition("@")[0] in UPPER_BOUNDS
+    return not is_bound or abs(loss.change) > UPPER_BOUND_LOSS
 
 
 def _loss(cost: ReadableRow) -> tuple[bool, float]:

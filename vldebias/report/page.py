@@ -15,7 +15,7 @@ from functools import cache
 from html import escape
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, TypedDict, cast
+from typing import TYPE_CHECKING, Protocol, TypedDict, cast
 
 import numpy as np
 
@@ -29,8 +29,14 @@ from vldebias.report.audited import (
     ranges_of_prompts,
 )
 from vldebias.report.categories import category_tables
-from vldebias.report.conclusion import LEADS, Conclusion, conclusions
-from vldebias.report.phrases import capitalised, listed_words
+from vldebias.report.conclusion import (
+    LEADS,
+    Conclusion,
+    conclusions,
+    cost_and_verdict,
+    shared_cost,
+)
+from vldebias.report.phrases import METHODS, capitalised, listed_words
 from vldebias.report.strip import read_strip
 from vldebias.report.table import (
     FEW_NOTE,
@@ -64,6 +70,7 @@ PLAIN = "#8a94a0"  # the model without a method
 OTHERS = ("#d9a441", "#b4656f", "#7d6b91", "#5f7a4f")  # methods without a specific color
 MOST = 8  # maximum number of rows in the first table of a result without conclusions
 PROMPTS = 20  # maximum number of rows in an audit's first table; prompts.csv lists all prompts
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # of the methods in plots of bias against cost
 LABEL = 24  # maximum line length for method names in plots
 # Measures that are not shown in the first table of a diagnosis. Margins have quartiles instead of
 # confidence intervals.
@@ -91,6 +98,12 @@ MEANINGS = {
 }
 
 
+class FrontRow(ReadableRow, Protocol):
+    """A row of the first table, whose verdict takes the method's cost into account."""
+
+    cost: str
+
+
 class FrontGroup(TypedDict):
     """One measure in the first table of a page.
 
@@ -106,7 +119,7 @@ class FrontGroup(TypedDict):
     measure: str
     note: str
     before: str
-    rows: list[ReadableRow]
+    rows: list[FrontRow]
 
 
 class FigureGroup(TypedDict):
@@ -213,6 +226,8 @@ def render(result: Result, path: Path, *, run_folder: Path) -> Path:
         "advice": advice,
         "notes": notes_of(result),
         "conclusions": concluded,
+        "verdicts": _headlines(front, concluded),
+        "tradeoffs": _tradeoffs(front, frame, result.provenance) if concluded else [],
         "front": front_groups(front),
         "statements": [] if concluded or advice else _statements(frame),
         "categories": categories,
@@ -223,6 +238,7 @@ def render(result: Result, path: Path, *, run_folder: Path) -> Path:
         "ends": ends or ("0%", "100%"),
         "is_even": ends is not None,
         "explained": explained,
+        "methods": {name: METHODS[name] for name in front.name.unique() if name in METHODS},
         "most_prompts": PROMPTS,
         "strips": _strips(result.name, run_folder),
         "blocks": _blocks(result, frame, pictures),
@@ -297,7 +313,8 @@ def front_rows(frame: pd.DataFrame, concluded: Sequence[Conclusion]) -> pd.DataF
 
     For each measure with a conclusion, these are the rows for the unedited model, for chance, and
     for each method with its own and the paper's setting. The method that the conclusion is about
-    comes before the other methods, which keep their order in the result.
+    comes before the other methods, which keep their order in the result. The column `cost` is
+    added, and verdicts take it into account, see `cost_and_verdict`.
 
     Args:
         frame: a result's rows from `readable`.
@@ -317,7 +334,11 @@ def front_rows(frame: pd.DataFrame, concluded: Sequence[Conclusion]) -> pd.DataF
         is_reference = row.method in (NONE, *CHANCES)
         places.append((place_of_measure[key], not is_reference, not is_concluded))
     order = sorted(range(len(places)), key=places.__getitem__)
-    return rows.iloc[order]
+    front = rows.iloc[order]
+    blocks = {task: list(block.itertuples()) for task, block in frame.groupby("task")}
+    pairs = [cost_and_verdict(blocks[row.task], row) for row in front.itertuples()]
+    costs, verdicts = zip(*pairs, strict=True) if pairs else ((), ())
+    return front.assign(cost=costs, verdict=verdicts)
 
 
 def front_groups(front: pd.DataFrame) -> list[FrontGroup]:
@@ -338,7 +359,7 @@ def front_groups(front: pd.DataFrame) -> list[FrontGroup]:
                 "measure": str(measure),
                 "note": ", ".join(filter(None, notes)),
                 "before": before,
-                "rows": cast("list[ReadableRow]", list(methods.itertuples())),
+                "rows": cast("list[FrontRow]", list(methods.itertuples())),
             }
         )
     return groups
@@ -444,11 +465,14 @@ def notebook(result: Result) -> str:
     rows: list[Sequence[object]] = []
     if concluded and not advice:
         # Show each method's value next to the value without a method.
-        head = ("task", "measure", "method", "before [95%]", "after [95%]", "change", "verdict")
+        head = (
+            *("task", "measure", "method", "before [95%]", "after [95%]", "change", "cost"),
+            "verdict",
+        )
         for group in front_groups(front_rows(frame, concluded)):
             for row in group["rows"]:
                 after = ", ".join(filter(None, (row.number, row.few)))
-                cells = (group["before"], after, row.moved, row.verdict)
+                cells = (group["before"], after, row.moved, row.cost, row.verdict)
                 rows.append((group["task"], group["measure"], row.name, *cells))
     else:
         # Without conclusions, there is no method to compare, so list the figures themselves.
@@ -519,22 +543,111 @@ def _drawn(rows: pd.DataFrame, provenance: Sequence[TaskProvenance]) -> list[dic
             _draw_panel(axis, panel, rows, colors)
             axis.tick_params(labelsize=9)
             plot.tight_layout(pad=0.8)
-            content = io.BytesIO()
-            no_dates = {"Date": None, "Creator": None}
-            plot.savefig(content, format="svg", transparent=True, metadata=no_dates)
-            # SVG embedded in a page does not need metadata or namespaces.
-            unneeded = rb"<metadata>.*?</metadata>|\sxmlns[:\w]*=\"[^\"]*\""
-            svg = re.sub(unneeded, b"", content.getvalue(), flags=re.DOTALL)
             first = panel.iloc[0]
             drawn.append(
                 {
                     "task": first.task,
                     "measure": first.measure,
                     "note": first.hint.strip(" ()"),
-                    "svg": svg[svg.find(b"<svg") :],
+                    "svg": _svg(plot),
                 }
             )
     return drawn
+
+
+def _svg(plot: Plot) -> bytes:
+    """Return a plot as SVG for a page, without metadata or namespaces."""
+    content = io.BytesIO()
+    no_dates = {"Date": None, "Creator": None}
+    plot.savefig(content, format="svg", transparent=True, metadata=no_dates)
+    unneeded = rb"<metadata>.*?</metadata>|\sxmlns[:\w]*=\"[^\"]*\""
+    svg = re.sub(unneeded, b"", content.getvalue(), flags=re.DOTALL)
+    return svg[svg.find(b"<svg") :]
+
+
+def _tradeoffs(
+    front: pd.DataFrame, frame: pd.DataFrame, provenance: Sequence[TaskProvenance]
+) -> list[dict[str, object]]:
+    """Draw each measure's change against the change of the utility that fell the most."""
+    colors = _colors(front, provenance)
+    drawn = []
+    with need("matplotlib").rc_context({"svg.fonttype": "none", "svg.hashsalt": "vldebias"}):
+        for (task, measure), rows in front.groupby(["task", "measure"], sort=False):
+            methods = rows[~rows.method.isin([NONE, *CHANCES])]
+            block = cast("list[ReadableRow]", list(frame[frame.task == task].itertuples()))
+            pairs = shared_cost(block, cast("list[ReadableRow]", list(methods.itertuples())))
+            if not pairs:
+                continue
+            plot, (axis,) = subplots(1, 1, (3.6, 2.8 + 0.17 * len(pairs)))
+            words = []
+            for (bias, cost), marker in zip(pairs, MARKERS * len(pairs), strict=False):
+                _draw_point(axis, bias, cost, colors[bias.method], marker)
+                words.append(f"{bias.name}: {bias.moved}, {cost.title} {cost.moved}")
+            bias, cost = pairs[0]
+            _finish_tradeoff(axis, bias, cost)
+            plot.tight_layout(pad=0.8)
+            drawn.append(
+                {
+                    "task": task,
+                    "measure": measure,
+                    "cost": cost.title,
+                    "words": "; ".join(words),
+                    "svg": _svg(plot),
+                }
+            )
+    return drawn
+
+
+def _draw_point(axis: Axes, bias: ReadableRow, cost: ReadableRow, color: str, marker: str) -> None:
+    """Draw a method's change of bias against its change of utility, with both intervals."""
+    across = (cost.change, cost.change_low, cost.change_high)
+    up = (bias.change, bias.change_low, bias.change_high)
+    ends = []
+    for value, low, high in (across, up):
+        # matplotlib rejects negative error bars, which can result from rounding.
+        ends.append(np.maximum([[value - low], [high - value]], 0))
+    axis.errorbar(
+        [cost.change],
+        [bias.change],
+        xerr=ends[0],
+        yerr=ends[1],
+        fmt=marker,
+        markersize=5,
+        capsize=2,
+        color=LABELLED if bias.uses_labels else color,
+        label=for_matplotlib(bias.name),
+    )
+
+
+def _finish_tradeoff(axis: Axes, bias: ReadableRow, cost: ReadableRow) -> None:
+    """Add the model without a method, the titles of the axes, and the legend."""
+    for draw_line in (axis.axhline, axis.axvline):
+        draw_line(0, color=INK, linewidth=0.8, linestyle=(0, (3, 3)), zorder=1)
+    if cost.better == "lower":
+        axis.invert_xaxis()  # a larger loss is further left for every utility
+    arrow = "\N{RIGHTWARDS ARROW}" if bias.better == "higher" else "\N{LEFTWARDS ARROW}"
+    axis.plot([0], [0], "o", color=PLAIN, markersize=5, zorder=1, label="no method")
+    axis.set_ylabel(_label(f"{arrow} change of {bias.title}"), fontsize=9, color=INK)
+    axis.set_xlabel(for_matplotlib(f"change of {cost.title}"), fontsize=9, color=INK)
+    axis.locator_params(axis="x", nbins=4)
+    axis.grid(color=GRID, linewidth=0.7, zorder=0)
+    axis.set_axisbelow(True)
+    axis.margins(0.12)
+    axis.tick_params(labelsize=9, colors=INK, length=0)
+    axis.spines[:].set_visible(False)
+    below = {"loc": "upper left", "bbox_to_anchor": (-0.1, -0.25), "frameon": False}
+    axis.legend(fontsize=9, labelcolor=INK, handletextpad=0.3, **below)
+
+
+def _headlines(front: pd.DataFrame, concluded: Sequence[Conclusion]) -> list[str]:
+    """Return the verdict of each conclusion, as in the first table."""
+    verdict_of_row = {(row.task, row.name): row.verdict for row in front.itertuples()}
+    headlines = []
+    for conclusion in concluded:
+        is_better = conclusion.verdict == "better"
+        in_table = verdict_of_row[conclusion.task, conclusion.method]
+        headlines.append(in_table if is_better else conclusion.verdict)
+    return headlines
 
 
 def _label(name: str) -> str:

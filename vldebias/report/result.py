@@ -323,6 +323,12 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
         """Write the rows as CSV in full precision, escaping strings that look like formulas."""
         return write_atomically(Path(path), spreadsheet_csv(self.to_pandas()))
 
+    def to_latex(self) -> str:
+        """Return the main figures with their intervals as a LaTeX table (booktabs)."""
+        from vldebias.report.latex import latex
+
+        return latex(self)
+
     def write(self, path: str | Path, *, compact: bool = False) -> Path:
         """Write the result to a JSON file, atomically.
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from vldebias.errors import InvalidInputError
 from vldebias.measure.metric import get_metric
 from vldebias.measure.rows import CHANCES, NONE
-from vldebias.report.conclusion import LEADS, conclusions
+from vldebias.report.conclusion import LEADS, conclusions, cost_and_verdict
 from vldebias.report.page import model_in_words, write_page
 from vldebias.report.result import Result
 from vldebias.report.table import ReadableRow, at_settings, readable
@@ -37,7 +37,9 @@ class RunRow(NamedTuple):
         low: the lower bound of its 95% interval.
         high: the upper bound of its 95% interval.
         number: the value and its interval as text.
-        verdict: how the method changed the value, or "" if there is nothing to compare.
+        cost: the largest clear loss of utility, or "" if no utility was measured.
+        verdict: how the method changed the value, including its cost, or "" if there is nothing to
+            compare.
         date: the date of the run in ISO 8601 format, or "" if unknown.
         page: the URL of the run's page relative to the list, or "" if there is no page.
     """
@@ -52,6 +54,7 @@ class RunRow(NamedTuple):
     low: float
     high: float
     number: str
+    cost: str
     verdict: str
     date: str
     page: str
@@ -136,11 +139,17 @@ def _rows_of(file: Path, name: str, page_folder: Path) -> list[RunRow]:
         measure_of_task[conclusion.task] = (conclusion.metric, conclusion.subset)
     rows = []
     for task, block in frame.groupby("task", sort=False):
+        rows_of_task = cast("list[ReadableRow]", list(block.itertuples()))
         for row in _representatives(block, measure_of_task.get(str(task))):
-            figure = {name: getattr(row, name) for name in _FIGURE}
+            cost, verdict = cost_and_verdict(rows_of_task, row)
+            figure = {name: getattr(row, name) for name in _FIGURE} | {"verdict": verdict}
             model = model_of_task.get(str(task), "")
             date = result.date or ""
-            rows.append(RunRow(run, model, str(task), row.name, date=date, page=address, **figure))
+            rows.append(
+                RunRow(
+                    run, model, str(task), row.name, cost=cost, date=date, page=address, **figure
+                )
+            )
     return rows
 
 

@@ -173,6 +173,7 @@ def _part(
                 "advice": sentences,
                 "by_category": {"selection_rate": "selection rate", "impact_ratio": "impact ratio"},
                 "missing": "excluded",
+                "four-fifths rule": RULE,
                 "excluded below": f"{SMALL:.0%} of the applicants",
                 "intervals": "Wilson; ratios: Donner and Zou (2012), Bonferroni",
             },

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import vldebias
+from vldebias.cli.common import device_of
 from vldebias.errors import InvalidInputError
 
 MINIATURE = "miniature"
@@ -28,7 +29,8 @@ class Engine:
         embeddings: a file of labelled image embeddings to search. Default: the packaged photographs
             and the miniature's pictures.
         images: the folder of the images whose relative paths are the embeddings' ids.
-        device, dtype: device and precision of the models.
+        device, dtype: device and precision of the models. The device "auto" is chosen when the
+            first model is loaded.
 
     Raises:
         InvalidInputError: If options are incompatible. No model is loaded.
@@ -123,7 +125,7 @@ class Engine:
 
         def load() -> Any:
             pipe = vldebias.load_host(
-                pipeline=self.pipeline_name, device=self.device, dtype=self.dtype
+                pipeline=self.pipeline_name, device=device_of(self.device), dtype=self.dtype
             ).host
             pipe.set_progress_bar_config(disable=True)
             return pipe
@@ -141,7 +143,10 @@ class Engine:
         return self.once(
             "model",
             lambda: vldebias.load_host(
-                self.model_name, self.pretrained, device=self.device, dtype=self.dtype
+                self.model_name,
+                self.pretrained,
+                device=device_of(self.device),
+                dtype=self.dtype,
             ),
         )
 

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import vldebias
+from vldebias.cli.common import device_of
 from vldebias.errors import InvalidInputError
-from vldebias.hosts import DenoiserAttachment
-from vldebias.methods import Problem, get_edit_method
 
 MINIATURE = "miniature"
 PHOTOGRAPHS = "photographs"  # the packaged gallery of real pictures
@@ -30,7 +29,8 @@ class Engine:
         embeddings: a file of labelled image embeddings to search. Default: the packaged photographs
             and the miniature's pictures.
         images: the folder of the images whose relative paths are the embeddings' ids.
-        device, dtype: device and precision of the models.
+        device, dtype: device and precision of the models. The device "auto" is chosen when the
+            first model is loaded.
 
     Raises:
         InvalidInputError: If options are incompatible. No model is loaded.
@@ -76,6 +76,7 @@ class Engine:
         self.lock = threading.RLock()
         self._kept: OrderedDict[Hashable, Any] = OrderedDict()
         self._loaded: dict[str, Any] = {}
+        self._opened: set[str] = set()
 
     def once(self, name: str, load: Callable[[], Made]) -> Made:
         """Call `load` once and return its result; concurrent callers wait for it."""
@@ -108,39 +109,44 @@ class Engine:
             if len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
 
-    def warm(self) -> threading.Thread:
-        """Load models and pictures in a background thread, so that the first click is fast."""
+    def warm(self, name: str, load: Callable[[], object]) -> None:
+        """Load models in a background thread when a visitor opens a tab, so that clicks are fast.
 
-        def load() -> None:
-            from .search import birds, open_gallery
-
-            self.pipe()
-            for name in self.galleries:
-                open_gallery(self, name)
-            birds(self)
-
-        thread = threading.Thread(target=load, name="models", daemon=True)
-        thread.start()
-        return thread
+        Args:
+            name: name of the tab. Further calls for the same tab do nothing.
+            load: loads what the tab needs.
+        """
+        if name not in self._opened:
+            self._opened.add(name)
+            threading.Thread(target=load, name=f"load {name}", daemon=True).start()
 
     def pipe(self) -> Any:
         """Return the pipeline."""
 
         def load() -> Any:
             pipe = vldebias.load_host(
-                pipeline=self.pipeline_name, device=self.device, dtype=self.dtype
+                pipeline=self.pipeline_name, device=device_of(self.device), dtype=self.dtype
             ).host
             pipe.set_progress_bar_config(disable=True)
             return pipe
 
         return self.once("pipeline", load)
 
+    def load_search(self) -> None:
+        """Load the pictures of the first search and their model."""
+        from .search import open_gallery
+
+        open_gallery(self, self.galleries[0])
+
     def clip(self) -> Any:
         """Return the image-text model with its tokenizer and preprocessing."""
         return self.once(
             "model",
             lambda: vldebias.load_host(
-                self.model_name, self.pretrained, device=self.device, dtype=self.dtype
+                self.model_name,
+                self.pretrained,
+                device=device_of(self.device),
+                dtype=self.dtype,
             ),
         )
 
@@ -152,6 +158,9 @@ class Engine:
             prompts, method: see `vldebias.debias`.
             reference: image features, always the same for a host. If None, fit to text alone.
         """
+
+        # Imported here, because torch takes seconds to load and the page opens without it.
+        from vldebias.methods import Problem, get_edit_method
 
         def fit() -> dict[str, Any]:
             problem = Problem(host, prompts, reference=reference)
@@ -184,6 +193,8 @@ class Engine:
 
         Methods that set one value per image take the `values` for the images of the next call.
         """
+        from vldebias.hosts import DenoiserAttachment
+
         with self.lock:
             pipe = self.pipe()
             edits = {} if method is None else self.edits(pipe, prompts, method)

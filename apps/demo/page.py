@@ -16,6 +16,7 @@ from vldebias.cli.common import err
 from ..serving import credentials, serve
 from . import faces, generate_tab
 from .engine import MINIATURE, Engine
+from .events import QUIET
 from .generate_tab import GenerateTab
 from .search_tab import SearchTab
 
@@ -38,8 +39,10 @@ def build_demo(engine: Engine) -> gr.Blocks:
         with gr.Tabs():
             with gr.Tab("Generate", id="generate"):
                 GenerateTab(engine)
-            with gr.Tab("Search and classify", id="search"):
+            with gr.Tab("Search and classify", id="search") as search:
                 SearchTab(engine)
+        demo.load(lambda: engine.warm("generate", engine.pipe), queue=False, **QUIET)
+        search.select(lambda: engine.warm("search", engine.load_search), queue=False, **QUIET)
     return demo
 
 
@@ -57,7 +60,6 @@ def serve_demo(options: Mapping[str, Any], **where: Any) -> None:
 
     def announce(address: str) -> None:
         err().print(f"vldebias demo: {address} (press Ctrl-C to stop)", highlight=False)
-        engine.warm()  # called last, so that the page does not have to wait for the models
 
     serve(
         build_demo(engine),

@@ -1,10 +1,13 @@
 """Test the demo without a browser: requests, images, messages, and that edits are attached and
 removed."""
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -445,6 +448,30 @@ def test_the_first_click_immediately_announces_that_the_model_is_loading(
     # A loaded pipeline has nothing left to announce.
     cold.once("pipeline", object)
     assert list(generate_tabs.GenerateTab._run(tab, *FORM)) == []
+
+
+def test_the_page_opens_without_importing_torch() -> None:
+    script = (
+        "import sys\n"
+        "from apps.demo import engine, page\n"
+        "page.build_demo(engine.Engine())\n"
+        "print('torch' in sys.modules, 'gradio' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["False", "True"]
+
+
+def test_visitors_who_open_a_tab_load_it_once() -> None:
+    engine = engines.Engine()
+    loads = []
+    for name in ("generate", "search", "generate", "search"):
+        engine.warm(name, partial(loads.append, name))
+    for thread in threading.enumerate():
+        if thread.name.startswith("load "):
+            thread.join()
+    assert sorted(loads) == ["generate", "search"]
 
 
 def test_photographs_are_only_shown_with_their_own_model(tmp_path: Path) -> None:

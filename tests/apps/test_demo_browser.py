@@ -118,7 +118,7 @@ def test_a_click_is_answered_at_once_and_the_announcement_disappears(
         page.get_by_label("Prompt").fill("A photo of a baker.")
         page.get_by_label("Prompt").press("Enter")
         assert status.inner_text() != before
-        page.wait_for_function("document.querySelector('#status').innerText.includes('s each')")
+        page.wait_for_function("document.querySelector('#status').innerText.includes('s each.')")
         assert STARTING not in status.inner_text()
         page.get_by_label("Prompt").fill("")
         page.locator("#generate-button").click()
@@ -153,7 +153,8 @@ def test_the_search_opens_on_a_result(address: str, browser: Any) -> None:
         for row in (1, 2):
             assert "of the first 20 remain" in page.locator(f"#search-{row}").inner_text()
         shown = page.locator("#search-1 li > span:not(.title)").all_inner_texts()
-        assert set(shown) == {"man", "woman"}
+        assert len(shown) == 8
+        assert set(shown) <= {"man", "woman"}
         assert all(page.locator("#search-1 .title").all_inner_texts())
         assert "Library of Congress" in page.locator("#search-source").inner_text()
 

@@ -1,4 +1,4 @@
-"""Compute the calibrated projection in closed form, using low-rank factors throughout.
+"""Compute the calibrated projection in closed form, using low-rank factors.
 
 Source: Chuang et al., "Debiasing Vision-Language Models via Biased Prompts" (2023); chapter 7 of
 the thesis. With the m spurious prompts as columns of A, and rows X = sqrt(lam/|S|) (z_i - z_j) for
@@ -12,7 +12,8 @@ identity turns the inverse into I - W W^T. Hence P* = I - L R^T, with
 
     L = [Q, (I - Q Q^T) W]      R = [Q, W]
 
-and no d x d matrix is ever formed. Rows are embeddings, so P* z is `z - (z @ R) @ L.T`.
+and no d x d matrix is formed unless L and R would be at least as large. Rows are embeddings, so
+P* z is `z - (z @ R) @ L.T`.
 """
 
 from __future__ import annotations
@@ -238,33 +239,22 @@ class CalibratedProjection(Edit):
             # Weights of 0 and pairs with equal embeddings do not affect the inverse.
             if weight > 0 and rows.any():
                 weighted_rows.append(rows * math.sqrt(weight))
-        root = None  # W with (I + X^T X)^-1 = I - W W^T
-        if weighted_rows:
-            root = _root(torch.cat(weighted_rows))
+        rows = torch.cat(weighted_rows) if weighted_rows else None
         basis = None  # Q with P0 = I - Q Q^T
         if spurious is not None and spurious.any():
             basis = span_of(spurious)
-        # P* = I - L R^T, with the name of the paper's method.
-        if basis is not None and root is not None:
+        if rows is not None and basis is not None:
             name = "orth-cali"
-            # P0 (I - W W^T) = I - Q Q^T - (I - Q Q^T) W W^T
-            left_factor = torch.cat([basis, root - basis @ (basis.T @ root)], 1)
-            right_factor = torch.cat([basis, root], 1)
-        elif root is not None:
+        elif rows is not None:
             name = "cali"
-            left_factor = right_factor = root
         elif basis is not None:
             name = "orth"
-            left_factor = right_factor = basis
         else:
             raise NothingToRemoveError(
                 "fit: nothing to remove; expected spurious prompts (m, d), or prompt pairs (n, 2,"
                 " d) whose embeddings differ and lam above 0"
             )
-        if left_factor.shape[1] >= len(left_factor):
-            # If the rank reaches the width, the dense matrix is no larger than the factors.
-            left_factor = left_factor @ right_factor.T
-            right_factor = torch.eye(len(left_factor), dtype=left_factor.dtype)
+        left_factor, right_factor = _factors(basis, rows)
         # Equal weights are recorded as one number, and an empty list of weights as 0.
         recorded = lams if len(set(lams)) > 1 else max(lams, default=0.0)
         spurious_rank = 0 if basis is None else basis.shape[1]
@@ -468,21 +458,57 @@ def _checked_weights(
     return tuple(lams)
 
 
+def _factors(basis: Tensor | None, rows: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return L and R (d, r) with P0 (I + X^T X)^-1 = I - L R^T; see the module docstring.
+
+    Args:
+        basis: Q (d, k) with P0 = I - Q Q^T. If None, P0 = I.
+        rows: X (n, d), or None for no rows.
+    """
+    if rows is None:
+        assert basis is not None
+        left, right = basis, basis
+    elif len(rows) > rows.shape[1] and not _is_too_large(rows):
+        # With more rows than dimensions, the d x d matrix is smaller than X.
+        gram = rows.T @ rows
+        gram.diagonal().add_(1.0)
+        removed = -torch.cholesky_inverse(torch.linalg.cholesky(gram))
+        removed.diagonal().add_(1.0)
+        if basis is not None:
+            # I - (I - Q Q^T) (I - S) = S + Q (Q^T - Q^T S)
+            removed += basis @ (basis.T - basis.T @ removed)
+        return removed, torch.eye(len(removed), dtype=removed.dtype)
+    else:
+        root = _root(rows)
+        left, right = root, root
+        if basis is not None:
+            # P0 (I - W W^T) = I - Q Q^T - (I - Q Q^T) W W^T
+            left = torch.cat([basis, root - basis @ (basis.T @ root)], 1)
+            right = torch.cat([basis, root], 1)
+    if left.shape[1] >= len(left):
+        # If the rank reaches the width, the dense matrix is no larger than the factors.
+        left = left @ right.T
+        right = torch.eye(len(left), dtype=left.dtype)
+    return left, right
+
+
+def _is_too_large(rows: Tensor) -> bool:
+    """Return whether rounding would remove I if it were added to X X^T."""
+    return float(rows.square().sum()) * _EPS > _ROUNDED
+
+
 def _root(rows: Tensor) -> Tensor:
     """Return W (d, r) with (I + X^T X)^-1 = I - W W^T for rows X (n, d), r at most min(n, d).
 
     With C C^T = I + X X^T, W = X^T C^-T (Woodbury; see the module docstring).
     """
-    if float(rows.square().sum()) * _EPS > _ROUNDED:
-        # Rounding would remove I if it were added to values this large, so compute s / sqrt(s^2 +
-        # 1) from the singular values instead.
+    if _is_too_large(rows):
+        # Compute s / sqrt(s^2 + 1) from the singular values instead.
         _, sigma, vh = torch.linalg.svd(rows, full_matrices=False)
         # Singular values at the rounding level of the largest are noise, as in a pseudo-inverse.
         keep = sigma > max(rows.shape) * _EPS * sigma[:1]
         sines = sigma[keep] / torch.hypot(sigma[keep], torch.ones(()).to(sigma))
         return vh[keep].T * sines
-    if len(rows) > rows.shape[1]:
-        rows = torch.linalg.qr(rows, mode="r").R  # the same X^T X
     gram = rows @ rows.T
     gram.diagonal().add_(1.0)
     return torch.linalg.solve_triangular(

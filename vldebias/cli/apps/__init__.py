@@ -88,9 +88,11 @@ def demo_command(
           --embeddings fairface.npz --images ./fairface
       VLDEBIAS_AUTH=ada:long-password vldebias demo --public --port 8000
     """
-    # Importing torch takes several seconds, so print a message first.
+    # Importing Gradio takes several seconds, so print a message first.
     print_message("vldebias demo: starting; the address will appear in a few seconds")
-    flags["device"] = device_of(flags.get("device"))
+    flags.setdefault("device", "auto")
+    if flags["device"] != "auto":
+        device_of(flags["device"])  # report an unavailable device now
     inputs = {**host_flags(flags), "embeddings": embeddings, "images": images}
     page("demo.page").serve_demo(inputs, port=flags.get("port"), public=flags["public"])
 

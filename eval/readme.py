@@ -94,6 +94,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "nuclr": mnist.nuclr,
     },
     "docs/fine-tuning.md": {
+        "choices": training.choices,
         "declared": training.declared,
         "verdicts": training.verdicts,
         "every_loss": training.every_loss,

@@ -12,11 +12,13 @@ import torch
 from pydantic import BaseModel
 from test_equations import CASES
 from torch import Tensor, nn
+from typer.testing import CliRunner
 
 from vldebias import losses
+from vldebias.cli import app
 from vldebias.errors import InvalidInputError
 from vldebias.losses import LOSSES, Contrast, ContrastiveLoss, Loss, register_loss
-from vldebias.losses.catalog import BUILT_IN
+from vldebias.losses.catalog import ADVICE, BUILT_IN
 from vldebias.training.batches import Batch
 from vldebias.training.objective import Objective
 from vldebias.training.settings import LossSettings, load_settings
@@ -78,6 +80,19 @@ print(sorted({"torch", "numpy"} & set(sys.modules)))
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    "page", ["fine-tuning.md", "explanation/losses.md", "tutorials/fine-tune.md"]
+)
+def test_pages_give_the_same_advice_as_the_command(page: str) -> None:
+    text = Path(__file__).parents[2].joinpath("docs", page).read_text(encoding="utf-8")
+    assert ADVICE in " ".join(text.replace("`", "").split())
+
+
+def test_the_list_of_losses_ends_with_the_advice() -> None:
+    listed = CliRunner().invoke(app, ["losses"])
+    assert " ".join(listed.output.split()).endswith(ADVICE)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from torch import Tensor
 from vldebias.losses.catalog import NoSettings
 from vldebias.losses.checks import check_labels
 from vldebias.losses.contrast import BatchOptions, Contrast, ContrastiveLoss
+from vldebias.losses.processes import gather_rows
 
 
 def supcon(
@@ -48,17 +49,25 @@ def supcon(
         check_labels("labels", labels, len(image_features))
     options.setdefault("within_view", True)
     batch = Contrast(image_features, text_features, temperature=temperature, **options)
-    columns = batch.column_labels(labels)
-
-    def row_loss(s: Tensor, rows: slice) -> Tensor:
-        pair = batch.positive[rows]
-        # Scores are -inf for the anchor itself and for its pair, which is added below.
-        is_positive = (labels[rows, None] == columns) & (s > -torch.inf)
-        log_all = torch.logaddexp(torch.logsumexp(s, dim=1), pair)
-        positives = torch.where(is_positive, s, 0.0).sum(1) + pair
-        return log_all - positives / (is_positive.sum(1) + 1)
-
-    return batch.reduce(batch.each_row(row_loss))
+    joint_labels = gather_rows(labels) if batch.gather else labels
+    classes, places = torch.unique(joint_labels, return_inverse=True)
+    own = places[batch.rows]
+    (log_negatives,) = batch.sums(1.0)
+    with batch.precise():
+        # The mean over P of s_p only needs the sum of the features of each class.
+        zeros = batch.joint[0].new_zeros(len(classes), batch.joint[0].shape[1])
+        totals = [zeros.index_add(0, places, side)[own] for side in batch.joint]
+        count = torch.bincount(places)[own]
+        positives = totals[::-1]
+        if batch.within_view:
+            # P contains the rows of both views, but not the anchor itself.
+            both = totals[0] + totals[1]
+            positives = [both - side[batch.rows] for side in batch.joint]
+            count = 2 * count - 1
+        pairs = zip(batch.anchors, positives, strict=True)
+        scores = torch.stack([(anchors * features).sum(1) for anchors, features in pairs])
+        log_all = torch.logaddexp(log_negatives, batch.positive)
+        return batch.reduce(log_all - scores / count)
 
 
 class SupConLoss(ContrastiveLoss[NoSettings]):

@@ -42,7 +42,7 @@ from vldebias.study import load_suite
 from vldebias.study.tasks import images
 
 RESAMPLES = 200
-QUERIES = 12  # maximum number of queries per kind, spread over its list
+QUERIES = 60  # number of queries per gallery, spread over all kinds
 LEAST = 0.02  # minimum skew above chance of a search, for the share that is left
 RANDOM = "random"
 METHODS = {
@@ -78,8 +78,9 @@ def cells() -> Iterator[Cell]:
 
 
 def with_fewer_queries(cell: Cell) -> Cell:
-    """Return the cell with at most `QUERIES` queries of each kind."""
-    kinds = {kind: listed[:: -(-len(listed) // QUERIES)] for kind, listed in cell.kinds.items()}
+    """Return the cell with about `QUERIES` queries, equally many of each kind."""
+    most = QUERIES // len(cell.kinds)
+    kinds = {kind: listed[:: -(-len(listed) // most)] for kind, listed in cell.kinds.items()}
     return replace(cell, kinds=kinds)
 
 

@@ -225,6 +225,66 @@ def test_probabilities_of_doubtful_images_keep_prefixes_near_the_quota() -> None
         assert deviations[1] <= deviations[0] + 1
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_every_prefix_is_within_one_and_a_half_results_of_the_counts(seed: int) -> None:
+    scores, table = doubtful(k=seed)
+    k = 20 + seed
+    positions = vldebias.rerank(scores, k, probabilities=table, shares={"0": 0.3, "1": 0.7})
+    is_first = table[positions].argmax(axis=1) == 0
+    places = np.arange(1, k + 1)
+    assert np.abs(is_first.cumsum() - places * is_first.mean()).max() < 1.5
+
+
+def test_results_that_already_have_the_shares_are_returned_as_found() -> None:
+    scores, _ = doubtful()
+    order = np.argsort(-scores, kind="stable")
+    table = np.full((400, 2), 0.5)
+    # The first 20 contain half an image too many of the first group, which is within the tolerance.
+    table[order[:20]] += np.array([0.024, -0.024])
+    table[order[20:40]] -= np.array([0.024, -0.024])
+    found = vldebias.rerank(scores, 20, probabilities=table)
+    assert found.tolist() == order[:20].tolist()
+    table[order[:20]] += np.array([0.024, -0.024])
+    table[order[20:40]] -= np.array([0.024, -0.024])
+    assert vldebias.rerank(scores, 20, probabilities=table).tolist() != order[:20].tolist()
+
+
+def test_the_nearest_shares_are_returned_with_a_warning_if_they_cannot_be_reached() -> None:
+    scores, _ = doubtful()
+    table = np.tile([0.1, 0.9], (400, 1))
+    table[:3] = [0.9, 0.1]
+    with pytest.warns(SuspectInputWarning, match="too few candidates: 7 of '0' missing"):
+        found = vldebias.rerank(scores, 20, probabilities=table, shares="even")
+    assert {0, 1, 2} <= set(found.tolist())
+
+
+def test_a_share_of_zero_leaves_a_group_out() -> None:
+    scores, table = doubtful()
+    positions = vldebias.rerank(scores, 20, probabilities=table, shares={"0": 0, "1": 1})
+    assert (table[positions].argmax(axis=1) == 1).all()
+    by_labels = vldebias.rerank(scores, 20, labels=table.argmax(axis=1), shares={"0": 0, "1": 1})
+    assert sorted(by_labels.tolist()) == sorted(positions.tolist())
+
+
+def test_missing_probabilities_are_rejected() -> None:
+    scores, table = doubtful()
+    with pytest.raises(InvalidInputError, match="'expected' needs probabilities"):
+        vldebias.rerank(scores, 20, labels=table.argmax(axis=1), method="expected")
+    table[3] = np.nan
+    with pytest.raises(InvalidInputError, match="rows that sum to 1"):
+        vldebias.rerank(scores, 20, probabilities=table)
+
+
+def test_candidates_of_unknown_group_are_returned_among_doubtful_ones() -> None:
+    scores, table = doubtful()
+    codes = table.argmax(axis=1)
+    best = np.argsort(-scores, kind="stable")
+    codes[best[[2, 7]]] = -1
+    found = expected(Candidates(scores, codes, "ab", np.array([0.5, 0.5]), table), 20)
+    assert len(set(found.tolist())) == 20
+    assert set(best[[2, 7]].tolist()) <= set(found.tolist())
+
+
 def test_zero_shot_labels_get_probabilities_if_the_groups_separate() -> None:
     rng = np.random.default_rng(0)
     man, woman = np.eye(32)[:2] + 0.1

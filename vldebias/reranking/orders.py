@@ -56,8 +56,8 @@ def expected(candidates: Candidates, k: int, *, weight: float = 0.4) -> Rows:
     so the quota by labels does not reach the requested shares. The sum of the group probabilities
     over the results shows most of what is missing. Starting from the quota's count of each group,
     results are exchanged one by one until this sum is closest to a target between the quota's and
-    the requested shares. Every prefix is then within two results of the shares of these counts,
-    which is one more than for the quota and keeps the order closer to the scores.
+    the requested shares. Every prefix is then within one and a half results of the shares of these
+    counts. This is half a result more than for the quota, so the order is closer to the scores.
 
     If the probabilities of the top k by score sum to the requested shares, within half a result,
     and deviate from them by at most two results in every prefix, the order does not change. If all
@@ -104,31 +104,46 @@ def expected(candidates: Candidates, k: int, *, weight: float = 0.4) -> Rows:
     if deviations[-1] <= 0.5 and deviations.max() <= 2:
         return ranked[:k]
     by_quota = quota(candidates, k)
+    by_quota = by_quota[candidates.codes[by_quota] != UNKNOWN]
     counts = np.bincount(candidates.codes[by_quota], minlength=len(shares))
-    excess = weight * (p[by_quota].sum(axis=0) - k * shares)
+    excess = weight * (p[by_quota].sum(axis=0) - len(by_quota) * shares)
     codes = candidates.codes[ranked]
-    # The ranks of each group's candidates, and their probabilities after a row that is never taken.
-    ranks_of_group = [np.flatnonzero(codes == group)[: k + 1] for group in range(len(shares))]
-    columns = [np.concatenate([p[:1], p[ranked[ranks]], p[:1]]) for ranks in ranks_of_group]
-    available = np.array([len(column) - 2 for column in columns])
-    is_same = np.eye(len(shares), dtype=bool)
+    ranks_of_group = [np.flatnonzero(codes == group) for group in range(len(shares))]
+    counts = _exchanged(counts, [p[ranked[ranks[: k + 1]]] for ranks in ranks_of_group], excess)
+    parts = [ranks[:count] for ranks, count in zip(ranks_of_group, counts, strict=True)]
+    parts.append(np.flatnonzero(codes == UNKNOWN)[: k - len(by_quota)])
+    top = ranked[np.sort(np.concatenate(parts))]
+    chosen = replace(candidates.subset(top), shares=counts / k)
+    return top[_merge(chosen, k, _within_one_and_a_half)]
+
+
+def _exchanged(counts: Rows, tables: Sequence[Floats], excess: Floats) -> Rows:
+    """Return the group counts (g,) after all exchanges that bring the excess closer to 0.
+
+    Args:
+        counts: number of results (g,) from each group.
+        tables: probabilities (n, g) of each group's candidates, best first.
+        excess: sum of the probabilities (g,) of the results, minus its target.
+    """
+    counts = counts.copy()
+    g = len(counts)
+    available = np.array([len(table) for table in tables])
+    # Add a row at both ends that is never taken.
+    padded = [np.concatenate([np.zeros((1, g)), table, np.zeros((1, g))]) for table in tables]
+    is_same = np.eye(g, dtype=bool)
     while True:
-        last = np.stack([column[count] for column, count in zip(columns, counts, strict=True)])
-        following = [column[count + 1] for column, count in zip(columns, counts, strict=True)]
+        last = np.stack([table[count] for table, count in zip(padded, counts, strict=True)])
+        following = [table[count + 1] for table, count in zip(padded, counts, strict=True)]
         # The excess (g, g, g) after each exchange of one group's last for another's next candidate.
         exchanged = excess - last[:, None] + np.stack(following)
         distances = (exchanged**2).sum(axis=2)
         distances[is_same | (counts == 0)[:, None] | (counts >= available)] = np.inf
         leaving, entering = np.unravel_index(distances.argmin(), distances.shape)
         if distances[leaving, entering] >= (excess**2).sum() - TINY:
-            break
+            return counts
         excess = exchanged[leaving, entering]
         counts[leaving] -= 1
         counts[entering] += 1
-    parts = [ranks[:count] for ranks, count in zip(ranks_of_group, counts, strict=True)]
-    top = ranked[np.sort(np.concatenate(parts))]
-    chosen = replace(candidates.subset(top), shares=counts / k)
-    return top[_merge(chosen, k, _within_two)]
 
 
 def fair(candidates: Candidates, k: int, *, alpha: float = 0.1) -> Rows:
@@ -186,10 +201,12 @@ def _within_one(shares: Floats, length: int) -> tuple[Rows, Rows]:
     return lowest.T, highest.T
 
 
-def _within_two(shares: Floats, length: int) -> tuple[Rows, Rows]:
-    """Return bounds like those of `_within_one`, but with one more result in either direction."""
-    lowest, highest = _within_one(shares, length)
-    return np.maximum(lowest - 1, 0), highest + 1
+def _within_one_and_a_half(shares: Floats, length: int) -> tuple[Rows, Rows]:
+    """Return bounds like those of `_within_one`, but half a result wider in both directions."""
+    exact = shares * np.arange(1, length + 1)[:, None]
+    lowest = np.floor(exact - 0.5 + TINY).astype(np.intp)
+    highest = np.ceil(exact + 0.5 - TINY).astype(np.intp)
+    return np.maximum(lowest, 0), highest
 
 
 def _merge(candidates: Candidates, k: int, bounds: Bounds) -> Rows:

@@ -137,6 +137,12 @@ _CODE = re.compile(
     r"|\b(?:const|let|var|string|int) \w+ = |^\s*(?:import \w+\s*;?$|from \w+ import|#include)",
     re.MULTILINE,
 )
+# A template to be filled in: "[CHARACTER]", "[brand name]", "(insert a hero)".
+_PLACEHOLDER = re.compile(
+    r"[\[({](?!SEP\])(?:[A-Z][A-Z0-9 _/&-]{3,40}\b|(?:[Ii]nsert|[Yy]our|[Ss]ubject|[Cc]olou?r\d?|[Nn]ame|[Cc]haracter"
+    r"|[Bb]rand|[Pp]roduct|[Oo]bject|[Dd]escri(?:be|ption)|[Pp]ose|[Bb]ackground|[Pp]erson|[Cc]ity|[Ss]tyle)\b[^\[\](){}:|]{0,60})"
+    r"[^\[\](){}:|]{0,60}[\])}]"
+)
 # A placeholder, as in {argument name="job" default="a nurse"}, whose default value is read.
 _ARGUMENT = re.compile(r"\{argument [^{}]*?default=\\?\"([^{}\"\\]*)\\?\"[^{}]*\}")
 
@@ -204,8 +210,9 @@ def names_a_model(prompt: str) -> bool:
 
 
 def is_code(prompt: str) -> bool:
-    """Return whether a prompt contains source code."""
-    return _CODE.search(prompt) is not None
+    """Return whether a prompt contains source code or is a template with gaps to be filled in."""
+    is_template = not prompt.isupper() and _PLACEHOLDER.search(prompt) is not None
+    return is_template or _CODE.search(prompt) is not None
 
 
 def is_in_capitals(prompt: str) -> bool:

@@ -357,7 +357,7 @@ def _is_audience(text: Text, start: int, i: int) -> bool:
     """Return whether a picture only addresses some people: "an ad that attracts gamers"."""
     if listed(text.before(start), "determiner") or singular(text.bare[i]) == text.bare[i]:
         return False
-    clause = text.low[max(text.clause_start(start), start - 6) : start]
+    clause = text.low[max(text.clause_start(start), start - 6) : i]
     return any(listed(base(word), "appeals") for word in clause)
 
 

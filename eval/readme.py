@@ -64,6 +64,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/explanation/prompts-by-other-writers.md": {
         "new_prompts": prompts.new_prompts,
         "read_prompts": prompts.read_prompts,
+        "real_prompts": prompts.real_prompts,
     },
     "docs/how-to/images-api.md": {"images": times.images},
     "docs/explanation/how-languages-are-read.md": {"languages_blind": prompts.languages_blind},

@@ -47,6 +47,18 @@ def read_prompts() -> str:
     return table(*lines, note="From `eval/results/languages/read_prompts.json`.")
 
 
+def real_prompts() -> str:
+    """Write how many changes to newly drawn prompts from public lists are wrong, by list."""
+    path = RESULTS / "languages" / "real_prompts.json"
+    lines = [["source", "kind of list", "prompts", "changed", "wrong, of the changed [95%]"]]
+    for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
+        counts = [str(row["prompts"]), str(row["changed"])]
+        lines.append(
+            [row["source"], row["kind"], *counts, _wrong_share(row["wrong"], row["changed"])]
+        )
+    return table(*lines, note="From `eval/results/languages/real_prompts.json`.")
+
+
 def _wrong_share(wrong: int, n: int) -> str:
     low, high = wilson_interval(wrong, n)
     return f"{wrong / n:.3f} [{low:.3f}, {high:.3f}]"

@@ -137,3 +137,67 @@ def test_one_of_two_people_gets_no_value(prompt: str) -> None:
 )
 def test_the_other_may_be_a_thing_or_part_of_a_group(prompt: str) -> None:
     assert changed(prompt)
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "a soldier statue keeping guard",
+        "a quiet diner at dusk, rain",
+        "clockwork mechanics behind glass",
+        "a notebook, a compass, pocket guide, adventure",
+        "a castle that is half fortress, half worker",
+        "a cubist advertising poster",
+        "lords of the rings poster",
+        "warhammer gunner, mist",
+        "librarian 1987 film, grain",
+        "by hokusai and a digital artist",
+        "portrait photographer of the year, fjord",
+        "a sleeping baby, otter, reeds",
+        "an old terrier, a faithful companion",
+        "a schematic of producers and consumers",
+        "a sculpture of [HERO NAME] with a bold character",
+        "persona 4, city, rain",
+    ],
+)
+def test_things_titles_credits_animals_and_templates_are_no_people(prompt: str) -> None:
+    assert not changed(prompt)
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "a diner waving from a booth",
+        "three mechanics in a workshop",
+        "a guide in a cave",
+        "a baby in a pram",
+        "pixel art, alchemist in a tower",
+    ],
+)
+def test_people_with_such_nouns_get_a_value(prompt: str) -> None:
+    assert changed(prompt)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "why"),
+    [
+        ("<lora:miraK:1>, a woman on a pier", "named"),
+        ("zoryanka, a girl in a park", "named"),
+        ("zelka (starfall), 1girl, harbor", "named"),
+        ("a girl, resembles lara croft", "named"),
+        ("a woman, Korean heritage", "stated"),
+        ("a man with blue skin", "stated"),
+        ("a freckled redhead girl", "stated"),
+    ],
+)
+def test_names_and_bodies_count_for_race(prompt: str, why: str) -> None:
+    assert reason(prompt, "race") == why
+
+
+def test_a_tag_for_a_girl_is_a_person_for_race() -> None:
+    assert changed("1girl, raincoat, umbrella", "race")
+    assert reason("1girl, raincoat, umbrella") == "stated"
+
+
+def test_the_same_person_in_other_words_stays_unchanged() -> None:
+    assert not changed("a policeman on a horse, the rider waves")

@@ -70,7 +70,8 @@ _WITHOUT = re.compile(
     rf"\bwithout (?:(?!\b{_NEXT_WORDS}\b|\b\w+s an?\b)[^,.;:!?()\n\[\]])*", re.IGNORECASE
 )
 _NOT_IN_PICTURE = re.compile(
-    r"(?<!\S)--(?:no?|neg(?:ative)?(?:[-_]prompt)?)\b.*?(?=\s--[a-z]|$)|\[negative:[^\]\n]*|(?:^|\|)[^\S\n]*negative:[^\n]*"
+    r"(?<!\S)--(?:no?|neg(?:ative)?(?:[-_]prompt)?)\b.*?(?=\s--[a-z]|$)"
+    r"|\[negative:[^\]\n]*|(?:^|\|)[^\S\n]*negative:[^\n]*"
     r"|\bnegative[ _]prompt\s*[:=][^\n]*|^[^\S\n]*steps: \d+,.*"
     r"|\bno (?:people|persons|humans|characters|figures)\b[^.;:!?\n]*"
     r"|\bgod[- ]?rays\b|\A.*<prompt start>"
@@ -106,7 +107,8 @@ _MARKS = re.compile(r"(?<=[)\]])[\d.+-]+|:[\d.]+|[()\[\]]")
 _THE = r"(?:the|this|these|that|those|it|him|her|them|his|their|its|my|background)\b"
 _EDIT = re.compile(
     r"\s*(?:please |now |then |can you |could you |i want (?:you )?to |edit: ?)*(?:"
-    r"(?:change|replace|remove|erase|delete|extract|cut out|turn|keep|swap|edit|convert|transform|adjust|fix|restore"
+    r"(?:change|replace|remove|erase|delete|extract|cut out"
+    r"|turn|keep|swap|edit|convert|transform|adjust|fix|restore"
     r"|enhance|retouch|recolou?r|colou?rize|blur|modify|alter|extend|outpaint|inpaint|crop|give|move"
     r"|dress|age|make|brighten|darken|sharpen|upscale|zoom (?:in|out)(?: on)?)"
     rf" (?:(?!of\b|an?\b|me\b|us\b)[\w'-]+ ){{0,2}}?{_THE}"
@@ -133,9 +135,18 @@ _IN_GIVEN_PICTURE = re.compile(
 
 # Source code, as in "def draw(person):" or "void main() {".
 _CODE = re.compile(
-    r"\b(?:def|function|func|fn|void|int|class|public|private|static) \w{1,40}\s?\([^()\n]{0,80}\)\s?[:{]"
+    r"\b(?:def|function|func|fn|void|int|class|public|private|static)"
+    r" \w{1,40}\s?\([^()\n]{0,80}\)\s?[:{]"
     r"|\b(?:const|let|var|string|int) \w+ = |^\s*(?:import \w+\s*;?$|from \w+ import|#include)",
     re.MULTILINE,
+)
+# A template to be filled in: "[CHARACTER]", "[brand name]", "(insert a hero)".
+_PLACEHOLDER = re.compile(
+    r"[\[({](?!SEP\])(?:[A-Z][A-Z0-9 _/&-]{3,40}\b|(?:[Ii]nsert|[Yy]our|[Ss]ubject"
+    r"|[Cc]olou?r\d?|[Nn]ame|[Cc]haracter"
+    r"|[Bb]rand|[Pp]roduct|[Oo]bject|[Dd]escri(?:be|ption)|[Pp]ose|[Bb]ackground|[Pp]erson|[Cc]ity"
+    r"|[Ss]tyle)\b[^\[\](){}:|]{0,60})"
+    r"[^\[\](){}:|]{0,60}[\])}]"
 )
 # A placeholder, as in {argument name="job" default="a nurse"}, whose default value is read.
 _ARGUMENT = re.compile(r"\{argument [^{}]*?default=\\?\"([^{}\"\\]*)\\?\"[^{}]*\}")
@@ -204,8 +215,9 @@ def names_a_model(prompt: str) -> bool:
 
 
 def is_code(prompt: str) -> bool:
-    """Return whether a prompt contains source code."""
-    return _CODE.search(prompt) is not None
+    """Return whether a prompt contains source code or is a template with gaps to be filled in."""
+    is_template = not prompt.isupper() and _PLACEHOLDER.search(prompt) is not None
+    return is_template or _CODE.search(prompt) is not None
 
 
 def is_in_capitals(prompt: str) -> bool:

@@ -68,7 +68,7 @@ def _is_distributed(prompt: str, subject: PersonPhrase) -> bool:
     words = text.low[text.clause_start(subject.opening) : subject.head]
     return any(
         listed(word, "distributive") and not listed(following, "time-noun")
-        for word, following in pairwise(words + [""])
+        for word, following in pairwise([*words, ""])
     )
 
 

@@ -23,7 +23,6 @@ from vldebias.prompts.english.words import (
 from vldebias.wording.english.facts import names_of_history
 from vldebias.wording.english.text import Text
 
-
 # Tags that name a character: "kaine (nier)", "fate/zero".
 _SERIES = re.compile(
     r"(?:^|[,\n])\s*([\w' .-]{2,40}\\?\([\w' !.\\-]{2,40}\)|\w+/\w+)\s*(?=[,\n]|$)"

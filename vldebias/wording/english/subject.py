@@ -357,7 +357,7 @@ def _is_audience(text: Text, start: int, i: int) -> bool:
     """Return whether a picture only addresses some people: "an ad that attracts gamers"."""
     if listed(text.before(start), "determiner") or singular(text.bare[i]) == text.bare[i]:
         return False
-    clause = text.low[max(text.clause_start(start), start - 6) : start]
+    clause = text.low[max(text.clause_start(start), start - 6) : i]
     return any(listed(base(word), "appeals") for word in clause)
 
 
@@ -787,7 +787,8 @@ def _is_among_tags(text: Text, start: int, i: int) -> bool:
     Tags about the picture or a person do not count: "3d render, pastry chef".
     """
     is_alone = not text.after(i) or _is_in_clause(text, i)
-    if all(map(adjective, text.low[start:i])) and is_alone:
+    is_first = not any(map(person, text.low[:start]))
+    if not is_first or (all(map(adjective, text.low[start:i])) and is_alone):
         return False
     first = 0
     for stop in range(1, start + 1):
@@ -797,7 +798,7 @@ def _is_among_tags(text: Text, start: int, i: int) -> bool:
         first = stop
         is_of_picture = has_listed(tag, "picture", "medium", "style-word", "tag", "picture-tag")
         words = [word for word in tag if not listed(word, "determiner")]
-        if not (is_of_picture or any(map(person, tag)) or all(map(adjective, words))):
+        if not (is_of_picture or all(map(adjective, words))):
             return True
     return False
 

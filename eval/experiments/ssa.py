@@ -1,7 +1,7 @@
 """Test whether flat minima and mixed amplitudes are worth their cost in contrastive learning.
 
 python -m eval.experiments.run ssa          # MNIST
-python -m eval.experiments.run ssa_batches  # MNIST, over batch sizes and epochs
+python -m eval.experiments.run ssa_batches  # MNIST, over batch sizes
 python -m eval.experiments.run ssa_cifar10  # CIFAR-10, with your own files
 
 This corresponds to tables 1 to 4 and figure 3 in SSA-CLR (Tran et al., 2023), with a small network. The network

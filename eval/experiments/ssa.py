@@ -1,12 +1,12 @@
 """Test whether flat minima and mixed amplitudes are worth their cost in contrastive learning.
 
 python -m eval.experiments.run ssa          # MNIST
-python -m eval.experiments.run ssa_batches  # MNIST, over batch sizes and epochs
+python -m eval.experiments.run ssa_batches  # MNIST, over batch sizes
 python -m eval.experiments.run ssa_cifar10  # CIFAR-10, with your own files
 
-This corresponds to tables 1 to 4 and figure 3 in SSA-CLR (Tran et al., 2023), with a small network. The network
-is trained on two views of each image without labels, using InfoNCE alone, with SAM, with ASAM, with
-Fourier mixing, and with ASAM and mixing. A logistic regression on its features is scored on
+This corresponds to tables 1 to 4 and figure 3 in SSA-CLR (Tran et al., 2023), with a small network.
+It is trained on two views of each image without labels, using InfoNCE alone, with SAM, with ASAM,
+with Fourier mixing, and with ASAM and mixing. A logistic regression on its features is scored on
 unmodified test images and on images perturbed by the fast gradient sign method. The shift gap is
 the distance between the mean feature of a class and the mean feature over views of an image.
 """

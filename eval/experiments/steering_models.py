@@ -37,9 +37,9 @@ from vldebias.projection.cross_attention import CrossAttentionEdit
 from vldebias.report.result import NONE, TaskProvenance, TaskResult
 
 MODELS = ("miniature", "clip", "pixart")
-IMAGES = {"miniature": 8, "clip": 16, "pixart": 32}
+IMAGES = {"miniature": 16, "clip": 64, "pixart": 64}
 """The number of images of each job. The models differ in how long an image takes."""
-OTHER_IMAGES = 2
+OTHER_IMAGES = 3
 """The number of images of each job with each value of the other attribute stated."""
 RESAMPLES = 2000
 WORDS, OURS = "balanced-prompts", "cross-attention"

@@ -58,19 +58,22 @@ def test_auroc_matches_scikit_learn() -> None:
     assert _auroc(positive, negative) == pytest.approx(expected)
 
 
-def responses(effect: float, subject: float, noise: float = 0.0) -> Tensor:
-    """Return responses (2 values, 10 subjects, 40) with effects and subjects of the given size."""
-    values, subjects = torch.zeros(2, 1, 40).double(), torch.zeros(10, 40).double()
-    values[0, 0, 0], values[1, 0, 0] = effect, -effect
+def responses(effect: float, subject: float, noise: float = 0.0, values: int = 2) -> Tensor:
+    """Return responses (values, 10 subjects, 40) with effects and subjects of the given size."""
+    effects, subjects = torch.zeros(values, 1, 40).double(), torch.zeros(10, 40).double()
+    effects[0, 0, 0], effects[1, 0, 0] = effect, -effect
     subjects[torch.arange(10), torch.arange(10) + 1] = subject * (10 / 9) ** 0.5
-    return 3 + values + subjects + noise * made(2, 10, 40)
+    return 3 + effects + subjects + noise * made(values, 10, 40)
 
 
-def test_an_effect_is_scaled_to_the_size_of_the_differences_between_subjects() -> None:
-    torch.testing.assert_close(amounts_of_values(responses(0.5, 1)), torch.full((2,), 2.0).double())
-    weak = amounts_of_values(responses(0.01, 1))
-    assert weak.tolist() == [LARGEST_AMOUNT, LARGEST_AMOUNT]
-    assert amounts_of_values(responses(0.5, 1)[:, :1]).tolist() == [LARGEST_AMOUNT] * 2
+def test_one_of_several_effects_is_scaled_to_the_differences_between_subjects() -> None:
+    assert amounts_of_values(responses(0.5, 1)).tolist() == [4, 4]
+    several = amounts_of_values(responses(0.5, 1, values=3))
+    torch.testing.assert_close(several, torch.tensor([2.0, 2.0, LARGEST_AMOUNT]).double())
+    weak = amounts_of_values(responses(0.01, 1, values=3))
+    assert weak.tolist() == [LARGEST_AMOUNT] * 3
+    single = amounts_of_values(responses(0.5, 1, values=3)[:, :1])
+    assert single.tolist() == [LARGEST_AMOUNT] * 3
 
 
 def test_the_clarity_is_the_size_of_a_consistent_effect_relative_to_the_subjects() -> None:

@@ -5,10 +5,10 @@ text that states value v,
 
     effect e_v = M_v - mean over values of M        (closed form, no training)
 
-The effect is added as many times as makes it as large as the differences between subjects, so that
-neither the value nor the subject is lost. See `vldebias.projection.cross_attention` for how it is
-applied. The method follows EquiSteer (Gaintseva et al., ECCV 2026, arXiv 2607.01147), with the mean
-over values instead of neutral text, and without removed directions or a threshold.
+With more than two values, the effect is added as many times as makes it as large as the differences
+between subjects, so that the subject is not lost. See `vldebias.projection.cross_attention` for how
+it is applied. The method follows EquiSteer (Gaintseva et al., ECCV 2026, arXiv 2607.01147), with
+the mean over values instead of neutral text, and without removed directions or a threshold.
 """
 
 from __future__ import annotations
@@ -57,8 +57,11 @@ THINGS = (
     "A cup of coffee on a newspaper.",
 )
 """Prompts without a person, from which the gate learns to leave such pictures unchanged."""
+AMOUNT_OF_TWO_VALUES = 4.0
 LARGEST_AMOUNT = 5.0
-"""The most times that a value's effect is added in the first step."""
+"""The most times that a value's effect is added in the first step. With two values, the effects are
+opposite, so adding one cancels the other, and the subject is kept. With more values, the largest
+effects would replace the subject, so they are added less often (`amounts_of_values`)."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -76,10 +79,11 @@ class CrossAttention(EditMethod):
         seed: sampling seed. If None, each attachment draws its own (`attachment.seed`).
         find: see `vldebias.balance_prompts`, whose rules determine which prompts get a value.
         decide: see `vldebias.balance_prompts`.
-        amount: how many times a value's effect is added in every step. If None, so many times in
-            the first step that it is as large as the root mean square difference between a subject
-            and the mean subject, but at most 5 times, decreasing linearly to 0 in the last step.
-            The first steps determine who appears, and a larger effect replaces the subject.
+        amount: how many times a value's effect is added in every step. If None, 4 times in the
+            first step, decreasing linearly to 0 in the last step. With more than two values, so
+            many times in the first step that the effect is as large as the root mean square
+            difference between a subject and the mean subject, but at most 5 times. The first steps
+            determine who appears, and a larger effect can replace the subject.
         concepts: number of the prompt set's concepts used for fitting.
         steps: number of scheduler steps used for fitting, which is the number of fitted timesteps.
         batch_size: number of images generated at once when fitting. With guidance, the denoiser
@@ -238,13 +242,15 @@ def effects_on_subjects(responses: Tensor) -> Tensor:
 def amounts_of_values(responses: Tensor) -> Tensor:
     """Return how many times to add each value's effect in the first step (values,).
 
-    The effect becomes as large as the differences between subjects, but is added at most
-    `LARGEST_AMOUNT` times.
+    One of two values is added `AMOUNT_OF_TWO_VALUES` times. With more values, the effect becomes as
+    large as the differences between subjects, but is added at most `LARGEST_AMOUNT` times.
 
     Args:
         responses: (values, concepts, d), from the first step.
     """
     sizes = effects_on_subjects(responses).mean(1).norm(dim=1)
+    if len(sizes) == 2:
+        return torch.full_like(sizes, AMOUNT_OF_TWO_VALUES)
     largest = torch.full_like(sizes, LARGEST_AMOUNT)
     if responses.shape[1] == 1:  # one subject does not differ from others
         return largest

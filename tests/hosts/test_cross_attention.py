@@ -296,15 +296,13 @@ def test_the_amount_falls_from_the_first_step_to_the_last(
 ) -> None:
     edit = fitted("StableDiffusion").edit
     assert edit.times.tolist() == sorted(edit.times.tolist())  # the last step has the smallest time
-    torch.testing.assert_close(edit.amounts[0], torch.zeros(2))
-    torch.testing.assert_close(edit.amounts[1], edit.amounts[2] / 2)
-    assert 0 < float(edit.amounts[2].max()) <= 5
+    assert edit.amounts.tolist() == [[0, 0], [2, 2], [4, 4]]
     pipe = FAMILIES["StableDiffusion"][0]()
     method = replace(few("StableDiffusion"), amount=1.3)
     constant = fit_projections(pipe, SET, method=method).only
     assert torch.equal(constant.amounts, torch.full_like(constant.amounts, 1.3))
     single = fit_projections(pipe, SET, method=replace(few("StableDiffusion"), steps=1)).only
-    torch.testing.assert_close(single.amounts[0], edit.amounts[2], rtol=0.3, atol=0.3)
+    assert single.amounts.tolist() == [[4, 4]]
 
 
 def test_a_different_number_of_steps_interpolates_between_the_fitted_times(

@@ -30,8 +30,7 @@ class Bench:
     Attributes:
         name: The name of the model.
         pipe: The pipeline.
-        options: The arguments for calls, other than prompts and generators.
-        batch: The number of images at once.
+        steps, guidance, batch: The settings for calls.
         values: The words that state each value, by attribute.
         jobs_of_split: The jobs for fitting and for measuring in each split.
         other: The attribute that prompts state to test for side effects, by attribute.
@@ -41,18 +40,14 @@ class Bench:
 
     name: str
     pipe: Any
-    options: Mapping[str, Any]
+    steps: int
+    guidance: float
     batch: int
     values: Mapping[str, Mapping[str, str]]
     jobs_of_split: Sequence[tuple[Sequence[str], Sequence[str]]]
     other: Mapping[str, str]
     judge: Callable[[Sequence[Image]], Verdicts]
     stated_words: Mapping[str, Sequence[str]] = field(default_factory=dict)
-
-    @property
-    def fit_options(self) -> dict[str, Any]:
-        """Return the arguments for calls when fitting, which has its own number of steps."""
-        return {name: value for name, value in self.options.items() if "steps" not in name}
 
     def prompt_set(self, attribute: str, split: int) -> PromptSet:
         """Return an attribute's prompt set for the jobs that are used for fitting."""
@@ -68,7 +63,8 @@ class Bench:
         self, prompts: Sequence[str], seeds: Sequence[int], attachment: Any = None, **options: Any
     ) -> tuple[list[Image], list[str | None]]:
         """Return an image and its assigned value for each prompt."""
-        call = {**self.options, **options}
+        call = {"num_inference_steps": self.steps, "guidance_scale": self.guidance}
+        call |= options
         pictures: list[Image] = []
         values: list[str | None] = []
         for start in range(0, len(prompts), self.batch):
@@ -96,11 +92,8 @@ def small(kind: str, folder: Path) -> Bench:
     return Bench(
         name=kind,
         pipe=models.load_pipeline(kind, folder),
-        options={
-            "num_inference_steps": models.STEPS,
-            "guidance_scale": models.GUIDANCE,
-            **models.CALL_OPTIONS[kind],
-        },
+        steps=models.STEPS,
+        guidance=models.GUIDANCE,
         batch=32,
         values={"sex": {sex: sex for sex in world.SEXES}, "hair": world.HAIR_WORDS},
         jobs_of_split=((even, odd), (odd, even)),
@@ -139,7 +132,8 @@ def miniature() -> Bench:
     return Bench(
         name="miniature",
         pipe=pipe,
-        options={"num_inference_steps": 8, "guidance_scale": 7.5},
+        steps=8,
+        guidance=7.5,
         batch=48,
         values={
             "gender": {value: value for value in GENDERS},

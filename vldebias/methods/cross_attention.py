@@ -5,10 +5,9 @@ text that states value v,
 
     effect e_v = M_v - mean over values of M        (closed form, no training)
 
-The effect is added as many times as makes it as large as the differences between subjects, so that
-neither the value nor the subject is lost. See `vldebias.projection.cross_attention` for how it is
-applied. The method follows EquiSteer (Gaintseva et al., ECCV 2026, arXiv 2607.01147), with the mean
-over values instead of neutral text, and without removed directions or a threshold.
+See `vldebias.projection.cross_attention` for how it is applied. The method follows EquiSteer
+(Gaintseva et al., ECCV 2026, arXiv 2607.01147), with the mean over values instead of neutral text,
+and without removed directions or a threshold.
 """
 
 from __future__ import annotations
@@ -57,8 +56,12 @@ THINGS = (
     "A cup of coffee on a newspaper.",
 )
 """Prompts without a person, from which the gate learns to leave such pictures unchanged."""
-LARGEST_AMOUNT = 5.0
-"""The most times that a value's effect is added in the first step."""
+AMOUNT_OF_TWO_VALUES = 4.0
+AMOUNT_OF_MORE_VALUES = 5.0
+"""How many times a value's effect is added in the first step. It decreases linearly to 0 in the
+last step, since the first steps determine who appears. With two values, the effects are opposite,
+so adding one cancels the other; with more values, the one that the denoiser prefers must be
+outweighed."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -76,10 +79,9 @@ class CrossAttention(EditMethod):
         seed: sampling seed. If None, each attachment draws its own (`attachment.seed`).
         find: see `vldebias.balance_prompts`, whose rules determine which prompts get a value.
         decide: see `vldebias.balance_prompts`.
-        amount: how many times a value's effect is added in every step. If None, so many times in
-            the first step that it is as large as the root mean square difference between a subject
-            and the mean subject, but at most 5 times, decreasing linearly to 0 in the last step.
-            The first steps determine who appears, and a larger effect replaces the subject.
+        amount: how many times a value's effect is added in every step. If None, 4 times in the
+            first step (5 times with more than two values), decreasing linearly to 0 in the last
+            step. If subjects are lost, try 2.
         concepts: number of the prompt set's concepts used for fitting.
         steps: number of scheduler steps used for fitting, which is the number of fitted timesteps.
         batch_size: number of images generated at once when fitting. With guidance, the denoiser
@@ -189,7 +191,9 @@ class CrossAttention(EditMethod):
         first = responses[-1]  # the first step has the highest timestep
         amounts = torch.full((len(times), len(texts_of_value)), float(self.amount or 0))
         if self.amount is None:
-            amounts = torch.linspace(1, 0, len(times)).flip(0)[:, None] * amounts_of_values(first)
+            values = len(texts_of_value)
+            largest = AMOUNT_OF_TWO_VALUES if values == 2 else AMOUNT_OF_MORE_VALUES
+            amounts = torch.linspace(largest, 0, len(times)).flip(0)[:, None].repeat(1, values)
         clarity = {}
         if first.shape[1] > 1:
             clarity = dict(zip(texts_of_value, clarity_of_values(first).tolist(), strict=True))
@@ -233,22 +237,6 @@ def effects_on_subjects(responses: Tensor) -> Tensor:
         responses: (values, concepts, d), from one step.
     """
     return responses - responses.mean(0, keepdim=True)
-
-
-def amounts_of_values(responses: Tensor) -> Tensor:
-    """Return how many times to add each value's effect in the first step (values,).
-
-    The effect becomes as large as the differences between subjects, but is added at most
-    `LARGEST_AMOUNT` times.
-
-    Args:
-        responses: (values, concepts, d), from the first step.
-    """
-    sizes = effects_on_subjects(responses).mean(1).norm(dim=1)
-    largest = torch.full_like(sizes, LARGEST_AMOUNT)
-    if responses.shape[1] == 1:  # one subject does not differ from others
-        return largest
-    return torch.minimum(largest, subject_size(responses) / sizes.clamp(min=1e-12))
 
 
 def clarity_of_values(responses: Tensor) -> Tensor:

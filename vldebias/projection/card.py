@@ -39,6 +39,11 @@ def model_card(edit: Edit, roles: Sequence[str] = ()) -> str:
         "It is meant to reduce the bias that its prompt set describes. Whether it does depends on\n"
         "the model and the data, so measure before and after on your own data."
     )
+    if clarity := getattr(edit, "clarity_in_words", ""):
+        effect += (
+            f"\n\nHow clearly the model responds to each value: {code_span(clarity)}. Below"
+            f" 0.13,\nit hardly follows the words for the value."
+        )
     if getattr(edit, "rank", None) == 0:
         effect = "It removes no direction, so it changes nothing and reduces no bias."
     title = prompts if origin.prompts else "An edit"

@@ -436,7 +436,7 @@ def _sets_of(prompts: Prompts | Edit) -> tuple[PromptSet, ...]:
             return tuple(load_prompts(name) for name in names if name)
         return ()
     listed = prompts if isinstance(prompts, list | tuple) else [prompts]
-    return tuple(load_prompts(prompt_set) for prompt_set in listed)
+    return tuple(load_prompts(cast("str | PromptSet", prompt_set)) for prompt_set in listed)
 
 
 def _results_of(found: object) -> tuple[NDArray[np.generic], Floats, Floats]:

@@ -56,9 +56,10 @@ def save_result(result: Result) -> None:
 def saved_search() -> Answer:
     """Return the search of the packaged photographs shown when the "Search" tab opens."""
     facts = json.loads(SEARCHED.read_text(encoding="utf-8"))
-    rows = {name: Found.from_dict(facts.pop(name)) for name in ("before", "edited", "reranked")}
+    for name in ("before", "edited", "reranked"):
+        facts[name] = Found.from_dict(facts[name])
     facts["stated"] = tuple(facts.get("stated", ()))
-    return Answer(**rows, **facts)
+    return Answer(**facts)
 
 
 def save_search(answer: Answer) -> None:

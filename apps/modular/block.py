@@ -8,7 +8,7 @@ Load it from a folder or the hub, and put it first:
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from diffusers.modular_pipelines import InputParam, ModularPipelineBlocks, OutputParam
 
@@ -115,10 +115,9 @@ def _listed(value: object, name: str) -> list[str]:
     Raises:
         InvalidInputError: If the list is empty, or contains anything but strings.
     """
-    prompts = [value] if isinstance(value, str) else value
-    is_list = isinstance(prompts, list | tuple) and len(prompts) > 0
-    if not is_list or not all(isinstance(prompt, str) for prompt in prompts):
+    prompts = list(value) if isinstance(value, list | tuple) else [value]
+    if not prompts or not all(isinstance(prompt, str) for prompt in prompts):
         raise InvalidInputError(
             f"{name}: expected a prompt or a list of one or more prompts, got {value!r:.60}"
         )
-    return list(prompts)
+    return cast("list[str]", prompts)

@@ -51,13 +51,13 @@ def supcon(
     batch = Contrast(image_features, text_features, temperature=temperature, **options)
     joint_labels = gather_rows(labels) if batch.gather else labels
     classes, places = torch.unique(joint_labels, return_inverse=True)
-    own = places[batch.rows]
+    anchor_classes = places[batch.rows]
     (log_negatives,) = batch.sums(1.0)
     with batch.precise():
         # The mean over P of s_p only needs the sum of the features of each class.
         zeros = batch.joint[0].new_zeros(len(classes), batch.joint[0].shape[1])
-        totals = [zeros.index_add(0, places, side)[own] for side in batch.joint]
-        count = torch.bincount(places)[own]
+        totals = [zeros.index_add(0, places, side)[anchor_classes] for side in batch.joint]
+        count = torch.bincount(places)[anchor_classes]
         positives = totals[::-1]
         if batch.within_view:
             # P contains the rows of both views, but not the anchor itself.

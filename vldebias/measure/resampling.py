@@ -51,9 +51,10 @@ def _array(name: str, values: Values, ndim: int | None) -> np.ndarray:
     """Convert values to a non-empty array without NaN, or raise InvalidInputError."""
     # Convert to float64, because half precision would round means over thousands of rows.
     if hasattr(values, "detach"):
-        if str(values.layout) != "torch.strided":
+        layout = str(getattr(values, "layout", "torch.strided"))
+        if layout != "torch.strided":
             raise InvalidInputError(
-                f"{name}: got a sparse tensor ({values.layout}); expected a dense one; pass"
+                f"{name}: got a sparse tensor ({layout}); expected a dense one; pass"
                 f" {name}.to_dense()"
             )
         values = values.detach().cpu()

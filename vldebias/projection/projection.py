@@ -239,13 +239,13 @@ class CalibratedProjection(Edit):
             # Weights of 0 and pairs with equal embeddings do not affect the inverse.
             if weight > 0 and rows.any():
                 weighted_rows.append(rows * math.sqrt(weight))
-        rows = torch.cat(weighted_rows) if weighted_rows else None
+        stacked = torch.cat(weighted_rows) if weighted_rows else None
         basis = None  # Q with P0 = I - Q Q^T
         if spurious is not None and spurious.any():
             basis = span_of(spurious)
-        if rows is not None and basis is not None:
+        if stacked is not None and basis is not None:
             name = "orth-cali"
-        elif rows is not None:
+        elif stacked is not None:
             name = "cali"
         elif basis is not None:
             name = "orth"
@@ -254,7 +254,7 @@ class CalibratedProjection(Edit):
                 "fit: nothing to remove; expected spurious prompts (m, d), or prompt pairs (n, 2,"
                 " d) whose embeddings differ and lam above 0"
             )
-        left_factor, right_factor = _factors(basis, rows)
+        left_factor, right_factor = _factors(basis, stacked)
         # Equal weights are recorded as one number, and an empty list of weights as 0.
         recorded = lams if len(set(lams)) > 1 else max(lams, default=0.0)
         spurious_rank = 0 if basis is None else basis.shape[1]

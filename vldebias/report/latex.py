@@ -27,6 +27,7 @@ def latex(result: Result) -> str:
     frame = readable(result)
     concluded = conclusions(frame)
     rows: list[Sequence[str]] = []
+    head: tuple[str, ...]
     if concluded:
         head = ("task", "measure", "method", "before", "after", "change", "cost", "verdict")
         for group in front_groups(front_rows(frame, concluded)):

@@ -635,8 +635,14 @@ def _finish_tradeoff(axis: Axes, bias: ReadableRow, cost: ReadableRow) -> None:
     axis.margins(0.12)
     axis.tick_params(labelsize=9, colors=INK, length=0)
     axis.spines[:].set_visible(False)
-    below = {"loc": "upper left", "bbox_to_anchor": (-0.1, -0.25), "frameon": False}
-    axis.legend(fontsize=9, labelcolor=INK, handletextpad=0.3, **below)
+    axis.legend(
+        fontsize=9,
+        labelcolor=INK,
+        handletextpad=0.3,
+        loc="upper left",
+        bbox_to_anchor=(-0.1, -0.25),
+        frameon=False,
+    )
 
 
 def _headlines(front: pd.DataFrame, concluded: Sequence[Conclusion]) -> list[str]:

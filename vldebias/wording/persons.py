@@ -204,14 +204,8 @@ class PersonReader:
             reason = "find returned no position"
             return [reason if offset is None else [_mention_at(text, offset, offset)]]
         text = picture_of(text)
-        if is_edit(text):
-            return ["edit"]
-        if is_code(text):
-            return ["not understood"]
-        if has_stating_emoji(text, self.attribute.kind) or self.states_in_syntax(text):
-            return ["stated"]
-        if not self.attribute.gender and names_a_model(text):
-            return ["named"]  # "<lora:ada:1>, a girl"
+        if reason := self._why_unread(text):
+            return [reason]
         try:
             alternatives = read_alternatives(text)
         except UnreadableSyntaxError as problem:
@@ -228,6 +222,19 @@ class PersonReader:
             else:
                 readings.append([(person, language) for person in persons])
         return readings
+
+    def _why_unread(self, text: str) -> str:
+        """Return why no person in a text is looked for, or ""."""
+        reason = ""
+        if is_edit(text):
+            reason = "edit"
+        elif is_code(text):
+            reason = "not understood"
+        elif has_stating_emoji(text, self.attribute.kind) or self.states_in_syntax(text):
+            reason = "stated"
+        elif not self.attribute.gender and names_a_model(text):
+            reason = "named"  # "<lora:ada:1>, a girl"
+        return reason
 
     def states_in_syntax(self, text: str) -> bool:
         """Return whether JSON, markup or a variable states a value.

@@ -72,6 +72,7 @@ def _states(reader: PersonReader, text: str) -> bool:
         languages = [load_language(code) for code in CODES]
     else:
         language = language_of(text)
-        is_english = language is None or language.code == "en"
-        languages = [] if is_english else [language]  # the attribute words are English
+        is_english = language is not None and language.code == "en"
+        # The attribute words are English.
+        languages = [] if language is None or is_english else [language]
     return any(language.states(text, reader.attribute) for language in languages)

@@ -301,22 +301,19 @@ def _why_no_person(text: Text, i: int, start: int, plural: bool) -> str:
     """Return why a phrase is not a person, regardless of what precedes it, or "" if it is one."""
     if text.before(start) == "no" or (plural and has_listed(text.low[start:i], "kinship")):
         return _NOBODY  # "twin toddlers" are alike
-    if _is_credit(text, i, start) or _is_for_animal(text, i, start) or _is_audience(text, start, i):
+    is_half = text.low[i - 1 : i] == ["half"]  # "half plant, half mechanic"
+    is_other = _is_credit(text, i, start) or _is_for_animal(text, i, start)
+    if is_half or is_other or _is_audience(text, start, i):
         return _NOBODY
-    if has_listed(text.low, "diagram"):
-        return _UNCLEAR  # "a diagram of producers and consumers"
-    if _is_title(text, i, start, plural):
-        return _UNCLEAR
     words = text.low[max(0, start - 1) : i + 1]
-    if text.low[i - 1 : i] == ["half"]:
-        return _NOBODY  # "half plant, half mechanic"
     # "a persons hand", "a d & d warrior", "gta 5 comics"
     is_misspelled = words[:1] in (["a"], ["an"]) and plural and not any(map(person, words[:-1]))
     is_misspelled |= any(len(word) == 1 and word.isalpha() for word in words[1:])
     before = text.before(start - 1)
     is_count = not before or listed(before, *STOPS, "inexact") or before.endswith("ing")
     is_misspelled |= words[0].isdigit() and not (is_count or text.capital[start - 2])
-    if is_misspelled:
+    is_diagram = has_listed(text.low, "diagram")  # "a diagram of producers and consumers"
+    if is_diagram or is_misspelled or _is_title(text, i, start, plural):
         return _UNCLEAR
     if not _is_head(text, i, plural):
         return _UNCLEAR if _may_be_subject(text, i, start, plural) else _NOBODY
@@ -409,13 +406,13 @@ def _is_head(text: Text, i: int, plural: bool) -> bool:
     after = text.after(i)
     rest = text.after(i + 1)
     is_end = not after or listed(after, *STOPS) or listed(rest, "determiner")
-    if listed(text.low[i], "style-noun") and not is_end:
-        return False  # "a minimalist advertising poster", "a surrealist full body portrait"
+    # "a minimalist advertising poster", "a surrealist full body portrait"
+    is_of_style = listed(text.low[i], "style-noun") and not is_end
     is_relative = listed(text.low[i], "relative") and text.capital[i + 1 : i + 2] == [True]
-    if _shows_body(text, i) or (is_relative and after):
+    if not is_of_style and (_shows_body(text, i) or (is_relative and after)):
         return True  # "my aunt Rosa"
     is_counted = i > 0 and listed(text.low[i - 1], "number-word") and not plural
-    if is_counted and not is_gendered_noun(text.bare[i]):
+    if is_of_style or (is_counted and not is_gendered_noun(text.bare[i])):
         return False  # "two passenger trains"
     if _ends_with_head(after, rest):
         return plural or "a" not in kinds(text.low[i]) or not _may_be_adjective(text, i)
@@ -772,11 +769,10 @@ def _why_no_tag(text: Text, start: int, first_noun: int, i: int) -> str:
     is_gerund_head = listed(singular(text.low[i]), "gerund-head")
     if any(base(verb) != verb and not (is_gerund_head and "n" in kinds(verb)) for verb in verbs):
         return _UNCLEAR
-    if _is_object_in_brackets(text, start):
-        return _UNCLEAR if _begins_with_style(text, first_noun, i) else ""
-    if _is_tag_of_style(text, start, i):
+    is_in_brackets = _is_object_in_brackets(text, start)
+    if not is_in_brackets and _is_tag_of_style(text, start, i):
         return _UNCLEAR if _is_in_clause(text, i) else _NOBODY
-    if _is_among_tags(text, start, i):
+    if not is_in_brackets and _is_among_tags(text, start, i):
         return _UNCLEAR
     return _UNCLEAR if _begins_with_style(text, first_noun, i) else ""
 
@@ -857,10 +853,11 @@ def _why_not_shown(text: Text, where: int, bare: bool, head: int) -> str:
         return _why_not_for(clause)
     if relation == "as":
         return _why_not_as(clause, text.after(head))
-    if relation == "at" and text.low[where + 1] == "the" and not listed(before, "addresses"):
-        return _NOBODY  # "at the hairdresser"
+    # "at the hairdresser"
+    is_place = relation == "at" and text.low[where + 1] == "the" and not listed(before, "addresses")
     is_metaphor = listed(relation, "copula") and _is_metaphor(clause)
-    if is_metaphor or listed(relation, "not-subject") or listed(before, "tribute"):
+    is_tribute = listed(relation, "not-subject") or listed(before, "tribute")
+    if is_place or is_metaphor or is_tribute:
         return _NOBODY
     # "beside chef"
     is_infinitive = relation == "to" and "v" in classes(text.low[head])

@@ -25,6 +25,7 @@ BACK_UP = {
     ("methods.reference", "methods.method"),
     ("report.audited", "report.result"),
     ("report.categories", "report.result"),
+    ("report.latex", "report.result"),
     ("report.page", "report.result"),
     ("report.table", "report.result"),
     ("report.text", "report.result"),

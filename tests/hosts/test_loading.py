@@ -49,7 +49,7 @@ def test_loading_errors_are_explained(tmp_path: Path, monkeypatch: pytest.Monkey
         (("nosuch", "tag"), "^'nosuch' is not an open_clip architecture"),
         (
             ("plain", "tag"),
-            "^plain: got the weights 'tag'; expected a checkpoint file or one of none",
+            "^cannot load 'plain' with 'tag': ",
         ),
         (("RN50",), "^'RN50' is an open_clip architecture without weights; .* openai"),
         (("nosuch",), "cannot load 'nosuch': .* \\(HF_HUB_OFFLINE is set\\)"),

@@ -206,6 +206,10 @@ class EmbeddedTexts(Host):
         """Return, for each text, whether it states a value or is about a named person.
 
         Nothing is stated for an edit without attribute words, as with `keep_stated=False`.
+
+        Args:
+            texts: texts (b,) as they are embedded.
+            edit: the edit, whose words state the attribute.
         """
         from vldebias.wording.stated import StatedValues  # the rules of English load with it
 

@@ -327,7 +327,12 @@ class Host(ABC):
         return torch.where(torch.tensor(self.stated(prompts, edit))[:, None], rows, changed)
 
     def stated(self, texts: Sequence[str], edit: Edit) -> list[bool]:
-        """Return, for each text, whether it states the attribute, so that the edit ignores it."""
+        """Return, for each text, whether it states the attribute, so that the edit ignores it.
+
+        Args:
+            texts: texts (b,) as they are embedded.
+            edit: the edit, whose words state the attribute.
+        """
         words = StatedWords(edit.stated_words)
         return [bool(words.find(text)) for text in texts]
 

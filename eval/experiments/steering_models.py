@@ -33,7 +33,7 @@ from vldebias.api import debias, fit_projections
 from vldebias.errors import VldebiasWarning
 from vldebias.methods import Balanced, CrossAttention
 from vldebias.metrics import Metric
-from vldebias.projection.cross_attention import CrossAttentionEdit
+from vldebias.projection.cross_attention_edit import CrossAttentionEdit
 from vldebias.report.result import NONE, TaskProvenance, TaskResult
 
 MODELS = ("miniature", "clip", "t5")

@@ -371,7 +371,7 @@ def test_a_fit_warns_if_the_model_hardly_responds_to_a_value(
     clear = fit_projections(pipe, SET, method=few("StableDiffusion")).only
     assert list(clear.clarity) == ["male", "female"]
     assert clear.unclear_values == []
-    monkeypatch.setattr("vldebias.projection.cross_attention.MIN_CLARITY", 100)
+    monkeypatch.setattr("vldebias.projection.cross_attention_edit.MIN_CLARITY", 100)
     with pytest.warns(VldebiasWarning, match="hardly responds to the words for 'male', 'female'"):
         unclear = fit_projections(pipe, SET, method=few("StableDiffusion")).only
     assert unclear.clarity == clear.clarity

@@ -16,7 +16,7 @@ from vldebias.methods.cross_attention import (
     discriminant,
     stated_texts,
 )
-from vldebias.projection.cross_attention import MIN_CLARITY, CrossAttentionEdit
+from vldebias.projection.cross_attention_edit import MIN_CLARITY, CrossAttentionEdit
 from vldebias.projection.edit import Provenance
 from vldebias.prompts import load_prompts, make_prompt_set
 

@@ -225,7 +225,7 @@ def _check_arguments(
 def _edits_of_roles(saved: Edit | dict[str, Edit], host: Host) -> tuple[dict[str, Edit], Host]:
     """Return the edits by role, and the host to which they apply."""
     from vldebias.methods.cross_attention import at_denoiser
-    from vldebias.projection.cross_attention import CrossAttentionEdit
+    from vldebias.projection.cross_attention_edit import CrossAttentionEdit
 
     listed = list(saved.values()) if isinstance(saved, dict) else [saved]
     of_denoiser = [edit for edit in listed if isinstance(edit, CrossAttentionEdit)]
@@ -252,7 +252,7 @@ def _report(
     from pydantic import TypeAdapter
 
     from vldebias.methods import Diagnostics
-    from vldebias.projection.cross_attention import CrossAttentionEdit
+    from vldebias.projection.cross_attention_edit import CrossAttentionEdit
     from vldebias.projection.edit import Provenance
 
     folder = None if save is None else str(edit.save_pretrained(save / role))

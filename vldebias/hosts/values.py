@@ -16,7 +16,7 @@ from vldebias.hosts.attachment import Attachment
 from vldebias.hosts.call_log import KEPT, NEXT, CallLog, CallRecord, joined, raise_failures
 from vldebias.hosts.host import Host, during
 from vldebias.hosts.seeds import Seeds, indices_of
-from vldebias.projection.cross_attention import CrossAttentionEdit
+from vldebias.projection.cross_attention_edit import CrossAttentionEdit
 from vldebias.wording.prompt_file import checked_texts
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ text that states value v,
 
     effect e_v = M_v - mean over values of M        (closed form, no training)
 
-See `vldebias.projection.cross_attention` for how it is applied. The method follows EquiSteer
+See `vldebias.projection.cross_attention_edit` for how it is applied. The method follows EquiSteer
 (Gaintseva et al., ECCV 2026, arXiv 2607.01147), with the mean over values instead of neutral text,
 and without removed directions or a threshold.
 """
@@ -22,13 +22,13 @@ from torch.nn.functional import cosine_similarity
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError, warn
 from vldebias.hosts import Attachment, DenoiserAttachment, Host
-from vldebias.hosts.pipelines.cross_attention import CrossAttentionHost
+from vldebias.hosts.pipelines.denoiser import CrossAttentionHost
 from vldebias.hosts.pipelines.diffusers import DiffusersHost
 from vldebias.methods.attaching import AttachSettings, attach_edits
 from vldebias.methods.balanced import Find, make_balancer
 from vldebias.methods.declared import DECLARED
 from vldebias.methods.method import DEFAULTS, EditMethod, Problem, register_method
-from vldebias.projection.cross_attention import MIN_CLARITY, CrossAttentionEdit
+from vldebias.projection.cross_attention_edit import MIN_CLARITY, CrossAttentionEdit
 from vldebias.projection.edit import Edit, Edits, Provenance
 from vldebias.prompts import PromptSet, can_balance
 from vldebias.utils.progress import Progress

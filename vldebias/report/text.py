@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 LABELS = f"{DAGGER} used labels of other images; the other methods see prompts only."
 NAME = 16  # width of the method column, chosen so that a row fits into 80 columns
 MOST = 25  # maximum number of lines, unless the verdicts leave too little space
+VERDICTS = 12  # verdicts that need at most this many lines are all shown
 ROWS = 14  # minimum number of lines for the rows below the conclusions
 PART_ROWS = 4  # maximum number of rows per measure in a result without methods
 AUDIT_HEAD = ("verdict", "predicted share [95%]", "prompt")
@@ -172,11 +173,13 @@ def _measure_lines(frame: pd.DataFrame, room: int, width: int) -> list[str]:
 
 def _verdicts(concluded: list[Conclusion], width: int, room: int) -> list[str]:
     """Format as many verdicts as fit into `room` lines, and report how many are left."""
+    verdicts = [wrapped(conclusion.short, width) for conclusion in concluded]
+    if sum(map(len, verdicts)) <= VERDICTS:
+        room = VERDICTS + 1
     lines: list[str] = []
-    for place, conclusion in enumerate(concluded):
-        verdict = wrapped(conclusion.short, width)
+    for place, verdict in enumerate(verdicts):
         if lines and len(lines) + len(verdict) >= room:
-            return [*lines, f"{len(concluded) - place} more: conclusions()"]
+            return [*lines, f"{len(verdicts) - place} more: conclusions()"]
         lines += verdict
     return lines
 

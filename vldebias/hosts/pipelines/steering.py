@@ -37,7 +37,7 @@ from vldebias.hosts.pipelines.passes import (
 )
 from vldebias.hosts.seeds import indices_of
 from vldebias.hosts.values import DenoiserAttachment
-from vldebias.projection.cross_attention import CrossAttentionEdit
+from vldebias.projection.cross_attention_edit import CrossAttentionEdit
 
 UNREAD = ("unknown language",)
 """Reasons for which balanced prompts leave a prompt unchanged because they cannot analyse it."""

@@ -27,7 +27,7 @@ from vldebias.hosts.pipelines.diffusers import DiffusersHost
 from vldebias.hosts.pipelines.responses import Recorder
 from vldebias.hosts.pipelines.steering import Steering, WeakHook
 from vldebias.hosts.values import DenoiserAttachment
-from vldebias.projection.cross_attention import CrossAttentionEdit
+from vldebias.projection.cross_attention_edit import CrossAttentionEdit
 from vldebias.projection.edit import Edit
 from vldebias.projection.fingerprint import Fingerprint
 

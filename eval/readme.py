@@ -70,6 +70,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/explanation/how-languages-are-read.md": {"languages_blind": prompts.languages_blind},
     "docs/how-to/index-queries.md": {"queries": times.queries},
     "docs/explanation/re-ranking-measured.md": {
+        "reranked": methods.reranked,
         "true_shares": methods.true_shares,
     },
     "docs/generation.md": {

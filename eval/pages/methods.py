@@ -129,3 +129,22 @@ def true_shares() -> str:
             n = next(iter(row.n.values()))
             lines.append([row.method, f"{n:,}", span(row), f"{width[row.method]:.2f}"])
     return table(*lines, note="From `eval/results/photographs_rerank.json`.")
+
+
+def reranked() -> str:
+    """Write what is left of the skew, and kept of the hits, by query edits and re-ranking."""
+    methods = ("query edit", "quota", "edit, then re-rank", "re-rank")
+    value = {(row.task, row.metric, row.method): row.value for row in read("rerank").rows}
+    tasks = dict.fromkeys(task for task, *_ in value if task.startswith("all: "))
+    lines = [["galleries", *methods]]
+    for task in tasks:
+        cells = []
+        for method in methods:
+            left, most, kept = (value[task, m, method] for m in ("left", "left_most", "kept"))
+            cells.append(f"{left:.2f} (at most {most:.2f}), {kept:.2f}")
+        lines.append([task.removeprefix("all: "), *cells])
+    note = (
+        "Skew above chance that is left (1: as in the unedited search), its largest value in a"
+        " gallery, and the share of each value's hits that stay. From `eval/results/rerank.json`."
+    )
+    return table(*lines, note=note)

@@ -13,7 +13,7 @@ from eval.tables import paragraph, read, table
 from vldebias.methods.declared import DECLARED
 from vldebias.report.table import readable
 
-GAP, SQUARED = "discrepancy", "discrepancy_squared"
+GAP = "discrepancy"
 COUNTED = ("professions", "jobs", "images each", "queries", "images")  # keys of `n`
 
 
@@ -48,7 +48,6 @@ class Line:
             after += ", **worse**"
         elif bias.verdict not in ("", "better"):
             after += f", {bias.verdict}"
-        after += self.unbiased_square(rows)
         chance = "-"
         if not np.isnan(bias.chance):
             even = f", even assignment {bias.chance_after:.2f}" if bias.is_assigned else ""
@@ -72,20 +71,6 @@ class Line:
             text = f"none found: {text}"
         before = f"{bias.title} {bias.before:.2f}"
         return [f"{self.task}: {self.how}", before, value_and_interval(bias), text]
-
-    def unbiased_square(self, rows: Any) -> str:
-        """Format the unbiased squared gap if the verdict depends on it."""
-        bias = rows.loc[self.row, self.metric]
-        if self.metric != GAP or bias.is_assigned or (self.row, SQUARED) not in rows.index:
-            return ""
-        if bias.verdict != "better":
-            return ""
-        square = rows.loc[self.row, SQUARED]
-        ends = f"[{square.change_low:+.3f}, {square.change_high:+.3f}]"
-        return (
-            f"; squared and unbiased {square.before:.3f} to {square.value:.3f}"
-            f" ({square.change:+.3f} {ends}), better"
-        )
 
     def paid(self, rows: Any) -> str:
         """Format each cost before and after, with the interval if the cost increased."""

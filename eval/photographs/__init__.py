@@ -13,7 +13,6 @@ Results may contain figures, but not features, text or file names from `photos/`
 
 from __future__ import annotations
 
-import csv
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -232,16 +231,6 @@ def text_vectors() -> dict[str, Floats]:
         arrays = _arrays(name)
         table.update(zip(map(str, arrays["texts"]), unit(arrays["before"]), strict=True))
     return table
-
-
-def generated_counts() -> list[dict[str, str]]:
-    """Return the human counts of ten images for each prompt, in which cells may be empty."""
-    place = folder() / "sd35"
-    with (place / "prompts.csv").open(encoding="utf-8-sig", newline="") as file:
-        prompts = list(csv.DictReader(file))
-    with (place / "labels.csv").open(encoding="utf-8-sig", newline="") as file:
-        labels = list(csv.DictReader(file))
-    return [{**prompt, **label} for prompt, label in zip(prompts, labels, strict=True)]
 
 
 @cache

@@ -88,13 +88,16 @@ class Answer:
     def sentence(self) -> str:
         """Describe how many of the top results are in each group, and how uneven they are."""
         parts = []
-        for name in self.before.shares:
+        names = list(self.before.shares)
+        if len(names) == 2:
+            names = names[:1]  # the other share is the rest, and a phone has little room
+        for name in names:
             shares = [f"{found.shares[name]:.0%}" for found in self.rows]
             parts.append(f"{persons(name)} {' → '.join(shares)}")
         skews = " → ".join(f"{found.skew:.2f}" for found in self.rows)
         top = self.before.top
         return (
-            f"Of the first {top} pictures, as found → query edited → re-ranked: {', '.join(parts)}."
+            f"First {top}, as found → query edited → re-ranked: {', '.join(parts)}."
             f" MaxSkew@{top} {skews} (0 is even)."
         )
 

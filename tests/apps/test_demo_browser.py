@@ -147,7 +147,7 @@ def test_the_search_opens_on_a_result(address: str, browser: Any) -> None:
     with opened(browser, address) as page:
         page.get_by_role("tab", name="Search and classify").click()
         line = page.locator("#search-verdict .line").first.inner_text()
-        assert "Of the first 20 pictures, as found → query edited → re-ranked: women" in line
+        assert "First 20, as found → query edited → re-ranked: women" in line
         for row in range(3):
             assert page.locator(f"#search-{row} li").count() == 8
         for row in (1, 2):
@@ -165,7 +165,7 @@ def test_each_gallery_has_its_own_queries_groups_and_method(address: str, browse
         page.get_by_label("Pictures").click()
         page.get_by_role("option", name="cartoons").click()
         page.wait_for_function(
-            "document.querySelector('#search-verdict').innerText.includes('the first 50 pictures')"
+            "document.querySelector('#search-verdict').innerText.includes('First 50, as found')"
         )
         assert page.get_by_label("Query").input_value() == "A photo of a nurse."
         assert page.locator("#search-1 li").count() == 12

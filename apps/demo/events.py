@@ -43,7 +43,8 @@ def announce(name: str, text: str, buttons: str, field: str) -> str:
   const announce = () => {{
     const line = document.querySelector("#{name} p");
     if (!line) return;
-    line.dataset.before = line.textContent;
+    // A second press must not keep the announcement as the text to restore.
+    if (line.textContent !== {json.dumps(text)}) line.dataset.before = line.textContent;
     line.textContent = {json.dumps(text)};
   }};
   document.addEventListener("click", (event) => {{

@@ -50,6 +50,15 @@ def announce(name: str, text: str, buttons: str, field: str) -> str:
   document.addEventListener("click", (event) => {{
     if (event.target.closest("{buttons}")) announce();
   }});
+  // Gradio does not run the next event's script after an error, so watch for its message.
+  const restore = () => {{
+    const line = document.querySelector("#{name} p");
+    const isAnnounced = line?.textContent === {json.dumps(text)};
+    if (isAnnounced && document.querySelector(".toast-body.error")) {{
+      line.textContent = line.dataset.before;
+    }}
+  }};
+  new MutationObserver(restore).observe(document, {{ childList: true, subtree: true }});
   document.addEventListener("keydown", (event) => {{
     if (event.key === "Enter" && !event.shiftKey && event.target.closest("{field}")) announce();
   }});

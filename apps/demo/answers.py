@@ -98,7 +98,7 @@ class Answer:
         top = self.before.top
         return (
             f"First {top}, as found → query edited → re-ranked: {', '.join(parts)}."
-            f" MaxSkew@{top} {skews} (0 is even)."
+            f" MaxSkew {skews}."
         )
 
     def counted(self) -> str:
@@ -106,5 +106,6 @@ class Answer:
         shown = len(self.before.rows)
         return (
             f"The first {shown} of {self.before.top} are shown. The word below each picture is its"
-            f" label in the column “{self.column}”, which is used for counting."
+            f" label in the column “{self.column}”, which is used for counting. MaxSkew is 0 if the"
+            " groups are even."
         )

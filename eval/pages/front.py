@@ -213,7 +213,8 @@ def _reranked() -> list[str]:
         "searching photographs and captions: `rerank`, estimated gender",
         "share of the skew above chance 1",
         f"{value[even, 'left']:.2f} if women and men are equally common,"
-        f" {value[uneven, 'left']:.2f} if not; {value[uneven, 'left_most']:.2f} in the worst gallery",
+        f" {value[uneven, 'left']:.2f} if not; {value[uneven, 'left_most']:.2f} in the worst"
+        " gallery",
         f"hits kept {value[even, 'kept']:.2f} and {value[uneven, 'kept']:.2f}",
     ]
 

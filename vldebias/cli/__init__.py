@@ -23,7 +23,7 @@ COMMANDS = {
     "quickstart": Entry(
         "quickstart",
         "quickstart",
-        "Measure bias and utility before and after debiasing, offline and in under two minutes.",
+        "Measure bias and utility before and after debiasing, offline and in about two minutes.",
     ),
     "generate": Entry(
         "generate",

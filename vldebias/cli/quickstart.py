@@ -11,12 +11,7 @@ from vldebias.cli.common import check_out, err, print_message, print_result
 from vldebias.cli.flags import Json
 from vldebias.errors import need_extras
 
-KEY = (
-    "default: what `debias` attaches if it only has text, which is nothing for searches;"
-    " default+equalise: what it attaches if it also has unlabelled images (reference=);"
-    " difference: a simple baseline; paper: the settings of Chuang et al.; balanced-prompts: the"
-    " prompt of each image states a value; chance: random rankings.\n"
-)
+SHOWN = ("default", "default+equalise", "difference", "paper", "balanced-prompts", "chance")
 NEXT = (
     "\nNext, on your own model: vldebias debias gender --model ViT-B-32 --pretrained openai --check"
 )
@@ -36,7 +31,7 @@ def quickstart(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Measure bias and utility before and after debiasing, offline and in under two minutes.
+    """Measure bias and utility before and after debiasing, offline and in about two minutes.
 
     The images are packaged photographs and the cartoons of the miniature world. Compares the method
     that `debias` attaches by default, without and with unlabelled images, with the paper's settings
@@ -57,6 +52,7 @@ def quickstart(
         "measuring bias in photographs, birds, portraits and generated portraits before and after"
         f" debiasing; results are written to {folder}"
     )
+    from vldebias.report.phrases import METHODS
     from vldebias.study.run_files import PAGE
     from vldebias.study.running import run_suite
     from vldebias.study.suite import load_suite
@@ -72,4 +68,5 @@ def quickstart(
     )
     print_result(result, suite.headline, as_json=as_json, page=folder / PAGE)
     if not as_json:
-        print_message(f"\n{KEY}{NEXT}")
+        key = "; ".join(f"{method}: {METHODS[method]}" for method in SHOWN)
+        print_message(f"\n{key}.\n{NEXT}")

@@ -209,6 +209,10 @@ def _opened(result: Result | str | os.PathLike[str]) -> Result:
 
     if isinstance(result, Result):
         return result
+    if not isinstance(result, str | os.PathLike):
+        raise InvalidInputError(
+            f"compare: expected two results or paths of results, got {type(result).__name__}"
+        )
     path = Path(result)
     return Result.read(path / "result.json" if path.is_dir() else path)
 

@@ -235,6 +235,18 @@ def test_every_prefix_is_within_one_and_a_half_results_of_the_counts(seed: int) 
     assert np.abs(is_first.cumsum() - places * is_first.mean()).max() < 1.5
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_prefixes_of_three_groups_are_within_one_and_a_half_results(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    table = rng.dirichlet([0.6, 0.6, 0.6], size=400)
+    scores = rng.normal(size=400) + 2 * table[:, 0] - 2 * table[:, 2]
+    k = 30 + seed
+    positions = vldebias.rerank(scores, k, probabilities=table, shares=[0.2, 0.3, 0.5])
+    counts = np.eye(3)[table[positions].argmax(axis=1)].cumsum(axis=0)
+    exact = np.arange(1, k + 1)[:, None] * counts[-1] / k
+    assert np.abs(counts - exact).max() < 1.5
+
+
 def test_results_that_already_have_the_shares_are_returned_as_found() -> None:
     scores, _ = doubtful()
     order = np.argsort(-scores, kind="stable")

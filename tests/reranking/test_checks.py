@@ -213,6 +213,16 @@ def test_the_mode_is_found_for_well_separated_groups() -> None:
         assert _log_posterior(near, inputs, is_group).max() <= height + 1e-9
 
 
+def test_the_mode_is_found_where_a_full_newton_step_overshoots() -> None:
+    rows = [[-3, -3, -127], [0, -5, 3], [405, 0, -41], [0, 358, 3], [4, 2, -7], [5, 9, 2]]
+    inputs = np.array(rows, dtype=np.float64)
+    is_group = np.ones(6, dtype=bool)
+    mode, _ = _mode(inputs, is_group)
+    height = _log_posterior(mode[None], inputs, is_group)[0]
+    near = mode + 0.001 * np.random.default_rng(0).normal(size=(200, 3))
+    assert _log_posterior(near, inputs, is_group).max() <= height + 1e-9
+
+
 def test_to_check_draws_another_sample_unless_a_seed_is_given() -> None:
     first = vldebias.rerank(SCORES, 40, labels=labels(0.8))
     samples = {tuple(first.to_check(20)) for _ in range(5)}

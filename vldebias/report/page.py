@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from html import escape
+from itertools import cycle
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Protocol, TypedDict, cast
@@ -72,6 +73,7 @@ MOST = 8  # maximum number of rows in the first table of a result without conclu
 PROMPTS = 20  # maximum number of rows in an audit's first table; prompts.csv lists all prompts
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # of the methods in plots of bias against cost
 LABEL = 24  # maximum line length for method names in plots
+LEGEND = 38  # the same for the legends below plots of bias against cost
 # Measures that are not shown in the first table of a diagnosis. Margins have quartiles instead of
 # confidence intervals.
 FURTHER = (
@@ -578,14 +580,26 @@ def _tradeoffs(
             pairs = shared_cost(block, cast("list[ReadableRow]", list(methods.itertuples())))
             if not pairs:
                 continue
-            plot, (axis,) = subplots(1, 1, (3.6, 2.8 + 0.17 * len(pairs)))
+            names = [fill(for_matplotlib(bias.name), LEGEND) for bias, _ in pairs]
+            lines = 1 + sum(name.count("\n") + 1 for name in names)
+            high = 2.75 + 0.17 * lines
+            plot, (axis,) = subplots(1, 1, (3.6, high))
+            # The axes keep their size, however long the legend below them is.
+            axis.set_position((0.22, 1 - 2.15 / high, 0.75, 2.05 / high))
             words = []
-            for (bias, cost), marker in zip(pairs, MARKERS * len(pairs), strict=False):
-                _draw_point(axis, bias, cost, colors[bias.method], marker)
+            for (bias, cost), name, marker in zip(pairs, names, cycle(MARKERS), strict=False):
+                _draw_point(axis, bias, cost, name, colors[bias.method], marker)
                 words.append(f"{bias.name}: {bias.moved}, {cost.title} {cost.moved}")
             bias, cost = pairs[0]
             _finish_tradeoff(axis, bias, cost)
-            plot.tight_layout(pad=0.8)
+            plot.legend(
+                fontsize=9,
+                labelcolor=INK,
+                handletextpad=0.3,
+                loc="upper left",
+                bbox_to_anchor=(0, 1 - 2.65 / high),
+                frameon=False,
+            )
             drawn.append(
                 {
                     "task": task,
@@ -598,7 +612,9 @@ def _tradeoffs(
     return drawn
 
 
-def _draw_point(axis: Axes, bias: ReadableRow, cost: ReadableRow, color: str, marker: str) -> None:
+def _draw_point(
+    axis: Axes, bias: ReadableRow, cost: ReadableRow, name: str, color: str, marker: str
+) -> None:
     """Draw a method's change of bias against its change of utility, with both intervals."""
     across = (cost.change, cost.change_low, cost.change_high)
     up = (bias.change, bias.change_low, bias.change_high)
@@ -615,12 +631,12 @@ def _draw_point(axis: Axes, bias: ReadableRow, cost: ReadableRow, color: str, ma
         markersize=5,
         capsize=2,
         color=LABELLED if bias.uses_labels else color,
-        label=for_matplotlib(bias.name),
+        label=name,
     )
 
 
 def _finish_tradeoff(axis: Axes, bias: ReadableRow, cost: ReadableRow) -> None:
-    """Add the model without a method, the titles of the axes, and the legend."""
+    """Add the model without a method and the titles of the axes."""
     for draw_line in (axis.axhline, axis.axvline):
         draw_line(0, color=INK, linewidth=0.8, linestyle=(0, (3, 3)), zorder=1)
     if cost.better == "lower":
@@ -635,14 +651,6 @@ def _finish_tradeoff(axis: Axes, bias: ReadableRow, cost: ReadableRow) -> None:
     axis.margins(0.12)
     axis.tick_params(labelsize=9, colors=INK, length=0)
     axis.spines[:].set_visible(False)
-    axis.legend(
-        fontsize=9,
-        labelcolor=INK,
-        handletextpad=0.3,
-        loc="upper left",
-        bbox_to_anchor=(-0.1, -0.25),
-        frameon=False,
-    )
 
 
 def _headlines(front: pd.DataFrame, concluded: Sequence[Conclusion]) -> list[str]:

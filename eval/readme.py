@@ -54,11 +54,14 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         )
     },
     "docs/explanation/projection.md": {"closed_form": methods.closed_form},
-    "docs/explanation/headlines.md": {
-        part: partial(sources.reported, part)
-        for part in ("projection", "rince", "negatives", "others")
+    "docs/explanation/papers.md": {
+        "projection": partial(sources.reported, "projection"),
+        "rince": partial(sources.reported, "rince"),
+        "negatives": partial(sources.reported, "negatives"),
+        "others": partial(sources.reported, "others"),
+        "states": sources.states,
+        "real": real.measured,
     },
-    "docs/explanation/coverage.md": {"states": sources.states, "lacking": sources.lacking},
     "docs/how-to/losses-on-other-data.md": {"other_data": training.other_data},
     "docs/explanation/stated-values.md": {"in_turn": prompts.in_turn, "stated": prompts.stated},
     "docs/explanation/prompts-by-other-writers.md": {
@@ -111,7 +114,6 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "enough": evidence.enough,
         "judged": evidence.verdicts,
     },
-    "docs/explanation/real-models.md": {"real": real.measured},
     "eval/README.md": {
         "encoder": photographs.encoder,
         "speed": times.speed,

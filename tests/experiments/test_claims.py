@@ -29,7 +29,6 @@ NO_FIGURE = re.compile(
 OTHERS = {
     "docs/how-to/install.md": "versions of libraries",
     "docs/explanation/sources.md": "places in papers",
-    "docs/explanation/coverage.md": "places in papers",
     "docs/explanation/pipelines.md": "names and versions of pipelines",
 }
 # Phrases that mark paragraphs which quote other work or state a bound.

@@ -91,7 +91,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "compared": photographs.compared,
     },
     "docs/explanation/losses.md": {"formulas": training.formulas},
-    "docs/explanation/mnist.md": {
+    "eval/mnist.md": {
         "coarse": mnist.coarse,
         "strata": mnist.strata,
         "noisy": mnist.noisy,

@@ -42,17 +42,10 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     },
     "docs/methods.md": {"declared": methods.declared},
     "docs/methods/search.md": {
-        "rivals_real": partial(methods.rivals, ("rivals_real", "celeba professions")),
+        "rivals_real": partial(methods.rivals, "rivals_real", "celeba professions"),
         "few": methods.few,
     },
-    "docs/methods/groups.md": {
-        "rivals_groups": partial(
-            methods.rivals,
-            ("rivals_real", "celeba age"),
-            ("rivals_miniature", "birds"),
-            ("rivals_miniature", "hair"),
-        )
-    },
+    "docs/methods/groups.md": {"rivals_groups": methods.groups},
     "docs/explanation/projection.md": {"closed_form": methods.closed_form},
     "docs/explanation/papers.md": {
         "projection": partial(sources.reported, "projection"),

@@ -55,7 +55,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "states": sources.states,
         "real": real.measured,
     },
-    "docs/how-to/losses-on-other-data.md": {"other_data": training.other_data},
+    "eval/other_data.md": {"other_data": training.other_data},
     "docs/explanation/stated-values.md": {"in_turn": prompts.in_turn, "stated": prompts.stated},
     "docs/explanation/prompts-by-other-writers.md": {
         "new_prompts": prompts.new_prompts,

@@ -65,7 +65,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/how-to/images-api.md": {"images": times.images},
     "docs/explanation/how-languages-are-read.md": {"languages_blind": prompts.languages_blind},
     "docs/how-to/index-queries.md": {"queries": times.queries},
-    "docs/explanation/re-ranking-measured.md": {
+    "docs/how-to/rerank.md": {
         "reranked": methods.reranked,
         "true_shares": methods.true_shares,
     },

@@ -79,10 +79,6 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "other_models": generation.other_models,
     },
     "docs/how-to/miniature.md": {"wordings": generation.wordings},
-    "docs/how-to/photographs.md": {
-        "readers": photographs.readers,
-        "compared": photographs.compared,
-    },
     "docs/explanation/losses.md": {"formulas": training.formulas},
     "eval/mnist.md": {
         "coarse": mnist.coarse,

@@ -42,24 +42,20 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     },
     "docs/methods.md": {"declared": methods.declared},
     "docs/methods/search.md": {
-        "rivals_real": partial(methods.rivals, ("rivals_real", "celeba professions")),
+        "rivals_real": partial(methods.rivals, "rivals_real", "celeba professions"),
         "few": methods.few,
     },
-    "docs/methods/groups.md": {
-        "rivals_groups": partial(
-            methods.rivals,
-            ("rivals_real", "celeba age"),
-            ("rivals_miniature", "birds"),
-            ("rivals_miniature", "hair"),
-        )
-    },
+    "docs/methods/groups.md": {"rivals_groups": methods.groups},
     "docs/explanation/projection.md": {"closed_form": methods.closed_form},
-    "docs/explanation/headlines.md": {
-        part: partial(sources.reported, part)
-        for part in ("projection", "rince", "negatives", "others")
+    "docs/explanation/papers.md": {
+        "projection": partial(sources.reported, "projection"),
+        "rince": partial(sources.reported, "rince"),
+        "negatives": partial(sources.reported, "negatives"),
+        "others": partial(sources.reported, "others"),
+        "states": sources.states,
+        "real": real.measured,
     },
-    "docs/explanation/coverage.md": {"states": sources.states, "lacking": sources.lacking},
-    "docs/how-to/losses-on-other-data.md": {"other_data": training.other_data},
+    "eval/other_data.md": {"other_data": training.other_data},
     "docs/explanation/stated-values.md": {"in_turn": prompts.in_turn, "stated": prompts.stated},
     "docs/explanation/prompts-by-other-writers.md": {
         "new_prompts": prompts.new_prompts,
@@ -69,7 +65,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/how-to/images-api.md": {"images": times.images},
     "docs/explanation/how-languages-are-read.md": {"languages_blind": prompts.languages_blind},
     "docs/how-to/index-queries.md": {"queries": times.queries},
-    "docs/explanation/re-ranking-measured.md": {
+    "docs/how-to/rerank.md": {
         "reranked": methods.reranked,
         "true_shares": methods.true_shares,
     },
@@ -83,12 +79,8 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "other_models": generation.other_models,
     },
     "docs/how-to/miniature.md": {"wordings": generation.wordings},
-    "docs/how-to/photographs.md": {
-        "readers": photographs.readers,
-        "compared": photographs.compared,
-    },
     "docs/explanation/losses.md": {"formulas": training.formulas},
-    "docs/explanation/mnist.md": {
+    "eval/mnist.md": {
         "coarse": mnist.coarse,
         "strata": mnist.strata,
         "noisy": mnist.noisy,
@@ -111,7 +103,6 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "enough": evidence.enough,
         "judged": evidence.verdicts,
     },
-    "docs/explanation/real-models.md": {"real": real.measured},
     "eval/README.md": {
         "encoder": photographs.encoder,
         "speed": times.speed,

@@ -87,9 +87,10 @@ def headlines(result: Result) -> Iterator[tuple[Measurement, Measurement]]:
 
 
 def measured() -> str:
-    """Write a table with measured models, and with the commands to measure all others."""
+    """Write a table of the measured models, and the commands that measure all others."""
     lines = [["model", "data", "method", "metric", "none", "with it", "n", "result"]]
     results = []
+    open_runs = []
     for path in sorted(REAL.glob("*/result.json")):
         result = Result.read(path)
         results.append(result)
@@ -101,9 +102,9 @@ def measured() -> str:
     for suite, models_of_suite in PARTS.items():
         for model in models_of_suite:
             if not any(has_measured(result, suite, model) for result in results):
-                note = f"not measured: `{command(suite, model)}`"
-                lines.append([model, suite, "", "", "", "", "", note])
-    return table(*lines)
+                open_runs.append(f"- `{command(suite, model)}`\n")
+    contributed = table(*lines) if results else "\n"
+    return contributed + "Not measured yet:\n\n" + "".join(open_runs) + "\n"
 
 
 def has_measured(result: Result, suite: str, model: str) -> bool:

@@ -1,4 +1,4 @@
-"""Train the three programs of docs/how-to/losses-on-other-data.md with several losses and seeds.
+"""Train the three programs of eval/other_data.md with several losses and seeds.
 
     pip download --no-deps --no-binary :all: vaderSentiment==3.3.2
     .venv-integrations/bin/python -m eval.experiments.other_data --json other_data.json
@@ -23,7 +23,7 @@ from vldebias import losses
 from vldebias.metrics import Metric
 from vldebias.report.result import TaskProvenance, TaskResult
 
-PAGE = Path(__file__).parents[2] / "docs/how-to/losses-on-other-data.md"
+PAGE = Path(__file__).parents[1] / "other_data.md"
 SEEDS = range(5)
 UNTRAINED = "not trained"
 BASE = "InfoNCE"

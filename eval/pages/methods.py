@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from eval.tables import Rivals, crossed, moved, read, span, table
 from vldebias.methods.declared import DECLARED
 from vldebias.report.result import Measurement, Result
@@ -13,6 +15,12 @@ ATTACHED = {
         "difference": "the default",
         "cali+equalise, lam 100": "the default with `reference=`",
     },
+}
+# The result and task of each data set for zero-shot classification.
+GROUPS = {
+    "photographs": ("rivals_real", "celeba age"),
+    "birds": ("rivals_miniature", "birds"),
+    "hair": ("rivals_miniature", "hair"),
 }
 # Table entries for the labels that a method uses.
 LABELS = {"given": ["images", "**labels**"], "zero-shot": ["images", "zero-shot labels"]}
@@ -39,38 +47,69 @@ def compared(result: Result, task: str) -> str:
         gain = "MaxSkew"
         cost = "hits kept"
         metric = "kept"
-    attached = ATTACHED[rows.main]
     lines = [["method", "needs", f"{gain} [95%]", "change from none [95%]", cost]]
     for method in rows.methods:
-        name = rows.fact(method, "name")
-        called = f"`{name}`"
-        if name in attached:
-            called += f", {attached[name]}"
-        if method.endswith((" alone", " templates")):
-            # The method edits one side instead of both, or uses custom templates.
-            called += f", {method.rpartition(', ')[2]}"
-        if name in attached:
-            called = f"**{called}**"
-        needs = [need for need in rows.fact(method, "needs") or () if need != "labels"]
-        for label in LABELS.get(rows.fact(method, "labels"), []):
-            if label not in needs:
-                needs.append(label)
         main = rows.rows[rows.main, method]
         kept = f"{rows.rows[metric, method].value:.3f}"
-        lines.append([called, ", ".join(needs) or "-", span(main), moved(main), kept])
+        lines.append([*described(rows, method), span(main), moved(main), kept])
     return table(*lines).strip()
 
 
-def rivals(*tasks: tuple[str, str]) -> str:
-    """Write the tables for some (result, task) pairs, with their description and source."""
-    parts = []
-    for name, task in tasks:
-        result = read(name)
-        (protocol,) = (protocol for protocol in result.provenance if protocol.task == task)
-        n = ", ".join(f"{count:,} {counted}" for counted, count in protocol.n.items() if count)
-        source = f"From `eval/results/{name}.json`, commit {result.commit}: {n}."
-        parts.append(f"## {protocol.title}\n\n{compared(result, task)}\n\n{source}")
-    return "\n" + "\n\n".join(parts) + "\n\n"
+def described(rows: Rivals, method: str) -> list[str]:
+    """Return the name and the requirements of a method."""
+    attached = ATTACHED[rows.main]
+    name = rows.fact(method, "name")
+    called = f"`{name}`"
+    if name in attached:
+        called += f", {attached[name]}"
+    if method.endswith((" alone", " templates")):
+        # The method edits one side instead of both, or uses custom templates.
+        called += f", {method.rpartition(', ')[2]}"
+    if name in attached:
+        called = f"**{called}**"
+    needs = [need for need in rows.fact(method, "needs") or () if need != "labels"]
+    for label in LABELS.get(rows.fact(method, "labels"), []):
+        if label not in needs:
+            needs.append(label)
+    return [called, ", ".join(needs) or "-"]
+
+
+def rivals(name: str, task: str) -> str:
+    """Write the table for a task in a result, with its description and source."""
+    result = read(name)
+    about = Rivals(result, task).about
+    source = f"From `eval/results/{name}.json`: {counts(about.n)}."
+    return f"\n## {about.title}\n\n{compared(result, task)}\n\n{source}\n\n"
+
+
+def counts(n: Mapping[str, int]) -> str:
+    """Format the number of units behind a task."""
+    return ", ".join(f"{count:,} {counted}" for counted, count in n.items() if count)
+
+
+def groups() -> str:
+    """Write the change in worst-group accuracy by each method, with one column per data set."""
+    tasks = {title: Rivals(read(name), task) for title, (name, task) in GROUPS.items()}
+    lines = [["method", "needs", *tasks, "average on photographs"]]
+    methods = dict.fromkeys(method for rows in tasks.values() for method in rows.methods)
+    for method in methods:
+        facts = next(rows for rows in tasks.values() if method in rows.methods)
+        if facts.fact(method, "name") == "default+equalise":
+            continue  # the same edit as the default with `reference=`
+        measured = [rows.rows.get(("worst_group", method)) for rows in tasks.values()]
+        cells = ["" if row is None else moved(row) or f"{row.value:.3f}" for row in measured]
+        average = tasks["photographs"].rows.get(("average", method))
+        cells.append("" if average is None else f"{average.value:.3f}")
+        lines.append([*described(facts, method), *cells])
+    note = "; ".join(f"{title}: {counts(rows.about.n)}" for title, rows in tasks.items())
+    return table(
+        *lines,
+        note=(
+            "Change in worst-group accuracy with its 95% interval (`none`: the accuracy itself)."
+            f" {note[0].upper()}{note[1:]}. From `eval/results/rivals_real.json` and"
+            " `eval/results/rivals_miniature.json`."
+        ),
+    )
 
 
 def few() -> str:
@@ -89,12 +128,6 @@ def few() -> str:
         column=lambda row: row.task,
         note="From `eval/results/rivals_few.json`, halves of the photographs.",
     )
-
-
-# ---- the default
-
-
-# ---- re-ranking
 
 
 def closed_form() -> str:

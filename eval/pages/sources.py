@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import re
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -14,8 +13,6 @@ from vldebias.report.result import Measurement
 from vldebias.utils.files import read_yaml
 
 SOURCES = Path(__file__).parents[1] / "sources"
-# Command options that do not affect the figures.
-PLACES = re.compile(r" --(?:json|out|work|processes) \S+")
 ALGEBRA = "the paper's algebra, without a line of the package"  # reason of rows that work
 STATES = ("works", "runs", "partly", "differs", "absent")
 PAPERS = {
@@ -69,18 +66,17 @@ def ours(entry: dict[str, Any]) -> str:
         if row.change is not None:
             figure += ", change {:+.3f} [{:+.3f}, {:+.3f}]".format(*row.change)
     n = ", ".join(f"{count:,} {unit}" for unit, count in row.n.items())
-    result = read(place["file"])
-    command = PLACES.sub("", str(result.command)).replace(" -W ignore", "")
-    return f"{entry['what']}: {figure}; {n}. `{place['file']}.json`, `{command}`"
+    return f"{entry['what']}: {figure}; {n}"
 
 
 def reported(part: str) -> str:
     """Write the reported figures in one part of the sources, each next to our figure."""
     lines = [["where", "the authors report", "ours", "why they differ"]]
     for entry in headlines()[part]:
-        why = entry["why"]
-        lines.append([entry["where"], entry["theirs"], ours(entry), why])
-    return table(*lines)
+        lines.append([entry["where"], entry["theirs"], ours(entry), entry["why"]])
+    files = dict.fromkeys(entry["ours"]["file"] for entry in headlines()[part] if "ours" in entry)
+    named = ", ".join(f"`{file}.json`" for file in files)
+    return table(*lines, note=f"From {named} in `eval/results`, which name their commands.")
 
 
 @cache
@@ -95,19 +91,6 @@ def covered() -> list[dict[str, str]]:
     """Return the rows of the coverage table."""
     with (SOURCES / "coverage.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
-
-
-def lacking() -> str:
-    """Write the parts of each source that are missing or differ, in one table per source."""
-    parts = []
-    for key, title in PAPERS.items():
-        lines = [["what", "where", "state", "what is missing"]]
-        for row in covered():
-            if row["source"] == key and row["reason"]:
-                lines.append([row["what"], row["where"], row["state"], row["reason"]])
-        if len(lines) > 1:
-            parts.append(f"\n### {title}\n{table(*lines)}")
-    return "".join(parts)
 
 
 def states() -> str:

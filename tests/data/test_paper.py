@@ -131,7 +131,7 @@ def test_every_model_of_the_paper_is_listed_by_open_clip() -> None:
 
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs/explanation/real-models.md"
+PAGE = ROOT / "docs/explanation/papers.md"
 COMMANDS = [
     text.strip()
     for text in re.findall(r"vldebias (eval paper [^`#\n]+)", PAGE.read_text(encoding="utf-8"))

@@ -12,7 +12,11 @@ from eval.tables import RESULTS
 from vldebias.report.result import Measurement, Result, TaskProvenance
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "eval" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "eval").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 # Matches "0.97", ".97" and "97%", but not "3.11.7", "v4.4" or a part of a path.
 FIGURE = re.compile(r"(?<![\w./=-])[-+]?\d*\.\d+\b(?!\.\d)|\b\d+(?:\.\d+)? ?%")
 SOURCE = re.compile(
@@ -29,7 +33,6 @@ NO_FIGURE = re.compile(
 OTHERS = {
     "docs/how-to/install.md": "versions of libraries",
     "docs/explanation/sources.md": "places in papers",
-    "docs/explanation/coverage.md": "places in papers",
     "docs/explanation/pipelines.md": "names and versions of pipelines",
 }
 # Phrases that mark paragraphs which quote other work or state a bound.

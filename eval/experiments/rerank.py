@@ -15,8 +15,8 @@ counts as 0. There is no such ratio if the skew of the search is less than 0.02 
 than 0.1, and a kind of queries if the 95% interval for its change is above 0. "prefix" is the
 largest difference between the number of images of a value in a prefix of the first k and its share.
 
-"re-rank, fitted to true labels" is the limit of zero-shot labels: its probabilities come from a
-logistic regression of the true labels on the cosines that zero-shot labels compare.
+"re-rank, fitted to true labels" shows what better probabilities from the same cosines would change:
+a logistic regression predicts the true labels from them.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ METHODS = {
 }
 """Title -> name in evaluations. "re-rank" is what `vldebias.rerank` does by default, which is
 `method="expected"` if the groups separate."""
-LIMIT = "re-rank, fitted to true labels"
+FITTED = "re-rank, fitted to true labels"
 FIGURES = {
     "left": Metric("left", "share of the skew above chance that is left", "bias", "lower"),
     "kept": Metric("kept", "hits of each value that stay among the first k", "utility", "higher"),
@@ -178,11 +178,11 @@ def measured(cell: Cell, composition: str, edit: Edit) -> TaskResult:
     prefixes = {}
     for title, positions in reordered(cell).items():
         prefixes[title] = prefix_deviation(positions, cell)
-        if title == LIMIT:
-            mean[LIMIT] = mean_skew(positions, cell)
+        if title == FITTED:
+            mean[FITTED] = mean_skew(positions, cell)
     for method in (NONE, RANDOM):
         part.add(SKEW, method, mean[method], n=n)
-    for title, name in (METHODS | {LIMIT: LIMIT}).items():
+    for title, name in (METHODS | {FITTED: FITTED}).items():
         part.add(SKEW, title, mean[name], n=n)
         values = {}
         if title in prefixes:
@@ -203,10 +203,7 @@ def measured(cell: Cell, composition: str, edit: Edit) -> TaskResult:
 
 
 def reordered(cell: Cell) -> dict[str, Positions]:
-    """Return the first k of each query, by the quota, by default and with the best probabilities.
-
-    The last fits a logistic regression to the true labels.
-    """
+    """Return the first k of each query, by the quota, by default and with fitted probabilities."""
     listed = [query for kind in cell.kinds.values() for query in kind]
     queries = unit(np.stack([cell.table[text] for text in listed])).astype(np.float64)
     scores = (queries @ cell.gallery.features.T).round(12)
@@ -220,13 +217,14 @@ def reordered(cell: Cell) -> dict[str, Positions]:
     )
     (texts,) = text_values(cell.prompts, cell.table).values()
     cosines = cell.gallery.features @ texts.T
-    fitted = LogisticRegression(C=1e4).fit(cosines / cosines.std(axis=0), cell.labels)
-    probabilities = fitted.predict_proba(cosines / cosines.std(axis=0))
+    inputs = cosines / cosines.std(axis=0)
+    fitted = LogisticRegression(C=1e4, max_iter=1000).fit(inputs, cell.labels)
+    probabilities = fitted.predict_proba(inputs)
     columns = dict(zip(map(str, fitted.classes_), probabilities.T, strict=True))
     return {
         "quota": zero_shot(method="quota"),
         "re-rank": zero_shot(),
-        LIMIT: vldebias.rerank(scores, cell.k, probabilities=columns),
+        FITTED: vldebias.rerank(scores, cell.k, probabilities=columns),
     }
 
 
@@ -262,7 +260,7 @@ def tallies(parts: Sequence[TaskResult]) -> Iterator[TaskResult]:
         tally = TaskResult(TaskProvenance(task=f"all: {name}", description="means over galleries"))
         n = {"galleries": len(members)}
         figures = [_figures(part) for part in members]
-        for title in (*METHODS, LIMIT):
+        for title in (*METHODS, FITTED):
             for figure in ("kept", "worse", "prefix"):
                 values = [found[title, figure] for found in figures if (title, figure) in found]
                 if values:

@@ -2,9 +2,9 @@
 
 python -m eval.benchmarks.rerank --json eval/results/bench_rerank.json
 
-Labels are integers for two groups, one of which has higher scores. Times are medians of repeated
-calls, in CPU time on a single thread. "expected" takes probabilities in place of labels. "all" ranks every candidate, and "first 1,000" only the
-displayed results.
+Labels are integers for two groups, one of which has higher scores. "expected" takes probabilities
+in place of labels. Times are medians of repeated calls, in CPU time on a single thread. "all" ranks
+every candidate, and "first 1,000" only the displayed results.
 """
 
 from __future__ import annotations

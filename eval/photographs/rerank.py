@@ -3,10 +3,10 @@
 python -m eval.photographs.rerank --json eval/results/photographs_rerank.json
 
 Every gallery is searched with all kinds of queries. The top results are re-ranked by default, with
-estimated groups, some photographs are "checked" (their true group is passed to `vldebias.rerank`), and the
-interval for each group is compared with its true share in the results. This is repeated with
-different samples of checked photographs. Intervals for the coverage resample galleries (a data set
-with an attribute), because lists from the same gallery share images and checks.
+estimated groups, some photographs are "checked" (their true group is passed to `vldebias.rerank`),
+and the interval for each group is compared with its true share in the results. This is repeated
+with different samples of checked photographs. Intervals for the coverage resample galleries (a data
+set with an attribute), because lists from the same gallery share images and checks.
 
 The baseline is "error rates of the gallery", which applies the exact share of each true group among
 all photographs with a label to the results of every query.

@@ -99,5 +99,6 @@ def verdicts() -> str:
         },
         {title.replace(" ", "_"): title for title in titles},
         cell=lambda row: f"{row.value:.2f}",
-        note="The rest is “no clear change”, or “nothing to remove” (at most 0.03). From `eval/results/coverage_verdicts.json`.",
+        note="The rest is “no clear change”, or “nothing to remove” (at most 0.03). From"
+        " `eval/results/coverage_verdicts.json`.",
     )

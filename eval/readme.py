@@ -56,14 +56,15 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "real": real.measured,
     },
     "eval/other_data.md": {"other_data": training.other_data},
-    "docs/explanation/stated-values.md": {"in_turn": prompts.in_turn, "stated": prompts.stated},
     "docs/explanation/prompts-by-other-writers.md": {
         "new_prompts": prompts.new_prompts,
         "read_prompts": prompts.read_prompts,
         "real_prompts": prompts.real_prompts,
+        "languages_blind": prompts.languages_blind,
+        "in_turn": prompts.in_turn,
+        "stated": prompts.stated,
     },
     "docs/how-to/images-api.md": {"images": times.images},
-    "docs/explanation/how-languages-are-read.md": {"languages_blind": prompts.languages_blind},
     "docs/how-to/index-queries.md": {"queries": times.queries},
     "docs/how-to/rerank.md": {
         "reranked": methods.reranked,

@@ -276,8 +276,8 @@ def fit_shares(
         model: an open_clip or transformers image-text model, or a mapping from prompt to embedding.
         prompts: a prompt set with words for each attribute value, or several sets for combinations
             such as "female/Black".
-        shares: see `vldebias.methods.RankShares`.
-        top: see `vldebias.methods.RankShares`.
+        shares: the share for each value or combination of values. If None, shares are equal.
+        top: the number of top results as a fraction of all images, k / n.
         reference: unlabelled image features (n, d) from this model, for images similar to those
             that will be ranked.
         lam: the weight of the differences between the groups.

@@ -275,7 +275,7 @@ def warn(message: str, category: type[Warning] = VldebiasWarning) -> None:
     That line is in the innermost frame outside this package and installed libraries.
 
     Args:
-        message: the message.
+        message: what happened, and what the user can do about it.
         category: the class of the warning.
     """
     frames = [frame for frame, _ in traceback.walk_stack(sys._getframe(1))]

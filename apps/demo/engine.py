@@ -155,7 +155,7 @@ class Engine:
 
         Args:
             host: the pipeline, or a `Host` of the image-text model.
-            prompts, method: see `vldebias.debias`.
+            prompts, method: names of the prompt set and of the method to fit.
             reference: image features, always the same for a host. If None, fit to text alone.
         """
 

@@ -358,7 +358,7 @@ def resembled_endpoint(path: str) -> str:
 def reason_to_leave(path: str) -> str:
     """Return why image requests to a path are not balanced, or "" for all other paths."""
     if path.startswith("videos/"):
-        return EDITS  # "videos/ID/remix"
+        return EDITS  # a change to an existing video, such as "videos/ID/remix"
     return _NOT_BALANCED.get(path, "")
 
 

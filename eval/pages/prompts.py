@@ -10,28 +10,29 @@ from vldebias.measure.resampling import wilson_interval
 from vldebias.report.result import Measurement
 
 # Sets of prompts that were labelled first and scored once, in chronological order.
-SCORED_ONCE = (
-    "fresh_languages_rewritten",
-    "fresh_kinds",
-    "new_prompts_1",
-    "new_prompts_2",
-    "held_out_prompts",
-    "held_out_prompts_2",
-    "held_out_prompts_3",
-    "held_out_prompts_4",
-    "held_out_prompts_5",
-)
+SCORED_ONCE = {
+    "fresh_languages_rewritten": "first set: other languages and rewritten prompts",
+    "fresh_kinds": "second set: prompts, scenes and languages; its writer had read the code",
+    "new_prompts_1": "third set, by the first writer",
+    "new_prompts_2": "fourth set, by the first writer",
+    "held_out_prompts": "fifth set, by the first writer",
+    "held_out_prompts_2": "sixth set, by a second writer",
+    "held_out_prompts_3": "seventh set, by a third writer",
+    "held_out_prompts_4": "eighth set, by a fourth writer",
+    "held_out_prompts_5": "last set, by a fifth writer",
+}
 
 
 def new_prompts() -> str:
     """Write the scores of prompts that were scored once, including wrong changes."""
     lines = [["prompts", "n", "right [95%]", "wrong edits [95%]"]]
-    for name in SCORED_ONCE:
+    for name, title in SCORED_ONCE.items():
         path = RESULTS / "languages" / f"{name}.json"
         rate = json.loads(path.read_text(encoding="utf-8"))["rates"]["all"]
         n = rate["n"]
-        lines.append([name, str(n), _share(rate["right"], n), _share(rate["wrong edit"], n)])
-    note = "From the file with the same name in `eval/results/languages`, by kind of prompt there."
+        lines.append([title, str(n), _share(rate["right"], n), _share(rate["wrong edit"], n)])
+    names = ", ".join(f"`{name}.json`" for name in SCORED_ONCE)
+    note = f"From {names} in `eval/results/languages`, in this order."
     return table(*lines, note=note)
 
 
@@ -96,8 +97,6 @@ def languages_blind() -> str:
         sorted(read("languages_blind").rows, key=lambda row: order.index(row.subset)),
         {"language": lambda row: LANGUAGES[row.subset]},
         {
-            "written": "value stated, of prompts that should get one",
-            "form_right": "both versions right, of these",
             "written_right": "both versions right, of prompts that should get one",
             "group_mixed": "group: both values",
             "left_unchanged": "correctly left unchanged",

@@ -271,7 +271,7 @@ def write_run(result: Result, folder: Path) -> Path:
     """Write a result, its page and a manifest to a folder.
 
     Args:
-        result: the result.
+        result: the rows and provenance to write as `result.json`.
         folder: output folder, which may already contain images from the run.
 
     Returns:
@@ -291,7 +291,7 @@ def echo(text: str, *, end: str = "\n") -> None:
     """Print text to stdout, escaping control characters if stdout is a terminal.
 
     Args:
-        text: the text.
+        text: what to print; it may contain names from a user's files.
         end: string to append to the text.
     """
     if sys.stdout.isatty():
@@ -426,7 +426,7 @@ def print_result(
     If stdout is piped, the rows are tab-separated.
 
     Args:
-        result: the result.
+        result: what to summarise.
         measures: (task, metric) pairs to show. If empty, all are shown.
         as_json: whether to print JSON.
         files: paths of the files that were written, by name.

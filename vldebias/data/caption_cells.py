@@ -152,7 +152,7 @@ def check_captions(name: str, captions: Sequence[str], remedy: str) -> None:
 
     Args:
         name: data name for messages.
-        captions: the captions.
+        captions: one caption per image, as read from the table.
         remedy: advice to include in the message.
 
     Raises:

@@ -144,7 +144,7 @@ class Labels:
         Empty and missing values are unknown. Surrounding whitespace is ignored.
 
         Args:
-            column: the column.
+            column: strings or numbers, one per row.
             names: allowed values, or a mapping from codes in the table to names. If None, all
                 values that occur are allowed.
             source: column name for messages.

@@ -53,7 +53,7 @@ def labels_of(table: pa.Table, column: str, names: Names, path: Path) -> Labels:
     """Return the labels in a column.
 
     Args:
-        table: the table.
+        table: the rows of the manifest.
         column: column name.
         names: allowed values, or a mapping from codes in the table to names. If None, any value is
             allowed.
@@ -70,7 +70,7 @@ def known_labels(table: pa.Table, column: str, names: Names, path: Path) -> Labe
     """Return a column's labels, merging other spellings of known values with a warning.
 
     Args:
-        table: the table.
+        table: the rows of the manifest.
         column: column name.
         names: allowed values, or a mapping from codes in the table to names.
         path: table path for messages.
@@ -97,7 +97,7 @@ def coded_labels(table: pa.Table, column: str, names: Names, path: Path) -> Labe
     """Return a column's labels, after checking that every row has a known value.
 
     Args:
-        table: the table.
+        table: the rows of the manifest.
         column: column name.
         names: allowed values, or a mapping from codes in the table to names.
         path: table path for messages.
@@ -138,7 +138,7 @@ def open_manifest(  # noqa: PLR0913  (each is a column, or describes the format)
             one image with several captions.
         labels: label columns, as a list or as {name to use: name in the table}; empty cells are
             unknown.
-        split_column: split column.
+        split_column: column with the name of each row's split. If None, there is one split.
         images: base folder for the paths. Default: the table's folder.
         allow_outside: whether to allow absolute paths and paths with "..".
         separator: table separator; see `read_table`.
@@ -213,7 +213,7 @@ def images_of_table(
     Args:
         path: table path.
         split: split name.
-        table: the table.
+        table: one row per image, or per caption of an image.
         image: column of paths.
         caption: caption column, if any.
         labels: label columns.

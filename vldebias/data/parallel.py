@@ -31,7 +31,7 @@ def prefetch(tasks: Iterable[T], work: Callable[[T], R], workers: int, ahead: in
     """Yield `work(task)` for each task in order, computed in advance by threads.
 
     Args:
-        tasks: the tasks.
+        tasks: arguments of `work`; a generator is consumed only as far as `ahead` requires.
         work: function to apply to each task.
         workers: number of threads. If 0, each result is computed on request.
         ahead: maximum number of tasks computed in advance.
@@ -151,7 +151,7 @@ class OnRay:
 
         Args:
             work: function to apply to each part.
-            parts: the parts.
+            parts: picklable arguments, one per call.
 
         Raises:
             LostPartError: If a worker died at every attempt to process a part.

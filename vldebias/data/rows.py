@@ -168,7 +168,7 @@ class Shards:
 
         Args:
             work: function to apply to each part.
-            parts: the parts.
+            parts: arguments of `work`, one per call.
         """
         if self.runner is None:
             return map(work, parts)

@@ -185,7 +185,7 @@ def column_of(table: pa.Table, name: str, source: str | Path) -> pa.Array:
     The name is matched as in `find_column`, and may be the dotted name of a nested value.
 
     Args:
-        table: the table.
+        table: a table as returned by `read_table`.
         name: column name.
         source: name of the table in messages.
 
@@ -220,7 +220,7 @@ def columns_of_counts(table: pa.Table, used: Collection[str]) -> list[str]:
     are row numbers instead.
 
     Args:
-        table: the table.
+        table: a table with one row per image, prompt or group of applicants.
         used: columns with another role.
     """
     found = []
@@ -242,7 +242,7 @@ def as_texts(column: pa.Array, source: str) -> list[str]:
     In a column whose numbers are all integers, 1.0 becomes "1".
 
     Args:
-        column: the column.
+        column: strings, numbers or nulls.
         source: name of the table in messages.
 
     Raises:

@@ -89,7 +89,7 @@ class CallLog:
     Args:
         on_call: receives the record of each call once its values are sampled. Its exceptions are
             deferred until `raise_failures`, so that the call itself can finish.
-        follow_seeds: see `debias`.
+        follow_seeds: whether the seeds of a call's generators select the values.
     """
 
     def __init__(

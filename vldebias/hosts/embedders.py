@@ -154,7 +154,7 @@ class EmbeddedTexts(Host):
     Each text is requested once, in batches, when a method needs it.
 
     Args:
-        embedder: the embedder.
+        embedder: the function or service that embeds texts.
         sets: the prompt sets whose values `stated` recognises in several languages.
     """
 

@@ -150,7 +150,7 @@ class Host(ABC):
 
         Args:
             encode: function from prompts to rows (b, d).
-            prompts: the prompts.
+            prompts: texts to embed, in batches of any size.
             role: the role of the rows.
             models: the modules that `encode` runs, which are put into eval mode.
 
@@ -251,7 +251,7 @@ class Host(ABC):
         """Return L2-normalised prompt embeddings from the cache, ignoring attached edits.
 
         Args:
-            prompts: the prompts.
+            prompts: n texts.
             role: the tensor to read, one of `roles`.
 
         Returns:
@@ -308,7 +308,7 @@ class Host(ABC):
         """Return the rows that `embed` would return if an edit were part of the model.
 
         Args:
-            prompts: the prompts.
+            prompts: n texts.
             role: the tensor that is edited.
             edit: the fitted edit. If None, nothing is edited.
             strength: fraction of the edit to apply, in [0, 1].
@@ -342,7 +342,7 @@ class Host(ABC):
         """Apply an edit that averages over several wordings of each prompt.
 
         Args:
-            edit: the edit.
+            edit: the edit, which lists the wordings to average over.
             role: the tensor that is edited.
             z: embeddings (b, ..., d) of the prompts.
             prompts: the prompt of each row.

@@ -375,10 +375,10 @@ class PromptAttachment(SamplingAttachment):
             images_per_prompt: how many adjacent images belong to each prompt of the call.
             again: whether the texts belong to the images in the last call, so that they get the
                 same values.
-            edits: see `sample_call`.
-            read: see `sample_call`.
-            seeds: see `sample_call`.
-            is_encoding: see `sample_call`.
+            edits: whether each image edits an image, so that its texts stay unchanged.
+            read: how many characters of a text the encoders read.
+            seeds: the generators or seeds of the call's images, if any.
+            is_encoding: whether the call generates no images.
         """
         columns = {name: list(column) for name, column in texts.items()}
         if self.state != "attached":
@@ -549,8 +549,8 @@ class DenoiserAttachment(SamplingAttachment):
 
         Args:
             texts: for each text argument, one text per image.
-            read: see `sample_call`.
-            seeds: see `sample_call`.
+            read: how many characters of a text the encoders read.
+            seeds: the generators or seeds of the call's images, if any.
         """
         self.log.begin()
         _, record = self.sample_call(texts, read=read, seeds=seeds)

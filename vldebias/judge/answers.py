@@ -86,7 +86,7 @@ class AnnotationLog:
         Args:
             image: path relative to the image folder.
             annotator: the annotator's name.
-            attribute: the attribute.
+            attribute: what was asked about, such as "gender".
             value: the answer.
             numbers: `seconds` and `weight`, see `Answer`.
 

@@ -96,7 +96,7 @@ def predict(judge: Judge, images: Sequence[Image]) -> Probabilities:
     """Return a judge's probabilities (n, values) for images, by attribute and in float64.
 
     Args:
-        judge: the judge.
+        judge: the classifier to ask.
         images: n images.
 
     Raises:
@@ -427,7 +427,7 @@ class VlmJudge(JudgeSpec):
         """Return a question about an attribute, with its answer options.
 
         Args:
-            attribute: the attribute.
+            attribute: what is asked about, such as "gender".
             options: the answer options, in order.
         """
         listed = "\n".join(map("{}. {}".format, string.ascii_uppercase, options))

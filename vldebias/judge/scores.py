@@ -54,7 +54,7 @@ def judge_images(
     judged.
 
     Args:
-        judge: the judge.
+        judge: the classifier that answers.
         images: the generated images.
         progress: progress bars.
 
@@ -104,7 +104,7 @@ def answers_file(judge: Judge, images: GeneratedImages) -> Path:
     weights has a different file.
 
     Args:
-        judge: the judge.
+        judge: the classifier whose answers are stored.
         images: the generated images.
     """
     name = f"{file_slug(judge.name)}-{file_slug(judge.fingerprint)[:16]}.jsonl"

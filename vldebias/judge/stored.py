@@ -59,7 +59,7 @@ def last_judgements(
 
     Args:
         images: the generated images.
-        attribute: the attribute.
+        attribute: what was asked about, such as "gender".
         values: the attribute's values.
 
     Returns:

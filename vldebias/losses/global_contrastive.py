@@ -117,9 +117,9 @@ class GlobalContrastiveLoss(nn.Module):
 
         Args:
             settings: settings as declared in `Loss.settings`.
-            dataset_size: see `GlobalContrastiveLoss`.
-            temperature: see `GlobalContrastiveLoss`.
-            options: see `GlobalContrastiveLoss`.
+            dataset_size: number of rows in the training data.
+            temperature: divisor of the cosines, above 0.
+            options: the options that all losses have, such as `chunk_size` and `gather`.
         """
         zeta_init = settings.zeta_init if isinstance(settings, NUCLRSettings) else 0.0
         return cls(

@@ -528,7 +528,8 @@ def agreement(labels: Values, *, resamples: int = 2000, seed: int = 0) -> Agreem
         seed: random seed.
 
     Returns:
-        Alpha and the percent agreement with their intervals, and the numbers of units and answers.
+        An `Agreement` with the intervals `alpha` and `percent`, and the numbers `units` and
+            `answers`.
 
     Raises:
         InvalidInputError: If the shape is wrong, no unit has two answers, or all answers are equal,

@@ -152,7 +152,7 @@ def register_metric(metric: Metric) -> Metric:
     """Register a metric for all tasks, tables and pages in this process.
 
     Args:
-        metric: the metric.
+        metric: the declaration; its name must be new.
 
     Returns:
         The metric.

@@ -163,7 +163,7 @@ class TaskResult:
         Args:
             metric: metric or its name.
             method: name of the method.
-            value: the value.
+            value: the metric's estimate from the whole sample.
             interval: its 95% interval. If None, the value is exact.
             n: sample size by unit. The first unit is the one that was resampled.
             change: paired difference from "none", with its interval. It is ignored for "none",

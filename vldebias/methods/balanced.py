@@ -84,7 +84,7 @@ def make_balancer(sets: Sequence[PromptSet], **settings: Any) -> Balancer:
 
     Args:
         sets: the prompt sets.
-        settings: see `vldebias.wording.Balancer`.
+        settings: keyword arguments of `vldebias.wording.Balancer`, such as `shares` and `seed`.
     """
     # Imported here, because it loads the grammars for eleven languages.
     from vldebias.wording import Balancer, balance_prompts

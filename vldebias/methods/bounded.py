@@ -34,7 +34,7 @@ def losses(projection: CalibratedProjection, neutral: Tensor) -> Tensor:
     """Return 1 - cosine (n,) between each neutral embedding and its projection.
 
     Args:
-        projection: the projection.
+        projection: the fitted edit to apply to `neutral`.
         neutral: embeddings (n, d) of neutral text.
     """
     return 1 - torch.cosine_similarity(neutral.double(), projection(neutral.double()), dim=1)

@@ -100,7 +100,7 @@ def value_differences(problem: Problem, role: str) -> Tensor:
     """Return each value's mean text embedding minus the mean over values, for all attributes.
 
     Args:
-        problem: the problem.
+        problem: what the method is fitted on.
         role: the role of the text embeddings.
 
     Returns:
@@ -140,7 +140,7 @@ def spurious_rows(problem: Problem, role: str) -> Tensor:
     """Return embeddings (m, d) of the distinct spurious prompts for all attributes.
 
     Args:
-        problem: the problem.
+        problem: what the method is fitted on.
         role: the role of the text embeddings.
     """
     texts: dict[str, None] = {}
@@ -153,7 +153,7 @@ def pair_scatters(problem: Problem, role: str) -> list[Tensor]:
     """Return each attribute's scatter of prompt pairs (n, d).
 
     Args:
-        problem: the problem.
+        problem: what the method is fitted on.
         role: the role of the text embeddings.
     """
     scatters = []

@@ -78,7 +78,7 @@ class CrossAttention(EditMethod):
         shares: the share of images for each value. If None, shares are equal.
         seed: sampling seed. If None, each attachment draws its own (`attachment.seed`).
         find: see `vldebias.balance_prompts`, whose rules determine which prompts get a value.
-        decide: see `vldebias.balance_prompts`.
+        decide: a function that returns the allowed values of each prompt, or None to use the rules.
         amount: how many times a value's effect is added in every step. If None, 4 times in the
             first step (5 times with more than two values), decreasing linearly to 0 in the last
             step. If subjects are lost, try 2.
@@ -502,7 +502,7 @@ def attach_fitted(
     Args:
         host: the host for a model or pipeline.
         fitted: the edit for each role, or one edit for all roles.
-        settings: see `vldebias.debias`.
+        settings: the keyword arguments of `vldebias.debias`, such as `strength`.
 
     Raises:
         InvalidInputError: If the mapping is empty, contains edits of both kinds, or a setting is

@@ -200,7 +200,7 @@ def foreign(images: Tensor, problem: Problem, prompt_set: PromptSet, role: str) 
 
     Args:
         images: unit rows (n, d).
-        problem: the problem.
+        problem: what the method is fitted on.
         prompt_set: the attribute whose text is compared.
         role: the role of the text embeddings.
     """

@@ -38,7 +38,7 @@ def text_folds(problem: Problem, role: str) -> Iterator[Fold]:
     groups of an attribute state two values. Folds in which some value has no prompt are skipped.
 
     Args:
-        problem: the problem.
+        problem: what the method is fitted on; its prompts are split.
         role: the role of the text embeddings.
     """
     for seed, (fitted, left_out) in enumerate(_splits_of_groups(problem.attributes)):

@@ -217,7 +217,7 @@ def agreement_of_wordings(
     """Return how well individual wordings agree with the zero-shot values of images.
 
     Args:
-        problem: the problem.
+        problem: what the method is fitted on.
         prompts: the attribute.
         role: the role of the text embeddings.
         rows: unit image rows (n, d).
@@ -320,7 +320,7 @@ def change_on_texts(problem: Problem, role: str, method: EditMethod) -> Change |
     the groups.
 
     Args:
-        problem: the problem.
+        problem: what the method is fitted on; its prompts are split.
         role: the role of the text embeddings.
         method: the method to test.
 
@@ -350,9 +350,9 @@ def fit_within_bound(problem: Problem, role: str, method: EditMethod, neutral: T
     """Fit a method within the problem's bound on the loss of neutral text.
 
     Args:
-        problem: the problem.
+        problem: what the method is fitted on, with the bound `max_loss`.
         role: the role to fit.
-        method: the method.
+        method: the method to fit; its edit is weakened if it exceeds the bound.
         neutral: embeddings (q, d) of the neutral text.
 
     Returns:

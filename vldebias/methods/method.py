@@ -651,7 +651,7 @@ def fitted_edit(method: EditMethod, problem: Problem, role: str) -> Edit:
     """Call a method's `fit`, and return its output after checking that it is a fitted edit.
 
     Args:
-        method: the method.
+        method: a built-in or registered method.
         problem: the argument of `fit`.
         role: the argument of `fit`.
 

@@ -275,7 +275,7 @@ def stated_texts(problem: Problem, role: str) -> Labelled:
     """Return every attribute's group prompts, each with the single value that it names.
 
     Args:
-        problem: the problem.
+        problem: what the method is fitted on.
         role: the role for which the prompts are embedded.
     """
     texts: list[str] = []

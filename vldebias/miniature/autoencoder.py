@@ -22,10 +22,10 @@ class PatchAutoencoder(AutoencoderKL):
     Args:
         block_out_channels: number of channels at each level. The first must be 12, the number of
             values in 2 x 2 pixels.
-        latent_channels: see AutoencoderKL.
-        norm_num_groups: see AutoencoderKL.
-        sample_size: see AutoencoderKL.
-        scaling_factor: see AutoencoderKL.
+        latent_channels: number of channels of the latents.
+        norm_num_groups: number of groups in group normalisation.
+        sample_size: height and width of the images in pixels.
+        scaling_factor: factor that scales latents to unit variance for the denoiser.
     """
 
     @register_to_config

@@ -40,7 +40,7 @@ class Attribute:
     attribute.
 
     Args:
-        prompt_set: the prompt set.
+        prompt_set: the values, with the adjective or phrase of each.
         shares: the share of the images for each value. Values from other sets are ignored. If no
             value in this set is included, all shares are equal.
         groups: how groups of people are treated, one of `GROUPS`.

@@ -124,7 +124,7 @@ def append_word(text: str, word: str) -> str:
 
     Args:
         text: the text, which may end with an article.
-        word: the word.
+        word: the word to append, without an article.
 
     >>> [append_word("a ", word) for word in ("Asian", "doctor", "university", "hour")]
     ['an Asian', 'a doctor', 'a university', 'an hour']
@@ -681,8 +681,8 @@ def make_prompt_set(  # noqa: PLR0913 - the keys of a recipe
 ) -> PromptSet:
     """Create a prompt set from word lists.
 
-    Its pairs combine the attribute words, templates and concepts. Balanced prompts also need an
-    adjective or a phrase for each value.
+    Its pairs combine the attribute words, templates and concepts. Balanced prompts also need
+    `adjectives` or `phrase`, unless the words in `attribute` are known adjectives for a person.
 
     Args:
         name: the name of the set.
@@ -714,9 +714,11 @@ def make_prompt_set(  # noqa: PLR0913 - the keys of a recipe
     ...     concepts=["doctor", "teacher"],
     ...     templates=["A photo of a {concept} {attribute}."],
     ...     spurious=["A photo of a person {attribute}."],
+    ...     phrase={"with": "with glasses", "without": "without glasses"},
     ... )
-    >>> list(glasses.attributes)
-    ['with', 'without']
+    >>> from vldebias import balance_prompts
+    >>> balance_prompts(["A photo of a doctor."] * 2, glasses, seed=0).prompts
+    ['A photo of a doctor without glasses.', 'A photo of a doctor with glasses.']
     """
     content: dict[str, object] = {
         "name": name,

@@ -36,7 +36,7 @@ def recomputed(record: Record, published: Published) -> float | None:
     """Recompute a published figure from a record's counts.
 
     Args:
-        record: the record.
+        record: the counts by subject and value.
         published: the published figure.
 
     Returns:

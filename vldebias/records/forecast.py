@@ -96,7 +96,7 @@ def known_models(
     records of a model contain a subject, the record with the most subjects is used.
 
     Args:
-        records: the records.
+        records: records of any models, as read from files.
         attribute: the attribute, such as "gender".
         value: the value, such as "female".
         qualifier: prompt wording.
@@ -150,7 +150,7 @@ def line_of_model(models: Mapping[str, Shares], model: str) -> ShareLine | None:
 
     Args:
         models: model -> subject -> share.
-        model: the model.
+        model: name of the model whose shares are fitted.
 
     Returns:
         The line, or None if fewer than LEAST subjects have both shares or all means are equal.

@@ -187,7 +187,7 @@ def form_of(value: float, low: float, high: float) -> str:
     values of 10 or more. More decimals than the interval supports would suggest false precision.
 
     Args:
-        value: the value.
+        value: the number to format.
         low: lower bound of its interval.
         high: upper bound of its interval.
     """
@@ -212,7 +212,7 @@ def number(value: float, low: float, high: float) -> str:
     """Format a value with its interval, such as "0.12 [0.05, 0.19]".
 
     Args:
-        value: the value.
+        value: the number to format.
         low: lower bound of its interval.
         high: upper bound of its interval.
     """
@@ -233,7 +233,7 @@ def form_of_figures(value: float, change: Change) -> str:
     """Return the format for a value that is shown next to its change.
 
     Args:
-        value: the value.
+        value: the number to format.
         change: the change and its interval, as (value, low, high).
     """
     return ".1f" if abs(value) >= 10 else form_of_change(change)
@@ -423,7 +423,7 @@ class References:
     """Compare the rows of a result with its reference rows, such as "none" and chance.
 
     Args:
-        result: the result.
+        result: rows with and without methods.
         names: display name of each row's method.
         summaries: whether each row belongs to a summary; see `are_summaries`.
 

@@ -55,11 +55,11 @@ class Groups:
         """Return the groups of all rows, using whichever source was passed.
 
         Args:
-            labels: see `vldebias.rerank`.
-            probabilities: see `vldebias.rerank`.
-            features: see `vldebias.rerank`.
-            prompts: see `vldebias.rerank`.
-            model: see `vldebias.rerank`.
+            labels: the group of each row, or None if unknown, with shape (n,) or (q, n).
+            probabilities: the probability of each group for each row.
+            features: image features of the rows, for zero-shot labels.
+            prompts: the prompt set that names the groups for zero-shot labels.
+            model: the model that embeds the prompts.
 
         Raises:
             InvalidInputError: If no source or more than one source was passed.
@@ -370,7 +370,7 @@ def requested_shares(shares: object, codes: NDArray[np.integer], names: Sequence
     """Return the requested shares (g,), which sum to 1.
 
     Args:
-        shares: see `vldebias.rerank`.
+        shares: "pool", "even", or the share of each group by name.
         codes: group of each candidate (n,) as a position in `names`, or -1 if unknown.
         names: names of the g groups.
 

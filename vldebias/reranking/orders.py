@@ -171,10 +171,14 @@ def fair(candidates: Candidates, k: int, *, alpha: float = 0.1) -> Rows:
     without the paper's correction for multiple tests, and m_a(i) is at most floor(i p_a), so that
     the minima of several groups are compatible.
 
+    >>> import functools
     >>> from vldebias import rerank
     >>> groups = ["m", "m", "m", "m", "m", "f", "f"]
     >>> rerank([7, 6, 5, 4, 3, 2, 1], 5, labels=groups, shares="even", method="fair").tolist()
     [0, 1, 2, 5, 3]
+    >>> stricter = functools.partial(fair, alpha=0.3)  # rerank calls it with the candidates
+    >>> rerank([7, 6, 5, 4, 3, 2, 1], 5, labels=groups, shares="even", method=stricter).tolist()
+    [0, 5, 1, 2, 6]
     """
     if not 0 < alpha < 0.5:
         raise InvalidInputError(f"alpha: expected a number in (0, 0.5), got {alpha}")

@@ -280,7 +280,7 @@ def compared(runs: Sequence[Run], results: Mapping[str, Result], out: Path) -> p
     """Compare measured and published figures, and write paper.csv and index.html.
 
     Args:
-        runs: the runs.
+        runs: the planned runs, including those without a result.
         results: run name -> result.
         out: folder for the table and the page.
     """

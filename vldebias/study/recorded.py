@@ -42,8 +42,8 @@ def record_of_images(
     Args:
         generated: the images.
         labels: the judge's answer for each image.
-        attribute: the attribute.
-        judge: the judge.
+        attribute: what the judge was asked about, such as "gender".
+        judge: the classifier that labelled the images.
         model: name of the generator in tables.
         variant: variant name; "none" for the unedited model.
         sure: probability below which an answer counts as unknown.

@@ -249,7 +249,7 @@ def key_of(task: Task, options: Options, inputs: Mapping[str, object]) -> str:
     """Hash everything that the results depend on, so that earlier measurements can be reused.
 
     Args:
-        task: the task.
+        task: the task to measure, with its settings.
         options: the user's inputs.
         inputs: the task's inputs by name.
     """

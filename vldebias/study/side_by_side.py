@@ -363,7 +363,7 @@ def judged_as(judge: Judge, prompts: PromptSet) -> str | None:
     """Return the judge's attribute whose values match a prompt set's values, or None.
 
     Args:
-        judge: the judge.
+        judge: a classifier that can answer about several attributes.
         prompts: the attribute's prompt set.
     """
     for name, values in judge.names.items():

@@ -48,7 +48,7 @@ def texts_of_retrieval(
 
     Args:
         sets: prompt sets or their names.
-        queries: the queries.
+        queries: search texts, without class prompts.
         classes: column -> value -> class prompt.
     """
     texts: list[str] = []

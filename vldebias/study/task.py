@@ -155,7 +155,7 @@ class Task(Strict, ABC):
         """Create the task for `vldebias.evaluate`, with defaults that may depend on the inputs.
 
         Args:
-            inputs: the inputs.
+            inputs: the model, the data and the prompts that the user passed.
             settings: task settings by name.
 
         Raises:

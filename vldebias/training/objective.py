@@ -240,7 +240,7 @@ class Trainee(nn.Module):
         This method computes both, because processes only synchronise in calls to `forward`.
 
         Args:
-            batch: the batch.
+            batch: images or features with their texts and labels.
             features: whether to return the features instead of the loss.
         """
         views = [batch.images]

@@ -283,7 +283,7 @@ def only_writer(folder: str | Path, report: Callable[[str], object] = warn) -> I
     process ends and is not inherited by forks.
 
     Args:
-        folder: the folder.
+        folder: the output folder of a run.
         report: a function that receives a message if the file system does not support locks.
 
     Raises:
@@ -450,7 +450,7 @@ def explain(error: ValidationError, place: str = "", known: Iterable[str] = ()) 
     """Describe the first problem in a pydantic error, with location, expected value and input.
 
     Args:
-        error: the error.
+        error: an error with at least one problem.
         place: the prefix of the location.
         known: the valid keys, used to suggest a key that is similar to an unknown one.
     """

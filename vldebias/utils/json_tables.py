@@ -32,7 +32,7 @@ def parsed(text: str, source: str) -> JSON:
     """Parse a JSON string.
 
     Args:
-        text: the text.
+        text: the content of a JSON file or of one line.
         source: the file named in messages.
 
     Raises:

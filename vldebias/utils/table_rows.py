@@ -125,7 +125,7 @@ def find_column(names: Sequence[str], name: str) -> str | None:
 
     Args:
         names: the table's columns.
-        name: the name.
+        name: the column as the user typed it.
 
     >>> find_column(["Prompt", "Gender Label"], "gender_label")
     'Gender Label'

@@ -360,7 +360,7 @@ def image_encoder(
     """Return the image encoder of an open_clip or transformers image-text model.
 
     Args:
-        model: the model.
+        model: an open_clip or transformers model with an image tower.
         preprocess: the model's own preprocessing: open_clip's transform, a transformers processor
             or image processor, or any function from a PIL image to a tensor (3, h, w). Called from
             several threads.

@@ -27,7 +27,7 @@ def refuse_dropped_rows(name: str, denoiser: nn.Module) -> None:
 
     Args:
         name: name of the pipeline, for the message.
-        denoiser: the denoiser.
+        denoiser: the UNet or transformer, to which FasterCache adds hooks.
     """
     cache = cache_of(denoiser)
     if type(cache).__name__ == "FasterCacheConfig":

@@ -330,7 +330,7 @@ def characters_read(tokenizer: PreTrainedTokenizerBase, length: int | None, text
             limit.
         length: maximum number of tokens in the call, if below the tokenizer's own limit. If None,
             only that limit applies.
-        text: the text.
+        text: the prompt as the user wrote it.
     """
     limit = min(getattr(tokenizer, "model_max_length", None) or 0, length or math.inf)
     has_limit = 0 < limit <= _NO_LIMIT and hasattr(tokenizer, "is_fast")

@@ -321,7 +321,7 @@ class PipelineReader(Host):
         """Encode prompts without guidance, and again with changed token states.
 
         Args:
-            prompts: the prompts.
+            prompts: one prompt per row of the batch.
             changes: for each additional run, the tokens whose states are changed, by encoder; {}
                 changes each prompt's last token.
             settings: additional arguments of `encode_prompt`.
@@ -390,7 +390,7 @@ class PipelineReader(Host):
         """Call `encode_prompt` for prompts, omitting arguments that it does not accept.
 
         Args:
-            prompts: the prompts.
+            prompts: one prompt per row of the batch.
             settings: additional arguments, which override the defaults for fitting.
         """
         parameters = inspect.signature(self.pipe.encode_prompt).parameters

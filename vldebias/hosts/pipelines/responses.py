@@ -108,7 +108,7 @@ class Recorder:
 
         Args:
             name: name of the module.
-            module: the module.
+            module: a module of the denoiser, which has just run.
             args: its positional arguments.
             kwargs: its keyword arguments.
             output: its output.

@@ -109,7 +109,7 @@ class Plan:
         """Add batch rows with the values of their images.
 
         Args:
-            edits: the edits.
+            edits: the fitted edits, one per attribute.
             call: the current call.
             rows: the image of each batch row.
         """
@@ -512,7 +512,7 @@ def numbers_of(edits: Sequence[CrossAttentionEdit], values: Sequence[object]) ->
     """Return the index of an image's value in the effects of each acting edit.
 
     Args:
-        edits: the edits.
+        edits: the fitted edits, one per attribute.
         values: a value for each edit, or None if the edit does not act.
     """
     numbers = []

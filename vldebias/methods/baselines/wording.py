@@ -31,7 +31,7 @@ def rewrite_prompt(prompt: str, words: str) -> str:
     A single word is inserted before the noun; several words are appended after a comma.
 
     Args:
-        prompt: the prompt.
+        prompt: a prompt that states no value.
         words: a value's words; or a template with {text}, which is replaced with the prompt without
             its full stop.
 

@@ -164,7 +164,7 @@ def single_set_with_classes(name: str, problem: Problem) -> PromptSet:
 
     Args:
         name: name of the method, for the message.
-        problem: the problem.
+        problem: what the method is fitted on.
 
     Raises:
         InvalidInputError: If there are several sets, or fewer than two classes.

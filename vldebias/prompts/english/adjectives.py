@@ -22,7 +22,7 @@ def rank_of(word: str) -> int:
         if word in lists()[kind]:
             return rank
     if word in lists()["classifying"]:
-        return len(ORDER)  # "a female homeless person"
+        return len(ORDER)  # next to the noun, as in "a female homeless person"
     is_nation = word in origins() or word in religions()
     return ORDER.index("nation") if is_nation else -1
 

@@ -78,7 +78,7 @@ def is_proper(word: str) -> bool:
     """Return whether a lower-case word is always capitalized."""
     if word in origins() or word in religions():
         return True  # "Tibetan", "Catholic"
-    return word in lists()["nation"]  # "US"
+    return word in lists()["nation"]  # nations without an adjective, such as "US"
 
 
 @cache
@@ -109,7 +109,7 @@ def listed(word: str, *names: str) -> bool:
     Digits count as determiners.
 
     Args:
-        word: the word.
+        word: a word in lower case.
         names: the names of the lists.
     """
     if word.isdigit() and "determiner" in names:
@@ -125,7 +125,7 @@ def has_listed(words: Iterable[str], *names: str) -> bool:
     """Return whether one of the named lists contains one of the words.
 
     Args:
-        words: the words.
+        words: words in lower case.
         names: the names of the lists.
     """
     return any(listed(word, *names) for word in words)
@@ -138,7 +138,7 @@ def _without(word: str, endings: Mapping[str, tuple[str, ...]], accepted_classes
         if stem == word:
             continue
         candidates = [stem + replacement for replacement in replacements]
-        is_doubled = stem[-1:] == stem[-2:-1]  # "sitting"
+        is_doubled = stem[-1:] == stem[-2:-1]  # as in "sitting", from "sit"
         if len(replacements) > 1 and is_doubled:
             candidates.append(stem[:-1])
         for candidate in candidates:
@@ -152,7 +152,7 @@ def singular(word: str) -> str:
     """Return the singular of a plural noun, or any other word unchanged."""
     # Irregular plurals such as "people" and "thieves" are listed. Others are recognised by ending.
     if word.endswith("men") and not classes(word) and not listed(word, "not-gendered"):
-        return f"{word[:-2]}an"  # "firemen"
+        return f"{word[:-2]}an"  # "firemen" becomes "fireman"
     return _singular_of_plural().get(word) or _without(word, _PLURALS, "pnx")
 
 

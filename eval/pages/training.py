@@ -15,8 +15,9 @@ from vldebias.report.table import verdict
 from vldebias.utils.files import read_yaml
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
-BASE = "InfoNCE"
+BASE, FILTERED, GCE = "InfoNCE", "InfoNCE, filtered", "GCE q=0.7"
 ACCURACY, FINE, RECALL = "zero_shot_accuracy", "species by means", "recall@10"
+RECALL_AT_1 = "recall@1 text->image"
 Arms = dict[str, dict[float, Measurement]]  # arm -> share -> row
 CHANGES = (
     "InfoNCE: accuracy; others: change from InfoNCE on the same seeds and images, \\* beyond its"
@@ -34,21 +35,22 @@ AT_AN_EDGE = (
 def edges(name: str) -> Callable[[Measurement], str]:
     """Return a function that marks a row whose chosen setting is an end point of its search."""
     experiment = read_yaml(EXPERIMENTS / f"{name}.yaml")
+    method = experiment["method"]
     chosen = read(name).provenance[0].settings["chosen"]
-    tried = {
-        setting: values
-        for search in experiment["tuning"]
-        for setting, values in search["tried"].items()
-        if len(values) > 1
-    }
 
     def mark(row: Measurement) -> str:
-        place = {**place_of(row), experiment["method"]: row.method}
-        for choice in chosen:
-            where = {column: value for column, value in choice.items() if column not in tried}
-            if where.items() <= place.items():
-                ends = [choice[s] in (min(values), max(values)) for s, values in tried.items()]
-                return "†" if any(ends) else ""
+        # "InfoNCE, filtered" and "GCE q=0.7, WiSE-FT" use the settings of their loss.
+        place = {**place_of(row), method: row.method.partition(", ")[0]}
+        for search in experiment["tuning"]:
+            tried = {name: values for name, values in search["tried"].items() if len(values) > 1}
+            for choice in chosen:
+                where = {column: choice.get(column) for column in search["columns"]}
+                is_own = all(
+                    where[column] in values for column, values in search["columns"].items()
+                )
+                if is_own and where.items() <= place.items():
+                    ends = [choice[s] in (min(values), max(values)) for s, values in tried.items()]
+                    return "†" if any(ends) else ""
         return ""
 
     return mark
@@ -118,38 +120,45 @@ def changes(name: str, method: str, column: str, *values: Any, **place: Any) -> 
 
 def choices() -> str:
     """Write what to run for each kind of pairs, with the gain, the cost and the data."""
-    wrong = [WRONG.format(share) for share in (0.2, 0.4, 0.6)]
-    recall = {"task": "pretrained", "metric": RECALL, "lr": 0.001}
-    filtered = f"{BASE}, filtered"
-    kept = ", ".join(
-        "{:+.3f}".format(
-            found("real_captions", filtered, share=share, **recall).value
-            - found("real_captions", BASE, share=share, **recall).value
-        )
-        for share in (0.0, 0.2, 0.4)
-    )
-    few = {"metric": ACCURACY, "data": "few classes"}
-    lost = (
-        found("every_loss", "GCE q=0.7", **few).value
-        - found("every_loss", "not trained", **few).value
-    )
-    again = {"task": "losses", "metric": RECALL}
-    hard = partial(changes, "every_loss", "hard negatives", "data")
-    gce = partial(changes, "every_loss", "GCE q=0.7", "data")
-
-    def scratch(method: str, share: float) -> str:
-        return changes("which_loss_scratch", method, "share", share)
-
     return table(
         ["you have", "run", "gain over InfoNCE", "cost", "measured on"],
         ["correct captions", "`info_nce`, the default", "", "", ""],
-        [
-            "scraped captions, pretrained weights",
-            "`info_nce` with `--set keep=0.8`",
-            f"recall@10: {kept} with 0, 20 and 40% wrong",
-            "one pass over the pairs",
-            "Flickr8k, learning rate 0.001",
-        ],
+        _pretrained_choice(),
+        *_choices_on_renders(),
+        *_choices_from_random_weights(),
+        note=(
+            "\\* beyond the 95% interval of the paired change; the gain of `keep` has no interval"
+            f" of its own.{AT_AN_EDGE} From `real_captions.json`, `every_loss.json` and"
+            " `which_loss_scratch.json` in `eval/results`."
+        ),
+    )
+
+
+def _pretrained_choice() -> list[str]:
+    place = {"task": "pretrained", "metric": RECALL, "lr": 0.001}
+    kept = ", ".join(
+        "{:+.3f}".format(
+            found("real_captions", FILTERED, share=share, **place).value
+            - found("real_captions", BASE, share=share, **place).value
+        )
+        for share in (0.0, 0.2, 0.4)
+    )
+    return [
+        "scraped captions, pretrained weights",
+        "`info_nce` with `--set keep=0.8`",
+        f"recall@10: {kept} with 0, 20 and 40% wrong",
+        "one pass over the pairs",
+        "Flickr8k, learning rate 0.001",
+    ]
+
+
+def _choices_on_renders() -> list[list[str]]:
+    wrong = [WRONG.format(share) for share in (0.2, 0.4, 0.6)]
+    few = {"metric": ACCURACY, "data": "few classes"}
+    trained, untrained = (found("every_loss", arm, **few) for arm in (GCE, "not trained"))
+    hard = partial(changes, "every_loss", "hard negatives", "data")
+    gce = partial(changes, "every_loss", GCE, "data")
+    return [
         [
             "captions that are class names, some of them wrong",
             "`gce`",
@@ -161,7 +170,7 @@ def choices() -> str:
             "many images of few classes",
             "nothing: every loss ends below the pretrained model; if you must train, `gce`",
             f"accuracy: {gce('few classes')}",
-            f"{lost:+.3f} from the pretrained model",
+            f"{trained.value - untrained.value:+.3f} from the pretrained model",
             "renders",
         ],
         [
@@ -171,31 +180,32 @@ def choices() -> str:
             f"{hard('clean')} with correct captions, {hard('long tail')} with a long tail",
             "renders",
         ],
+    ]
+
+
+def _choices_from_random_weights() -> list[list[str]]:
+    scratch = partial(changes, "which_loss_scratch")
+    recall = ", ".join(
+        starred(found("real_captions", FILTERED, share=share, task="losses", metric=RECALL))
+        for share in (0.0, 0.2, 0.4)
+    )
+    return [
         [
             "random weights, class names, 40% of them wrong",
             "`gce`",
-            f"accuracy: {scratch('GCE q=0.7', 0.4)}",
-            f"{scratch('GCE q=0.7', 0.0)} with correct captions",
+            f"accuracy: {scratch(GCE, 'share', 0.4)}",
+            f"{scratch(GCE, 'share', 0.0)} with correct captions",
             "renders",
         ],
         [
             "random weights, other captions",
             "two runs of `info_nce`, the second on the best pairs of the first",
-            "recall@10: "
-            + ", ".join(
-                starred(found("real_captions", filtered, share=share, **again))
-                for share in (0.0, 0.2, 0.4)
-            )
-            + " with 0, 20 and 40% wrong",
-            f"a second run; on renders with correct captions, {scratch(filtered, 0.0)} accuracy",
+            f"recall@10: {recall} with 0, 20 and 40% wrong",
+            "a second run; on renders with correct captions,"
+            f" {scratch(FILTERED, 'share', 0.0)} accuracy",
             "Flickr8k",
         ],
-        note=(
-            "\\* beyond the 95% interval of the paired change; the gain of `keep` has no interval"
-            f" of its own.{AT_AN_EDGE} From `real_captions.json`, `every_loss.json` and"
-            " `which_loss_scratch.json` in `eval/results`."
-        ),
-    )
+    ]
 
 
 # ---- verdicts
@@ -265,7 +275,7 @@ def verdicts() -> str:
         arm = best(rows, shares)
         reached = [f"{rows[BASE][share].value:.3f} at {share:g}" for share in shares]
         ahead = "" if arm == BASE else ", ".join(starred(rows[arm][share]) for share in shares)
-        edge = edges(name)(rows[arm.removesuffix(", WiSE-FT")][shares[0]])
+        edge = edges(name)(rows[arm][shares[0]])
         lines.append([situation, ADVICE.get(arm, arm) + edge, ", ".join(reached), ahead, rests])
     note = (
         "The verdict is the loss with the highest mean over the shares of wrong pairs, if it is"
@@ -342,8 +352,7 @@ def batch_sizes() -> str:
     batches = sorted({place_of(row)["batch"] for row in rows})
 
     def cell(row: Measurement) -> str:
-        is_worse = verdict(row.change, row.better) == "worse"
-        return f"{row.value:.3f}" + (r"\*" if is_worse else "")
+        return f"{row.value:.3f}" + (r"\*" if verdict(row.change, row.better) == "worse" else "")
 
     return crossed(
         rows,
@@ -383,20 +392,12 @@ def from_scratch() -> str:
 
 def popularity() -> str:
     """Compare learned popularity with SogCLR after long training."""
-    metrics = {
-        "zero_shot_accuracy": "accuracy",
-        "worst group": "worst group",
-        "recall@1 text->image": "recall@1",
-    }
-
-    def cell(row: Measurement) -> str:
-        return moved(row) or span(row)
-
+    metrics = {ACCURACY: "accuracy", "worst group": "worst group", RECALL_AT_1: "recall@1"}
     return crossed(
         read("popularity").rows,
         {"data": lambda row: place_of(row)["data"], "loss": lambda row: row.method},
         metrics,
-        cell=cell,
+        cell=lambda row: moved(row) or span(row),
         note=(
             "SogCLR: value; others: change from SogCLR on the same seeds and images, with 95%"
             " intervals. Five seeds, 1,500 steps. From `eval/results/popularity.json`."
@@ -411,15 +412,14 @@ def other_data() -> str:
         change = moved(row)
         return span(row) + (f", change {change}" if change else "")
 
-    tests = {"graphs": "MUTAG, accuracy", "frames": "CartPole, R2"}
     return crossed(
         read("other_data").rows,
         {"loss": lambda row: row.method},
         {
-            "graphs": tests["graphs"],
+            "graphs": "MUTAG, accuracy",
             "CR": "CR, accuracy",
             "MR": "MR, accuracy",
-            "frames": tests["frames"],
+            "frames": "CartPole, R2",
         },
         line=lambda row: row.method,
         column=lambda row: row.subset or row.task,
@@ -431,13 +431,10 @@ def other_data() -> str:
     )
 
 
-REAL_PAIRS = {"real_captions": "2,020"}  # held-out photographs
-
-
-def real_pairs(name: str) -> str:
-    """Write the results for real pairs, with one line per metric and loss."""
-    rows = [row for row in read(name).rows if row.task == "losses"]
-    edge = edges(name)
+def real_captions() -> str:
+    """Write the results on real captions, with one line per metric and loss."""
+    rows = [row for row in read("real_captions").rows if row.task == "losses"]
+    edge = edges("real_captions")
     shares = sorted({place_of(row)["share"] for row in rows})
     metrics = list(dict.fromkeys(row.metric for row in rows))
     order = {metric: place for place, metric in enumerate(metrics)}
@@ -449,10 +446,9 @@ def real_pairs(name: str) -> str:
         column=lambda row: place_of(row)["share"],
         cell=lambda row: half(row).replace("*", r"\*") + edge(row),
         note=(
-            f"Mean of three seeds ± half of the 95% interval, {REAL_PAIRS[name]} held-out"
-            f" photographs; \\* differs from {BASE} beyond the interval of the paired change. The"
-            f" temperature was chosen for each loss and share.{AT_AN_EDGE} From"
-            f" `eval/results/{name}.json`."
+            "Mean of three seeds ± half of the 95% interval, 2,020 held-out photographs; \\*"
+            f" differs from {BASE} beyond the interval of the paired change. The temperature was"
+            f" chosen for each loss and share.{AT_AN_EDGE} From `eval/results/real_captions.json`."
         ),
     )
 

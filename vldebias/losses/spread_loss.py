@@ -70,7 +70,7 @@ def spread(
         views = [batch.joint[::-1], batch.joint] if batch.within_view else [batch.joint[::-1]]
         candidates = torch.stack([torch.stack(view) for view in views], dim=2)
 
-        def sums_of_classes(own: tuple[Tensor, ...], members: tuple[Tensor, ...]) -> Tensor:
+        def sums_of_classes(own: list[Tensor], members: list[Tensor]) -> Tensor:
             """Return both sums over the class of each anchor, given the rows of the classes."""
             # Classes with fewer rows are padded with row -1.
             rows = pad_sequence(own, batch_first=True, padding_value=-1)
@@ -147,7 +147,7 @@ class _ClassSums(torch.autograd.Function):
 
 def _classes(
     labels: Tensor, own: slice, at_once: int
-) -> Iterator[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]:
+) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
     """Yield the anchors of some classes, and the joint rows of each of these classes.
 
     Classes are computed together because one product for each class would be slow if there are
@@ -158,21 +158,18 @@ def _classes(
         own: rows of the joint batch that are anchors. Anchors are counted from the first of them.
         at_once: maximum number of anchors to yield at once.
     """
-    order = labels.argsort(stable=True)
     sizes = torch.unique(labels, return_counts=True)[1].tolist()
     alike: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = {}
-    for members in order.split(sizes):
-        anchors = members
-        if own.stop - own.start < len(labels):
-            anchors = members[(members >= own.start) & (members < own.stop)] - own.start
+    for members in labels.argsort(stable=True).split(sizes):
+        anchors = members[(members >= own.start) & (members < own.stop)] - own.start
         for part in anchors.split(at_once):
             size = len(part).bit_length(), len(members).bit_length()
             alike.setdefault(size, []).append((part, members))
     for (bits, _), parts in alike.items():
         count = max(at_once >> bits, 1)
         for first in range(0, len(parts), count):
-            parts_at_once = parts[first : first + count]
-            yield tuple(part for part, _ in parts_at_once), tuple(rows for _, rows in parts_at_once)
+            some = parts[first : first + count]
+            yield [part for part, _ in some], [members for _, members in some]
 
 
 class SpreadLoss(ContrastiveLoss[SpreadSettings]):

@@ -158,10 +158,13 @@ def _classes(
         own: rows of the joint batch that are anchors. Anchors are counted from the first of them.
         at_once: maximum number of anchors to yield at once.
     """
-    sizes = torch.unique(labels, return_counts=True)[1].tolist()
+    _, codes, sizes = torch.unique(labels, return_inverse=True, return_counts=True)
+    own_codes = codes[own]
+    own_sizes = torch.bincount(own_codes, minlength=len(sizes))
+    rows_of_class = codes.argsort(stable=True).split(sizes.tolist())
+    anchors_of_class = own_codes.argsort(stable=True).split(own_sizes.tolist())
     alike: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = {}
-    for members in labels.argsort(stable=True).split(sizes):
-        anchors = members[(members >= own.start) & (members < own.stop)] - own.start
+    for anchors, members in zip(anchors_of_class, rows_of_class, strict=True):
         for part in anchors.split(at_once):
             size = len(part).bit_length(), len(members).bit_length()
             alike.setdefault(size, []).append((part, members))

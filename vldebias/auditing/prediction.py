@@ -315,7 +315,7 @@ def directions(source: TextSource, prompts: PromptSet) -> Floats:
             f"{prompts.name}: no embedded prompt states only {' or '.join(missing)}; embed all"
             " prompts in the prompt set"
         )
-    rows = np.stack([source.embed(group).mean(0) for group in texts_of_value.values()])
+    rows = np.stack([source.embed(list(group)).mean(0) for group in texts_of_value.values()])
     # Subtract the mean over values, to remove what all prompts share ("a photo of a person").
     rows -= rows.mean(0)
     # If all values have the same embedding, the directions are zero.

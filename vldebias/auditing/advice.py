@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vldebias.auditing.line import LEVEL, CountsSource, with_words
-from vldebias.auditing.prediction import Prediction, predict, subject
+from vldebias.auditing.prediction import Prediction, TextSource, predict, subject
 from vldebias.errors import InvalidInputError
-from vldebias.hosts.loading import Loaded, load_host
 from vldebias.prompts import PromptSet, StatedWords, can_balance, load_prompts
 from vldebias.report.phrases import listed_words, quantity
 from vldebias.report.result import NONE, Result, TaskProvenance, TaskResult
+from vldebias.utils.text_rows import TextRows
 from vldebias.wording import balance_prompts
 from vldebias.wording.languages import is_english
 from vldebias.wording.prompt_file import PromptList, prompt_list
@@ -105,14 +105,14 @@ def audit(
     ('A photo of a pilot.: male', 1.0)
     """
     start = time.monotonic()
-    loaded = _only_source(model, pipe, texts)
+    text_source = _only_source(model, pipe, texts)
     listed = prompt_list(prompts, column)
     # Predict each prompt only once.
     requested = tuple(dict.fromkeys(listed.prompts))
     if not requested:
         raise InvalidInputError("prompts: expected one or more, got none")
     attribute = load_prompts(attribute_set)
-    predictions = predict(loaded, requested, attribute, calibration, texts)
+    predictions = predict(text_source, requested, attribute, calibration)
     advised = _advise(requested, attribute, predictions)
     model_of_method = {}
     for prediction in predictions:
@@ -157,28 +157,37 @@ def audit(
     return Result.from_tasks("audit", [result], seconds=seconds)
 
 
-def _only_source(model: object, pipe: object, texts: object) -> Loaded:
+def _only_source(
+    model: object, pipe: object, texts: Mapping[str, ArrayLike | Tensor] | None
+) -> TextSource:
     """Return the source of text embeddings that was passed, and load it if it is a name.
 
     Raises:
         InvalidInputError: If no source or more than one was passed.
     """
     sources = {"model": model, "pipe": pipe, "texts": texts}
-    passed = {name: source for name, source in sources.items() if source is not None}
+    passed = [name for name, source in sources.items() if source is not None]
     if len(passed) != 1:
-        names = " and ".join(passed) or "none"
         raise InvalidInputError(
             f"expected exactly one of model=, pipe= and texts= as the source of text embeddings,"
-            f" got {names}"
+            f" got {' and '.join(passed) or 'none'}"
         )
-    ((keyword, source),) = passed.items()
-    if isinstance(source, Loaded):
-        return source
-    if not isinstance(source, str):
-        return Loaded(source, "")
-    if keyword == "pipe":
-        return load_host(pipeline=source)
-    return load_host(model=source)
+    if texts is not None:
+        return TextSource(TextRows(texts).embed, "table of text embeddings", texts=texts)
+    # A table of embeddings needs neither torch nor the libraries of models.
+    from vldebias.hosts import resolve
+    from vldebias.hosts.loading import Loaded, load_host
+
+    source = pipe if model is None else model
+    if isinstance(source, str):
+        source = load_host(pipeline=source) if model is None else load_host(source)
+    loaded = source if isinstance(source, Loaded) else Loaded(source, "")
+    host = resolve(loaded.host, tokenizer=loaded.tokenizer)
+    return TextSource(
+        lambda prompts: host.embed(prompts, host.roles[0]).numpy(),
+        loaded.name or host.model_id or host.name,
+        host.weights,
+    )
 
 
 def _advise(

@@ -196,6 +196,7 @@ def _is_unknown_compound(noun: str) -> bool:
     for n in range(3, len(noun) - 3):
         last = noun[n:]
         is_agent = len(last) > 4 and classes(last).startswith("p")
+        is_agent = is_agent and not listed(last, "cued-thing")  # "claymodel"
         if (is_agent or last == "mage") and set(classes(noun[:n])) & set("nxv"):
             return True
     return False

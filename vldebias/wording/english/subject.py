@@ -267,9 +267,10 @@ def _why_not_again(
     if is_again and (is_next_sentence or is_definite):
         # "a cook watches the pastry cook", "a player passes to the player in blue"
         return _NOBODY if is_next_sentence and len(subject.words) == 1 else _UNCLEAR
-    # "a swimmer on a rock, the athlete looks at the sea"
+    # "a swimmer on a rock, the athlete looks at the sea", "a knight, pixel art, one figure"
     is_clause = is_next_sentence or (text.opens[subject.opening] and not is_apposed)
-    return _UNCLEAR if is_clause and is_definite else ""
+    is_repeated = is_definite or text.low[subject.head] in ("figure", "character", "being")
+    return _UNCLEAR if is_clause and is_repeated else ""
 
 
 def _is_further_tag(text: Text, subject: PersonPhrase) -> bool:
@@ -324,7 +325,9 @@ def _why_no_person(text: Text, i: int, start: int, plural: bool) -> str:
         return _NOBODY
     words = text.low[max(0, start - 1) : i + 1]
     # "a persons hand", "a d & d warrior", "gta 5 comics"
-    is_misspelled = words[:1] in (["a"], ["an"]) and plural and not any(map(person, words[:-1]))
+    is_misspelled = (
+        words[:1] in (["a"], ["an"], ["one"]) and plural and not any(map(person, words[:-1]))
+    )
     is_misspelled |= any(len(word) == 1 and word.isalpha() for word in words[1:])
     before = text.before(start - 1)
     is_count = not before or listed(before, *STOPS, "inexact") or before.endswith("ing")
@@ -394,14 +397,21 @@ def _is_title(text: Text, i: int, start: int, plural: bool) -> bool:
 
 
 def _why_name(text: Text, i: int) -> str:
-    """Return why word i may be of a name, "larry page"; "" if it is none."""
+    """Return why word i may belong to a name, as in "larry page", or "" if it does not."""
     first, _ = _extend_left(text, i)
     before = text.before(i)
     link = text.before(first)
-    is_rare = "u" in kinds(text.bare[i])  # "bob lazar"
-    is_given_name = "f" in kinds(before) and (is_rare or set(kinds(before)) <= set("fliu"))
-    if is_given_name and first == i - 1 and "l" in kinds(text.bare[i]) and link in ("", "of"):
-        return _UNCLEAR if text.after(i) else _NOBODY
+    is_unknown = not kinds(before) and not listed(before, *STOPS)
+    given_name = text.before(i - 1) if is_unknown else before  # "martin garrix dj"
+    classes_of_name = set(kinds(given_name))
+    is_rare = "u" in kinds(text.bare[i]) or is_unknown  # "bob lazar"
+    is_given_name = "f" in classes_of_name and (is_rare or classes_of_name <= set("fliu"))
+    # "young", "paris", "a chinese ming warrior"
+    is_other = "a" in classes_of_name or listed(given_name, "no-name")
+    is_other = is_other or any(map(is_proper, text.low[first:i]))
+    is_one = singular(text.bare[i]) == text.bare[i] and link in ("", "of")
+    if is_given_name and is_one and not is_other:
+        return _UNCLEAR
     if link == "the":
         link = text.before(first - 1)
         if link and set(kinds(link)) <= set("fliu") and not listed(link, *STOPS):
@@ -711,7 +721,7 @@ def _is_thing(text: Text, i: int, start: int) -> bool:
     is_plural = noun != text.bare[i]
     is_counted = is_plural and listed(text.before(start), "determiner")
     is_strict = listed(text.bare[i], "strict-thing") and not is_counted
-    if is_strict and (is_plural or all(map(adjective, modifiers))):
+    if is_strict and (is_plural or all("a" in kinds(word) for word in modifiers)):
         is_verb = after.endswith(("s", "ing")) and base(after) != after
         return not is_verb and not has_listed(text.low, "person-cue")
     if listed(noun, "cued-thing"):
@@ -893,6 +903,8 @@ def _why_not_shown(text: Text, where: int, bare: bool, head: int) -> str:
     is_bare = bare and bool(relation) and not is_joined
     is_bought = relation == "from" and has_listed(clause, "receives")
     is_unsure = listed(relation, "unsure-relation") and before != "across" and not is_bought
+    # "puppies become chefs", "a yokai transforming into a human being"
+    is_unsure |= listed(base(before if relation == "into" else relation), "becomes")
     return _UNCLEAR if is_bare or is_unsure else ""
 
 

@@ -151,8 +151,10 @@ def _without(word: str, endings: Mapping[str, tuple[str, ...]], accepted_classes
 def singular(word: str) -> str:
     """Return the singular of a plural noun, or any other word unchanged."""
     # Irregular plurals such as "people" and "thieves" are listed. Others are recognised by ending.
-    if word.endswith("men") and not classes(word) and not listed(word, "not-gendered"):
-        return f"{word[:-2]}an"  # "firemen"
+    if word.endswith("men") and not listed(word, "not-gendered"):
+        man = f"{word[:-2]}an"
+        if "p" in classes(man) or not classes(word):
+            return man  # "firemen"
     return _singular_of_plural().get(word) or _without(word, _PLURALS, "pnx")
 
 

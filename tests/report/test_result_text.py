@@ -14,8 +14,15 @@ def test_printing_a_result_shows_the_findings_in_about_25_lines(made: Result) ->
     shown = text(made).splitlines()
     (conclusion,) = made.conclusions()
     assert " ".join(" ".join(shown).split()).startswith(conclusion.short)
-    assert conclusion.short.startswith("search: better. MaxSkew@10 0.50 to 0.30 [0.20, 0.40] with")
+    assert conclusion.short.startswith(
+        "search: better, at a cost. MaxSkew@10 0.50 to 0.30 [0.20, 0.40] with"
+    )
     assert "main cost: " in conclusion.short
+    # The rows have the same verdicts as on the page, with the cost below.
+    at_cost = next(place for place, line in enumerate(shown) if line.startswith("  default "))
+    assert shown[at_cost].endswith("-0.20 [-0.30, -0.10]    better, at a cost")
+    assert shown[at_cost + 1] == "    cost: recall@5 -0.10 [-0.20, -0.05]"
+    assert any(line.startswith("  cali ") and line.endswith(" better") for line in shown)
     assert max(map(len, shown)) <= 80
     for value in (
         "0.50 [0.40, 0.60]",

@@ -87,13 +87,21 @@ def report(
     )
 
 
-def compare(a: Result, b: Result, as_json: Json = False) -> None:
+def compare(
+    a: Result,
+    b: Result,
+    page: Annotated[Path | None, typer.Option("--out", help="HTML page to write.")] = None,
+    as_json: Json = False,
+) -> None:
     """Compare two results figure by figure, and warn about other differences between them.
 
     Examples:
       vldebias eval compare rn50/result.json vit-l-14/result.json
+      vldebias eval compare before after --out compare.html
       vldebias eval compare before after --json
     """
+    if page is not None:
+        check_out(page.parent)
     from vldebias.report.compare import compare
     from vldebias.report.result import Result
 
@@ -109,6 +117,8 @@ def compare(a: Result, b: Result, as_json: Json = False) -> None:
         frame = comparison.to_pandas()
         rows = frame.astype(object).where(frame.notna(), None).itertuples(index=False)
         piped(tuple(map(str, frame)), rows)
+    if page is not None:
+        print_message(f"page: {comparison.write_page(page)}")
 
 
 def gate(

@@ -34,8 +34,8 @@ from vldebias.report.conclusion import (
     LEADS,
     Conclusion,
     conclusions,
-    cost_and_verdict,
     shared_cost,
+    with_costs,
 )
 from vldebias.report.phrases import METHODS, capitalised, listed_words
 from vldebias.report.strip import read_strip
@@ -228,7 +228,6 @@ def render(result: Result, path: Path, *, run_folder: Path) -> Path:
         "advice": advice,
         "notes": notes_of(result),
         "conclusions": concluded,
-        "verdicts": _headlines(front, concluded),
         "tradeoffs": _tradeoffs(front, frame, result.provenance) if concluded else [],
         "front": front_groups(front),
         "statements": [] if concluded or advice else _statements(frame),
@@ -315,8 +314,8 @@ def front_rows(frame: pd.DataFrame, concluded: Sequence[Conclusion]) -> pd.DataF
 
     For each measure with a conclusion, these are the rows for the unedited model, for chance, and
     for each method with its own and the paper's setting. The method that the conclusion is about
-    comes before the other methods, which keep their order in the result. The column `cost` is
-    added, and verdicts take it into account, see `cost_and_verdict`.
+    comes before the other methods, which keep their order in the result. For the column `cost`, see
+    `with_costs`.
 
     Args:
         frame: a result's rows from `readable`.
@@ -326,7 +325,7 @@ def front_rows(frame: pd.DataFrame, concluded: Sequence[Conclusion]) -> pd.DataF
     for conclusion in concluded:
         method_of_row[conclusion.task, conclusion.metric, conclusion.subset] = conclusion.method
     keys = list(zip(frame.task, frame.metric, frame.subset, strict=True))
-    rows = frame.loc[[key in method_of_row for key in keys]]
+    rows = with_costs(frame, concluded).loc[[key in method_of_row for key in keys]]
     rows = rows[at_settings(rows)]
     place_of_measure = {key: place for place, key in enumerate(method_of_row)}
     places = []
@@ -336,11 +335,7 @@ def front_rows(frame: pd.DataFrame, concluded: Sequence[Conclusion]) -> pd.DataF
         is_reference = row.method in (NONE, *CHANCES)
         places.append((place_of_measure[key], not is_reference, not is_concluded))
     order = sorted(range(len(places)), key=places.__getitem__)
-    front = rows.iloc[order]
-    blocks = {task: list(block.itertuples()) for task, block in frame.groupby("task")}
-    pairs = [cost_and_verdict(blocks[row.task], row) for row in front.itertuples()]
-    costs, verdicts = zip(*pairs, strict=True) if pairs else ((), ())
-    return front.assign(cost=costs, verdict=verdicts)
+    return rows.iloc[order]
 
 
 def front_groups(front: pd.DataFrame) -> list[FrontGroup]:
@@ -651,17 +646,6 @@ def _finish_tradeoff(axis: Axes, bias: ReadableRow, cost: ReadableRow) -> None:
     axis.margins(0.12)
     axis.tick_params(labelsize=9, colors=INK, length=0)
     axis.spines[:].set_visible(False)
-
-
-def _headlines(front: pd.DataFrame, concluded: Sequence[Conclusion]) -> list[str]:
-    """Return the verdict of each conclusion, as in the first table."""
-    verdict_of_row = {(row.task, row.name): row.verdict for row in front.itertuples()}
-    headlines = []
-    for conclusion in concluded:
-        is_better = conclusion.verdict == "better"
-        in_table = verdict_of_row[conclusion.task, conclusion.method]
-        headlines.append(in_table if is_better else conclusion.verdict)
-    return headlines
 
 
 def _label(name: str) -> str:

@@ -237,8 +237,9 @@ def runs(
 ) -> None:
     """List the results in a folder on one page, with models, tasks, methods, figures and dates.
 
-    Includes results in subfolders. On the page, click a column heading to sort by it. Files that
-    cannot be read are listed on the page, and the exit code is then 1.
+    Includes results in subfolders. On the page, rows can be filtered and sorted, and two runs can
+    be chosen to compare. Files that cannot be read are listed on the page, and the exit code is
+    then 1.
 
     Examples:
       vldebias eval runs results/
@@ -246,6 +247,7 @@ def runs(
       vldebias eval runs results/ --json
     """
     check_out((folder if page is None else page).parent)
+    from vldebias.report.page import short_date
     from vldebias.report.runs import render_runs
 
     written, listed = render_runs(folder, page)
@@ -256,11 +258,11 @@ def runs(
             {"runs": [row._asdict() for row in listed.rows], "unreadable": listed.unreadable}
         )
     else:
-        head = ("run", "model", "task", "method", "measure", "value [95%]", "date")
+        head = ("run", "model", "task", "method", "measure", "value [95%]", "verdict", "date")
         cells = []
         for row in listed.rows:
-            date = row.date[:10] or "not recorded"
-            cells.append((row.run, row.model, row.task, row.method, row.measure, row.number, date))
+            names = (row.run, row.model, row.task, row.method, row.measure)
+            cells.append((*names, row.number, row.verdict, short_date(row.date)))
         print_grid(head, cells)
         print_message(f"page: {written}")
     if listed.unreadable:

@@ -9,6 +9,7 @@ import base64
 import contextlib
 import io
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
@@ -228,7 +229,8 @@ def render(result: Result, path: Path, *, run_folder: Path) -> Path:
         "advice": advice,
         "notes": notes_of(result),
         "conclusions": concluded,
-        "tradeoffs": _tradeoffs(front, frame, result.provenance) if concluded else [],
+        "tradeoffs": tradeoffs(front, frame, result.provenance) if concluded else [],
+        "group_plots": _group_plots(frame, concluded),
         "front": front_groups(front),
         "statements": [] if concluded or advice else _statements(frame),
         "categories": categories,
@@ -307,6 +309,14 @@ def day_of(date: str | None) -> str:
     except ValueError:
         return date
     return f"{moment.day} {moment:%B %Y, %H:%M} UTC"
+
+
+def short_date(date: str) -> str:
+    """Format a result's date for tables, such as "2026-11-24 14:02", in UTC."""
+    try:
+        return f"{datetime.fromisoformat(date).astimezone(UTC):%Y-%m-%d %H:%M}"
+    except ValueError:
+        return date or "not recorded"
 
 
 def front_rows(frame: pd.DataFrame, concluded: Sequence[Conclusion]) -> pd.DataFrame:
@@ -562,10 +572,20 @@ def _svg(plot: Plot) -> bytes:
     return svg[svg.find(b"<svg") :]
 
 
-def _tradeoffs(
+def tradeoffs(
     front: pd.DataFrame, frame: pd.DataFrame, provenance: Sequence[TaskProvenance]
 ) -> list[dict[str, object]]:
-    """Draw each measure's change against the change of the utility that fell the most."""
+    """Draw each measure's change against the change of the utility that fell the most.
+
+    Args:
+        front: the rows of the first table, see `front_rows`.
+        frame: all rows of the result.
+        provenance: the provenance of the tasks, which may define colors for methods.
+
+    Returns:
+        For each measure, the names of the task, the measure and the utility, the plot as SVG and
+        its content in words.
+    """
     colors = _colors(front, provenance)
     drawn = []
     with need("matplotlib").rc_context({"svg.fonttype": "none", "svg.hashsalt": "vldebias"}):
@@ -605,6 +625,43 @@ def _tradeoffs(
                 }
             )
     return drawn
+
+
+def _group_plots(frame: pd.DataFrame, concluded: Sequence[Conclusion]) -> list[dict[str, object]]:
+    """Return the accuracy of each group before and after, for conclusions about the worst group.
+
+    The group with the lowest accuracy without a method comes first.
+    """
+    plots: list[dict[str, object]] = []
+    for conclusion in concluded:
+        block = frame[frame.task == conclusion.task]
+        is_concluded = (block.metric == conclusion.metric) & (block["name"] == conclusion.method)
+        # Names only contain lambda if several were measured, which may differ between the metrics.
+        settings = block[["method", "lam", "strength"]].fillna(-1)
+        is_same = settings.eq(settings.loc[is_concluded.idxmax()]).all(axis=1)
+        rows = block[is_same & (block.metric == "accuracy") & ~block.is_summary]
+        if conclusion.metric != "worst_group" or rows.empty:
+            continue
+        worst_before = rows.before.idxmin()
+        worst_after = rows.value.idxmin()
+        groups = []
+        for row in rows.sort_values("before", kind="stable").itertuples():
+            times = []
+            if row.Index == worst_before:
+                times.append("before")
+            if row.Index == worst_after:
+                times.append("after")
+            groups.append(
+                {
+                    "name": row.subset,
+                    "before": f"{row.before:{form_of(row.value, row.low, row.high)}}",
+                    "after": row.number,
+                    "ends": (round(100 * row.before, 1), round(100 * row.value, 1)),
+                    "worst": f"worst {listed_words(times)}" if times else "",
+                }
+            )
+        plots.append({"task": conclusion.task, "method": conclusion.method, "groups": groups})
+    return plots
 
 
 def _draw_point(
@@ -680,6 +737,8 @@ def page_templates() -> jinja2.Environment:
         "plain": plain,
         "inline": lambda png: base64.b64encode(png).decode(),
         "embedded": _embedded,
+        "quoted": shlex.quote,
+        "short_date": short_date,
         "unbroken": unbroken,
         "markup": lambda svg: need("markupsafe").Markup(svg.decode()),
     }

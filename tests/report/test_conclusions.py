@@ -226,9 +226,11 @@ def test_a_lambda_of_0_is_said_to_be_no_edit_if_it_changes_nothing(
     rows = [figure("none", 0.2, metric="worst_group")]
     rows.append(figure(method, 0.6, metric="worst_group", change=UP, lam=1000.0))
     rows.append(figure(f"{method}@val", 0.2, metric="worst_group", change=change, lam=0.0))
-    (conclusion,) = result(rows, protocol()).conclusions()
+    made = result(rows, protocol())
+    (conclusion,) = made.conclusions()
     note = "" if is_edit else " (no edit)"
     assert f"with {method}, λ = 0{note}." in conclusion.sentence
+    assert readable(made)["name"].iloc[-1] == f"{method}, λ = 0{note} chosen on val"
 
 
 @pytest.mark.parametrize(

@@ -391,10 +391,10 @@ def paper(
 ) -> None:
     """Reproduce the paper's tables, and compare them with the published figures on one page.
 
-    Covers Tables 7.1 to 7.8 and A.9 and the backgrounds of section 7.6.4. First prints the
-    requirements of each part and whether its data are available. Then measures every available
-    part, even if others fail. Run it again to continue after an interruption. Exits with code 1 if
-    a part could not be measured. Waiting for human labels is not a failure.
+    Covers Tables 7.1 to 7.8 and A.9 of Chuang's thesis and the backgrounds of its section 7.6.4.
+    First prints the requirements of each part and whether its data are available. Then measures
+    every available part, even if others fail. Run it again to continue after an interruption. Exits
+    with code 1 if a part could not be measured. Waiting for human labels is not a failure.
 
     For models other than the paper's, the published column is empty.
 

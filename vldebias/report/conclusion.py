@@ -25,6 +25,7 @@ from vldebias.report.table import (
     from_to,
     moved,
     verdict,
+    with_lam,
 )
 
 if TYPE_CHECKING:
@@ -471,10 +472,7 @@ def _on_val(block: Sequence[ReadableRow], row: ReadableRow) -> str:
         is_same = (candidate.metric, candidate.subset) == (row.metric, row.subset)
         if is_same and candidate.method.endswith(ON_VAL):
             method = candidate.method.removesuffix(ON_VAL)
-            # With λ = 0, `cali` removes nothing, but `orth-cali` still removes the spurious span.
-            is_edit = candidate.lam or any(change_of(candidate))
-            note = "" if is_edit else " (no edit)"
-            values.append(f"{candidate.number} with {method}, λ = {candidate.lam:g}{note}")
+            values.append(f"{candidate.number} with {with_lam(method, candidate.lam)}")
     return "; ".join(values)
 
 

@@ -240,7 +240,8 @@ def _rows(summaries: pd.DataFrame, concluded: list[Conclusion], room: int) -> li
             change = row.moved or row.few
             line = f"  {name:<{NAME}} {row.number:<{width}} {change:<23} {row.verdict}".rstrip()
             lines += line.split("\n")
-            if row.verdict == AT_A_COST:
+            # The sentences above contain the cost of the methods that conclusions are about.
+            if row.verdict == AT_A_COST and row.name != methods.get((task, measure)):
                 lines.append(f"    cost: {row.cost}")
             if not np.isnan(row.published):
                 lines.append(f"  published: {row.name} {row.published:.3f}")

@@ -161,6 +161,9 @@ def test_results_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert [
         row["verdict"] for row in json.loads(run("compare", str(a), str(b), "--json"))["figures"]
     ] == ["better"]
+    page = tmp_path / "compare.html"
+    run("compare", str(a), str(b), "--out", str(page))
+    assert f"A: {a}<br>B: {b}" in page.read_text(encoding="utf-8")
     console = Console(width=20, force_terminal=True, color_system=None)
     monkeypatch.setattr(common, "out", lambda: console)
     assert (

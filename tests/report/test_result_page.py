@@ -258,3 +258,30 @@ def test_a_result_without_rows_has_a_page_but_no_plot(tmp_path: Path) -> None:
     assert "All 0 figures" in page
     with pytest.raises(InvalidInputError, match="no rows"):
         empty.plot()
+
+
+def test_each_groups_accuracy_is_shown_before_and_after_with_the_worst_marked(
+    tmp_path: Path,
+) -> None:
+    rows = []
+    for lam in (10.0, 1000.0):
+        for method, value in (("none", 0.2), ("cali", 0.5)):
+            change = None if method == "none" else UP
+            rows.append(figure(method, value, metric="worst_group", change=change, lam=lam))
+    accuracies = {"land": (0.2, 0.9), "<water>": (0.99, 0.5)}
+    for name, (before, after) in accuracies.items():
+        part = {"metric": "accuracy", "subset": name}
+        rows.append(figure("none", before, **part))
+        change = (after - before, after - before - 0.1, after - before + 0.1)
+        rows.append(figure("cali", after, change=change, lam=10.0, **part))
+    made = result(rows, protocol("birds"))
+    (conclusion,) = made.conclusions()
+    # The accuracies were measured with one lambda, so their names do not contain it.
+    assert conclusion.method == "cali, λ = 10"
+    page = render(made, tmp_path / "index.html", run_folder=tmp_path).read_text(encoding="utf-8")
+    assert (
+        "land 0.20 to 0.90 [0.80, 1.00] (worst before); &lt;water&gt; 0.99 to 0.50 [0.40, 0.60]"
+        " (worst after)"
+    ) in page
+    assert page.count('<svg class="bell">') == 2
+    assert '<circle class="old" cx="20.0%"' in page

@@ -55,7 +55,7 @@ def test_rates_and_ratios_are_computed_by_sex_race_and_both(tmp_path: Path) -> N
     sentences = result.provenance[2].settings["advice"]
     assert "0.25 [" in sentences[0]
     assert "for female/Black (10 of 100 selected) against male/White (40 of 100" in sentences[0]
-    assert "the entire interval is below 0.8" in sentences[0]
+    assert "the entire interval is below 0.8 (four-fifths rule)" in sentences[0]
     assert "male/Samoan (1 of 3 selected)" in sentences[1]
     assert "3 applicants of 406 are not included" in sentences[2]
 

@@ -30,7 +30,12 @@ if TYPE_CHECKING:
 
 CommandFunction = TypeVar("CommandFunction", bound=Callable[..., object])
 
-STYLES = {"better": "bold green", "worse": "bold red", "too few to tell": "bold yellow"}
+STYLES = {
+    "better": "bold green",
+    "better, at a cost": "bold yellow",  # replaces the color of its first word
+    "worse": "bold red",
+    "too few to tell": "bold yellow",
+}
 
 
 @cache

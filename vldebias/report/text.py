@@ -10,7 +10,13 @@ import numpy as np
 
 from vldebias.measure.rows import CHANCE, COLUMNS, NONE
 from vldebias.report.audited import AuditedPrompt, audited_prompts
-from vldebias.report.conclusion import BASELINES, Conclusion, conclusions
+from vldebias.report.conclusion import (
+    AT_A_COST,
+    BASELINES,
+    Conclusion,
+    conclusions,
+    with_costs,
+)
 from vldebias.report.phrases import quantity_of
 from vldebias.report.table import DAGGER, FEW_NOTE, Measures, at_settings, named, readable
 
@@ -43,7 +49,8 @@ def text(result: Result, measures: Measures = (), max_lines: int = MOST, width: 
     if advice_of(result):
         return _advised(result, frame, max_lines, width)
     concluded = conclusions(frame, measures)
-    summaries = named(frame[frame.is_summary], measures)
+    costed = with_costs(frame, concluded)
+    summaries = named(costed[costed.is_summary], measures)
     if concluded:
         # Bias measures without a conclusion, such as distances between prompts, are only shown on
         # the page.
@@ -224,13 +231,18 @@ def _rows(summaries: pd.DataFrame, concluded: list[Conclusion], room: int) -> li
         is_compared = (rows.paper != "") | rows.method.isin(BASELINES)
         ranks = np.select([is_concluded, is_compared, at_settings(rows)], [0, 1, 2], default=3)
         chosen = rows.index[np.argsort(ranks, kind="stable")[:row_limit]]
-        for row in rows[rows.index.isin(chosen)].itertuples():
+        shown = rows[rows.index.isin(chosen)]
+        width = shown.number.str.len().max()
+        for row in shown.itertuples():
             # A name that is too long for its column gets a separate line.
             name = row.name if len(row.name) <= NAME else f"{row.name}\n{'':{NAME + 2}}"
             # All methods share the same units, so rows with a change omit the warning.
             change = row.moved or row.few
-            line = f"  {name:<{NAME}} {row.number:<20} {change:<23} {row.verdict}".rstrip()
+            line = f"  {name:<{NAME}} {row.number:<{width}} {change:<23} {row.verdict}".rstrip()
             lines += line.split("\n")
+            # The sentences above contain the cost of the methods that conclusions are about.
+            if row.verdict == AT_A_COST and row.name != methods.get((task, measure)):
+                lines.append(f"    cost: {row.cost}")
             if not np.isnan(row.published):
                 lines.append(f"  published: {row.name} {row.published:.3f}")
             if row.square_moved:
@@ -250,7 +262,8 @@ def tab_rows(
     frame = readable(result)
     columns = (*COLUMNS[:4], "lam", *COLUMNS[4:10], "better", "verdict")
     if not advice_of(result):
-        frame = frame[frame.is_summary]
+        costed = with_costs(frame, conclusions(frame, measures))
+        frame = costed[costed.is_summary]
     summaries = named(frame, measures).replace({"method": {CHANCE: "chance"}})
     values = summaries[list(columns)].astype(object)
     return columns, list(values.where(values.notna(), None).itertuples(index=False, name=None))

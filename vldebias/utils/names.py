@@ -85,11 +85,18 @@ def _open_clip_folder() -> Path | None:
     return Path(next(iter(package.submodule_search_locations)))
 
 
+def is_function(model: str) -> bool:
+    """Return whether a model's name has the form module:function, such as "my_models:load"."""
+    module, colon, function = model.partition(":")
+    return bool(colon) and function.isidentifier() and module.replace(".", "_").isidentifier()
+
+
 def check_model(model: str | None, pretrained: str | None = None) -> None:
     """Raise an error unless open_clip lists a model's architecture and weights.
 
     Args:
         model: an open_clip architecture, another name that `vldebias.load_host` accepts, or None.
+            For module:function, only the module is checked, since importing it would run its code.
         pretrained: a tag or a checkpoint file for the architecture.
 
     Raises:
@@ -98,11 +105,43 @@ def check_model(model: str | None, pretrained: str | None = None) -> None:
     """
     if model is None or model.startswith(NAMES_WITH_SCHEMA):
         return
-    if pretrained is not None:
+    if is_function(model):
+        check_function(model, pretrained)
+    elif pretrained is not None:
         check_architecture(model)
         check_weights(model, pretrained)
     elif "/" not in model and not Path(model).exists():
         check_name_without_weights(model)
+
+
+def check_function(name: str, pretrained: str | None) -> None:
+    """Raise an error if the module of module:function does not exist, without importing it.
+
+    Args:
+        name: the module and function, such as "my_models:load".
+        pretrained: weights, which such models must not have.
+
+    Raises:
+        InvalidInputError: If there is no such module in the working directory or among the
+            installed packages, or weights were passed.
+    """
+    module, _, tag = name.partition(":")
+    if pretrained is not None:
+        raise InvalidInputError(
+            f"{name!r} names a function, which returns a model with weights; remove --pretrained"
+        )
+    # The rest of the name is checked by importing it, which runs the package.
+    first = module.partition(".")[0]
+    if (
+        find_spec(first) is None
+        and not list(Path().glob(f"{first}.py"))
+        and not Path(first).is_dir()
+    ):
+        raise InvalidInputError(
+            f"{name!r}: there is no module {first!r} in this folder or among the installed"
+            " packages. Expected MODULE:FUNCTION, or, for an architecture of open_clip, --model"
+            f" {module} --pretrained {tag}"
+        )
 
 
 def check_architecture(name: str) -> None:

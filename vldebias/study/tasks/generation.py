@@ -388,7 +388,7 @@ class GenerationTask(Task):
         for place, attribute in enumerate(self.attributes):
             result = generated.result(
                 task=self.name if self.name == attribute else f"{self.name} {attribute}",
-                title=f"Discrepancy of generated images, {attribute} (Table 7.7)",
+                title=f"Discrepancy of generated images, {attribute} (Chuang's thesis, Table 7.7)",
                 description=ABOUT,
                 settings=self.settings(
                     {**settings, "judge": judge.name, "values": rows.values_of(attribute)}

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from vldebias.data import Embeddings
     from vldebias.hosts.loading import Loaded
     from vldebias.report.result import Result
+    from vldebias.study.pilot import Pilot
 
 
 # `vldebias audit` options.
@@ -200,10 +201,12 @@ def audit_command(  # noqa: PLR0913  (each is an option of the command)
     if texts is not None:
         result = audit(listed, attribute, texts=load_texts(texts), calibration=calibration)
     elif measure is not None:
-        loaded, counts = _count_values(
+        loaded, pilot = _count_values(
             flags, listed.prompts, attribute, measure, guidance, folder, record_file
         )
-        result = audit(listed, attribute, pipe=loaded, calibration=counts)
+        result = audit(listed, attribute, pipe=loaded, calibration=pilot.counts)
+        # The page shows the images next to it.
+        result.provenance[0].settings["images"] = pilot.images
     elif "pipeline" in flags:
         result = audit(listed, attribute, pipe=_loaded(flags), calibration=calibration)
     else:
@@ -271,11 +274,11 @@ def _count_values(
     guidance: float | None,
     folder: Path,
     record_file: Path,
-) -> tuple[Loaded, pd.DataFrame]:
+) -> tuple[Loaded, Pilot]:
     """Count the values in a pipeline's images, and write measured.csv and a record.
 
     Returns:
-        The pipeline and the counts.
+        The pipeline and its judged images.
     """
     from vldebias.prompts import load_prompts
     from vldebias.study.pilot import measure_prompts, pilot_prompts
@@ -293,7 +296,7 @@ def _count_values(
     )
     measured = pilot_prompts(prompts, load_prompts(attribute))
     with Progress(err()) as progress:
-        counts, record = measure_prompts(
+        pilot = measure_prompts(
             loaded,
             measured,
             attribute,
@@ -302,10 +305,10 @@ def _count_values(
             guidance=guidance,
             progress=progress,
         )
-    write_atomically(folder / "measured.csv", spreadsheet_csv(counts))
-    record.write(record_file)
+    write_atomically(folder / "measured.csv", spreadsheet_csv(pilot.counts))
+    pilot.record.write(record_file)
     print_message(f"counts: {folder / 'measured.csv'}, {record_file}")
-    return loaded, counts
+    return loaded, pilot
 
 
 def _audit_rewriter(
@@ -344,12 +347,15 @@ def _audit_captions(
 
 
 def _listed(result: Result) -> pd.DataFrame:
-    """Return a table with the advice, share and interval for each prompt and predicted value."""
+    """Return a table with the advice, share and interval for each prompt and value."""
     import pandas as pd
 
     from vldebias.measure.rows import NONE
 
-    shares = result.to_pandas().query("metric == 'predicted_share'")
+    rows = result.to_pandas()
+    counted = rows[rows.metric == "counted_share"]
+    predicted = rows[(rows.metric == "predicted_share") & ~rows.subset.isin(counted.subset)]
+    shares = pd.concat([counted, predicted])
     shares = shares.rename(columns={"value": "share", "method": "calibration"})
     parts = [subset.rpartition(": ") for subset in shares.subset]
     # Subsets have the form "PROMPT: VALUE". Only the prompt may contain colons.

@@ -39,7 +39,10 @@ if TYPE_CHECKING:
     from vldebias.study.pilot import Pilot
 
 
-# `vldebias audit` options.
+# `vldebias audit` options, and the panels in which its help shows them.
+EMBEDDINGS = "Model that embeds the prompts"
+MEASUREMENT = "Measurement"
+OTHER_TEXTS = "Other texts"
 PromptsFile = Annotated[
     Path | None, typer.Argument(exists=True, help="Prompts, one per line.", metavar="FILE")
 ]
@@ -52,6 +55,7 @@ Texts = Annotated[
     typer.Option(
         exists=True,
         help="Text embeddings (.npz) for the prompts, the prompt set and the calibration.",
+        rich_help_panel=EMBEDDINGS,
     ),
 ]
 Calibration = Annotated[
@@ -78,17 +82,23 @@ Measure = Annotated[
             " again to continue."
         ),
         metavar="N",
+        rich_help_panel=MEASUREMENT,
     ),
 ]
 Width = Annotated[
     float | None,
     typer.Option(
-        help="Print the number of images needed for intervals of this width, such as 0.1."
+        help="Print the number of images needed for intervals of this width, such as 0.1.",
+        rich_help_panel=MEASUREMENT,
     ),
 ]
 Guidance = Annotated[
     float | None,
-    typer.Option(help="Guidance scale for --measure. Default: the pipeline's.", metavar="X"),
+    typer.Option(
+        help="Guidance scale for --measure. Default: the pipeline's.",
+        metavar="X",
+        rich_help_panel=MEASUREMENT,
+    ),
 ]
 Out = Annotated[
     Path,
@@ -105,12 +115,15 @@ Original = Annotated[
     typer.Option(
         exists=True,
         help="The users' original prompts, one per line, to audit a prompt rewriter.",
+        rich_help_panel=OTHER_TEXTS,
     ),
 ]
 Rewritten = Annotated[
     Path | None,
     typer.Option(
-        exists=True, help="The same prompts, rewritten by a language model, one per line."
+        exists=True,
+        help="The same prompts, rewritten by a language model, one per line.",
+        rich_help_panel=OTHER_TEXTS,
     ),
 ]
 Captions = Annotated[
@@ -121,11 +134,17 @@ Captions = Annotated[
             "Captions of training data (a table, COCO captions or a folder of .txt files), to"
             " report which values they state and for which nouns. Needs no model."
         ),
+        rich_help_panel=OTHER_TEXTS,
     ),
 ]
 
 
-@with_flags(flags_of_options(*HOST, "judge", "steps"))
+@with_flags(
+    [
+        *flags_of_options(*HOST, panel=EMBEDDINGS),
+        *flags_of_options("judge", "steps", panel=MEASUREMENT),
+    ]
+)
 def audit_command(  # noqa: PLR0913  (each is an option of the command)
     attribute: AttributeSet,
     file: PromptsFile = None,
@@ -376,10 +395,14 @@ def diagnose_command(
         Path, typer.Argument(exists=True, help="Embeddings with labels (.npz).", metavar="FILE")
     ],
     labels: Annotated[
-        str | None, typer.Option(help="Column with the classes.", metavar="COLUMN")
+        str | None,
+        typer.Option("--label-column", help="Column with the classes.", metavar="COLUMN"),
     ] = None,
     groups: Annotated[
-        str | None, typer.Option(help="Column with an attribute, such as gender.", metavar="COLUMN")
+        str | None,
+        typer.Option(
+            "--group-column", help="Column with an attribute, such as gender.", metavar="COLUMN"
+        ),
     ] = None,
     attribute: Annotated[
         str | None,
@@ -391,8 +414,9 @@ def diagnose_command(
     images: Annotated[
         Path | None,
         typer.Option(
+            "--image-dir",
             exists=True,
-            help="Folder with the images, whose file names are row ids, to show with --labels.",
+            help="Folder with the images, named after the row ids, to show with --label-column.",
         ),
     ] = None,
     folder: Annotated[Path, typer.Option("--out", help="Folder for the page and the list.")] = Path(
@@ -403,24 +427,26 @@ def diagnose_command(
 ) -> None:
     """Probe embeddings for attribute leakage, worst-performing groups, label errors and margins.
 
-    Writes a page and result.json. With --labels, also writes wrong-labels.csv, which lists the
-    least credible labels first. With --images, also writes wrong-labels.html, which shows the
-    corresponding images.
+    Writes a page and result.json. With --label-column, also writes wrong-labels.csv, which lists
+    the least credible labels first. With --image-dir, also writes wrong-labels.html, which shows
+    the corresponding images.
 
     Examples:
-      vldebias diagnose features.npz --labels smiling --groups gender
-      vldebias diagnose features.npz --groups gender --attribute gender \\
+      vldebias diagnose features.npz --label-column smiling --group-column gender
+      vldebias diagnose features.npz --group-column gender --attribute gender \\
           --methods default,difference --texts texts.npz
-      vldebias diagnose features.npz --labels class --images pictures/
+      vldebias diagnose features.npz --label-column class --image-dir pictures/
     """
     names = tuple(split_names([methods]))
     if labels is None and groups is None:
         raise InvalidInputError(
-            "expected --labels COLUMN (the classes), --groups COLUMN (an attribute), or both"
+            "expected --label-column COLUMN (the classes), --group-column COLUMN (an attribute), or"
+            " both"
         )
     if labels is None and images is not None:
         raise InvalidInputError(
-            "--images needs --labels, since it shows the images with the least credible labels"
+            "--image-dir needs --label-column, since it shows the images with the least credible"
+            " labels"
         )
     if names and attribute is None:
         raise InvalidInputError(

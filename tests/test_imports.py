@@ -137,8 +137,9 @@ def test_commands_without_a_model_do_not_import_torch(name: str) -> None:
 
 # Commands on tables and results, with the options that make them do their work.
 ON_TABLES = {
-    "eval shares": "eval shares table.csv --prompt prompt --value gender --out shares",
-    "eval shares --impact-ratio": "eval shares table.csv --impact-ratio --selected hired"
+    "eval shares": "eval shares table.csv --prompt-column prompt --value-column gender"
+    " --out shares",
+    "eval shares --impact-ratio": "eval shares table.csv --impact-ratio --selected-column hired"
     " --sex gender --race race --out ratios",
     "eval runs": "eval runs shares",
     "eval compare": "eval compare shares shares",

@@ -322,7 +322,7 @@ class Labelling:
 
     def next_command(self) -> str:
         """Return the command that evaluates the answers."""
-        return f"vldebias eval human --labels {self.log.path} --drawn {self.folder.root}"
+        return f"vldebias eval human --label-file {self.log.path} --image-dir {self.folder.root}"
 
     def _asked(self, annotator: str, step: int) -> tuple[PlannedImage, Question]:
         image, question = divmod(step, len(self.questions))

@@ -247,6 +247,30 @@ def test_an_audit_names_a_command_for_each_remedy(tmp_path: Path) -> None:
     assert "--measure 8" not in page, "no prompt needs images"
 
 
+def test_a_measured_audit_shows_its_images_and_how_many_are_missing(tmp_path: Path) -> None:
+    images = [[f"images/{i}.png", "female" if i else "unclear"] for i in range(8)]
+    settings = {
+        "values": ["male", "female"],
+        "prompts": {"a nurse": "no clear lean: generate 4 more"},
+        "advice": ["none leans"],
+        "images": {"a nurse": images},
+    }
+    rows = [
+        figure("none", 0.2, task="audit", metric="counted_share", subset="a nurse: male"),
+        figure("none", 0.4, task="audit", metric="predicted_share", subset="a nurse: male"),
+    ]
+    audited = result(rows, protocol("audit", settings=settings))
+    (nurse,) = audited_prompts(audited, readable(audited))
+    assert nurse.share.startswith("80% female")
+    assert nurse.predicted.startswith("60% female")
+    page = render(audited, tmp_path / "p.html", run_folder=tmp_path).read_text(encoding="utf-8")
+    assert "counted share [95%]" in page
+    assert "predicted [95%]" in page
+    assert page.count('src="images/') == 8
+    assert "<small>unclear</small>" in page
+    assert "--measure 12<" in page, "4 more than the 8 images"
+
+
 def test_no_interval_is_split_across_lines() -> None:
     assert unbroken("goes to 1 [0.1, 0.2] or [+1, +2]").count("\N{NO-BREAK SPACE}") == 2
     assert unbroken("a b, c [d") == "a b, c [d"

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SURE = 0.9  # minimum probability for reporting that a prompt leans to one side
+MOST_MORE = 100  # maximum number of additional images that the audit recommends
 FORM = "A photo of a {concept}."  # template for calibrations that list concepts
 _ARTICLE = r"((an?|the)\s+)?"
 # Words around a subject that do not change who is shown. Paintings are not included, because the
@@ -124,6 +125,11 @@ class Prediction:
         """Return whether the counts are for the audited model, or were provided by the user."""
         return self.calibration is None or self.calibration.is_of(self.model)
 
+    @property
+    def own_images(self) -> dict[int, int]:
+        """Return the number of the user's own judged images, by prompt position."""
+        return self.n_images if self.calibration is None else {}
+
     def is_sure(self, side: int, place: int) -> bool:
         """Return whether a prompt clearly leans to a value.
 
@@ -159,6 +165,25 @@ def is_clearly_above(share: float, hits: int, n: int) -> bool:
     # The survival function at hits - 1 is the probability of at least this many hits.
     chance = need("scipy.special").bdtrc(hits - 1, n, share)
     return bool(chance <= (1 - LEVEL) / 2)
+
+
+def images_to_settle(share: float, n: int, equal_share: float) -> int | None:
+    """Return how many more images make a lean clear, if the share of images stays the same.
+
+    Args:
+        share: share of the images that show the value.
+        n: number of images so far.
+        equal_share: the share of each value if all are equally frequent.
+
+    Returns:
+        The number of additional images, or None if MOST_MORE are not enough.
+    """
+    for more in range(1, MOST_MORE + 1):
+        # Tolerate rounding, since 7/8 of 16 images must be 14.
+        hits = int(share * (n + more) + 1e-9)
+        if is_clearly_above(equal_share, hits, n + more):
+            return more
+    return None
 
 
 def predict(

@@ -29,6 +29,7 @@ from vldebias.report.audited import (
     commands_of_remedies,
     ends_of_ranges,
     ranges_of_prompts,
+    share_heading,
 )
 from vldebias.report.categories import category_tables
 from vldebias.report.conclusion import (
@@ -236,6 +237,7 @@ def render(result: Result, path: Path, *, run_folder: Path) -> Path:
         "categories": categories,
         "figures": [] if concluded or categories else _figures(frame, is_advised=bool(advice)),
         "prompts": prompts,
+        "share_heading": share_heading(prompts),
         "remedies": commands_of_remedies(prompts, result.provenance[0].prompts) if prompts else [],
         "ranges": ranges_of_prompts(frame),
         "ends": ends or ("0%", "100%"),
@@ -281,7 +283,7 @@ def model_in_words(name: str) -> str:
         return ""
     if name == "miniature":
         return "the miniature CLIP"
-    if name.startswith("miniature") and name.rstrip(")").endswith("Pipeline"):
+    if name.startswith("miniature") and name.casefold().rstrip(")").endswith("pipeline"):
         return "the miniature pipeline"
     # If a pipeline was not loaded by name, only its class is known.
     if name.isidentifier() and name.endswith("Pipeline"):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vldebias.measure.rows import CHANCE, COLUMNS, NONE
-from vldebias.report.audited import AuditedPrompt, audited_prompts
+from vldebias.report.audited import AuditedPrompt, audited_prompts, share_heading
 from vldebias.report.conclusion import (
     AT_A_COST,
     BASELINES,
@@ -31,8 +31,6 @@ MOST = 25  # maximum number of lines, unless the verdicts leave too little space
 VERDICTS = 12  # verdicts that need at most this many lines are all shown
 ROWS = 14  # minimum number of lines for the rows below the conclusions
 PART_ROWS = 4  # maximum number of rows per measure in a result without methods
-AUDIT_HEAD = ("verdict", "predicted share [95%]", "prompt")
-MODELS_HEAD = ("verdict", "share over models", "prompt")
 
 
 def text(result: Result, measures: Measures = (), max_lines: int = MOST, width: int = 80) -> str:
@@ -133,16 +131,24 @@ def _advised(result: Result, frame: pd.DataFrame, max_lines: int, width: int) ->
 def _prompt_lines(prompts: Sequence[AuditedPrompt], room: int, width: int) -> list[str]:
     """Format as many prompts as fit into `room` lines, and report how many are left."""
     shown = prompts[: max(room - 1, 0)]  # one line is needed for the heading
-    rows = [AUDIT_HEAD]
+    head = ["verdict", f"{share_heading(prompts)} [95%]", "prompt"]
     if any(row.models for row in prompts):
-        rows = [MODELS_HEAD]
+        head[1] = share_heading(prompts)
+    has_prediction = any(row.predicted for row in prompts)
+    if has_prediction:
+        head.insert(2, "predicted")
+    rows = [head]
     for row in shown:
-        rows.append((row.verdict, row.share, row.prompt))
-    verdict_width = max(len(verdict) for verdict, _, _ in rows)
-    share_width = max(len(share) for _, share, _ in rows)
+        cells = [row.verdict, row.share, " ".join(row.prompt.split())]
+        if has_prediction:
+            # The interval would leave too little space for the prompt.
+            cells.insert(2, row.predicted.partition(" [")[0])
+        rows.append(cells)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
-    for verdict, share, prompt in rows:
-        line = f"  {verdict:<{verdict_width}}  {share:<{share_width}}  {' '.join(prompt.split())}"
+    for cells in rows:
+        *first_cells, prompt = [f"{cell:<{n}}" for cell, n in zip(cells, widths, strict=True)]
+        line = "  ".join(["", *first_cells, prompt.rstrip()])
         lines.append(line if len(line) <= width else f"{line[: width - 3]}...")
     if len(shown) < len(prompts):
         lines.append(f"{len(prompts) - len(shown)} more prompts are on the page")

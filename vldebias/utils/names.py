@@ -11,7 +11,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from vldebias.errors import InvalidInputError, did_you_mean
+from vldebias.errors import InvalidInputError, did_you_mean, expected_one_of
 from vldebias.utils.files import packaged
 
 NAMES_WITH_SCHEMA = ("hf-hub:", "local-dir:")
@@ -33,10 +33,8 @@ def packaged_set(name: str) -> Path:
     files = packaged("prompts")
     if name in files:
         return files[name]
-    known = ", ".join(files)
-    hint = did_you_mean(name, files)
     raise InvalidInputError(
-        f"got the prompt set {name!r}; expected one of {known}, or a .yaml file; {hint}"
+        f"got the prompt set {name!r}; {expected_one_of(name, files, 'a .yaml file')}"
     )
 
 
@@ -54,10 +52,8 @@ def suite_path(name_or_path: str | Path) -> Path:
         return path.expanduser()
     file_of_suite = packaged("suites")
     if name_or_path not in file_of_suite:
-        raise InvalidInputError(
-            f"got the suite {name_or_path!r}; expected one of {', '.join(file_of_suite)}, or a"
-            f" .yaml file; {did_you_mean(name_or_path, file_of_suite)}"
-        )
+        expected = expected_one_of(name_or_path, file_of_suite, "a .yaml file")
+        raise InvalidInputError(f"got the suite {name_or_path!r}; {expected}")
     return file_of_suite[name_or_path]
 
 

@@ -122,9 +122,9 @@ class Options:
             "Generated images", "NAME", "CLIP model that judges the images, named as for --model."
         ),
     ] = None
-    labels: Annotated[
+    label_file: Annotated[
         tuple[Path, ...], flag("Generated images", "FILE", "Answers of an annotator; repeatable.")
     ] = ()
-    drawn: Annotated[
+    image_dir: Annotated[
         Path | None, flag("Generated images", "DIR", "Folder of the labelled images.")
     ] = None

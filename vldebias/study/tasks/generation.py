@@ -262,10 +262,10 @@ class GenerationTask(Task):
 
         Methods that do not support pipelines are skipped, since other tasks in the suite use them.
         """
-        if options.labels:
+        if options.label_file:
             raise InvalidInputError(
-                "--labels: to measure labels of generated images, run vldebias eval human --labels"
-                " FILE"
+                "--label-file: to measure labels of generated images, run vldebias eval human"
+                " --label-file FILE"
             )
         # Several processes would write the same images to the same folder.
         if processes().world > 1:

@@ -152,7 +152,7 @@ def singular(word: str) -> str:
     """Return the singular of a plural noun, or any other word unchanged."""
     # Irregular plurals such as "people" and "thieves" are listed. Others are recognised by ending.
     if word.endswith("men") and not classes(word) and not listed(word, "not-gendered"):
-        return f"{word[:-2]}an"  # "firemen" becomes "fireman"
+        return f"{word[:-2]}an"  # "firemen"
     return _singular_of_plural().get(word) or _without(word, _PLURALS, "pnx")
 
 

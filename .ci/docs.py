@@ -136,8 +136,11 @@ def on_page_content(html: str, **_: Any) -> str:
     from latex2mathml.converter import convert
 
     def mathml(formula: re.Match[str]) -> str:
-        display = "block" if formula["open"] == "[" else "inline"
-        return convert(unescape(formula["latex"]).strip(), display=display)
+        latex = unescape(formula["latex"]).strip()
+        if formula["open"] == "(":
+            return convert(latex, display="inline")
+        # On a phone, a wide formula scrolls inside its box instead of widening the page.
+        return f'<div class="formula">{convert(latex, display="block")}</div>'
 
     return re.sub(
         r'<(?P<tag>span|div) class="arithmatex">\\(?P<open>[(\[])(?P<latex>.*?)\\[)\]]</(?P=tag)>',

@@ -34,7 +34,7 @@ const keepFramesWhole = (code) => {
 };
 
 const makeReachable = () => {
-  for (const box of document.querySelectorAll(".md-typeset__scrollwrap, .md-typeset pre > code, .framed"))
+  for (const box of document.querySelectorAll(".md-typeset__scrollwrap, .md-typeset pre > code, .framed, .formula"))
     if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
 };
 

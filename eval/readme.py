@@ -96,7 +96,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "batch_sizes": training.batch_sizes,
         "from_scratch": training.from_scratch,
         "popularity": training.popularity,
-        "real_captions": partial(training.real_pairs, "real_captions"),
+        "real_captions": training.real_captions,
         "pretrained_pairs": training.pretrained_pairs,
     },
     "docs/explanation/intervals.md": {

@@ -143,7 +143,9 @@ def diagnose() -> str:
         "gender": np.array(["female", "male"])[gender],
     }
     save_embeddings(Path("features.npz"), Embeddings.from_arrays(features, columns))
-    return stdout_of("diagnose", "features.npz", "--labels", "smiling", "--groups", "gender")
+    return stdout_of(
+        "diagnose", "features.npz", "--label-column", "smiling", "--group-column", "gender"
+    )
 
 
 def generate() -> str:

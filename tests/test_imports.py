@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import vldebias
@@ -136,8 +137,9 @@ def test_commands_without_a_model_do_not_import_torch(name: str) -> None:
 
 # Commands on tables and results, with the options that make them do their work.
 ON_TABLES = {
-    "eval shares": "eval shares table.csv --prompt prompt --value gender --out shares",
-    "eval shares --impact-ratio": "eval shares table.csv --impact-ratio --selected hired"
+    "eval shares": "eval shares table.csv --prompt-column prompt --value-column gender"
+    " --out shares",
+    "eval shares --impact-ratio": "eval shares table.csv --impact-ratio --selected-column hired"
     " --sex gender --race race --out ratios",
     "eval runs": "eval runs shares",
     "eval compare": "eval compare shares shares",
@@ -147,6 +149,10 @@ ON_TABLES = {
     "records check": "records check record.json",
     "rerank": "rerank table.csv --k 4 --attribute gender",
     "audit --captions": "audit --attribute gender --captions table.csv --column prompt --out audit",
+    "audit --texts": "audit table.csv --column prompt --attribute gender --texts texts.npz"
+    " --out models",
+    "audit --calibration": "audit table.csv --column prompt --attribute gender --texts texts.npz"
+    " --calibration sd3 --out sd3",
 }
 NEEDED_BY_A_MODEL = ("torch", "open_clip", "transformers", "diffusers", "datasets", "safetensors")
 OWN_MODULES_OF_MODELS = ("vldebias.hosts", "vldebias.miniature", "vldebias.training")
@@ -161,6 +167,9 @@ def test_commands_on_tables_and_results_import_nothing_that_a_model_needs(tmp_pa
         rows.append(f"{number},{1 - number / 50},a photo of a nurse,{gender},{race},{hired}")
     head = "id,score,prompt,gender,race,hired"
     (tmp_path / "table.csv").write_text("\n".join([head, *rows]))
+    texts = [*vldebias.load_prompts("gender").texts, "a photo of a nurse"]
+    embeddings = np.random.default_rng(0).normal(size=(len(texts), 8))
+    np.savez(tmp_path / "texts.npz", text=embeddings, prompts=np.array(texts))
     record = next((ROOT.parent / "eval" / "records").glob("*.json"))
     (tmp_path / "record.json").write_bytes(record.read_bytes())
     script = (

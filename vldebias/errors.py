@@ -259,6 +259,33 @@ def did_you_mean(name: object, names: Iterable[str], otherwise: str = "choose on
     return f"did you mean {' or '.join(map(repr, close))}?" if close else otherwise
 
 
+MOST_NAMES = 6  # maximum number of names in an error if a known name is similar
+
+
+def expected_one_of(name: object, names: Iterable[str], otherwise: str = "") -> str:
+    """Return a hint and the expected names, of which only some are listed if one is similar.
+
+    Args:
+        name: the unknown name.
+        names: the known names.
+        otherwise: what is also expected, such as "a .yaml file".
+
+    >>> expected_one_of("fairfce", ["celeba", "fairface"], "a .yaml file")
+    "did you mean 'fairface'? (expected one of celeba, fairface, or a .yaml file)"
+    >>> expected_one_of("cars", ["celeba", "fairface"])
+    'expected one of celeba, fairface'
+    """
+    known = list(names)
+    hint = did_you_mean(name, known, "")
+    listed = ", ".join(known)
+    if hint and len(known) > MOST_NAMES:
+        listed = f"{', '.join(known[:MOST_NAMES])}, ..."
+    text = f"expected one of {listed}"
+    if otherwise:
+        text += f", or {otherwise}"
+    return f"{hint} ({text})" if hint else text
+
+
 def _is_of_library(frame: FrameType) -> bool:
     """Return whether a frame runs code from this package or an installed library."""
     # "<frozen" marks Python's own modules, such as `_collections_abc`.

@@ -56,12 +56,10 @@ class Engine:
             )
         if pretrained is not None and model is None:
             raise InvalidInputError("--pretrained names open_clip weights, so it requires --model")
-        for option, path, is_right in (
-            ("embeddings", embeddings, Path.is_file),
-            ("images", images, Path.is_dir),
-        ):
-            if path is not None and not is_right(path):
-                raise InvalidInputError(f"--{option} {path}: no such {option} file or folder")
+        if embeddings is not None and not embeddings.is_file():
+            raise InvalidInputError(f"--embeddings {embeddings}: no such file")
+        if images is not None and not images.is_dir():
+            raise InvalidInputError(f"--image-dir {images}: no such folder")
         self.pipeline_name = pipeline
         self.model_name = model or MINIATURE
         self.pretrained = pretrained

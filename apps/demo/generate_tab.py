@@ -117,7 +117,8 @@ class GenerateTab:
         running: dict[str, Any] = {
             "concurrency_limit": 1,
             "concurrency_id": "pipeline",
-            "trigger_mode": "once",
+            # A second press runs after the first one, instead of being ignored.
+            "trigger_mode": "always_last",
             "show_progress": "hidden",
         }
         private = running | {"api_visibility": "private"}

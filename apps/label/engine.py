@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import chain
 from statistics import median
 
 from vldebias.errors import InvalidInputError
@@ -70,6 +71,19 @@ class View:
     can_go_on: bool
 
 
+@dataclass
+class Unanswered:
+    """Track what an annotator still has to answer, so that no click has to check every image.
+
+    Attributes:
+        steps: indices of the unanswered questions.
+        images: indices of the images with unanswered questions.
+    """
+
+    steps: set[int]
+    images: set[int]
+
+
 class Labelling:
     """Manage a study's images, questions and answers for several simultaneous annotators.
 
@@ -107,6 +121,7 @@ class Labelling:
         # Cache the order, which is needed on every click.
         self._order = lru_cache(maxsize=256)(self._shuffled)
         self._answer_of_key: dict[tuple[str, str, str], str] = {}
+        self._unanswered_of_annotator: dict[str, Unanswered] = {}
         self._seconds: dict[str, list[float]] = defaultdict(list)
         self._read()
         for question in self.questions:
@@ -192,6 +207,9 @@ class Labelling:
                     weight=weight,
                 )
                 self._answer_of_key[place.annotator, record.path, attribute] = value
+            unanswered = self._unanswered_of_annotator.get(place.annotator)
+            if unanswered is not None:
+                self._update(unanswered, place.annotator, step // len(self.questions))
         if is_earlier:
             return place
         self._seconds[place.annotator].append(seconds)
@@ -237,8 +255,7 @@ class Labelling:
         minutes = None
         seconds = self._seconds[place.annotator]
         if len(seconds) >= PACE:
-            steps = range(self._steps)
-            unanswered = sum(self._is_open(place.annotator, step) for step in steps)
+            unanswered = len(self._unanswered(place.annotator).steps)
             # The median is not affected by breaks.
             minutes = max(1, round(median(seconds) * unanswered / 60))
         return View(
@@ -305,7 +322,7 @@ class Labelling:
 
     def next_command(self) -> str:
         """Return the command that evaluates the answers."""
-        return f"vldebias eval human --labels {self.log.path} --drawn {self.folder.root}"
+        return f"vldebias eval human --label-file {self.log.path} --image-dir {self.folder.root}"
 
     def _asked(self, annotator: str, step: int) -> tuple[PlannedImage, Question]:
         image, question = divmod(step, len(self.questions))
@@ -332,9 +349,12 @@ class Labelling:
         return answer == NO_PERSON and bool(values)
 
     def _next_open(self, annotator: str, start: int) -> int | None:
+        steps = self._unanswered(annotator).steps
+        if not steps:
+            return None
         # Return to skipped questions at the end.
-        order = [*range(start, self._steps), *range(start)]
-        return next((step for step in order if self._is_open(annotator, step)), None)
+        order = chain(range(start, self._steps), range(start))
+        return next(step for step in order if step in steps)
 
     def _first_of(self, annotator: str, step: int) -> int:
         """Return the image's first step if "no person" answered all questions, else `step`."""
@@ -344,16 +364,34 @@ class Labelling:
         return step
 
     def _done(self, annotator: str) -> int:
-        k = len(self.questions)
-        return sum(
-            not any(self._is_open(annotator, step) for step in range(start, start + k))
-            for start in range(0, self._steps, k)
-        )
+        return len(self.folder.records) - len(self._unanswered(annotator).images)
+
+    def _unanswered(self, annotator: str) -> Unanswered:
+        """Return the questions that an annotator still has to answer."""
+        unanswered = self._unanswered_of_annotator.get(annotator)
+        if unanswered is None:
+            unanswered = Unanswered(set(), set())
+            for image in range(len(self.folder.records)):
+                self._update(unanswered, annotator, image)
+            self._unanswered_of_annotator[annotator] = unanswered
+        return unanswered
+
+    def _update(self, unanswered: Unanswered, annotator: str, image: int) -> None:
+        """Check again which questions about an image are unanswered."""
+        first = image * len(self.questions)
+        steps = range(first, first + len(self.questions))
+        open_steps = {step for step in steps if self._is_open(annotator, step)}
+        unanswered.steps.difference_update(steps)
+        unanswered.steps |= open_steps
+        unanswered.images.discard(image)
+        if open_steps:
+            unanswered.images.add(image)
 
     def _read(self) -> None:
         """Reload all answers, because another server may have appended some."""
         with self._lock:
             self._answer_of_key = {key: answer.value for key, answer in self.log.answers().items()}
+            self._unanswered_of_annotator.clear()
 
 
 def _hash(*parts: object) -> bytes:

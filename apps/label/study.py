@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import io
 import unicodedata
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import groupby, zip_longest
+from operator import itemgetter
 from pathlib import Path
 
 from PIL import Image
@@ -127,20 +128,18 @@ def _in_turn(images: Sequence[PlannedImage], limit: int | None) -> list[PlannedI
     """Return at most `limit` images, see `ImageFolder.open`."""
     # Images with the same prompt and seed differ only in their variant.
     twins: dict[tuple[str, int], int] = Counter((image.prompt, image.seed) for image in images)
-    seeds: dict[str, list[int]] = defaultdict(list)
-    for prompt, seed in sorted(twins):
-        seeds[prompt].append(seed)
-
-    def turn(twin: tuple[str, int]) -> tuple[int, bytes]:
-        prompt, seed = twin
+    turns: dict[tuple[str, int], tuple[int, bytes]] = {}
+    for prompt, twins_of_prompt in groupby(sorted(twins), key=itemgetter(0)):
         # Start with the first seed of every prompt. Prompts are ordered by a hash, not by name.
-        return seeds[prompt].index(seed), hashlib.sha256(prompt.encode()).digest()
+        order = hashlib.sha256(prompt.encode()).digest()
+        for place, twin in enumerate(twins_of_prompt):
+            turns[twin] = place, order
 
     chosen: set[tuple[str, int]] = set()
     room = len(images)
     if limit is not None:
         room = limit
-    for twin in sorted(twins, key=turn):
+    for twin in sorted(twins, key=turns.__getitem__):
         room -= twins[twin]
         # Choose at least one image with all its variants, even if they exceed the limit.
         if room < 0 and chosen:

@@ -33,7 +33,7 @@ from eval.tables import medians, write_records
 from vldebias import losses
 from vldebias.projection.projection import CalibratedProjection
 
-DIM, T, CHUNK, LAM = 512, 0.05, 256, 1000.0
+DIM, T, CHUNK, LAM, CLASSES = 512, 0.05, 256, 1000.0, 10
 PEAK = Path("/proc/self/clear_refs")  # writing 5 to this file resets the peak memory
 Row = dict[str, Any]
 Call = Callable[[], Any]
@@ -91,6 +91,17 @@ def of_losses(batches: Iterable[int] = (1024, 4096), repetitions: int = 3) -> It
                 size = f"batch {batch}"
                 row = compared(name, size, *steps, repetitions, difference=difference, within=1e-4)
                 yield row
+    simclr = partial(losses.info_nce, temperature=T, within_view=True)
+    for loss in (partial(losses.spread, alpha=1.0), partial(losses.supcon)):
+        name = f"{loss.func.__name__}, {CLASSES} classes / SimCLR's loss"
+        for batch in batches:
+            # If no two rows share a class, both sides are the same loss.
+            alone = partial(loss, labels=torch.arange(batch), temperature=T)
+            ours = partial(loss, labels=torch.arange(batch) % CLASSES, temperature=T)
+            first, plain, own = (partial(step, model, batch) for model in (alone, simclr, ours))
+            difference = max(abs(a - b) for a, b in zip(first(), plain(), strict=True))
+            sides = (f"batch {batch}", own, plain)
+            yield compared(name, *sides, repetitions, difference=difference, within=1e-4)
 
 
 def step(loss: Callable[[Tensor, Tensor], Tensor], batch: int) -> tuple[float, float]:

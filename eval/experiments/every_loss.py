@@ -36,12 +36,7 @@ COARSE = 6  # number of species that share a caption
 ACCURACY, RECALL = "zero_shot_accuracy", "recall@1 text->image"
 WORST, FINE, COST = "worst group", "species by means", "ms a step"
 
-SHARES = {
-    "clean": 0.0,
-    "20% wrong captions": 0.2,
-    "40% wrong captions": 0.4,
-    "60% wrong captions": 0.6,
-}
+SHARES = {"clean": 0.0, **{f"{share:.0%} wrong captions": share for share in (0.2, 0.4, 0.6)}}
 """The share of wrong captions in each kind of data."""
 
 Species = NDArray[np.int64]
@@ -121,10 +116,7 @@ def coarse(species: Species, seed: int) -> Learned:
 
 
 DATA: dict[str, Callable[[Species, int], Learned]] = {
-    "clean": clean,
-    "20% wrong captions": wrong(0.2),
-    "40% wrong captions": wrong(0.4),
-    "60% wrong captions": wrong(0.6),
+    **{name: wrong(share) if share else clean for name, share in SHARES.items()},
     "few classes": few_classes,
     "long tail": long_tail,
     "coarse captions": coarse,

@@ -38,15 +38,12 @@ METRIC = "linear evaluation"
 def digits() -> dict[str, tuple[Tensor, np.ndarray]]:
     """Return training, validation and test images (n, 1, 8, 8) in [0, 1] with their classes."""
     loaded = load_digits()
-    order = numpy_generator("digits").permutation(len(loaded.target))
-    images = torch.from_numpy(loaded.images[order] / 16.0).float()[:, None]
-    labels = loaded.target[order].astype(np.int64)
-    cuts = {
-        "test": slice(0, TEST),
-        "validation": slice(TEST, TEST + VALIDATION),
-        "train": slice(TEST + VALIDATION, None),
-    }
-    return {name: (images[cut], labels[cut]) for name, cut in cuts.items()}
+    images = torch.from_numpy(loaded.images / 16.0).float()[:, None]
+    labels = loaded.target.astype(np.int64)
+    order = numpy_generator("digits").permutation(len(labels))
+    parts = np.split(order, [TEST, TEST + VALIDATION])
+    names = ("test", "validation", "train")
+    return {name: (images[rows], labels[rows]) for name, rows in zip(names, parts, strict=True)}
 
 
 def augmented(images: Tensor, generator: torch.Generator) -> Tensor:

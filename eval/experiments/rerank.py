@@ -5,14 +5,18 @@
 
 The packaged photographs are always searched, and so are the collections in $VLDEBIAS_REAL if they
 are present. Each gallery is searched with equally many images of each value, and with one value
-thinned to 20% (for two values, each of them in turn). k is a twentieth of the gallery, and at least
-10. MaxSkew is measured against the gallery's own shares, and chance is a random ranking.
+thinned to 20% (for two values, each of them in turn), in several draws. k is a twentieth of the
+gallery, and at least 10. MaxSkew is measured against the gallery's own shares, and chance is a
+random ranking.
 
 "left" is the skew above chance after a method, divided by that of the search. Skew below chance
 counts as 0. There is no such ratio if the skew of the search is less than 0.02 above chance.
 "kept" is the share of each value's hits that stay. A query is worse if its MaxSkew rises by more
 than 0.1, and a kind of queries if the 95% interval for its change is above 0. "prefix" is the
 largest difference between the number of images of a value in a prefix of the first k and its share.
+
+"re-rank, fitted to true labels" shows what better probabilities from the same cosines would change:
+a logistic regression predicts the true labels from them.
 """
 
 from __future__ import annotations
@@ -20,10 +24,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
+from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression
 
 import vldebias
 from eval.experiments import embeddings
@@ -33,15 +40,20 @@ from eval.tables import parser, run
 from vldebias.errors import VldebiasWarning
 from vldebias.hosts import resolve
 from vldebias.hosts.host import TEXT
+from vldebias.measure.rankings import max_skews
 from vldebias.methods import Problem, Rerank
 from vldebias.metrics import Metric
 from vldebias.miniature import load_photographs
 from vldebias.projection.edit import Edit
 from vldebias.report.result import NONE, Result, TaskProvenance, TaskResult
+from vldebias.reranking import Positions
+from vldebias.reranking.groups import text_values
 from vldebias.study import load_suite
 from vldebias.study.tasks import images
+from vldebias.utils.arrays import Floats
 
 RESAMPLES = 200
+DRAWS = 4  # number of samples of the thinned value
 QUERIES = 60  # number of queries per gallery, spread over all kinds
 LEAST = 0.02  # minimum skew above chance of a search, for the share that is left
 RANDOM = "random"
@@ -53,7 +65,7 @@ METHODS = {
 }
 """Title -> name in evaluations. "re-rank" is what `vldebias.rerank` does by default, which is
 `method="expected"` if the groups separate."""
-ORDERS = {"quota": "quota", "re-rank": None}
+FITTED = "re-rank, fitted to true labels"
 FIGURES = {
     "left": Metric("left", "share of the skew above chance that is left", "bias", "lower"),
     "kept": Metric("kept", "hits of each value that stay among the first k", "utility", "higher"),
@@ -106,13 +118,15 @@ def packaged() -> Cell:
 def composed(cell: Cell) -> Iterator[tuple[str, Cell]]:
     """Yield an even gallery, and those in which one value has a share of 20%."""
     yield "even", cell
+    rng = np.random.default_rng(0)
     values = np.unique(cell.labels)
     for value in values if len(values) == 2 else values[:1]:
         members = np.flatnonzero(cell.labels == value)
         size = len(members) * (len(values) - 1) // 4
-        few = np.random.default_rng(0).permutation(members)[:size]
-        rows = np.sort(np.concatenate([few, np.flatnonzero(cell.labels != value)]))
-        yield f"20% {value}", replace(cell, gallery=cell.gallery.take(rows))
+        for draw in range(DRAWS):
+            few = rng.permutation(members)[:size]
+            rows = np.sort(np.concatenate([few, np.flatnonzero(cell.labels != value)]))
+            yield f"20% {value}, draw {draw}", replace(cell, gallery=cell.gallery.take(rows))
 
 
 def measured(cell: Cell, composition: str, edit: Edit) -> TaskResult:
@@ -161,49 +175,78 @@ def measured(cell: Cell, composition: str, edit: Edit) -> TaskResult:
     n = {"queries": queries, "images": len(cell.gallery)}
     mean = {method: float(np.mean(values)) for method, values in skews.items()}
     above = mean[NONE] - mean[RANDOM]
-    prefixes = prefixes_of(cell)
+    prefixes = {}
+    for title, positions in reordered(cell).items():
+        prefixes[title] = prefix_deviation(positions, cell)
+        if title == FITTED:
+            mean[FITTED] = mean_skew(positions, cell)
     for method in (NONE, RANDOM):
         part.add(SKEW, method, mean[method], n=n)
-    for title, name in METHODS.items():
-        changes = np.array(skews[name]) - skews[NONE]
+    for title, name in (METHODS | {FITTED: FITTED}).items():
         part.add(SKEW, title, mean[name], n=n)
-        values = {
-            "kept": np.mean(figures[name]["kept"]),
-            "worse": np.mean(changes > 0.1),
-            "kinds worse": sum(figures[name]["kinds worse"]),
-            "kinds": len(cell.kinds),
-        }
-        if above >= LEAST:
-            values["left"] = max(mean[name] - mean[RANDOM], 0.0) / above
+        values = {}
         if title in prefixes:
             values["prefix"] = prefixes[title]
+        if above >= LEAST:
+            values["left"] = max(mean[name] - mean[RANDOM], 0.0) / above
+        if title in METHODS:
+            changes = np.array(skews[name]) - skews[NONE]
+            values |= {
+                "kept": np.mean(figures[name]["kept"]),
+                "worse": np.mean(changes > 0.1),
+                "kinds worse": sum(figures[name]["kinds worse"]),
+                "kinds": len(cell.kinds),
+            }
         for figure, value in values.items():
             part.add(FIGURES[figure], title, float(value), n=n)
     return part
 
 
-def prefixes_of(cell: Cell) -> dict[str, float]:
-    """Return the mean over queries of the largest deviation in a prefix, by method."""
+def reordered(cell: Cell) -> dict[str, Positions]:
+    """Return the first k of each query, by the quota, by default and with fitted probabilities."""
     listed = [query for kind in cell.kinds.values() for query in kind]
     queries = unit(np.stack([cell.table[text] for text in listed])).astype(np.float64)
     scores = (queries @ cell.gallery.features.T).round(12)
-    values, codes = np.unique(cell.labels, return_inverse=True)
-    is_value = codes[:, None] == np.arange(len(values))
+    zero_shot = partial(
+        vldebias.rerank,
+        scores,
+        cell.k,
+        features=cell.gallery.features,
+        prompts=cell.prompts,
+        model=cell.table,
+    )
+    (texts,) = text_values(cell.prompts, cell.table).values()
+    cosines = cell.gallery.features @ texts.T
+    inputs = cosines / cosines.std(axis=0)
+    fitted = LogisticRegression(C=1e4, max_iter=1000).fit(inputs, cell.labels)
+    probabilities = fitted.predict_proba(inputs)
+    columns = dict(zip(map(str, fitted.classes_), probabilities.T, strict=True))
+    return {
+        "quota": zero_shot(method="quota"),
+        "re-rank": zero_shot(),
+        FITTED: vldebias.rerank(scores, cell.k, probabilities=columns),
+    }
+
+
+def value_codes(cell: Cell) -> tuple[Floats, NDArray[np.intp]]:
+    """Return the share of each value in the gallery, and the code (n,) of each image's value."""
+    _, codes, counts = np.unique(cell.labels, return_inverse=True, return_counts=True)
+    return counts / len(codes), codes
+
+
+def mean_skew(positions: Positions, cell: Cell) -> float:
+    """Return the mean MaxSkew@k over queries."""
+    shares, codes = value_codes(cell)
+    return float(max_skews(codes[np.asarray(positions)], shares).mean())
+
+
+def prefix_deviation(positions: Positions, cell: Cell) -> float:
+    """Return the mean over queries of the largest deviation in a prefix."""
+    shares, codes = value_codes(cell)
+    is_value = codes[:, None] == np.arange(len(shares))
+    counts = is_value[np.asarray(positions)].cumsum(axis=1)
     places = np.arange(1, cell.k + 1)[:, None]
-    deviations = {}
-    for title, method in ORDERS.items():
-        positions = vldebias.rerank(
-            scores,
-            cell.k,
-            features=cell.gallery.features,
-            prompts=cell.prompts,
-            model=cell.table,
-            method=method,
-        )
-        counts = is_value[np.asarray(positions)].cumsum(axis=1)
-        largest = np.abs(counts - places * is_value.mean(axis=0)).max(axis=(1, 2))
-        deviations[title] = float(largest.mean())
-    return deviations
+    return float(np.abs(counts - places * shares).max(axis=(1, 2)).mean())
 
 
 def tallies(parts: Sequence[TaskResult]) -> Iterator[TaskResult]:
@@ -217,14 +260,15 @@ def tallies(parts: Sequence[TaskResult]) -> Iterator[TaskResult]:
         tally = TaskResult(TaskProvenance(task=f"all: {name}", description="means over galleries"))
         n = {"galleries": len(members)}
         figures = [_figures(part) for part in members]
-        for title in METHODS:
+        for title in (*METHODS, FITTED):
             for figure in ("kept", "worse", "prefix"):
                 values = [found[title, figure] for found in figures if (title, figure) in found]
                 if values:
                     tally.add(FIGURES[figure], title, float(np.mean(values)), n=n)
             for figure in ("kinds worse", "kinds"):
-                total = sum(found[title, FIGURES[figure].name] for found in figures)
-                tally.add(FIGURES[figure], title, total, n=n)
+                if title in METHODS:
+                    total = sum(found[title, FIGURES[figure].name] for found in figures)
+                    tally.add(FIGURES[figure], title, total, n=n)
             left = [found[title, "left"] for found in figures if (title, "left") in found]
             if left:
                 by_edit = [

@@ -100,10 +100,7 @@ def ssa() -> str:
 
 def nuclr() -> str:
     """Write the results of NUCLR variants."""
-    columns = {
-        "linear evaluation": "linear evaluation",
-        "recall@1 of the other view": "recall@1 of the other view",
-    }
+    columns = {name: name for name in ("linear evaluation", "recall@1 of the other view")}
     rows = read("nuclr_variants").rows
     note = _note("nuclr_variants", "NUCLR")
     return crossed(rows, {"arm": _method}, columns, cell=_figure, note=note)

@@ -51,12 +51,12 @@ def read_prompts() -> str:
 def real_prompts() -> str:
     """Write how many changes to newly drawn prompts from public lists are wrong, by list."""
     path = RESULTS / "languages" / "real_prompts.json"
-    lines = [["source", "kind of list", "prompts", "changed", "wrong, of the changed [95%]"]]
+    names = ["draw", "source", "kind of list", "prompts", "changed"]
+    lines = [[*names, "wrong, of the changed [95%]"]]
     for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
         counts = [str(row["prompts"]), str(row["changed"])]
-        lines.append(
-            [row["source"], row["kind"], *counts, _wrong_share(row["wrong"], row["changed"])]
-        )
+        share = _wrong_share(row["wrong"], row["changed"])
+        lines.append([str(row["draw"]), row["source"], row["kind"], *counts, share])
     return table(*lines, note="From `eval/results/languages/real_prompts.json`.")
 
 

@@ -29,8 +29,8 @@ def speed() -> str:
         lines.append([name, size, *times, f"{ratio:.2f}", f"{seconds['difference']:.1g}"])
     note = (
         "CPU time on one thread, all from one run. The last column compares the results of both"
-        " sides: value and gradient norm for losses, the matrix for fitting, and features for"
-        " towers. From `eval/results/bench_speed.json`."
+        " sides: value and gradient norm for losses (with classes, for rows that share none), the"
+        " matrix for fitting, and features for towers. From `eval/results/bench_speed.json`."
     )
     return table(*lines, note=note)
 

@@ -15,8 +15,9 @@ from vldebias.report.table import verdict
 from vldebias.utils.files import read_yaml
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
-BASE = "InfoNCE"
+BASE, FILTERED, GCE = "InfoNCE", "InfoNCE, filtered", "GCE q=0.7"
 ACCURACY, FINE, RECALL = "zero_shot_accuracy", "species by means", "recall@10"
+RECALL_AT_1 = "recall@1 text->image"
 Arms = dict[str, dict[float, Measurement]]  # arm -> share -> row
 CHANGES = (
     "InfoNCE: accuracy; others: change from InfoNCE on the same seeds and images, \\* beyond its"
@@ -34,21 +35,22 @@ AT_AN_EDGE = (
 def edges(name: str) -> Callable[[Measurement], str]:
     """Return a function that marks a row whose chosen setting is an end point of its search."""
     experiment = read_yaml(EXPERIMENTS / f"{name}.yaml")
+    method = experiment["method"]
     chosen = read(name).provenance[0].settings["chosen"]
-    tried = {
-        setting: values
-        for search in experiment["tuning"]
-        for setting, values in search["tried"].items()
-        if len(values) > 1
-    }
 
     def mark(row: Measurement) -> str:
-        place = {**place_of(row), experiment["method"]: row.method}
-        for choice in chosen:
-            where = {column: value for column, value in choice.items() if column not in tried}
-            if where.items() <= place.items():
-                ends = [choice[s] in (min(values), max(values)) for s, values in tried.items()]
-                return "†" if any(ends) else ""
+        # "InfoNCE, filtered" and "GCE q=0.7, WiSE-FT" use the settings of their loss.
+        place = {**place_of(row), method: row.method.partition(", ")[0]}
+        for search in experiment["tuning"]:
+            tried = {name: values for name, values in search["tried"].items() if len(values) > 1}
+            for choice in chosen:
+                where = {column: choice.get(column) for column in search["columns"]}
+                is_own = all(
+                    where[column] in values for column, values in search["columns"].items()
+                )
+                if is_own and where.items() <= place.items():
+                    ends = [choice[s] in (min(values), max(values)) for s, values in tried.items()]
+                    return "†" if any(ends) else ""
         return ""
 
     return mark
@@ -118,38 +120,45 @@ def changes(name: str, method: str, column: str, *values: Any, **place: Any) -> 
 
 def choices() -> str:
     """Write what to run for each kind of pairs, with the gain, the cost and the data."""
-    wrong = [WRONG.format(share) for share in (0.2, 0.4, 0.6)]
-    recall = {"task": "pretrained", "metric": RECALL, "lr": 0.001}
-    filtered = f"{BASE}, filtered"
-    kept = ", ".join(
-        "{:+.3f}".format(
-            found("real_captions", filtered, share=share, **recall).value
-            - found("real_captions", BASE, share=share, **recall).value
-        )
-        for share in (0.0, 0.2, 0.4)
-    )
-    few = {"metric": ACCURACY, "data": "few classes"}
-    lost = (
-        found("every_loss", "GCE q=0.7", **few).value
-        - found("every_loss", "not trained", **few).value
-    )
-    again = {"task": "losses", "metric": RECALL}
-    hard = partial(changes, "every_loss", "hard negatives", "data")
-    gce = partial(changes, "every_loss", "GCE q=0.7", "data")
-
-    def scratch(method: str, share: float) -> str:
-        return changes("which_loss_scratch", method, "share", share)
-
     return table(
         ["you have", "run", "gain over InfoNCE", "cost", "measured on"],
         ["correct captions", "`info_nce`, the default", "", "", ""],
-        [
-            "scraped captions, pretrained weights",
-            "`info_nce` with `--set keep=0.8`",
-            f"recall@10: {kept} with 0, 20 and 40% wrong",
-            "one pass over the pairs",
-            "Flickr8k, learning rate 0.001",
-        ],
+        _pretrained_choice(),
+        *_choices_on_renders(),
+        *_choices_from_random_weights(),
+        note=(
+            "\\* beyond the 95% interval of the paired change; the gain of `keep` has no interval"
+            f" of its own.{AT_AN_EDGE} From `real_captions.json`, `every_loss.json` and"
+            " `which_loss_scratch.json` in `eval/results`."
+        ),
+    )
+
+
+def _pretrained_choice() -> list[str]:
+    place = {"task": "pretrained", "metric": RECALL, "lr": 0.001}
+    kept = ", ".join(
+        "{:+.3f}".format(
+            found("real_captions", FILTERED, share=share, **place).value
+            - found("real_captions", BASE, share=share, **place).value
+        )
+        for share in (0.0, 0.2, 0.4)
+    )
+    return [
+        "scraped captions, pretrained weights",
+        "`info_nce` with `--set keep=0.8`",
+        f"recall@10: {kept} with 0, 20 and 40% wrong",
+        "one pass over the pairs",
+        "Flickr8k, learning rate 0.001",
+    ]
+
+
+def _choices_on_renders() -> list[list[str]]:
+    wrong = [WRONG.format(share) for share in (0.2, 0.4, 0.6)]
+    few = {"metric": ACCURACY, "data": "few classes"}
+    trained, untrained = (found("every_loss", arm, **few) for arm in (GCE, "not trained"))
+    hard = partial(changes, "every_loss", "hard negatives", "data")
+    gce = partial(changes, "every_loss", GCE, "data")
+    return [
         [
             "captions that are class names, some of them wrong",
             "`gce`",
@@ -161,7 +170,7 @@ def choices() -> str:
             "many images of few classes",
             "nothing: every loss ends below the pretrained model; if you must train, `gce`",
             f"accuracy: {gce('few classes')}",
-            f"{lost:+.3f} from the pretrained model",
+            f"{trained.value - untrained.value:+.3f} from the pretrained model",
             "renders",
         ],
         [
@@ -171,58 +180,43 @@ def choices() -> str:
             f"{hard('clean')} with correct captions, {hard('long tail')} with a long tail",
             "renders",
         ],
+    ]
+
+
+def _choices_from_random_weights() -> list[list[str]]:
+    scratch = partial(changes, "which_loss_scratch")
+    recall = ", ".join(
+        starred(found("real_captions", FILTERED, share=share, task="losses", metric=RECALL))
+        for share in (0.0, 0.2, 0.4)
+    )
+    return [
         [
             "random weights, class names, 40% of them wrong",
             "`gce`",
-            f"accuracy: {scratch('GCE q=0.7', 0.4)}",
-            f"{scratch('GCE q=0.7', 0.0)} with correct captions",
+            f"accuracy: {scratch(GCE, 'share', 0.4)}",
+            f"{scratch(GCE, 'share', 0.0)} with correct captions",
             "renders",
         ],
         [
             "random weights, other captions",
             "two runs of `info_nce`, the second on the best pairs of the first",
-            "recall@10: "
-            + ", ".join(
-                starred(found("real_captions", filtered, share=share, **again))
-                for share in (0.0, 0.2, 0.4)
-            )
-            + " with 0, 20 and 40% wrong",
-            f"a second run; on renders with correct captions, {scratch(filtered, 0.0)} accuracy",
+            f"recall@10: {recall} with 0, 20 and 40% wrong",
+            "a second run; on renders with correct captions,"
+            f" {scratch(FILTERED, 'share', 0.0)} accuracy",
             "Flickr8k",
         ],
-        note=(
-            "\\* beyond the 95% interval of the paired change; the gain of `keep` has no interval"
-            f" of its own.{AT_AN_EDGE} From `real_captions.json`, `every_loss.json` and"
-            " `which_loss_scratch.json` in `eval/results`."
-        ),
-    )
+    ]
 
 
 # ---- verdicts
 
-# The experiment, share column and place for each situation.
-SITUATIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "pretrained weights; class names swapped between pairs": (
-        "which_loss_heads",
-        "share",
-        {"noise": "mixture"},
-    ),
-    "the same; classes confused with a neighbour": (
-        "which_loss_heads",
-        "share",
-        {"noise": "class"},
-    ),
-    "the same; images that show little of the subject": (
-        "which_loss_heads",
-        "share",
-        {"noise": "crop"},
-    ),
-    "random weights; class names swapped between pairs": (
-        "which_loss_scratch",
-        "share",
-        {"noise": "mixture"},
-    ),
-    "images alone, random weights; wrong classes": ("noisy_digits", "eta", {}),
+# The experiment and kind of noise for each situation.
+SITUATIONS = {
+    "pretrained weights; class names swapped between pairs": ("which_loss_heads", "mixture"),
+    "the same; classes confused with a neighbour": ("which_loss_heads", "class"),
+    "the same; images that show little of the subject": ("which_loss_heads", "crop"),
+    "random weights; class names swapped between pairs": ("which_loss_scratch", "mixture"),
+    "images alone, random weights; wrong classes": ("noisy_digits", ""),
 }
 ADVICE = {
     BASE: "InfoNCE; no loss is ahead of it beyond its interval",
@@ -230,13 +224,14 @@ ADVICE = {
 }
 
 
-def by_share(result: Result, column: str, place: dict[str, Any]) -> Arms:
-    """Return the rows of an experiment with the values in `place`, by arm and share."""
+def by_share(result: Result, noise: str) -> Arms:
+    """Return the rows of an experiment with a kind of noise, by arm and share of wrong pairs."""
     found: Arms = {}
     for row in result.rows:
-        place_of_row = place_of(row)
-        if place.items() <= place_of_row.items():
-            found.setdefault(row.method, {})[float(place_of_row[column])] = row
+        place = place_of(row)
+        if place.get("noise", "") == noise:
+            share = place["share"] if "share" in place else place["eta"]
+            found.setdefault(row.method, {})[float(share)] = row
     return found
 
 
@@ -246,18 +241,16 @@ def best(rows: Arms, shares: Sequence[float]) -> str:
     An untrained model is one of the arms. If it is the best, training does not help.
     """
     arm = max(rows, key=lambda arm: sum(rows[arm][share].value for share in shares))
-    for share in shares:
-        row = rows[arm][share]
-        if verdict(row.change, row.better) == "better":
-            return arm
-    return BASE
+    own = (rows[arm][share] for share in shares)
+    is_ahead = any(verdict(row.change, row.better) == "better" for row in own)
+    return arm if is_ahead else BASE
 
 
 def verdicts() -> str:
     """Write the verdict for each situation, with changes relative to InfoNCE by share."""
     lines = [["you have", "do", "InfoNCE reaches", "gain over InfoNCE", "based on"]]
-    for situation, (name, column, place) in SITUATIONS.items():
-        rows = by_share(read(name), column, place)
+    for situation, (name, noise) in SITUATIONS.items():
+        rows = by_share(read(name), noise)
         # Settings were chosen with 40% wrong, which says nothing about correct captions.
         _, *shares = sorted(rows[BASE])
         seeds = rows[BASE][shares[0]].n["seeds"]
@@ -265,7 +258,7 @@ def verdicts() -> str:
         arm = best(rows, shares)
         reached = [f"{rows[BASE][share].value:.3f} at {share:g}" for share in shares]
         ahead = "" if arm == BASE else ", ".join(starred(rows[arm][share]) for share in shares)
-        edge = edges(name)(rows[arm.removesuffix(", WiSE-FT")][shares[0]])
+        edge = edges(name)(rows[arm][shares[0]])
         lines.append([situation, ADVICE.get(arm, arm) + edge, ", ".join(reached), ahead, rests])
     note = (
         "The verdict is the loss with the highest mean over the shares of wrong pairs, if it is"
@@ -294,18 +287,14 @@ def every_loss() -> str:
     edge = edges("every_loss")
 
     def cell(row: Measurement) -> str:
-        if row.metric == COST:
-            return f"{row.value:.1f}"
-        return accuracy_or_change(row) + edge(row)
+        return f"{row.value:.1f}" if row.metric == COST else accuracy_or_change(row) + edge(row)
 
     written = crossed(
         (row for row in read("every_loss").rows if row.task == "losses"),
         {"loss": lambda row: row.method},
         {
             "clean": "clean",
-            "20% wrong captions": "20% wrong",
-            "40% wrong captions": "40% wrong",
-            "60% wrong captions": "60% wrong",
+            **{f"{share}% wrong captions": f"{share}% wrong" for share in (20, 40, 60)},
             "few classes": "few classes",
             "long tail": "long tail",
             "coarse captions": "coarse captions",
@@ -342,8 +331,7 @@ def batch_sizes() -> str:
     batches = sorted({place_of(row)["batch"] for row in rows})
 
     def cell(row: Measurement) -> str:
-        is_worse = verdict(row.change, row.better) == "worse"
-        return f"{row.value:.3f}" + (r"\*" if is_worse else "")
+        return f"{row.value:.3f}" + (r"\*" if verdict(row.change, row.better) == "worse" else "")
 
     return crossed(
         rows,
@@ -383,20 +371,12 @@ def from_scratch() -> str:
 
 def popularity() -> str:
     """Compare learned popularity with SogCLR after long training."""
-    metrics = {
-        "zero_shot_accuracy": "accuracy",
-        "worst group": "worst group",
-        "recall@1 text->image": "recall@1",
-    }
-
-    def cell(row: Measurement) -> str:
-        return moved(row) or span(row)
-
+    metrics = {ACCURACY: "accuracy", "worst group": "worst group", RECALL_AT_1: "recall@1"}
     return crossed(
         read("popularity").rows,
         {"data": lambda row: place_of(row)["data"], "loss": lambda row: row.method},
         metrics,
-        cell=cell,
+        cell=lambda row: moved(row) or span(row),
         note=(
             "SogCLR: value; others: change from SogCLR on the same seeds and images, with 95%"
             " intervals. Five seeds, 1,500 steps. From `eval/results/popularity.json`."
@@ -411,15 +391,14 @@ def other_data() -> str:
         change = moved(row)
         return span(row) + (f", change {change}" if change else "")
 
-    tests = {"graphs": "MUTAG, accuracy", "frames": "CartPole, R2"}
     return crossed(
         read("other_data").rows,
         {"loss": lambda row: row.method},
         {
-            "graphs": tests["graphs"],
+            "graphs": "MUTAG, accuracy",
             "CR": "CR, accuracy",
             "MR": "MR, accuracy",
-            "frames": tests["frames"],
+            "frames": "CartPole, R2",
         },
         line=lambda row: row.method,
         column=lambda row: row.subset or row.task,
@@ -431,13 +410,10 @@ def other_data() -> str:
     )
 
 
-REAL_PAIRS = {"real_captions": "2,020"}  # held-out photographs
-
-
-def real_pairs(name: str) -> str:
-    """Write the results for real pairs, with one line per metric and loss."""
-    rows = [row for row in read(name).rows if row.task == "losses"]
-    edge = edges(name)
+def real_captions() -> str:
+    """Write the results on real captions, with one line per metric and loss."""
+    rows = [row for row in read("real_captions").rows if row.task == "losses"]
+    edge = edges("real_captions")
     shares = sorted({place_of(row)["share"] for row in rows})
     metrics = list(dict.fromkeys(row.metric for row in rows))
     order = {metric: place for place, metric in enumerate(metrics)}
@@ -449,10 +425,9 @@ def real_pairs(name: str) -> str:
         column=lambda row: place_of(row)["share"],
         cell=lambda row: half(row).replace("*", r"\*") + edge(row),
         note=(
-            f"Mean of three seeds ± half of the 95% interval, {REAL_PAIRS[name]} held-out"
-            f" photographs; \\* differs from {BASE} beyond the interval of the paired change. The"
-            f" temperature was chosen for each loss and share.{AT_AN_EDGE} From"
-            f" `eval/results/{name}.json`."
+            "Mean of three seeds ± half of the 95% interval, 2,020 held-out photographs; \\*"
+            f" differs from {BASE} beyond the interval of the paired change. The temperature was"
+            f" chosen for each loss and share.{AT_AN_EDGE} From `eval/results/real_captions.json`."
         ),
     )
 

@@ -2,11 +2,11 @@
 
 python -m eval.photographs.rerank --json eval/results/photographs_rerank.json
 
-Every gallery is searched with all kinds of queries. The top results are re-ranked by zero-shot
-labels, some photographs are "checked" (their true group is passed to `vldebias.rerank`), and the
-interval for each group is compared with its true share in the results. This is repeated with
-different samples of checked photographs. Intervals for the coverage resample galleries (a data set
-with an attribute), because lists from the same gallery share images and checks.
+Every gallery is searched with all kinds of queries. The top results are re-ranked by default, with
+estimated groups, some photographs are "checked" (their true group is passed to `vldebias.rerank`),
+and the interval for each group is compared with its true share in the results. This is repeated
+with different samples of checked photographs. Intervals for the coverage resample galleries (a data
+set with an attribute), because lists from the same gallery share images and checks.
 
 The baseline is "error rates of the gallery", which applies the exact share of each true group among
 all photographs with a label to the results of every query.
@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -192,19 +193,21 @@ def lists_of(gallery: Gallery, sample: int) -> Iterator[dict[str, Any]]:
     chosen = rng.permutation(len(gallery.queries))[:QUERIES]
     vectors = np.stack([gallery.table[gallery.queries[place]] for place in chosen])
     scores = (vectors.astype(np.float64) @ gallery.features.T.astype(np.float64)).round(12)
-    how = {"features": gallery.features, "prompts": gallery.prompts, "model": gallery.table}
-    candidates = vldebias.rerank(scores[0], 1, **how).report.candidates
+    rerank = partial(
+        vldebias.rerank, features=gallery.features, prompts=gallery.prompts, model=gallery.table
+    )
+    candidates = rerank(scores[0], 1).report.candidates
     labels = np.array(candidates.names)[candidates.codes]
     for k in {design.k for design in DESIGNS}:
-        positions = vldebias.rerank(scores, k, labels=labels)
-        for first in np.asarray(positions):
+        for first in np.asarray(rerank(scores, k)):
             covered = _by_error_rates(gallery.true, labels, first, rng)
             yield {"method": f"{NO_CHECKS}, k {k}", "is there": True, **covered}
     for design in DESIGNS:
         reports = []
-        for rows, to_check in _checks(design, scores, labels, rng):
-            again = _rerank_checked(rows, gallery.true, labels, design.k, to_check)
-            reports += again.reports
+        for rows, to_check in _checks(design, scores, rerank, rng):
+            # As for users, a true group that is not the label of any photograph cannot be passed.
+            checked = {row: true for row in to_check if (true := str(gallery.true[row])) in labels}
+            reports += rerank(rows, design.k, checked=checked).reports
         for report in reports:
             ends = {}
             for group, (_, low, high) in (report.expected or {}).items():
@@ -214,33 +217,24 @@ def lists_of(gallery: Gallery, sample: int) -> Iterator[dict[str, Any]]:
 
 
 def _checks(
-    design: Design, scores: NDArray[np.float64], labels: Strings, rng: np.random.Generator
+    design: Design,
+    scores: NDArray[np.float64],
+    rerank: Callable[..., Positions],
+    rng: np.random.Generator,
 ) -> Iterator[tuple[NDArray[np.float64], list[int]]]:
     """Yield the scores (q, n) of queries with the rows to check for them."""
+    seed = int(rng.integers(1 << 31))
     if design.among == "list":
         for row in scores:
-            yield row[None], vldebias.rerank(row, design.k, labels=labels).to_check(design.n)
+            yield row[None], rerank(row, design.k).to_check(design.n, seed=seed)
     elif design.among == "lists":
-        yield scores, vldebias.rerank(scores, design.k, labels=labels).to_check(design.n)
+        yield scores, rerank(scores, design.k).to_check(design.n, seed=seed)
     elif design.among == "others":
         for half in (0, 1):
             other_half = scores[1 - half :: 2]
-            to_check = vldebias.rerank(other_half, design.k, labels=labels).to_check(design.n)
-            yield scores[half::2], to_check
+            yield scores[half::2], rerank(other_half, design.k).to_check(design.n, seed=seed)
     else:
-        yield scores, rng.permutation(len(labels))[: design.n].tolist()
-
-
-def _rerank_checked(
-    scores: NDArray[np.float64], true: Strings, labels: Strings, k: int, rows: Sequence[int]
-) -> Positions:
-    """Re-rank with the true groups of some rows.
-
-    As for users, a true group that is not the label of any photograph cannot be passed.
-    """
-    present = set(labels)
-    checked = {row: str(true[row]) for row in rows if true[row] in present}
-    return vldebias.rerank(scores, k, labels=labels, checked=checked)
+        yield scores, rng.permutation(scores.shape[1])[: design.n].tolist()
 
 
 def _covered(
@@ -305,7 +299,7 @@ def measured() -> TaskResult:
         TaskProvenance(
             task="coverage of true shares",
             title="True shares of a re-ranked list: how often the interval covers them",
-            description="Re-ranked by zero-shot labels; photographs, and CelebA by CLIP ViT-B/32.",
+            description="Re-ranked by estimated groups; photographs, and CelebA by CLIP ViT-B/32.",
             settings={"queries": QUERIES, "samples": SAMPLES, "level": 0.95},
         )
     )

@@ -170,12 +170,8 @@ def unseen_flickr() -> tuple[RealPairs, RealPairs]:
     """
     images, gender, captions = held_out_captions()
     table = text_vectors()
-    vectors = torch.cat(
-        [
-            torch.from_numpy(captions).flatten(0, 1),
-            torch.stack([torch.tensor(table[text]) for text in ASKED.values()]),
-        ]
-    )
+    asked = torch.stack([torch.tensor(table[text]) for text in ASKED.values()])
+    vectors = torch.cat([torch.from_numpy(captions).flatten(0, 1), asked])
     names = [f"{photo} {place}" for photo in range(len(images)) for place in range(2)]
     row_of_text = {text: row for row, text in enumerate((*names, *ASKED.values()))}
     pairs = RealPairs(

@@ -69,7 +69,7 @@ def test_unavailable_choices_are_rejected_by_name(position: int, value: object, 
         ("pipeline", "some/pipeline", "--model"),
         ("pretrained", "openai", "--model"),
         ("embeddings", Path("none.npz"), "--embeddings"),
-        ("images", Path("none"), "--images"),
+        ("images", Path("none"), "--image-dir"),
     ],
 )
 def test_incompatible_options_are_rejected(option: str, value: Any, named: str) -> None:

@@ -58,6 +58,22 @@ def test_results_are_dimmed_when_a_setting_changes_and_try_runs(address: str, br
         page.locator("#rows:not(.stale)").wait_for()
 
 
+def test_a_second_press_while_images_are_generated_is_answered(address: str, browser: Any) -> None:
+    with opened(browser, address) as page:
+        verdict(page)
+        for job in ("cook", "pilot"):
+            page.get_by_label("Prompt").fill(f"A photo of a {job} in a garden.")
+            page.locator("#generate-button").click()
+            page.wait_for_timeout(500)
+        page.wait_for_function(
+            "document.querySelector('#verdict').innerText.includes('a pilot in a garden')"
+            " && document.querySelector('#verdict .line, #verdict .warning')"
+        )
+        page.locator("#rows:not(.stale)").wait_for()
+        shown = page.locator("#rows img").first.get_attribute("alt")
+        assert shown.startswith("seed 0")
+
+
 @pytest.mark.parametrize("width", [WIDE, NARROW])
 def test_a_click_enlarges_and_escape_closes(address: str, browser: Any, width: int) -> None:
     with opened(browser, address, width) as page:

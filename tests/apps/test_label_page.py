@@ -80,7 +80,7 @@ def test_the_last_screen_shows_the_command_that_reads_the_answers(engine: Any, p
     while now[0].step is not None:
         now = page._answering(0)(now[0], now[1])
     assert (
-        f"vldebias eval human --labels {engine.log.path} --drawn {engine.folder.root}"
+        f"vldebias eval human --label-file {engine.log.path} --image-dir {engine.folder.root}"
         in text_of_updates(now)
     )
     assert "Thank you, Ada" in text_of_updates(now)

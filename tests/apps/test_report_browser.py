@@ -2,6 +2,8 @@
 phone, and it is accessible."""
 
 import re
+import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,13 @@ from vldebias.cli import app
 from vldebias.measure.rows import Strip
 from vldebias.report.page import render
 from vldebias.report.result import Result
+from vldebias.report.runs import render_runs
 from vldebias.report.strip import write_strip
 
 pytestmark = pytest.mark.slow
 
 RESULTS = Path(__file__).parents[2] / "eval" / "results"
+QUICKSTART = "quickstart.json"
 HEIGHTS = {WIDE: 900, NARROW: 844}
 GROUND = {"light": "rgb(255, 255, 255)", "dark": "rgb(22, 28, 35)"}
 
@@ -134,6 +138,37 @@ def test_plot_labels_are_not_cut_off(browser: Any, report: tuple[str, str], widt
         assert page.locator(".dots svg").count() == 8
         assert cut == []
         check_page(page)
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(WIDE, "light"), (NARROW, "dark")])
+def test_runs_can_be_filtered_and_two_of_them_compared(
+    browser: Any, tmp_path: Path, width: int, scheme: str
+) -> None:
+    for name in ("first", "second run"):
+        shutil.copytree(RESULTS, tmp_path / name, ignore=lambda _, files: {*files} - {QUICKSTART})
+    html, listed = render_runs(tmp_path)
+    high = HEIGHTS[width]
+    with opened(browser, "http://127.0.0.1", width, high, go=False, color_scheme=scheme) as page:
+        page.set_content(html.read_text(encoding="utf-8"))
+        assert page.locator(".runs tbody tr:visible").count() == len(listed.rows)
+        assert page.locator("section:visible").count() == 1
+        page.fill("input[name=words]", "BIRDS median")
+        assert page.locator(".runs tbody tr:visible").count() == 2
+        assert page.inner_text("output") == f"2 of {len(listed.rows)} rows"
+        page.select_option("select[name=A]", label="first/quickstart")
+        assert page.locator(".runs tbody tr:visible").count() == 1
+        page.select_option("select[name=B]", label="second run/quickstart")
+        assert page.locator("section:visible").count() == 2
+        command = page.inner_text("#command")
+        check_page(page, f"runs-{width}-{scheme}")
+    _, *arguments = shlex.split(command)
+    assert arguments[-2:] == ["--out", "compare.html"]
+    done = CliRunner().invoke(app, [*arguments[:-1], str(tmp_path / "compare.html")])
+    assert done.exit_code == 0
+    with opened(browser, "http://127.0.0.1", width, high, go=False, color_scheme=scheme) as page:
+        page.set_content((tmp_path / "compare.html").read_text(encoding="utf-8"))
+        assert "equal: no change from A" in page.inner_text("main")
+        check_page(page, f"compare-{width}-{scheme}")
 
 
 @pytest.mark.parametrize("report", ["quickstart", "miniature"], indirect=True)

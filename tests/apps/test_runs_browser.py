@@ -44,7 +44,7 @@ def impact(tmp_path_factory: pytest.TempPathFactory) -> str:
             ]
     (folder / "a.csv").write_text("\n".join(lines))
     arguments = ["eval", "shares", str(folder / "a.csv"), "--impact-ratio", "--out", str(folder)]
-    columns = ["--selected", "hired", "--sex", "sex", "--race", "race"]
+    columns = ["--selected-column", "hired", "--sex-column", "sex", "--race-column", "race"]
     assert CliRunner().invoke(app, [*arguments, *columns]).exit_code == 0
     return (folder / "index.html").read_text(encoding="utf-8")
 

@@ -29,6 +29,7 @@ from vldebias.hosts.loading import Loaded
 from vldebias.measure.resampling import wilson_interval
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.report.audited import audited_prompts
+from vldebias.report.page import title_of
 from vldebias.report.result import Result
 from vldebias.report.table import readable
 from vldebias.report.text import text as in_terminal
@@ -369,12 +370,36 @@ class TestUnknownModel:
         pipe = vldebias.load_host(pipeline="miniature")
         prompts = [*OPPOSED, "A photo of a baker."]
         result = vldebias.audit(prompts, "gender", pipe=pipe, calibration=judged)
-        shares = {row.subset: row.value for row in result.rows}
+        shares = {row.subset: row.value for row in result.rows if row.metric == "counted_share"}
         assert shares == {
             f"{p}: male": share for p, share in zip(OPPOSED, (1, 0.5, 0), strict=True)
         }
         advice = result.provenance[0].settings["prompts"]
         assert advice["A photo of a baker."].startswith("cannot tell")
+
+    def test_a_measured_audit_shows_the_counts_next_to_the_prediction(self) -> None:
+        pipe = vldebias.load_host(pipeline="miniature")
+        prompts = OPPOSED[:2]
+        judged = pd.DataFrame({"prompt": prompts, "male": [6, 4], "female": [2, 4]})
+        result = vldebias.audit(prompts, "gender", pipe=pipe, calibration=judged)
+        (provenance,) = result.provenance
+        assert provenance.title == "What the prompts showed: 8 images each"
+        assert title_of(result) == f"{provenance.title} (the miniature pipeline)"
+        assert "2 shares were counted in 16 given labels." in provenance.settings["advice"]
+        before = vldebias.audit(prompts, "gender", pipe=pipe)
+        expected = {row.subset: row.value for row in before.rows if row.subset}
+        predicted = {
+            row.subset: row.value for row in result.rows if row.metric == "predicted_share"
+        }
+        assert predicted == expected, "the packaged counts predict as without a measurement"
+        first, second = audited_prompts(result, readable(result))
+        assert (first.share.partition(" [")[0], first.n_images) == ("75% male", 8)
+        # 15 of 20 images are the fewest that a two-sided test at 5% calls clear: P = 0.041.
+        assert first.remedy == "generate 12 more"
+        assert second.remedy == "nearly even so far"
+        text = str(result)
+        assert "counted share [95%]" in text
+        assert "predicted" in text
 
 
 @pytest.mark.parametrize(
@@ -590,7 +615,7 @@ class TestAudit:
         audited_prompts = vldebias.audit(
             audited, prompts, texts=rows, calibration=pd.DataFrame(counts)
         )
-        shares = [row.value for row in audited_prompts.rows if row.metric == "predicted_share"]
+        shares = [row.value for row in audited_prompts.rows if row.metric == "counted_share"]
         assert (len(shares), sum(shares)) == (6, pytest.approx(2))
         assert audited_prompts.provenance[0].n["calibration prompts"] == 30
         assert audited_prompts.row("audit", "lean_r2", "none", subset="pale").value > 0.9

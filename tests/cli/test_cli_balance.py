@@ -201,6 +201,6 @@ def test_a_column_of_original_prompts_decides_which_people_are_open(tmp_path: Pa
     path.write_text('user,rewritten\na nurse,"A nurse, a woman."\na lady,A lady.\n', "utf-8")
     command = (*BALANCE, str(path), "--column", "rewritten", "--attribute", "gender")
     shares = ("--shares", "female=0,male=1")
-    _, turned, stated = table(run(*command, "--original", "user", *shares))
+    _, turned, stated = table(run(*command, "--original-column", "user", *shares))
     assert turned == ["A nurse, a man.", "male", "", "a nurse"]
     assert stated == ["A lady.", "", "stated", "a lady"]

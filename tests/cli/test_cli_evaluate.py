@@ -72,7 +72,7 @@ def test_every_option_reaches_the_suite_with_its_type(monkeypatch: pytest.Monkey
             "4",
             "--judge",
             "j",
-            "--labels",
+            "--label-file",
             "x",
         )
     options = measure.call_args.args[1]
@@ -84,7 +84,7 @@ def test_every_option_reaches_the_suite_with_its_type(monkeypatch: pytest.Monkey
         ("-1",),
     )
     assert (options.fresh, options.resamples, options.images, options.judge) == (True, 20, 4, "j")
-    assert (options.labels, options.out.name) == ((Path("x"),), "vldebias-miniature")
+    assert (options.label_file, options.out.name) == ((Path("x"),), "vldebias-miniature")
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
@@ -132,7 +132,7 @@ def test_a_suite_runs_by_path_and_its_report_can_be_recreated(tmp_path: Path) ->
     (("paper", "--only", "generation", "--out", __file__), "is a file; choose a writable folder"),
     (("paper", "--only", "waterbirds"), "nothing can be measured"),
     (
-        ("shares", __file__, "--prompt", "p", "--value", "v", "--out", __file__),
+        ("shares", __file__, "--prompt-column", "p", "--value-column", "v", "--out", __file__),
         "is a file; choose a writable folder",
     ),
     (("data", "cats"), "unknown data set 'cats'"),
@@ -161,6 +161,9 @@ def test_results_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert [
         row["verdict"] for row in json.loads(run("compare", str(a), str(b), "--json"))["figures"]
     ] == ["better"]
+    page = tmp_path / "compare.html"
+    run("compare", str(a), str(b), "--out", str(page))
+    assert f"A: {a}<br>B: {b}" in page.read_text(encoding="utf-8")
     console = Console(width=20, force_terminal=True, color_system=None)
     monkeypatch.setattr(common, "out", lambda: console)
     assert (
@@ -212,9 +215,9 @@ def test_shares_of_a_table_are_compared_and_corrected(
     words = (
         "shares",
         "mine.csv",
-        "--prompt",
+        "--prompt-column",
         "text",
-        "--value",
+        "--value-column",
         "judge",
         "--rename",
         "F=female",
@@ -226,11 +229,11 @@ def test_shares_of_a_table_are_compared_and_corrected(
     assert "both" not in plain
     assert Path("vldebias-shares", "index.html").is_file()
     words += (
-        "--method",
+        "--method-column",
         "model",
         "--baseline",
         "a",
-        "--people",
+        "--people-column",
         "people",
         "--unknown",
         "?",
@@ -401,11 +404,17 @@ def test_an_audit_counts_images_of_the_pipeline_first_and_each_only_once() -> No
         (*AUDIT, "--pipeline", "miniature", "--measure", "2", "--calibration", "sd15"),
         "--measure needs --pipeline, and cannot",
     ),
-    (("diagnose", "rows.npz"), "expected --labels COLUMN"),
-    (("diagnose", "rows.npz", "--groups", "gender", "--images", "."), "--images needs --labels"),
-    (("diagnose", "rows.npz", "--groups", "gender", "--methods", "cali"), "add --attribute SET"),
+    (("diagnose", "rows.npz"), "expected --label-column COLUMN"),
     (
-        ("diagnose", "rows.npz", "--groups", "gender", "--out", "rows.npz"),
+        ("diagnose", "rows.npz", "--group-column", "gender", "--image-dir", "."),
+        "--image-dir needs --label-column",
+    ),
+    (
+        ("diagnose", "rows.npz", "--group-column", "gender", "--methods", "cali"),
+        "add --attribute SET",
+    ),
+    (
+        ("diagnose", "rows.npz", "--group-column", "gender", "--out", "rows.npz"),
         "is a file; choose a writable folder",
     ),
 )
@@ -423,11 +432,11 @@ def test_a_diagnosis_lists_the_least_credible_labels_first_and_shows_their_pictu
         "rows.npz",
         "--unknown",
         "?",
-        "--labels",
+        "--label-column",
         "smile",
-        "--groups",
+        "--group-column",
         "gender",
-        "--images",
+        "--image-dir",
         ".",
         with_stderr=True,
     )
@@ -439,5 +448,5 @@ def test_a_diagnosis_lists_the_least_credible_labels_first_and_shows_their_pictu
     assert "no/female" in out.with_name("index.html").read_text()
     assert not any(verify(out.parent).values())
     assert "files" not in json.loads(
-        call("diagnose", "rows.npz", "--groups", "gender", "--unknown", "?", "--json")
+        call("diagnose", "rows.npz", "--group-column", "gender", "--unknown", "?", "--json")
     )

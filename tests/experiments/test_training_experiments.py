@@ -2,7 +2,7 @@
 tiny size."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from scipy import stats
 
 from eval.experiments import batch_sizes, captions, every_loss, noisy_digits, run
 from eval.experiments.run import Experiment, interval, run_cells, summed_up
+from eval.pages import mnist, training
+from eval.tables import RESULTS, place_of, read
 from vldebias.report.result import Result
 
 figures = st.floats(-1, 1, allow_nan=False)
@@ -363,3 +365,68 @@ class TestExperiment:
         with pytest.raises(SystemExit):
             run.main([*map(str, words), "1"])
         assert "an interval over seeds needs at least 2" in capsys.readouterr().err
+
+
+STORED = [
+    path.stem
+    for path in sorted(run.FOLDER.glob("*.yaml"))
+    if (RESULTS / f"{path.stem}.json").is_file()
+]
+TUNED = [name for name in STORED if Experiment.read(name).tuning]
+
+
+class TestEdges:
+    """Tables mark settings that were chosen from the end points of a search."""
+
+    @pytest.mark.parametrize("name", TUNED)
+    def test_a_chosen_setting_is_inside_its_search_or_marked(self, name: str) -> None:
+        experiment = Experiment.read(name)
+        mark = training.edges(name)
+        marked = 0
+        for choice in read(name).provenance[0].settings["chosen"]:
+            (search,) = (
+                search
+                for search in experiment.tuning
+                if all(choice.get(column) in tried for column, tried in search.columns.items())
+            )
+            is_at_an_end = any(
+                len(tried) > 1 and choice[setting] in (min(tried), max(tried))
+                for setting, tried in search.tried.items()
+            )
+            where = {column: choice[column] for column in search.columns}
+            method = where.pop(experiment.method)
+            for row in read(name).rows:
+                is_own = row.method == method or row.method.startswith(f"{method}, ")
+                if is_own and where.items() <= place_of(row).items():
+                    assert mark(row) == ("†" if is_at_an_end else "")
+                    marked += 1
+        assert marked
+
+    @pytest.mark.parametrize(
+        ("name", "write"),
+        [
+            ("every_loss", training.every_loss),
+            ("every_loss", training.choices),
+            ("which_loss_scratch", training.from_scratch),
+            ("which_loss_heads", training.verdicts),
+            ("noisy_mnist", mnist.noisy),
+            ("coarse_digits", mnist.coarse),
+            ("real_captions", training.real_captions),
+        ],
+    )
+    def test_tables_show_the_marks_and_explain_them(
+        self, name: str, write: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(training, "edges", lambda _: lambda row: "†")
+        monkeypatch.setattr(mnist, "edges", lambda _: lambda row: "†")
+        written = write()
+        rows = [line for line in written.splitlines() if line.startswith("| ")][2:]
+        assert sum("†" in row for row in rows) >= len(rows) / 2
+        assert "† the best temperature" in written
+
+    @pytest.mark.parametrize("name", STORED)
+    def test_results_state_the_arms_and_settings_of_their_experiment(self, name: str) -> None:
+        experiment = Experiment.read(name)
+        (stored,) = read(name).provenance
+        assert stored.methods == experiment.arms
+        assert stored.settings["given"] == experiment.given

@@ -1,5 +1,6 @@
 """Test loading by name: the library and the precision."""
 
+import sys
 from pathlib import Path
 
 import diffusers_tiny
@@ -57,3 +58,32 @@ def test_loading_errors_are_explained(tmp_path: Path, monkeypatch: pytest.Monkey
     ):
         with pytest.raises(InvalidInputError, match=message):
             load_host(*options, **({"dtype": "int8"} if len(options) == 3 else {}))
+
+
+def test_a_function_in_a_module_returns_a_model_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_models.py").write_text(
+        "from vldebias.miniature import load_clip\n"
+        "def load():\n"
+        "    return load_clip()\n"
+        "def load_model():\n"
+        "    return load_clip()[0]\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_models", raising=False)
+    loaded = load_host("own_models:load")
+    assert loaded.name == "own_models:load"
+    assert isinstance(loaded.preprocess, miniature.Preprocess)
+    assert not loaded.host.training
+    assert loaded.tokenizer.vocab_size == miniature.load_clip()[2].vocab_size
+    for name, message in (
+        ("own_models:laod", "cannot load 'own_models:laod': .*no attribute 'laod'"),
+        ("own_models:load_model", "expected the function to return a model, its preprocessing"),
+        ("own_modles:load", "no module 'own_modles' in this folder or among the installed"),
+        ("RN50:openai", "--model RN50 --pretrained openai"),
+    ):
+        with pytest.raises(InvalidInputError, match=message):
+            load_host(name)
+    with pytest.raises(InvalidInputError, match="remove --pretrained"):
+        load_host("own_models:load", "openai")

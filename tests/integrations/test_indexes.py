@@ -136,7 +136,7 @@ def test_a_measured_edit_can_be_saved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    measured, saved = printed_blocks()[2:]
+    measured, saved = printed_blocks()[-2:]
     # They are repeated because the first 50 are counted, and there are only 32.
     names = {"queries": queries, "vectors": np.tile(vectors, (2, 1)), "labels": LABELS * 2}
     exec(compile(measured, PAGE.name, "exec"), names)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.judge.answers import CANNOT_TELL, AnnotationLog, read_answers
 
 
@@ -171,3 +171,13 @@ def test_within_a_file_the_last_line_counts_and_between_files_the_latest_time(
     for files in ([write(tmp_path / "b.jsonl")], [early, tmp_path / "none.jsonl"]):
         with pytest.raises(InvalidInputError, match=files[-1].name):
             read_answers(files)
+
+
+def test_an_incomplete_last_line_of_any_length_is_removed(log: AnnotationLog) -> None:
+    """Only the end of the file is read, block by block."""
+    log.append("a.png", "ada", "gender", "male")
+    with log.path.open("ab") as file:
+        file.write(b'{"image": "' + b"x" * 10_000)
+    with pytest.warns(VldebiasWarning, match="incomplete"):
+        log.append("b.png", "ada", "gender", "male")
+    assert [answer.image for answer in log.read()] == ["a.png", "b.png"]

@@ -123,3 +123,44 @@ def test_the_sigmoid_loss_matches_its_equation(bias: float, within: bool) -> Non
         torch.testing.assert_close(
             ours, slow.derived(equations[reduction], *inputs), rtol=1e-8, atol=1e-9
         )
+
+
+def _spread_on_whole_matrices(x: Tensor, y: Tensor, labels: Tensor) -> Tensor:
+    """Return the spread loss with alpha 0.5 and temperature 0.1, from masks of n x 2n scores."""
+    same = labels[:, None] == labels
+    itself = torch.eye(len(labels), dtype=torch.bool)
+    is_positive = torch.cat([same, same & ~itself], dim=1)
+    is_negative = torch.cat([~same, ~same], dim=1)
+    losses_of_rows = []
+    for anchors, others in ((x, y), (y, x)):
+        scores = anchors @ torch.cat([others, anchors]).T / 0.1
+        pair = scores.diagonal()
+        rest = scores.masked_fill(~is_negative, -torch.inf).logsumexp(1)
+        terms = torch.log1p(torch.exp(rest[:, None] - scores))
+        attract = torch.where(is_positive, terms, 0.0).sum(1) / is_positive.sum(1)
+        repel = scores.masked_fill(~is_positive, -torch.inf).logsumexp(1) - pair
+        losses_of_rows.append((attract + repel) / 2)
+    return torch.stack(losses_of_rows).mean()
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [[400], [1] * 12, [300, 40, 25, 20, 3, 3, 2, 1, 1]],
+    ids=["one class", "no class twice", "uneven"],
+)
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)], ids=str
+)
+def test_spread_by_classes_equals_its_formula_on_whole_matrices(
+    sizes: list[int], dtype: torch.dtype, tolerance: float
+) -> None:
+    """Classes are computed apart, in groups of similar sizes and in parts if they are large."""
+    n = sum(sizes)
+    labels = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    labels = labels[torch.randperm(n, generator=torch.Generator().manual_seed(0))]
+    x, y = (slow.unit_rows(n, 8, seed=seed).to(dtype).requires_grad_() for seed in (1, 2))
+    expected = _spread_on_whole_matrices(x, y, labels)
+    value = losses.spread(x, y, labels, temperature=0.1)
+    torch.testing.assert_close(value, expected, rtol=tolerance, atol=tolerance)
+    gradients = [torch.autograd.grad(one, (x, y)) for one in (value, expected)]
+    torch.testing.assert_close(*gradients, rtol=10 * tolerance, atol=tolerance)

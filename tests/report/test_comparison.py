@@ -118,10 +118,41 @@ def test_a_comparison_lists_changes_and_different_settings(made: Result) -> None
     lines = str(comparison).splitlines()
     assert lines[0].startswith("worse: MaxSkew@10 of search with no method changes from 0.50 in A")
     assert any(line.startswith("2 settings differ") for line in lines)
-    for word in ("1 worse", "commit", "A (first)", "B (second)", "A 0.50     B 0.90", "MOVER"):
+    for word in ("1 worse", "commit", "A (first)", "B (second)", "A 0.50   B 0.90", "MOVER"):
         assert word in str(comparison)
     assert len(lines) <= 25
     assert max(map(len, lines)) <= 80
+
+
+def test_a_comparison_names_the_cost_and_writes_a_page(tmp_path: Path) -> None:
+    utility = {"metric": "recall@5", "better": "higher", "task": "search"}
+    part = {"method": "default", "subset": "a nurse"}
+
+    def run(skew: float, recall: float) -> Result:
+        rows = [bias("none", 0.5), bias("default", skew, change=UP), bias(value=skew, **part)]
+        rows += [figure("none", 0.9, **utility), figure("default", recall, change=UP, **utility)]
+        return result(rows, protocol("search"))
+
+    comparison = compare(run(0.9, 0.9), run(0.3, 0.5), ("<first>", "second"))
+    row = comparison.to_pandas().query("metric == 'max_skew@10' and subset == ''").iloc[1]
+    assert (row.method, row.verdict) == ("default", "better, at a cost")
+    assert row.cost == "recall@5 -0.40 [-0.54, -0.26]"
+    (conclusion,) = comparison.conclusions
+    assert conclusion.sentence.startswith("search: better, at a cost. MaxSkew@10 with the default")
+    lines = str(comparison).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "    cost: recall@5 -0.40 [-0.54, -0.26]" in lines
+    assert "1 better at a cost" in comparison.sentence
+    page = comparison.write_page(tmp_path / "compare.html").read_text()
+    assert "A: &lt;first&gt;<br>B: second" in page
+    assert page.count('<tr class="better-at-a-cost">') == 1
+    shown, _, folded = page.partition("<details><summary>Figures of parts")
+    assert "a nurse" not in shown
+    assert "MaxSkew@10, a nurse" in folded
+    assert "2 equal figures are not listed" in page
+    # Without a loss of utility, there is nothing to trade off.
+    free = compare(run(0.9, 0.9), run(0.3, 0.9)).to_pandas()
+    assert free[["verdict", "cost"]].iloc[1].tolist() == ["better", "no clear loss"]
 
 
 def test_different_questions_are_reported_before_hashes_versions_and_branches() -> None:

@@ -136,7 +136,7 @@ def test_a_conclusion_names_the_method_its_cost_chance_and_what_got_worse(made: 
     assert (conclusion.before, conclusion.after, conclusion.verdict, conclusion.method) == (
         0.5,
         0.3,
-        "better",
+        "better, at a cost",
         "default",
     )
     assert conclusion.cost == "recall@5 0.90 to 0.80 (-0.10 [-0.20, -0.05])"
@@ -226,9 +226,11 @@ def test_a_lambda_of_0_is_said_to_be_no_edit_if_it_changes_nothing(
     rows = [figure("none", 0.2, metric="worst_group")]
     rows.append(figure(method, 0.6, metric="worst_group", change=UP, lam=1000.0))
     rows.append(figure(f"{method}@val", 0.2, metric="worst_group", change=change, lam=0.0))
-    (conclusion,) = result(rows, protocol()).conclusions()
+    made = result(rows, protocol())
+    (conclusion,) = made.conclusions()
     note = "" if is_edit else " (no edit)"
     assert f"with {method}, λ = 0{note}." in conclusion.sentence
+    assert readable(made)["name"].iloc[-1] == f"{method}, λ = 0{note} chosen on val"
 
 
 @pytest.mark.parametrize(
@@ -435,7 +437,7 @@ def test_a_clear_cost_is_part_of_the_verdict_in_the_first_table(
     frame = readable(result(rows, protocol("search")))
     (group,) = front_groups(front_rows(frame, conclusions(frame)))
     (row,) = group["rows"]
-    assert row.verdict == verdict
+    assert row.verdict == conclusions(frame)[0].verdict == verdict
     assert row.cost.startswith(cost)
 
 

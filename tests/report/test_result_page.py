@@ -247,6 +247,30 @@ def test_an_audit_names_a_command_for_each_remedy(tmp_path: Path) -> None:
     assert "--measure 8" not in page, "no prompt needs images"
 
 
+def test_a_measured_audit_shows_its_images_and_how_many_are_missing(tmp_path: Path) -> None:
+    images = [[f"images/{i}.png", "female" if i else "unclear"] for i in range(8)]
+    settings = {
+        "values": ["male", "female"],
+        "prompts": {"a nurse": "no clear lean: generate 4 more"},
+        "advice": ["none leans"],
+        "images": {"a nurse": images},
+    }
+    rows = [
+        figure("none", 0.2, task="audit", metric="counted_share", subset="a nurse: male"),
+        figure("none", 0.4, task="audit", metric="predicted_share", subset="a nurse: male"),
+    ]
+    audited = result(rows, protocol("audit", settings=settings))
+    (nurse,) = audited_prompts(audited, readable(audited))
+    assert nurse.share.startswith("80% female")
+    assert nurse.predicted.startswith("60% female")
+    page = render(audited, tmp_path / "p.html", run_folder=tmp_path).read_text(encoding="utf-8")
+    assert "counted share [95%]" in page
+    assert "predicted [95%]" in page
+    assert page.count('src="images/') == 8
+    assert "<small>unclear</small>" in page
+    assert "--measure 12<" in page, "4 more than the 8 images"
+
+
 def test_no_interval_is_split_across_lines() -> None:
     assert unbroken("goes to 1 [0.1, 0.2] or [+1, +2]").count("\N{NO-BREAK SPACE}") == 2
     assert unbroken("a b, c [d") == "a b, c [d"
@@ -258,3 +282,30 @@ def test_a_result_without_rows_has_a_page_but_no_plot(tmp_path: Path) -> None:
     assert "All 0 figures" in page
     with pytest.raises(InvalidInputError, match="no rows"):
         empty.plot()
+
+
+def test_each_groups_accuracy_is_shown_before_and_after_with_the_worst_marked(
+    tmp_path: Path,
+) -> None:
+    rows = []
+    for lam in (10.0, 1000.0):
+        for method, value in (("none", 0.2), ("cali", 0.5)):
+            change = None if method == "none" else UP
+            rows.append(figure(method, value, metric="worst_group", change=change, lam=lam))
+    accuracies = {"land": (0.2, 0.9), "<water>": (0.99, 0.5)}
+    for name, (before, after) in accuracies.items():
+        part = {"metric": "accuracy", "subset": name}
+        rows.append(figure("none", before, **part))
+        change = (after - before, after - before - 0.1, after - before + 0.1)
+        rows.append(figure("cali", after, change=change, lam=10.0, **part))
+    made = result(rows, protocol("birds"))
+    (conclusion,) = made.conclusions()
+    # The accuracies were measured with one lambda, so their names do not contain it.
+    assert conclusion.method == "cali, λ = 10"
+    page = render(made, tmp_path / "index.html", run_folder=tmp_path).read_text(encoding="utf-8")
+    assert (
+        "land 0.20 to 0.90 [0.80, 1.00] (worst before); &lt;water&gt; 0.99 to 0.50 [0.40, 0.60]"
+        " (worst after)"
+    ) in page
+    assert page.count('<svg class="bell">') == 2
+    assert '<circle class="old" cx="20.0%"' in page

@@ -1,5 +1,6 @@
 """Test the terminal output of a result, and the rows for other programs."""
 
+import re
 from itertools import product
 
 from hypothesis import given, settings
@@ -9,13 +10,28 @@ from tests.study.made_figures import DOWN, bias, figure, protocol, result
 from vldebias.report.result import Result
 from vldebias.report.text import tab_rows, text, wrapped
 
+RECALL = {"metric": "recall@5", "better": "higher", "task": "search"}
+
 
 def test_printing_a_result_shows_the_findings_in_about_25_lines(made: Result) -> None:
     shown = text(made).splitlines()
     (conclusion,) = made.conclusions()
     assert " ".join(" ".join(shown).split()).startswith(conclusion.short)
-    assert conclusion.short.startswith("search: better. MaxSkew@10 0.50 to 0.30 [0.20, 0.40] with")
+    assert conclusion.short.startswith(
+        "search: better, at a cost. MaxSkew@10 0.50 to 0.30 [0.20, 0.40] with"
+    )
     assert "main cost: " in conclusion.short
+    # The rows have the same verdicts as on the page.
+    assert any(re.search("^  default .*  better, at a cost$", line) for line in shown)
+    assert any(re.search("^  cali .* better$", line) for line in shown)
+    # The cost of another method than the conclusion's is printed below it.
+    orth = [bias("orth", 0.2, change=DOWN), figure("orth", 0.8, change=DOWN, **RECALL)]
+    costly = text(made.model_copy(update={"rows": [*made.rows, *orth]})).splitlines()
+    (place,) = [place for place, line in enumerate(costly) if line.endswith("better, at a cost")][
+        1:
+    ]
+    assert costly[place].startswith("  orth ")
+    assert costly[place + 1] == "    cost: recall@5 -0.20 [-0.30, -0.10]"
     assert max(map(len, shown)) <= 80
     for value in (
         "0.50 [0.40, 0.60]",

@@ -1,6 +1,7 @@
 """Test that many results fit on one page, with one row per task and method, and that no file is
 skipped silently."""
 
+import html
 import json
 import math
 import re
@@ -86,6 +87,13 @@ def test_the_page_escapes_names_and_uses_relative_links(folder: Path, tmp_path: 
     assert 'href="../a/index.html"' in text
     # It is sorted as a number, not as a string.
     assert 'data-sort="0.25"' in text
+    assert "2026-11-02 10:00</td>" in text
+    # Only run "a" has a cost to plot. Its path is an argument of the command.
+    assert text.count("<section data-run=") == 1
+    assert f'<section data-run="{tmp_path}/a/result.json">' in text
+    assert "default: -0.20 [-0.30, -0.10], recall@5 -0.10 [" in text
+    named = html.escape(f"'{tmp_path}/deep/b #1.json'")
+    assert f'<option value="{named.replace("&#x27;", "&#39;")}">deep/b #1</option>' in text
 
 
 def test_names_of_figures_are_accepted_by_trackers(made: Result) -> None:

@@ -61,7 +61,7 @@ def test_terminal_page_notebook_and_file_mark_rows_with_few_units(tmp_path: Path
     rows = [gap(), gap("default", 0.2, change=DOWN)]
     made = result(rows, protocol("generation"))
     shown = text(made)
-    assert "0.40 [0.30, 0.50]    few professions" in shown
+    assert "0.40 [0.30, 0.50] few professions" in shown
     assert "(few, narrow: under 92%)" in shown
     page = render(made, tmp_path / "index.html", run_folder=tmp_path).read_text(encoding="utf-8")
     assert page.index("<small>few professions</small>") < page.index(FEW_NOTE)

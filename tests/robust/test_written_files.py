@@ -67,7 +67,7 @@ def label_arguments(folder: Path) -> list[str]:
     file = record.write(folder / "record.json")
     return [
         *("records", "label", str(file)),
-        *("--images", str(images.folder), "--labels", str(answers)),
+        *("--image-dir", str(images.folder), "--label-file", str(answers)),
     ]
 
 
@@ -81,8 +81,8 @@ def runs_arguments(folder: Path) -> list[str]:
 def impact_arguments(folder: Path) -> list[str]:
     table = applicants(folder / "applicants.csv")
     return [
-        *("eval", "shares", str(table), "--impact-ratio", "--selected", "hired"),
-        *("--sex", "sex", "--race", "race", "--out", str(folder / "impact")),
+        *("eval", "shares", str(table), "--impact-ratio", "--selected-column", "hired"),
+        *("--sex-column", "sex", "--race-column", "race", "--out", str(folder / "impact")),
     ]
 
 

@@ -55,7 +55,7 @@ def test_rates_and_ratios_are_computed_by_sex_race_and_both(tmp_path: Path) -> N
     sentences = result.provenance[2].settings["advice"]
     assert "0.25 [" in sentences[0]
     assert "for female/Black (10 of 100 selected) against male/White (40 of 100" in sentences[0]
-    assert "the entire interval is below 0.8" in sentences[0]
+    assert "the entire interval is below 0.8 (four-fifths rule)" in sentences[0]
     assert "male/Samoan (1 of 3 selected)" in sentences[1]
     assert "3 applicants of 406 are not included" in sentences[2]
 
@@ -98,7 +98,15 @@ def test_ids_and_scores_are_rejected(tmp_path: Path) -> None:
 def test_the_command_writes_a_page_with_a_table_of_categories(tmp_path: Path) -> None:
     path = applicants(tmp_path / "a.csv")
     command = ["eval", "shares", str(path), "--impact-ratio", "--out", str(tmp_path / "out")]
-    columns = ["--selected", "hired", "--sex", "sex", "--race", "race", "--json"]
+    columns = [
+        "--selected-column",
+        "hired",
+        "--sex-column",
+        "sex",
+        "--race-column",
+        "race",
+        "--json",
+    ]
     done = CliRunner().invoke(app, [*command, *columns])
     assert done.exit_code == 0
     assert len(json.loads(done.stdout)["figures"]) == 18
@@ -114,9 +122,12 @@ def test_the_command_writes_a_page_with_a_table_of_categories(tmp_path: Path) ->
     assert 'data-label="applicants">3<' in row
     assert "excluded" in row
     for wrong, words in (
-        (["--prompt", "race"], "expected --selected COLUMN, --sex COLUMN, --race COLUMN"),
+        (
+            ["--prompt-column", "race"],
+            "expected --selected-column COLUMN, --sex-column COLUMN, --race-column COLUMN",
+        ),
         ([*columns, "--groups", "gender"], "to tables of images"),
-        ([*columns, "--prompt", "race"], "got --prompt"),
+        ([*columns, "--prompt-column", "race"], "got --prompt-column"),
     ):
         error = CliRunner().invoke(app, [*command, *wrong]).exception
         assert isinstance(error, InvalidInputError)

@@ -46,7 +46,9 @@ def test_a_weighted_sample_is_corrected_by_its_weights(tmp_path: Path) -> None:
             log.append(image.path, annotator, "gender", truth[image.path], weight=weight)
     human = SharesTask(name="gender", title="t", attribute="gender", values=GENDERS, resamples=50)
     parts = human.measured(
-        human.prepare(Inputs(Options(out=tmp_path, labels=(log.path,), drawn=folder.folder)))
+        human.prepare(
+            Inputs(Options(out=tmp_path, label_file=(log.path,), image_dir=folder.folder))
+        )
     )
     assert [part.provenance.task for part in parts] == ["gender", "gender corrected"]
     rows = {(r.task, r.metric, r.method, r.subset): r for r in parts[0].rows + parts[1].rows}

@@ -367,8 +367,8 @@ def test_user_methods_and_saved_edits_can_be_variants(
     )
     with pytest.raises(InvalidInputError, match="did you mean 'cali'"):
         generation_task.with_options(Options(out=tmp_path, methods=("calli",)))
-    with pytest.raises(InvalidInputError, match="eval human --labels"):
-        generation_task.with_options(Options(out=tmp_path, labels=(tmp_path,)))
+    with pytest.raises(InvalidInputError, match="eval human --label-file"):
+        generation_task.with_options(Options(out=tmp_path, label_file=(tmp_path,)))
     monkeypatch.setattr(
         "vldebias.study.tasks.generation.processes", lambda: SimpleNamespace(world=2)
     )

@@ -83,5 +83,5 @@ def test_answers_yield_discrepancy_and_agreement(
 def test_without_a_pipeline_and_labels_the_suite_lists_what_it_needs(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="--pipeline"):
         run_suite("human", Options(out=tmp_path))
-    with pytest.raises(InvalidInputError, match="--drawn"):
-        run_suite("human", Options(out=tmp_path, labels=(tmp_path / "answers.jsonl",)))
+    with pytest.raises(InvalidInputError, match="--image-dir"):
+        run_suite("human", Options(out=tmp_path, label_file=(tmp_path / "answers.jsonl",)))

@@ -77,8 +77,8 @@ def test_counts_come_from_the_judge_and_images_are_not_generated_again(
 
     def measured() -> pd.DataFrame:
         options = Options(out=tmp_path, steps=2)
-        counts, _ = measure_prompts(pipe, PROMPTS, "gender", options, images=4, judge=judge)
-        return counts
+        pilot = measure_prompts(pipe, PROMPTS, "gender", options, images=4, judge=judge)
+        return pilot.counts
 
     counts = measured()
     assert counts[["prompt", "male", "female"]].values.tolist() == [[p, 0, 3] for p in PROMPTS]
@@ -93,7 +93,17 @@ def test_counts_come_from_the_judge_and_images_are_not_generated_again(
 
     result = vldebias.audit(PROMPTS, "gender", pipe=pipe, calibration=counts)
     assert "judged images of miniature (guidance 3)" in result.provenance[0].settings["calibration"]
-    assert {row.value for row in result.rows} == {0.0}
+    assert {row.value for row in result.rows if row.metric == "counted_share"} == {0.0}
+
+    options = Options(out=tmp_path, steps=2)
+    pilot = measure_prompts(pipe, PROMPTS, "gender", options, images=8, judge=judge)
+    assert judged == [8, 8], "only the additional images are generated and judged"
+    assert pilot.counts["female"].tolist() == [6, 6]
+    answers = pilot.images[PROMPTS[0]]
+    assert [answer for _, answer in answers].count("unclear") == 2
+    assert all((tmp_path / path).is_file() for path, _ in answers)
+    with pytest.raises(InvalidInputError, match="images was 8 and is now 4"):
+        measure_prompts(pipe, PROMPTS, "gender", options, images=4, judge=judge)
 
 
 def test_a_judge_of_a_different_attribute_is_rejected_before_anything_is_generated(

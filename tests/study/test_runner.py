@@ -231,7 +231,9 @@ def test_an_attribute_without_labels_is_skipped_and_reported(run: Any, tmp_path:
     drawn, _ = paint(tmp_path / "drawn", np.random.default_rng(0), images=1, stated=False)
     log = AnnotationLog(tmp_path / "labels.jsonl")
     log.append(drawn.images[0].path, "anna", "gender", "male")
-    measured, output = run({**PEOPLE, "attribute": "race"}, labels=(log.path,), drawn=drawn.folder)
+    measured, output = run(
+        {**PEOPLE, "attribute": "race"}, label_file=(log.path,), image_dir=drawn.folder
+    )
     assert (measured.rows, "by people: nobody labelled race" in output) == ([], True)
 
 
@@ -452,6 +454,6 @@ def test_people_label_generated_images_with_pictures_and_clip_score(
     ):
         for annotator in ("anna", "ben"):
             log.append(name, annotator, "gender", ("male", "female")[i % 2])
-    by_people, _ = run(PEOPLE, out=tmp_path / "human", labels=(log.path,), drawn=folder)
+    by_people, _ = run(PEOPLE, out=tmp_path / "human", label_file=(log.path,), image_dir=folder)
     assert {f.metric for f in by_people.rows} >= {"discrepancy", "alpha"}
     assert by_people.provenance[0].prompts == generated_result.provenance[0].prompts

@@ -361,7 +361,7 @@ def test_a_column_of_counts_that_is_not_used_is_reported(recwarn):
         "judge": ["female", "male"] * 2,
         "Count": ["90", "10", "10", "90"],
     }
-    with pytest.warns(SuspectInputWarning, match="'Count' are not used.*--weight Count"):
+    with pytest.warns(SuspectInputWarning, match="'Count' are not used.*--weight-column Count"):
         (part,) = measure(counts, method=None, baseline="none")
     assert by_name(part)["discrepancy", "none", ""].value == 0
     (part,) = measure(counts, method=None, baseline="none", weight="Count")

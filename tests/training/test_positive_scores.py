@@ -92,7 +92,14 @@ def test_the_table_lists_the_most_suspicious_pairs_first_and_the_auroc_is_report
     marks = re.findall(
         r"<figcaption>\d+\. (?:<b>(\w+)</b> )?", (tmp_path / "pairs.html").read_text()
     )
-    assert "<code>--set keep=0.9</code>" in (tmp_path / "pairs.html").read_text()
+    page = (tmp_path / "pairs.html").read_text()
+    assert "<code>--set keep=0.9</code>" in page
+    assert f"AUROC {report['auroc']['value']:.2f}" in page
+    red = re.findall(r'<rect class="marked"[^>]* height="([\d.]+)"', page)
+    every = re.findall(r'<rect class=""[^>]* height="([\d.]+)"', page)
+    assert len(red) == len(every) == 50
+    assert max(map(float, every)) == 120, "the highest bar fills the histogram"
+    assert all(float(part) <= float(whole) for part, whole in zip(red, every, strict=True))
     assert marks == ["wrong" if pairs.wrong[i] else "" for i in listed[: len(marks)]]
     for row, i in zip(rows, listed, strict=True):
         assert row["caption"] == pairs.captions[i][0]
@@ -116,6 +123,11 @@ def test_kept_pairs_can_be_used_for_training(several: bool, tmp_path: Path) -> N
     scores[4] = np.nan
     pairs = source(10, several=several)
     report_pairs(pairs, scores, tmp_path, keep=2 / 3)
+    page = (tmp_path / "pairs.html").read_text()
+    # The sixth of nine scores, with the scores 1, 8/9, 7/9, 6/9, none, 4/9, 3/9, ...
+    assert "The pairs below 0.333 are left out (<code>keep=0.666667</code>)" in page
+    assert page.count("<line ") == 1
+    assert "--set keep" not in page, "no advice that contradicts the run"
     images: Any = open_images(load_settings(data=str(tmp_path / "kept.parquet")))
     assert pairs_of(images).captions == tuple(pairs.captions[i] for i in (0, 1, 2, 3, 5, 6))
     assert images.read(4).tobytes() == tiny_image(5).tobytes()

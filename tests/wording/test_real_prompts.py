@@ -201,3 +201,69 @@ def test_a_tag_for_a_girl_is_a_person_for_race() -> None:
 
 def test_the_same_person_in_other_words_stays_unchanged() -> None:
     assert not changed("a policeman on a horse, the rider waves")
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "a leaflet that attracts drummers",
+        "a banner designed for toddlers and pensioners",
+        "an empty hall with no clerks or porters",
+    ],
+)
+def test_people_who_are_only_addressed_or_denied_are_not_in_the_picture(prompt: str) -> None:
+    assert reason(prompt) == "no person"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("felix the cat", "no person"),
+        ("a parrot named Rosa", "no person"),
+        ("Meryl Streep, movie still", "named"),
+        ("a teacup character with big eyes", "no person"),
+    ],
+)
+def test_reasons_tell_names_of_people_from_names_of_animals(prompt: str, expected: str) -> None:
+    assert reason(prompt) == expected
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "muscular bobby carter, studio photo",
+        "realistic kim drummer, full body",
+        "oscar brylnix guitarist on a stage",
+        "tadpoles become sailors",
+        "a robot turning into a pilot",
+        "a fox, its slender figure in the snow",
+        "icon mask helmet robot pirate, 4k",
+        "a tired person, featuring an old man",
+    ],
+)
+def test_names_changes_and_bodies_are_not_understood(prompt: str) -> None:
+    assert not changed(prompt)
+
+
+def test_a_giant_before_another_adjective_is_a_size() -> None:
+    assert not changed("a giant smooth vase in a garden")
+    assert changed("a giant smiling at a village")
+
+
+@pytest.mark.parametrize("attribute", ["race", "age"])
+def test_plurals_and_possessives_of_gendered_and_young_nouns(attribute: str) -> None:
+    assert reason("tired businessmen on a train", attribute) == "group"
+    assert reason("a child's face at a window", "age") == "stated"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("将第1张图片中的医生换到海边", "edit"),
+        ("生成一位厨师，保持原图不变", "edit"),
+        ("模特站在门口，模特手捧一本书", "not understood"),
+        ("一位医生在走廊，光线明亮，人物微笑", "not understood"),
+    ],
+)
+def test_chinese_edits_and_repeated_people_stay_unchanged(prompt: str, expected: str) -> None:
+    assert reason(prompt) == expected

@@ -11,13 +11,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vldebias.auditing.line import LEVEL, CountsSource, with_words
-from vldebias.auditing.prediction import Prediction, predict, subject
+from vldebias.auditing.line import CALIBRATIONS, LEVEL, CountsSource, with_words
+from vldebias.auditing.prediction import (
+    Prediction,
+    TextSource,
+    images_to_settle,
+    predict,
+    subject,
+)
 from vldebias.errors import InvalidInputError
-from vldebias.hosts.loading import Loaded, load_host
 from vldebias.prompts import PromptSet, StatedWords, can_balance, load_prompts
 from vldebias.report.phrases import listed_words, quantity
 from vldebias.report.result import NONE, Result, TaskProvenance, TaskResult
+from vldebias.utils.text_rows import TextRows
 from vldebias.wording import balance_prompts
 from vldebias.wording.languages import is_english
 from vldebias.wording.prompt_file import PromptList, prompt_list
@@ -90,9 +96,11 @@ def audit(
             like prompts.
 
     Returns:
-        Rows `predicted_share` for each prompt. If there are several calibrations, their names are
-        in `method`. The description in the provenance suggests what to look at first, and
-        `settings["prompts"]` contains the advice on each prompt.
+        Rows `predicted_share` for each prompt. For prompts whose images are in your own counts,
+        rows `counted_share`, with `predicted_share` if there are also packaged counts for the
+        model. If there are several calibrations, their names are in `method`. The description in
+        the provenance suggests what to look at first, and `settings["prompts"]` contains the
+        advice on each prompt.
 
     Raises:
         InvalidInputError: If not exactly one of `model`, `pipe` and `texts` is passed, there are no
@@ -105,14 +113,15 @@ def audit(
     ('A photo of a pilot.: male', 1.0)
     """
     start = time.monotonic()
-    loaded = _only_source(model, pipe, texts)
+    text_source = _only_source(model, pipe, texts)
     listed = prompt_list(prompts, column)
     # Predict each prompt only once.
     requested = tuple(dict.fromkeys(listed.prompts))
     if not requested:
         raise InvalidInputError("prompts: expected one or more, got none")
     attribute = load_prompts(attribute_set)
-    predictions = predict(loaded, requested, attribute, calibration, texts)
+    predictions = predict(text_source, requested, attribute, calibration)
+    earlier = _earlier_prediction(text_source, requested, attribute, predictions[0])
     advised = _advise(requested, attribute, predictions)
     model_of_method = {}
     for prediction in predictions:
@@ -133,9 +142,12 @@ def audit(
     first = predictions[0]
     provenance = TaskProvenance(
         task="audit",
-        title="What the prompts will show",
+        title=_title(advised, first),
         description=" ".join(sentences),
-        model=first.model,
+        # "miniature" is also the name of a CLIP model.
+        model="miniature pipeline"
+        if pipe is not None and first.model == "miniature"
+        else first.model,
         fingerprint=first.fingerprint,
         prompts=attribute.name,
         prompts_hash=attribute.hash,
@@ -154,31 +166,82 @@ def audit(
     result = TaskResult(provenance)
     for prediction, method in zip(predictions, methods, strict=True):
         _add_shares(result, _predicted(advised, prediction), prediction, method)
+        is_pair = len(prediction.values) == 2
+        for value, line in zip(_shown_values(prediction), prediction.lines, strict=False):
+            n = {"calibration prompts": prediction.n_judged}
+            result.add("lean_r2", method, line.r2, n=n, subset="" if is_pair else value)
+    if earlier is not None:
+        counted = [row for row in _predicted(advised, earlier) if row.place in first.own_images]
+        _add_shares(result, counted, earlier, NONE)
     return Result.from_tasks("audit", [result], seconds=seconds)
 
 
-def _only_source(model: object, pipe: object, texts: object) -> Loaded:
+def _only_source(
+    model: object, pipe: object, texts: Mapping[str, ArrayLike | Tensor] | None
+) -> TextSource:
     """Return the source of text embeddings that was passed, and load it if it is a name.
 
     Raises:
         InvalidInputError: If no source or more than one was passed.
     """
     sources = {"model": model, "pipe": pipe, "texts": texts}
-    passed = {name: source for name, source in sources.items() if source is not None}
+    passed = [name for name, source in sources.items() if source is not None]
     if len(passed) != 1:
-        names = " and ".join(passed) or "none"
         raise InvalidInputError(
             f"expected exactly one of model=, pipe= and texts= as the source of text embeddings,"
-            f" got {names}"
+            f" got {' and '.join(passed) or 'none'}"
         )
-    ((keyword, source),) = passed.items()
-    if isinstance(source, Loaded):
-        return source
-    if not isinstance(source, str):
-        return Loaded(source, "")
-    if keyword == "pipe":
-        return load_host(pipeline=source)
-    return load_host(model=source)
+    if texts is not None:
+        return TextSource(TextRows(texts).embed, "table of text embeddings", texts=texts)
+    # A table of embeddings needs neither torch nor the libraries of models.
+    from vldebias.hosts import resolve
+    from vldebias.hosts.loading import Loaded, load_host
+
+    source = pipe if model is None else model
+    if isinstance(source, str):
+        source = load_host(pipeline=source) if model is None else load_host(source)
+    loaded = source if isinstance(source, Loaded) else Loaded(source, "")
+    host = resolve(loaded.host, tokenizer=loaded.tokenizer)
+    return TextSource(
+        lambda prompts: host.embed(prompts, host.roles[0]).numpy(),
+        loaded.name or host.model_id or host.name,
+        host.weights,
+    )
+
+
+def _earlier_prediction(
+    text_source: TextSource,
+    requested: Sequence[str],
+    attribute: PromptSet,
+    measured: Prediction,
+) -> Prediction | None:
+    """Return what was predicted before the prompts' images were counted.
+
+    Returns:
+        The prediction from the packaged counts for the same model, or None if nothing was counted
+        or there are no such counts.
+    """
+    is_covered = set(attribute.attributes) == {"male", "female"}
+    packaged = [counts for counts in CALIBRATIONS if counts.is_of(measured.model)]
+    if not (measured.own_images and is_covered and packaged):
+        return None
+    return predict(text_source, requested, attribute, packaged[0].name)[0]
+
+
+def _title(advised: Sequence[AdvisedPrompt], prediction: Prediction) -> str:
+    """Return the title of an audit, such as "What the prompts showed: 8 images each"."""
+    predicted = _predicted(advised, prediction)
+    numbers = [prediction.own_images.get(row.place, 0) for row in predicted]
+    if not any(numbers):
+        return "What the prompts will show"
+    fewest = min(filter(None, numbers))
+    each = f"{fewest:,} to {max(numbers):,} images each"
+    if fewest == max(numbers):
+        each = f"{quantity(fewest, 'image')} each"
+    if all(numbers):
+        return f"What the prompts showed: {each}"
+    counted = sum(map(bool, numbers))
+    return f"What {counted:,} of {len(numbers):,} prompts showed, with {each}, and others will show"
 
 
 def _advise(
@@ -274,7 +337,17 @@ def _advice_of_model(
     side = prediction.side(place)
     if prediction.is_sure(side, place):
         return LEANS, f"leans {prediction.values[side]}: rewrite it or use a method"
-    return UNDECIDED, "no clear lean: generate some images"
+    return UNDECIDED, f"no clear lean: {_remedy_if_unclear(prediction, place)}"
+
+
+def _remedy_if_unclear(prediction: Prediction, place: int) -> str:
+    """Return the recommended action for a prompt without a clear lean."""
+    n = prediction.own_images.get(place)
+    if n is None:
+        return "generate some images"
+    share = prediction.shares[0, prediction.side(place), place]
+    more = images_to_settle(share, n, 1 / len(prediction.values))
+    return "nearly even so far" if more is None else f"generate {more} more"
 
 
 def _predicted(advised: Sequence[AdvisedPrompt], prediction: Prediction) -> list[AdvisedPrompt]:
@@ -342,8 +415,11 @@ def _summary(advised: Sequence[AdvisedPrompt], prediction: Prediction, source: s
             f" [{low:.0%}, {high:.0%}]."
         )
     n_counted = sum(row.place in prediction.n_images for row in predicted)
-    if n_counted:
-        verb = "was" if n_counted == 1 else "were"
+    verb = "was" if n_counted == 1 else "were"
+    if prediction.own_images:
+        n_own = sum(prediction.own_images.get(row.place, 0) for row in predicted)
+        sentences.append(f"{quantity(n_counted, 'share')} {verb} counted in {n_own:,} {source}.")
+    elif n_counted:
         sentences.append(
             f"{quantity(n_counted, 'share')} {verb} counted in judged images of the same subject"
             f" ({source})."
@@ -474,10 +550,15 @@ def _with_fit(
     return [*sentences, fit]
 
 
+def _shown_values(prediction: Prediction) -> list[str]:
+    """Return the values whose shares are reported: one of two, since they add up to 1, or all."""
+    return prediction.values[:1] if len(prediction.values) == 2 else prediction.values
+
+
 def _add_shares(
     result: TaskResult, predicted: Sequence[AdvisedPrompt], prediction: Prediction, method: str
 ) -> None:
-    """Add the share for each prompt, and the R2 for each value.
+    """Add the counted or predicted share for each prompt.
 
     Args:
         result: the result to add rows to.
@@ -486,16 +567,12 @@ def _add_shares(
         method: name of the calibration if there are several, otherwise `NONE`.
     """
     n = {"calibration prompts": prediction.n_judged}
-    # With two values, the first share is sufficient.
-    is_pair = len(prediction.values) == 2
-    shown = prediction.values[:1] if is_pair else prediction.values
     for row in predicted:
         n_of_row = n
         if row.place in prediction.n_images:
             n_of_row = {"images": prediction.n_images[row.place]}
-        for side, value in enumerate(shown):
+        metric = "counted_share" if row.place in prediction.own_images else "predicted_share"
+        for side, value in enumerate(_shown_values(prediction)):
             share, low, high = prediction.shares[:, side, row.place].tolist()
             subset = f"{row.prompt}: {value}"
-            result.add("predicted_share", method, share, (low, high), n=n_of_row, subset=subset)
-    for value, line in zip(shown, prediction.lines, strict=False):
-        result.add("lean_r2", method, line.r2, n=n, subset="" if is_pair else value)
+            result.add(metric, method, share, (low, high), n=n_of_row, subset=subset)

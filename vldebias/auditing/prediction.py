@@ -7,15 +7,13 @@ to shares is fitted on prompts whose images were judged (the calibration).
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch.nn.functional import normalize
 
 from vldebias.auditing.line import (
     LEAST,
@@ -30,8 +28,6 @@ from vldebias.auditing.line import (
     with_words,
 )
 from vldebias.errors import InvalidInputError, need
-from vldebias.hosts import Host, resolve
-from vldebias.hosts.loading import Loaded
 from vldebias.measure.resampling import wilson_interval
 from vldebias.prompts import PromptSet, fill
 from vldebias.utils.arrays import Floats, Mask
@@ -40,6 +36,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SURE = 0.9  # minimum probability for reporting that a prompt leans to one side
+MOST_MORE = 100  # maximum number of additional images that the audit recommends
 FORM = "A photo of a {concept}."  # template for calibrations that list concepts
 _ARTICLE = r"((an?|the)\s+)?"
 # Words around a subject that do not change who is shown. Paintings are not included, because the
@@ -49,6 +46,23 @@ _FRAME = re.compile(
     rf"|^{_ARTICLE}|[\s.]+$",
     re.IGNORECASE,
 )
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """A model or table from which an audit reads text embeddings.
+
+    Attributes:
+        embed: a function from n prompts to their unit embeddings (n, d).
+        model: name of the model that embeds the prompts.
+        fingerprint: fingerprint of the model's weights, or None.
+        texts: the prompts that can be embedded. If None, all prompts.
+    """
+
+    embed: Callable[[list[str]], Floats]
+    model: str
+    fingerprint: dict[str, object] | None = None
+    texts: Collection[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -111,6 +125,11 @@ class Prediction:
         """Return whether the counts are for the audited model, or were provided by the user."""
         return self.calibration is None or self.calibration.is_of(self.model)
 
+    @property
+    def own_images(self) -> dict[int, int]:
+        """Return the number of the user's own judged images, by prompt position."""
+        return self.n_images if self.calibration is None else {}
+
     def is_sure(self, side: int, place: int) -> bool:
         """Return whether a prompt clearly leans to a value.
 
@@ -144,16 +163,34 @@ def is_clearly_above(share: float, hits: int, n: int) -> bool:
         n: number of images.
     """
     # The survival function at hits - 1 is the probability of at least this many hits.
-    chance = need("scipy.stats").binom.sf(hits - 1, n, share)
+    chance = need("scipy.special").bdtrc(hits - 1, n, share)
     return bool(chance <= (1 - LEVEL) / 2)
 
 
+def images_to_settle(share: float, n: int, equal_share: float) -> int | None:
+    """Return how many more images make a lean clear, if the share of images stays the same.
+
+    Args:
+        share: share of the images that show the value.
+        n: number of images so far.
+        equal_share: the share of each value if all are equally frequent.
+
+    Returns:
+        The number of additional images, or None if MOST_MORE are not enough.
+    """
+    for more in range(1, MOST_MORE + 1):
+        # Tolerate rounding, since 7/8 of 16 images must be 14.
+        hits = int(share * (n + more) + 1e-9)
+        if is_clearly_above(equal_share, hits, n + more):
+            return more
+    return None
+
+
 def predict(
-    loaded: Loaded,
+    source: TextSource,
     prompts: Sequence[str],
     attribute: PromptSet,
     calibration: CountsSource | None,
-    texts: Collection[str] | None = None,
 ) -> list[Prediction]:
     """Predict the shares for n prompts from the counts for one or several models.
 
@@ -161,12 +198,11 @@ def predict(
     a line from leans to shares.
 
     Args:
-        loaded: the model or pipeline that embeds prompts, or a mapping from prompt to embedding.
+        source: the model or table that embeds prompts.
         prompts: distinct prompts.
         attribute: the attribute's prompt set.
         calibration: a name in `CALIBRATIONS`, or a source for `read_counts`. If None, the packaged
             counts for this model are used or, if there are none, the counts for every plain model.
-        texts: the prompts that can be embedded. If None, all prompts.
 
     Returns:
         One prediction per source of counts.
@@ -174,27 +210,25 @@ def predict(
     Raises:
         InvalidInputError: If the calibration is invalid, or a prompt cannot be embedded.
     """
-    host = resolve(loaded.host, tokenizer=loaded.tokenizer)
-    model = loaded.name or host.model_id or host.name
-    sources: list[CountsSource]
+    calibrations: list[CountsSource]
     if calibration is None:
-        sources = [*known_calibrations(model)]
+        calibrations = [*known_calibrations(source.model)]
     elif isinstance(calibration, str | Path):
-        sources = [find_calibration(calibration)]
+        calibrations = [find_calibration(calibration)]
     else:
-        sources = [calibration]
-    counts_of_source = [read_counts(source, attribute) for source in sources]
-    value_directions = directions(host, attribute, texts)
-    rows = host.embed(list(prompts), host.roles[0])
+        calibrations = [calibration]
+    counts_of_calibration = [read_counts(item, attribute) for item in calibrations]
+    value_directions = directions(source, attribute)
+    rows = source.embed(list(prompts))
     predictions = []
-    for source, counts in zip(sources, counts_of_source, strict=True):
-        judged = _embeddable(counts, texts)
+    for counted, counts in zip(calibrations, counts_of_calibration, strict=True):
+        judged = _embeddable(counts, source.texts)
         judged_rows = rows[:0]
         if len(judged):
-            judged_rows = host.embed(list(judged.index), host.roles[0])
+            judged_rows = source.embed(list(judged.index))
         # Compute the leans to each value: (k, n) for the prompts, and (k, m) for judged ones.
-        leans = (rows @ value_directions.T).numpy().T
-        judged_leans = (judged_rows @ value_directions.T).numpy().T
+        leans = (rows @ value_directions.T).T
+        judged_leans = (judged_rows @ value_directions.T).T
         places = _places_of_judged(prompts, counts)
         lines = []
         shares = np.full((3, len(counts.columns), len(prompts)), np.nan)
@@ -220,10 +254,10 @@ def predict(
                 lines=lines,
                 judged=list(counts.index),
                 n_judged=len(judged),
-                model=model,
-                calibration=source if isinstance(source, Calibration) else None,
-                fingerprint=host.weights,
-                source=source_of(source),
+                model=source.model,
+                calibration=counted if isinstance(counted, Calibration) else None,
+                fingerprint=source.fingerprint,
+                source=source_of(counted),
                 n_images=n_images,
             )
         )
@@ -281,25 +315,22 @@ def subject(text: str) -> str:
     return _FRAME.sub("", text.strip()).casefold()
 
 
-def directions(
-    host: Host, prompts: PromptSet, listed: Collection[str] | None = None
-) -> torch.Tensor:
+def directions(source: TextSource, prompts: PromptSet) -> Floats:
     """Return a unit direction for each value (k, d).
 
     Each direction is the mean embedding of the prompts that state the value, minus the mean over
     values.
 
     Args:
-        host: the model that embeds text.
+        source: the model or table that embeds text.
         prompts: the attribute's prompt set.
-        listed: the prompts that can be embedded. If None, all prompts.
 
     Raises:
         InvalidInputError: If, for some value, no prompt states this value alone.
     """
     texts = list(chain(prompts.spurious, *prompts.groups))
-    if listed is not None:
-        texts = [text for text in texts if text in listed]
+    if source.texts is not None:
+        texts = [text for text in texts if text in source.texts]
     # Only use prompts that state a single value, because "a man and a woman" does not point to
     # either of them.
     texts_of_value = with_words(prompts).by_value(texts)
@@ -309,10 +340,11 @@ def directions(
             f"{prompts.name}: no embedded prompt states only {' or '.join(missing)}; embed all"
             " prompts in the prompt set"
         )
-    role = host.roles[0]
-    rows = torch.stack([host.embed(group, role).mean(0) for group in texts_of_value.values()])
+    rows = np.stack([source.embed(list(group)).mean(0) for group in texts_of_value.values()])
     # Subtract the mean over values, to remove what all prompts share ("a photo of a person").
-    return normalize(rows - rows.mean(0), dim=-1)
+    rows -= rows.mean(0)
+    # If all values have the same embedding, the directions are zero.
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
 
 
 def _embeddable(table: pd.DataFrame, texts: Collection[str] | None) -> pd.DataFrame:
@@ -326,9 +358,7 @@ def _embeddable(table: pd.DataFrame, texts: Collection[str] | None) -> pd.DataFr
     return table.set_axis(forms)[can_embed]
 
 
-def _covered(
-    rows: torch.Tensor, judged_rows: torch.Tensor, leans: Floats, judged_leans: Floats
-) -> Mask:
+def _covered(rows: Floats, judged_rows: Floats, leans: Floats, judged_leans: Floats) -> Mask:
     """Return whether the judged prompts cover each prompt (n,).
 
     A prompt is covered if it is as close to a judged prompt as judged prompts are to each other,
@@ -340,11 +370,12 @@ def _covered(
         leans: leans (k, n) to each value.
         judged_leans: leans (k, m) of the judged prompts.
     """
-    nearest_of_judged = (judged_rows @ judged_rows.T).fill_diagonal_(-1).amax(1)
+    cosines = judged_rows @ judged_rows.T
+    np.fill_diagonal(cosines, -1)
     # Use the most isolated judged prompt as the limit. For prompts that are further away, the line
     # would be extrapolated.
-    least = float(nearest_of_judged.min())
-    is_near = ((rows @ judged_rows.T).amax(1) >= least - 1e-9).numpy()
+    least = cosines.max(1).min()
+    is_near = (rows @ judged_rows.T).max(1) >= least - 1e-9
     is_above = judged_leans.min(1, keepdims=True) <= leans
     is_below = judged_leans.max(1, keepdims=True) >= leans
     return is_near & (is_above & is_below).all(0)

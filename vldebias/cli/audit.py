@@ -36,9 +36,13 @@ if TYPE_CHECKING:
     from vldebias.data import Embeddings
     from vldebias.hosts.loading import Loaded
     from vldebias.report.result import Result
+    from vldebias.study.pilot import Pilot
 
 
-# `vldebias audit` options.
+# `vldebias audit` options, and the panels in which its help shows them.
+EMBEDDINGS = "Model that embeds the prompts"
+MEASUREMENT = "Measurement"
+OTHER_TEXTS = "Other texts"
 PromptsFile = Annotated[
     Path | None, typer.Argument(exists=True, help="Prompts, one per line.", metavar="FILE")
 ]
@@ -51,6 +55,7 @@ Texts = Annotated[
     typer.Option(
         exists=True,
         help="Text embeddings (.npz) for the prompts, the prompt set and the calibration.",
+        rich_help_panel=EMBEDDINGS,
     ),
 ]
 Calibration = Annotated[
@@ -77,17 +82,23 @@ Measure = Annotated[
             " again to continue."
         ),
         metavar="N",
+        rich_help_panel=MEASUREMENT,
     ),
 ]
 Width = Annotated[
     float | None,
     typer.Option(
-        help="Print the number of images needed for intervals of this width, such as 0.1."
+        help="Print the number of images needed for intervals of this width, such as 0.1.",
+        rich_help_panel=MEASUREMENT,
     ),
 ]
 Guidance = Annotated[
     float | None,
-    typer.Option(help="Guidance scale for --measure. Default: the pipeline's.", metavar="X"),
+    typer.Option(
+        help="Guidance scale for --measure. Default: the pipeline's.",
+        metavar="X",
+        rich_help_panel=MEASUREMENT,
+    ),
 ]
 Out = Annotated[
     Path,
@@ -104,12 +115,15 @@ Original = Annotated[
     typer.Option(
         exists=True,
         help="The users' original prompts, one per line, to audit a prompt rewriter.",
+        rich_help_panel=OTHER_TEXTS,
     ),
 ]
 Rewritten = Annotated[
     Path | None,
     typer.Option(
-        exists=True, help="The same prompts, rewritten by a language model, one per line."
+        exists=True,
+        help="The same prompts, rewritten by a language model, one per line.",
+        rich_help_panel=OTHER_TEXTS,
     ),
 ]
 Captions = Annotated[
@@ -120,11 +134,17 @@ Captions = Annotated[
             "Captions of training data (a table, COCO captions or a folder of .txt files), to"
             " report which values they state and for which nouns. Needs no model."
         ),
+        rich_help_panel=OTHER_TEXTS,
     ),
 ]
 
 
-@with_flags(flags_of_options(*HOST, "judge", "steps"))
+@with_flags(
+    [
+        *flags_of_options(*HOST, panel=EMBEDDINGS),
+        *flags_of_options("judge", "steps", panel=MEASUREMENT),
+    ]
+)
 def audit_command(  # noqa: PLR0913  (each is an option of the command)
     attribute: AttributeSet,
     file: PromptsFile = None,
@@ -200,10 +220,12 @@ def audit_command(  # noqa: PLR0913  (each is an option of the command)
     if texts is not None:
         result = audit(listed, attribute, texts=load_texts(texts), calibration=calibration)
     elif measure is not None:
-        loaded, counts = _count_values(
+        loaded, pilot = _count_values(
             flags, listed.prompts, attribute, measure, guidance, folder, record_file
         )
-        result = audit(listed, attribute, pipe=loaded, calibration=counts)
+        result = audit(listed, attribute, pipe=loaded, calibration=pilot.counts)
+        # The page shows the images next to it.
+        result.provenance[0].settings["images"] = pilot.images
     elif "pipeline" in flags:
         result = audit(listed, attribute, pipe=_loaded(flags), calibration=calibration)
     else:
@@ -271,11 +293,11 @@ def _count_values(
     guidance: float | None,
     folder: Path,
     record_file: Path,
-) -> tuple[Loaded, pd.DataFrame]:
+) -> tuple[Loaded, Pilot]:
     """Count the values in a pipeline's images, and write measured.csv and a record.
 
     Returns:
-        The pipeline and the counts.
+        The pipeline and its judged images.
     """
     from vldebias.prompts import load_prompts
     from vldebias.study.pilot import measure_prompts, pilot_prompts
@@ -293,7 +315,7 @@ def _count_values(
     )
     measured = pilot_prompts(prompts, load_prompts(attribute))
     with Progress(err()) as progress:
-        counts, record = measure_prompts(
+        pilot = measure_prompts(
             loaded,
             measured,
             attribute,
@@ -302,10 +324,10 @@ def _count_values(
             guidance=guidance,
             progress=progress,
         )
-    write_atomically(folder / "measured.csv", spreadsheet_csv(counts))
-    record.write(record_file)
+    write_atomically(folder / "measured.csv", spreadsheet_csv(pilot.counts))
+    pilot.record.write(record_file)
     print_message(f"counts: {folder / 'measured.csv'}, {record_file}")
-    return loaded, counts
+    return loaded, pilot
 
 
 def _audit_rewriter(
@@ -344,12 +366,15 @@ def _audit_captions(
 
 
 def _listed(result: Result) -> pd.DataFrame:
-    """Return a table with the advice, share and interval for each prompt and predicted value."""
+    """Return a table with the advice, share and interval for each prompt and value."""
     import pandas as pd
 
     from vldebias.measure.rows import NONE
 
-    shares = result.to_pandas().query("metric == 'predicted_share'")
+    rows = result.to_pandas()
+    counted = rows[rows.metric == "counted_share"]
+    predicted = rows[(rows.metric == "predicted_share") & ~rows.subset.isin(counted.subset)]
+    shares = pd.concat([counted, predicted])
     shares = shares.rename(columns={"value": "share", "method": "calibration"})
     parts = [subset.rpartition(": ") for subset in shares.subset]
     # Subsets have the form "PROMPT: VALUE". Only the prompt may contain colons.
@@ -370,10 +395,14 @@ def diagnose_command(
         Path, typer.Argument(exists=True, help="Embeddings with labels (.npz).", metavar="FILE")
     ],
     labels: Annotated[
-        str | None, typer.Option(help="Column with the classes.", metavar="COLUMN")
+        str | None,
+        typer.Option("--label-column", help="Column with the classes.", metavar="COLUMN"),
     ] = None,
     groups: Annotated[
-        str | None, typer.Option(help="Column with an attribute, such as gender.", metavar="COLUMN")
+        str | None,
+        typer.Option(
+            "--group-column", help="Column with an attribute, such as gender.", metavar="COLUMN"
+        ),
     ] = None,
     attribute: Annotated[
         str | None,
@@ -385,8 +414,9 @@ def diagnose_command(
     images: Annotated[
         Path | None,
         typer.Option(
+            "--image-dir",
             exists=True,
-            help="Folder with the images, whose file names are row ids, to show with --labels.",
+            help="Folder with the images, named after the row ids, to show with --label-column.",
         ),
     ] = None,
     folder: Annotated[Path, typer.Option("--out", help="Folder for the page and the list.")] = Path(
@@ -397,24 +427,26 @@ def diagnose_command(
 ) -> None:
     """Probe embeddings for attribute leakage, worst-performing groups, label errors and margins.
 
-    Writes a page and result.json. With --labels, also writes wrong-labels.csv, which lists the
-    least credible labels first. With --images, also writes wrong-labels.html, which shows the
-    corresponding images.
+    Writes a page and result.json. With --label-column, also writes wrong-labels.csv, which lists
+    the least credible labels first. With --image-dir, also writes wrong-labels.html, which shows
+    the corresponding images.
 
     Examples:
-      vldebias diagnose features.npz --labels smiling --groups gender
-      vldebias diagnose features.npz --groups gender --attribute gender \\
+      vldebias diagnose features.npz --label-column smiling --group-column gender
+      vldebias diagnose features.npz --group-column gender --attribute gender \\
           --methods default,difference --texts texts.npz
-      vldebias diagnose features.npz --labels class --images pictures/
+      vldebias diagnose features.npz --label-column class --image-dir pictures/
     """
     names = tuple(split_names([methods]))
     if labels is None and groups is None:
         raise InvalidInputError(
-            "expected --labels COLUMN (the classes), --groups COLUMN (an attribute), or both"
+            "expected --label-column COLUMN (the classes), --group-column COLUMN (an attribute), or"
+            " both"
         )
     if labels is None and images is not None:
         raise InvalidInputError(
-            "--images needs --labels, since it shows the images with the least credible labels"
+            "--image-dir needs --label-column, since it shows the images with the least credible"
+            " labels"
         )
     if names and attribute is None:
         raise InvalidInputError(

@@ -48,6 +48,7 @@ def balance(  # noqa: PLR0913  (each is an option of the command)
     original: Annotated[
         str | None,
         typer.Option(
+            "--original-column",
             help="Column with the users' original prompts, if a language model rewrote them. The"
             " original prompts determine which values may be stated.",
             metavar="COLUMN",
@@ -64,7 +65,7 @@ def balance(  # noqa: PLR0913  (each is an option of the command)
       vldebias prompts balance prompts.txt --attribute gender --images 4
       vldebias prompts balance prompts.csv --column text --attribute age \\
           --shares old=0.3,young=0.7
-      vldebias prompts balance log.csv --column rewritten --original user \\
+      vldebias prompts balance log.csv --column rewritten --original-column user \\
           --attribute gender
       echo "A CEO in an office" | vldebias prompts balance - --attribute gender \\
           | cut -f 1
@@ -127,13 +128,16 @@ def _originals(file: Path, column: str, prompts: Sequence[str], images: int) -> 
     from vldebias.wording.prompt_file import read_prompts
 
     if str(file) == "-":
-        raise InvalidInputError("--original: got standard input; expected a file with columns")
+        raise InvalidInputError(
+            "--original-column: got standard input; expected a file with columns"
+        )
     listed = read_prompts(file, column)
     originals = [text for text in listed.prompts for _ in range(images)]
     if listed.column != column or len(originals) != len(prompts):
         raise InvalidInputError(
-            f"--original {column}: got {len(originals)} prompts, but there are {len(prompts)}"
-            f" rewritten ones; expected a column in {file} with one original prompt for each"
+            f"--original-column {column}: got {len(originals)} prompts, but there are"
+            f" {len(prompts)} rewritten ones; expected a column in {file} with one original prompt"
+            " for each"
         )
     return originals
 

@@ -13,10 +13,22 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar, cast
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    TextIO,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.models import OptionInfo
 
 from vldebias.errors import InvalidInputError
 from vldebias.utils.markup import printable
@@ -30,7 +42,12 @@ if TYPE_CHECKING:
 
 CommandFunction = TypeVar("CommandFunction", bound=Callable[..., object])
 
-STYLES = {"better": "bold green", "worse": "bold red", "too few to tell": "bold yellow"}
+STYLES = {
+    "better": "bold green",
+    "better, at a cost": "bold yellow",  # replaces the color of its first word
+    "worse": "bold red",
+    "too few to tell": "bold yellow",
+}
 
 
 @cache
@@ -64,6 +81,10 @@ class WithoutTrailingSpaces:
         return len(text)
 
 
+# Names of values in the help, by type. Switches have none.
+VALUE_NAMES: dict[object, str] = {Path: "PATH", int: "N", float: "X", str: "TEXT"}
+
+
 class Command(TyperCommand):
     """Command whose help can be pasted into a shell and whose errors quote invalid values.
 
@@ -77,6 +98,10 @@ class Command(TyperCommand):
             ctx: context of the command.
             args: the command's arguments.
         """
+        if self.name == "debias" and "--attribute" in args:
+            raise InvalidInputError(
+                "debias: got --attribute; name the prompt set alone, as in vldebias debias gender"
+            )
         passed = list(args)
         try:
             return super().parse_args(ctx, args)
@@ -120,6 +145,23 @@ def value_of_option(names: Sequence[str], args: Sequence[str]) -> str | None:
     return value
 
 
+def name_values(function: Callable[..., Any]) -> None:
+    """Set what the help shows for the values of a command's options, such as "N".
+
+    Without a name, Typer shows the type, as in <path> or <bool>.
+    """
+    for hint in get_type_hints(function, include_extras=True).values():
+        if get_origin(hint) is not Annotated:
+            continue
+        kind, option = get_args(hint)[:2]
+        if isinstance(option, OptionInfo) and option.metavar is None:
+            # Look inside optional values and lists.
+            kinds = [kind, *get_args(kind), *(arg for k in get_args(kind) for arg in get_args(k))]
+            choices = [value for value in kinds if isinstance(value, str)]
+            names = [name for known, name in VALUE_NAMES.items() if known in kinds]
+            option.metavar = "|".join(choices or names[:1])
+
+
 class App(typer.Typer):
     """Command group whose help may contain rich markup and whose errors `main` handles."""
 
@@ -148,6 +190,7 @@ class App(typer.Typer):
         def register(function: CommandFunction) -> CommandFunction:
             # Escape brackets, which would be interpreted as markup.
             text = _unfolded((function.__doc__ or "").replace("[", r"\["))
+            name_values(function)
             return self.command(name, cls=Command, help=text)(function)
 
         return register

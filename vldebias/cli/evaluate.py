@@ -27,6 +27,7 @@ from vldebias.cli.common import (
 from vldebias.cli.flags import Flags, Json, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
 from vldebias.methods.declared import check_methods
+from vldebias.utils.files import packaged
 from vldebias.utils.names import check_model, suite_path
 from vldebias.utils.options import Options
 
@@ -54,17 +55,17 @@ class SuiteGroup(TyperGroup):
 
 
 app = App(
-    """
+    f"""
     Measure bias and utility before and after debiasing, with error bars.
 
-    To run a suite, use [bold]vldebias eval SUITE[/bold].
+    To run a suite, use [bold]vldebias eval SUITE[/bold]. Suites: {", ".join(packaged("suites"))}.
 
     Examples:
       vldebias eval list
       vldebias eval miniature
       vldebias eval waterbirds --model ViT-L-14 --pretrained openai \\
           --data-root DIR
-      vldebias eval shares table.csv --prompt prompt --value gender --method model
+      vldebias eval shares table.csv --prompt-column prompt --value-column gender
     """,
     cls=SuiteGroup,
 )
@@ -103,7 +104,7 @@ def run(
       vldebias eval fairface --embeddings 'shards/*.npy' \\
           --table 'labels/*.parquet' --texts texts.npz
       vldebias eval generation --pipeline DIR --out sd15
-      vldebias eval human --labels anna.jsonl --drawn sd15/images/gender
+      vldebias eval human --label-file anna.jsonl --image-dir sd15/images/gender
     """
     methods = split_names(flags.pop("methods", None))
     check_out(flags.get("out"))
@@ -145,10 +146,10 @@ _IMAGE_COLUMNS = {
     "prompt": "Column with the prompts.",
     "value": "Column with the values that the images show; empty if unknown.",
     "method": ("Column with the methods that generated the images, to compare with --baseline."),
-    "people": "Column with human labels, which correct --value; empty for unlabelled images.",
+    "people": "Column with human labels, which correct --value-column; empty if unlabelled.",
     "weight": (
-        "Column with image weights. With --people, a weight is one divided by the probability that"
-        " the image was selected for labelling."
+        "Column with image weights. With --people-column, a weight is one divided by the"
+        " probability that the image was selected for labelling."
     ),
 }
 _APPLICANT_COLUMNS = {
@@ -163,7 +164,9 @@ def _column_flags() -> Flags:
     panels = {"Columns": _IMAGE_COLUMNS, "Columns with --impact-ratio": _APPLICANT_COLUMNS}
     for panel, columns in panels.items():
         for name, text in columns.items():
-            flag = typer.Option(metavar="COLUMN", help=text, rich_help_panel=panel)
+            flag = typer.Option(
+                f"--{name}-column", metavar="COLUMN", help=text, rich_help_panel=panel
+            )
             yield name, Annotated[str | None, flag], None
 
 
@@ -224,21 +227,21 @@ def shares(  # noqa: PLR0913  (each is an option of the command)
 ) -> None:
     """Compute group shares and discrepancy from a table of labelled images.
 
-    Prints means over prompts with intervals, compares methods, and writes a page. With --people,
-    human labels for some of the images are used to correct a judge. With --impact-ratio, the rows
-    are applicants instead of images.
+    Prints means over prompts with intervals, compares methods, and writes a page. With
+    --people-column, human labels for some of the images are used to correct a judge. With
+    --impact-ratio, the rows are applicants instead of images.
 
     Examples:
-      vldebias eval shares table.csv --prompt prompt --value gender \\
+      vldebias eval shares table.csv --prompt-column prompt --value-column gender \\
           --groups female,male
-      vldebias eval shares table.csv --prompt occupation --value gender \\
-          --method model --baseline sd15
-      vldebias eval shares table.csv --prompt occupation --value gender \\
+      vldebias eval shares table.csv --prompt-column occupation --value-column gender \\
+          --method-column model --baseline sd15
+      vldebias eval shares table.csv --prompt-column occupation --value-column gender \\
           --rename F=female --rename M=male --unknown both
-      vldebias eval shares judged.csv --prompt prompt --value judge \\
-          --people label --weight weight --json
-      vldebias eval shares applicants.csv --impact-ratio --selected hired \\
-          --sex sex --race race
+      vldebias eval shares judged.csv --prompt-column prompt --value-column judge \\
+          --people-column label --weight-column weight --json
+      vldebias eval shares applicants.csv --impact-ratio --selected-column hired \\
+          --sex-column sex --race-column race
     """
     check_out(folder)
     _check_kind_of_columns(columns, is_impact=impact_ratio)
@@ -295,8 +298,8 @@ def _check_kind_of_columns(columns: Mapping[str, str], *, is_impact: bool) -> No
     """
     needed = ("selected", "sex", "race") if is_impact else ("prompt", "value")
     allowed = _APPLICANT_COLUMNS if is_impact else _IMAGE_COLUMNS
-    missing = [f"--{name} COLUMN" for name in needed if name not in columns]
-    unexpected = [f"--{name}" for name in columns if name not in allowed]
+    missing = [f"--{name}-column COLUMN" for name in needed if name not in columns]
+    unexpected = [f"--{name}-column" for name in columns if name not in allowed]
     if missing and is_impact:
         raise InvalidInputError(f"--impact-ratio: expected {', '.join(missing)}")
     if missing:

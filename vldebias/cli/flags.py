@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from types import NoneType, UnionType
 from typing import (
     TYPE_CHECKING,
@@ -44,8 +45,9 @@ Shares = Annotated[
 Groups = Annotated[
     str,
     typer.Option(
+        "--people",
         help="How to treat groups of people: mixed (values), leave (unchanged) or same (value for"
-        " all)."
+        " all).",
     ),
 ]
 Flags = Iterable[tuple[str, object, object]]
@@ -99,12 +101,19 @@ def with_flags(flags: Flags) -> Callable[[Callable[..., None]], Callable[..., No
     return decorate
 
 
-def flags_of_options(*only: str) -> Flags:
-    """Yield a flag for each field of `Options`, or only for the fields named in `only`."""
+def flags_of_options(*only: str, panel: str | None = None) -> Flags:
+    """Yield a flag for each field of `Options`, or only for some of them in one help panel.
+
+    Args:
+        only: names of the fields to include.
+        panel: title of their help panel. Default: the panel for all other options.
+    """
     for name, annotation in get_type_hints(Options, include_extras=True).items():
         kind, flag = get_args(annotation)
-        if only:  # without panels, since there are only a few flags
-            flag.rich_help_panel = None
+        if only:
+            # Copy the flag, since other commands show it in a different panel.
+            flag = copy(flag)
+            flag.rich_help_panel = panel
         if not only or name in only:
             yield name, Annotated[_typed(kind) | None, flag], None
 

@@ -132,20 +132,22 @@ def label(
     folder: Annotated[
         Path,
         typer.Option(
-            "--images", exists=True, help="Folder with the record's images and plan.json."
+            "--image-dir", exists=True, help="Folder with the record's images and plan.json."
         ),
     ],
     labels: Annotated[
         list[Path],
-        typer.Option(exists=True, help="Answers written by vldebias label; repeatable."),
+        typer.Option(
+            "--label-file", exists=True, help="Answers written by vldebias label; repeatable."
+        ),
     ],
 ) -> None:
     """Add human labels for some of the images to a record, and correct its figures with them.
 
     Examples:
       vldebias label record/images --attribute gender
-      vldebias records label record.json --images record/images \\
-          --labels record/images/answers.jsonl
+      vldebias records label record.json --image-dir record/images \\
+          --label-file record/images/answers.jsonl
     """
     from vldebias.records.schema import Record
     from vldebias.study.recorded import with_labels

@@ -87,13 +87,21 @@ def report(
     )
 
 
-def compare(a: Result, b: Result, as_json: Json = False) -> None:
+def compare(
+    a: Result,
+    b: Result,
+    page: Annotated[Path | None, typer.Option("--out", help="HTML page to write.")] = None,
+    as_json: Json = False,
+) -> None:
     """Compare two results figure by figure, and warn about other differences between them.
 
     Examples:
       vldebias eval compare rn50/result.json vit-l-14/result.json
+      vldebias eval compare before after --out compare.html
       vldebias eval compare before after --json
     """
+    if page is not None:
+        check_out(page.parent)
     from vldebias.report.compare import compare
     from vldebias.report.result import Result
 
@@ -109,6 +117,8 @@ def compare(a: Result, b: Result, as_json: Json = False) -> None:
         frame = comparison.to_pandas()
         rows = frame.astype(object).where(frame.notna(), None).itertuples(index=False)
         piped(tuple(map(str, frame)), rows)
+    if page is not None:
+        print_message(f"page: {comparison.write_page(page)}")
 
 
 def gate(
@@ -227,8 +237,9 @@ def runs(
 ) -> None:
     """List the results in a folder on one page, with models, tasks, methods, figures and dates.
 
-    Includes results in subfolders. On the page, click a column heading to sort by it. Files that
-    cannot be read are listed on the page, and the exit code is then 1.
+    Includes results in subfolders. On the page, rows can be filtered and sorted, and two runs can
+    be chosen to compare. Files that cannot be read are listed on the page, and the exit code is
+    then 1.
 
     Examples:
       vldebias eval runs results/
@@ -236,6 +247,7 @@ def runs(
       vldebias eval runs results/ --json
     """
     check_out((folder if page is None else page).parent)
+    from vldebias.report.page import short_date
     from vldebias.report.runs import render_runs
 
     written, listed = render_runs(folder, page)
@@ -246,11 +258,11 @@ def runs(
             {"runs": [row._asdict() for row in listed.rows], "unreadable": listed.unreadable}
         )
     else:
-        head = ("run", "model", "task", "method", "measure", "value [95%]", "date")
+        head = ("run", "model", "task", "method", "measure", "value [95%]", "verdict", "date")
         cells = []
         for row in listed.rows:
-            date = row.date[:10] or "not recorded"
-            cells.append((row.run, row.model, row.task, row.method, row.measure, row.number, date))
+            names = (row.run, row.model, row.task, row.method, row.measure)
+            cells.append((*names, row.number, row.verdict, short_date(row.date)))
         print_grid(head, cells)
         print_message(f"page: {written}")
     if listed.unreadable:
@@ -379,10 +391,10 @@ def paper(
 ) -> None:
     """Reproduce the paper's tables, and compare them with the published figures on one page.
 
-    Covers Tables 7.1 to 7.8 and A.9 and the backgrounds of section 7.6.4. First prints the
-    requirements of each part and whether its data are available. Then measures every available
-    part, even if others fail. Run it again to continue after an interruption. Exits with code 1 if
-    a part could not be measured. Waiting for human labels is not a failure.
+    Covers Tables 7.1 to 7.8 and A.9 of Chuang's thesis and the backgrounds of its section 7.6.4.
+    First prints the requirements of each part and whether its data are available. Then measures
+    every available part, even if others fail. Run it again to continue after an interruption. Exits
+    with code 1 if a part could not be measured. Waiting for human labels is not a failure.
 
     For models other than the paper's, the published column is empty.
 

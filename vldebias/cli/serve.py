@@ -89,7 +89,7 @@ _FLAGS: tuple[tuple[str, object, object], ...] = (
         300.0,
     ),
     (
-        "images",
+        "max_images",
         Annotated[
             int, typer.Option(min=1, help="Maximum images per request.", rich_help_panel=LIMITS)
         ],
@@ -184,7 +184,7 @@ def serve(
         balancer = Balancer(sets, shares_of(shares), seed, groups=groups)
     limits = serving.Limits(
         seconds=flags["seconds"],
-        images=flags["images"],
+        images=flags["max_images"],
         parallel=flags["parallel"],
         retries=flags["retries"],
     )

@@ -27,12 +27,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import torch
-from numpy.typing import ArrayLike
-from torch import Tensor
+from numpy.typing import ArrayLike, NDArray
 
 from vldebias.data.dataset import Columns, Facts, refuse_text
 from vldebias.data.labels import Labels
@@ -40,8 +38,12 @@ from vldebias.data.rows import Array, RowNumbers, Shards, UnitRows, files_of, me
 from vldebias.data.tables import as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, need
 from vldebias.utils.files import write_atomically
+from vldebias.utils.text_rows import TextRows
 
-Texts = dict[str, Tensor] | None
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Texts: TypeAlias = dict[str, NDArray[np.float32]] | None
 KEYS = ("features", "ids", "captions", "text", "prompts", "about")
 COLUMNS = ("label.", "names.")
 SAME = 1e-3  # largest relative difference between embeddings of the same prompt
@@ -109,9 +111,10 @@ class Embeddings(Columns):
         """
         rows = features
         try:
-            if isinstance(rows, Tensor):
+            # Tensors are recognised by their methods to avoid importing torch.
+            if hasattr(rows, "detach"):
                 rows = rows.detach().cpu()
-                if rows.dtype == torch.bfloat16:
+                if str(rows.dtype) == "torch.bfloat16":
                     rows = rows.float()  # numpy does not support bfloat16
             if not isinstance(rows, Shards):
                 rows = np.asarray(rows)
@@ -279,7 +282,7 @@ def load_texts(path: str | Path) -> Texts:
 
 
 def save_embeddings(
-    path: str | Path, embeddings: Embeddings, texts: Mapping[str, Tensor] | None = None
+    path: str | Path, embeddings: Embeddings, texts: Mapping[str, ArrayLike | Tensor] | None = None
 ) -> Path:
     """Save embeddings to a .npz file for `load_embeddings`, atomically.
 
@@ -314,8 +317,8 @@ def save_embeddings(
         fields[f"label.{column}"] = labels.codes
         fields[f"names.{column}"] = text(list(labels.names))
     if texts:
-        rows = torch.stack([row.detach().cpu().float() for row in texts.values()])
-        fields["text"] = rows.numpy()
+        rows = TextRows(texts).row_of_prompt
+        fields["text"] = np.stack(list(rows.values())).astype(np.float32)
         fields["prompts"] = text(list(texts))
     # Write the archive in one go, so that an interrupted run leaves no partial file.
     file = io.BytesIO()
@@ -422,15 +425,14 @@ def _texts(fields: Mapping[str, Array], dim: int) -> Texts:
             f"'text': expected floats ({len(prompts)}, {dim}) for 'prompts', got {rows.shape} of"
             f" {rows.dtype}"
         )
-    texts: dict[str, Tensor] = {}
-    vectors = torch.from_numpy(np.array(rows, dtype=np.float32))
-    for prompt, vector in zip(prompts, vectors, strict=True):
+    texts: dict[str, NDArray[np.float32]] = {}
+    for prompt, vector in zip(prompts, rows.astype(np.float32), strict=True):
         if prompt not in texts:
             texts[prompt] = vector
             continue
         # Embeddings of the same prompt from different batches differ in their last digits.
-        difference = float((texts[prompt] - vector).norm())
-        if difference > SAME * float(vector.norm()):
+        difference = np.linalg.norm(texts[prompt] - vector)
+        if difference > SAME * np.linalg.norm(vector):
             raise InvalidInputError(f"'prompts': {prompt!r} occurs twice with different embeddings")
     return texts
 

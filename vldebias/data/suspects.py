@@ -18,18 +18,23 @@ from numpy.typing import NDArray
 
 from vldebias.data.folders import files_below, is_picture
 from vldebias.errors import InvalidInputError, need
+from vldebias.utils.arrays import Mask
 from vldebias.utils.files import shielded, write_atomically
 from vldebias.utils.pictures import decode
 
 if TYPE_CHECKING:
     from PIL import Image
 
+BINS = 50  # number of bars in the histogram of scores
+WIDTH, HEIGHT = 640, 120  # size of the histogram, in pixels
 THUMB = 160  # maximum side length of a thumbnail, in pixels
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8">
 <meta name="viewport" content="width=device-width">
 <style>:root{color-scheme:light dark}
 body{font:14px/1.4 system-ui,sans-serif;margin:2rem auto;max-width:1200px;padding:0 1rem}
 figure{margin:0;min-width:0}img{max-width:100%}p,code{overflow-wrap:anywhere;margin:.2rem 0}
+svg{max-width:100%}rect{fill:light-dark(#7c93b2,#8fa9cc)}.marked{fill:light-dark(#a61b1b,#ff9c94)}
+text{fill:currentColor;font-size:12px}line{stroke:currentColor;stroke-dasharray:4 3}
 main{display:grid;grid-template-columns:repeat(auto-fill,minmax(160px,1fr));gap:1.5rem}</style>"""
 
 
@@ -154,6 +159,8 @@ class Suspects:
         describe: Callable[[int], tuple[str, str]],
         *,
         introduction: str,
+        marked: Mask | None = None,
+        cut: float | None = None,
         max_rows: int = 200,
     ) -> Path:
         """Write an HTML file with the most suspicious rows and their images.
@@ -163,13 +170,17 @@ class Suspects:
             title: heading.
             describe: row -> a mark ("" for none) and a description.
             introduction: what the scores mean and what to do next.
+            marked: (n,) rows that the histogram of scores shows in a different colour.
+            cut: score at which the histogram shows a line.
             max_rows: maximum number of rows.
         """
         figures = []
+        folder = _common_folder([self.path(row) for row in range(len(self.ids))])
         for rank, row in enumerate(self.order[:max_rows].tolist(), start=1):
             # Captions and paths are untrusted, so they are escaped.
             word, text = map(html.escape, describe(row))
-            place = html.escape(self.path(row) or self.ids[row])
+            # Long absolute paths would hide the captions.
+            place = html.escape(self.path(row).removeprefix(folder) or self.ids[row])
             file = io.BytesIO()
             self._thumbnail(row).save(file, "JPEG", quality=85)
             # Images are embedded, so that the page is one self-contained file.
@@ -184,10 +195,42 @@ class Suspects:
             )
         title = html.escape(title)
         sentences = re.sub(r"`([^`]*)`", r"<code>\1</code>", html.escape(introduction))
-        intro = f"<p>{sentences}</p>"
+        intro = f"<p>{sentences}</p>{self._histogram(marked, cut)}"
         head = f"{_PAGE}<title>{title}</title><header><h1>{title}</h1>{intro}</header>"
         page = "\n".join([head, "<main>", *figures, "</main>", ""])
         return write_atomically(path, page)
+
+    def _histogram(self, marked: Mask | None, cut: float | None) -> str:
+        """Return a histogram of the scores as SVG, with a line at the cut."""
+        scores = self.scores[self.order]
+        counts, edges = np.histogram(scores, BINS)
+        counts_of_class = {"": counts}
+        if marked is not None:
+            counts_of_class["marked"] = np.histogram(scores[marked[self.order]], edges)[0]
+        shapes = []
+        # Draw the marked rows over all rows.
+        for name, heights in counts_of_class.items():
+            for place, height in enumerate((HEIGHT * heights / counts.max()).tolist()):
+                x = place * WIDTH / BINS
+                shapes.append(
+                    f'<rect class="{name}" x="{x:.1f}" y="{HEIGHT - height:.1f}"'
+                    f' width="{WIDTH / BINS - 1:.1f}" height="{height:.1f}"/>'
+                )
+        words = f"Histogram of {len(scores):,} scores from {edges[0]:.3f} to {edges[-1]:.3f}"
+        if cut is not None:
+            x = WIDTH * (cut - edges[0]) / (edges[-1] - edges[0])
+            shapes.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{HEIGHT}"/>')
+            words += f", with a line at {cut:.3f}"
+        if marked is not None:
+            words += ". Known wrong rows are red"
+        for x, anchor, edge in ((0, "start", edges[0]), (WIDTH, "end", edges[-1])):
+            shapes.append(
+                f'<text x="{x}" y="{HEIGHT + 14}" text-anchor="{anchor}">{edge:.3f}</text>'
+            )
+        return (
+            f'<svg role="img" aria-label="{words}" viewBox="0 0 {WIDTH} {HEIGHT + 18}"'
+            f' width="{WIDTH}">{"".join(shapes)}</svg><p>{words}.</p>'
+        )
 
     def _thumbnail(self, row: int) -> Image.Image:
         """Return the image resized to fit THUMB x THUMB pixels, or a grey square if unavailable."""
@@ -203,3 +246,12 @@ class Suspects:
             # Smooth interpolation would blur small images.
             filtering = Images.Resampling.NEAREST
         return need("PIL.ImageOps").contain(image, (THUMB, THUMB), filtering)
+
+
+def _common_folder(paths: Sequence[str]) -> str:
+    """Return the folder that contains all files, with a slash, or "" if there is none."""
+    folders = {os.path.dirname(path) for path in paths if path}
+    # Windows raises an error for paths on different drives.
+    with suppress(ValueError):
+        return os.path.join(os.path.commonpath(folders), "") if folders else ""
+    return ""

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
@@ -20,6 +21,7 @@ from vldebias.hosts.hooks import Original, hook_methods
 from vldebias.hosts.host import TOKENIZING, Host
 from vldebias.projection.projection import CalibratedProjection
 from vldebias.utils.files import add_tensors
+from vldebias.utils.text_rows import TextRows
 
 
 class CustomHost(Host):
@@ -304,34 +306,15 @@ class TextTable(Host):
     roles = ("text",)
     exclusive_modules = ()
 
-    def __init__(self, rows: Mapping[str, object], model_id: str | None = None) -> None:
-        wide = {}
-        for prompt, values in rows.items():
-            row = torch.as_tensor(values).detach().cpu().double()
-            wide[prompt] = row[0] if row.ndim == 2 and len(row) == 1 else row
-        shapes = {tuple(row.shape) for row in wide.values()}
-        if len(shapes) != 1 or len(next(iter(shapes))) != 1:
-            raise InvalidInputError(
-                "text embeddings: expected rows (d,) of the same width, got"
-                f" {sorted(shapes) or 'none'}"
-            )
-        # Rows that are zero or not finite cannot be normalised.
-        bad = [prompt for prompt, row in wide.items() if not (row.isfinite().all() and row.any())]
-        if bad:
-            raise InvalidInputError(
-                f"text embeddings: {len(bad)} rows are zero or not finite, such as {bad[:3]}"
-            )
-        self.rows = {prompt: normalize(row, dim=0) for prompt, row in wide.items()}
+    def __init__(self, rows: Mapping[str, ArrayLike | Tensor], model_id: str | None = None) -> None:
+        self._table = TextRows(rows)
+        self.rows = {}
+        for prompt, row in self._table.row_of_prompt.items():
+            self.rows[prompt] = normalize(torch.from_numpy(row), dim=0)
         self.model_id = model_id
 
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
-        missing = [prompt for prompt in prompts if prompt not in self.rows]
-        if missing:
-            raise InvalidInputError(
-                f"text embeddings: {len(missing)} of {len(prompts)} prompts are missing, such as"
-                f" {missing[:3]}; add them (`vldebias eval show SUITE --texts` lists them), or"
-                " evaluate with the model"
-            )
+        self._table.check(prompts)
         return {(role, prompt): self.rows[prompt] for prompt in prompts}
 
     def dim(self, role: str) -> int:

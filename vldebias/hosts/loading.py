@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,7 @@ from vldebias.errors import (
     UnsupportedHostError,
     VldebiasError,
     need,
+    shortened,
 )
 from vldebias.hosts.clip.open_clip import folder_address
 from vldebias.hosts.host import Host
@@ -21,7 +24,7 @@ from vldebias.hosts.resolving import resolve
 from vldebias.miniature.photograph_model import load_encoder
 from vldebias.miniature.photographs import NAME as PHOTOGRAPHS
 from vldebias.projection.hub import NO_CODE, offline_reason, reason
-from vldebias.utils.names import NAMES_WITH_SCHEMA, check_model
+from vldebias.utils.names import NAMES_WITH_SCHEMA, check_model, is_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +67,9 @@ def load_host(
     Args:
         model: an open_clip architecture (with `pretrained`); otherwise a transformers id, an
             open_clip "hf-hub:..." or "local-dir:...", a folder saved by `vldebias train` or one of
-            these libraries, "miniature", or "photographs", which only embeds text.
+            these libraries, "miniature", "photographs", which only embeds text, or
+            "module:function" for a function in a module, which is imported and called without
+            arguments to get the model, its preprocessing and its tokenizer.
         pretrained: an open_clip tag or a checkpoint file.
         pipeline: a diffusers id or folder, or "miniature".
         device: the device for the weights, such as "cuda".
@@ -105,8 +110,8 @@ def load_host(
             raise InvalidInputError(
                 f"cannot load {shown}: {reason(error)}{offline}. Expected an"
                 " open_clip architecture with --pretrained, a transformers or diffusers id or"
-                " local folder, or 'miniature'; without a network, use a folder that `hf"
-                " download ID --local-dir DIR` wrote on another machine"
+                " local folder, MODULE:FUNCTION, or 'miniature'; without a network, use a folder"
+                " that `hf download ID --local-dir DIR` wrote on another machine"
             ) from error
 
 
@@ -150,6 +155,8 @@ def _model(name: str, pretrained: str | None) -> Loaded:
         return _miniature(name, folder)
     # Check this before anything is downloaded.
     check_model(name, pretrained)
+    if is_function(name):
+        return _returned(name)
     if pretrained is not None or is_open_clip or name.startswith(NAMES_WITH_SCHEMA):
         open_clip = need("open_clip")
         address = name
@@ -162,6 +169,26 @@ def _model(name: str, pretrained: str | None) -> Loaded:
     tower = transformers.AutoModel.from_pretrained(name, **NO_CODE).eval()
     processor = transformers.AutoProcessor.from_pretrained(name, **NO_CODE)
     return Loaded(tower, name, processor.tokenizer, processor.image_processor)
+
+
+def _returned(name: str) -> Loaded:
+    """Return the model that a function named as module:function returns.
+
+    Modules in the working directory have priority over installed ones, as in `python -m`.
+    """
+    module, _, function = name.partition(":")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        parts = getattr(import_module(module), function)()
+    finally:
+        sys.path.remove(str(Path.cwd()))
+    if not isinstance(parts, tuple) or len(parts) != 3:
+        raise InvalidInputError(
+            f"{name}: expected the function to return a model, its preprocessing and its tokenizer,"
+            f" as a tuple; got {shortened(repr(parts), 100)}"
+        )
+    model, preprocess, tokenizer = parts
+    return Loaded(model.eval(), name, tokenizer, preprocess)
 
 
 def _miniature(name: str, folder: Path | None) -> Loaded:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Literal
+from typing import Annotated, BinaryIO, Literal
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
@@ -27,6 +27,7 @@ CANNOT_TELL = "cannot tell"
 NO_PERSON = "no person"  # nothing to label: the image is broken or shows no one
 NO_MAJORITY = "no majority"  # majority answer if there is a tie
 Key = tuple[str, str, str]
+_BLOCK = 4096  # bytes that are read at once from the end of a file
 
 
 def _below_folder(image: str) -> str:
@@ -114,11 +115,12 @@ class AnnotationLog:
                 import fcntl
 
                 fcntl.flock(file, fcntl.LOCK_EX)
-            content = self.path.read_bytes()
-            size = len(content) - len(_torn(self.path, content))
+            tail = _after_last_break(file)
+            torn = _torn(self.path, tail)
+            size = file.seek(0, os.SEEK_END) - len(torn)
             file.truncate(size)
             # An editor may have removed the last line break.
-            if size and content[size - 1 : size] != b"\n":
+            if tail and not torn:
                 line = b"\n" + line
             written = os.write(file.fileno(), line)
             if written < len(line):  # the disk is full: remove the incomplete line
@@ -167,6 +169,18 @@ class AnnotationLog:
                 f" {'; '.join(problems[:5])}; correct or remove them"
             )
         return answers
+
+
+def _after_last_break(file: BinaryIO) -> bytes:
+    """Return the content after the last line break, without reading the whole file."""
+    tail = b""
+    place = file.seek(0, os.SEEK_END)
+    while place and b"\n" not in tail:
+        start = max(place - _BLOCK, 0)
+        file.seek(start)
+        tail = file.read(place - start) + tail
+        place = start
+    return tail.rpartition(b"\n")[2]
 
 
 def _torn(path: Path, content: bytes) -> bytes:

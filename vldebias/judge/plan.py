@@ -263,6 +263,9 @@ class Plan(Strict):
     def settle(self, folder: Path) -> GeneratedImages:
         """Write the plan to a folder, unless it already contains images, and return its images.
 
+        If the only difference is that an unedited pipeline generates more images per prompt, the
+        existing images are kept.
+
         Raises:
             InvalidInputError: If the folder contains images without a plan or from a different
                 plan. Rounding differences in the weights are ignored.
@@ -273,6 +276,9 @@ class Plan(Strict):
         # Load the plan even if it was just written, to compare exactly what a later run will load.
         existing = GeneratedImages.open(folder)
         differences = existing.plan._differences(self)
+        if differences and self._extends(existing.plan):
+            write_atomically(folder / PLAN, self.model_dump_json(indent=1) + "\n")
+            return GeneratedImages.open(folder)
         if differences:
             raise InvalidInputError(
                 f"{folder}: contains images generated with different settings:"
@@ -280,6 +286,14 @@ class Plan(Strict):
                 " settings"
             )
         return existing
+
+    def _extends(self, old: Plan) -> bool:
+        """Return whether the plan only adds images of the unedited pipeline to an earlier plan.
+
+        Methods may depend on the number of images: balanced prompts assign values to all of them.
+        """
+        smaller = self.model_copy(update={"images": min(self.images, old.images)})
+        return set(self.variants) == {NONE} and not old._differences(smaller)
 
     def _differences(self, new: Plan) -> list[str]:
         """Describe how a new plan differs from this one, ignoring rounding in the weights."""

@@ -126,7 +126,9 @@ class Contrast:
         """
         return torch.autocast(self._device, enabled=False)
 
-    def sums(self, *scales: float, margin: Tensor | None = None) -> list[Tensor]:
+    def sums(
+        self, *scales: float, margin: Tensor | None = None, labels: Tensor | None = None
+    ) -> list[Tensor]:
         """Return log sum_j e^{scale s_j} (2, n) over each anchor's negatives, for every scale.
 
         Args:
@@ -134,6 +136,8 @@ class Contrast:
             margin: (2, N), subtracted from the similarity of an anchor to each row of the joint
                 batch. Row 0 is used with images as anchors, row 1 with texts. Only allowed with
                 scale 1.
+            labels: (N,), the classes of the joint batch. Rows of the anchor's own class are then
+                not negatives. Not allowed with a margin.
         """
         if not scales:
             raise InvalidInputError("sums: expected one scale or more, such as sums(1.0), got none")
@@ -147,6 +151,7 @@ class Contrast:
                     self.joint[1],
                     chunk_size=self.chunk_size,
                     dtype=self._dtype,
+                    classes=None if labels is None else (labels, labels),
                 )
                 sums = torch.stack(both, dim=1)
             elif self.whole and margin is not None:
@@ -159,12 +164,12 @@ class Contrast:
                 sums = torch.stack(both, dim=1) + margin.flip(0)
             else:
                 # This process has only some of the rows, so each direction needs its own matrix.
-                directions = [self._row_sums(scales, k, 1 - k, margin) for k in (0, 1)]
+                directions = [self._row_sums(scales, k, 1 - k, margin, labels) for k in (0, 1)]
                 sums = torch.stack(directions, dim=1)
             if self.within_view:
                 # Within a view, the diagonal contains each anchor itself, which is excluded like a
                 # pair.
-                within = [self._row_sums(scales, k, k, margin) for k in (0, 1)]
+                within = [self._row_sums(scales, k, k, margin, labels) for k in (0, 1)]
                 sums = torch.logaddexp(sums, torch.stack(within, dim=1))
             return list(sums)
 
@@ -189,7 +194,14 @@ class Contrast:
                 parts[0] = 2 * parts[0]
             return torch.stack(parts).sum() / (2 * len(x))
 
-    def _row_sums(self, scales: tuple[float, ...], k: int, j: int, margin: Tensor | None) -> Tensor:
+    def _row_sums(
+        self,
+        scales: tuple[float, ...],
+        k: int,
+        j: int,
+        margin: Tensor | None,
+        labels: Tensor | None,
+    ) -> Tensor:
         """Return the sums (T, n) over the joint rows of side j, for the anchors of side k.
 
         Side 0 is images, and side 1 is texts.
@@ -203,7 +215,17 @@ class Contrast:
             dtype = None
         pair = self.rows.start
         size = self.chunk_size
-        return matrix_sums(scales, a, b, pair=pair, chunk_size=size, both=False, dtype=dtype)[0]
+        classes = None if labels is None else (labels[self.rows], labels)
+        return matrix_sums(
+            scales,
+            a,
+            b,
+            pair=pair,
+            chunk_size=size,
+            both=False,
+            dtype=dtype,
+            classes=classes,
+        )[0]
 
     def each_row(self, row_loss: Callable[[Tensor, slice], Tensor]) -> Tensor:
         """Return a loss (2, n) that cannot be computed from the sums over negatives.

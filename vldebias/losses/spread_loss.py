@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Self, Unpack
 
 import torch
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.checkpoint import checkpoint
 
 from vldebias.losses.catalog import SpreadSettings
 from vldebias.losses.checks import check_interval, check_labels
 from vldebias.losses.contrast import BatchOptions, Contrast, ContrastiveLoss, ModuleOptions
+from vldebias.losses.processes import gather_rows
 from vldebias.losses.sums import softplus
+
+# Anchors to compute at once; their scores then fit in the CPU's cache.
+AT_ONCE = 256
 
 
 def spread(
@@ -54,25 +62,117 @@ def spread(
         check_labels("labels", labels, len(image_features))
     options.setdefault("within_view", True)
     batch = Contrast(image_features, text_features, temperature=temperature, **options)
-    columns = batch.column_labels(labels)
+    joint_labels = gather_rows(labels) if batch.gather else labels
+    (log_negatives,) = batch.sums(1.0, labels=joint_labels)
+    with batch.precise():
+        anchors = torch.stack(batch.anchors)
+        # The other view of each row, and then its own view, (2, N, v, d).
+        views = [batch.joint[::-1], batch.joint] if batch.within_view else [batch.joint[::-1]]
+        candidates = torch.stack([torch.stack(view) for view in views], dim=2)
 
-    def row_loss(s: Tensor, rows: slice) -> Tensor:
-        positive = batch.positive[rows]
-        # The pair belongs to the same class, but its score in `s` is -inf, so it is added below.
-        has_same_class = labels[rows, None] == columns
-        log_negatives = torch.logsumexp(s.masked_fill(has_same_class, -torch.inf), dim=1)
-        counted = has_same_class & (s > -torch.inf)
-        # Infinite scores would make the gradient NaN, so replace them.
-        finite = torch.where(counted, s, 0.0)
-        rest = torch.where(counted, softplus(log_negatives[:, None] - finite), 0.0).sum(1)
+        def sums_of_classes(own: list[Tensor], members: list[Tensor]) -> Tensor:
+            """Return both sums over the class of each anchor, given the rows of the classes."""
+            # Classes with fewer rows are padded with row -1.
+            rows = pad_sequence(own, batch_first=True, padding_value=-1)
+            columns = pad_sequence(members, batch_first=True, padding_value=-1)
+            # The pair is added below, and the anchor is not a positive of itself.
+            is_row = rows[:, :, None] + batch.rows.start == columns[:, None, :]
+            excluded = (is_row | (columns < 0)[:, None, :]).repeat_interleave(len(views), dim=2)
+            sums = _ClassSums.apply(
+                anchors[:, rows],
+                candidates[:, columns].flatten(2, 3),
+                log_negatives[:, rows],
+                excluded,
+            )
+            return torch.stack(sums)[..., rows >= 0]
+
+        sums = []
+        order: list[Tensor] = []
+        for own, members in _classes(joint_labels, batch.rows, batch.chunk_size or AT_ONCE):
+            if batch.chunk_size is None:
+                sums.append(sums_of_classes(own, members))
+            else:
+                sums.append(checkpoint(sums_of_classes, own, members, use_reentrant=False))
+            order += own
+        rest, log_same_class = torch.cat(sums, dim=2)[..., torch.cat(order).argsort()]
         # Eq. 2 averages over the positives, which include the anchor's other view.
-        attract = (softplus(log_negatives - positive) + rest) / (counted.sum(1) + 1)
+        _, codes, sizes = torch.unique(joint_labels, return_inverse=True, return_counts=True)
+        count = len(views) * (sizes[codes[batch.rows]] - 1) + 1
+        attract = (softplus(log_negatives - batch.positive) + rest) / count
         # Eq. 3 separates the pair from the other rows of its class.
-        log_same_class = torch.logsumexp(s.masked_fill(~has_same_class, -torch.inf), dim=1)
-        repel = softplus(log_same_class - positive)
-        return alpha * attract + (1 - alpha) * repel
+        repel = softplus(log_same_class - batch.positive)
+        return batch.reduce(alpha * attract + (1 - alpha) * repel)
 
-    return batch.reduce(batch.each_row(row_loss))
+
+class _ClassSumsContext(FunctionCtx):
+    """Values that `_ClassSums` stores for the backward pass."""
+
+    saved_tensors: tuple[Tensor, ...]
+
+
+class _ClassSums(torch.autograd.Function):
+    """Compute sum_p log(1 + e^{r - s_p}) and log sum_p e^{s_p} over the rows p of a class.
+
+    The arguments are anchors (2, k, a, d) of k classes, the rows (2, k, c, d) of each class, the
+    log-sums r (2, k, a) over the anchors' negatives, and which rows to exclude (k, a, c). Autocast
+    does not affect the products, including those of the backward pass.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: _ClassSumsContext,
+        anchors: Tensor,
+        candidates: Tensor,
+        log_negatives: Tensor,
+        excluded: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        s = (anchors @ candidates.mT).masked_fill_(excluded, -torch.inf)
+        log_sum = s.logsumexp(-1)
+        total = softplus(log_negatives[..., None] - s).masked_fill_(excluded, 0.0).sum(-1)
+        ctx.save_for_backward(anchors, candidates, log_negatives, excluded, s, log_sum)
+        return total, log_sum
+
+    @staticmethod
+    def backward(ctx: _ClassSumsContext, *outer: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        anchors, candidates, log_negatives, excluded, s, log_sum = ctx.saved_tensors
+        slope_of_total, slope_of_sum = outer
+        with torch.autocast(anchors.device.type, enabled=False):
+            falls = torch.sigmoid(log_negatives[..., None] - s).masked_fill_(excluded, 0.0)
+            falls.mul_(slope_of_total[..., None])
+            # If an anchor is alone in its class, -inf - -inf would be NaN.
+            slope = torch.exp(s - log_sum.clamp(min=-1e30)[..., None])
+            slope.mul_(slope_of_sum[..., None]).sub_(falls)
+            return slope @ candidates, slope.mT @ anchors, falls.sum(-1), None
+
+
+def _classes(
+    labels: Tensor, own: slice, at_once: int
+) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+    """Yield the anchors of some classes, and the joint rows of each of these classes.
+
+    Classes are computed together because one product for each class would be slow if there are
+    many classes. Their sizes differ by less than a factor of 2, so that padding costs little.
+
+    Args:
+        labels: (N,), the classes of the joint batch.
+        own: rows of the joint batch that are anchors. Anchors are counted from the first of them.
+        at_once: maximum number of anchors to yield at once.
+    """
+    _, codes, sizes = torch.unique(labels, return_inverse=True, return_counts=True)
+    own_codes = codes[own]
+    own_sizes = torch.bincount(own_codes, minlength=len(sizes))
+    rows_of_class = codes.argsort(stable=True).split(sizes.tolist())
+    anchors_of_class = own_codes.argsort(stable=True).split(own_sizes.tolist())
+    alike: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = {}
+    for anchors, members in zip(anchors_of_class, rows_of_class, strict=True):
+        for part in anchors.split(at_once):
+            size = len(part).bit_length(), len(members).bit_length()
+            alike.setdefault(size, []).append((part, members))
+    for (bits, _), parts in alike.items():
+        count = max(at_once >> bits, 1)
+        for first in range(0, len(parts), count):
+            some = parts[first : first + count]
+            yield [part for part, _ in some], [members for _, members in some]
 
 
 class SpreadLoss(ContrastiveLoss[SpreadSettings]):

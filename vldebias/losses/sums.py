@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -50,6 +50,7 @@ def matrix_sums(
     chunk_size: int | None = None,
     both: bool = True,
     dtype: torch.dtype | None = None,
+    classes: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, ...]:
     """Return the log-sum-exp over the negatives in each row of S = A B^T, and in each column.
 
@@ -61,11 +62,14 @@ def matrix_sums(
         chunk_size: rows per block. Default: keep the entire matrix for the backward pass.
         both: whether to also return the sums of the columns, which requires N = n.
         dtype: dtype to which the factors of the products are rounded; see `product`.
+        classes: the classes of the rows (n,) and of the columns (N,). Columns of a row's own class
+            are then not negatives.
 
     Returns:
         log sum_j e^{scale s_ij} for the rows (T, n) and, with `both`, for the columns (T, N).
     """
-    sums: tuple[Tensor, ...] = _MatrixSums.apply(a, b, scales, pair, chunk_size, both, dtype)
+    how = _Sums(scales, pair, chunk_size, both, dtype, classes)
+    sums: tuple[Tensor, ...] = _MatrixSums.apply(a, b, how)
     return sums
 
 
@@ -102,17 +106,6 @@ def slope_dtype(dtype: torch.dtype | None) -> torch.dtype | None:
     return None if dtype is None else torch.bfloat16
 
 
-def _scores(a: Tensor, b: Tensor, pair: int, dtype: torch.dtype | None, out: Tensor) -> Tensor:
-    """Write the similarities to `out`, with -inf for pairs, and return `out`; see `matrix_sums`."""
-    if dtype is None:
-        torch.mm(a, b.T, out=out)
-    else:
-        out.copy_(product(a, b.T, dtype))
-    # Pairs are not negatives. Since e^-inf = 0, they do not contribute to any sum.
-    out.diagonal(pair).fill_(-torch.inf)
-    return out
-
-
 def _scaled(s: Tensor, scale: float) -> Tensor:
     # Avoid multiplying by 1, which would only copy the matrix.
     return s if scale == 1 else scale * s
@@ -138,15 +131,36 @@ def _once_differentiable(backward: Callable[P, R]) -> Callable[P, R]:
     return checked
 
 
+class _Sums(NamedTuple):
+    """The arguments of `matrix_sums` that receive no gradient."""
+
+    scales: Sequence[float]
+    pair: int
+    chunk_size: int | None
+    both: bool
+    dtype: torch.dtype | None
+    classes: tuple[Tensor, Tensor] | None
+
+    def scores(self, a: Tensor, b: Tensor, block: slice, out: Tensor) -> Tensor:
+        """Write the similarities of a block to `out`, with -inf if they are not negatives."""
+        if self.dtype is None:
+            torch.mm(a[block], b.T, out=out)
+        else:
+            out.copy_(product(a[block], b.T, self.dtype))
+        # Since e^-inf = 0, pairs do not contribute to any sum, nor do rows of the same class.
+        out.diagonal(self.pair + block.start).fill_(-torch.inf)
+        if self.classes is not None:
+            rows, columns = self.classes
+            out.masked_fill_(rows[block, None] == columns, -torch.inf)
+        return out
+
+
 class _SumsContext(FunctionCtx):
     """Values that `_MatrixSums` stores for the backward pass."""
 
     saved_tensors: tuple[Tensor, ...]
-    scales: Sequence[float]
-    pair: int
+    how: _Sums
     size: int
-    dtype: torch.dtype | None
-    keeps_scores: bool
 
 
 class _MatrixSums(torch.autograd.Function):
@@ -157,14 +171,11 @@ class _MatrixSums(torch.autograd.Function):
         ctx: _SumsContext,
         a: Tensor,
         b: Tensor,
-        scales: Sequence[float],
-        pair: int,
-        chunk_size: int | None,
-        both: bool,
-        dtype: torch.dtype | None,
+        how: _Sums,
     ) -> tuple[Tensor, ...]:
-        size = chunk_size or _rows_at_once(a, b)
-        keeps_scores = chunk_size is None
+        size = how.chunk_size or _rows_at_once(a, b)
+        keeps_scores = how.chunk_size is None
+        scales = how.scales
         rows = a.new_empty(len(scales), len(a))
         # A block contains all negatives of its rows, but only some negatives of each column, so
         # column sums are accumulated over blocks, starting from log 0.
@@ -173,18 +184,19 @@ class _MatrixSums(torch.autograd.Function):
         scores = a.new_empty(len(a) if keeps_scores else min(size, len(a)), len(b))
         for block in row_blocks(len(a), size):
             buffer = scores[block] if keeps_scores else scores[: block.stop - block.start]
-            s = _scores(a[block], b, pair + block.start, dtype, buffer)
+            s = how.scores(a, b, block, buffer)
             values = [_scaled(s, scale) for scale in scales]
             rows[:, block] = torch.stack([value.logsumexp(1) for value in values])
-            if both:
+            if how.both:
                 sums_of_block = torch.stack([value.logsumexp(0) for value in values])
                 torch.logaddexp(columns, sums_of_block, out=columns)
-        sums = (rows, columns) if both else (rows,)
-        ctx.scales = scales
-        ctx.pair = pair
+        sums = (rows, columns) if how.both else (rows,)
+        if how.classes is not None:
+            # A sum over no negatives is log 0, but -inf would make the gradient NaN.
+            for one in sums:
+                one.clamp_(min=-1e30)
+        ctx.how = how
         ctx.size = size
-        ctx.dtype = dtype
-        ctx.keeps_scores = keeps_scores
         kept = (scores,) if keeps_scores else ()
         ctx.save_for_backward(a, b, *sums, *kept)
         return sums
@@ -193,7 +205,8 @@ class _MatrixSums(torch.autograd.Function):
     @_once_differentiable
     def backward(ctx: _SumsContext, *outer: Tensor) -> tuple[Tensor | None, ...]:
         a, b, *sums = ctx.saved_tensors
-        kept = sums.pop() if ctx.keeps_scores else None
+        how = ctx.how
+        kept = sums.pop() if how.chunk_size is None else None
         # backward() may be called under autocast, which would round the products.
         with torch.autocast(a.device.type, enabled=False):
             slope_of_a = torch.empty_like(a)
@@ -204,17 +217,17 @@ class _MatrixSums(torch.autograd.Function):
             for block in row_blocks(len(a), ctx.size):
                 slope, weights, *unkept = [part[: block.stop - block.start] for part in buffers]
                 if kept is None:
-                    s = _scores(a[block], b, ctx.pair + block.start, ctx.dtype, unkept[0])
+                    s = how.scores(a, b, block, unkept[0])
                 else:
                     s = kept[block]
                 slope.zero_()
-                _add_softmax(slope, s, ctx.scales, sums[0][:, block], outer[0][:, block], weights)
+                _add_softmax(slope, s, how.scales, sums[0][:, block], outer[0][:, block], weights)
                 # If columns are anchors too, add their gradient, for which the similarities are
                 # S^T.
                 if len(sums) == 2:
-                    _add_softmax(slope.T, s.T, ctx.scales, sums[1], outer[1], weights.T)
-                _add_slopes(slope, a, b, block, ctx.dtype, slope_of_a, slope_of_b)
-        return slope_of_a, slope_of_b, None, None, None, None, None
+                    _add_softmax(slope.T, s.T, how.scales, sums[1], outer[1], weights.T)
+                _add_slopes(slope, a, b, block, how.dtype, slope_of_a, slope_of_b)
+        return slope_of_a, slope_of_b, None
 
 
 def _add_softmax(

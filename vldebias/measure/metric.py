@@ -342,6 +342,7 @@ BUILT_IN = (
         reads="texts",
     ),
     Metric("predicted_share", "predicted share", bounds=SHARE, reads="texts"),
+    Metric("counted_share", "counted share", bounds=SHARE),
     Metric(
         "lean_r",
         "correlation of texts' leans with judged shares",

@@ -1,9 +1,9 @@
-"""Render records as a self-contained page with a row per model and a column per wording."""
+"""Render records as a self-contained page with a dot plot and tables for each attribute."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vldebias.errors import InvalidInputError, need
@@ -34,26 +34,58 @@ class Row:
         title: name of the model.
         record: name of the record.
         lines: lines shown below the title.
-        cells: cells in the other columns; empty if there are no figures.
-        missing: why there are no figures.
+        cells: cells in the other columns.
     """
 
     title: str
     record: str
     lines: list[str]
     cells: list[Cell]
-    missing: str = ""
 
 
-@dataclass
+@dataclass(frozen=True)
+class Table:
+    """A table with a column for the models and a row per record; see `_filled`."""
+
+    caption: str
+    columns: list[str]
+    rows: list[Row]
+
+
+@dataclass(frozen=True)
+class Dot:
+    """The share of one value in one record, in a dot plot.
+
+    Attributes:
+        title: name of the model, with its method, if any.
+        record: name of the record.
+        share: the share and its interval.
+        even: the share of each value if all values are equally frequent.
+    """
+
+    title: str
+    record: str
+    share: Cell
+    even: float
+
+
+@dataclass(frozen=True)
 class Section:
-    """The table for one attribute."""
+    """The plots and tables for one attribute.
+
+    Attributes:
+        title: name of the attribute.
+        about: an explanation of the figures.
+        dots: the dots for each value, with the lowest shares first.
+        tables: the main table, followed by the table with the qualifiers, if any record has them.
+        missing: records without figures.
+    """
 
     title: str
     about: str
-    caption: str
-    columns: list[str]
-    rows: list[Row] = field(default_factory=list)
+    dots: dict[str, list[Dot]]
+    tables: list[Table]
+    missing: list[Record]
 
 
 def read_records(paths: Sequence[Path]) -> list[Record]:
@@ -81,6 +113,7 @@ def render(records: Sequence[Record]) -> str:
         autoescape=True,
         keep_trailing_newline=True,
     )
+    environment.filters["percent"] = lambda share: f"{100 * share:.1f}%"
     template = environment.get_template("page.html.jinja")
     html: str = template.render(sections=_sections(records), sources=records)
     return html
@@ -114,26 +147,77 @@ def _section(attribute: str, records: Sequence[Record]) -> Section:
     """Return the table for one attribute, starting with records that have counts."""
     values = _shown_values([record.values for record in records])
     qualifiers = load_protocol().qualifiers
-    columns = ["Model", *(f"{capitalised(value)}, neutral wording" for value in values)]
+    columns = [f"{capitalised(value)}, neutral wording" for value in values]
     # With more than two values, only show the neutral wording, to avoid dozens of columns.
     shown_qualifiers = qualifiers if len(values) == 1 else ()
     columns += [f"“{qualifier}”" for qualifier in shown_qualifiers]
     columns += ["Other wording", "Distance from even", "Unknown", "Images"]
-    section = Section(
-        title=capitalised(attribute),
-        caption=f"{capitalised(attribute)} in generated images, by model and wording",
+    usable = [record for record in records if record.counts or record.published]
+    usable.sort(key=lambda r: (not r.counts, r.model.name.casefold(), r.name))
+    rows = [_row(record, values, shown_qualifiers) for record in usable]
+    title = capitalised(attribute)
+    caption = f"{title} in generated images, by model"
+    of_qualifier = range(len(values), len(values) + len(shown_qualifiers))
+    others = [place for place in range(len(columns)) if place not in of_qualifier]
+    tables = [_filled(f"{caption} and qualifier", columns, rows, of_qualifier)]
+    return Section(
+        title=title,
         about=(
             "Share of each value among images whose value is known, with equal weight for every"
             " prompt. Distance from even: Euclidean distance between the shares and equal shares,"
             " averaged over prompts (0 to 0.71 for two values). It is biased upwards if there are"
             " few images per prompt."
         ),
-        columns=columns,
+        dots={
+            value: _dots(usable, rows, place, columns.index("Other wording"))
+            for place, value in enumerate(values)
+        },
+        tables=[
+            _filled(caption, columns, rows, others),
+            *(table for table in tables if table.rows),
+        ],
+        missing=[record for record in records if record not in usable],
     )
-    ordered = sorted(records, key=lambda r: (not r.counts, r.model.name.casefold(), r.name))
-    for record in ordered:
-        section.rows.append(_row(record, values, shown_qualifiers))
-    return section
+
+
+def _filled(
+    caption: str, columns: Sequence[str], rows: Sequence[Row], kept: Iterable[int]
+) -> Table:
+    """Return a table of the given columns, without columns and rows that are empty.
+
+    Args:
+        caption: the caption.
+        columns: the headings of the cells.
+        rows: the rows.
+        kept: the columns to show.
+    """
+    shown = [place for place in kept if any(row.cells[place].text for row in rows)]
+    filled = []
+    for row in rows:
+        cells = [row.cells[place] for place in shown]
+        if any(cell.text for cell in cells):
+            filled.append(replace(row, cells=cells))
+    return Table(caption, ["Model", *(columns[place] for place in shown)], filled)
+
+
+def _dots(records: Sequence[Record], rows: Sequence[Row], value: int, other: int) -> list[Dot]:
+    """Return the dots for one value, sorted by share.
+
+    Args:
+        records: the records.
+        rows: their rows.
+        value: the column with the share of the value in images of prompts with neutral wording.
+        other: the column with the share of the first value with a different wording.
+    """
+    dots = []
+    for record, row in zip(records, rows, strict=True):
+        share = row.cells[value]
+        if not share.text and value == 0:
+            share = row.cells[other]
+        if share.low is not None:
+            method = "" if record.model.method == "none" else f", {record.model.method}"
+            dots.append(Dot(f"{row.title}{method}", row.record, share, 1 / len(record.values)))
+    return sorted(dots, key=lambda dot: float(dot.share.order or 0))
 
 
 def _shown_values(values_of_record: Sequence[Sequence[str]]) -> list[str]:
@@ -149,10 +233,6 @@ def _shown_values(values_of_record: Sequence[Sequence[str]]) -> list[str]:
 
 def _row(record: Record, values: Sequence[str], qualifiers: Sequence[str]) -> Row:
     """Return the row for a record."""
-    lines = _about(record)
-    if not record.counts and not record.published:
-        reason = " ".join(("No usable counts.", *record.notes))
-        return Row(record.model.name, record.name, lines, [], reason)
     figures = {(f.metric, f.value, f.qualifier): f for f in record.figures}
     cells = [_share(figures.get(("share", value, NEUTRAL))) for value in values]
     for qualifier in qualifiers:
@@ -167,7 +247,7 @@ def _row(record: Record, values: Sequence[str], qualifiers: Sequence[str]) -> Ro
     images = sum(sum(row.counts) + (row.unknown or 0) for row in record.counts)
     note = f"{len(record.counts)} prompts" if images else ""
     cells.append(Cell(f"{images:,}" if images else "", note, images or None))
-    return Row(record.model.name, record.name, lines, cells)
+    return Row(record.model.name, record.name, _about(record), cells)
 
 
 def _share(figure: Figure | None, wording: str | None = None) -> Cell:

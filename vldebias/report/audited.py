@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +27,9 @@ class AuditedPrompt(NamedTuple):
         verdict: the audit's verdict on the prompt.
         remedy: the recommended action.
         models: shares predicted by several models, such as "sd3 94%, flux2 9%", if available.
+        n_images: number of images in which the share was counted, or 0 if it is predicted.
+        predicted: for a counted share, the share predicted without these images, if available.
+        images: for a counted share, the path and the judge's answer for each image, if available.
     """
 
     prompt: str
@@ -33,6 +37,9 @@ class AuditedPrompt(NamedTuple):
     verdict: str
     remedy: str
     models: str = ""
+    n_images: int = 0
+    predicted: str = ""
+    images: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True)
@@ -69,8 +76,15 @@ def audited_prompts(result: Result, frame: pd.DataFrame) -> list[AuditedPrompt]:
         if not provenance.settings.get("advice"):
             continue
         values = provenance.settings.get("values", ())
-        block = frame[(frame.task == provenance.task) & (frame.metric == "predicted_share")]
+        of_task = frame[frame.task == provenance.task]
+        block = of_task[of_task.metric == "predicted_share"]
+        counted_rows = of_task[of_task.metric == "counted_share"]
         shares = _likeliest_shares(block[block.method == NONE], values)
+        counted = _likeliest_shares(counted_rows, values)
+        images_of_prompt = provenance.settings.get("images") or {}
+        numbers = {}
+        for row in counted_rows.itertuples():
+            numbers[row.subset.rpartition(": ")[0]] = row.n
         shares_by_model = {}
         for method, rows in block[block.method != NONE].groupby("method", sort=False):
             shares_by_model[str(method)] = _likeliest_shares(rows, values)
@@ -81,8 +95,26 @@ def audited_prompts(result: Result, frame: pd.DataFrame) -> list[AuditedPrompt]:
             models = ""
             if shares_by_model:
                 share, models = _range_over_models(prompt, shares_by_model)
-            audited.append(AuditedPrompt(prompt, share, verdict, remedy, models))
+            predicted = ""
+            if prompt in counted:
+                predicted = share
+                share = str(counted[prompt])
+            images = images_of_prompt.get(prompt, ())
+            n = numbers.get(prompt, 0)
+            audited.append(
+                AuditedPrompt(prompt, share, verdict, remedy, models, n, predicted, images)
+            )
     return audited
+
+
+def share_heading(prompts: Sequence[AuditedPrompt]) -> str:
+    """Return the heading for the shares of prompts: counted, predicted, both or of models."""
+    if any(row.models for row in prompts):
+        return "share over models"
+    shares = [row for row in prompts if row.share]
+    if not any(row.n_images for row in shares):
+        return "predicted share"
+    return "counted share" if all(row.n_images for row in shares) else "share"
 
 
 def commands_of_remedies(prompts: Sequence[AuditedPrompt], attribute: str) -> list[tuple[str, str]]:
@@ -103,9 +135,18 @@ def commands_of_remedies(prompts: Sequence[AuditedPrompt], attribute: str) -> li
         commands.append(
             ("Attach a method to the pipeline", f'vldebias.debias(pipe, "{attribute}")')
         )
-    if "generate" in remedies or "measure" in remedies:
-        measured = f"vldebias audit prompts.txt --attribute {name} --pipeline DIR --measure 8"
-        commands.append(("Generate and judge images", measured))
+    command = f"vldebias audit prompts.txt --attribute {name} --pipeline DIR"
+    totals = []
+    for row in prompts:
+        more = re.fullmatch(r"generate (\d+) more", row.remedy)
+        if more is not None:
+            generated = len(row.images) or row.n_images
+            totals.append(generated + int(more[1]))
+    if totals:
+        words = "Generate more images (enough if the shares stay the same; earlier ones are kept)"
+        commands.append((words, f"{command} --measure {min(totals)}"))
+    elif "generate" in remedies or "measure" in remedies:
+        commands.append(("Generate and judge images", f"{command} --measure 8"))
     return commands
 
 
@@ -160,13 +201,16 @@ def _likeliest_shares(frame: pd.DataFrame, values: list[str]) -> dict[str, Predi
 
 
 def ranges_of_prompts(frame: pd.DataFrame) -> dict[str, tuple[float, float, float]]:
-    """Return each prompt's predicted share with its interval, as (low, share, high).
+    """Return each prompt's counted or predicted share with its interval, as (low, share, high).
 
     If the attribute has more than two values, the share of the most likely value is returned. If
     there are predictions from several models, the share is their median, and the interval ranges
     from the smallest to the largest.
     """
-    shares = frame[frame.metric == "predicted_share"]
+    counted = frame[frame.metric == "counted_share"]
+    # A counted share takes precedence over the prediction for the same prompt.
+    is_predicted = (frame.metric == "predicted_share") & ~frame.subset.isin(counted.subset)
+    shares = frame[is_predicted | frame.index.isin(counted.index)]
     range_of_prompt: dict[str, tuple[float, float, float]] = {}
     for subset, rows in shares[shares.method != NONE].groupby("subset", sort=False):
         prompt = str(subset).rpartition(": ")[0]
@@ -191,7 +235,7 @@ def ends_of_ranges(result: Result, frame: pd.DataFrame) -> tuple[str, str] | Non
         Labels such as "all men" and "all women", or None if the attribute has more than two values,
         since the prompts' shares may then belong to different values.
     """
-    subsets = frame[frame.metric == "predicted_share"].subset
+    subsets = frame[frame.metric.isin(["counted_share", "predicted_share"])].subset
     shown = {subset.rpartition(": ")[2] for subset in subsets}
     values: list[str] = []
     for provenance in result.provenance:

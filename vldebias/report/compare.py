@@ -17,10 +17,24 @@ from vldebias.errors import InvalidInputError, shortened
 from vldebias.measure.metric import get_metric
 from vldebias.measure.rows import TaskProvenance
 from vldebias.projection.fingerprint import Fingerprint
-from vldebias.report.conclusion import Conclusion, article_of_method, conclusions
-from vldebias.report.page import plain
+from vldebias.report.conclusion import (
+    AT_A_COST,
+    Conclusion,
+    article_of_method,
+    conclusions,
+    with_costs,
+)
+from vldebias.report.page import plain, write_page
 from vldebias.report.phrases import capitalised, quantity
-from vldebias.report.table import FLOAT_NOISE, KEYS, form_of_figures, moved, readable, verdict
+from vldebias.report.table import (
+    FLOAT_NOISE,
+    KEYS,
+    form_of_figures,
+    moved,
+    number,
+    readable,
+    verdict,
+)
 from vldebias.report.text import MOST, NAME, wrapped
 from vldebias.utils.json_values import JSON
 from vldebias.utils.markup import html_table
@@ -35,7 +49,7 @@ COMPARED = (
     " quadrature (MOVER, Zou and Donner 2008), so intervals are wider than paired ones. “Equal”"
     " figures have the same value and the same interval."
 )
-CLEAR = ("better", "worse", "changed")
+CLEAR = ("better", AT_A_COST, "worse", "changed")
 SIDES = ["a", "low_a", "high_a", "b", "low_b", "high_b"]
 WARNED = 3  # maximum number of differing settings to print
 CONCLUDED = 3  # maximum number of conclusions to print
@@ -112,15 +126,14 @@ class Comparison:
             parts.append(f"<ul>{listed}</ul>")
         if not self.is_equal:
             # Put clear changes first.
-            changed = self.frame[self.frame.verdict != "equal"]
-            changed = changed[changed.is_summary] if changed.is_summary.any() else changed
+            changed = self._changed()
             is_unclear = ~changed.verdict.isin(CLEAR)
             ordered = changed.loc[is_unclear.sort_values(kind="stable").index]
             rows = []
             for row in ordered.head(HTML_ROWS).itertuples():
-                sides = _sides_of(row)
-                rows.append((row.task, row.measure, row.name, *sides, row.moved, row.verdict))
-            head = ("task", "measure", "method", *self.names, "change [95%]", "verdict")
+                changes = (*_sides_of(row), row.moved, row.cost, row.verdict)
+                rows.append((row.task, row.measure, row.name, *changes))
+            head = ("task", "measure", "method", *self.names, "change [95%]", "cost", "verdict")
             caption = f"{min(HTML_ROWS, len(ordered))} of {len(ordered)} figures that changed"
             parts.append(html_table(caption, head, rows))
         if self.warnings:
@@ -144,8 +157,7 @@ class Comparison:
         if self.is_equal:
             return f"equal: no change from {sides} in {total} that both contain"
         verdicts = self.frame.verdict.value_counts()
-        listed = ", ".join(f"{count} {name}" for name, count in verdicts.items())
-        counts = f"{total} in both: {listed}"
+        counts = f"{total} in both: {_counted(verdicts)}"
         clear = self.frame[self.frame.verdict.isin(CLEAR)]
         of_images = clear[~clear.is_of_texts]
         if len(of_images):
@@ -164,9 +176,9 @@ class Comparison:
         )
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return one row per shared figure, with both values, the difference and the verdict."""
+        """Return one row per shared figure, with values, difference, cost and verdict."""
         names = ["task", "metric", "method", "subset", "lam"]
-        return self.frame[[*names, *SIDES, "difference", "low", "high", "verdict"]]
+        return self.frame[[*names, *SIDES, "difference", "low", "high", "cost", "verdict"]]
 
     def to_dict(self) -> dict[str, JSON]:
         """Return the comparison as JSON values, as printed by `vldebias eval compare --json`."""
@@ -182,10 +194,35 @@ class Comparison:
             "figures": figures.to_dict("records"),
         }
 
+    def write_page(self, path: str | os.PathLike[str]) -> Path:
+        """Write the comparison as a single HTML page.
+
+        Args:
+            path: the HTML file to write.
+        """
+        changed = self._changed()
+        others = self.frame[(self.frame.verdict != "equal") & ~self.frame.index.isin(changed.index)]
+        values = {
+            "names": self.names,
+            "sentence": self.sentence,
+            "conclusions": [each for each in self.conclusions if each.verdict != "equal"],
+            "warnings": self.warnings,
+            "only": self.only,
+            "changed": _groups(changed),
+            "others": _groups(others),
+            "equal": int((self.frame.verdict == "equal").sum()),
+            "about": COMPARED,
+        }
+        return write_page(Path(path), "compare", values)
+
+    def _changed(self) -> pd.DataFrame:
+        """Return the figures that changed, without those about parts of tasks if possible."""
+        changed = self.frame[self.frame.verdict != "equal"]
+        return changed[changed.is_summary] if changed.is_summary.any() else changed
+
     def _table(self, room: int) -> list[str]:
         """Format the changed figures with their values and verdicts in at most `room` lines."""
-        changed = self.frame[self.frame.verdict != "equal"]
-        changed = changed[changed.is_summary] if changed.is_summary.any() else changed
+        changed = self._changed()
         lines = ["values, and changes with 95% intervals"]
         remaining = Counter(self.frame.verdict)
         del remaining["equal"]
@@ -196,11 +233,29 @@ class Comparison:
             lines += head
             for row in rows.head(room - len(lines) - 1).itertuples():
                 a, b = _sides_of(row)
-                sides = f"A {a:<8} B {b:<8}"
+                sides = f"A {a:<6} B {b:<6}"
                 lines.append(f"  {row.name:<{NAME}} {sides} {row.moved:<23} {row.verdict}")
                 remaining[row.verdict] -= 1
-        counts = [f"{count} {name}" for name, count in remaining.items() if count]
-        return [*lines, f"more in to_pandas(): {', '.join(counts)}"] if counts else lines
+                if row.verdict == AT_A_COST and len(lines) < room - 1:
+                    lines.append(f"    cost: {row.cost}")
+        counts = _counted(+remaining)
+        return [*lines, f"more in to_pandas(): {counts}"] if counts else lines
+
+
+def _counted(count_of_verdict: Mapping[str, int]) -> str:
+    """List the number of figures with each verdict, such as "3 equal, 1 better"."""
+    return ", ".join(
+        f"{count:,} {name.replace(',', '')}" for name, count in count_of_verdict.items()
+    )
+
+
+def _groups(frame: pd.DataFrame) -> list[list[Any]]:
+    """Return the rows of each measure, with both values and their intervals as text."""
+    numbers_a = map(number, frame.a, frame.low_a, frame.high_a)
+    numbers_b = map(number, frame.b, frame.low_b, frame.high_b)
+    shown = frame.assign(number_a=list(numbers_a), number_b=list(numbers_b))
+    measures = shown.groupby(["task", "measure"], sort=False)
+    return [list(rows.itertuples()) for _, rows in measures]
 
 
 def _opened(result: Result | str | os.PathLike[str]) -> Result:
@@ -264,7 +319,8 @@ def compare(
             f" {list(first.task.unique())}, and B contains {list(second.task.unique())}. Compare"
             " two results of the same suite"
         )
-    frame = _joined(first.loc[shared], second.loc[shared])
+    conclusions_of_b = conclusions(frame_b)
+    frame = with_costs(_joined(first.loc[shared], second.loc[shared]), conclusions_of_b)
     only = {}
     for name, side in zip(sides, (first, second), strict=True):
         # Report these figures, because a method that is missing from one run may have got worse.
@@ -272,7 +328,7 @@ def compare(
         if len(rest):
             only[name] = [f"{row.task}: {row.measure}, {row.name}" for row in rest.itertuples()]
     warnings = tuple(dict.fromkeys(_notes(a, b)))
-    changes = tuple(_concluded(frame, conclusions(frame_b)))
+    changes = tuple(_concluded(frame, conclusions_of_b))
     return Comparison(names, frame, only, warnings, changes)
 
 
@@ -297,6 +353,8 @@ def _joined(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
     frame["low"] = frame.difference - np.hypot(frame.b - frame.low_b, frame.high_a - frame.a)
     frame["high"] = frame.difference + np.hypot(frame.high_b - frame.b, frame.a - frame.low_a)
     changes = list(zip(frame.difference, frame.low, frame.high, strict=True))
+    # The cost of a method is also the change from A to B, rather than that from no method.
+    frame[["change", "change_low", "change_high"]] = changes
     frame["verdict"] = list(map(verdict, changes, frame.better))
     frame["moved"] = [moved(change) for change in changes]
     differences = [frame.a - frame.b, frame.low_a - frame.low_b, frame.high_a - frame.high_b]

@@ -13,6 +13,7 @@ from vldebias.measure.metric import TO_MEDIAN, get_metric
 from vldebias.measure.rows import MEDIAN, NONE, ON_VAL
 from vldebias.report.phrases import capitalised, listed_words, quantity_of
 from vldebias.report.table import (
+    CLEAR,
     FLOAT_NOISE,
     GAP,
     UNCLEAR,
@@ -24,6 +25,7 @@ from vldebias.report.table import (
     from_to,
     moved,
     verdict,
+    with_lam,
 )
 
 if TYPE_CHECKING:
@@ -77,9 +79,9 @@ class Conclusion(BaseModel, extra="forbid"):
         other_prior: MaxSkew with the other prior, if the gallery is uneven.
         n: the number of resampled units, such as "20 professions".
         enough: the number of units that would be needed, if there are too few.
-        verdict: "better", "worse", "no clear change", "too few to tell", "nothing to remove" (the
-            model is at chance), "no verdict" (the two priors disagree), "equal", or "changed" (if
-            neither direction is better).
+        verdict: "better", "better, at a cost" (see `cost_and_verdict`), "worse", "no clear change",
+            "too few to tell", "nothing to remove" (the model is at chance), "no verdict" (the two
+            priors disagree), "equal", or "changed" (if neither direction is better).
         sentence: the conclusion in words.
     """
 
@@ -221,6 +223,7 @@ def conclude(block: Sequence[ReadableRow], row: ReadableRow) -> Conclusion:
         row: the row with the measured value.
     """
     other_prior, agrees = _other_prior(block, row)
+    _, verdict_with_cost = cost_and_verdict(block, row)
     part = f", {row.subset}," if row.subset else ""
     conclusion = Conclusion(
         task=row.task,
@@ -243,7 +246,7 @@ def conclude(block: Sequence[ReadableRow], row: ReadableRow) -> Conclusion:
         other_prior=other_prior,
         n=quantity_of(row.n, next(iter(row.units), "")),
         enough=row.enough if agrees else None,
-        verdict=row.verdict if agrees else NO_VERDICT,
+        verdict=verdict_with_cost if agrees else NO_VERDICT,
         sentence="",
     )
     return conclusion.model_copy(update={"sentence": worded(conclusion, _notes(row))})
@@ -346,6 +349,31 @@ def cost_and_verdict(block: Sequence[ReadableRow], row: ReadableRow) -> tuple[st
     return f"{worst.title} {worst.moved}", AT_A_COST if is_mixed else row.verdict
 
 
+def with_costs(frame: pd.DataFrame, concluded: Sequence[Conclusion]) -> pd.DataFrame:
+    """Add the column `cost`, and include the cost in the verdicts; see `cost_and_verdict`.
+
+    Only the rows with the measures that conclusions are about have costs.
+
+    Args:
+        frame: a result's rows from `readable`.
+        concluded: the conclusions.
+    """
+    rows = cast("list[ReadableRow]", list(frame.itertuples()))
+    rows_of_task: dict[str, list[ReadableRow]] = {}
+    for row in rows:
+        rows_of_task.setdefault(row.task, []).append(row)
+    measured = {(each.task, each.metric, each.subset) for each in concluded}
+    costs = []
+    verdicts = []
+    for row in rows:
+        cost, verdict_of_row = "", row.verdict
+        if (row.task, row.metric, row.subset) in measured:
+            cost, verdict_of_row = cost_and_verdict(rows_of_task[row.task], row)
+        costs.append(cost)
+        verdicts.append(verdict_of_row)
+    return frame.assign(cost=costs, verdict=verdicts)
+
+
 def shared_cost(
     block: Sequence[ReadableRow], rows: Sequence[ReadableRow]
 ) -> list[tuple[ReadableRow, ReadableRow]]:
@@ -444,10 +472,7 @@ def _on_val(block: Sequence[ReadableRow], row: ReadableRow) -> str:
         is_same = (candidate.metric, candidate.subset) == (row.metric, row.subset)
         if is_same and candidate.method.endswith(ON_VAL):
             method = candidate.method.removesuffix(ON_VAL)
-            # With λ = 0, `cali` removes nothing, but `orth-cali` still removes the spurious span.
-            is_edit = candidate.lam or any(change_of(candidate))
-            note = "" if is_edit else " (no edit)"
-            values.append(f"{candidate.number} with {method}, λ = {candidate.lam:g}{note}")
+            values.append(f"{candidate.number} with {with_lam(method, candidate.lam)}")
     return "; ".join(values)
 
 
@@ -517,7 +542,7 @@ def worded(conclusion: Conclusion, notes: Sequence[str] = ()) -> str:
     movement = f"goes from {before} to {after}"
     if before == after:
         movement = f"stays at {after}"
-    elif conclusion.verdict in ("better", "worse", "changed"):
+    elif conclusion.verdict in (*CLEAR, AT_A_COST, "changed"):
         verb = "rises" if conclusion.after > conclusion.before else "falls"
         movement = f"{verb} from {before} to {after}"
     words = f"{conclusion.task}: {headline}. {measure} {movement}"

@@ -9,6 +9,7 @@ import base64
 import contextlib
 import io
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
@@ -28,14 +29,15 @@ from vldebias.report.audited import (
     commands_of_remedies,
     ends_of_ranges,
     ranges_of_prompts,
+    share_heading,
 )
 from vldebias.report.categories import category_tables
 from vldebias.report.conclusion import (
     LEADS,
     Conclusion,
     conclusions,
-    cost_and_verdict,
     shared_cost,
+    with_costs,
 )
 from vldebias.report.phrases import METHODS, capitalised, listed_words
 from vldebias.report.strip import read_strip
@@ -228,13 +230,14 @@ def render(result: Result, path: Path, *, run_folder: Path) -> Path:
         "advice": advice,
         "notes": notes_of(result),
         "conclusions": concluded,
-        "verdicts": _headlines(front, concluded),
-        "tradeoffs": _tradeoffs(front, frame, result.provenance) if concluded else [],
+        "tradeoffs": tradeoffs(front, frame, result.provenance) if concluded else [],
+        "group_plots": _group_plots(frame, concluded),
         "front": front_groups(front),
         "statements": [] if concluded or advice else _statements(frame),
         "categories": categories,
         "figures": [] if concluded or categories else _figures(frame, is_advised=bool(advice)),
         "prompts": prompts,
+        "share_heading": share_heading(prompts),
         "remedies": commands_of_remedies(prompts, result.provenance[0].prompts) if prompts else [],
         "ranges": ranges_of_prompts(frame),
         "ends": ends or ("0%", "100%"),
@@ -280,7 +283,7 @@ def model_in_words(name: str) -> str:
         return ""
     if name == "miniature":
         return "the miniature CLIP"
-    if name.startswith("miniature") and name.rstrip(")").endswith("Pipeline"):
+    if name.startswith("miniature") and name.casefold().rstrip(")").endswith("pipeline"):
         return "the miniature pipeline"
     # If a pipeline was not loaded by name, only its class is known.
     if name.isidentifier() and name.endswith("Pipeline"):
@@ -310,13 +313,21 @@ def day_of(date: str | None) -> str:
     return f"{moment.day} {moment:%B %Y, %H:%M} UTC"
 
 
+def short_date(date: str) -> str:
+    """Format a result's date for tables, such as "2026-11-24 14:02", in UTC."""
+    try:
+        return f"{datetime.fromisoformat(date).astimezone(UTC):%Y-%m-%d %H:%M}"
+    except ValueError:
+        return date or "not recorded"
+
+
 def front_rows(frame: pd.DataFrame, concluded: Sequence[Conclusion]) -> pd.DataFrame:
     """Return the rows that conclusions are based on.
 
     For each measure with a conclusion, these are the rows for the unedited model, for chance, and
     for each method with its own and the paper's setting. The method that the conclusion is about
-    comes before the other methods, which keep their order in the result. The column `cost` is
-    added, and verdicts take it into account, see `cost_and_verdict`.
+    comes before the other methods, which keep their order in the result. For the column `cost`, see
+    `with_costs`.
 
     Args:
         frame: a result's rows from `readable`.
@@ -326,7 +337,7 @@ def front_rows(frame: pd.DataFrame, concluded: Sequence[Conclusion]) -> pd.DataF
     for conclusion in concluded:
         method_of_row[conclusion.task, conclusion.metric, conclusion.subset] = conclusion.method
     keys = list(zip(frame.task, frame.metric, frame.subset, strict=True))
-    rows = frame.loc[[key in method_of_row for key in keys]]
+    rows = with_costs(frame, concluded).loc[[key in method_of_row for key in keys]]
     rows = rows[at_settings(rows)]
     place_of_measure = {key: place for place, key in enumerate(method_of_row)}
     places = []
@@ -336,11 +347,7 @@ def front_rows(frame: pd.DataFrame, concluded: Sequence[Conclusion]) -> pd.DataF
         is_reference = row.method in (NONE, *CHANCES)
         places.append((place_of_measure[key], not is_reference, not is_concluded))
     order = sorted(range(len(places)), key=places.__getitem__)
-    front = rows.iloc[order]
-    blocks = {task: list(block.itertuples()) for task, block in frame.groupby("task")}
-    pairs = [cost_and_verdict(blocks[row.task], row) for row in front.itertuples()]
-    costs, verdicts = zip(*pairs, strict=True) if pairs else ((), ())
-    return front.assign(cost=costs, verdict=verdicts)
+    return rows.iloc[order]
 
 
 def front_groups(front: pd.DataFrame) -> list[FrontGroup]:
@@ -567,10 +574,20 @@ def _svg(plot: Plot) -> bytes:
     return svg[svg.find(b"<svg") :]
 
 
-def _tradeoffs(
+def tradeoffs(
     front: pd.DataFrame, frame: pd.DataFrame, provenance: Sequence[TaskProvenance]
 ) -> list[dict[str, object]]:
-    """Draw each measure's change against the change of the utility that fell the most."""
+    """Draw each measure's change against the change of the utility that fell the most.
+
+    Args:
+        front: the rows of the first table, see `front_rows`.
+        frame: all rows of the result.
+        provenance: the provenance of the tasks, which may define colors for methods.
+
+    Returns:
+        For each measure, the names of the task, the measure and the utility, the plot as SVG and
+        its content in words.
+    """
     colors = _colors(front, provenance)
     drawn = []
     with need("matplotlib").rc_context({"svg.fonttype": "none", "svg.hashsalt": "vldebias"}):
@@ -610,6 +627,43 @@ def _tradeoffs(
                 }
             )
     return drawn
+
+
+def _group_plots(frame: pd.DataFrame, concluded: Sequence[Conclusion]) -> list[dict[str, object]]:
+    """Return the accuracy of each group before and after, for conclusions about the worst group.
+
+    The group with the lowest accuracy without a method comes first.
+    """
+    plots: list[dict[str, object]] = []
+    for conclusion in concluded:
+        block = frame[frame.task == conclusion.task]
+        is_concluded = (block.metric == conclusion.metric) & (block["name"] == conclusion.method)
+        # Names only contain lambda if several were measured, which may differ between the metrics.
+        settings = block[["method", "lam", "strength"]].fillna(-1)
+        is_same = settings.eq(settings.loc[is_concluded.idxmax()]).all(axis=1)
+        rows = block[is_same & (block.metric == "accuracy") & ~block.is_summary]
+        if conclusion.metric != "worst_group" or rows.empty:
+            continue
+        worst_before = rows.before.idxmin()
+        worst_after = rows.value.idxmin()
+        groups = []
+        for row in rows.sort_values("before", kind="stable").itertuples():
+            times = []
+            if row.Index == worst_before:
+                times.append("before")
+            if row.Index == worst_after:
+                times.append("after")
+            groups.append(
+                {
+                    "name": row.subset,
+                    "before": f"{row.before:{form_of(row.value, row.low, row.high)}}",
+                    "after": row.number,
+                    "ends": (round(100 * row.before, 1), round(100 * row.value, 1)),
+                    "worst": f"worst {listed_words(times)}" if times else "",
+                }
+            )
+        plots.append({"task": conclusion.task, "method": conclusion.method, "groups": groups})
+    return plots
 
 
 def _draw_point(
@@ -653,17 +707,6 @@ def _finish_tradeoff(axis: Axes, bias: ReadableRow, cost: ReadableRow) -> None:
     axis.spines[:].set_visible(False)
 
 
-def _headlines(front: pd.DataFrame, concluded: Sequence[Conclusion]) -> list[str]:
-    """Return the verdict of each conclusion, as in the first table."""
-    verdict_of_row = {(row.task, row.name): row.verdict for row in front.itertuples()}
-    headlines = []
-    for conclusion in concluded:
-        is_better = conclusion.verdict == "better"
-        in_table = verdict_of_row[conclusion.task, conclusion.method]
-        headlines.append(in_table if is_better else conclusion.verdict)
-    return headlines
-
-
 def _label(name: str) -> str:
     """Wrap a method's name to fit into the margin of a plot."""
     return fill(for_matplotlib(name), LABEL, break_long_words=False)
@@ -696,6 +739,8 @@ def page_templates() -> jinja2.Environment:
         "plain": plain,
         "inline": lambda png: base64.b64encode(png).decode(),
         "embedded": _embedded,
+        "quoted": shlex.quote,
+        "short_date": short_date,
         "unbroken": unbroken,
         "markup": lambda svg: need("markupsafe").Markup(svg.decode()),
     }

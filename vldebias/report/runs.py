@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 from urllib.parse import quote
@@ -11,7 +12,7 @@ from vldebias.errors import InvalidInputError
 from vldebias.measure.metric import get_metric
 from vldebias.measure.rows import CHANCES, NONE
 from vldebias.report.conclusion import LEADS, conclusions, cost_and_verdict
-from vldebias.report.page import model_in_words, write_page
+from vldebias.report.page import front_rows, model_in_words, tradeoffs, write_page
 from vldebias.report.result import Result
 from vldebias.report.table import ReadableRow, at_settings, readable
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 PAGE = "runs.html"
 _INDEX = "index.html"  # page of an individual run
 _MOST_BYTES = 500_000_000
+PLOTTED = 4  # maximum number of runs with plots, which take about 0.2 s for each task
 
 
 class RunRow(NamedTuple):
@@ -42,6 +44,7 @@ class RunRow(NamedTuple):
             compare.
         date: the date of the run in ISO 8601 format, or "" if unknown.
         page: the URL of the run's page relative to the list, or "" if there is no page.
+        path: the path of the result, as an argument for `vldebias eval compare`.
     """
 
     run: str
@@ -58,6 +61,7 @@ class RunRow(NamedTuple):
     verdict: str
     date: str
     page: str
+    path: str
 
 
 # Columns of a readable row that are shown unchanged.
@@ -143,13 +147,9 @@ def _rows_of(file: Path, name: str, page_folder: Path) -> list[RunRow]:
         for row in _representatives(block, measure_of_task.get(str(task))):
             cost, verdict = cost_and_verdict(rows_of_task, row)
             figure = {name: getattr(row, name) for name in _FIGURE} | {"verdict": verdict}
+            about = {"cost": cost, "date": result.date or "", "page": address, "path": str(file)}
             model = model_of_task.get(str(task), "")
-            date = result.date or ""
-            rows.append(
-                RunRow(
-                    run, model, str(task), row.name, cost=cost, date=date, page=address, **figure
-                )
-            )
+            rows.append(RunRow(run, model, str(task), row.name, **about, **figure))
     return rows
 
 
@@ -197,10 +197,27 @@ def render_runs(folder: Path, path: Path | None = None) -> tuple[Path, RunList]:
     """
     path = folder / PAGE if path is None else path
     runs = list_runs(folder, path.parent)
+    name_of_path = {row.path: row.run for row in runs.rows}
     values = {
         "folder": folder.resolve().name,
         "rows": runs.rows,
-        "results": len({row.run for row in runs.rows}),
+        "runs": name_of_path,
+        "plots_of_path": _plots(list(name_of_path)),
         "unreadable": runs.unreadable,
     }
     return write_page(path, "runs", values), runs
+
+
+def _plots(paths: Sequence[str]) -> dict[str, list[dict[str, object]]]:
+    """Return the plots of bias against cost of the first runs that have any."""
+    plots_of_path: dict[str, list[dict[str, object]]] = {}
+    for path in paths:
+        if len(plots_of_path) == PLOTTED:
+            break
+        result = Result.read(path)
+        frame = readable(result)
+        concluded = conclusions(frame)
+        plots = tradeoffs(front_rows(frame, concluded), frame, result.provenance)
+        if plots:
+            plots_of_path[path] = plots
+    return plots_of_path

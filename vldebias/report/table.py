@@ -706,15 +706,25 @@ def method_names(rows: Sequence[Measurement]) -> list[str]:
         key = (row.task, row.metric, row.subset, row.method)
         name = NAMES.get(row.method, row.method)
         if row.method.endswith(ON_VAL):
-            name = f"{row.method.removesuffix(ON_VAL)}, λ = {row.lam or 0:g} chosen on val"
+            method = row.method.removesuffix(ON_VAL)
+            name = f"{with_lam(method, row.lam or 0)} chosen on val"
         elif row.lam is not None and len(lams[key]) > 1:
-            name += f", λ = {row.lam:g}"
+            name = with_lam(name, row.lam)
         if row.uses_labels:
             name += DAGGER
         if row.strength is not None and len(strengths[key]) > 1:
             name += f", strength {row.strength:g}"
         names.append(name)
     return names
+
+
+def with_lam(method: str, lam: float) -> str:
+    """Return the name of a method with its lambda, such as "cali, λ = 0 (no edit)".
+
+    With λ = 0, `cali` removes nothing, whereas `orth-cali` still removes the spurious span.
+    """
+    note = " (no edit)" if lam == 0 and method == "cali" else ""
+    return f"{method}, λ = {lam:g}{note}"
 
 
 def few_units(row: Measurement) -> str:

@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vldebias.measure.rows import CHANCE, COLUMNS, NONE
-from vldebias.report.audited import AuditedPrompt, audited_prompts
-from vldebias.report.conclusion import BASELINES, Conclusion, conclusions
+from vldebias.report.audited import AuditedPrompt, audited_prompts, share_heading
+from vldebias.report.conclusion import (
+    AT_A_COST,
+    BASELINES,
+    Conclusion,
+    conclusions,
+    with_costs,
+)
 from vldebias.report.phrases import quantity_of
 from vldebias.report.table import DAGGER, FEW_NOTE, Measures, at_settings, named, readable
 
@@ -25,8 +31,6 @@ MOST = 25  # maximum number of lines, unless the verdicts leave too little space
 VERDICTS = 12  # verdicts that need at most this many lines are all shown
 ROWS = 14  # minimum number of lines for the rows below the conclusions
 PART_ROWS = 4  # maximum number of rows per measure in a result without methods
-AUDIT_HEAD = ("verdict", "predicted share [95%]", "prompt")
-MODELS_HEAD = ("verdict", "share over models", "prompt")
 
 
 def text(result: Result, measures: Measures = (), max_lines: int = MOST, width: int = 80) -> str:
@@ -43,7 +47,8 @@ def text(result: Result, measures: Measures = (), max_lines: int = MOST, width: 
     if advice_of(result):
         return _advised(result, frame, max_lines, width)
     concluded = conclusions(frame, measures)
-    summaries = named(frame[frame.is_summary], measures)
+    costed = with_costs(frame, concluded)
+    summaries = named(costed[costed.is_summary], measures)
     if concluded:
         # Bias measures without a conclusion, such as distances between prompts, are only shown on
         # the page.
@@ -126,16 +131,24 @@ def _advised(result: Result, frame: pd.DataFrame, max_lines: int, width: int) ->
 def _prompt_lines(prompts: Sequence[AuditedPrompt], room: int, width: int) -> list[str]:
     """Format as many prompts as fit into `room` lines, and report how many are left."""
     shown = prompts[: max(room - 1, 0)]  # one line is needed for the heading
-    rows = [AUDIT_HEAD]
+    head = ["verdict", f"{share_heading(prompts)} [95%]", "prompt"]
     if any(row.models for row in prompts):
-        rows = [MODELS_HEAD]
+        head[1] = share_heading(prompts)
+    has_prediction = any(row.predicted for row in prompts)
+    if has_prediction:
+        head.insert(2, "predicted")
+    rows = [head]
     for row in shown:
-        rows.append((row.verdict, row.share, row.prompt))
-    verdict_width = max(len(verdict) for verdict, _, _ in rows)
-    share_width = max(len(share) for _, share, _ in rows)
+        cells = [row.verdict, row.share, " ".join(row.prompt.split())]
+        if has_prediction:
+            # The interval would leave too little space for the prompt.
+            cells.insert(2, row.predicted.partition(" [")[0])
+        rows.append(cells)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
-    for verdict, share, prompt in rows:
-        line = f"  {verdict:<{verdict_width}}  {share:<{share_width}}  {' '.join(prompt.split())}"
+    for cells in rows:
+        *first_cells, prompt = [f"{cell:<{n}}" for cell, n in zip(cells, widths, strict=True)]
+        line = "  ".join(["", *first_cells, prompt.rstrip()])
         lines.append(line if len(line) <= width else f"{line[: width - 3]}...")
     if len(shown) < len(prompts):
         lines.append(f"{len(prompts) - len(shown)} more prompts are on the page")
@@ -224,13 +237,18 @@ def _rows(summaries: pd.DataFrame, concluded: list[Conclusion], room: int) -> li
         is_compared = (rows.paper != "") | rows.method.isin(BASELINES)
         ranks = np.select([is_concluded, is_compared, at_settings(rows)], [0, 1, 2], default=3)
         chosen = rows.index[np.argsort(ranks, kind="stable")[:row_limit]]
-        for row in rows[rows.index.isin(chosen)].itertuples():
+        shown = rows[rows.index.isin(chosen)]
+        width = shown.number.str.len().max()
+        for row in shown.itertuples():
             # A name that is too long for its column gets a separate line.
             name = row.name if len(row.name) <= NAME else f"{row.name}\n{'':{NAME + 2}}"
             # All methods share the same units, so rows with a change omit the warning.
             change = row.moved or row.few
-            line = f"  {name:<{NAME}} {row.number:<20} {change:<23} {row.verdict}".rstrip()
+            line = f"  {name:<{NAME}} {row.number:<{width}} {change:<23} {row.verdict}".rstrip()
             lines += line.split("\n")
+            # The sentences above contain the cost of the methods that conclusions are about.
+            if row.verdict == AT_A_COST and row.name != methods.get((task, measure)):
+                lines.append(f"    cost: {row.cost}")
             if not np.isnan(row.published):
                 lines.append(f"  published: {row.name} {row.published:.3f}")
             if row.square_moved:
@@ -250,7 +268,8 @@ def tab_rows(
     frame = readable(result)
     columns = (*COLUMNS[:4], "lam", *COLUMNS[4:10], "better", "verdict")
     if not advice_of(result):
-        frame = frame[frame.is_summary]
+        costed = with_costs(frame, conclusions(frame, measures))
+        frame = costed[costed.is_summary]
     summaries = named(frame, measures).replace({"method": {CHANCE: "chance"}})
     values = summaries[list(columns)].astype(object)
     return columns, list(values.where(values.notna(), None).itertuples(index=False, name=None))

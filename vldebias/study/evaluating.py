@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from vldebias.errors import InvalidInputError, SuspectInputWarning, did_you_mean, warn
+from vldebias.errors import InvalidInputError, SuspectInputWarning, expected_one_of, warn
 from vldebias.hosts import EditAttachment, attachment_of
 from vldebias.hosts.host import TEXT
 from vldebias.methods import Method, Rerank, get_compared
@@ -201,8 +201,8 @@ def _sort_keywords(
     for name, value in options.items():
         if name not in known:
             raise InvalidInputError(
-                f"evaluate: got {name!r}, which is not an option of {task}; expected one of"
-                f" {', '.join(known)}; {did_you_mean(name, known)}"
+                f"evaluate: got {name!r}, which is not an option of {task};"
+                f" {expected_one_of(name, known)}"
             )
         # `train=Data(name="celeba", split="train")` describes a split, and `train=features` is the
         # split itself.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -35,6 +36,23 @@ if TYPE_CHECKING:
 MOST_PROMPTS = 30  # maximum number of pilot prompts; the shares of other prompts are predicted
 BATCH_SIZE = 8
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Pilot:
+    """Judged images of a few prompts.
+
+    Attributes:
+        counts: counts for `vldebias.audit(calibration=...)`, with one row per prompt (`prompt`, a
+            column of counts per value, `model` and `guidance`).
+        record: a record of the images.
+        images: for each prompt, the path of every image, relative to the output folder, and the
+            judge's answer, which is "unclear" if it does not recognise a value.
+    """
+
+    counts: pd.DataFrame
+    record: Record
+    images: dict[str, list[tuple[str, str]]]
 
 
 def pilot_prompts(prompts: Sequence[str], attribute: PromptSet) -> list[str]:
@@ -77,7 +95,7 @@ def measure_prompts(
     judge: Judge | None = None,
     guidance: float | None = None,
     progress: Progress = SILENT,
-) -> tuple[pd.DataFrame, Record]:
+) -> Pilot:
     """Generate and judge images for each prompt.
 
     Args:
@@ -85,7 +103,8 @@ def measure_prompts(
         prompts: prompts to measure, see `pilot_prompts`.
         attribute_set: the attribute's prompt set, such as "gender".
         options: run options. `out` is the output folder, whose subfolder "images" may contain
-            images from an earlier run; `steps`, `judge` and `device` are also used.
+            images from an earlier run, with at most as many images per prompt; `steps`, `judge`
+            and `device` are also used.
         images: number of images per prompt.
         judge: the judge. Default: the judge from the suite "generation", or the miniature judge for
             the miniature pipeline.
@@ -93,8 +112,7 @@ def measure_prompts(
         progress: progress bars.
 
     Returns:
-        Counts for `vldebias.audit(calibration=...)`, with one row per prompt (`prompt`, a column of
-        counts per value, `model` and `guidance`), and a record of these images.
+        The counts, a record and the judged images.
 
     Raises:
         InvalidInputError: If the judge does not know the attribute (checked before anything is
@@ -146,8 +164,12 @@ def measure_prompts(
     for row in record.counts:
         columns = dict(zip(record.values, row.counts, strict=True))
         rows.append({"prompt": row.prompt, **columns})
-    counts = need("pandas").DataFrame(rows)
-    return counts.assign(model=pipe.name, guidance=plan.guidance), record
+    counts = need("pandas").DataFrame(rows).assign(model=pipe.name, guidance=plan.guidance)
+    judged: dict[str, list[tuple[str, str]]] = {}
+    for image, code in zip(generated, named.codes.tolist(), strict=True):
+        answer = named.names[code] if code >= 0 else "unclear"
+        judged.setdefault(image.prompt, []).append((f"images/{image.path}", answer))
+    return Pilot(counts, record, judged)
 
 
 def suite_judge(options: Options, progress: Progress = SILENT) -> Judge:

@@ -253,7 +253,7 @@ def key_of(task: Task, options: Options, inputs: Mapping[str, object]) -> str:
         options: the user's inputs.
         inputs: the task's inputs by name.
     """
-    files = [options.table, options.texts, options.reference, *options.labels]
+    files = [options.table, options.texts, options.reference, *options.label_file]
     for folder in options.projections:
         files += sorted(folder.rglob("*.safetensors"))
     # The device, the batch size of the encoder and the folder are excluded, so that a run can be

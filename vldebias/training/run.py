@@ -30,6 +30,7 @@ from vldebias.training.changes import (
     conclusions_of_training,
     fall_below_start,
 )
+from vldebias.training.curves import write_curves
 from vldebias.training.filtering import StartingScores
 from vldebias.training.loop import HISTORY, STATE, Entry, fit, make_accelerator, read_state
 from vldebias.training.model import check_savable, refuse_foreign, save_model, tune
@@ -39,6 +40,7 @@ from vldebias.training.optim import StartingWeights
 from vldebias.training.pairs import Pairs, open_images
 from vldebias.training.settings import TrainSettings
 from vldebias.training.suspects import (
+    Detection,
     positive_scores,
     report_pairs,
     share_below_chance,
@@ -72,6 +74,7 @@ def train_model(
     - history.jsonl: one line per step with the loss, the learning rate, the temperature and, if
       due, the scores, including whether zero-shot accuracy (or retrieval, without classes) is
       clearly below its initial value
+    - history.svg: the curves of the loss and of the scores
     - pairs.csv, pairs.html: the score of every training pair, lowest first, and a page that shows
       the first of them. The scores come from the trained model, or from the starting model with
       `keep`
@@ -276,6 +279,9 @@ class _Run:
         conclusions: list[Conclusion] = []
         if self.held_out is not None:
             before, after, conclusions = self.held_out.compare(self.towers)
+        # A run that continues after its last step has no new entries.
+        if history:
+            files["curves"] = write_curves(history, before, folder, settings.loss)
         pair_files, wrong_pairs = self._report_pairs()
         files |= pair_files
         debiased: dict[str, float] = {}
@@ -307,7 +313,7 @@ class _Run:
         write_atomically(folder / OUTCOME, json.dumps(outcome, indent=1, default=str) + "\n")
         return outcome
 
-    def _report_pairs(self) -> tuple[dict[str, str], dict[str, object] | None]:
+    def _report_pairs(self) -> tuple[dict[str, str], Detection | None]:
         """Write the pairs with their scores; see `report_pairs`."""
         pairs = self.pairs
         keep = self.settings.keep
@@ -322,13 +328,15 @@ class _Run:
         scores = positive_scores(self.towers, pairs, workers=workers, progress=self.progress)
         _, exchanged = shuffled_scores(self.towers, pairs, workers=workers)
         share = share_below_chance(scores, exchanged)
+        proposed = 0.9
         if share >= LEAST_LOW_GROUP:
+            proposed = max(round(1 - share, 1), 0.1)
             self.progress.print_line(
                 f"about {share:.0%} of the captions match their image no better than captions of"
                 " other images do. Look at pairs.html; if they are wrong, train the original model"
-                f" again with --set keep={1 - share:.1f}, which leaves them out"
+                f" again with --set keep={proposed:g}, which leaves them out"
             )
-        return report_pairs(pairs, scores, self.folder)
+        return report_pairs(pairs, scores, self.folder, proposed=proposed)
 
 
 class HeldOutScores:

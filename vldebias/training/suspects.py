@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +20,22 @@ from vldebias.data.suspects import Suspects
 from vldebias.errors import InvalidInputError, need, warn
 from vldebias.hosts.clip.towers import Towers
 from vldebias.measure.classification import auroc
+from vldebias.report.table import number
 from vldebias.training.monitor import BATCH, image_features, pixel_batches, text_features
 from vldebias.training.pairs import Pairs
 from vldebias.training.sampling import numpy_generator
+from vldebias.utils.arrays import Mask
 from vldebias.utils.files import write_atomically
 from vldebias.utils.progress import SILENT, Progress
+
+
+class Detection(TypedDict):
+    """How well low scores detect wrong pairs: how many were scored, their share, and the AUROC."""
+
+    scored: int
+    wrong: float
+    auroc: dict[str, float]
+
 
 SAMPLE = 500  # maximum number of images whose captions are exchanged for comparison
 
@@ -146,8 +158,9 @@ def report_pairs(
     folder: Path,
     *,
     keep: float | None = None,
+    proposed: float = 0.9,
     model: str = "trained",
-) -> tuple[dict[str, str], dict[str, object] | None]:
+) -> tuple[dict[str, str], Detection | None]:
     """Write pairs.csv and pairs.html, with the most suspicious pairs first.
 
     With `keep`, the best pairs are written to kept.parquet with the data's label columns, for
@@ -158,6 +171,7 @@ def report_pairs(
         scores: (n,), lower scores are more suspicious.
         folder: folder for the files.
         keep: share of the pairs to write to kept.parquet.
+        proposed: share to keep that the page proposes if `keep` is None.
         model: which model gave the scores, "starting" or "trained".
 
     Returns:
@@ -177,43 +191,55 @@ def report_pairs(
         return mark, captions[row]
 
     ranked.write(folder / "pairs.csv", {"caption": captions.__getitem__, "wrong": wrong_word})
-    title = f"{pairs.name}: the most suspicious of {len(ranked.order):,} pairs"
-    ranked.page(
-        folder / "pairs.html",
-        title,
-        page_words,
-        introduction=_about_pairs(model, wrong is not None),
-    )
+    detection = _detection(scores[ranked.order], wrong if wrong is None else wrong[ranked.order])
     files = {
         "pairs, most suspicious first": "pairs.csv",
         "page of the most suspicious": "pairs.html",
     }
+    cut = None
     if keep is not None:
         rows = ranked.best(keep).tolist()
+        cut = float(scores[rows].min())
         files["pairs to keep"] = _write_kept(pairs, scores, rows, folder / "kept.parquet").name
-    if wrong is None:
-        return files, None
-    ranked_scores = scores[ranked.order]
-    ranked_wrong = wrong[ranked.order]
-    share = float(ranked_wrong.mean())
-    # The area under the curve is only defined if there are both wrong and correct pairs.
-    if not 0 < share < 1:
-        return files, None
-    area = auroc(ranked_scores, ranked_wrong)._asdict()
-    return files, {"scored": len(ranked_scores), "wrong": share, "auroc": area}
-
-
-def _about_pairs(model: str, has_noise: bool) -> str:
-    """Return the introduction for the page with suspicious pairs."""
-    marked = ""
-    if has_noise:
-        marked = ' "Wrong" marks captions that this run replaced on purpose (caption noise).'
-    return (
+    sentences = [
         f"The number is the cosine of image and caption in the {model} model (-1 to 1): the lower,"
-        f" the worse the match.{marked} Look through these pairs. If most of them are wrong, train"
-        " again with `--set keep=0.9`, which leaves out the tenth that a pretrained model scores"
-        " lowest, or remove rows by hand; pairs.csv lists all pairs."
+        " the worse the match."
+    ]
+    if wrong is not None:
+        sentences.append('"Wrong" marks captions that this run replaced on purpose.')
+    if detection is not None:
+        area = detection["auroc"]
+        figures = number(area["value"], area["low"], area["high"])
+        sentences.append(f"Wrong captions have lower scores: AUROC {figures}.")
+    if cut is None:
+        sentences.append(
+            "Look through these pairs. If most of them are wrong, train the original model again"
+            f" with `--set keep={proposed:g}`, which leaves out the pairs that it scores lowest, or"
+            " remove rows by hand; pairs.csv lists all pairs."
+        )
+    else:
+        sentences.append(
+            f"The pairs below {cut:.3f} are left out (`keep={keep:g}`). If many of them are"
+            " correct, use a larger share; pairs.csv lists all pairs."
+        )
+    ranked.page(
+        folder / "pairs.html",
+        f"{pairs.name}: the most suspicious of {len(ranked.order):,} pairs",
+        page_words,
+        introduction=" ".join(sentences),
+        marked=wrong,
+        cut=cut,
     )
+    return files, detection
+
+
+def _detection(scores: NDArray[np.float32], wrong: Mask | None) -> Detection | None:
+    """Return how well low scores detect wrong pairs, or None if no or all pairs are wrong."""
+    # The area under the curve is only defined if there are both wrong and correct pairs.
+    if wrong is None or not 0 < wrong.mean() < 1:
+        return None
+    area = auroc(scores, wrong)._asdict()
+    return {"scored": len(scores), "wrong": float(wrong.mean()), "auroc": area}
 
 
 def _write_kept(pairs: Pairs, scores: NDArray[np.float32], rows: Sequence[int], path: Path) -> Path:

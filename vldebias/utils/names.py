@@ -11,7 +11,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from vldebias.errors import InvalidInputError, did_you_mean
+from vldebias.errors import InvalidInputError, did_you_mean, expected_one_of
 from vldebias.utils.files import packaged
 
 NAMES_WITH_SCHEMA = ("hf-hub:", "local-dir:")
@@ -33,10 +33,8 @@ def packaged_set(name: str) -> Path:
     files = packaged("prompts")
     if name in files:
         return files[name]
-    known = ", ".join(files)
-    hint = did_you_mean(name, files)
     raise InvalidInputError(
-        f"got the prompt set {name!r}; expected one of {known}, or a .yaml file; {hint}"
+        f"got the prompt set {name!r}; {expected_one_of(name, files, 'a .yaml file')}"
     )
 
 
@@ -54,10 +52,8 @@ def suite_path(name_or_path: str | Path) -> Path:
         return path.expanduser()
     file_of_suite = packaged("suites")
     if name_or_path not in file_of_suite:
-        raise InvalidInputError(
-            f"got the suite {name_or_path!r}; expected one of {', '.join(file_of_suite)}, or a"
-            f" .yaml file; {did_you_mean(name_or_path, file_of_suite)}"
-        )
+        expected = expected_one_of(name_or_path, file_of_suite, "a .yaml file")
+        raise InvalidInputError(f"got the suite {name_or_path!r}; {expected}")
     return file_of_suite[name_or_path]
 
 
@@ -85,11 +81,18 @@ def _open_clip_folder() -> Path | None:
     return Path(next(iter(package.submodule_search_locations)))
 
 
+def is_function(model: str) -> bool:
+    """Return whether a model's name has the form module:function, such as "my_models:load"."""
+    module, colon, function = model.partition(":")
+    return bool(colon) and function.isidentifier() and module.replace(".", "_").isidentifier()
+
+
 def check_model(model: str | None, pretrained: str | None = None) -> None:
     """Raise an error unless open_clip lists a model's architecture and weights.
 
     Args:
         model: an open_clip architecture, another name that `vldebias.load_host` accepts, or None.
+            For module:function, only the module is checked, since importing it would run its code.
         pretrained: a tag or a checkpoint file for the architecture.
 
     Raises:
@@ -98,11 +101,43 @@ def check_model(model: str | None, pretrained: str | None = None) -> None:
     """
     if model is None or model.startswith(NAMES_WITH_SCHEMA):
         return
-    if pretrained is not None:
+    if is_function(model):
+        check_function(model, pretrained)
+    elif pretrained is not None:
         check_architecture(model)
         check_weights(model, pretrained)
     elif "/" not in model and not Path(model).exists():
         check_name_without_weights(model)
+
+
+def check_function(name: str, pretrained: str | None) -> None:
+    """Raise an error if the module of module:function does not exist, without importing it.
+
+    Args:
+        name: the module and function, such as "my_models:load".
+        pretrained: weights, which such models must not have.
+
+    Raises:
+        InvalidInputError: If there is no such module in the working directory or among the
+            installed packages, or weights were passed.
+    """
+    module, _, tag = name.partition(":")
+    if pretrained is not None:
+        raise InvalidInputError(
+            f"{name!r} names a function, which returns a model with weights; remove --pretrained"
+        )
+    # The rest of the name is checked by importing it, which runs the package.
+    first = module.partition(".")[0]
+    if (
+        find_spec(first) is None
+        and not list(Path().glob(f"{first}.py"))
+        and not Path(first).is_dir()
+    ):
+        raise InvalidInputError(
+            f"{name!r}: there is no module {first!r} in this folder or among the installed"
+            " packages. Expected MODULE:FUNCTION, or, for an architecture of open_clip, --model"
+            f" {module} --pretrained {tag}"
+        )
 
 
 def check_architecture(name: str) -> None:

@@ -49,7 +49,12 @@ class Options:
         int | None, flag("Run", "N", "Bootstrap resamples. Default: 2000.", least=1)
     ] = None
     model: Annotated[
-        str | None, flag("Model", "NAME", "open_clip or transformers model, or 'miniature'.")
+        str | None,
+        flag(
+            "Model",
+            "NAME",
+            "open_clip or transformers model, 'miniature', or MODULE:FUNCTION, whose code runs.",
+        ),
     ] = None
     pretrained: Annotated[str | None, flag("Model", "TAG", "open_clip tag or checkpoint file.")] = (
         None
@@ -117,9 +122,9 @@ class Options:
             "Generated images", "NAME", "CLIP model that judges the images, named as for --model."
         ),
     ] = None
-    labels: Annotated[
+    label_file: Annotated[
         tuple[Path, ...], flag("Generated images", "FILE", "Answers of an annotator; repeatable.")
     ] = ()
-    drawn: Annotated[
+    image_dir: Annotated[
         Path | None, flag("Generated images", "DIR", "Folder of the labelled images.")
     ] = None

@@ -9,7 +9,7 @@ from dataclasses import is_dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, TypeVar
 
-from vldebias.errors import InvalidInputError, did_you_mean, shortened, warn
+from vldebias.errors import InvalidInputError, expected_one_of, shortened, warn
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -130,10 +130,7 @@ class Registry(Mapping[str, T]):
             import_module(self._modules[name])
         if name in self:
             return self.data[name]
-        hint = did_you_mean(name, self.data)
-        raise InvalidInputError(
-            f"{self.kind}: expected one of {', '.join(self)}, got {name!r}; {hint}"
-        )
+        raise InvalidInputError(f"{self.kind}: got {name!r}; {expected_one_of(name, self)}")
 
     def __contains__(self, name: object) -> bool:
         # Unhashable values such as lists cannot be looked up.

@@ -125,6 +125,8 @@ _GIVEN_PICTURE = re.compile(
     r"\bdo not change\b|\bbackground is (?:removed|erased)\b"
     rf"|\b{_WHICH} (?:\w+ )?{_PICTURE}\b|\b(?:image|figure|photo|picture|reference)[ _]?#?\d\b"
     r"|\b(?:this|uploaded|attached|provided) (?:person|people|character|subject|individual)\b"
+    # Chinese: "image 1", "the original image", "in the image", "replace the image"
+    r"|第\s*\d+\s*[张張][图圖]|[原本][图圖]|参考图|參考圖|[图圖]片?[中上里裡同]|[将將]图片|[图圖]片本人"
     r"|\bthese (?:\w+ |\{[^{}]*\} )?(?:people|persons|characters|subjects|individuals)\b",
     re.IGNORECASE,
 )

@@ -68,6 +68,7 @@ def demo_command(
     images: Annotated[
         Path | None,
         typer.Option(
+            "--image-dir",
             exists=True,
             file_okay=False,
             help="Folder with the images, whose file names are their ids.",
@@ -85,7 +86,7 @@ def demo_command(
       vldebias demo --pipeline stable-diffusion-v1-5/stable-diffusion-v1-5 \\
           --model ViT-B-32 --pretrained openai
       vldebias demo --model ViT-B-32 --pretrained openai \\
-          --embeddings fairface.npz --images ./fairface
+          --embeddings fairface.npz --image-dir ./fairface
       VLDEBIAS_AUTH=ada:long-password vldebias demo --public --port 8000
     """
     # Importing Gradio takes several seconds, so print a message first.

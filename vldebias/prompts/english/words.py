@@ -151,8 +151,10 @@ def _without(word: str, endings: Mapping[str, tuple[str, ...]], accepted_classes
 def singular(word: str) -> str:
     """Return the singular of a plural noun, or any other word unchanged."""
     # Irregular plurals such as "people" and "thieves" are listed. Others are recognised by ending.
-    if word.endswith("men") and not classes(word) and not listed(word, "not-gendered"):
-        return f"{word[:-2]}an"  # "firemen"
+    if word.endswith("men") and not listed(word, "not-gendered"):
+        man = f"{word[:-2]}an"
+        if "p" in classes(man) or not classes(word):
+            return man  # "firemen" becomes "fireman"
     return _singular_of_plural().get(word) or _without(word, _PLURALS, "pnx")
 
 
@@ -196,6 +198,7 @@ def _is_unknown_compound(noun: str) -> bool:
     for n in range(3, len(noun) - 3):
         last = noun[n:]
         is_agent = len(last) > 4 and classes(last).startswith("p")
+        is_agent = is_agent and not listed(last, "cued-thing")  # "claymodel"
         if (is_agent or last == "mage") and set(classes(noun[:n])) & set("nxv"):
             return True
     return False

@@ -203,11 +203,11 @@ def _lowest(name: str, categories: Sequence[Category]) -> str:
         return f"{_title(name)}: only {highest.name} is large enough to have an impact ratio."
     assert lowest.ratio is not None
     ends = f"[{lowest.ratio.low:.2f}, {lowest.ratio.high:.2f}]"
-    verdict = f"the interval contains {RULE}"
+    verdict = f"the interval contains {RULE} (four-fifths rule)"
     if lowest.ratio.high < RULE:
-        verdict = f"the entire interval is below {RULE}"
+        verdict = f"the entire interval is below {RULE} (four-fifths rule)"
     elif lowest.ratio.low >= RULE:
-        verdict = f"the entire interval is above {RULE}"
+        verdict = f"the entire interval is above {RULE} (four-fifths rule)"
     return (
         f"{_title(name)}: the lowest impact ratio is {lowest.ratio.value:.2f} {ends}, for"
         f" {lowest.name} ({_counted(lowest)}) against {highest.name} ({_counted(highest)});"

@@ -71,8 +71,8 @@ class SharesTask(Task):
 
     Attributes:
         table: .csv, .tsv, .parquet or .jsonl file with one row per image. If None, the answers are
-            passed as --labels and the images as --drawn. Each image then has the value that most
-            annotators chose, and these values also correct the judge's figures, if any.
+            passed as --label-file and the images as --image-dir. Each image then has the value that
+            most annotators chose, and these values also correct the judge's figures, if any.
         prompt: prompt column.
         value: label column.
         method: method column. If None, all images belong to one method.
@@ -112,11 +112,11 @@ class SharesTask(Task):
             return {"table": self.table}
         if "table" in inputs.sources:
             return {}
-        labels = inputs.options.labels
-        folder = inputs.options.drawn
+        labels = inputs.options.label_file
+        folder = inputs.options.image_dir
         if not labels or folder is None:
             raise InvalidInputError(
-                f"expected --labels and --drawn; this suite needs {inputs.needs}"
+                f"expected --label-file and --image-dir; this suite needs {inputs.needs}"
             )
         return {
             "labels": labels,
@@ -190,7 +190,7 @@ class SharesTask(Task):
             warn(
                 f"{source}: the numbers in column {counts[0]!r} are not used, and every row counts"
                 " as one image; if they are numbers of images, write a row per image, or pass"
-                f" --weight {counts[0]}, which gives the same shares with wider intervals",
+                f" --weight-column {counts[0]}, which gives the same shares with wider intervals",
                 SuspectInputWarning,
             )
         empty = partial(TaskProvenance, model="not said", split="table", data=data)

@@ -262,10 +262,10 @@ class GenerationTask(Task):
 
         Methods that do not support pipelines are skipped, since other tasks in the suite use them.
         """
-        if options.labels:
+        if options.label_file:
             raise InvalidInputError(
-                "--labels: to measure labels of generated images, run vldebias eval human --labels"
-                " FILE"
+                "--label-file: to measure labels of generated images, run vldebias eval human"
+                " --label-file FILE"
             )
         # Several processes would write the same images to the same folder.
         if processes().world > 1:
@@ -388,7 +388,7 @@ class GenerationTask(Task):
         for place, attribute in enumerate(self.attributes):
             result = generated.result(
                 task=self.name if self.name == attribute else f"{self.name} {attribute}",
-                title=f"Discrepancy of generated images, {attribute} (Table 7.7)",
+                title=f"Discrepancy of generated images, {attribute} (Chuang's thesis, Table 7.7)",
                 description=ABOUT,
                 settings=self.settings(
                     {**settings, "judge": judge.name, "values": rows.values_of(attribute)}

@@ -308,7 +308,7 @@ class GroupsTask(ImageTask):
                 "val": None if selecting is None else selecting.facts,
                 "group_weights": weights,
             },
-            title="Zero-shot group robustness (Tables 7.2 to 7.4)",
+            title="Zero-shot group robustness (Chuang's thesis, Tables 7.2 to 7.4)",
             description=description,
             n={
                 "images": len(tested.target),
@@ -598,7 +598,7 @@ class GroupsTask(ImageTask):
             return []
         update = {
             "task": f"{self.name}: cosines",
-            "title": "Cosines of class prompts with spurious prompts (Table 7.1)",
+            "title": "Cosines of class prompts with spurious prompts (Chuang's thesis, Table 7.1)",
             "description": ABOUT_COSINES,
             "methods": {method: provenance.methods[method] for method in fitted},
             "settings": {"spurious prompts": texts_of_value},

@@ -107,11 +107,12 @@ class PeopleTask(Task):
         output folder and the answers about its images.
         """
         # With the user's images and answers, nothing is generated and no pipeline is needed.
-        if inputs.options.labels or inputs.options.drawn is not None:
+        if inputs.options.label_file or inputs.options.image_dir is not None:
             return self.shares.prepare(inputs)
         if "pipeline" not in inputs.sources:
             raise InvalidInputError(
-                f"expected --labels and --drawn, or --pipeline; this suite needs {inputs.needs}"
+                "expected --label-file and --image-dir, or --pipeline; this suite needs"
+                f" {inputs.needs}"
             )
         folder = self.folder(inputs.options.out)
         return {

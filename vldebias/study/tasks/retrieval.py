@@ -292,7 +292,7 @@ class RetrievalTask(ImageTask):
             sets,
             {method: self.about(edit) for method, edit in edits.items()},
             reference=reference,
-            title=f"Retrieval, {attribute}: skew of the first results (as in Table 7.5)",
+            title=f"Retrieval, {attribute}: skew of the first results (Chuang's thesis, Table 7.5)",
             description=words,
             n={
                 "queries": len(self.queries),

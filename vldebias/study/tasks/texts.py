@@ -90,7 +90,10 @@ class TextsTask(Task):
             facts = {"lam": lam, "strength": 1.0}
             provenance = TaskProvenance(
                 task=f"{self.name} {name}",
-                title="Distance between prompts that differ only in the attribute (Table 7.6)",
+                title=(
+                    "Distance between prompts that differ only in the attribute (Chuang's thesis,"
+                    " Table 7.6)"
+                ),
                 description=(
                     "Mean L2 distance between the two prompts in a pair, with and without the"
                     " projection, for the pairs it was fitted on and for pairs with held-out"

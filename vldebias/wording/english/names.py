@@ -176,8 +176,8 @@ def is_of_picture(text: Text, first: int) -> bool:
     """
     if text.credited[first]:
         return True
-    if text.before(first) in ("of", "with"):
-        return False
+    if first == 0 or text.before(first) in ("of", "with"):
+        return False  # "Tom Hanks, movie still"
     return has_listed(text.low, "style-word", "picture", "tag")
 
 
@@ -236,5 +236,6 @@ def _names_person_before(text: Text, first: int, stop: int, i: int) -> bool:
         return True  # "a soldier, Sergeant Anna Smith"
     if first == i + 1 and not text.opens[first]:
         return listed(after, *STOPS) or not after or "n" not in kinds(after)
-    is_also = before in ("as", "like") or listed(before, "is-also")
+    # "a girl who looks like a young Audrey Hepburn"
+    is_also = before == "as" or "like" in text.low[i + 1 : first] or listed(before, "is-also")
     return is_also and True not in text.opens[i + 1 : first + 1]

@@ -153,7 +153,9 @@ def find_stated(
     is_stated: list[bool] = []
     for number, (first, *_) in enumerate(persons):
         has_adjectives = len(first.words) > 1
-        if attribute.kind and has_adjectives and _states_in_phrase(prompt, first, attribute):
+        owner = first.words[-1][1].removesuffix("'s")  # "a child's face"
+        is_stated_in_phrase = has_adjectives and _states_in_phrase(prompt, first, attribute)
+        if attribute.kind and (is_stated_in_phrase or states(owner, attribute)):
             is_stated.append(True)
         elif not may_state or number >= _MOST_READ:
             is_stated.append(may_state)

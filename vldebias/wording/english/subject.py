@@ -18,6 +18,7 @@ from vldebias.prompts.english.words import (
     base,
     classes,
     gendered,
+    has_gendered,
     has_gendered_ending,
     has_listed,
     is_proper,
@@ -86,6 +87,7 @@ def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
     # "Edward Hopper style" does not name a person in the picture.
     names = find_names(text)
     names = [name for name in names if not has_listed(text.low[name[1] - 1 :][:2], "style-word")]
+    names = [name for name in names if not _is_of_animal(text, *name)]
     has_names = not all(is_of_picture(text, first) for first, _ in names)
     is_unclear = False
     subjects: list[PersonPhrase] = []
@@ -117,6 +119,14 @@ def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
     return "named" if has_names else _NOBODY
 
 
+def _is_of_animal(text: Text, first: int, stop: int) -> bool:
+    """Return whether a name is that of an animal: "Garfield the cat", "a dog named Tom"."""
+    is_before = text.low[stop : stop + 1] == ["the"] and _is_animal(text.after(stop))
+    return is_before or (
+        text.before(first) in ("called", "named") and _is_animal(text.before(first - 1))
+    )
+
+
 def _leaves_one_out(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
     """Return whether a person is only mentioned by a pronoun or in a comparison.
 
@@ -128,6 +138,9 @@ def _leaves_one_out(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
         after = text.after(i)
         if word == "than" and singular(after) != after and person(after):
             return True
+        is_behind = subjects[0].head < i
+        if is_behind and listed(word, "introduces") and has_gendered(text.low[i + 1 : i + 7]):
+            return True  # "a real person, capturing a young man"
         is_pronoun = listed(word, "pronoun-noun") and "the" in (before, text.before(i - 1))
         is_pronoun |= word in ("another", "others") and before != "one"
         is_alone = not after or listed(after, *STOPS) or base(after) != after or word == "others"
@@ -254,9 +267,10 @@ def _why_not_again(
     if is_again and (is_next_sentence or is_definite):
         # "a cook watches the pastry cook", "a player passes to the player in blue"
         return _NOBODY if is_next_sentence and len(subject.words) == 1 else _UNCLEAR
-    # "a swimmer on a rock, the athlete looks at the sea"
+    # "a swimmer on a rock, the athlete looks at the sea", "a knight, pixel art, one figure"
     is_clause = is_next_sentence or (text.opens[subject.opening] and not is_apposed)
-    return _UNCLEAR if is_clause and is_definite else ""
+    is_repeated = is_definite or text.low[subject.head] in ("figure", "character", "being")
+    return _UNCLEAR if is_clause and is_repeated else ""
 
 
 def _is_further_tag(text: Text, subject: PersonPhrase) -> bool:
@@ -299,15 +313,21 @@ def _phrase(text: Text, i: int) -> PersonPhrase | str:
 
 def _why_no_person(text: Text, i: int, start: int, plural: bool) -> str:
     """Return why a phrase is not a person, regardless of what precedes it, or "" if it is one."""
-    if text.before(start) == "no" or (plural and has_listed(text.low[start:i], "kinship")):
+    is_denied = text.before(start) == "no" or text.low[max(0, start - 3) : start : 2] == [
+        "no",
+        "or",
+    ]
+    if is_denied or (plural and has_listed(text.low[start:i], "kinship")):
         return _NOBODY  # "twin toddlers" are alike
     is_half = text.low[i - 1 : i] == ["half"]  # "half plant, half mechanic"
     is_other = _is_credit(text, i, start) or _is_for_animal(text, i, start)
-    if is_half or is_other or _is_audience(text, start, i):
+    if is_half or is_other or _is_audience(text, i):
         return _NOBODY
     words = text.low[max(0, start - 1) : i + 1]
     # "a persons hand", "a d & d warrior", "gta 5 comics"
-    is_misspelled = words[:1] in (["a"], ["an"]) and plural and not any(map(person, words[:-1]))
+    is_misspelled = (
+        words[:1] in (["a"], ["an"], ["one"]) and plural and not any(map(person, words[:-1]))
+    )
     is_misspelled |= any(len(word) == 1 and word.isalpha() for word in words[1:])
     before = text.before(start - 1)
     is_count = not before or listed(before, *STOPS, "inexact") or before.endswith("ing")
@@ -350,12 +370,11 @@ def _is_for_animal(text: Text, i: int, start: int) -> bool:
     )
 
 
-def _is_audience(text: Text, start: int, i: int) -> bool:
+def _is_audience(text: Text, i: int) -> bool:
     """Return whether a picture only addresses some people: "an ad that attracts gamers"."""
-    if listed(text.before(start), "determiner") or singular(text.bare[i]) == text.bare[i]:
-        return False
-    clause = text.low[max(text.clause_start(start), start - 6) : i]
-    return any(listed(base(word), "appeals") for word in clause)
+    words = text.low[max(text.clause_start(i), i - 6) : i]
+    is_group = singular(text.bare[i]) != text.bare[i] and "by" not in words
+    return is_group and any(listed(base(word), "appeals") for word in words)
 
 
 def _is_title(text: Text, i: int, start: int, plural: bool) -> bool:
@@ -378,13 +397,21 @@ def _is_title(text: Text, i: int, start: int, plural: bool) -> bool:
 
 
 def _why_name(text: Text, i: int) -> str:
-    """Return why word i may be of a name, "larry page"; "" if it is none."""
+    """Return why word i may belong to a name, as in "larry page", or "" if it does not."""
     first, _ = _extend_left(text, i)
     before = text.before(i)
     link = text.before(first)
-    is_given_name = "f" in kinds(before) and set(kinds(before)) <= set("fliu")
-    if is_given_name and first == i - 1 and "l" in kinds(text.bare[i]) and not link:
-        return _UNCLEAR if text.after(i) else _NOBODY
+    is_unknown = not kinds(before) and not listed(before, *STOPS)
+    given_name = text.before(i - 1) if is_unknown else before  # "martin garrix dj"
+    classes_of_name = set(kinds(given_name))
+    is_rare = "u" in kinds(text.bare[i]) or is_unknown  # "bob lazar"
+    is_given_name = "f" in classes_of_name and (is_rare or classes_of_name <= set("fliu"))
+    # "young", "paris", "a chinese ming warrior"
+    is_other = "a" in classes_of_name or listed(given_name, "no-name")
+    is_other = is_other or any(map(is_proper, text.low[first:i]))
+    is_one = singular(text.bare[i]) == text.bare[i] and link in ("", "of")
+    if is_given_name and is_one and not is_other:
+        return _UNCLEAR
     if link == "the":
         link = text.before(first - 1)
         if link and set(kinds(link)) <= set("fliu") and not listed(link, *STOPS):
@@ -502,8 +529,10 @@ def _is_before_noun(text: Text, i: int, plural: bool) -> bool:
         if is_noun or listed(after, "human-verb"):
             return False  # "a nurse reading"
         return _noun_follows(text, i + 1)
-    if plural and listed(after, "picture") and not listed(text.after(i + 1), "determiner"):
-        return True  # "a kids cartoon"
+    is_picture = plural and listed(after, "picture")  # "a kids cartoon"
+    is_picture = is_picture and not listed(text.after(i + 1), "determiner")
+    if is_picture or (listed(text.low[i], "size") and adjective(after)):
+        return True  # "a giant smooth stone"
     if plural and "v" in classes(after):
         # "nurses walk", "chefs cook in a kitchen"; not "artists room"
         rest = text.after(i + 1)
@@ -599,6 +628,9 @@ def _begins_with_style(text: Text, first_noun: int, i: int) -> bool:
     """Return whether a noun before head i may describe the picture, as in "film still welder"."""
     if listed(text.low[i], "art-tag", "thing"):
         return False
+    nouns = [j for j in range(first_noun, i) if not (text.capital[j] or adjective(text.low[j]))]
+    if len(nouns) > 2:
+        return True  # "epic mask helmet robot ninja"
     for j in range(first_noun, i):
         is_style = listed(text.low[j], "picture", "style-word")
         if is_style and not _is_compound(text.low[j], text.low[j + 1]):
@@ -681,12 +713,15 @@ def _is_thing(text: Text, i: int, start: int) -> bool:
     after = text.after(i)
     is_picture = listed(noun, "picture") and after in ("about", "of")  # "a sprite of"
     is_drawn = noun == "character" and listed(after, "picture")
-    if is_picture or is_drawn or _is_thing_by_modifiers(noun, modifiers):
+    # "its slender figure", "a cat with a graceful figure"
+    is_body = noun == "figure" and text.before(start) in ("its", "their", "the")
+    is_body |= noun == "figure" and text.before(start - 1) == "with"
+    if is_picture or is_drawn or is_body or _is_thing_by_modifiers(noun, modifiers):
         return True
     is_plural = noun != text.bare[i]
     is_counted = is_plural and listed(text.before(start), "determiner")
     is_strict = listed(text.bare[i], "strict-thing") and not is_counted
-    if is_strict and (is_plural or all(map(adjective, modifiers))):
+    if is_strict and (is_plural or all("a" in kinds(word) for word in modifiers)):
         is_verb = after.endswith(("s", "ing")) and base(after) != after
         return not is_verb and not has_listed(text.low, "person-cue")
     if listed(noun, "cued-thing"):
@@ -745,12 +780,12 @@ def _is_animal(word: str) -> bool:
 
 def _is_human(text: Text, noun: str, modifiers: Sequence[str], after: str) -> bool:
     """Return whether a noun that is often a thing is a person, as in "a fan in the stands"."""
+    if noun in ("character", "figure"):
+        # "a tall wizard character", but not "a teapot character"
+        last = "".join(modifiers[-1:])
+        return not last or adjective(last) or person(last) or listed(last, "thing-person")
     is_human = listed(after, "human-verb") or has_listed(modifiers, "thing-person")
-    if is_human or has_listed(text.low, "person-cue"):
-        return True
-    if noun == "character" and modifiers and person(modifiers[-1]):
-        return True  # "a wizard character"
-    return noun in ("character", "figure") and (not modifiers or adjective(modifiers[-1]))
+    return is_human or has_listed(text.low, "person-cue")
 
 
 def _why_no_tag(text: Text, start: int, first_noun: int, i: int) -> str:
@@ -868,6 +903,8 @@ def _why_not_shown(text: Text, where: int, bare: bool, head: int) -> str:
     is_bare = bare and bool(relation) and not is_joined
     is_bought = relation == "from" and has_listed(clause, "receives")
     is_unsure = listed(relation, "unsure-relation") and before != "across" and not is_bought
+    # "puppies become chefs", "a yokai transforming into a human being"
+    is_unsure |= listed(base(before if relation == "into" else relation), "becomes")
     return _UNCLEAR if is_bare or is_unsure else ""
 
 

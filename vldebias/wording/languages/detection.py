@@ -107,11 +107,13 @@ def code_of_script(text: str, script: str) -> str:
 def _is_japanese(text: str) -> bool:
     """Return whether a prompt that contains Chinese characters is Japanese."""
     scripts = scripts_of(text)
-    if scripts["HIRAGANA"] + scripts["KATAKANA"] > 0 or not _JAPANESE.isdisjoint(text):
+    if scripts["HIRAGANA"] + scripts["KATAKANA"] > 0:
         return True
-    # Japanese does not use the Chinese comma.
+    if "\uff0c" in text:
+        return False  # Japanese does not use the Chinese comma.
     nouns = _lists("ja/words.txt")["only-japanese"]
-    return "\uff0c" not in text and any(word in nouns for word in re.findall(r"\w+", text))
+    is_noun = any(word in nouns for word in re.findall(r"\w+", text))
+    return is_noun or not _JAPANESE.isdisjoint(text)
 
 
 def without_gender_sign(text: str) -> str:

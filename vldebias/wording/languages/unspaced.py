@@ -122,6 +122,9 @@ class UnspacedLanguage(ListedLanguage):
             return "named"
         is_fixed = self._has(text, f"fixed-{kind}")
         is_unsure = any(self._may_be_owner(text, match) for match in matches)
+        # The same person may be mentioned again: 模特...模特, 医生...人物
+        nouns = [match.noun for match in matches]
+        is_unsure |= len(set(nouns)) < len(nouns) or "人物" in nouns[1:]
         if not matches or is_unsure or self._joins_unknown(text, matches):
             return "context" if is_fixed else self._why_nobody(text, matches)
         return tuple(

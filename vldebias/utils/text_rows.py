@@ -1,0 +1,73 @@
+"""Check precomputed text embeddings. This does not import torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from vldebias.errors import InvalidInputError
+from vldebias.utils.arrays import Floats
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class TextRows:
+    """Store precomputed text embeddings as float64 rows.
+
+    Attributes:
+        row_of_prompt: a mapping from prompt to its embedding (d,), not normalised.
+
+    Args:
+        rows: a mapping from prompt to its embedding, (d,) or (1, d).
+
+    Raises:
+        InvalidInputError: If there are no prompts, the rows differ in width, or a row is zero or
+            not finite.
+    """
+
+    def __init__(self, rows: Mapping[str, ArrayLike | Tensor]) -> None:
+        self.row_of_prompt: dict[str, Floats] = {}
+        for prompt, values in rows.items():
+            if hasattr(values, "detach"):
+                values = values.detach().cpu().double().numpy()
+            row = np.asarray(values, dtype=np.float64)
+            self.row_of_prompt[prompt] = row[0] if row.shape[:-1] == (1,) else row
+        shapes = {row.shape for row in self.row_of_prompt.values()}
+        if len(shapes) != 1 or len(next(iter(shapes))) != 1:
+            raise InvalidInputError(
+                "text embeddings: expected rows (d,) of the same width, got"
+                f" {sorted(shapes) or 'none'}"
+            )
+        # Rows that are zero or not finite cannot be normalised.
+        bad = []
+        for prompt, row in self.row_of_prompt.items():
+            if not (np.isfinite(row).all() and row.any()):
+                bad.append(prompt)
+        if bad:
+            raise InvalidInputError(
+                f"text embeddings: {len(bad)} rows are zero or not finite, such as {bad[:3]}"
+            )
+
+    def check(self, prompts: Sequence[str]) -> None:
+        """Raise an InvalidInputError if any of the prompts has no row."""
+        missing = [prompt for prompt in prompts if prompt not in self.row_of_prompt]
+        if missing:
+            raise InvalidInputError(
+                f"text embeddings: {len(missing)} of {len(prompts)} prompts are missing, such as"
+                f" {missing[:3]}; add them (`vldebias eval show SUITE --texts` lists them), or"
+                " evaluate with the model"
+            )
+
+    def embed(self, prompts: Sequence[str]) -> Floats:
+        """Return the L2-normalised rows (n, d) of prompts.
+
+        Raises:
+            InvalidInputError: If any of the prompts has no row.
+        """
+        self.check(prompts)
+        rows = np.stack([self.row_of_prompt[prompt] for prompt in prompts])
+        return rows / np.linalg.norm(rows, axis=1, keepdims=True)

@@ -58,7 +58,6 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "eval/other_data.md": {"other_data": training.other_data},
     "docs/explanation/prompts-by-other-writers.md": {
         "new_prompts": prompts.new_prompts,
-        "read_prompts": prompts.read_prompts,
         "real_prompts": prompts.real_prompts,
         "languages_blind": prompts.languages_blind,
         "in_turn": prompts.in_turn,

@@ -460,7 +460,7 @@ def _results_of(found: object) -> tuple[NDArray[np.generic], Floats, Floats]:
             f" shapes {ids.shape}, {scores.shape} and {features.shape}"
         )
     if not np.isfinite(scores).all():
-        raise InvalidInputError("index_call: expected finite scores")
+        raise InvalidInputError("index_call: expected finite scores, got NaN or infinity")
     if len(scores) > 1 and scores[0] < scores[-1]:
         raise InvalidInputError(
             f"index_call: the scores rise from {scores[0]:g} to {scores[-1]:g}, but the best result"

@@ -51,8 +51,8 @@ def images_proxy(  # noqa: PLR0913
         sets: The attributes to balance, as for `vldebias.balance_prompts`, or a
             `vldebias.wording.Balancer`, which has its own shares and seed. If None, prompts are not
             balanced.
-        shares: See `vldebias.balance_prompts`. Values are even over all requests to this app.
-        seed: See `vldebias.balance_prompts`. Default: random.
+        shares: The share of each value; equal by default, over all requests to this app.
+        seed: Seed of the assigned values. Default: random.
         batch: Whether to make one call per distinct prompt, which requests several images, instead
             of one call per image.
         limits: Limits on time, memory and the number of requests, see `Limits`.

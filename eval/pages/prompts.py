@@ -9,17 +9,13 @@ from eval.tables import RESULTS, crossed, read, rows_in, span, table
 from vldebias.measure.resampling import wilson_interval
 from vldebias.report.result import Measurement
 
-# Sets of prompts that were labelled first and scored once, in chronological order.
+# The latest sets of prompts that were labelled first and scored once, in chronological order.
 SCORED_ONCE = {
-    "fresh_languages_rewritten": "first set: other languages and rewritten prompts",
-    "fresh_kinds": "second set: prompts, scenes and languages; its writer had read the code",
-    "new_prompts_1": "third set, by the first writer",
-    "new_prompts_2": "fourth set, by the first writer",
-    "held_out_prompts": "fifth set, by the first writer",
-    "held_out_prompts_2": "sixth set, by a second writer",
-    "held_out_prompts_3": "seventh set, by a third writer",
-    "held_out_prompts_4": "eighth set, by a fourth writer",
-    "held_out_prompts_5": "last set, by a fifth writer",
+    "held_out_prompts": "first writer",
+    "held_out_prompts_2": "second writer",
+    "held_out_prompts_3": "third writer",
+    "held_out_prompts_4": "fourth writer",
+    "held_out_prompts_5": "fifth writer, the last set",
 }
 
 
@@ -34,18 +30,6 @@ def new_prompts() -> str:
     names = ", ".join(f"`{name}.json`" for name in SCORED_ONCE)
     note = f"From {names} in `eval/results/languages`, in this order."
     return table(*lines, note=note)
-
-
-def read_prompts() -> str:
-    """Write how many changes to prompts from public lists a reader considered wrong."""
-    path = RESULTS / "languages" / "read_prompts.json"
-    lines = [["source", "prompts", "changed", "wrong, of the changed [95%]", "wrong, of all [95%]"]]
-    for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
-        wrong = row["wrong"] + row["one_of_two"]
-        counts = [str(row["prompts"]), str(row["changed"])]
-        shares = [_wrong_share(wrong, row["changed"]), _wrong_share(wrong, row["prompts"])]
-        lines.append([row["source"], *counts, *shares])
-    return table(*lines, note="From `eval/results/languages/read_prompts.json`.")
 
 
 def real_prompts() -> str:

@@ -33,10 +33,10 @@ def speed() -> str:
         )
     note = (
         "CPU time on one thread, both sides of a row alternately. The last column compares the"
-        " results of both sides: value and gradient norm for losses (with classes, for rows"
-        " that share none), the matrix for fitting, features for towers, images that stay unchanged for cross-attention, losses for"
-        " training, and the number of missing answers for labelling. From"
-        " `eval/results/bench_speed.json`."
+        " results of both sides: value and gradient norm for losses (with classes, for rows that"
+        " share none), the matrix for fitting, features for towers, images that stay unchanged for"
+        " cross-attention, losses for training, and the number of missing answers for labelling."
+        " From `eval/results/bench_speed.json`."
     )
     return table(*lines, note=note)
 

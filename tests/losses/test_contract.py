@@ -194,7 +194,7 @@ of_items = losses.GlobalContrastiveLoss(4, temperature=0.05)
     (lambda: losses.GroupWeights(2, step=0), "^step: "),
     (
         lambda: losses.GroupWeights(2)(torch.ones(3), torch.arange(3)),
-        "^groups: expected at most 1, got 2",
+        "^groups: expected numbers from 0 to 1, got 2",
     ),
     (lambda: losses.GroupWeights(2.5), "^groups: .* whole number"),
     (calling("rince", q=0.0), "^q: "),

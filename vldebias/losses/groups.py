@@ -61,7 +61,7 @@ class GroupWeights(nn.Module):
         joint_groups = gather_rows(groups) if self.gather else groups
         highest = int(joint_groups.max())
         if highest >= size:
-            raise InvalidInputError(f"groups: expected at most {size - 1}, got {highest}")
+            raise InvalidInputError(f"groups: expected numbers from 0 to {size - 1}, got {highest}")
         # Negative values mark rows whose group is unknown.
         known = joint_groups[joint_groups >= 0]
         # Counts are at least 1, so that the mean of an empty group is 0.

@@ -63,7 +63,7 @@ def _array(name: str, values: Values, ndim: int | None) -> np.ndarray:
         array = np.asarray(values)
     except ValueError:
         raise InvalidInputError(
-            f"{name}: got rows of different lengths; expected an array, with rows of one length"
+            f"{name}: got rows of different lengths; expected rows of equal length"
         ) from None
     if array.dtype == object and all(isinstance(value, str) for value in array.flat):
         array = array.astype(str)  # This covers, for example, a pandas column of strings.

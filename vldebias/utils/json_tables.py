@@ -88,7 +88,7 @@ def located_values(text: str, ending: str, source: str) -> tuple[list[JSON], lis
             entries = rows_by_picture(value) or _only_list(value, source) or _rows_by_id(value)
         if not _are_entries(entries):
             raise InvalidInputError(
-                f"{source}: expected a list of objects, one per row, or of strings, or an object"
+                f"{source}: expected a list of objects (one per row) or of strings, or an object"
                 f" that contains one such list; got {text.strip()[:40]}"
             )
         return entries, [f"{source}: entry {n}" for n in range(1, len(entries) + 1)]

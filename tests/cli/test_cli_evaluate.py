@@ -122,7 +122,7 @@ def test_a_suite_runs_by_path_and_its_report_can_be_recreated(tmp_path: Path) ->
 
 
 @refused(
-    (("watrbirds",), r"got the suite 'watrbirds'; expected one of .*'waterbirds'"),
+    (("watrbirds",), r"got the suite 'watrbirds'; did you mean 'waterbirds'\?"),
     (("miniature", "--only", "nests"), "got task 'nests'; expected one of birds"),
     (("waterbirds",), "this suite needs --data-root"),
     (("waterbirds", "--data-root", "nowhere"), "--data-root nowhere: no such file"),

@@ -61,7 +61,7 @@ def compared() -> str:
     sources = (READERS, WORDS)
     settings = {p.task: p.settings for p in result.provenance}
     tasks = [f"searches, {source}" for source in sources]
-    lines = [["", *sources]]
+    lines = [["measure", *sources]]
     lines.append(
         [
             "photographs of women and of men, each",

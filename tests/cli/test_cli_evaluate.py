@@ -242,8 +242,9 @@ def test_shares_of_a_table_are_compared_and_corrected(
         ("shares corrected", "b")
     }
     for column, other in (("prompt", "value"), ("value", "prompt")):
-        with pytest.raises(InvalidInputError, match=f"expected --{other} COLUMN, or --impact-r"):
-            run("shares", "mine.csv", f"--{column}", "judge")
+        expected = f"expected --{other}-column COLUMN, or --impact-r"
+        with pytest.raises(InvalidInputError, match=expected):
+            run("shares", "mine.csv", f"--{column}-column", "judge")
 
 
 def test_the_papers_runs_are_listed_and_compared(

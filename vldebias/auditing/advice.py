@@ -226,8 +226,8 @@ def _title(advised: Sequence[AdvisedPrompt], prediction: Prediction) -> str:
         images = f"{quantity(fewest, 'image')} each"
     if all(numbers):
         return f"What the prompts showed: {images}"
-    counted = sum(map(bool, numbers))
-    return f"What {counted:,} of {len(numbers):,} prompts showed, with {images}, and others will show"
+    counted = f"{sum(map(bool, numbers)):,} of {len(numbers):,} prompts"
+    return f"What {counted} showed, with {images}, and others will show"
 
 
 def _advise(

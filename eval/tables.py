@@ -214,17 +214,17 @@ def run(name: str, measure: Callable[[], Iterable[TaskResult]], path: Path | Non
     return result
 
 
-def write_records(
-    path: Path,
+def records(
+    name: str,
     about: str,
     rows: Sequence[Mapping[str, Any]],
     method: str,
     columns: Sequence[str] = (),
     /,
     **more: Any,
-) -> Path:
-    """Write a result with plain rows, which `method` and `columns` identify."""
-    part = TaskResult(TaskProvenance(task=path.stem, description=about, settings=more))
+) -> Result:
+    """Return a result with plain rows, which `method` and `columns` identify."""
+    part = TaskResult(TaskProvenance(task=name, description=about, settings=more))
     for row in rows:
         place = {name: row[name] for name in columns if row.get(name) is not None}
         for name in (key for key in row if key not in (method, *columns)):
@@ -235,7 +235,15 @@ def write_records(
                 n={"measured": 1},
                 subset=subset(place),
             )
-    return Result.from_tasks(path.stem, [part], seconds=None).write(path)
+    return Result.from_tasks(name, [part], seconds=None)
+
+
+def read_records(result: Result) -> dict[tuple[str, str], dict[str, float]]:
+    """Return the numbers in a result from `records`, by method and subset."""
+    numbers: dict[tuple[str, str], dict[str, float]] = {}
+    for row in result.rows:
+        numbers.setdefault((row.method, row.subset), {})[row.metric] = row.value
+    return numbers
 
 
 def medians(

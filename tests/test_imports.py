@@ -140,7 +140,7 @@ ON_TABLES = {
     "eval shares": "eval shares table.csv --prompt-column prompt --value-column gender"
     " --out shares",
     "eval shares --impact-ratio": "eval shares table.csv --impact-ratio --selected-column hired"
-    " --sex gender --race race --out ratios",
+    " --sex-column gender --race-column race --out ratios",
     "eval runs": "eval runs shares",
     "eval compare": "eval compare shares shares",
     "eval gate": "eval gate shares --max-gap 0.9",

@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import open_clip
@@ -24,7 +22,7 @@ from diffusers import AutoencoderKL, PNDMScheduler, StableDiffusionPipeline, UNe
 from transformers import CLIPTextConfig, CLIPTextModel
 
 import vldebias
-from eval.tables import write_records
+from eval.tables import parser, records
 from vldebias.miniature.models import load_text_tower
 
 SET = "professions-gender"
@@ -75,12 +73,11 @@ def seconds_of(call: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="also write the rows here")
-    parser.add_argument(
+    options = parser(__doc__)
+    options.add_argument(
         "--repetitions", type=int, default=9, help="number of timed calls (%(default)s)"
     )
-    args = parser.parse_args()
+    args = options.parse_args()
     rows: list[dict[str, Any]] = []
     torch.manual_seed(0)
     pipe = stable_diffusion()
@@ -136,13 +133,10 @@ def main() -> None:
             rows.append(row | {"peak_mib": peaks[state], "attach_seconds": attaching[state]})
             print(*rows[-1].values(), sep="\t", flush=True)
     if args.json:
-        description = (
-            "Seconds of a call with and without an attachment, random weights of full size, half"
-            " precision"
-        )
-        write_records(
-            args.json, description, rows, "what", ("state",), device=torch.cuda.get_device_name()
-        )
+        about = "Seconds of a call with and without an attachment, random weights, half precision"
+        device = torch.cuda.get_device_name()
+        result = records("bench_full_size", about, rows, "what", ("state",), device=device)
+        result.write(args.json)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ every candidate, and "first 1,000" only the displayed results.
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -18,26 +16,16 @@ from typing import Any
 import numpy as np
 
 import vldebias
-from eval.tables import parser, run
+from eval.tables import medians, parser, run
 from vldebias.measure.metric import Metric
 from vldebias.report.result import TaskProvenance, TaskResult
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 FIRST = 1_000
+REPETITIONS = 9
 UNEVEN = {"0": 0.7, "1": 0.3}
 TIME = Metric("milliseconds", "milliseconds, median", "fact", "lower")
 RATIO = Metric("times_a_sort", "times a sort of the same scores", "fact", "lower")
-
-
-def median_time(call: Callable[[], Any], least: float = 0.3) -> float:
-    """Return the median CPU time in milliseconds over at least five calls."""
-    call()
-    times: list[float] = []
-    while len(times) < 5 or sum(times) < least:
-        start = time.process_time()
-        call()
-        times.append(time.process_time() - start)
-    return statistics.median(times) * 1000
 
 
 def _sorted(scores: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -59,22 +47,26 @@ def measured() -> TaskResult:
         codes = rng.integers(2, size=size)
         scores = rng.normal(size=size) + 0.8 * codes
         n = {"candidates": size}
-        sort = median_time(partial(_sorted, scores))
-        result.add(TIME, "sort", sort, n=n, subset=f"{size:,}")
-        settings: dict[str, dict[str, Any]] = {"quota, all": {}}
+        rerank = partial(vldebias.rerank, scores, labels=codes)
+        calls: dict[str, Callable[[], Any]] = {
+            "sort": partial(_sorted, scores),
+            "quota, all": rerank,
+            "quota 70 : 30, first 1,000": partial(rerank, k=FIRST, shares=UNEVEN),
+        }
         for method in ("quota", "fair", "mopr"):
-            settings[f"{method}, first 1,000"] = {"k": FIRST, "method": method}
-        settings["quota 70 : 30, first 1,000"] = {"k": FIRST, "shares": UNEVEN}
+            # With 1,000 candidates, there is nothing for mopr to select.
+            if size > FIRST or method != "mopr":
+                calls[f"{method}, first 1,000"] = partial(rerank, k=FIRST, method=method)
         likely = 0.9 * codes + 0.05
-        estimates = {"labels": None, "probabilities": {"0": 1 - likely, "1": likely}}
-        settings["expected, first 1,000"] = {"k": FIRST, **estimates}
-        for name, how in settings.items():
-            if size == FIRST and name == "mopr, first 1,000":
-                continue  # there is nothing to select
-            call = partial(vldebias.rerank, scores, **({"labels": codes} | how))
-            seconds = median_time(call)
-            result.add(TIME, name, seconds, n=n, subset=f"{size:,}")
-            result.add(RATIO, name, seconds / sort, n=n, subset=f"{size:,}")
+        estimates = {"0": 1 - likely, "1": likely}
+        calls["expected, first 1,000"] = partial(
+            vldebias.rerank, scores, k=FIRST, probabilities=estimates
+        )
+        seconds = medians(calls, REPETITIONS)
+        for name, value in seconds.items():
+            result.add(TIME, name, 1000 * value, n=n, subset=f"{size:,}")
+            if name != "sort":
+                result.add(RATIO, name, value / seconds["sort"], n=n, subset=f"{size:,}")
     return result
 
 

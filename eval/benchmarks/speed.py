@@ -2,19 +2,19 @@
 
 python -m eval.benchmarks.speed                    # print the table
 python -m eval.benchmarks.speed --json FILE        # and write it
-python -m eval.benchmarks.speed --only losses,fit  # only some parts
+python -m eval.benchmarks.speed --only losses,fit  # only some parts; a file keeps its other rows
 
 Times are medians of alternating calls after a warm-up, in CPU time on a single thread. Peak memory
 is the increase over the memory that the process used before, in MB (from /proc if available). Times
 depend on the machine, but ratios of times from the same run are comparable. A ratio above 1 means
 that ours is faster by this factor. `difference` is the difference between the two results. If it is
 unknown or exceeds `within`, the row is neither printed nor written, and the command exits with 1.
-For attached towers, see `eval.benchmarks.towers`.
+For attached towers, see `eval.benchmarks.towers`; for generation, training, labelling and serving,
+see `eval.benchmarks.overheads`.
 """
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import platform
 import sys
@@ -28,10 +28,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from eval.benchmarks import overheads
 from eval.benchmarks.towers import towers
-from eval.tables import medians, write_records
+from eval.tables import medians, parser, read_records, records
 from vldebias import losses
 from vldebias.projection.projection import CalibratedProjection
+from vldebias.report.result import Result
 
 DIM, T, CHUNK, LAM, CLASSES = 512, 0.05, 256, 1000.0, 10
 PEAK = Path("/proc/self/clear_refs")  # writing 5 to this file resets the peak memory
@@ -145,7 +147,21 @@ PARTS: dict[str, Callable[[], Iterable[Row]]] = {
     # The second has more pairs than dimensions.
     "fit": lambda: [fit(), fit(d=1024, n_pairs=4000)],
     "towers": towers,
+    "generation": overheads.generation,
+    "training": overheads.training,
+    "label": overheads.label,
+    "serve": overheads.serve,
 }
+
+
+def earlier_rows(path: Path, rows: list[Row]) -> list[Row]:
+    """Return the rows of a file that have not been measured again."""
+    measured = {row["what"] for row in rows}
+    earlier = []
+    for (name, subset), numbers in read_records(Result.read(path)).items():
+        if name not in measured:
+            earlier.append({"what": name, "size": subset.removeprefix("size = "), **numbers})
+    return earlier
 
 
 def unequal(row: Row) -> str:
@@ -159,14 +175,11 @@ def unequal(row: Row) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", type=Path, help="also write the rows here")
-    parser.add_argument(
+    options = parser(__doc__)
+    options.add_argument(
         "--only", default=",".join(PARTS), help="comma-separated parts (default: %(default)s)"
     )
-    args = parser.parse_args()
+    args = options.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     rows: list[Row] = []
@@ -183,15 +196,11 @@ def main() -> int:
             times = (f"{1e3 * row[side]:.2f} ms" for side in ("ours", "plain"))
             print(f"{row['what']}, {row['size']}:", *times, f"{row['ratio']:.2f} times faster")
     if args.json:
+        if args.json.exists():
+            rows = earlier_rows(args.json, rows) + rows
         settings = {"threads": torch.get_num_threads(), "machine": platform.machine()}
-        write_records(
-            args.json,
-            "Median processor times; ratio: plain / ours",
-            rows,
-            "what",
-            ("size",),
-            **settings,
-        )
+        about = "Processor times; ratio: plain / ours"
+        records("bench_speed", about, rows, "what", ("size",), **settings).write(args.json)
     return int(left_out > 0)
 
 

@@ -3,6 +3,7 @@ examples in every help text."""
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -232,8 +233,12 @@ def test_invalid_input_is_explained(arguments: tuple[str, ...]) -> None:
 
 
 @refused(
-    (("gendre",), r"got the prompt set 'gendre'; .*did you mean 'gender'"),
-    (("gender", "--method", "calli"), r"method: expected one of none, orth, .*did you mean 'cali'"),
+    (("gendre",), r"got the prompt set 'gendre'; did you mean 'gender'\? \(expected one of age, "),
+    (("--attribute", "gender"), "name the prompt set alone, as in vldebias debias gender"),
+    (
+        ("gender", "--method", "calli"),
+        r"method: got 'calli'; did you mean 'cali'.*one of none, orth, ",
+    ),
     (("gender", "--device", "cpuu"), "--device cpuu: .* such as auto, cpu"),
     (("gender", "--device", "cuda:99"), "--device cuda:99: .* such as auto, cpu"),
     (("gender", "--out", __file__), "is a file; choose a writable folder"),
@@ -483,6 +488,17 @@ def test_options_are_passed_to_the_pages(monkeypatch: pytest.MonkeyPatch, tmp_pa
     )
     run("label", str(tmp_path), "--choices", "race")
     page.label.open_study.assert_called_with(tmp_path, [], ["race"], **how | {"most": 200})
+
+
+def test_help_names_values_alike_and_lists_the_suites() -> None:
+    audit = run("audit", "--help")
+    assert re.search(r"--out +PATH", audit)
+    assert re.search(r"--measure +N \[x>=1\]", audit)
+    assert re.search(r"--width +X", audit)
+    assert "<path>" not in audit[audit.index("Options") :]
+    assert audit.index("Measurement") < audit.index("--width") < audit.index("Other texts")
+    suites = " ".join(run("eval", "--help").split())
+    assert ", ".join(packaged("suites")) in suites
 
 
 @pytest.mark.parametrize("args", [["demo", "--port", "abc"], ["demo", "--port=abc"]])

@@ -122,7 +122,7 @@ def test_a_suite_runs_by_path_and_its_report_can_be_recreated(tmp_path: Path) ->
 
 
 @refused(
-    (("watrbirds",), r"got the suite 'watrbirds'; expected one of .*'waterbirds'"),
+    (("watrbirds",), r"got the suite 'watrbirds'; did you mean 'waterbirds'\?"),
     (("miniature", "--only", "nests"), "got task 'nests'; expected one of birds"),
     (("waterbirds",), "this suite needs --data-root"),
     (("waterbirds", "--data-root", "nowhere"), "--data-root nowhere: no such file"),
@@ -245,8 +245,9 @@ def test_shares_of_a_table_are_compared_and_corrected(
         ("shares corrected", "b")
     }
     for column, other in (("prompt", "value"), ("value", "prompt")):
-        with pytest.raises(InvalidInputError, match=f"expected --{other} COLUMN, or --impact-r"):
-            run("shares", "mine.csv", f"--{column}", "judge")
+        expected = f"expected --{other}-column COLUMN, or --impact-r"
+        with pytest.raises(InvalidInputError, match=expected):
+            run("shares", "mine.csv", f"--{column}-column", "judge")
 
 
 def test_the_papers_runs_are_listed_and_compared(

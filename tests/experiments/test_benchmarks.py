@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 from eval.against import compare, rows_of
-from eval.benchmarks import speed, towers
-from eval.tables import place_of
+from eval.benchmarks import overheads, speed, towers
+from eval.tables import place_of, records
 from vldebias.miniature import load_clip
 from vldebias.report.result import Result
 
@@ -59,6 +59,36 @@ def test_an_attached_tower_changes_some_text_embeddings(monkeypatch: pytest.Monk
     assert speed.unequal(row) == ""
 
 
+@pytest.mark.slow
+def test_training_pipelines_and_servers_give_the_same_results_as_bare_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, preprocess, tokenizer = load_clip()
+    model.logit_scale.data.fill_(3.0)  # its own temperature is below the minimum that is learned
+    monkeypatch.setattr(
+        open_clip, "create_model_and_transforms", lambda name: (model, preprocess, preprocess)
+    )
+    monkeypatch.setattr(open_clip, "get_tokenizer", lambda name: tokenizer)
+    rows = [
+        *overheads.training(pairs=4, repetitions=1),
+        *overheads.generation(images=2, steps=2, repetitions=1),
+        *overheads.serve(repetitions=1),
+    ]
+    assert [speed.unequal(row) for row in rows] == [""] * 4
+    assert all(row["ours"] > 0 and row["plain"] > 0 for row in rows)
+
+
+def test_rows_that_are_not_measured_again_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    old = [
+        {"what": "a", "size": "1", "ours": 1.0},
+        {"what": "a", "size": "2", "ours": 2.0},
+        {"what": "b", "size": "1", "ours": 3.0},
+    ]
+    records("rows", "about", old, "what", ("size",)).write(path)
+    assert speed.earlier_rows(path, [{"what": "b", "size": "1", "ours": 4.0}]) == old[:2]
+
+
 def test_a_row_is_only_printed_if_the_timed_results_are_equal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -88,5 +118,6 @@ def test_every_part_reports_the_difference_between_its_implementations() -> None
     rows = [
         *speed.of_losses([64], repetitions=1),
         speed.fit(16, 4, 2, repetitions=1),
+        *overheads.label(2, 4),
     ]
     assert [speed.unequal(row) for row in rows] == [""] * len(rows)

@@ -186,7 +186,8 @@ def test_share_metrics_and_ranking_metrics_are_measured_too(package: Path) -> No
 def test_none_chance_and_facts_have_no_change_and_intervals_are_clipped_to_bounds() -> None:
     part = TaskResult(protocol())
     with pytest.raises(
-        InvalidInputError, match=r"metric: expected one of worst_group, .*did you mean 'accuracy'"
+        InvalidInputError,
+        match=r"metric: got 'acuracy'; did you mean 'accuracy'.*one of worst_group, ",
     ):
         part.add("acuracy", "none", 0.5, n={})
     values = {"none": 0.1, "random": 0.2, "cali": 0.3}

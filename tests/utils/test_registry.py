@@ -219,7 +219,7 @@ def test_no_registry_accepts_the_name_of_a_built_in_object() -> None:
 def test_an_unknown_name_is_rejected_with_a_list_of_known_names(letters: Registry[Letter]) -> None:
     letters.register(Letter("alpha"))
     for name in ("alphe", 3, None):
-        with pytest.raises(InvalidInputError, match="letter: expected one of alpha, z, a, got"):
+        with pytest.raises(InvalidInputError, match=r"letter: got .*expected one of alpha, z, a"):
             letters[name]
     with pytest.raises(InvalidInputError, match="did you mean 'alpha'"):
         letters["alphe"]

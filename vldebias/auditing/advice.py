@@ -235,13 +235,13 @@ def _title(advised: Sequence[AdvisedPrompt], prediction: Prediction) -> str:
     if not any(numbers):
         return "What the prompts will show"
     fewest = min(filter(None, numbers))
-    each = f"{fewest:,} to {max(numbers):,} images each"
+    images = f"{fewest:,} to {max(numbers):,} images each"
     if fewest == max(numbers):
-        each = f"{quantity(fewest, 'image')} each"
+        images = f"{quantity(fewest, 'image')} each"
     if all(numbers):
-        return f"What the prompts showed: {each}"
-    counted = sum(map(bool, numbers))
-    return f"What {counted:,} of {len(numbers):,} prompts showed, with {each}, and others will show"
+        return f"What the prompts showed: {images}"
+    counted = f"{sum(map(bool, numbers)):,} of {len(numbers):,} prompts"
+    return f"What {counted} showed, with {images}, and others will show"
 
 
 def _advise(

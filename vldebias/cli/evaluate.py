@@ -232,16 +232,16 @@ def shares(  # noqa: PLR0913  (each is an option of the command)
     --impact-ratio, the rows are applicants instead of images.
 
     Examples:
-      vldebias eval shares table.csv --prompt-column prompt --value-column gender \\
-          --groups female,male
-      vldebias eval shares table.csv --prompt-column occupation --value-column gender \\
-          --method-column model --baseline sd15
-      vldebias eval shares table.csv --prompt-column occupation --value-column gender \\
-          --rename F=female --rename M=male --unknown both
-      vldebias eval shares judged.csv --prompt-column prompt --value-column judge \\
-          --people-column label --weight-column weight --json
-      vldebias eval shares applicants.csv --impact-ratio --selected-column hired \\
-          --sex-column sex --race-column race
+      vldebias eval shares table.csv --prompt-column prompt \\
+          --value-column gender --groups female,male
+      vldebias eval shares table.csv --prompt-column occupation \\
+          --value-column gender --method-column model --baseline sd15
+      vldebias eval shares table.csv --prompt-column occupation \\
+          --value-column gender --rename F=female --rename M=male --unknown both
+      vldebias eval shares judged.csv --prompt-column prompt \\
+          --value-column judge --people-column label --weight-column weight
+      vldebias eval shares applicants.csv --impact-ratio \\
+          --selected-column hired --sex-column sex --race-column race
     """
     check_out(folder)
     _check_kind_of_columns(columns, is_impact=impact_ratio)

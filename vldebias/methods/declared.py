@@ -14,7 +14,7 @@ from enum import StrEnum
 from importlib import import_module
 from importlib.metadata import entry_points
 
-from vldebias.errors import InvalidInputError, did_you_mean
+from vldebias.errors import InvalidInputError, expected_one_of
 
 GROUP = "vldebias.methods"
 """The entry point group through which other packages add methods."""
@@ -454,6 +454,4 @@ def check_methods(names: Iterable[str]) -> None:
             imported.METHODS[name]
         # An entry point's name may differ from its method's name.
         elif not entry_points(group=GROUP):
-            hint = did_you_mean(name, DECLARED)
-            known = ", ".join(DECLARED)
-            raise InvalidInputError(f"method: expected one of {known}, got {name!r}; {hint}")
+            raise InvalidInputError(f"method: got {name!r}; {expected_one_of(name, DECLARED)}")

@@ -33,7 +33,7 @@ Find = Callable[[str], int | None]
 NEXT_TEXT = "\x1f"
 # The prompt for the next face, which shows the same people, begins with this token.
 NEXT_FACE = "[SEP]"
-_CACHED = 2000  # Number of prompts whose people are cached.
+_CACHED = 10_000  # Number of prompts whose people are cached, as many as a Balancer counts.
 # Prefixes of reasons that apply to one text and do not affect the other texts for an image.
 _NOBODY = ("no person", "not understood", "unknown language", "language: ")
 

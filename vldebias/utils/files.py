@@ -346,7 +346,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         content = yaml.load(text.decode("utf-8-sig"), _strict_loader())
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InvalidInputError(
-            f"{path}: cannot be read as YAML in UTF-8: {' '.join(str(error).split()):.300}"
+            f"{path}: got {' '.join(str(error).split()):.300}; expected YAML in UTF-8"
         ) from None
     if not isinstance(content, dict):
         raise InvalidInputError(

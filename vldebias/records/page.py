@@ -158,7 +158,7 @@ def _section(attribute: str, records: Sequence[Record]) -> Section:
     title = capitalised(attribute)
     caption = f"{title} in generated images, by model"
     of_qualifier = range(len(values), len(values) + len(shown_qualifiers))
-    others = [place for place in range(len(columns)) if place not in of_qualifier]
+    main = [place for place in range(len(columns)) if place not in of_qualifier]
     tables = [_filled(f"{caption} and qualifier", columns, rows, of_qualifier)]
     return Section(
         title=title,
@@ -173,7 +173,7 @@ def _section(attribute: str, records: Sequence[Record]) -> Section:
             for place, value in enumerate(values)
         },
         tables=[
-            _filled(caption, columns, rows, others),
+            _filled(caption, columns, rows, main),
             *(table for table in tables if table.rows),
         ],
         missing=[record for record in records if record not in usable],

@@ -201,15 +201,17 @@ class Comparison:
             path: the HTML file to write.
         """
         changed = self._changed()
-        others = self.frame[(self.frame.verdict != "equal") & ~self.frame.index.isin(changed.index)]
+        parts = self.frame[(self.frame.verdict != "equal") & ~self.frame.index.isin(changed.index)]
         values = {
             "names": self.names,
             "sentence": self.sentence,
-            "conclusions": [each for each in self.conclusions if each.verdict != "equal"],
+            "conclusions": [
+                conclusion for conclusion in self.conclusions if conclusion.verdict != "equal"
+            ],
             "warnings": self.warnings,
             "only": self.only,
             "changed": _groups(changed),
-            "others": _groups(others),
+            "parts": _groups(parts),
             "equal": int((self.frame.verdict == "equal").sum()),
             "about": COMPARED,
         }

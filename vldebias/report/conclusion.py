@@ -362,7 +362,7 @@ def with_costs(frame: pd.DataFrame, concluded: Sequence[Conclusion]) -> pd.DataF
     rows_of_task: dict[str, list[ReadableRow]] = {}
     for row in rows:
         rows_of_task.setdefault(row.task, []).append(row)
-    measured = {(each.task, each.metric, each.subset) for each in concluded}
+    measured = {(conclusion.task, conclusion.metric, conclusion.subset) for conclusion in concluded}
     costs = []
     verdicts = []
     for row in rows:

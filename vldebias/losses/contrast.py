@@ -372,7 +372,8 @@ class Temperature(nn.Module):
     ) -> None:
         super().__init__()
         check_temperature(temperature)
-        if learnable and temperature < minimum:
+        # CLIP's 0.01 may be read as 0.009997, because models store its logarithm in float32.
+        if learnable and temperature < 0.99 * minimum:
             raise InvalidInputError(
                 f"temperature: expected at least the minimum {minimum}, got {temperature}"
             )

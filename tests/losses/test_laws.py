@@ -243,7 +243,7 @@ def test_rince_learns_at_the_temperature_of_clip() -> None:
 def test_a_learned_temperature_may_start_at_a_rounded_minimum() -> None:
     rounded = losses.Temperature(0.009997, learnable=True, minimum=0.01)
     assert float(rounded().detach()) == pytest.approx(0.01)
-    with pytest.raises(InvalidInputError, match="at least the minimum 0.01, got 0.005"):
+    with pytest.raises(InvalidInputError, match=r"at least the minimum 0\.01, got 0\.005"):
         losses.Temperature(0.005, learnable=True, minimum=0.01)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import quote
 
 from vldebias.errors import InvalidInputError
@@ -147,7 +147,12 @@ def _rows_of(file: Path, name: str, page_folder: Path) -> list[RunRow]:
         for row in _representatives(block, measure_of_task.get(str(task))):
             cost, verdict = cost_and_verdict(rows_of_task, row)
             figure = {name: getattr(row, name) for name in _FIGURE} | {"verdict": verdict}
-            about = {"cost": cost, "date": result.date or "", "page": address, "path": str(file)}
+            about: dict[str, Any] = {
+                "cost": cost,
+                "date": result.date or "",
+                "page": address,
+                "path": str(file),
+            }
             model = model_of_task.get(str(task), "")
             rows.append(RunRow(run, model, str(task), row.name, **about, **figure))
     return rows

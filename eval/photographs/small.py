@@ -1,30 +1,24 @@
-"""Measure the quality of the small model for the packaged photographs, and the effect of edits.
+"""Measure the quality of the small model for the packaged photographs.
 
     python -m eval.photographs.small --minilm DIR --json eval/results/photographs_model.json
 
 For text, the packaged encoder is compared with all-MiniLM-L6-v2 in five folds of titles, where
-vectors and heads are trained on the other four folds. For searches, there are two even galleries:
-photographs labelled by two readers (the packaged gallery), and by the words of their titles. Heads
-are trained without the gallery, the other photographs are the reference, and the queries come from
-the suite `quickstart`. The agreement of the readers is also measured. The inputs are those of
-`eval.photographs.pack`.
+vectors and heads are trained on the other four folds. The agreement of the two readers who labelled
+the photographs is also measured. The inputs are those of `eval.photographs.pack`.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from scipy.stats import rankdata, spearmanr
 
-import vldebias
 from eval.photographs import is_present, unit
 from eval.photographs.pack import (
     WIDTH,
@@ -43,13 +37,9 @@ from eval.photographs.pack import (
     rounded,
 )
 from eval.tables import parser, run
-from vldebias.data import Embeddings
-from vldebias.errors import VldebiasWarning
 from vldebias.metrics import Metric
-from vldebias.miniature.photograph_model import TextEncoder
 from vldebias.miniature.photographs import read_labels
 from vldebias.report.result import TaskProvenance, TaskResult
-from vldebias.study.suite import load_suite
 
 FOLDS, RESAMPLES = 5, 1000
 WITHIN = 10  # number of top results that must contain the photograph
@@ -254,68 +244,6 @@ def _add_agreement(
         part.add(AGREEMENT, OURS, float(np.mean(of_fold)), ends, n=n, subset=subset)
 
 
-def searches(
-    collection: Collection,
-    texts: Texts,
-    pieces: Sequence[str],
-    genders: Mapping[str, NDArray[np.str_]],
-) -> Iterator[TaskResult]:
-    """Yield the effect of edits on searches in an even gallery, for each source of labels."""
-    (task,) = (task for task in load_suite("quickstart").tasks if task.name == "photographs")
-    numbers, scale = rounded(distil(texts.alone, texts.shares, texts.wanted))
-    vectors = torch.tensor(numbers * scale, dtype=torch.float32)
-    weights = torch.tensor(piece_weights(len(pieces)), dtype=torch.float32)
-    titles = unit(texts.shares @ (numbers * scale))[texts.rows(collection.titles)]
-    for source, gender in genders.items():
-        gallery, reference = replace(collection, gender=gender).split()
-        seen = collection.gender[gallery]
-        mean, directions = principal(collection.features[reference])
-        images = (collection.features - mean) @ directions
-        image, text = heads(images[reference], titles[reference].astype(np.float64))
-        encoder = TextEncoder(
-            pieces,
-            vectors,
-            weights,
-            torch.tensor(text, dtype=torch.float32),
-        )
-        embedded = unit(images @ image)
-        labels = {"gender": gender[gallery]}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", VldebiasWarning)
-            result = vldebias.evaluate(
-                encoder,
-                Embeddings.from_arrays(embedded[gallery], labels),
-                prompts={"gender": task.prompts["gender"][0]},
-                queries=list(task.queries),
-                k=list(task.k),
-                methods=["default", "difference"],
-                reference=embedded[reference],
-                resample="queries",
-            )
-        part = TaskResult(
-            TaskProvenance(
-                task=f"searches, {source}",
-                description="an even gallery that the heads did not learn from",
-                settings={
-                    "gallery": len(gallery),
-                    "reference": len(reference),
-                    "seen by both readers": int((seen != "").sum()),
-                    "seen differently": int(((seen != "") & (seen != gender[gallery])).sum()),
-                    "k": list(task.k),
-                    "prompts": task.prompts["gender"][0].name,
-                    "choices": {
-                        name: facts.get("choice")
-                        for name, facts in result.provenance[0].methods.items()
-                    },
-                },
-            )
-        )
-        for row in result.rows:
-            if not row.subset and row.metric.partition("@")[0] in ("max_skew", "kept"):
-                part.rows.append(row.model_copy(update={"task": part.provenance.task}))
-        yield part
-
-
 def main() -> None:
     """Measure the model and write the result."""
     options = parser(__doc__)
@@ -331,7 +259,6 @@ def main() -> None:
     def measure() -> Iterator[TaskResult]:
         yield readers()
         yield from texts_in_folds(collection, texts, genders)
-        yield from searches(collection, texts, minilm.pieces, genders)
 
     run("photographs_model", measure, args.json)
 

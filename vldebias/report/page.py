@@ -599,7 +599,7 @@ def tradeoffs(
                 continue
             names = [fill(for_matplotlib(bias.name), LEGEND) for bias, _ in pairs]
             lines = 1 + sum(name.count("\n") + 1 for name in names)
-            high = 2.75 + 0.17 * lines
+            high = 2.85 + 0.0625 * len(names) + 0.15 * lines
             plot, (axis,) = subplots(1, 1, (3.6, high))
             # The axes keep their size, however long the legend below them is.
             axis.set_position((0.22, 1 - 2.15 / high, 0.75, 2.05 / high))

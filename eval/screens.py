@@ -1,7 +1,7 @@
-"""Take the screenshots for the README and the documentation.
+"""Take the screenshots of the labelling page and the demo for the documentation.
 
 In `python -m eval.screens RUN`, RUN is a folder written by `vldebias quickstart`. The command
-writes results/{report,label,demo}-{1280,390}.png. It needs Chromium and playwright, like the
+writes results/{label,demo}-{1280,390}.png. It needs Chromium and playwright, like the
 browser tests.
 """
 
@@ -18,8 +18,6 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from eval.tables import RESULTS
 from tests.apps.browsing import COLOURS, answers, free_port, served, settled
-from vldebias.report.page import render
-from vldebias.report.result import Result
 from vldebias.utils.pictures import decode
 
 HEIGHTS = {1280: 900, 390: 844}  # screenshot heights by width
@@ -39,8 +37,6 @@ def main() -> None:
             executable_path=arguments.browser, args=["--no-sandbox"]
         )
         scratch = Path(folder)
-        page = render(Result.read(run / "result.json"), scratch / "index.html", run_folder=run)
-        picture_of(chromium, "report", page.as_uri())
         label(chromium, run, scratch)
         demo(chromium, scratch)
         chromium.close()

@@ -496,7 +496,8 @@ def test_help_names_values_alike_and_lists_the_suites() -> None:
     assert re.search(r"--measure +N \[x>=1\]", audit)
     assert re.search(r"--width +X", audit)
     assert "<path>" not in audit[audit.index("Options") :]
-    assert audit.index("Measurement") < audit.index("--width") < audit.index("Other texts")
+    options = audit[audit.index("Options") :]
+    assert options.index("Measurement") < options.index("--width") < options.index("Other texts")
     suites = " ".join(run("eval", "--help").split())
     assert ", ".join(packaged("suites")) in suites
 

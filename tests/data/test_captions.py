@@ -213,7 +213,7 @@ def write(path: Path, content: str | bytes) -> Path:
     ),
     ("a.json", '{"images": [], "annotations": [{"bbox": 1}]}', "instances_.*has no captions"),
     ("a.json", "[1]", "a list of objects"),
-    ("a.json", '{"name": "a nurse"}', "expected a list of objects, .* has no images, annotations"),
+    ("a.json", '{"name": "a nurse"}', "expected a list of objects .* has no images, annotations"),
     ("a.xlsx", "x", "a spreadsheet with the ending .xlsx; expected a table"),
     ("a.csv", b"PK\x03\x04\x14\x00\x06\x00\xec", "expected text, got a spreadsheet"),
     ("a.csv.gz", "x", "an archive with the ending .gz"),

@@ -77,7 +77,7 @@ def test_more_checks_narrow_the_interval() -> None:
 def test_checks_on_results_narrow_the_interval_more_than_checks_on_other_candidates() -> None:
     first = vldebias.rerank(SCORES, 40, labels=labels(0.8))
     others = np.setdiff1d(np.arange(N), first)[:30]
-    of_results = report(0.8, checked(first.to_check(30)))
+    of_results = report(0.8, checked(first.to_check(30, seed=0)))
     assert width(of_results) < 0.6 * width(report(0.8, checked(others)))
 
 
@@ -107,12 +107,12 @@ def test_label_errors_concentrated_in_the_results_are_detected() -> None:
     first = vldebias.rerank(SCORES, 40, labels=codes)
     true = TRUE.copy()
     true[first] = "m"  # every result labelled "f" is wrong, and no other candidate is
-    rows = first.to_check(16) + np.setdiff1d(np.arange(N), first)[:100].tolist()
+    rows = first.to_check(16, seed=0) + np.setdiff1d(np.arange(N), first)[:100].tolist()
     sample = {int(row): str(true[row]) for row in rows}
     expected = vldebias.rerank(SCORES, 40, labels=codes, checked=sample).report.expected
     assert expected is not None
     assert expected["m"].value > 0.9
-    assert expected["m"].high == 1
+    assert expected["m"].high > 0.99
 
 
 def test_a_label_without_checks_is_assumed_to_err_like_the_other_labels() -> None:

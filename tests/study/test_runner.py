@@ -134,7 +134,7 @@ def test_a_run_writes_result_page_and_charts(run: Any, table: Any, tmp_path: Pat
     page = (tmp_path / "index.html").read_text()
     assert (page.count('class="task"'), page.count("<svg"), "birds: done" in log) == (
         len(tasks),
-        2,  # bias against cost, and the results for lambda
+        6,  # bias against cost, the results, and the accuracy of each of the four groups
         True,
     )
 

@@ -722,6 +722,10 @@ def with_lam(method: str, lam: float) -> str:
     """Return the name of a method with its lambda, such as "cali, λ = 0 (no edit)".
 
     With λ = 0, `cali` removes nothing, whereas `orth-cali` still removes the spurious span.
+
+    Args:
+        method: name of the method.
+        lam: its lambda.
     """
     note = " (no edit)" if lam == 0 and method == "cali" else ""
     return f"{method}, λ = {lam:g}{note}"

@@ -177,7 +177,7 @@ def reranked() -> str:
             cells.append(f"{left:.2f} (at most {most:.2f}), {kept:.2f}")
         lines.append([task.removeprefix("all: "), *cells])
     note = (
-        "Skew above chance that is left (1: as in the unedited search), its largest value in a"
-        " gallery, and the share of each value's hits that stay. From `eval/results/rerank.json`."
+        "Remaining share of the skew above chance (1: the unedited search), its maximum over"
+        " galleries, and the share of each value's hits kept. From `eval/results/rerank.json`."
     )
     return table(*lines, note=note)

@@ -27,8 +27,8 @@ CHANGES = (
 
 
 AT_AN_EDGE = (
-    " † the best temperature or learning rate is the lowest or highest that was tried, so the best"
-    " may lie outside."
+    " † the best temperature or learning rate that was tried is the lowest or highest, so a better"
+    " one may exist."
 )
 
 

@@ -203,7 +203,7 @@ def audit_command(  # noqa: PLR0913  (each is an option of the command)
         folder = folder.with_suffix("")
         if measure is None:
             raise InvalidInputError(
-                f"--out {record_file}: only --measure N writes a record; pass a folder instead"
+                f"--out {record_file}: only --measure N writes a record; add it, or pass a folder"
             )
     check_out(folder)
     check_sets([attribute])

@@ -164,7 +164,7 @@ def _check_rule(rule: IntervalRule, value: float, expected: float) -> None:
     """Raise an error if a statistic's value differs from what its interval's rule implies."""
     if not abs(value - expected) <= ROUNDING:
         raise InvalidInputError(
-            f"interval: a metric of the groups with interval={rule!r} returned {value:.4g}, but the"
+            f"interval: a group metric declares interval={rule!r} but returned {value:.4g}, and the"
             f" {rule} of the groups' accuracies is {expected:.4g}; declare interval='bootstrap'"
         )
 

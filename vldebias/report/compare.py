@@ -339,7 +339,9 @@ def _keyed(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     keyed = frame.set_index([*KEYS, "name"], drop=False)
     repeated = keyed.index[keyed.index.duplicated()]
     if len(repeated):
-        raise InvalidInputError(f"{name} contains the figure {repeated[0]} twice")
+        raise InvalidInputError(
+            f"{name} contains the figure {repeated[0]} twice; remove one of the rows"
+        )
     return keyed
 
 

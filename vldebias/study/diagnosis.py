@@ -302,7 +302,7 @@ class Column:
 
     @property
     def title(self) -> str:
-        """Return the noun for this column in sentences, which is "class" for unnamed labels."""
+        """Return the noun that sentences use for this column, "class" if labels are unnamed."""
         return "class" if self.name == "labels" else self.name
 
     @classmethod

@@ -218,7 +218,7 @@ class Inputs(Mapping[str, Any]):
 
     @cached_property
     def edits(self) -> dict[str, Edit]:
-        """Return the edits passed in Python by name, and the saved edits by folder name."""
+        """Return the edits: those passed in Python by name, and saved ones by folder name."""
         edits: dict[str, Edit] = dict(self.sources.get("edits", {}))
         for path in self.options.projections:
             saved = load_edit(path)

@@ -87,8 +87,8 @@ def positive_scores(
     if len(skipped) == pairs.items:
         row, reason = min(skipped.items())
         raise InvalidInputError(
-            f"{pairs.name}: none of {len(skipped)} images can be read, such as"
-            f" {pairs.ids[row]} ({reason})"
+            f"{pairs.name}: none of the {len(skipped)} images can be read; the first is"
+            f" {pairs.ids[row]}: {reason}"
         )
     # If there are more NaN scores than unreadable images, the model returned NaN.
     if np.isnan(scores).sum() > len(skipped):

@@ -369,7 +369,9 @@ def _strict_loader() -> type[yaml.SafeLoader]:
             event: yaml.Event = self.peek_event()
             line = event.start_mark.line + 1 if event.start_mark else 1
             if isinstance(event, yaml.AliasEvent):
-                raise yaml.YAMLError(f"the alias *{event.anchor}, line {line}; write the value out")
+                raise yaml.YAMLError(
+                    f"line {line}: the alias *{event.anchor} is not supported; write out the value"
+                )
             node: yaml.Node | None = super().compose_node(parent, index)
             if isinstance(node, yaml.MappingNode):
                 # The safe loader would silently keep the last of two equal keys.

@@ -188,7 +188,7 @@ class CrossAttentionHost(Host):
     def first_responses(
         self, prompts: Sequence[str], noise: Sequence[int], steps: int, **options: object
     ) -> Tensor:
-        """Return the responses (prompts, d) in the first denoiser pass, then stop the pipeline.
+        """Return the denoiser's outputs (prompts, d) in its first pass, then stop the pipeline.
 
         Args:
             prompts: one prompt per image.

@@ -448,7 +448,7 @@ def held_out_monitor(settings: TrainSettings) -> Any:
         lambda: positive_scores(tiny_towers(), pairs_of(BROKEN, views="two")),
         "own: expected pairs .* got none",
     ),
-    (lambda: positive_scores(tiny_towers(), pairs_of(BROKEN)), "none of 23 images can be read"),
+    (lambda: positive_scores(tiny_towers(), pairs_of(BROKEN)), "none of the 23 images can be read"),
     (lambda: positive_scores(diverged(), pairs_of(image_data(3))), "some features are not finite"),
     (
         lambda: Batches.from_data(pairs_of(BROKEN, views="two"), own_settings(), tiny_towers()),

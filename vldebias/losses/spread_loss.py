@@ -70,10 +70,10 @@ def spread(
         views = [batch.joint[::-1], batch.joint] if batch.within_view else [batch.joint[::-1]]
         candidates = torch.stack([torch.stack(view) for view in views], dim=2)
 
-        def sums_of_classes(own: list[Tensor], members: list[Tensor]) -> Tensor:
+        def sums_of_classes(rows_by_class: list[Tensor], members: list[Tensor]) -> Tensor:
             """Return both sums over the class of each anchor, given the rows of the classes."""
             # Classes with fewer rows are padded with row -1.
-            rows = pad_sequence(own, batch_first=True, padding_value=-1)
+            rows = pad_sequence(rows_by_class, batch_first=True, padding_value=-1)
             columns = pad_sequence(members, batch_first=True, padding_value=-1)
             # The pair is added below, and the anchor is not a positive of itself.
             is_row = rows[:, :, None] + batch.rows.start == columns[:, None, :]
@@ -88,12 +88,16 @@ def spread(
 
         sums = []
         order: list[Tensor] = []
-        for own, members in _classes(joint_labels, batch.rows, batch.chunk_size or AT_ONCE):
+        for rows_by_class, members in _classes(
+            joint_labels, batch.rows, batch.chunk_size or AT_ONCE
+        ):
             if batch.chunk_size is None:
-                sums.append(sums_of_classes(own, members))
+                sums.append(sums_of_classes(rows_by_class, members))
             else:
-                sums.append(checkpoint(sums_of_classes, own, members, use_reentrant=False))
-            order += own
+                sums.append(
+                    checkpoint(sums_of_classes, rows_by_class, members, use_reentrant=False)
+                )
+            order += rows_by_class
         rest, log_same_class = torch.cat(sums, dim=2)[..., torch.cat(order).argsort()]
         # Eq. 2 averages over the positives, which include the anchor's other view.
         _, codes, sizes = torch.unique(joint_labels, return_inverse=True, return_counts=True)
@@ -146,7 +150,7 @@ class _ClassSums(torch.autograd.Function):
 
 
 def _classes(
-    labels: Tensor, own: slice, at_once: int
+    labels: Tensor, anchor_rows: slice, at_once: int
 ) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
     """Yield the anchors of some classes, and the joint rows of each of these classes.
 
@@ -155,11 +159,11 @@ def _classes(
 
     Args:
         labels: (N,), the classes of the joint batch.
-        own: rows of the joint batch that are anchors. Anchors are counted from the first of them.
+        anchor_rows: rows of the joint batch that are anchors, which are counted from the first.
         at_once: maximum number of anchors to yield at once.
     """
     _, codes, sizes = torch.unique(labels, return_inverse=True, return_counts=True)
-    own_codes = codes[own]
+    own_codes = codes[anchor_rows]
     own_sizes = torch.bincount(own_codes, minlength=len(sizes))
     rows_of_class = codes.argsort(stable=True).split(sizes.tolist())
     anchors_of_class = own_codes.argsort(stable=True).split(own_sizes.tolist())
@@ -171,8 +175,8 @@ def _classes(
     for (bits, _), parts in alike.items():
         count = max(at_once >> bits, 1)
         for first in range(0, len(parts), count):
-            some = parts[first : first + count]
-            yield [part for part, _ in some], [members for _, members in some]
+            chunk = parts[first : first + count]
+            yield [part for part, _ in chunk], [members for _, members in chunk]
 
 
 class SpreadLoss(ContrastiveLoss[SpreadSettings]):

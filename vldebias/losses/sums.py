@@ -193,8 +193,8 @@ class _MatrixSums(torch.autograd.Function):
         sums = (rows, columns) if how.both else (rows,)
         if how.classes is not None:
             # A sum over no negatives is log 0, but -inf would make the gradient NaN.
-            for one in sums:
-                one.clamp_(min=-1e30)
+            for log_sums in sums:
+                log_sums.clamp_(min=-1e30)
         ctx.how = how
         ctx.size = size
         kept = (scores,) if keeps_scores else ()

@@ -241,7 +241,7 @@ def _title(advised: Sequence[AdvisedPrompt], prediction: Prediction) -> str:
     if all(numbers):
         return f"What the prompts showed: {images}"
     counted = f"{sum(map(bool, numbers)):,} of {len(numbers):,} prompts"
-    return f"What {counted} showed, with {images}, and others will show"
+    return f"What {counted} showed ({images}), and what the others will show"
 
 
 def _advise(

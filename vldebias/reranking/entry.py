@@ -289,7 +289,7 @@ def _rows_of_ids(
 
 def _warn_of_distances(lists: Sequence[Floats]) -> None:
     """Warn once if the scores of every query ascend, as distances of search results do."""
-    are_ascending = all(bool((np.diff(scores) > 0).all()) for scores in lists)
+    are_ascending = all(bool((scores[1:] > scores[:-1]).all()) for scores in lists)
     if are_ascending and max(map(len, lists)) >= _MANY_SCORES:
         warn(
             "rerank: the scores ascend from the first to the last candidate, as distances do, but"

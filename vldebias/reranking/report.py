@@ -198,14 +198,11 @@ class Positions(np.ndarray):
             is_single: whether to return (k,) for the only query.
         """
         rows = [report.keys.take(report.order) for report in reports]
-        if is_single:
-            table = rows[0]
-        else:
-            shape = (len(rows), max(map(len, rows), default=0))
-            table = np.full(shape, UNKNOWN, dtype=rows[0].dtype if rows else np.intp)
-            for query, keys_in_order in enumerate(rows):
-                table[query, : len(keys_in_order)] = keys_in_order
-        positions = table.view(cls)
+        shape = (len(rows), max(map(len, rows), default=0))
+        table = np.full(shape, UNKNOWN, dtype=rows[0].dtype if rows else np.intp)
+        for query, keys_in_order in enumerate(rows):
+            table[query, : len(keys_in_order)] = keys_in_order
+        positions = (table[0] if is_single else table).view(cls)
         positions.reports = tuple(reports)
         return positions
 

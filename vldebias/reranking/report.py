@@ -15,6 +15,8 @@ from vldebias.reranking.candidates import UNKNOWN, Candidates, Rows
 from vldebias.reranking.checks import ENOUGH, true_shares
 from vldebias.utils.json_values import JSON
 
+AS_FOUND = "none"  # Method name in reports of results that were not re-ranked.
+
 
 @dataclass(frozen=True, eq=False)
 class Report:
@@ -70,6 +72,8 @@ class Report:
     @property
     def short(self) -> dict[str, int]:
         """Return how many results are missing from each group that has too few candidates."""
+        if self.about[0] == AS_FOUND:
+            return {}
         names = self.candidates.names
         available = self._counts(np.arange(len(self.candidates)))
         known = len(self.order) - self.unknown
@@ -138,7 +142,7 @@ class Report:
         before = _words(self.counts_before)
         name = f"{self.query}: " if self.query else ""
         how = "by {}, {}, {}".format(*self.about)
-        if self.about[0] == "none":
+        if self.about[0] == AS_FOUND:
             how = f"as found, because the query is {self.about[1]}"
         lines = [f"{name}first {k} {how}: {before} -> {_words(self.counts)}"]
         if self.unknown:

@@ -82,6 +82,8 @@ def test_a_query_that_states_a_value_is_returned_as_found(
     assert found[1].tolist() == index.call(embed([STATED])[0], 20)[0].tolist()
     assert "as found, because the query is stated" in str(found.reports[1])
     assert "fewer than requested" not in str(found.reports[1])
+    # `search` has no argument for checked results.
+    assert "true shares unknown" not in str(found.reports[0])
     assert found.reports[1].short == {}
     assert found.reports[1].to_dict()["target"] == "stated"
     assert found.reports[0].to_dict()["method"] == "expected"

@@ -94,7 +94,7 @@ class IndexGroups:
         order = method(candidates, min(k, len(scores)))
         about = (method.__name__, "index shares", groups.source)
         unchecked = np.full(len(scores), -1)
-        return Report(candidates, about, order, keys, unchecked, query)
+        return Report(candidates, about, order, keys, unchecked, query, how_to_check="")
 
     def save(self, file: str | Path) -> None:
         """Save the estimators, the shares and the model's fingerprint as safetensors."""

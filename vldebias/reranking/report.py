@@ -31,6 +31,7 @@ class Report:
         checked: true group of each candidate (n,) as a position in the group names, or -1 if it was
             not checked.
         query: text of the query, if known.
+        how_to_check: how to pass the true groups of some results, or "" if that is not possible.
 
     >>> from vldebias import rerank
     >>> scores = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
@@ -48,6 +49,10 @@ class Report:
     keys: NDArray[np.generic]
     checked: NDArray[np.integer]
     query: str = ""
+    how_to_check: str = (
+        "label the results that positions.to_check() returns and pass their true groups as"
+        " `checked`"
+    )
 
     @property
     def before(self) -> Rows:
@@ -158,11 +163,10 @@ class Report:
                 f"true shares, 95% intervals: {', '.join(parts)}; {self.n_checked} candidates"
                 " were checked"
             )
-        else:
+        elif self.how_to_check:
             needed = f"{ENOUGH} are needed" if k > ENOUGH else f"all {k} are needed"
             lines.append(
-                "true shares unknown: label the results that positions.to_check() returns and pass"
-                f" their true groups as `checked`; {needed}, {self.n_checked} were passed"
+                f"true shares unknown: {self.how_to_check}; {needed}, {self.n_checked} were passed"
             )
         lines.append(
             f"{self.kept:.0%} of the first {k} stay; a result moves {self.moved:.1f} places; mean"

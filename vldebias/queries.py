@@ -173,7 +173,8 @@ def debias_queries(
         module.Embeddings.register(DebiasedQueries)
     groups = None
     if index is not None:
-        groups = IndexGroups.load(index, host, [list(one.attributes) for one in sets])
+        names = [list(prompt_set.attributes) for prompt_set in sets]
+        groups = IndexGroups.load(index, host, names)
     elif reference is not None and all(prompt_set.attributes for prompt_set in sets):
         sample = images if isinstance(images, Reference) else Reference(cast("Any", images))
         groups = IndexGroups.fit(host, sets, (batch.numpy() for batch in sample.batches()))

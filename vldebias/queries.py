@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from vldebias.errors import AlreadyAttachedError, AutoDeclinedWarning, InvalidInputError
+from vldebias.errors import AlreadyAttachedError, InvalidInputError
 from vldebias.hosts.embedders import EmbeddedTexts, Embedder
 from vldebias.hosts.host import SIDES, TEXT
 from vldebias.methods import Method, Problem, Prompts, Reference, get_method
@@ -115,8 +114,8 @@ def debias_queries(
             set's attribute words ("a female doctor"), and for sets about people, those that state a
             value in another language ("eine Ärztin") or are about a named person ("Marie Curie").
         index: a file from `queries.index.save`, with the groups' shares in the index for `search`.
-            If None, they are estimated on `reference`. With a file and no reference, the default
-            method edits no queries and does not warn.
+            If None, they are estimated on `reference`. With a file, and neither a reference nor a
+            method, queries are not edited.
 
     Returns:
         A wrapper that embeds queries with the edit, and searches an index with re-ranking.
@@ -155,12 +154,10 @@ def debias_queries(
     else:
         images = _read_reference(reference, host)
         # Unlike `fit_projections`, this returns an edit even if the default declines.
+        if index is not None and reference is None and method is None:
+            method = "none"  # a file alone is for `search`, which does not edit queries
         chosen = get_method(method, reference=images)
-        with warnings.catch_warnings():
-            # With a file alone, queries are for `search`, which does not edit them.
-            if index is not None and reference is None:
-                warnings.simplefilter("ignore", AutoDeclinedWarning)
-            fitted = Problem(host, prompts, reference=images).fit(chosen, TEXT)
+        fitted = Problem(host, prompts, reference=images).fit(chosen, TEXT)
     if TEXT not in SIDES[fitted.side]:
         raise InvalidInputError(
             f"method {fitted.method!r} edits image vectors, but the vectors of an index are fixed;"

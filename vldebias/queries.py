@@ -32,6 +32,7 @@ from vldebias.reranking import Positions
 from vldebias.reranking.candidates import Floats, as_floats
 from vldebias.reranking.entry import as_ids, check_k, warn_of_short
 from vldebias.reranking.index import IndexGroups
+from vldebias.reranking.report import AS_FOUND
 from vldebias.utils.vectors import Vectors, read_vectors
 
 if TYPE_CHECKING:
@@ -113,7 +114,8 @@ def debias_queries(
             set's attribute words ("a female doctor"), and for sets about people, those that state a
             value in another language ("eine Ärztin") or are about a named person ("Marie Curie").
         index: a file from `queries.index.save`, with the groups' shares in the index for `search`.
-            If None, they are estimated on `reference`.
+            If None, they are estimated on `reference`. With a file, and neither a reference nor a
+            method, queries are not edited.
 
     Returns:
         A wrapper that embeds queries with the edit, and searches an index with re-ranking.
@@ -152,6 +154,8 @@ def debias_queries(
     else:
         images = _read_reference(reference, host)
         # Unlike `fit_projections`, this returns an edit even if the default declines.
+        if index is not None and reference is None and method is None:
+            method = "none"  # a file alone is for `search`, which does not edit queries
         chosen = get_method(method, reference=images)
         fitted = Problem(host, prompts, reference=images).fit(chosen, TEXT)
     if TEXT not in SIDES[fitted.side]:
@@ -166,7 +170,8 @@ def debias_queries(
         module.Embeddings.register(DebiasedQueries)
     groups = None
     if index is not None:
-        groups = IndexGroups.load(index, host)
+        names = [list(prompt_set.attributes) for prompt_set in sets]
+        groups = IndexGroups.load(index, host, names)
     elif reference is not None and all(prompt_set.attributes for prompt_set in sets):
         sample = images if isinstance(images, Reference) else Reference(cast("Any", images))
         groups = IndexGroups.fit(host, sets, (batch.numpy() for batch in sample.batches()))
@@ -267,13 +272,16 @@ class DebiasedQueries:
         vectors = read_vectors(self.host.embedder.queries(queries), "embed", expected=len(queries))
         reports = []
         for text, vector in zip(queries, vectors.rows.detach().cpu().numpy(), strict=True):
-            ids, scores, features = _results_of(index_call(vector, _CANDIDATES * k))
+            found = index_call(vector, _CANDIDATES * k)
+            ids, scores, features = _results_of(found, len(vector))
             report = self.index.rerank(scores, features, ids, k, text)
             if self.keep_stated and self.host.stated([text], self.fitted)[0]:
-                about = ("none", "stated", report.about[2])
+                about = (AS_FOUND, "stated", report.about[2])
                 report = replace(report, about=about, order=report.before)
             reports.append(report)
-        warn_of_short([report for report in reports if report.about[0] != "none"])
+        warn_of_short(
+            reports, f"to read more than {_CANDIDATES} k results, use vldebias.rerank instead"
+        )
         return Positions.from_reports(reports, is_single=isinstance(texts, str))
 
     def edit(self, vectors: AnyVectors, texts: str | Sequence[str] | None = None) -> AnyVectors:
@@ -439,8 +447,12 @@ def _sets_of(prompts: Prompts | Edit) -> tuple[PromptSet, ...]:
     return tuple(load_prompts(cast("str | PromptSet", prompt_set)) for prompt_set in listed)
 
 
-def _results_of(found: object) -> tuple[NDArray[np.generic], Floats, Floats]:
+def _results_of(found: object, width: int) -> tuple[NDArray[np.generic], Floats, Floats]:
     """Return the ids (n,), scores (n,) and vectors (n, d) that an index returned for a query.
+
+    Args:
+        found: the three, where the id -1 means no result.
+        width: width d of the query's vector.
 
     Raises:
         InvalidInputError: If one of them is missing, their lengths differ, or lower is better.
@@ -454,11 +466,15 @@ def _results_of(found: object) -> tuple[NDArray[np.generic], Floats, Floats]:
     ids = as_ids(parts[0])
     scores = as_floats(parts[1], "index_call: scores")
     features = as_floats(parts[2], "index_call: vectors")
+    if not ids.size:
+        return ids, scores, np.empty((0, width))
     if ids.ndim != 1 or scores.shape != ids.shape or features.shape[:-1] != ids.shape:
         raise InvalidInputError(
             "index_call: expected ids (n,), scores (n,) and vectors (n, d) for one query, got"
             f" shapes {ids.shape}, {scores.shape} and {features.shape}"
         )
+    is_result = ids != -1
+    ids, scores, features = ids[is_result], scores[is_result], features[is_result]
     if not np.isfinite(scores).all():
         raise InvalidInputError("index_call: expected finite scores, got NaN or infinity")
     if len(scores) > 1 and scores[0] < scores[-1]:

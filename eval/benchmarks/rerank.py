@@ -2,9 +2,9 @@
 
 python -m eval.benchmarks.rerank --json eval/results/bench_rerank.json
 
-Labels are integers for two groups, one of which has higher scores. "expected" takes probabilities
-in place of labels. Times are medians of repeated calls, in CPU time on a single thread. "all" ranks
-every candidate, and "first 1,000" only the displayed results.
+Labels are integers or text for two groups, one of which has higher scores. "expected" takes
+probabilities in place of labels. Times are medians of repeated calls, in CPU time on a single
+thread. "all" ranks every candidate, and "first 1,000" only the displayed results.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ def measured() -> TaskResult:
         calls: dict[str, Callable[[], Any]] = {
             "sort": partial(_sorted, scores),
             "quota, all": rerank,
+            "quota, all, text labels": partial(rerank, labels=np.array(["f", "m"])[codes]),
             "quota 70 : 30, first 1,000": partial(rerank, k=FIRST, shares=UNEVEN),
         }
         for method in ("quota", "fair", "mopr"):
@@ -58,9 +59,8 @@ def measured() -> TaskResult:
             if size > FIRST or method != "mopr":
                 calls[f"{method}, first 1,000"] = partial(rerank, k=FIRST, method=method)
         likely = 0.9 * codes + 0.05
-        estimates = {"0": 1 - likely, "1": likely}
         calls["expected, first 1,000"] = partial(
-            vldebias.rerank, scores, k=FIRST, probabilities=estimates
+            vldebias.rerank, scores, k=FIRST, probabilities={"0": 1 - likely, "1": likely}
         )
         seconds = medians(calls, REPETITIONS)
         for name, value in seconds.items():

@@ -60,7 +60,9 @@ def test_json_is_the_only_output_on_request(results: Path) -> None:
 
 
 def test_no_output_lists_the_group_of_a_result(results: Path) -> None:
-    table = run(results, "--attribute", "gender").stdout
+    done = run(results, "--attribute", "gender")
+    assert "pass the column as --checked" in done.stderr
+    table = done.stdout
     assert set(table.splitlines()[0].split("\t")) == {"place", "id", "score", "was at"}
     (query,) = json.loads(run(results, "--attribute", "gender", "--json").stdout)["queries"]
     assert all(set(row) == {"place", "id", "score", "was at"} for row in query["results"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 import vldebias
-from vldebias.errors import InvalidInputError, ProjectionMismatchError
+from vldebias.errors import InvalidInputError, ProjectionMismatchError, SuspectInputWarning
 from vldebias.queries import DebiasedQueries
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.AutoDeclinedWarning")
@@ -80,6 +81,10 @@ def test_a_query_that_states_a_value_is_returned_as_found(
     assert found.shape == (2, 20)
     assert found[1].tolist() == index.call(embed([STATED])[0], 20)[0].tolist()
     assert "as found, because the query is stated" in str(found.reports[1])
+    assert "fewer than requested" not in str(found.reports[1])
+    # `search` has no argument for checked results.
+    assert "true shares unknown" not in str(found.reports[0])
+    assert found.reports[1].short == {}
     assert found.reports[1].to_dict()["target"] == "stated"
     assert found.reports[0].to_dict()["method"] == "expected"
 
@@ -100,7 +105,9 @@ def test_the_fitted_shares_are_saved_and_refused_for_another_model(
     file = tmp_path / "gender-index.safetensors"
     assert queries.index is not None
     queries.index.save(file)
-    again = vldebias.debias_queries(embed, SET, index=file)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = vldebias.debias_queries(embed, SET, index=file)
     found = again.search(index.call, QUERY, 20)
     assert found.tolist() == queries.search(index.call, QUERY, 20).tolist()
 
@@ -109,6 +116,9 @@ def test_the_fitted_shares_are_saved_and_refused_for_another_model(
 
     with pytest.raises(ProjectionMismatchError, match="different model"):
         vldebias.debias_queries(other, SET, index=file)
+    ages = vldebias.make_prompt_set("age", {"old": ["elder"], "young": ["youth"]}, ["pilot"])
+    with pytest.raises(InvalidInputError, match="but the prompt sets have"):
+        vldebias.debias_queries(embed, ages, index=file)
     with pytest.raises(InvalidInputError, match="expected a file from"):
         vldebias.debias_queries(embed, SET, index=tmp_path / "none.safetensors")
     queries.fitted.save_pretrained(tmp_path / "edit")
@@ -126,6 +136,28 @@ def test_stored_probabilities_replace_the_vectors(index: Index, queries: Debiase
     shares = dict(zip(groups.names, queries.index.expected_shares, strict=True))
     found = vldebias.rerank(scores, 40, ids=rows, probabilities=stored, shares=shares)
     assert abs(index.is_female[np.asarray(found)].mean() - SHARE_OF_WOMEN) <= 0.1
+
+
+def test_padding_and_empty_results_are_no_results(index: Index, queries: DebiasedQueries) -> None:
+    def padded(vector: np.ndarray, n: int) -> tuple[Any, Any, Any]:
+        rows, scores, vectors = index.call(vector, 30)
+        return (
+            [*rows, -1, -1],
+            [*scores, -3e38, -3e38],
+            np.concatenate([vectors, np.zeros((2, D))]),
+        )
+
+    with pytest.warns(SuspectInputWarning, match="in the first 30; to read more than 20 k"):
+        found = queries.search(padded, QUERY, 40)
+    assert sorted(found.tolist()) == sorted(index.call(embed([QUERY])[0], 30)[0].tolist())
+    both = queries.search(lambda vector, n: ([], [], []), [QUERY, STATED], 10)
+    assert both.shape == (2, 0)
+
+
+@pytest.mark.parametrize("k", [None, 0, 2.5])
+def test_the_number_of_results_is_checked(index: Index, queries: DebiasedQueries, k: Any) -> None:
+    with pytest.raises(InvalidInputError, match="expected a whole number of 1 or more, got"):
+        queries.search(index.call, QUERY, k)
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,22 @@ def test_quota_is_the_best_ranking_within_one_of_the_shares(
         assert order.tolist() == naive
 
 
+@pytest.mark.parametrize("n", [0, 1, 2, 7, 5000])
+@pytest.mark.parametrize("digits", [0, 2, 15])
+def test_tied_scores_keep_the_order_of_the_rows(n: int, digits: int) -> None:
+    scores = np.random.default_rng(n).normal(size=n).round(digits)
+    ranked = Candidates(scores, np.zeros(n, dtype=int), ["a"], np.ones(1)).ranked
+    assert ranked.tolist() == slow_orders.best_first(scores.tolist())
+
+
+def test_changing_the_scores_afterwards_does_not_change_the_report() -> None:
+    scores = np.array([0.9, 0.8, 0.7, 0.6])
+    positions = vldebias.rerank(scores, 2, labels=["m", "m", "f", "f"])
+    before = str(positions.report)
+    scores[:] = scores[::-1].copy()
+    assert str(positions.report) == before
+
+
 @given(st.lists(st.integers(1, 30), min_size=2, max_size=7), st.integers(0, 2**31), st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_every_prefix_is_within_one_of_the_shares(parts: list[int], seed: int, tied: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -25,6 +26,9 @@ ENDINGS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
 KINDS = ("id", "score", "distance", "query")
 METHODS = ("quota", "fair", "mopr")
 COLUMNS = ("query", "place", "id", "score", "was at")
+_HOW_TO_CHECK = (
+    'label the results that --json lists under "to check" and pass the column as --checked'
+)
 
 
 class LocatedRow(NamedTuple):
@@ -121,7 +125,7 @@ def rerank_command(
             method=method,
             checked=_checked(rows, checked),
         )
-        report = positions.report
+        report = replace(positions.report, how_to_check=_HOW_TO_CHECK)
         print_message(f"{query}: {report}" if query else str(report))
         identities = [cell_of(row.cells, name_of_column["id"]) for row in rows]
         results = _results(report, identities, values)

@@ -217,7 +217,7 @@ class Labels:
     @property
     def counts(self) -> dict[str, int]:
         """Return the number of rows per name, excluding unknown rows."""
-        rows = np.bincount(self.codes[self.known], minlength=len(self.names))
+        rows = np.bincount(self.codes + 1, minlength=len(self.names) + 1)[1:]  # UNKNOWN is -1
         return dict(zip(self.names, rows.tolist(), strict=True))
 
     def __repr__(self) -> str:

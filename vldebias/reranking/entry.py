@@ -96,7 +96,8 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     >>> rerank(scores, 4, labels=["m", "m", "m", "f", "f", "f"]).tolist()
     [0, 3, 1, 4]
     """
-    check_k(k)
+    if k is not None:
+        check_k(k)
     table, id_rows = _read_scores(scores, ids)
     # These arrays (q, n) contain each query's scores, the candidates' rows in labels and features,
     # and their keys in the result.
@@ -131,17 +132,14 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     _warn_of_distances([report.candidates.scores for report in reports])
     # Without k, all candidates are shown, so a group with less than its share needs no warning.
     if k is not None:
-        warn_of_short(reports)
+        warn_of_short(reports, "pass more candidates or request other shares")
     return Positions.from_reports(reports, is_single=table.ndim == 1)
 
 
 def check_k(k: int | None) -> None:
-    """Raise an error unless k is None or a positive integer."""
-    if k is None:
-        return
-    is_integer = isinstance(k, (int, np.integer)) and not isinstance(k, bool)
-    if not is_integer or k < 1:
-        raise InvalidInputError(f"k: expected a whole number of 1 or more, or None, got {k!r}")
+    """Raise an error unless k is a positive integer."""
+    if not isinstance(k, (int, np.integer)) or isinstance(k, bool) or k < 1:
+        raise InvalidInputError(f"k: expected a whole number of 1 or more, got {k!r}")
 
 
 def _name_of(method: str | Reranker) -> str:
@@ -289,7 +287,7 @@ def _rows_of_ids(
 
 def _warn_of_distances(lists: Sequence[Floats]) -> None:
     """Warn once if the scores of every query ascend, as distances of search results do."""
-    are_ascending = all(bool((np.diff(scores) > 0).all()) for scores in lists)
+    are_ascending = all(bool((scores[1:] > scores[:-1]).all()) for scores in lists)
     if are_ascending and max(map(len, lists)) >= _MANY_SCORES:
         warn(
             "rerank: the scores ascend from the first to the last candidate, as distances do, but"
@@ -299,8 +297,13 @@ def _warn_of_distances(lists: Sequence[Floats]) -> None:
         )
 
 
-def warn_of_short(reports: Sequence[Report]) -> None:
-    """Warn once if groups have too few candidates for their shares."""
+def warn_of_short(reports: Sequence[Report], remedy: str) -> None:
+    """Warn once if groups have too few candidates for their shares.
+
+    Args:
+        reports: one report per query.
+        remedy: what to do, for the message.
+    """
     short = [(query, report.short) for query, report in enumerate(reports) if report.short]
     if not short:
         return
@@ -309,6 +312,6 @@ def warn_of_short(reports: Sequence[Report]) -> None:
     where = "" if len(reports) == 1 else f" (query {query}; {len(short)} of {len(reports)} queries)"
     warn(
         f"rerank: too few candidates: {words} missing in the first"
-        f" {len(reports[query].order)}{where}; pass more candidates or request other shares",
+        f" {len(reports[query].order)}{where}; {remedy}",
         SuspectInputWarning,
     )

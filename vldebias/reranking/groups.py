@@ -410,6 +410,6 @@ def pool_shares(codes: NDArray[np.integer], g: int) -> Floats:
         codes: group of each candidate (n,), or -1 if unknown.
         g: number of groups.
     """
-    counts = np.bincount(codes[codes != UNKNOWN], minlength=g)
+    counts = np.bincount(codes + 1, minlength=g + 1)[1:]  # UNKNOWN is -1
     shares: Floats = counts / max(counts.sum(), 1)
     return shares

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -94,7 +94,7 @@ class IndexGroups:
         order = method(candidates, min(k, len(scores)))
         about = (method.__name__, "index shares", groups.source)
         unchecked = np.full(len(scores), -1)
-        return Report(candidates, about, order, keys, unchecked, query)
+        return Report(candidates, about, order, keys, unchecked, query, how_to_check="")
 
     def save(self, file: str | Path) -> None:
         """Save the estimators, the shares and the model's fingerprint as safetensors."""
@@ -118,15 +118,16 @@ class IndexGroups:
         save_file(tensors, file, metadata)
 
     @classmethod
-    def load(cls, file: str | Path, host: Host) -> IndexGroups:
-        """Load a saved file, and check that it was fitted to this model.
+    def load(cls, file: str | Path, host: Host, groups: Sequence[Sequence[str]]) -> IndexGroups:
+        """Load a saved file, and check that it was fitted to this model and these groups.
 
         Args:
             file: a file from `save`.
             host: the model that embeds the queries.
+            groups: names of the expected groups, per attribute. If empty, they are not checked.
 
         Raises:
-            InvalidInputError: If the file does not exist or has different contents.
+            InvalidInputError: If the file does not exist, or has different contents or groups.
             ProjectionMismatchError: If it was fitted to a different model.
         """
         from safetensors import SafetensorError, safe_open
@@ -146,7 +147,13 @@ class IndexGroups:
                 f"{file}: expected a file from `queries.index.save`, got other tensors"
             )
         estimators = []
-        for number, names in enumerate(json.loads(metadata["names"])):
+        names_of_attributes = json.loads(metadata["names"])
+        if groups and names_of_attributes != [list(names) for names in groups]:
+            raise InvalidInputError(
+                f"{file}: contains the shares of {names_of_attributes}, but the prompt sets have"
+                f" {[list(names) for names in groups]}; fit them again with reference="
+            )
+        for number, names in enumerate(names_of_attributes):
             texts, slopes = tensors[f"{number}.texts"], tensors.get(f"{number}.slopes")
             offsets = tensors[f"{number}.offsets"]
             estimators.append(GroupEstimator(tuple(names), texts, slopes, offsets))

@@ -15,6 +15,8 @@ from vldebias.reranking.candidates import UNKNOWN, Candidates, Rows
 from vldebias.reranking.checks import ENOUGH, true_shares
 from vldebias.utils.json_values import JSON
 
+AS_FOUND = "none"  # Method name in reports of results that were not re-ranked.
+
 
 @dataclass(frozen=True, eq=False)
 class Report:
@@ -29,6 +31,7 @@ class Report:
         checked: true group of each candidate (n,) as a position in the group names, or -1 if it was
             not checked.
         query: text of the query, if known.
+        how_to_check: how to pass the true groups of some results, or "" if that is not possible.
 
     >>> from vldebias import rerank
     >>> scores = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
@@ -46,6 +49,10 @@ class Report:
     keys: NDArray[np.generic]
     checked: NDArray[np.integer]
     query: str = ""
+    how_to_check: str = (
+        "label the results that positions.to_check() returns and pass their true groups as"
+        " `checked`"
+    )
 
     @property
     def before(self) -> Rows:
@@ -70,6 +77,8 @@ class Report:
     @property
     def short(self) -> dict[str, int]:
         """Return how many results are missing from each group that has too few candidates."""
+        if self.about[0] == AS_FOUND:
+            return {}
         names = self.candidates.names
         available = self._counts(np.arange(len(self.candidates)))
         known = len(self.order) - self.unknown
@@ -138,7 +147,7 @@ class Report:
         before = _words(self.counts_before)
         name = f"{self.query}: " if self.query else ""
         how = "by {}, {}, {}".format(*self.about)
-        if self.about[0] == "none":
+        if self.about[0] == AS_FOUND:
             how = f"as found, because the query is {self.about[1]}"
         lines = [f"{name}first {k} {how}: {before} -> {_words(self.counts)}"]
         if self.unknown:
@@ -154,11 +163,10 @@ class Report:
                 f"true shares, 95% intervals: {', '.join(parts)}; {self.n_checked} candidates"
                 " were checked"
             )
-        else:
+        elif self.how_to_check:
             needed = f"{ENOUGH} are needed" if k > ENOUGH else f"all {k} are needed"
             lines.append(
-                "true shares unknown: label the results that positions.to_check() returns and pass"
-                f" their true groups as `checked`; {needed}, {self.n_checked} were passed"
+                f"true shares unknown: {self.how_to_check}; {needed}, {self.n_checked} were passed"
             )
         lines.append(
             f"{self.kept:.0%} of the first {k} stay; a result moves {self.moved:.1f} places; mean"
@@ -197,7 +205,7 @@ class Positions(np.ndarray):
             reports: one report per query.
             is_single: whether to return (k,) for the only query.
         """
-        rows = [report.keys[report.order] for report in reports]
+        rows = [report.keys.take(report.order) for report in reports]
         shape = (len(rows), max(map(len, rows), default=0))
         table = np.full(shape, UNKNOWN, dtype=rows[0].dtype if rows else np.intp)
         for query, keys_in_order in enumerate(rows):

@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from tests.study.made_figures import figure, protocol, result
-from vldebias.report.page import dots
+from vldebias.report.plots import dots
 from vldebias.report.table import readable
 
 

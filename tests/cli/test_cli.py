@@ -59,7 +59,7 @@ def test_help_contains_an_example_on_the_first_screen_and_does_not_truncate_name
     done = CliRunner().invoke(app, arguments, env={"COLUMNS": "80"}, catch_exceptions=False)
     assert done.exit_code == 0
     assert "…" not in done.output
-    assert not re.search(r"<(\w+ range|list\[\w+\]|bool|float|int|path|str)>", done.output)
+    assert not re.search(r"<(\w+ range|list\[\w+\]|bool|dir|float|int|path|str)>", done.output)
     if "--settings" not in path:
         lines = done.output.splitlines()
         assert any(f"vldebias {' '.join(path)}" in line for line in lines[2:40]), "first screen"

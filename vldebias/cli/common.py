@@ -77,7 +77,7 @@ class WithoutTrailingSpaces:
 
     def write(self, text: str) -> int:
         """Write text without trailing spaces, and without the types of arguments and --help."""
-        text = re.sub(r"<(bool|path|str|list\[\w+\])>", lambda match: " " * len(match[0]), text)
+        text = re.sub(r"<(bool|dir|path|str|list\[\w+\])>", lambda match: " " * len(match[0]), text)
         self.file.write(re.sub(" +(?=\n)", "", text))
         return len(text)
 

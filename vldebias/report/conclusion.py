@@ -523,7 +523,7 @@ def _who_got_worse(block: Sequence[ReadableRow], row: ReadableRow) -> str:
     verdicts = [part.verdict for part in parts if (part.metric, part.units) == measured]
     return (
         f"{worst.title} in {verdicts.count('worse')} of {len(verdicts)} parts, most in"
-        f" {worst.subset}: {worst.moved}"
+        f" {worst.subset.rstrip('.')}: {worst.moved}"
     )
 
 

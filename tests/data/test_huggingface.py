@@ -153,14 +153,21 @@ def test_a_folder_of_image_files_and_one_of_their_paths(
 
 
 def test_progress_bars_are_hidden_for_local_files_and_kept_for_downloads(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     datasets = pytest.importorskip("datasets")
-    root = imagefolder(tmp_path / "pets")
+    hidden = []
+
+    def load(**options: Any) -> Any:
+        hidden.append(datasets.are_progress_bars_disabled())
+        return load_dataset(**options)
+
+    load_dataset = datasets.load_dataset
+    monkeypatch.setattr(datasets, "load_dataset", load)
     datasets.enable_progress_bars()
     try:
-        opened(root, "test")
-        assert "%|" not in capfd.readouterr().err
+        opened(imagefolder(tmp_path / "pets"), "test")
+        assert hidden == [True]
         assert not datasets.are_progress_bars_disabled()
         with hidden_bars({"path": "owner/name", "name": None, "revision": None}):
             assert not datasets.are_progress_bars_disabled()

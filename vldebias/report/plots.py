@@ -74,6 +74,10 @@ def dot_plots(rows: pd.DataFrame, provenance: Sequence[TaskProvenance]) -> list[
     """Draw a plot for each measure as SVG, using the page's font.
 
     The task, the measure and the better direction are shown as text on the page instead.
+
+    Args:
+        rows: the rows of the first table, see `front_rows`.
+        provenance: the provenance of the tasks, which may define colors for methods.
     """
     colors = _colors(rows, provenance)
     drawn = []
@@ -250,6 +254,10 @@ def group_plots(frame: pd.DataFrame, concluded: Sequence[Conclusion]) -> list[di
     """Return the accuracy of each group before and after, for conclusions about the worst group.
 
     The group with the lowest accuracy without a method comes first.
+
+    Args:
+        frame: all rows of the result.
+        concluded: the conclusions.
     """
     plots: list[dict[str, object]] = []
     for conclusion in concluded:

@@ -128,7 +128,7 @@ def _registries(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip the charts of runs, which take longer than measuring. The tests of runs and pages draw
     them."""
-    monkeypatch.setattr("vldebias.report.page._drawn", lambda *rows: [])
+    monkeypatch.setattr("vldebias.report.page.dot_plots", lambda *rows: [])
 
 
 def pytest_unconfigure() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from vldebias.report.phrases import persons
+from vldebias.report.phrases import listed_words, person, persons
 
 METHODS = ("default", "cali", "orth-cali")
 # Without reference images, the default does not change any search, so it is not listed first.
@@ -73,6 +73,24 @@ class Answer:
         """Return how many of the first pictures as found remain among the first."""
         return len(set(self.before.first) & set(found.first))
 
+    def movement(self, found: Found, row: int) -> str:
+        """Describe where a shown picture was as found, such as " (was 5)" or " (new)"."""
+        if row not in self.before.rows:
+            return " (new)"
+        was = self.before.rows.index(row)
+        return "" if was == found.rows.index(row) else f" (was {was + 1})"
+
+    def left(self, found: Found) -> str:
+        """Describe which pictures shown as found are not shown in a row, by their ranks."""
+        before = zip(self.before.rows, self.before.groups, strict=True)
+        gone = []
+        for place, (row, group) in enumerate(before, start=1):
+            if row not in found.rows:
+                gone.append(f"{place}. {person(group)}")
+        if not gone:
+            return ""
+        return f"No longer in the first {len(found.rows)}: {listed_words(gone)}, ranked as found."
+
     def reason(self) -> str:
         """Return why the query is not edited, or "" if it is."""
         if self.stated:
@@ -105,7 +123,8 @@ class Answer:
         """Describe which pictures are shown and how they are counted."""
         shown = len(self.before.rows)
         return (
-            f"The first {shown} of {self.before.top} are shown. The word below each picture is its"
-            f" label in the column “{self.column}”, which is used for counting. MaxSkew is 0 if the"
+            f"The first {shown} of {self.before.top} are shown, with their ranks now and, if they"
+            f" moved, as found. The word below each picture is its label in the column"
+            f" “{self.column}”, which is used for counting. MaxSkew is 0 if the"
             " groups are even."
         )

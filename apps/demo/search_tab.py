@@ -72,7 +72,7 @@ class SearchTab:
             opening_source = _source(answer)
             for i, (title, found) in enumerate(_titled(answer, method)):
                 pictures = [read_thumbnail(shown[row]["file"]) for row in found.rows]
-                opening_rows[i] = _row(title, found, pictures, titles)
+                opening_rows[i] = _row(title, answer, found, pictures, titles)
         gr.Markdown("## One query, three rows", elem_classes="note")
         with gr.Row(elem_classes="ask"):
             self.query = gr.Textbox(
@@ -122,7 +122,12 @@ class SearchTab:
         self._connect()
 
     def _connect(self) -> None:
-        limits: dict[str, Any] = {"concurrency_id": "model", "concurrency_limit": 1}
+        limits: dict[str, Any] = {
+            "concurrency_id": "model",
+            "concurrency_limit": 1,
+            # A second press runs after the first one, instead of being ignored.
+            "trigger_mode": "always_last",
+        }
         private = limits | {"api_visibility": "private"}
         form = [self.query, self.column, self.method, self.strength, self.gallery]
         outputs = [self.verdict, *self.rows, self.source]
@@ -166,7 +171,7 @@ class SearchTab:
         rows = []
         for title, found in _titled(answer, method):
             pictures = [gallery.picture(self.engine, row) for row in found.rows]
-            rows.append(_row(title, found, pictures, gallery.titles))
+            rows.append(_row(title, answer, found, pictures, gallery.titles))
         yield [_lines(answer, method), *rows, _source(answer)]
 
     def _classify(self, method: str) -> Iterator[list[Any]]:
@@ -250,12 +255,14 @@ def _interval(value: tuple[float, float, float]) -> str:
 
 def _row(
     title: str,
+    answer: Answer,
     found: Found,
     pictures: Sequence[Image.Image | None],
     titles: Sequence[str] = (),
 ) -> str:
-    """Return a row of results, each with its group and, if available, its title.
+    """Return a row of results, each with its rank, its group and, if available, its title.
 
+    Below the rows of a method, a line lists the pictures of the first row that are missing.
     `titles` contains the titles of all pictures in the gallery, or is empty.
     """
     faces = []
@@ -264,8 +271,13 @@ def _row(
         if picture is not None:
             name = person(group)
             text = titles[row] if titles else ""
-            faces.append(Face(picture, f"result {place}: {name}", name, text))
-    return row_of_faces(title, faces, len(faces), pixels=not titles) if faces else ""
+            caption = f"{place}. {name}{answer.movement(found, row)}"
+            faces.append(Face(picture, f"result {place}: {name}", caption, text))
+    if not faces:
+        return ""
+    left = escape(answer.left(found))
+    below = f'<p class="about">{left}</p>' if left else ""
+    return row_of_faces(title, faces, len(faces), pixels=not titles) + below
 
 
 def _source(answer: Answer) -> str:

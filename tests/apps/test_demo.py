@@ -1,6 +1,7 @@
 """Test the demo without a browser: requests, images, messages, and that edits are attached and
 removed."""
 
+import re
 import subprocess
 import sys
 import threading
@@ -386,6 +387,20 @@ def test_a_query_that_states_the_attribute_is_unchanged_and_explained(engine: An
     neutral, _ = searches.search(engine, "A photo of a pilot.", "gender", "difference")
     assert neutral.reason() == ""
     assert neutral.before.first != neutral.reranked.first
+
+
+def test_each_row_states_which_pictures_moved_came_and_left() -> None:
+    values = {"male": 0.5, "female": 0.5}
+    before = Found((4, 7, 9), ("male", "male", "female"), (4, 7, 9), values, 0.0, 3)
+    after = replace(before, rows=(4, 9, 2), groups=("male", "female", "female"))
+    answer = Answer("zzz", "gender", before, after, before)
+    pictures = [Image.new("RGB", (8, 8))] * 3
+    row = tabs._row("Edited", answer, after, pictures)
+    captions = re.findall(r"</label><span>(.*?)</span>", row)
+    assert captions == ["1. man", "2. woman (was 3)", "3. woman (new)"]
+    assert "No longer in the first 3: 2. man, ranked as found." in row
+    assert "was" not in (first := tabs._row("As found", answer, before, pictures))
+    assert "No longer" not in first
 
 
 def test_a_worse_query_triggers_a_warning() -> None:

@@ -170,9 +170,28 @@ def test_the_search_opens_on_a_result(address: str, browser: Any) -> None:
             assert "of the first 20 remain" in page.locator(f"#search-{row}").inner_text()
         shown = page.locator("#search-1 li > span:not(.title)").all_inner_texts()
         assert len(shown) == 8
-        assert set(shown) <= {"man", "woman"}
+        assert [text.split(".")[0] for text in shown] == list("12345678")
+        assert {text.split()[1] for text in shown} <= {"man", "woman"}
+        first = page.locator("#search-0 li > span:not(.title)").all_inner_texts()
+        assert not [text for text in first if "was" in text or "new" in text]
+        new = page.locator("#search-2 li > span:not(.title)", has_text="(new)").count()
+        gone = page.locator("#search-2 .about").inner_text()
+        assert gone.startswith("No longer in the first 8: ")
+        assert len(re.findall(r"\d\.", gone)) == new > 0
         assert all(page.locator("#search-1 .title").all_inner_texts())
         assert "Library of Congress" in page.locator("#search-source").inner_text()
+
+
+def test_a_second_search_while_the_first_one_runs_is_answered(address: str, browser: Any) -> None:
+    with opened(browser, address) as page:
+        page.get_by_role("tab", name="Search and classify").click()
+        for job in ("cook", "pilot"):
+            page.get_by_label("Query").fill(f"A photo of a {job}.")
+            page.locator("#search-button").click()
+        page.wait_for_function(
+            "document.querySelector('#search-verdict').innerText.includes('A photo of a pilot.')"
+        )
+        page.locator("#results:not(.stale)").wait_for()
 
 
 def test_each_gallery_has_its_own_queries_groups_and_method(address: str, browser: Any) -> None:

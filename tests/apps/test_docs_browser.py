@@ -23,6 +23,7 @@ PAGES = (
     "how-to/comfyui/",
     "how-to/generate/",
     "explanation/evidence/",
+    "explanation/projection/",
     "tutorials/audit-a-prompt-list/",
     "commands/eval/",
     "reference/",
@@ -37,6 +38,20 @@ SMALL_PICTURES = """() =>
             && image.getBoundingClientRect().width < 0.5 * image.naturalWidth)
         .map(image => image.src)"""
 
+# Elements beyond the right edge that no ancestor scrolls to, such as formulas, tables and code.
+OUTSIDE = """() => {
+    const scrolls = element => ["auto", "scroll"].includes(getComputedStyle(element).overflowX);
+    const isReachable = element => {
+        for (let up = element; up !== document.body; up = up.parentElement)
+            if (scrolls(up)) return true;
+        return false;
+    };
+    return [...document.querySelectorAll(".md-content *")]
+        .filter(element => element.getBoundingClientRect().right > innerWidth + 1)
+        .filter(element => !isReachable(element))
+        .map(element => element.outerHTML.slice(0, 80));
+}"""
+
 
 class QuietHandler(SimpleHTTPRequestHandler):
     """Serve files without logging each request."""
@@ -46,8 +61,8 @@ class QuietHandler(SimpleHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Build the documentation into a temporary folder and return its address."""
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the documentation into a temporary folder."""
     pytest.importorskip("mkdocs")
     site = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict"]
@@ -56,6 +71,12 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = os.environ | {"PATH": path, "NO_MKDOCS_2_WARNING": "1"}
     subprocess.run(command, cwd=ROOT, env=environment, check=True)
+    return site
+
+
+@pytest.fixture(scope="module")
+def address(site: Path) -> Iterator[str]:
+    """Serve the documentation and return its address."""
     handler = functools.partial(QuietHandler, directory=str(site))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -73,6 +94,20 @@ def test_pages_fit_and_are_readable(browser: Any, address: str, width: int, colo
             assert page.evaluate(OVERFLOWING_CODE) == [], name
             assert page.evaluate(SMALL_PICTURES) == [], name
             check_page(page)
+
+
+def test_no_page_scrolls_sideways_on_a_phone(browser: Any, site: Path, address: str) -> None:
+    pages = sorted(file.parent.relative_to(site).as_posix() for file in site.rglob("index.html"))
+    assert len(pages) > len(PAGES)
+    wide = {}
+    with opened(browser, address, NARROW, go=False) as page:
+        for name in pages:
+            page.goto(f"{address}/{name}/")
+            width = page.evaluate("document.documentElement.scrollWidth")
+            outside = page.evaluate(OUTSIDE)
+            if width > NARROW or outside:
+                wide[name] = (width, outside)
+    assert wide == {}
 
 
 FIRST_FOUND = {

@@ -172,6 +172,12 @@ def test_results_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     )
 
 
+def test_a_training_run_is_not_a_result(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(InvalidInputError, match=r"training run.*eval SUITE --model .*model"):
+        run("compare", str(tmp_path), str(tmp_path))
+
+
 def test_data_describes_a_data_set() -> None:
     report = json.loads(run("data", "birds", "--option", "n=50", "--option", "start=100", "--json"))
     assert report["images"] == 50

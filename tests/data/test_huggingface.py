@@ -14,6 +14,7 @@ from data_parts import as_bytes, picture, save
 
 from tests.refusals import refused
 from vldebias.data import ImageData, open_data
+from vldebias.data.huggingface import hidden_bars
 from vldebias.errors import InvalidInputError
 
 datasets = pytest.importorskip("datasets")
@@ -149,6 +150,29 @@ def test_a_folder_of_image_files_and_one_of_their_paths(
     assert [record.labels["label"] for record in stream.records()] == ["cat", "cat", "dog", "dog"]
     assert rows_of(data) == rows_of(stream)
     assert [data.read(i) for i in range(4)] == [picture(0), picture(1), picture(10), picture(11)]
+
+
+def test_progress_bars_are_hidden_for_local_files_and_kept_for_downloads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datasets = pytest.importorskip("datasets")
+    hidden = []
+
+    def load(**options: Any) -> Any:
+        hidden.append(datasets.are_progress_bars_disabled())
+        return load_dataset(**options)
+
+    load_dataset = datasets.load_dataset
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    datasets.enable_progress_bars()
+    try:
+        opened(imagefolder(tmp_path / "pets"), "test")
+        assert hidden == [True]
+        assert not datasets.are_progress_bars_disabled()
+        with hidden_bars({"path": "owner/name", "name": None, "revision": None}):
+            assert not datasets.are_progress_bars_disabled()
+    finally:
+        datasets.disable_progress_bars()
 
 
 @BOTH

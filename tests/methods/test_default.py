@@ -366,7 +366,7 @@ def test_evaluate_measures_the_edit_that_debias_attaches(method: str, images: bo
     chosen = get_method(method, reference=options["reference"])
     attached = Problem(TextTable(table), prompts, **options).fit(chosen, "text")
     result = vldebias.evaluate(table, features, methods=[method], **how)
-    name = method if method == "default" or not images else f"{method}+equalise"
+    name = f"{method}+equalise" if images else method
     (description,) = [protocol.methods[name] for protocol in result.provenance]
     assert description["method"] == attached.method
     plain = normalize(

@@ -450,3 +450,19 @@ def test_the_largest_cost_is_shown_and_hits_kept_only_if_nothing_else_fell() -> 
     frame = readable(result(rows, protocol("search")))
     (group,) = front_groups(front_rows(frame, conclusions(frame)))
     assert group["rows"][0].cost.startswith("average accuracy -0.05 [")
+
+
+def test_parts_and_costs_belong_to_the_setting_that_the_conclusion_is_about() -> None:
+    # Several lambdas were measured for all images, but only one of them for each part, so the
+    # names of the parts' rows do not contain it.
+    rows = [figure("none", 0.2, metric="worst_group"), figure("none", 0.9)]
+    for lam in (10.0, 1000.0):
+        rows.append(figure("cali", 0.5, metric="worst_group", change=UP, lam=lam))
+    rows.append(figure("cali", 0.7, change=DOWN, lam=10.0))
+    parts = {"metric": "accuracy", "change": DOWN}
+    rows.append(figure("cali", 0.4, subset="water", lam=10.0, **parts))
+    (conclusion,) = result(rows, protocol()).conclusions()
+    assert conclusion.method == "cali, λ = 10"
+    assert conclusion.worse == "accuracy in 1 of 1 parts, most in water: -0.20 [-0.30, -0.10]"
+    assert conclusion.cost.startswith("average accuracy 0.90 to 0.70")
+    assert conclusion.verdict == "better, at a cost"

@@ -309,3 +309,17 @@ def test_each_groups_accuracy_is_shown_before_and_after_with_the_worst_marked(
     ) in page
     assert page.count('<svg class="bell">') == 2
     assert '<circle class="old" cx="20.0%"' in page
+
+
+def test_the_tables_of_all_figures_have_the_verdicts_of_the_first_table(tmp_path: Path) -> None:
+    rows = [bias("none", 0.5), bias("default", 0.3, change=DOWN)]
+    even = {"metric": "ndkl", "change": DOWN}
+    rows += [bias("none", 0.5, metric="ndkl"), bias("default", 0.3, **even)]
+    recall = {"metric": "recall@5", "better": "higher", "task": "search"}
+    rows += [figure("none", 0.9, **recall), figure("default", 0.7, change=DOWN, **recall)]
+    made = result(rows, protocol("search"))
+    page = render(made, tmp_path / "index.html", run_folder=tmp_path).read_text(encoding="utf-8")
+    _, _, appendix = page.partition('<h2 class="appendix">')
+    assert appendix.count("<b>better, at a cost</b>") == 2
+    assert "<b>better</b>" not in appendix
+    assert "<b>worse</b>" in appendix

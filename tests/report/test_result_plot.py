@@ -1,11 +1,14 @@
 """Test the plot of a result: scales, bars and the chance band."""
 
-from itertools import product
+import re
+from itertools import pairwise, product
 
 import pytest
 
-from tests.study.made_figures import figure, protocol, result
-from vldebias.report.page import dots
+from tests.study.made_figures import DOWN, bias, figure, protocol, result
+from vldebias.report.conclusion import conclusions
+from vldebias.report.page import front_rows
+from vldebias.report.plots import dot_plots, dots, tradeoffs
 from vldebias.report.table import readable
 
 
@@ -54,3 +57,43 @@ def test_a_measure_has_the_same_scale_in_all_tasks() -> None:
         pytest.approx([0.4, 0.6]),
         pytest.approx([0.1, 0.45]),
     ]
+
+
+def drawn_parts(svg: str) -> tuple[float, tuple[float, float], dict[str, float]]:
+    """Return the height of an SVG, the top and bottom of its axes, and the lowest line of each
+    text."""
+    height = float(re.search(r'viewBox="0 0 [\d.]+ ([\d.]+)"', svg)[1])
+    axes = svg[svg.index('id="axes_1"') :]
+    corners = re.search(r' d="M ([^"]*)z', axes)[1].replace("L", " ").split()
+    ys = sorted(map(float, corners[1::2]))
+    texts = {}
+    for attributes, text in re.findall(r"<text ([^>]*)>([^<]*)</text>", svg):
+        y = re.search(r'(?: y="|translate\([\d.-]+ )([\d.]+)', attributes)[1]
+        texts[text] = float(y)
+    return height, (ys[0], ys[-1]), texts
+
+
+@pytest.mark.parametrize("count", [1, 5, 25])
+def test_axes_keep_their_size_and_the_legend_is_complete_for_any_number_of_methods(
+    count: int,
+) -> None:
+    methods = [f"variant {i} of a projection with a name of two lines" for i in range(count)]
+    recall = {"metric": "recall@5", "better": "higher", "task": "search"}
+    rows = [bias("none", 0.5), figure("none", 0.9, **recall)]
+    for method in methods:
+        rows += [bias(method, 0.3, change=DOWN), figure(method, 0.7, change=DOWN, **recall)]
+    made = result(rows, protocol("search"))
+    frame = readable(made)
+    front = front_rows(frame, conclusions(frame))
+    (drawn,) = tradeoffs(front, frame, made.provenance)
+    height, (top, bottom), texts = drawn_parts(drawn["svg"].decode())
+    assert bottom - top == pytest.approx(2.05 * 72, abs=0.1)
+    places = sorted(y for text, y in texts.items() if text.startswith("variant"))
+    assert len(places) == count
+    assert bottom < places[0]
+    assert places[-1] < height - 9, "its second line is inside too"
+    assert all(below - above > 9 for above, below in pairwise(places)), "no lines overlap"
+    (values,) = dot_plots(front, made.provenance)
+    height, (top, bottom), _ = drawn_parts(values["svg"].decode())
+    assert 0 <= top < bottom <= height
+    assert bottom - top > 14 * count

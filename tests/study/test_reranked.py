@@ -129,7 +129,8 @@ def test_any_edit_can_precede_a_reranking(world: dict[str, Any]) -> None:
     edit = vldebias.fit_projections(world["texts"], SET, method="difference").only
     row = found.row("retrieval gender", f"max_skew@{K}", "difference+rerank")
     assert row.value == pytest.approx(np.mean(naive_skews(world, edit)))
-    assert Rerank("difference").with_images().name == "difference+equalise+rerank"
+    for method in ("difference", "default"):
+        assert Rerank(method).with_images().name == f"{method}+equalise+rerank"
 
 
 def test_every_ranking_metric_and_cost_is_measured(result: Result) -> None:

@@ -33,6 +33,7 @@ from vldebias.study.task import Data
 from vldebias.study.tasks.retrieval import RetrievalTask
 from vldebias.utils.options import Options
 from vldebias.utils.pictures import read_png
+from vldebias.utils.progress import Progress
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 
@@ -267,10 +268,13 @@ def test_the_key_changes_with_everything_that_may_change_figures(
 def test_finished_tasks_survive_an_interrupt(
     run: Any, table: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
+    printed: list[str] = []
     with monkeypatch.context() as patched:
         patched.setattr(RetrievalTask, "measured", Mock(side_effect=KeyboardInterrupt))
+        patched.setattr(Progress, "print_line", lambda _, text: printed.append(text))
         with pytest.raises(KeyboardInterrupt):
             run(table, PORTRAITS)
+    assert printed[-1] == "1 of 2 tasks are finished; run the same command to continue"
     assert [p.task for p in Result.read(tmp_path / "result.json").provenance] == ["table"]
     assert (tmp_path / "index.html").is_file()
     measured, log = run(table, PORTRAITS)

@@ -10,7 +10,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import redirect_stdout
+from contextlib import AbstractContextManager, redirect_stdout
 from functools import cache
 from pathlib import Path
 from typing import (
@@ -76,7 +76,8 @@ class WithoutTrailingSpaces:
         return getattr(self.file, name)
 
     def write(self, text: str) -> int:
-        """Write text without trailing spaces."""
+        """Write text without trailing spaces, and without the types of arguments and --help."""
+        text = re.sub(r"<(bool|dir|path|str|list\[\w+\])>", lambda match: " " * len(match[0]), text)
         self.file.write(re.sub(" +(?=\n)", "", text))
         return len(text)
 
@@ -86,10 +87,7 @@ VALUE_NAMES: dict[object, str] = {Path: "PATH", int: "N", float: "X", str: "TEXT
 
 
 class Command(TyperCommand):
-    """Command whose help can be pasted into a shell and whose errors quote invalid values.
-
-    rich pads lines with spaces, but a shell does not join lines if a space follows the backslash.
-    """
+    """Command whose help can be pasted into a shell and whose errors quote invalid values."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         """Parse the arguments, and quote invalid values in error messages.
@@ -120,9 +118,27 @@ class Command(TyperCommand):
             ctx: context of the command.
             formatter: formatter passed by click, which Typer does not use.
         """
-        output = cast("TextIO", WithoutTrailingSpaces(sys.stdout))
-        with redirect_stdout(output):
+        with tidied_help():
             super().format_help(ctx, formatter)
+
+
+class Group(TyperGroup):
+    """Command group whose help looks like that of `Command`."""
+
+    def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """Write the help to stdout.
+
+        Args:
+            ctx: context of the group.
+            formatter: formatter passed by click, which Typer does not use.
+        """
+        with tidied_help():
+            super().format_help(ctx, formatter)
+
+
+def tidied_help() -> AbstractContextManager[object]:
+    """Remove trailing spaces from the help, since a backslash before a space joins no lines."""
+    return redirect_stdout(cast("TextIO", WithoutTrailingSpaces(sys.stdout)))
 
 
 def value_of_option(names: Sequence[str], args: Sequence[str]) -> str | None:
@@ -150,7 +166,10 @@ def name_values(function: Callable[..., Any]) -> None:
 
     Without a name, Typer shows the type, as in <path> or <bool>.
     """
-    for hint in get_type_hints(function, include_extras=True).values():
+    hints = get_type_hints(function, include_extras=True)
+    # Typer must not evaluate the annotations again, which would create options without these names.
+    function.__annotations__ = hints
+    for hint in hints.values():
         if get_origin(hint) is not Annotated:
             continue
         kind, option = get_args(hint)[:2]
@@ -174,7 +193,7 @@ class App(typer.Typer):
         add_completion: bool = True,
     ) -> None:
         super().__init__(
-            cls=cls,
+            cls=cls or Group,
             help=_unfolded(text),
             no_args_is_help=True,
             # Otherwise, Typer would hide errors from `main` and print tracebacks, which could

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from vldebias.cli import results
 from vldebias.cli.checks import check_data_of_suite, check_file
 from vldebias.cli.common import (
     App,
+    Group,
     check_out,
     device_of,
     echo,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from vldebias.report.result import Result
 
 
-class SuiteGroup(TyperGroup):
+class SuiteGroup(Group):
     """Treat unknown subcommands as suites: `eval waterbirds` is `eval run waterbirds`."""
 
     def resolve_command(

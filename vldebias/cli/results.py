@@ -270,9 +270,15 @@ def runs(
 
 
 def _file_of(result: Path) -> Path:
-    if result.is_dir():
-        return result / "result.json"
-    return result
+    if not result.is_dir():
+        return result
+    file = result / "result.json"
+    if not file.exists() and (result / "run.json").exists():
+        raise InvalidInputError(
+            f"{result}: contains a training run, whose scores are in run.json; expected a result."
+            f" Measure the model first: vldebias eval SUITE --model {result / 'model'}"
+        )
+    return file
 
 
 def data(

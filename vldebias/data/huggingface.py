@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -224,7 +225,8 @@ def _load(
     why_offline = ""
     try:
         # Do not contact the hub if the files are local.
-        with offline_reason("." if "data_files" in source else root) as why_offline:
+        folder = "." if "data_files" in source else root
+        with offline_reason(folder) as why_offline, hidden_bars(source):
             loaded = datasets.load_dataset(**source, streaming=streaming)
     except (OSError, ValueError, *library_errors) as error:
         trouble = reason(error)
@@ -234,6 +236,25 @@ def _load(
     if isinstance(loaded, dict):
         return dict(loaded)
     return {str(loaded.split or "all"): loaded}
+
+
+@contextmanager
+def hidden_bars(source: Source) -> Iterator[None]:
+    """Hide the library's progress bars for local files, where they flash by and fill the screen.
+
+    Args:
+        source: the arguments for `load_dataset`.
+    """
+    datasets = need("datasets")
+    is_local = "data_files" in source or Path(source["path"]).exists()
+    if not is_local or datasets.are_progress_bars_disabled():
+        yield
+        return
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        datasets.enable_progress_bars()
 
 
 def _only_or_test(splits: Mapping[str, object], split: str | None) -> str:
@@ -393,7 +414,8 @@ def files_of_patterns(root: str | Path) -> list[str]:
 
 def _fingerprint(split: str, source: Source) -> str:
     """Return a fingerprint of local files, or of the hub revision if there are none."""
-    builder = need("datasets").load_dataset_builder(**source)
+    with hidden_bars(source):
+        builder = need("datasets").load_dataset_builder(**source)
     # Hash only this split's files, so that changes to other splits do not affect the fingerprint.
     names = ALIASES.get(split, (split,))
     files: list[str] = []

@@ -396,7 +396,7 @@ _DECLARED = [
         _DEFAULT,
         name="default+equalise",
         title="what is attached with reference images where no method is named",
-        about="the default with `reference=`, named separately for comparison with `default`",
+        about="`default` with unlabelled images (`reference=`)",
         color="#499894",
         hosts=(MODELS,),
         needs=frozenset({Need.IMAGES}),

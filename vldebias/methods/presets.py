@@ -47,7 +47,7 @@ class Paper(EditMethod):
 
     def with_images(self) -> Paper:
         """Return the method for problems with reference images."""
-        return replace(self, declaration=_needing_images(self.declaration))
+        return replace(self, declaration=replace(self.declaration, needs=frozenset({Need.IMAGES})))
 
     def fit(self, problem: Problem, role: str) -> Edit:
         method = CALI if problem.host.generative else BOTH
@@ -116,7 +116,7 @@ class Default(EditMethod):
 
     def with_images(self) -> Default:
         """Return the default for problems with reference images."""
-        return replace(self, declaration=_needing_images(self.declaration))
+        return Default(DECLARED["default+equalise"])
 
     def narrowed(self, problem: Problem, role: str) -> tuple[Problem, tuple[Choice, ...]]:
         """Return the problem without the prompt sets for which the default declines to edit.
@@ -200,11 +200,6 @@ class Default(EditMethod):
         if self.uses_images:
             return method.fit(problem, role)
         return _fit_tested_on_texts(problem, role, method)
-
-
-def _needing_images(declaration: Declaration) -> Declaration:
-    """Return a method's declaration for problems with reference images."""
-    return replace(declaration, needs=frozenset({Need.IMAGES}))
 
 
 def _fit_to_pipeline(problem: Problem, role: str) -> Edit:
@@ -331,4 +326,4 @@ def log_once(text: str) -> None:
 
 register_method(Paper())
 register_method(Default())
-register_method(Default(DECLARED["default+equalise"]))
+register_method(Default().with_images())

@@ -24,6 +24,7 @@ from vldebias.report.table import (
     form_of_figures,
     from_to,
     moved,
+    setting_of,
     verdict,
     with_lam,
 )
@@ -280,7 +281,7 @@ def _other_prior(block: Sequence[ReadableRow], row: ReadableRow) -> tuple[str, b
         return "", True
     words_of_metric = {f"{name}@{k}": words for name, words in OTHER_PRIOR.items()}
     for counterpart in block:
-        is_same = (counterpart.subset, counterpart.name) == (row.subset, row.name)
+        is_same = (counterpart.subset, setting_of(counterpart)) == (row.subset, setting_of(row))
         if is_same and counterpart.metric in words_of_metric and has_change(counterpart):
             values = from_to(counterpart.before, counterpart.value, change_of(counterpart))
             words = f"{words_of_metric[counterpart.metric]} {values}, {counterpart.verdict}"
@@ -311,7 +312,7 @@ def _utilities(block: Sequence[ReadableRow], row: ReadableRow) -> list[ReadableR
     """Return one row per utility for a method, at the k with the largest loss."""
     cost_of_metric: dict[str, ReadableRow] = {}
     for cost in block:
-        is_cost = cost.kind == "utility" and cost.name == row.name
+        is_cost = cost.kind == "utility" and setting_of(cost) == setting_of(row)
         if is_cost and cost.is_summary and has_change(cost):
             # If there are several subsets, use the last one. Assigning to an existing key would
             # keep its old position, so remove the key first.
@@ -352,7 +353,7 @@ def cost_and_verdict(block: Sequence[ReadableRow], row: ReadableRow) -> tuple[st
 def with_costs(frame: pd.DataFrame, concluded: Sequence[Conclusion]) -> pd.DataFrame:
     """Add the column `cost`, and include the cost in the verdicts; see `cost_and_verdict`.
 
-    Only the rows with the measures that conclusions are about have costs.
+    Only bias measures have costs, in the parts of tasks that conclusions are about.
 
     Args:
         frame: a result's rows from `readable`.
@@ -362,12 +363,12 @@ def with_costs(frame: pd.DataFrame, concluded: Sequence[Conclusion]) -> pd.DataF
     rows_of_task: dict[str, list[ReadableRow]] = {}
     for row in rows:
         rows_of_task.setdefault(row.task, []).append(row)
-    measured = {(conclusion.task, conclusion.metric, conclusion.subset) for conclusion in concluded}
+    parts = {(conclusion.task, conclusion.subset) for conclusion in concluded}
     costs = []
     verdicts = []
     for row in rows:
         cost, verdict_of_row = "", row.verdict
-        if (row.task, row.metric, row.subset) in measured:
+        if row.kind == "bias" and (row.task, row.subset) in parts:
             cost, verdict_of_row = cost_and_verdict(rows_of_task[row.task], row)
         costs.append(cost)
         verdicts.append(verdict_of_row)
@@ -383,8 +384,7 @@ def shared_cost(
         block: all rows of the task from `readable`.
         rows: the rows with the measured bias, one per method.
     """
-    utilities = {row.name: _utilities(block, row) for row in rows}
-    costs = [cost for listed in utilities.values() for cost in listed]
+    costs = [cost for row in rows for cost in _utilities(block, row)]
     if not costs:
         return []
     worst = max(costs, key=lambda cost: (_counts_as_cost(cost), _loss(cost)))
@@ -392,7 +392,8 @@ def shared_cost(
     for row in rows:
         for cost in block:
             is_same = (cost.metric, cost.subset) == (worst.metric, worst.subset)
-            if is_same and cost.name == row.name and has_change(cost) and has_change(row):
+            is_same = is_same and setting_of(cost) == setting_of(row)
+            if is_same and has_change(cost) and has_change(row):
                 pairs.append((row, cost))
     return pairs
 
@@ -510,7 +511,10 @@ def _who_got_worse(block: Sequence[ReadableRow], row: ReadableRow) -> str:
         A string such as "accuracy in 1 of 4 parts, most in landbird/land: -0.093", or "" if no part
         got worse.
     """
-    parts = [part for part in block if part.name == row.name and not part.is_summary]
+    parts = []
+    for part in block:
+        if setting_of(part) == setting_of(row) and not part.is_summary:
+            parts.append(part)
     worse_parts = [part for part in parts if part.verdict == "worse"]
     if not worse_parts:
         return ""
@@ -519,7 +523,7 @@ def _who_got_worse(block: Sequence[ReadableRow], row: ReadableRow) -> str:
     verdicts = [part.verdict for part in parts if (part.metric, part.units) == measured]
     return (
         f"{worst.title} in {verdicts.count('worse')} of {len(verdicts)} parts, most in"
-        f" {worst.subset}: {worst.moved}"
+        f" {worst.subset.rstrip('.')}: {worst.moved}"
     )
 
 

@@ -10,8 +10,8 @@ PERSONS = {"female": ("woman", "women"), "male": ("man", "men")}
 
 # What the methods in a result's first table do.
 METHODS = {
-    "default": "what `debias` attaches if it only has text, which is nothing for searches",
-    "default+equalise": "what it attaches if it also has unlabelled images (reference=)",
+    "default": "what is attached by default if there is only text: for searches, nothing",
+    "default+equalise": "the default if there are also unlabelled images (reference=)",
     "difference": "removes the direction between the values, a simple baseline",
     "paper": "the settings of Chuang et al. (2023)",
     "cali": "the projection of Chuang et al. (2023)",

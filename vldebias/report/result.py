@@ -36,7 +36,8 @@ from vldebias.measure.rows import (
     TaskResult,
 )
 from vldebias.report.conclusion import Conclusion, conclusions
-from vldebias.report.page import dots, notebook
+from vldebias.report.page import notebook
+from vldebias.report.plots import dots
 from vldebias.report.table import Measures, readable
 from vldebias.report.text import text
 from vldebias.utils.files import (

@@ -12,7 +12,8 @@ from vldebias.errors import InvalidInputError
 from vldebias.measure.metric import get_metric
 from vldebias.measure.rows import CHANCES, NONE
 from vldebias.report.conclusion import LEADS, conclusions, cost_and_verdict
-from vldebias.report.page import front_rows, model_in_words, tradeoffs, write_page
+from vldebias.report.page import front_rows, model_in_words, write_page
+from vldebias.report.plots import tradeoffs
 from vldebias.report.result import Result
 from vldebias.report.table import ReadableRow, at_settings, readable
 

@@ -332,6 +332,7 @@ class ReadableRow(Protocol):
     subset: str
     better: str
     lam: float
+    strength: float
     uses_labels: bool
     value: float
     low: float
@@ -384,7 +385,7 @@ def readable(result: Result) -> pd.DataFrame:
     pandas = need("pandas")
     names = method_names(result.rows)
     summaries = are_summaries(result.rows)
-    references = References(result, names, summaries)
+    references = References(result, summaries)
     # Look up the paper's figures for its own lambda and for the lambdas in its sweep.
     model = result.provenance[0].model if result.provenance else ""
     figures_of_lam: dict[float | None, dict[tuple[str, str, str, str], float]] = {}
@@ -409,7 +410,7 @@ def readable(result: Result) -> pd.DataFrame:
             "moved": moved(row.change),
             "few": few_units(row),
             "published": figures_of_lam.get(row.lam, {}).get(key, math.nan),
-            **references.columns(row, name),
+            **references.columns(row),
         }
         for column, value in columns.items():
             values_of_column[column].append(value)
@@ -424,7 +425,6 @@ class References:
 
     Args:
         result: rows with and without methods.
-        names: display name of each row's method.
         summaries: whether each row belongs to a summary; see `are_summaries`.
 
     Attributes:
@@ -432,20 +432,21 @@ class References:
         provenance: provenance by task.
         summary_rows: summary rows by task, metric, subset and method.
         assigns_values: whether the method assigns values to images, by task and method.
-        squares: rows with the unbiased square of the gap, by task, subset and display name of the
-            method.
+        squares: rows with the unbiased square of the gap, by task, subset, method, lambda and
+            strength.
     """
 
-    def __init__(self, result: Result, names: Sequence[str], summaries: Sequence[bool]) -> None:
+    def __init__(self, result: Result, summaries: Sequence[bool]) -> None:
         metric_names = {row.metric for row in result.rows}
         self.metrics = {metric: get_metric(metric, strict=False) for metric in metric_names}
         self.summary_rows: dict[tuple[str, str, str, str], Measurement] = {}
-        self.squares: dict[tuple[str, str, str], Measurement] = {}
-        for row, name, is_summary in zip(result.rows, names, summaries, strict=True):
+        self.squares: dict[tuple[object, ...], Measurement] = {}
+        for row, is_summary in zip(result.rows, summaries, strict=True):
             if is_summary:
                 self.summary_rows[row.task, row.metric, row.subset, row.method] = row
             if row.metric == SQUARED and row.change is not None and not math.isnan(row.change[0]):
-                self.squares.setdefault((row.task, row.subset, name), row)
+                key = (row.task, row.subset, row.method, row.lam, row.strength)
+                self.squares.setdefault(key, row)
         self.provenance: dict[str, TaskProvenance] = {}
         self.assigns_values: dict[tuple[str, str], bool] = {}
         for provenance in result.provenance:
@@ -462,12 +463,11 @@ class References:
         """
         return self.summary_rows.get((row.task, row.metric, row.subset, method))
 
-    def columns(self, row: Measurement, name: str) -> dict[str, object]:
+    def columns(self, row: Measurement) -> dict[str, object]:
         """Return the readable columns of a row that depend on other rows.
 
         Args:
             row: a row of the result.
-            name: display name of its method.
 
         Returns:
             `is_assigned`: whether the method assigns values to images.
@@ -490,7 +490,8 @@ class References:
         # this noise, and other measures are tested by their own change.
         square = None
         if row.metric == GAP and not is_assigned:
-            square = self.squares.get((row.task, row.subset, name))
+            key = (row.task, row.subset, row.method, row.lam, row.strength)
+            square = self.squares.get(key)
         tested_row = square or row
         to_remove = self.to_remove(tested_row, is_assigned)
         if self.metrics[row.metric].kind == "utility":
@@ -652,6 +653,16 @@ class References:
         if row.metric in (GAP, SQUARED) and square is not None:
             furthest = max(square.interval[1], 0.0) ** 0.5
         return is_within and furthest <= NARROW
+
+
+def setting_of(row: ReadableRow) -> tuple[str, float, float]:
+    """Return a row's method, lambda and strength, with -1 for parameters that it does not take.
+
+    Display names cannot be compared between metrics, because they only contain lambda if several
+    were measured.
+    """
+    lam = -1.0 if math.isnan(row.lam) else row.lam
+    return row.method, lam, -1.0 if math.isnan(row.strength) else row.strength
 
 
 def at_settings(rows: pd.DataFrame) -> pd.Series:

@@ -246,8 +246,10 @@ def _rows(summaries: pd.DataFrame, concluded: list[Conclusion], room: int) -> li
             change = row.moved or row.few
             line = f"  {name:<{NAME}} {row.number:<{width}} {change:<23} {row.verdict}".rstrip()
             lines += line.split("\n")
-            # The sentences above contain the cost of the methods that conclusions are about.
-            if row.verdict == AT_A_COST and row.name != methods.get((task, measure)):
+            # The sentences above contain the cost of the methods that conclusions are about, and
+            # the cost is the same for all measures.
+            is_costly = row.verdict == AT_A_COST and (task, measure) in methods
+            if is_costly and row.name != methods[task, measure]:
                 lines.append(f"    cost: {row.cost}")
             if not np.isnan(row.published):
                 lines.append(f"  published: {row.name} {row.published:.3f}")

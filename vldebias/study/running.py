@@ -122,6 +122,12 @@ def run_suite(
                 if is_first:
                     # Write the result after every task, in case a long run is killed.
                     result.write(options.out / RESULT)
+        except KeyboardInterrupt:
+            inputs.progress.print_line(
+                f"{len(finished_tasks)} of {len(suite.tasks)} tasks are finished; run the same"
+                " command to continue"
+            )
+            raise
         finally:
             # Write the page about the finished tasks even after Ctrl-C or an error in a later task.
             if result.rows and is_first:

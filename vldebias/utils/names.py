@@ -198,8 +198,8 @@ def check_weights(architecture: str, weights: str) -> None:
     if not tags or is_tag or Path(weights).exists():
         return
     raise InvalidInputError(
-        f"{architecture}: got the weights {weights!r}; expected a checkpoint file or one of"
-        f" {', '.join(tags)}"
+        f"{architecture}: got the weights {weights!r};"
+        f" {expected_one_of(weights, tags, 'a checkpoint file')}"
     )
 
 

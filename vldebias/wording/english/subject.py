@@ -147,7 +147,8 @@ def _leaves_one_out(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
         before = text.before(i)
         after = text.after(i)
         is_compared = word == "than" and singular(after) != after and person(after)
-        if is_compared or word in ("someone", "somebody"):
+        is_object = word in ("someone", "somebody") and not after.endswith("s")
+        if is_compared or is_object:
             return True
         is_behind = subjects[0].head < i
         if is_behind and listed(word, "introduces") and has_gendered(text.low[i + 1 : i + 7]):
@@ -888,7 +889,9 @@ def _is_thing(text: Text, i: int, start: int) -> bool:
     is_strict = listed(text.bare[i], "strict-thing") and not is_counted
     is_strict = is_strict and not has_listed(modifiers, "thing-person", "occupational")
     is_strict = is_strict and not listed(" ".join([*modifiers[-1:], noun]), "person-phrase")
-    if is_strict:
+    # "a nyc diner", but not "a tea picker"
+    is_plain = all("a" in kinds(word) or not kinds(word) for word in modifiers)
+    if is_strict and (is_plural or is_plain):
         is_verb = after.endswith(("s", "ing")) and base(after) != after
         return not is_verb and not has_listed(near, "person-cue")
     if listed(noun, "cued-thing"):

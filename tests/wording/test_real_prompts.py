@@ -267,3 +267,74 @@ def test_plurals_and_possessives_of_gendered_and_young_nouns(attribute: str) -> 
 )
 def test_chinese_edits_and_repeated_people_stay_unchanged(prompt: str, expected: str) -> None:
     assert reason(prompt) == expected
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "three anime character on a roof",
+        "a poster of the film miner (1988)",
+        "the movie brave welder, blue sky",
+        "Lord of the Stones, book cover",
+        "Garden Skater, watercolor",
+        "vorthak boss, glowing armor",
+        "house of mirrors, gallery of doctors faces",
+        "a drawing ofa plumber at a sink",
+        "brindo palk is a singer",
+        "a sergeant like Johny from a cartoon",
+        "a knight as character oskar in a musical",
+        "a crowd hugging someone, a nurse beside it",
+        "two people at a table. One person reads a letter",
+        "its weight dwarfs the boxes",
+        "a puppy learning to become a chef",
+        "the workers are farm animals",
+        "a red robot touches a man, sparks between the two figures",
+        "a wooden shop's quiet character",
+        "a booklet for cat owners and tourists",
+        "thief opening a safe, thief girl in a cape",
+        "couple on a beach, super models",
+        "a model of gears, a cloud model",
+    ],
+)
+def test_titles_things_and_people_who_cannot_all_get_a_value_stay_unchanged(prompt: str) -> None:
+    assert changed(prompt) == []
+
+
+@pytest.mark.parametrize(
+    ("prompt", "attribute"),
+    [
+        ("a latina supermodel on a terrace", "gender"),
+        ("an office worker. A man in his thirties", "gender"),
+        ("the hero of a film, an attractive woman", "gender"),
+        ("a man with wrinkles in a chair", "age"),
+        ("a 28yearold woman in a lab", "age"),
+        ("a woman with pink skin", "race"),
+        ("a family, woman, men, girl is taller", "race"),
+        ("a woman next to michael carter", "race"),
+    ],
+)
+def test_a_stated_value_is_found_however_it_is_written(prompt: str, attribute: str) -> None:
+    assert changed(prompt, attribute) == []
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    ["生成图片：将模特调整为坐姿，背景为咖啡厅", "一位模特穿着图1的外套", "レイトン教授、水彩"],
+)
+def test_people_of_a_given_picture_or_with_a_name_stay_unchanged(prompt: str) -> None:
+    assert changed(prompt) == []
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "a fashion model on a runway",
+        "a cyberpunk mercenary, concept art",
+        "a rock star on a stage",
+        "this is a nurse in a ward",
+        "a police officer in the rain",
+        "a vampire with red eyes",
+    ],
+)
+def test_people_keep_their_values_next_to_rules_for_things(prompt: str) -> None:
+    assert len(set(changed(prompt))) == 2

@@ -233,7 +233,7 @@ class PersonReader:
         elif has_stating_emoji(text, self.attribute.kind) or self.states_in_syntax(text):
             reason = "stated"
         elif not self.attribute.gender and names_a_model(text):
-            reason = "named"  # "<lora:ada:1>, a girl"
+            reason = "named"  # The model shows a certain person: "<lora:ada:1>, a girl".
         return reason
 
     def states_in_syntax(self, text: str) -> bool:

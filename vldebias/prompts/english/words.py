@@ -77,7 +77,7 @@ def origins() -> frozenset[str]:
 def is_proper(word: str) -> bool:
     """Return whether a lower-case word is always capitalized."""
     if word in origins() or word in religions():
-        return True  # "Tibetan", "Catholic"
+        return True  # Origins and religions are proper: "Tibetan", "Catholic".
     return word in lists()["nation"]  # nations without an adjective, such as "US"
 
 
@@ -198,7 +198,8 @@ def _is_unknown_compound(noun: str) -> bool:
     for n in range(3, len(noun) - 3):
         last = noun[n:]
         is_agent = len(last) > 4 and classes(last).startswith("p")
-        is_agent = is_agent and not listed(last, "cued-thing")  # "claymodel"
+        # Nouns that are often things need a context: "claymodel".
+        is_agent = is_agent and not listed(last, "cued-thing")
         if (is_agent or last == "mage") and set(classes(noun[:n])) & set("nxv"):
             return True
     return False
@@ -208,7 +209,7 @@ def _is_unknown_compound(noun: str) -> bool:
 def gendered(word: str) -> bool:
     """Return whether a lower-case word states a gender."""
     word = re.sub(r"['\u2019]s?$", "", word)
-    parts = word.split("-")  # "she-wolf", "great-grandmother"
+    parts = word.split("-")  # A part may state the gender: "she-wolf", "great-grandmother".
     return has_listed((word, *parts), "gendered") or any(map(has_gendered_ending, parts))
 
 

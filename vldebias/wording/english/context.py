@@ -50,9 +50,9 @@ def _is_event(scene: Scene) -> bool:
     if scene.has("modern-war") or _is_after(scene, 1975):
         return False
     if scene.has("war-site") and scene.has_in_phrase("armed"):
-        return True  # "a drummer at Shiloh", but not "a waiter at Shiloh"
+        return True  # The site of a battle counts for soldiers only, not for "a waiter at Shiloh".
     if scene.has("war-place") and _is_after(scene, 1945):
-        return True  # "a soldier in Saigon, 1968"
+        return True  # A place counts if its war is dated: "a soldier in Saigon, 1968".
     return scene.has("war") or _has_named_event(scene)
 
 
@@ -81,17 +81,18 @@ def _is_after(scene: Scene, year: int) -> bool:
 def _has_body_of_one_sex(scene: Scene) -> bool:
     """Return whether the subject, and not just their patient, has a sex-specific condition."""
     if scene.does("body"):
-        return True  # "a nurse expecting triplets"
+        return True  # The condition may be what the subject does: "a nurse expecting triplets".
     treats = scene.has_role("treats")
     works_beside = scene.has_role("treats-by-work")
     if scene.has_in_phrase("body"):
-        return not (treats or works_beside)  # "a prostate cancer researcher"
+        # The condition may be the subject of the work: "a prostate cancer researcher".
+        return not (treats or works_beside)
     if treats:
         return False
     if scene.has_role("patient"):
-        return scene.has("body")  # "a patient talking to a doctor about a vasectomy"
+        return scene.has("body")  # Any condition in the text is the patient's.
     if works_beside:
-        return scene.undergoes("body")  # "a teacher with endometriosis"
+        return scene.undergoes("body")  # Who works beside patients must undergo the condition.
     return scene.has_owned("body") and not scene.speaks_of("body")
 
 
@@ -109,9 +110,9 @@ def _plays_in_league(scene: Scene) -> bool:
     if scene.has_role("league-staff"):
         return False
     if scene.has_in_phrase("league"):
-        return True  # "an NFL quarterback"
+        return True  # The league is named before the player: "an NFL quarterback".
     if scene.has_role("athlete") and scene.has("league"):
-        return True  # "a goalkeeper in the Bundesliga"
+        return True  # An athlete plays in any league of the text: "a goalkeeper in the Bundesliga".
     if not scene.has_role("ball-role"):
         return False
     # Two capitalized words before a player are a club, as in "Leeds United striker".
@@ -138,7 +139,7 @@ def _is_of_a_people(scene: Scene) -> bool:
     for fact in scene.facts(*_ORIGINS):
         if fact.name == "people-capital" and not scene.is_capital(fact.first):
             continue
-        # "a doctor, Nigerian", "a Zulu king's guard"
+        # An origin may follow as a tag or belong to the owner: "a doctor, Nigerian".
         if scene.follows_as_tag(fact) or scene.owns_subject(fact):
             return True
         # For someone who plays a role, the origin is a costume, as in "a Viking cosplayer".

@@ -40,9 +40,10 @@ def year_of_word(text: Text, i: int) -> int | None:
     before = text.before(i)
     has_era = listed(following, "era") or before == "ad"
     if has_era and word.isdigit():
-        return _ANCIENT  # "400 BC", "AD 79"
+        return _ANCIENT  # All dates with an era are ancient: "400 BC", "AD 79".
     match = _YEAR.fullmatch(word)
-    has_unit = has_listed((before, following), "unit")  # "1920 x 1080"
+    # A number with a unit is no date: "1920 x 1080".
+    has_unit = has_listed((before, following), "unit")
     if match is None or has_unit:
         return _last_year_of_century(text, i)
     digits, plural, era = match.groups()

@@ -75,19 +75,21 @@ def _is_distributed(prompt: str, subject: PersonPhrase) -> bool:
 def _size(before: str) -> int | None:
     """Return the exact number before a noun, as in "a pair of" or "the two", or None."""
     clause = re.split(r"[,.;:!?|\n]", before)[-1]
-    clause = re.sub(r"(?:\s+(?:of|the|these|those))+\s*$", "", clause)  # "a pair of", "five of the"
+    # The number precedes "of" and articles: "five of the".
+    clause = re.sub(r"(?:\s+(?:of|the|these|those))+\s*$", "", clause)
     *_, earlier, previous, number = ["", "", "", *re.findall(r"[\w'-]+", clause)]
     if number.isdigit() and previous[:1].isupper() and previous != "The":
-        return None  # "Apollo 11"
+        return None  # A number after a name belongs to the name: "Apollo 11".
     number = number.lower()
     previous = previous.lower()
     if number == "dozen":
         is_twelve = previous == "a" and "half" not in clause.lower()
         return 12 if is_twelve else None
     if previous in ("to", "or") and earlier and earlier.lower() not in _sizes():
-        return _sizes().get(number)  # "explains to two guests"
+        # "to" links two numbers only after a number, unlike "explains to two guests".
+        return _sizes().get(number)
     if listed(previous, "inexact") or previous in _sizes():
-        return None  # "about ten", "two or three"
+        return None  # An inexact number is no size: "about ten", "two or three".
     return _sizes().get(number)
 
 

@@ -49,6 +49,18 @@ def find_names(text: Text) -> list[tuple[int, int]]:
     return runs + _find_figures(text) + _find_character_tags(text)
 
 
+def may_name(text: Text) -> bool:
+    """Return whether a text contains the full name of a person other than an artist.
+
+    Args:
+        text: The text.
+    """
+    return any(
+        _is_in_full_name(text, i) and not text.credited[i] and listed(text.low[i], "given-name")
+        for i in range(len(text.low))
+    )
+
+
 def _find_character_tags(text: Text) -> list[tuple[int, int]]:
     """Return tags that name a character by their form: "kaine (nier)", "fate/zero", "yoonA".
 
@@ -60,7 +72,7 @@ def _find_character_tags(text: Text) -> list[tuple[int, int]]:
         first = bisect_left(text.start, tag.start(1))
         stop = bisect_left(text.start, tag.end(1))
         is_series = tag.re is _SERIES and not any(map(person, text.low[first:stop]))
-        is_unknown = tag.re is _TAG and not (tag[1].isupper() or _is_known(tag[1].lower()))
+        is_unknown = tag.re is _TAG and not (tag[1].isupper() or is_known(tag[1].lower()))
         is_unknown = is_unknown and not any(map(person, text.low[:first]))
         if (is_series or is_unknown) and first < stop and not text.credited[first]:
             runs.append((first, stop))
@@ -68,8 +80,14 @@ def _find_character_tags(text: Text) -> list[tuple[int, int]]:
 
 
 @cache
-def _is_known(word: str) -> bool:
-    """Return whether a lower-case word is in a dictionary or in one of the word lists."""
+def is_known(word: str) -> bool:
+    """Return whether a lower-case word or its parts are in a dictionary or in a word list.
+
+    Args:
+        word: the word.
+    """
+    if "-" in word:
+        return all(map(is_known, filter(None, word.split("-"))))
     is_listed = any(word in words for words in lists().values()) or word in origins()
     is_listed = is_listed or word[0].isdigit()
     return bool(kinds(word)) or is_listed or gendered(word) or person(word)
@@ -99,12 +117,12 @@ def _figures_of_first_word() -> dict[str, list[list[str]]]:
 def _is_name(text: Text, i: int, inside: bool) -> bool:
     """Return whether word i can be part of a name (`inside`: after another name word)."""
     word = text.bare[i]
-    # "EXT. HARBOUR - DAWN. A fisher mends nets"
+    # Nouns in capitals are scene headings: "EXT. HARBOUR - DAWN".
     is_slug = text.words[i].isupper() and "n" in kinds(word) and not text.prompt.isupper()
     if is_slug or listed(word, *STOPS, "tag", "draw", "picture"):
         return False
     if word in names_of_history() and not inside:
-        return False  # "a Tudor king", "a hoplite"
+        return False  # Words of history are capitalized, but name nobody: "a Tudor king".
     if _is_in_full_name(text, i) or listed(word, "famous"):
         return True
     word_classes = kinds(word)
@@ -127,7 +145,7 @@ def _is_name_in_capitals(text: Text, i: int, inside: bool) -> bool:
     if inside and is_surname:
         return True  # "Baker" in "Tom Baker"
     if "f" in word_classes and text.after(i) in ("", "the"):
-        return True  # "Frank the waiter"
+        return True  # A given name may stand alone or before "the": "Frank the waiter".
     return not text.sentence[i] and not is_person
 
 
@@ -161,10 +179,12 @@ def _is_name_of_person(text: Text, first: int, stop: int) -> bool:
 def _is_other_name(words: Sequence[str]) -> bool:
     """Return whether a capitalized run is not a person's name, as in "the Supreme Court"."""
     if " ".join(words) in names_of_history() or has_listed(words, "no-name"):
-        return True  # "La Liga"
+        return True  # Known institutions are not people: "La Liga".
     if len(words) > 1:
-        return listed(words[0], "place-adjective")  # "New York"
-    return words[0] in origins() or listed(words[0], "origin")  # "a Black nurse"
+        # Several words are a place if they begin like one: "New York".
+        return listed(words[0], "place-adjective")
+    # A single word may be an origin: "a Black nurse".
+    return words[0] in origins() or listed(words[0], "origin")
 
 
 def is_of_picture(text: Text, first: int) -> bool:
@@ -177,7 +197,7 @@ def is_of_picture(text: Text, first: int) -> bool:
     if text.credited[first]:
         return True
     if first == 0 or text.before(first) in ("of", "with"):
-        return False  # "Tom Hanks, movie still"
+        return False  # A name at the start is the subject: "Tom Hanks, movie still".
     return has_listed(text.low, "style-word", "picture", "tag")
 
 
@@ -193,7 +213,7 @@ def is_named(text: Text, names: list[tuple[int, int]], opening: int, i: int) -> 
     if text.words[i].istitle() and _is_name_with_title(text, i):
         return True
     if text.low[i][0].isdigit() and names:
-        return True  # "1girl, cherry blossoms, kaine (nier)"
+        return True  # A name among tags is that of the girl: "1girl, kaine (nier)".
     return any(
         first <= i < stop or _is_same_person(text, first, stop, opening, i) for first, stop in names
     )
@@ -223,7 +243,7 @@ def _is_same_person(text: Text, first: int, stop: int, opening: int, i: int) -> 
         # It is the person's name unless it modifies the noun, as in "a Ford driver".
         return not text.after(stop - 1) or not listed(text.before(first), "determiner")
     link = text.before(opening)
-    return not link or link == "the" or text.low[opening] == "the" or listed(link, "is-also")
+    return link in ("", "the", "world's") or text.low[opening] == "the" or listed(link, "is-also")
 
 
 def _names_person_before(text: Text, first: int, stop: int, i: int) -> bool:
@@ -231,11 +251,14 @@ def _names_person_before(text: Text, first: int, stop: int, i: int) -> bool:
     before = text.before(first)
     after = text.after(stop - 1)
     if listed(before, "resembles"):
-        return True  # "a girl, resembles Lara Croft"
-    if text.clause_start(first) == i + 1 and not before and not after:
-        return True  # "a soldier, Sergeant Anna Smith"
+        return True  # A comparison names the person, too: "resembles Lara Croft".
+    is_next = text.clause_start(first) == i + 1 or (
+        text.after(i) == "of" and True not in text.opens[i + 1 : first]
+    )
+    if is_next and not before and after in ("", "mixed"):
+        return True  # A name in apposition belongs to the person: "a soldier, Sergeant Anna Smith".
     if first == i + 1 and not text.opens[first]:
         return listed(after, *STOPS) or not after or "n" not in kinds(after)
-    # "a girl who looks like a young Audrey Hepburn"
+    # So does a name after "like" or "as": "looks like a young Audrey Hepburn".
     is_also = before == "as" or "like" in text.low[i + 1 : first] or listed(before, "is-also")
     return is_also and True not in text.opens[i + 1 : first + 1]

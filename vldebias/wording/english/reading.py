@@ -14,6 +14,7 @@ from vldebias.prompts.english.words import person as is_person
 from vldebias.prompts.prompt_set import StatedWords, append_word
 from vldebias.wording.english.context import find_rules
 from vldebias.wording.english.groups import describe, find_group, names_a_group
+from vldebias.wording.english.names import may_name
 from vldebias.wording.english.rewritten import (
     is_pronoun,
     match,
@@ -28,7 +29,12 @@ from vldebias.wording.english.statements import (
     states,
     values_of_persons,
 )
-from vldebias.wording.english.subject import PersonPhrase, find_subjects, is_foreign
+from vldebias.wording.english.subject import (
+    PersonPhrase,
+    find_subjects,
+    is_foreign,
+    leaves_out_gendered,
+)
 from vldebias.wording.english.text import read_text
 from vldebias.wording.groups import Group, Mixture, can_mix
 from vldebias.wording.language import (
@@ -88,6 +94,10 @@ class English(Language):
         if len(subjects) > 1 and may_be_two(words, subjects):
             return "not understood"
         persons = group_mentions(words, subjects)
+        if not attribute.gender and leaves_out_gendered(words, subjects):
+            return "not understood"
+        if attribute.kind in ("origin", "skin") and may_name(words):
+            return "named"
         is_stated = find_stated(text, persons, attribute)
         found: list[Mention] = []
         n_open = 0
@@ -256,7 +266,7 @@ def _person(
     elif group is not None and (_leaves(group, attribute) or not (is_first or group.size)):
         reason = "group"  # "a teacher and students": the teacher gets a value
     elif find_rules(text, subject.start, subject.end, attribute.kind):
-        reason = "context"  # "a Catholic priest"
+        reason = "context"  # Facts fix the value: "a Catholic priest".
     start, _ = subject.words[-1]
     noun = text[start : subject.end]
     # Insert the value before the first adjective of the same or a later rank in English word order.

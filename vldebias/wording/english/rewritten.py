@@ -252,7 +252,7 @@ def _add_other_words(text: Text, figures: list[_Figure]) -> list[int]:
         if is_pronoun(word):
             pronouns.append(i)
             continue
-        # "A girl on a swing. The girl laughs"
+        # The same noun with "the" is the same person.
         again = [f for f in figures if word in [text.low[k] for k in f.heads]]
         if len(again) == 1 and text.before(i) == "the":
             again[0].words.append(i)
@@ -267,12 +267,12 @@ def _add_other_words(text: Text, figures: list[_Figure]) -> list[int]:
 
 def _mark_described(text: Text, figures: Sequence[_Figure], stranger: _Figure) -> None:
     """Mark figures as uncertain if the phrase for an unmatched person may describe them."""
-    # "capturing a man", "the optician is a young man", "the optician, a man", "cook, young man"
+    # The phrase follows a verb, a copula or the person: "the optician is a young man".
     before = text.low[max(0, stranger.first - 2) : stranger.first]
     opening = text.low[text.clause_start(stranger.first) : stranger.first]
     is_shown = has_listed(before, "shows") or all(map(adjective, opening))
     for figure in figures:
-        # "a woman in a coat, a clerk,"
+        # A later noun between commas may describe the same person: "a woman in a coat, a clerk,".
         is_clause = text.opens[figure.first] and text.opens[max(figure.heads) + 1]
         is_later = stranger.first < figure.first and is_clause
         is_later = is_later and text.is_same_sentence(stranger.first, figure.first)
@@ -284,7 +284,7 @@ def _referents(text: Text, figures: Sequence[_Figure], i: int) -> Sequence[_Figu
     """Return the figures to which pronoun i may refer."""
     figures = [figure for figure in figures if figure.can_be(_side_of(text.low[i]))]
     earlier = [figure for figure in figures if figure.first < i]
-    if not earlier:  # "In her studio, a painter ..."
+    if not earlier:  # A pronoun may precede its noun: "In her studio, a painter".
         return [figure for figure in figures[:1] if text.is_same_sentence(i, figure.first)]
     is_object = text.low[i] in ("him", "her") and not text.after(i)
     if not is_object:
@@ -306,7 +306,7 @@ def _figures_of_clause(text: Text, figures: Sequence[_Figure], i: int) -> list[_
     """Return the figures in the clause of word i, to which a pronoun refers preferentially."""
     opening = _start_of_clause(text, i)
     if text.low[opening] in ("who", "whose"):
-        # "a woman who wrings her hands"
+        # A relative clause is about the noun before it: "a woman who wrings her hands".
         return [figure for figure in figures if figure.last_mention(i) >= opening - 1]
     # This applies to "leans over the bed of an old woman and holds her hand", but not to "while the
     # coach tapes her gloves", where the gloves may belong to anybody.
@@ -387,7 +387,7 @@ def _check_replaceable(figure: _Figure, side: str, figures: Sequence[_Figure]) -
     """Raise a RewrittenPromptError if the gender of a figure cannot be replaced."""
     if figure.side and (figure.is_plural or side == "mixed"):
         raise RewrittenPromptError("rewritten: group")
-    # "two cooks; one wipes his brow"
+    # A member of a group is mentioned separately: "two cooks; one wipes his brow".
     is_split = figure.is_plural and any(other.number is None for other in figures)
     is_unknown = bool(figure.side) and side not in _SIDES
     if is_split or is_unknown or not figure.is_certain:
@@ -407,7 +407,8 @@ def _word_of_side(words: Text, i: int, side: str) -> str:
 def _check_names(words: Text) -> None:
     """Raise a RewrittenPromptError if a text names a person, because names imply a gender."""
     for first, stop in find_names(words):
-        is_word = stop - first == 1 and words.sentence[first]  # "Rich colors."
+        # At the start of a sentence, any word has a capital: "Rich colors."
+        is_word = stop - first == 1 and words.sentence[first]
         is_silent = words.credited[first] or words.silent[first] or is_word
         has_given_name = any("f" in kinds(word) for word in words.bare[first:stop])
         if not is_silent and has_given_name:
@@ -452,7 +453,8 @@ def _without_beards(text: Text, figures: Sequence[_Figure], sides: Mapping[int, 
 
 def _is_sign_of_gender(text: Text, i: int, word: str) -> bool:
     """Return whether a word without a counterpart implies a gender: "beard", "shirtless"."""
-    is_about_noun = word in _LISTS["of-noun"] and text.after(i)  # "a male voice", "blonde hair"
+    # The word describes a thing: "a male voice", "blonde hair".
+    is_about_noun = word in _LISTS["of-noun"] and text.after(i)
     if text.silent[i] or is_about_noun:
         return False
     is_stated = gendered(word) and (not _side_of(word) or word in _ADJECTIVES)
@@ -483,14 +485,15 @@ def _span_of_beard(text: Text, i: int) -> tuple[int, int] | None:
     """Return the start and end of "with a beard", or None if the beard is used differently."""
     start = text.start[i]
     if text.after(i) and kinds(text.after(i)).startswith("n"):
-        return None  # "a beard trimmer"
+        return None  # The noun belongs to a thing: "a beard trimmer".
     for found in _WITH_BEARD.finditer(text.prompt):
         words = re.findall(r"[\w-]+", found["beard"].lower())
         first = re.findall(r"([\w-]+),", found["beard"].lower())  # "long, white", not "wrinkles, a"
         is_beard = not has_listed(words, "preposition") and all(map(adjective, first))
         if found.start() < start < found.end("beard") and is_beard:
             if found["more"] and "with" in found["link"]:
-                return found.start("beard"), found.end()  # "with a beard and kind eyes"
+                # Keep what else the person has: "with a beard and kind eyes".
+                return found.start("beard"), found.end()
             return found.start(), found.end("beard")
     return None
 
@@ -504,7 +507,7 @@ def _is_before_noun(words: Text, i: int) -> bool:
     after = words.after(i)
     following = words.after(i + 1)
     if words.opens[i] and following:
-        return True  # "her round glasses low on the nose"
+        return True  # At the start of a clause, the pronoun is a determiner: "her round glasses".
     if listed(after, "preposition-or-adjective") and following and not listed(following, *STOPS):
         raise RewrittenPromptError(_NOT_UNDERSTOOD)
     if after == "next":

@@ -37,7 +37,7 @@ _TEN_TO_NINETY = r"(?:\d+|(?:ten|elev|twel|twen|thir|for|fif|six|seven|eigh|nine
 # Ages before a person or thing, as in "a 30yo nurse" or "a 30-year-old Bordeaux". The number of
 # repetitions is bounded, because long runs of digits would otherwise take quadratic time.
 AGE_BEFORE_NOUN = re.compile(
-    r"\b\d{1,3}\s?(?:yo|y\.o\.|y/o|yrs?(?:[- ]old)?)\b|\b\d{1,3}-years?\b(?=\s+\w)"
+    r"\b\d{1,3}\s?(?:years?olds?|yo|y\.o\.|y/o|yrs?(?:[- ]old)?)\b|\b\d{1,3}-years?\b(?=\s+\w)"
     r"|\b(?:\w{1,40}[- ](?:and a half[- ])?)?[\d,]{0,20}[\w-]{0,40}"
     r"[-\s]years?[-\s](?:olds?|of[-\s]age)\b"
     r"|\b(?:month|week|day)s?[- ]olds?\b|\b(?:\d+|\w+ty)[- ]something\b"
@@ -139,7 +139,8 @@ class Scene:
             return is_noun
         is_before_noun = i + 1 < self.head and self._is_thing(i + 1)
         if is_before_noun and not adjective(self.text.low[i + 1]):
-            return is_noun  # "a youth orchestra conductor"
+            # The age describes the thing before the noun: "a youth orchestra conductor".
+            return is_noun
         # Phrases of several words for an age, as in "a young adult librarian".
         phrases = [fact for fact in self._ages if fact.stop - fact.first > 1]
         return any(fact.first <= i < fact.stop <= self.head + 1 for fact in phrases)
@@ -150,7 +151,7 @@ class Scene:
         Examples are "young adult novels" and "a doctor helping a young patient".
         """
         if self.text.words[fact.first].endswith(_POSSESSIVE):
-            return True  # "a children's librarian"
+            return True  # A possessive is about other people: "a children's librarian".
         if self.first <= fact.first < self.head:
             return self.is_for_age(fact.first)
         if fact.first == self.head or fact.first < self.first or self.text.opens[fact.first]:
@@ -365,8 +366,9 @@ class Scene:
     def _names_thing(self, fact: Fact) -> bool:
         """Return whether a fact describes a thing: "a Viking museum", "Victorian house"."""
         if fact.first > self.head and self._is_thing(fact.stop):
-            is_origin = self.text.bare[fact.first] in origins()  # "Chinese medicine"
-            # "making a Japanese lantern", but not "leading a Zulu army" or "at the Tudor court"
+            # An origin before a thing is that of the thing: "Chinese medicine".
+            is_origin = self.text.bare[fact.first] in origins()
+            # Other facts describe a thing only as the object of a verb: "making a Tudor lantern".
             if is_origin or self._word_before_object(fact).endswith("ing"):
                 return True
         list_of_things = "thing"
@@ -379,7 +381,8 @@ class Scene:
                 return False
             lists_of_thing = lists_of_word(self.text.bare[i])
             if fact.name == "church" and "house-of-church" in lists_of_thing:
-                return False  # "a priest in a Catholic church"
+                # A house of a church belongs to the church: "a priest in a Catholic church".
+                return False
             if list_of_things in lists_of_thing:
                 return True
             if self.text.low[i].endswith("ing"):
@@ -399,7 +402,8 @@ class Scene:
             return False
         word = self.text.bare[i]
         if lists_of_word(word) & _SCENE_NOUNS or listed(word, "no-name", "descent"):
-            return False  # "at the Tudor court", "in Anglo-Saxon Britain", "of Chinese descent"
+            # Places and descent are not things: "at the Tudor court", "of Chinese descent".
+            return False
         if self.is_person(i) or self.is_capital(i):
             return False
         return not kinds(word) or "n" in kinds(word)

@@ -36,11 +36,12 @@ _UNSPECIFIED = re.compile(
 _SKIN = re.compile(
     r"\b(?:pale|pallid|fair|light|dark|tan(?:ned)?|olive|brown|black|white|red|green|blue|purple|pink"
     r"|gr[ae]y|yellow|orange|teal|golden|silver|bronzed?|ebony|ivory|porcelain|caramel|chocolate)"
-    r"[- ](?:skin|skinned|complexion)\b",
+    r"[- ]?(?:skin|skinned|complexion|face(?! ?(?:paint|mask|veil)))\b",
     re.IGNORECASE,
 )
 _FRECKLES = re.compile(r"\bfreckle[sd]?\b", re.IGNORECASE)
 _RED_HAIR = re.compile(r"\b(?:strawberry[- ]blonde?|red[- ]?head(?:ed)?|ginger)\b", re.IGNORECASE)
+_WRINKLES = re.compile(r"\bwrinkles\b|\bwrinkl(?:ed|y) (?:face|skin|hands)\b", re.IGNORECASE)
 _MOST_READ = 16  # people per text; the values of all others count as stated
 
 
@@ -101,13 +102,19 @@ def _is_same(text: Text, subjects: Sequence[PersonPhrase], number: int) -> bool:
     if not words and _is_in_list(text, subjects, number):
         return False
     if text.low[subject.head] == "person" and text.before(subject.head) == "single":
-        return True  # "a CEO in an office. Depict a single person"
+        return True  # "a single person" is the person already described.
+    is_new_sentence = _SENTENCE_END.search(_gap(text, subjects, number)) is not None
+    is_man = is_gendered_noun(text.low[subject.head])
     if words:
-        return listed(words[-1], "is-also")
-    # "a coach, a leader of hundreds", but not "a baker serving a guest, a waiter holding a tray"
+        # A description may follow the complement of a noun: "the hero of a film, a woman".
+        is_apposed = words[0] == "of" and text.opens[subject.opening] and not is_new_sentence
+        return listed(words[-1], "is-also") or (is_man and is_apposed)
+    # A phrase with a verb of its own is someone else: "a baker serving a guest, a waiter holding".
     verb = text.after(subject.head)
     is_clause = verb.endswith(("s", "ing")) and base(verb) != verb
-    return not is_clause and not _SENTENCE_END.search(_gap(text, subjects, number))
+    # A description may be a sentence: "an office worker. A man in his thirties".
+    is_description = is_man and verb in ("in", "with")
+    return not is_clause and (is_description or not is_new_sentence)
 
 
 def _is_in_list(text: Text, subjects: Sequence[PersonPhrase], number: int) -> bool:
@@ -153,7 +160,8 @@ def find_stated(
     is_stated: list[bool] = []
     for number, (first, *_) in enumerate(persons):
         has_adjectives = len(first.words) > 1
-        owner = first.words[-1][1].removesuffix("'s")  # "a child's face"
+        # The owner of a body part is the person: "a child's face".
+        owner = first.words[-1][1].removesuffix("'s")
         is_stated_in_phrase = has_adjectives and _states_in_phrase(prompt, first, attribute)
         if attribute.kind and (is_stated_in_phrase or states(owner, attribute)):
             is_stated.append(True)
@@ -217,6 +225,8 @@ def states(text: str, attribute: Attribute) -> bool:
         return True
     if attribute.kind in ("origin", "skin") and _body_states(text):
         return True
+    if attribute.kind == "age" and _WRINKLES.search(text):
+        return True
     return _states_by_set(text, attribute) or _is_unspecified(text, attribute)
 
 
@@ -226,7 +236,7 @@ def _body_states(text: str) -> bool:
         return True
     words = read_text(text)
     for i, word in enumerate(words.low):
-        after = words.after(i)  # "an alien astronaut", but not "an alien planet"
+        after = words.after(i)  # The word describes a being, unlike in "an alien planet".
         is_being = not after or listed(after, *STOPS) or person(after) or has_gendered([after])
         if listed(word, "body-of-origin") and is_being:
             return True
@@ -260,7 +270,9 @@ def _without_others(
             stop = subject.head + 1
             if is_gendered_noun(text.low[subject.head]) and text.after(subject.head) == "with":
                 while not text.opens[stop] and not person(text.low[stop]):
-                    stop += 1  # "a barber and a man with a beard"
+                    # What follows "with" belongs to the other person: "a barber and a man with a
+                    # beard".
+                    stop += 1
             phrase = range(subject.opening, stop)
             # Keep the pronoun in "her assistant", which does not refer to the assistant.
             words.update(i for i in phrase if text.low[i] not in _PRONOUNS)
@@ -331,6 +343,8 @@ def _states_of_picture_alone(
         return False
     if attribute.kind in ("origin", "skin") and _body_states(rest):
         return False
+    if attribute.kind == "age" and _WRINKLES.search(rest):
+        return False
     scene = read_scene(prompt, subject.start, subject.end)
     kept = scene.without_picture(origins=attribute.kind == "origin", ages=attribute.kind == "age")
     both = [" " if " " in pair else pair[0] for pair in zip(rest, kept, strict=True)]
@@ -341,7 +355,7 @@ def _states_in_phrase(text: str, subject: PersonPhrase, attribute: Attribute) ->
     """Return whether an adjective in the subject's phrase states a value."""
     for offset, word in subject.words[:-1]:
         if attribute.kind == "origin" and word.endswith("skinned"):
-            return True  # "a pale skinned nurse"
+            return True  # Every word for a skin states an origin: "a pale skinned nurse".
         if rank_of(word) != attribute.rank:
             continue
         scene = read_scene(text, subject.start, subject.end)

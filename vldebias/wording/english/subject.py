@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import pairwise
 from typing import NamedTuple
 
 from vldebias.prompts.english.words import (
@@ -27,13 +28,16 @@ from vldebias.prompts.english.words import (
     person,
     singular,
 )
-from vldebias.wording.english.names import find_names, is_named, is_of_picture
+from vldebias.wording.english.names import find_names, is_known, is_named, is_of_picture
 from vldebias.wording.english.text import Text, read_text
 
 # A possessive acts as a determiner, as in "the king's guard".
 _POSSESSIVE = ("'s", "s'")
 _LONGEST_PHRASE = 20  # words
+_NEAR = 8  # words
 _AGENT_ENDINGS = ("er", "or", "ist", "ian", "ant", "eer", "host", "mage")
+# Endings of words that no dictionary lists but that are no names: "retrofuturistic", "cyberpunk".
+_DERIVED = re.compile(r"(?:istic|ish|ist|ic|al|ous|ful|less|ed|ing|y|punk|core)$")
 # Reasons to skip a noun: it does not refer to a person, or the rules cannot decide.
 _NOBODY = "no person"
 _UNCLEAR = "not understood"
@@ -86,7 +90,7 @@ def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
     text = read_text(prompt)
     # "Edward Hopper style" does not name a person in the picture.
     names = find_names(text)
-    names = [name for name in names if not has_listed(text.low[name[1] - 1 :][:2], "style-word")]
+    names = [name for name in names if not _is_style(text, name[1])]
     names = [name for name in names if not _is_of_animal(text, *name)]
     has_names = not all(is_of_picture(text, first) for first, _ in names)
     is_unclear = False
@@ -119,6 +123,12 @@ def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
     return "named" if has_names else _NOBODY
 
 
+def _is_style(text: Text, stop: int) -> bool:
+    """Return whether a name before word `stop` is that of a style, unlike "Ada styled by"."""
+    is_style = has_listed(text.low[stop - 1 :][:2], "style-word")
+    return is_style and text.low[stop : stop + 2] != ["styled", "by"]
+
+
 def _is_of_animal(text: Text, first: int, stop: int) -> bool:
     """Return whether a name is that of an animal: "Garfield the cat", "a dog named Tom"."""
     is_before = text.low[stop : stop + 1] == ["the"] and _is_animal(text.after(stop))
@@ -130,17 +140,20 @@ def _is_of_animal(text: Text, first: int, stop: int) -> bool:
 def _leaves_one_out(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
     """Return whether a person is only mentioned by a pronoun or in a comparison.
 
-    Examples are "one cook stirs, another chops" and "more cooks than waiters".
+    Examples are "hugging someone", "one cook stirs, another chops" and "more cooks than waiters".
     """
     has_group = any(subject.plural for subject in subjects)
     for i, word in enumerate(text.low if subjects else ()):
         before = text.before(i)
         after = text.after(i)
-        if word == "than" and singular(after) != after and person(after):
+        is_compared = word == "than" and singular(after) != after and person(after)
+        is_object = word in ("someone", "somebody") and not after.endswith("s")
+        if is_compared or is_object:
             return True
         is_behind = subjects[0].head < i
         if is_behind and listed(word, "introduces") and has_gendered(text.low[i + 1 : i + 7]):
-            return True  # "a real person, capturing a young man"
+            # The person is introduced again as a man or woman: "a person, capturing a young man".
+            return True
         is_pronoun = listed(word, "pronoun-noun") and "the" in (before, text.before(i - 1))
         is_pronoun |= word in ("another", "others") and before != "one"
         is_alone = not after or listed(after, *STOPS) or base(after) != after or word == "others"
@@ -166,12 +179,12 @@ def _has_unknown_person(text: Text, heads: Collection[int]) -> bool:
     """
     for i, noun in enumerate(text.low):
         if text.before(i) == "another" and noun != text.bare[i] and person(text.bare[i]):
-            return True  # "folds another person's shirt"
+            return True  # The owner of a thing is someone else: "another person's shirt".
         is_known = person(noun) or gendered(noun) or listed(noun, *STOPS, "thing")
         if text.silent[i] or i in heads or is_known or not is_agent(noun):
             continue
         start, _ = _extend_left(text, i)
-        # "a cashier and a bagger"
+        # The noun is joined to a person: "a cashier and a bagger".
         is_joined = text.before(start - 1) == "and" and start - 3 in heads
         after = text.after(i)
         gerund = f"{noun[:-2]}ing"
@@ -197,14 +210,16 @@ def _ends_phrase(text: Text, i: int) -> bool:
 def _may_be_person(text: Text, i: int) -> bool:
     """Return whether word i may be a noun for a person."""
     word = text.bare[i]
-    is_verb = word.endswith("ed") and base(word) != word  # "I chased"
+    # Past tenses look like nouns for people: "I chased".
+    is_verb = word.endswith("ed") and base(word) != word
     if len(word) == 1 or is_verb or text.silent[i] or listed(word, "no-single-value", "asleep"):
         return False
     if word != text.low[i] and (singular(word) != word or not _shows_body(text, i)):
-        return False  # "a nurse's uniform"
+        return False  # The owner of a thing is not shown: "a nurse's uniform".
     # The context may turn a thing into a person, as in "a fan in the stands".
     is_noun = person(word) or is_gendered_noun(word)
-    is_noun = is_noun and not listed(f"{word} {text.after(i)}", "thing-phrase")  # "hero shot"
+    # Some nouns for people are part of a thing: "hero shot".
+    is_noun = is_noun and not listed(f"{word} {text.after(i)}", "thing-phrase")
     if is_noun or listed(singular(word), "thing") or _has_face(text, i):
         return True
     phrase = f"{text.before(i)} {singular(word)}"
@@ -213,11 +228,40 @@ def _may_be_person(text: Text, i: int) -> bool:
 
 def _has_face(text: Text, i: int) -> bool:
     """Return whether the prompt mentions the face of word i, as in "the face of a mover"."""
-    if not is_agent(singular(text.low[i])) or not _ends_phrase(text, i):
-        return False  # "the face of a tower clock"
+    noun = singular(text.low[i])
+    # Words with the ending of a profession may be things: "newspaper".
+    is_thing = classes(noun) == "n" and not listed(noun, "thing", "unsure")
+    if is_thing or not is_agent(noun) or not _ends_phrase(text, i):
+        return False  # Only people have faces here, unlike "the face of a tower clock".
     for j in range(i - 1, max(-1, i - 6), -1):
         if text.low[j] == "of":
             return listed(text.before(j), "face")
+    return False
+
+
+def leaves_out_gendered(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
+    """Return whether the phrases leave out somebody, as in "a family, woman, men, girl is taller".
+
+    Args:
+        text: The text.
+        subjects: The noun phrases for people, in order of appearance.
+    """
+    heads = {singular(text.low[subject.head]) for subject in subjects}
+    for i, word in enumerate(text.low):
+        is_in_phrase = any(subject.opening <= i <= subject.head for subject in subjects)
+        is_other = is_gendered_noun(word) and singular(word) not in heads and not is_in_phrase
+        if not is_other or text.silent[i] or text.credited[i] or not _ends_phrase(text, i):
+            continue
+        start, _ = _extend_left(text, i)
+        determiner = text.before(start)
+        link = text.before(start - 1) if determiner else determiner
+        is_shown = not listed(determiner, "possessor", "preposition", "not-subject")
+        if (
+            is_shown
+            and not listed(link, "not-subject", "unsure-relation")
+            and link not in ("by", "for", "as")
+        ):
+            return True
     return False
 
 
@@ -238,22 +282,41 @@ def _why_nobody_else(text: Text, subject: PersonPhrase, subjects: Sequence[Perso
         return ""
     head = subject.head
     noun = singular(text.low[head])
+    words = text.low[subject.opening : head]
     is_make = text.capital[head] and not text.words[head].isupper()
-    is_verb = head == subjects[-1].head + 1 and not text.opens[head]  # "a chef leads a team"
+    # A word right behind the person is a verb: "a chef leads a team".
+    is_verb = head == subjects[-1].head + 1 and not text.opens[head]
     is_next_sentence = not text.is_same_sentence(subjects[-1].head, head)
-    if is_make or is_verb or listed(noun, "baby") or (is_next_sentence and listed(noun, "thing")):
+    is_thing = listed(noun, "baby") or (is_next_sentence and listed(noun, "thing"))
+    # The person is a model for the picture: "based on a real person".
+    is_model = noun in ("person", "individual") and has_listed(words, "real")
+    if is_make or is_verb or is_thing or is_model:
         return _NOBODY
-    if _is_further_tag(text, subject):
-        # "investigator photographing footprints, officer holding the tape"
-        is_like_first = not listed(text.low[subjects[0].opening], "determiner")
-        if is_like_first and _is_in_clause(text, head) and not subject.named:
-            return ""
-        return _NOBODY if subject.named else _UNCLEAR
-    if noun in ("person", "individual") and has_listed(text.low[subject.opening : head], "real"):
-        return _NOBODY  # "a young man ..., based on a real person"
     nouns = [singular(text.low[earlier.head]) for earlier in subjects]
+    if _is_further_tag(text, subject):
+        return _why_no_further_tag(text, subject, subjects, not set(nouns).isdisjoint(words))
+    is_of_group = any(
+        earlier.plural and listed(text.low[earlier.opening], "number-word") for earlier in subjects
+    )
+    is_in_brackets = "(" in text.prompt[subjects[-1].end : subject.start]
+    if is_of_group and not subject.plural and (is_next_sentence or is_in_brackets):
+        # A single person after a group may be a member: "two people. One person reads".
+        return _UNCLEAR
     is_apposed = subject.opening == subjects[-1].head + 1
     return _why_not_again(text, subject, noun in nouns, is_next_sentence, is_apposed)
+
+
+def _why_no_further_tag(
+    text: Text, subject: PersonPhrase, subjects: Sequence[PersonPhrase], is_again: bool
+) -> str:
+    """Apply `_why_nobody_else` to a tag. `is_again` is True for "a thief at a lock, thief girl"."""
+    is_first_bare = not listed(text.low[subjects[0].opening], "determiner")
+    # Tags with verbs are people of their own: "officer holding the tape".
+    heads = (subjects[-1].head, subject.head)
+    is_like_first = is_first_bare and all(_is_in_clause(text, head) for head in heads)
+    if is_like_first and not (is_again or subject.named):
+        return ""
+    return _NOBODY if subject.named and not is_again else _UNCLEAR
 
 
 def _why_not_again(
@@ -265,9 +328,11 @@ def _why_not_again(
     """
     is_definite = listed(text.low[subject.opening], "definite")
     if is_again and (is_next_sentence or is_definite):
-        # "a cook watches the pastry cook", "a player passes to the player in blue"
+        # Without adjectives, the noun repeats a person; otherwise it may be another one.
         return _NOBODY if is_next_sentence and len(subject.words) == 1 else _UNCLEAR
-    # "a swimmer on a rock, the athlete looks at the sea", "a knight, pixel art, one figure"
+    if is_definite and subject.plural and listed(text.low[subject.opening + 1], "number"):
+        return _UNCLEAR  # "the two figures" are those mentioned before.
+    # A definite or general noun may repeat a person: "a swimmer on a rock, the athlete looks".
     is_clause = is_next_sentence or (text.opens[subject.opening] and not is_apposed)
     is_repeated = is_definite or text.low[subject.head] in ("figure", "character", "being")
     return _UNCLEAR if is_clause and is_repeated else ""
@@ -275,8 +340,11 @@ def _why_not_again(
 
 def _is_further_tag(text: Text, subject: PersonPhrase) -> bool:
     """Return whether a phrase has no determiner and is not joined to the previous phrase."""
-    is_bare = not subject.plural and not listed(text.low[subject.opening], "determiner")
-    before = text.before(subject.opening)
+    opening = subject.opening
+    is_bare = not listed(text.low[opening], "determiner") or text.low[opening].isdigit()
+    # A number is part of an age, not a determiner: "68 year old man".
+    is_bare = is_bare and not subject.plural
+    before = text.before(opening)
     return is_bare and not listed(before, "joins") and not before.endswith("ing")
 
 
@@ -317,29 +385,63 @@ def _why_no_person(text: Text, i: int, start: int, plural: bool) -> str:
         "no",
         "or",
     ]
-    if is_denied or (plural and has_listed(text.low[start:i], "kinship")):
-        return _NOBODY  # "twin toddlers" are alike
-    is_half = text.low[i - 1 : i] == ["half"]  # "half plant, half mechanic"
-    is_other = _is_credit(text, i, start) or _is_for_animal(text, i, start)
-    if is_half or is_other or _is_audience(text, i):
+    # Relatives of this kind look alike: "twin toddlers".
+    is_alike = plural and has_listed(text.low[start:i], "kinship")
+    # The figure is only half a person: "half plant, half mechanic".
+    is_half = text.low[i - 1 : i] in (["half"], ["part"])
+    is_other = is_denied or is_alike or is_half or _is_abstract(text, i, start, plural)
+    is_other = is_other or _is_credit(text, i, start) or _is_for_animal(text, i, start)
+    if is_other or _is_audience(text, i):
         return _NOBODY
     words = text.low[max(0, start - 1) : i + 1]
-    # "a persons hand", "a d & d warrior", "gta 5 comics"
-    is_misspelled = (
-        words[:1] in (["a"], ["an"], ["one"]) and plural and not any(map(person, words[:-1]))
-    )
-    is_misspelled |= any(len(word) == 1 and word.isalpha() for word in words[1:])
+    # Numbers, letters and articles that do not fit the noun: "a persons hand", "a tf2 scout".
+    is_one = words[0] in ("a", "an", "one")
+    is_misspelled = is_one and plural and not any(map(person, words[:-1]))
+    is_misspelled |= any(re.fullmatch(r"[a-z]|[a-z]{2,}\d+", word) for word in words[1:])
     before = text.before(start - 1)
     is_count = not before or listed(before, *STOPS, "inexact") or before.endswith("ing")
     is_misspelled |= words[0].isdigit() and not (is_count or text.capital[start - 2])
-    is_diagram = has_listed(text.low, "diagram")  # "a diagram of producers and consumers"
+    is_diagram = has_listed(text.low, "diagram")  # Diagrams show roles, not people.
+    reason = ""
     if is_diagram or is_misspelled or _is_title(text, i, start, plural):
-        return _UNCLEAR
-    if not _is_head(text, i, plural):
-        return _UNCLEAR if _may_be_subject(text, i, start, plural) else _NOBODY
-    if _is_thing(text, i, start) and not _has_face(text, i):
-        return _UNCLEAR if _may_be_human(text, i, start) else _NOBODY
-    return ""
+        reason = _UNCLEAR
+    elif not _is_head(text, i, plural):
+        reason = _UNCLEAR if _may_be_subject(text, i, start, plural) else _NOBODY
+    elif _has_parts(text, i, start):
+        reason = _UNCLEAR if plural else _NOBODY
+    elif _is_thing(text, i, start) and not _has_face(text, i):
+        reason = _UNCLEAR if _may_be_human(text, i, start) else _NOBODY
+    elif not plural and _counts_several(words):
+        reason = _UNCLEAR
+    return reason
+
+
+def _counts_several(words: Sequence[str]) -> bool:
+    """Return whether a phrase in the singular counts several people: "two anime character"."""
+    is_number = len(words) > 2 and listed(words[0], "number-word")
+    is_number = is_number or (words[0].isdigit() and 1 < int(words[0]) < 13)
+    return is_number and not has_listed(words, "time-noun")
+
+
+def _is_abstract(text: Text, i: int, start: int, plural: bool) -> bool:
+    """Return whether a noun is none for people here: "its size dwarfs the boxes", "his youth"."""
+    is_verb = plural and "v" in classes(base(text.low[i]))
+    is_verb = is_verb and (listed(text.after(i), "article") or text.before(i) == "that")
+    # Only things and animals own people by "its".
+    is_of_things = plural and text.before(start) == "its"
+    is_time = text.low[i] == "youth" and listed(text.before(start), "possessor")
+    return is_verb or is_of_things or is_time
+
+
+def _has_parts(text: Text, i: int, start: int) -> bool:
+    """Return whether word i is followed by several parts: "giants arms", "character faces"."""
+    after = text.after(i)
+    rest = text.after(i + 1)
+    plural = singular(text.low[i]) != text.low[i]
+    is_part = listed(singular(after), "face", "picture")
+    is_part = is_part or (plural and listed(singular(after), "body-part"))
+    is_part = is_part and singular(after) != after and (not rest or listed(rest, *STOPS))
+    return is_part and text.low[i] == text.bare[i] and (plural or not text.before(start))
 
 
 def _is_credit(text: Text, i: int, start: int) -> bool:
@@ -352,6 +454,8 @@ def _is_credit(text: Text, i: int, start: int) -> bool:
     is_maker = listed(text.low[i], "art-tag")
     is_praised = text.opens[start] and has_listed(clause, "praise") and not text.after(i)
     is_joint = not text.opens[start] and "by" in clause and "and" in clause
+    where = start - listed(text.before(start), "article")
+    is_joint |= text.before(where) == "and" and text.credited[where - 1]
     return listed(text.after(i), "award") or (is_maker and (is_praised or is_joint))
 
 
@@ -364,10 +468,12 @@ def _is_for_animal(text: Text, i: int, start: int) -> bool:
                 return True
             if listed(word, *STOPS) or base(word) != word:
                 return False
+    # A copula calls the people animals: "the workers are farm animals".
+    if listed(text.after(i), "copula") and any(map(_is_animal, text.low[i + 2 : i + 4])):
+        return True
     before = [word for word in text.low[:start] if not listed(word, "companion")]
-    return (
-        listed(noun, "companion") and any(map(_is_animal, before)) and not any(map(person, before))
-    )
+    is_companion = listed(singular(noun), "companion")
+    return is_companion and any(map(_is_animal, before)) and not any(map(person, before))
 
 
 def _is_audience(text: Text, i: int) -> bool:
@@ -379,21 +485,44 @@ def _is_audience(text: Text, i: int) -> bool:
 
 def _is_title(text: Text, i: int, start: int, plural: bool) -> bool:
     """Return whether a phrase may be the title of a film, a game or a book."""
+    link = text.before(start)
     following = text.low[i + 1 : i + 3]
-    if plural and not listed(text.before(start).replace("the", ""), "determiner"):
-        # "guardians of the galaxy", "The Riders of Rohan"
-        is_name = text.words[i].istitle() and "".join(text.words[i + 2 : i + 3]).istitle()
-        if following == ["of", "the"] or (following[:1] == ["of"] and is_name):
-            return True
-    if text.before(start) == "your":
-        return text.opens[start - 1] and not text.after(i)
-    if not text.opens[start] or plural:
-        return False
     modifiers = text.low[start:i]
-    is_dated = re.fullmatch(r"(?:19|20)\d\d", "".join(following[:1]))  # "taxi driver, 1976"
+    is_year = re.fullmatch(r"(?:19|20)\d\d", "".join(following[:1])) is not None
+    if link == "your":
+        return text.opens[start - 1] and not text.after(i)
+    if is_year and has_listed(text.low[max(0, start - 2) : i], "picture", "depiction"):
+        return True  # A year follows the title of a work: "the film alien (1979)".
+    if plural:
+        return _is_title_in_plural(text, i, start)
+    # An adjective behind the kind of work begins a title: "the movie lone survivor".
+    if any(listed(word, "depiction") and adjective(rest) for word, rest in pairwise(modifiers)):
+        return True
+    if link not in ("", "of"):
+        return False
+    is_lord = not link and following == ["of", "the"] and text.words[i].istitle()
+    # Capitals around "of the" mark a title: "Lord of the Rings".
+    is_lord = is_lord and "".join(text.words[i + 3 : i + 4]).istitle()
     has_title_word = bool(modifiers) and listed(text.low[i], "title-role")
-    is_of_game = has_listed(modifiers, "game")
-    return bool(is_dated) or has_title_word or is_of_game
+    # A tag with a year, or with a word that is typical of titles, may be one: "taxi driver, 1976".
+    return is_lord or is_year or has_title_word or has_listed(modifiers, "game")
+
+
+def _is_title_in_plural(text: Text, i: int, start: int) -> bool:
+    """Apply `_is_title` to a plural."""
+    link = text.before(start)
+    following = text.low[i + 1 : i + 3]
+    # "couple, super models" are the couple again
+    is_couple = text.opens[start] and has_listed(text.low[:start], "group-left-unchanged")
+    # A prompt that consists of "the" and a plural names a painting.
+    is_painting = link == "the" and start == 1 and following[:1] in ([], ["by"])
+    # Capitals around "of" mark an institution: "House of Representatives".
+    is_office = link == "of" and text.words[i].istitle() and text.words[start - 2].istitle()
+    # A plural before "of the" or "of" and a name is a title: "The Riders of Rohan".
+    is_name = text.words[i].istitle() and "".join(text.words[i + 2 : i + 3]).istitle()
+    is_order = following == ["of", "the"] or (following[:1] == ["of"] and is_name)
+    is_order = is_order and not listed(link.replace("the", ""), "determiner")
+    return is_couple or is_painting or is_office or is_order
 
 
 def _why_name(text: Text, i: int) -> str:
@@ -402,23 +531,34 @@ def _why_name(text: Text, i: int) -> str:
     before = text.before(i)
     link = text.before(first)
     is_unknown = not kinds(before) and not listed(before, *STOPS)
-    given_name = text.before(i - 1) if is_unknown else before  # "martin garrix dj"
+    # An unknown word may be a family name: "martin garrix dj".
+    given_name = text.before(i - 1) if is_unknown else before
     classes_of_name = set(kinds(given_name))
-    is_rare = "u" in kinds(text.bare[i]) or is_unknown  # "bob lazar"
+    is_surname = classes(text.bare[i]) == "l"  # Some plurals are only family names: "bill hicks".
+    # Rare nouns are family names behind a given name: "bob lazar".
+    is_rare = "u" in kinds(text.bare[i]) or is_unknown or is_surname
     is_given_name = "f" in classes_of_name and (is_rare or classes_of_name <= set("fliu"))
-    # "young", "paris", "a chinese ming warrior"
+    # Adjectives, places and periods may be given names, too: "young", "paris".
     is_other = "a" in classes_of_name or listed(given_name, "no-name")
     is_other = is_other or any(map(is_proper, text.low[first:i]))
-    is_one = singular(text.bare[i]) == text.bare[i] and link in ("", "of")
+    is_one = singular(text.bare[i]) == text.bare[i] or is_surname
+    is_one = is_one and link in ("", "of")
     if is_given_name and is_one and not is_other:
         return _UNCLEAR
     if link == "the":
         link = text.before(first - 1)
         if link and set(kinds(link)) <= set("fliu") and not listed(link, *STOPS):
-            return _UNCLEAR  # "Conan the librarian"
+            return _UNCLEAR  # A name precedes "the": "Conan the librarian".
+    # A role, a comparison or a name in the phrase names the person: "an actor as Hamlet".
+    rest = text.after(i + 1)
+    is_part = text.after(i) == "as" and not listed(rest, *STOPS, "pronoun")
+    is_part |= text.after(i) == "like" and bool(rest) and set(kinds(rest)) <= set("fliu")
+    may_be_name = map(partial(_is_unknown_name, text), range(first, i))
+    if is_part or (text.before(first) == "the" and any(may_be_name)):
+        return _UNCLEAR
     if not text.capital[i] or singular(text.bare[i]) != text.bare[i]:
         return ""
-    # "a shop called Baker", "Chief Sitting Bull", "Mason & Baker"
+    # Capitals next to the noun make it a name: "Chief Sitting Bull", "Mason & Baker".
     neighbours = [i + 1] if text.after(i) else []
     neighbours += [i + 2 * step for step in (-1, 1) if text.low[i + step : i + step + 1] == ["and"]]
     for number in neighbours:
@@ -428,31 +568,42 @@ def _why_name(text: Text, i: int) -> str:
     return _UNCLEAR if before in ("called", "named") else ""
 
 
+def _is_unknown_name(text: Text, i: int) -> bool:
+    """Return whether word i is in no dictionary and capitalized within a sentence."""
+    is_capitalized = text.words[i].istitle() and text.capital[i] and not text.sentence[i]
+    return is_capitalized and not is_known(text.low[i])
+
+
 def _is_head(text: Text, i: int, plural: bool) -> bool:
     """Return whether word i is the last noun in its phrase, unlike "nurse" in "nurse shark"."""
     after = text.after(i)
     rest = text.after(i + 1)
     is_end = not after or listed(after, *STOPS) or listed(rest, "determiner")
-    # "a minimalist advertising poster", "a surrealist full body portrait"
-    is_of_style = listed(text.low[i], "style-noun") and not is_end
+    # Words for styles describe the next noun: "a minimalist advertising poster".
+    is_of_style = listed(text.low[i], "style-noun") and (not is_end or not after)
+    is_of_style |= after == "aesthetic"
+    # A number between two nouns belongs to a product: "commodore 64 computer".
+    is_number = after.isdigit() and rest[1:].isalpha() and not listed(rest, *STOPS, "unit", "tag")
+    is_of_style = is_of_style or is_number
     is_relative = listed(text.low[i], "relative") and text.capital[i + 1 : i + 2] == [True]
     if not is_of_style and (_shows_body(text, i) or (is_relative and after)):
-        return True  # "my aunt Rosa"
+        return True  # A name follows a relative: "my aunt Rosa".
     is_counted = i > 0 and listed(text.low[i - 1], "number-word") and not plural
     if is_of_style or (is_counted and not is_gendered_noun(text.bare[i])):
-        return False  # "two passenger trains"
+        return False  # The number belongs to a later noun: "two passenger trains".
     if _ends_with_head(after, rest):
         return plural or "a" not in kinds(text.low[i]) or not _may_be_adjective(text, i)
     start, _ = _extend_left(text, i)
     determiner = text.before(start)
     if not plural:
-        is_unknown = not kinds(after) and listed(determiner, "article")  # "a janitor waltzes"
+        # An unknown word in -s after a person is a verb: "a janitor waltzes".
+        is_unknown = not kinds(after) and listed(determiner, "article")
         if after.endswith("s") and (is_unknown or base(after) != after):
             return _is_verb(after, rest, determiner)
         link = text.before(start - 1) if listed(determiner, "article") else determiner
         is_helper = link == "and" or listed(base(link), "helper")
         if is_helper and classes(after).startswith("v"):
-            return True  # "helping a patient walk"
+            return True  # A bare verb follows the object of "help": "helping a patient walk".
     return not _is_of_work(after, rest) and not _is_before_noun(text, i, plural)
 
 
@@ -460,10 +611,10 @@ def _may_be_adjective(text: Text, i: int) -> bool:
     """Return whether word i may describe a noun behind it: "professional digital art"."""
     after = text.after(i)
     rest = text.after(i + 1)
-    if after == "and":  # "a stoic and weary face"
+    if after == "and":  # Both words describe a later noun: "a stoic and weary face".
         return bool(rest) and not listed(rest, *STOPS) and not person(rest)
     is_verb = after.endswith(("ing", "ed")) or listed(after, "past", *STOPS)
-    # "a giant, ridiculous hat"
+    # Before a comma, only words for sizes are adjectives: "a giant, ridiculous hat".
     return not is_verb if after else listed(text.low[i], "size")
 
 
@@ -478,9 +629,9 @@ def _may_be_subject(text: Text, i: int, start: int, plural: bool) -> bool:
     """Return whether a verb may follow word i, in which case i can still be a head."""
     after = text.after(i)
     is_verb = after.endswith(("s", "ing")) and base(after) != after
-    # "a programmer pair programming"
+    # The verb may follow an adverb or noun: "a programmer pair programming".
     is_verb = is_verb or (text.after(i + 1).endswith("ing") and not person(after))
-    # "the chef and the sommelier taste wine"
+    # After "and", the verb is in the plural: "the chef and the sommelier taste wine".
     is_verb = is_verb or (text.before(start - 1) == "and" and "v" in classes(after))
     # not "nurse uniforms"
     is_plural = plural and not text.capital[i]  # not "the Champions League"
@@ -505,11 +656,11 @@ def _shows_body(text: Text, i: int) -> bool:
     following = text.after(i + 1)
     start, _ = _extend_left(text, noun)
     if not is_possessive and "a" in classes(text.low[noun]):
-        return False  # "a pig with human hands"
+        return False  # The word is an adjective of the body part: "a pig with human hands".
     if not is_possessive and listed(text.before(start), "determiner"):
         # "a blacksmith arm wrestling", but not "a clown face" (while "shocked gamer face" is a tag)
         return following.endswith("ing")
-    # "a barista's hands pouring milk", "a baker's hands knead dough"
+    # The hands act for the person: "a barista's hands pouring milk".
     is_verb = following.endswith("ing") and not listed(following, "made")
     is_verb = is_verb or (text.after(i).endswith("s") and classes(following).startswith("v"))
     return is_verb or not _noun_follows(text, i + 1)
@@ -525,19 +676,21 @@ def _is_before_noun(text: Text, i: int, plural: bool) -> bool:
     if after.endswith("ing"):
         rest = text.after(i + 1)
         if listed(rest, "room") or classes(f"{after} {rest}"):
-            return True  # "a doctor waiting room"
+            return True  # The gerund belongs to a known compound: "a doctor waiting room".
         if is_noun or listed(after, "human-verb"):
-            return False  # "a nurse reading"
+            return False  # The gerund is what the person does: "a nurse reading".
         return _noun_follows(text, i + 1)
-    is_picture = plural and listed(after, "picture")  # "a kids cartoon"
+    # A picture follows its audience: "a kids cartoon".
+    is_picture = plural and listed(after, "picture")
     is_picture = is_picture and not listed(text.after(i + 1), "determiner")
     if is_picture or (listed(text.low[i], "size") and adjective(after)):
-        return True  # "a giant smooth stone"
+        return True  # A word for a size describes a later noun: "a giant smooth stone".
     if plural and "v" in classes(after):
         # "nurses walk", "chefs cook in a kitchen"; not "artists room"
         rest = text.after(i + 1)
         is_verb = classes(after).startswith("v") or listed(rest, *STOPS) or "r" in kinds(rest)
-        return not is_verb
+        # Clothes are not what the people do: "bikers jacket in leather".
+        return not is_verb or listed(after, "carried")
     return _noun_follows(text, i)
 
 
@@ -559,7 +712,7 @@ def _is_verb(word: str, rest: str, determiner: str) -> bool:
     if (adjective(rest) and not listed(rest, *STOPS)) or singular(rest) != rest:
         return True
     if listed(determiner, "one-determiner"):
-        # "a trucker hunches over a pie" or "a baker dusts flour", but not "a nurse scrubs costume"
+        # At the end of a phrase, the word is a verb: "a trucker hunches over a pie".
         is_end = not rest or listed(rest, *STOPS, "verb-preposition") or rest.endswith("ly")
         return is_end or not classes(word)
     return verb_classes.startswith("v")
@@ -568,25 +721,28 @@ def _is_verb(word: str, rest: str, determiner: str) -> bool:
 def _ends_with_head(after: str, rest: str) -> bool:
     """Return whether a phrase ends before two given words."""
     if listed(after, "past") and not rest and "n" in kinds(after):
-        return False  # "a DJ set"
+        return False  # The past form is a noun here: "a DJ set".
     if not after or listed(after, *STOPS, "asleep", "tag", "past") or after.startswith("mid-"):
         return True
     if rest in ("to", "by") and listed(after, "part"):
-        return True  # "back to back", "side by side"
+        return True  # The words form an adverb: "back to back", "side by side".
     if adjective(after) and listed(rest, "preposition"):
-        return True  # "a master deep in thought"
+        return True  # An adjective with a complement follows the noun: "a master deep in thought".
     return after.endswith("ly") and set(kinds(after)).isdisjoint("nx")
 
 
 def _noun_follows(text: Text, i: int) -> bool:
     """Return whether word i is followed by a head noun, as in "a giant floating castle"."""
     word = text.after(i)
+    last = ""
     while word and not listed(word, *STOPS, "tag"):
         if not adjective(word):
             return True
         i += 1
+        last = word
         word = text.after(i)
-    return False
+    # The last adjective may be the noun: "alien liquid".
+    return "n" in classes(last) and not (gendered(last) or listed(last, "size"))
 
 
 def _extend_left(text: Text, i: int) -> tuple[int, int]:
@@ -597,7 +753,8 @@ def _extend_left(text: Text, i: int) -> tuple[int, int]:
         word = text.low[start - 1]
         following = text.low[start]
         joins = listed(word, "degree")
-        if word == "and" and start > 1:  # "tall and tired"
+        # "and" joins two adjectives of the phrase: "tall and tired".
+        if word == "and" and start > 1:
             joins = adjective(following) and adjective(text.low[start - 2])
         is_compound = first_noun == start and _is_compound(word, following)
         if not is_compound and not joins:
@@ -614,7 +771,7 @@ def _extend_left(text: Text, i: int) -> tuple[int, int]:
 def _skip_medium(text: Text, start: int, i: int) -> int:
     """Return where a tag starts after words for the medium: "anime style | archer"."""
     if listed(text.low[i], "art-tag"):
-        return start  # "watercolor artist"
+        return start  # The medium belongs to the profession: "watercolor artist".
     for j in range(i - 1, start - 1, -1):
         word = text.low[j]
         # In "style consultant", "style" is not a medium.
@@ -630,7 +787,7 @@ def _begins_with_style(text: Text, first_noun: int, i: int) -> bool:
         return False
     nouns = [j for j in range(first_noun, i) if not (text.capital[j] or adjective(text.low[j]))]
     if len(nouns) > 2:
-        return True  # "epic mask helmet robot ninja"
+        return True  # Many nouns in a row are a list of tags: "epic mask helmet robot ninja".
     for j in range(first_noun, i):
         is_style = listed(text.low[j], "picture", "style-word")
         if is_style and not _is_compound(text.low[j], text.low[j + 1]):
@@ -641,10 +798,14 @@ def _begins_with_style(text: Text, first_noun: int, i: int) -> bool:
 def _is_before_phrase(text: Text, j: int, i: int) -> bool:
     """Return whether word j is outside of the phrase with head i, such as "the" or "draw"."""
     word = text.low[j]
-    if word.endswith(_POSSESSIVE) or listed(word, *STOPS, "not-subject"):
+    # A missing space ends a phrase, too: "a painting ofa politician".
+    is_joined = word.startswith("of") and not kinds(word)
+    # The verb is outside of the phrase: "learn to become chefs".
+    becomes = listed(word, "becomes") and "n" not in classes(word)
+    if word.endswith(_POSSESSIVE) or listed(word, *STOPS, "not-subject") or is_joined or becomes:
         return True
     has_object = singular(text.bare[i]) != text.bare[i] or not has_listed(text.low, "article")
-    # "a priest greeting people", "doctor examining patient", "lifeguard carries exhausted swimmer"
+    # A verb of another person precedes the phrase: "doctor examining patient".
     is_verb = word.endswith("s") and base(word) != word and classes(base(word)).startswith("v")
     is_verb = is_verb or (word.endswith("ing") and has_object)
     return (is_verb and person(text.before(j))) or (listed(word, "draw") and text.opens[j])
@@ -671,7 +832,7 @@ def _place_of_value(
     # The last adjective does not describe the person, so a False always precedes the noun.
     place = start + is_of_person.index(False)
     if text.low[place] == "and":
-        place = start  # "a fierce and unkempt goblin warrior"
+        place = start  # Joined adjectives stay together: "a fierce and unkempt goblin warrior".
     is_adjective = adjective(described) and set(classes(described)).isdisjoint("no")
     # Without a determiner, a phrase may begin with a name, as in "Negro leagues shortstop".
     is_sure = has_determiner or is_proper(described) or is_adjective
@@ -689,11 +850,12 @@ def _is_part_of_noun(text: Text, start: int, head: str) -> bool:
     """Return whether the word before start is part of the noun, as in "civil engineer"."""
     word = text.low[start - 1]
     if not _is_description(word) or listed(word, "occupational", "toy"):
-        return True  # "a wooden toy maker"
+        return True  # The word specifies the trade: "a wooden toy maker".
     if _is_compound(text.before(start - 1), word):
-        return True  # "a red cross | nurse"
+        return True  # The word ends a compound: "a red cross | nurse".
     is_gerund = word.endswith("ing") and "n" in kinds(word) and text.low[start] == head
-    return is_gerund and listed(singular(head), "gerund-head")  # "swimming coach"
+    # The gerund is what the person teaches: "swimming coach".
+    return is_gerund and listed(singular(head), "gerund-head")
 
 
 def _is_description(word: str) -> bool:
@@ -711,24 +873,32 @@ def _is_thing(text: Text, i: int, start: int) -> bool:
     noun = singular(text.bare[i])
     modifiers = text.low[start:i]
     after = text.after(i)
-    is_picture = listed(noun, "picture") and after in ("about", "of")  # "a sprite of"
-    is_drawn = noun == "character" and listed(after, "picture")
-    # "its slender figure", "a cat with a graceful figure"
+    # The noun is the picture itself: "a sprite of".
+    is_picture = listed(noun, "picture") and after in ("about", "of")
+    # The character is a picture of the next person: "a full character of a monk".
+    is_drawn = noun == "character" and (listed(after, "picture") or after == "of")
+    # The figure is a body: "a cat with a graceful figure".
     is_body = noun == "figure" and text.before(start) in ("its", "their", "the")
     is_body |= noun == "figure" and text.before(start - 1) == "with"
+    is_body |= noun == "character" and text.before(start).endswith(_POSSESSIVE)
     if is_picture or is_drawn or is_body or _is_thing_by_modifiers(noun, modifiers):
         return True
+    near = text.low[max(0, i - _NEAR) : i + _NEAR]
     is_plural = noun != text.bare[i]
     is_counted = is_plural and listed(text.before(start), "determiner")
     is_strict = listed(text.bare[i], "strict-thing") and not is_counted
-    if is_strict and (is_plural or all("a" in kinds(word) for word in modifiers)):
+    is_strict = is_strict and not has_listed(modifiers, "thing-person", "occupational")
+    is_strict = is_strict and not listed(" ".join([*modifiers[-1:], noun]), "person-phrase")
+    # "a nyc diner", but not "a tea picker"
+    is_plain = all("a" in kinds(word) or not kinds(word) for word in modifiers)
+    if is_strict and (is_plural or is_plain):
         is_verb = after.endswith(("s", "ing")) and base(after) != after
-        return not is_verb and not has_listed(text.low, "person-cue")
+        return not is_verb and not has_listed(near, "person-cue")
     if listed(noun, "cued-thing"):
-        # "a model of an atom", "pointing at a model"
+        # The model is presented as a thing: "a model of an atom", "pointing at a model".
         relation = text.before(start - 1)
         is_object = listed(relation, "presents") and not listed(after, "human-verb")
-        is_made = noun == "model" and (after == "of" or is_object)
+        is_made = noun == "model" and (after == "of" or is_object or _is_of_thing(modifiers))
         has_cue = has_listed(text.low, "thing-cue") and not has_listed(modifiers, "thing-person")
         has_cue = has_cue and not listed(after, "human-verb")
         return is_made or has_cue
@@ -736,18 +906,27 @@ def _is_thing(text: Text, i: int, start: int) -> bool:
         nouns_behind = map(singular, text.low[i + 2 : i + 5])
         # "the head of the department" is a person
         return after != "of" or not has_listed(nouns_behind, "organization")
-    return listed(noun, "thing") and not _is_human(text, noun, modifiers, after)
+    return listed(noun, "thing") and not _is_human(noun, modifiers, after, near)
+
+
+def _is_of_thing(modifiers: Sequence[str]) -> bool:
+    """Return whether the last modifier of "model" is a thing, as in "a cloud model"."""
+    for word in modifiers[-1:]:
+        is_of_person = person(word) or gendered(word) or listed(word, "thing-person", "style-word")
+        is_of_person |= listed(f"{word} model", "person-phrase")
+        return "n" in kinds(word) and not (is_of_person or adjective(word))
+    return False
 
 
 def _may_be_human(text: Text, i: int, start: int) -> bool:
     """Return whether a thing may be a person, as in "a clumsy server spilling soup"."""
     if has_listed(map(singular, text.low[start:i]), "animal"):
-        return True  # "a dog walker"
+        return True  # Someone works with animals: "a dog walker".
     noun = text.bare[i]
     after = text.after(i)
     is_held = listed(text.before(start - 1), "encloses", "handled")
     if is_held or text.low[i + 1 : i + 3] == ["in", "hand"]:
-        return False  # "waving a fan", "smoker in hand"
+        return False  # Somebody holds the thing: "waving a fan", "smoker in hand".
     is_described = listed(text.before(start), "determiner") or listed(after, "preposition")
     is_unsure = listed(noun, "unsure") and after != "of"
     is_unsure |= listed(noun, "thing") and after.endswith("ing")
@@ -774,42 +953,55 @@ def _is_thing_by_modifiers(noun: str, modifiers: Sequence[str]) -> bool:
 
 def _is_animal(word: str) -> bool:
     """Return whether a word is a noun for animals."""
-    is_usual = gendered(word) or adjective(word) or listed(word, "not-animal")  # "a male nurse"
+    # Usual words for people are not animals, although they can be: "a male nurse".
+    is_usual = gendered(word) or adjective(word) or listed(word, "not-animal")
     return listed(singular(word), "animal") or ("x" in kinds(word)[:2] and not is_usual)
 
 
-def _is_human(text: Text, noun: str, modifiers: Sequence[str], after: str) -> bool:
+def _is_human(noun: str, modifiers: Sequence[str], after: str, near: Sequence[str]) -> bool:
     """Return whether a noun that is often a thing is a person, as in "a fan in the stands"."""
     if noun in ("character", "figure"):
-        # "a tall wizard character", but not "a teapot character"
-        last = "".join(modifiers[-1:])
+        # A thing before the noun turns the character into one: "a teapot character".
+        last = "".join([word for word in modifiers if not gendered(word)][-1:])
         return not last or adjective(last) or person(last) or listed(last, "thing-person")
     is_human = listed(after, "human-verb") or has_listed(modifiers, "thing-person")
-    return is_human or has_listed(text.low, "person-cue")
+    return is_human or has_listed(near, "person-cue")
 
 
 def _why_no_tag(text: Text, start: int, first_noun: int, i: int) -> str:
     """Return why a noun without a determiner is not a subject, or "" if it is: "doctor, 4k"."""
-    if start and text.opens[start]:
+    modifiers = text.low[start:i]
+    last = text.low[start - 1] if start else ""
+    is_unclear = False
+    if last and text.opens[start]:
         # "a wolf, druid" is one figure, and "fisher, baker, miner, farmer" are several people.
-        last = text.low[start - 1]
-        if _is_animal(last) or (person(last) and start == i and not _is_in_clause(text, i)):
-            return _UNCLEAR
-    if start > 1 and text.low[start - 1] in ("and", "or"):
-        joined = text.low[start - 2]
-        if not (person(joined) or is_gendered_noun(joined)):
-            return _UNCLEAR  # "rhythm and blues singer"
-    # "bus overtaking coach", but not "horse riding instructor"
-    verbs = [word for word in text.low[start + 1 : i] if word.endswith("ing")]
+        is_unclear = _is_animal(last) or (
+            person(last) and not (modifiers or _is_in_clause(text, i))
+        )
+    elif last in ("and", "or") and start > 1:
+        joined = text.low[start - 2]  # "and" may be part of a term: "rhythm and blues singer".
+        is_unclear = not (person(joined) or is_gendered_noun(joined))
+    # "Pond Skater" may be an animal, and "rathian boss" a character in a game.
+    is_title = bool(modifiers) and all(
+        text.capital[j] and text.words[j].istitle() for j in range(start, i + 1)
+    )
+    is_person = any(listed(word, "title") or "f" in kinds(word) for word in modifiers)
+    is_unclear |= is_title and not (is_person or all(map(is_proper, modifiers)))
+    if not is_gendered_noun(text.bare[i]):
+        is_unclear |= not all(is_known(word) or _DERIVED.search(word) for word in modifiers)
+    # A verb separates two nouns, unlike in "horse riding instructor": "bus overtaking coach".
+    verbs = [word for word in modifiers[1:] if word.endswith("ing")]
     is_gerund_head = listed(singular(text.low[i]), "gerund-head")
-    if any(base(verb) != verb and not (is_gerund_head and "n" in kinds(verb)) for verb in verbs):
+    is_unclear |= any(
+        base(verb) != verb and not (is_gerund_head and "n" in kinds(verb)) for verb in verbs
+    )
+    if is_unclear:
         return _UNCLEAR
     is_in_brackets = _is_object_in_brackets(text, start)
     if not is_in_brackets and _is_tag_of_style(text, start, i):
         return _UNCLEAR if _is_in_clause(text, i) else _NOBODY
-    if not is_in_brackets and _is_among_tags(text, start, i):
-        return _UNCLEAR
-    return _UNCLEAR if _begins_with_style(text, first_noun, i) else ""
+    is_unclear = not is_in_brackets and _is_among_tags(text, start, i)
+    return _UNCLEAR if is_unclear or _begins_with_style(text, first_noun, i) else ""
 
 
 def _is_among_tags(text: Text, start: int, i: int) -> bool:
@@ -880,32 +1072,62 @@ def _why_not_shown(text: Text, where: int, bare: bool, head: int) -> str:
     reason = ""
     if listed(singular(text.low[head]), "double-sense", "tool-sense"):
         reason = _why_not_double(text, where, head)
-    if reason or relation == "of":
-        return reason or _why_not_of(text, where, head)
-    if relation == "by":
-        return _why_not_by(before, clause)
-    if relation == "for":
-        return _why_not_for(clause)
-    if relation == "as":
-        return _why_not_as(clause, text.after(head))
-    # "at the hairdresser"
+    # The word before the first of two people counts for both: "for pet owners and tourists".
+    if relation == "and" and person(before):
+        first, _ = _extend_left(text, where - 1)
+        if text.before(first) in ("for", "by", "like"):
+            reason = _why_not_shown(text, first - 1, bare, where - 1)
+    if reason:
+        return reason
+    if relation == "of":
+        reason = _why_not_of(text, where, head)
+    elif relation == "by":
+        reason = _why_not_by(before, clause)
+    elif relation == "for":
+        reason = _why_not_for(clause)
+    elif relation == "as":
+        reason = _why_not_as(clause, text.after(head))
+    elif _is_elsewhere(text, where, head):
+        reason = _NOBODY
+    elif _is_unsure_relation(text, where, bare, head):
+        reason = _UNCLEAR
+    return reason
+
+
+def _is_elsewhere(text: Text, where: int, head: int) -> bool:
+    """Return whether the word before a phrase shows that it is no person in the picture."""
+    relation = text.before(where + 1)
+    before = text.before(where)
+    # The noun stands for the place: "at the hairdresser".
     is_place = relation == "at" and text.low[where + 1] == "the" and not listed(before, "addresses")
+    # The characters are letters: "a motto in chinese characters".
+    is_place |= relation == "in" and singular(text.low[head]) == "character"
+    clause = text.low[text.clause_start(where) : where]
     is_metaphor = listed(relation, "copula") and _is_metaphor(clause)
-    is_tribute = listed(relation, "not-subject") or listed(before, "tribute")
-    if is_place or is_metaphor or is_tribute:
-        return _NOBODY
-    # "beside chef"
+    is_tribute = listed(relation, "not-subject", "worn") or listed(before, "tribute")
+    return is_place or is_metaphor or is_tribute
+
+
+def _is_unsure_relation(text: Text, where: int, bare: bool, head: int) -> bool:
+    """Return whether the word before a phrase leaves open whether the person is shown."""
+    relation = text.before(where + 1)
+    before = text.before(where)
+    clause = text.low[text.clause_start(where) : where]
+    is_word = any(kinds(word) or listed(word, *STOPS) for word in clause)
+    # Unknown words before a copula are a name: "tajo brenn is a singer".
+    is_name = listed(relation, "copula") and not is_word
+    # Without an article, the noun may be no person: "beside chef".
     is_infinitive = relation == "to" and "v" in classes(text.low[head])
     is_joined = listed(relation, "joins", "draw") and not is_infinitive
-    # "receptionist greeting guest at hotel"
+    # A prompt without articles is in telegram style: "receptionist greeting guest at hotel".
     is_present = relation.endswith("ing") and not listed(base(relation), "draw", "pretend")
     is_joined |= is_present and not has_listed(text.low, "article")
     is_bare = bare and bool(relation) and not is_joined
     is_bought = relation == "from" and has_listed(clause, "receives")
     is_unsure = listed(relation, "unsure-relation") and before != "across" and not is_bought
-    # "puppies become chefs", "a yokai transforming into a human being"
+    # What somebody becomes may not be shown: "puppies become chefs".
     is_unsure |= listed(base(before if relation == "into" else relation), "becomes")
-    return _UNCLEAR if is_bare or is_unsure else ""
+    return is_name or is_bare or is_unsure
 
 
 def _why_not_double(text: Text, where: int, head: int) -> str:
@@ -919,16 +1141,18 @@ def _why_not_double(text: Text, where: int, head: int) -> str:
     acts = acts or listed(after, "human-verb") or after == "who"
     is_handled = listed(relation, "handled", "encloses") or before in ("pair", "pint")
     if is_handled or text.low[head + 1 : head + 3] == ["in", "hand"]:
-        return _UNCLEAR if acts else _NOBODY  # "a tourist on a coach looking out"
+        # The verb may be that of someone else: "a tourist on a coach looking out".
+        return _UNCLEAR if acts else _NOBODY
     modifiers = [word for word in text.low[where + 1 : head] if not listed(word, "determiner")]
     is_person = has_listed(modifiers, "of-character") or not all(map(adjective, modifiers))
     is_of = relation == "of" and before != "front"
-    # "selling a potion to a coach", "a referee between two boxers"
+    # A receiver or one of two sides is a person: "a referee between two boxers".
     is_receiver = relation == "to" and not listed(before, "approaches")
     is_receiver |= relation == "between"
     is_linked = listed(relation, "preposition") or relation.endswith("ing")
     if acts or is_person or is_of or is_receiver or not is_linked:
-        return ""  # "beside a tour guide"
+        # A noun before it, a verb or "of" show that it is a person: "beside a tour guide".
+        return ""
     return _NOBODY if listed(singular(text.low[head]), "tool-sense") else _UNCLEAR
 
 
@@ -938,7 +1162,7 @@ def _is_metaphor(subject: Sequence[str]) -> bool:
     is_alone = len(subject) == 1 or (len(subject) == 2 and listed(subject[0], "determiner"))
     is_pronoun = listed(noun, *STOPS)
     is_person = person(noun) or is_gendered_noun(noun) or gendered(noun)
-    # "the subject is a nurse", "the focus is a cook", "her job is a baker"
+    # A word for a role or for the picture is no metaphor: "the subject is a nurse".
     is_role = listed(noun, "thing", "generic", "picture", "names-role")
     return is_alone and "n" in kinds(noun) and not (is_pronoun or is_person or is_role)
 
@@ -974,18 +1198,20 @@ def _why_not_of(text: Text, where: int, head: int) -> str:
     if _is_on_thing(text, where - 1):
         return _NOBODY
     before = text.before(where)
+    if text.low[where + 1] in ("this", "these"):
+        return _UNCLEAR  # "a photo of this model" refers to another picture
     clause = text.low[text.clause_start(where) : where]
     # There is no determiner or adjective before the noun, as in "change of guard".
     is_term = where + 1 == head and singular(text.bare[head]) == text.bare[head]
     parts = ("picture", "group", "part", "body-part", "container", "number")
-    # "checking the ticket of a passenger", but not "the coat of a soldier on a hanger"
+    # The owner is shown if somebody touches the thing: "checking the ticket of a passenger".
     is_group = listed(before, "group") and singular(text.bare[head]) == text.bare[head]
     if is_group and not listed(text.low[where + 1], "determiner", "number"):
-        return _UNCLEAR  # "a group of police officer"
+        return _UNCLEAR  # A group needs a plural: "a group of police officer" is misspelled.
     is_carried = listed(before, "carried") and has_listed(clause, "touches")
     if is_carried or listed(singular(before), *parts):
         return ""
     if "for" in clause and has_listed(clause[: clause.index("for")], "picture"):
-        return ""  # "a portrait for my website of a lawyer"
+        return ""  # A purpose may precede "of": "a portrait for my website of a lawyer".
     is_depiction = listed(before, "toy", "depiction")
     return _NOBODY if is_depiction or is_term or person(before) else _UNCLEAR

@@ -11,7 +11,7 @@ from vldebias.prompts.english.words import listed
 
 # A word may contain hyphens, apostrophes and symbols: "mother-in-law's", "R&B", "UI/UX".
 _WORD = re.compile(
-    r"(?<=\s)[&+](?=\s)|[A-Z]{2,}/[A-Z]{2,}\b|[^\W_]+(?:[-'\u2019&.][^\W_]+)*['\u2019]?"
+    r"(?<=\s)[&+](?=\s)|[A-Z]{2,}/[A-Z]{2,}\b|[^\W_]+(?:(?:[-'\u2019&]|\.(?![A-Z][a-z]))[^\W_]+)*['\u2019]?"
 )
 _SENTENCE_END = re.compile(r"[.!?\n:]")
 _BREAK = re.compile(r"[,.;:!?()\[\]{}|\"\n\u2014\u2013/\u201c\u201d]")

@@ -169,7 +169,7 @@ def _foreign_language(text: str, scores: Mapping[str, float]) -> Language | None
     is_mostly_english = 2 * sum(1 for word in words if kinds(word)) > len(words)
     n_english = sum(1 for word in words if kinds(word).strip("fliu"))  # except names
     if 0 < best < _SURE and 2 * n_english > len(words) > 1:
-        return None  # "persona 5, school"
+        return None  # One word is too little beside an English one: "persona 5, school".
     if best < _SURE and not is_mostly_english:
         # "Krankenpfleger, 4k" contains no function words.
         candidates = list(dict.fromkeys([*likely, *_LATIN]))

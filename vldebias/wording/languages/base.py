@@ -569,7 +569,7 @@ class SpacedLanguage(ListedLanguage):
         words = self.matcher("role-behind")
         if len(between) > 1 and words.has(tokens[phrase.first - 1]):
             return True
-        # "en tant que médecin", "disfrazado de bombero"
+        # Words of a role precede the noun: "en tant que médecin".
         starts = range(person.head + 1, phrase.first)
         return any(words.length_at(tokens, i) == phrase.first - i for i in starts)
 
@@ -612,12 +612,12 @@ class SpacedLanguage(ListedLanguage):
         first = phrase.first
         nobody = self.matcher("no")
         if nobody.has(tokens[first]) or nobody.has(tokens.before(first)):
-            return True  # "kein Arzt"
+            return True  # A negation precedes the noun: "kein Arzt".
         if tokens[first].opens:
             return False
         about_picture = self.matcher("about-picture")
         if any(about_picture.length_at(tokens, i) == first - i for i in range(first)):
-            return False  # "ritratto in studio di un medico", "gros plan sur un horloger"
+            return False  # A portrait of a person shows the person: "gros plan sur un horloger".
         if self.matcher("not-subject").has(tokens[first - 1]):
             return True
         # "die Statue eines jungen Soldaten", "la estatua de un soldado".
@@ -658,9 +658,11 @@ class SpacedLanguage(ListedLanguage):
         genders = self.entries("say-female") + self.entries("say-male")
         is_bare = tokens[following.first].opens or tokens[following.head].low in genders
         if following.article is None and is_bare:
-            return False  # "una mujer cansada, médico", "un director de orquesta varón"
+            # The word describes the person in other words: "un director de orquesta varón".
+            return False
         is_of = bool(between) and self.matcher("owner-link").has(between[-1])
-        is_group = phrase.plural or following.plural  # "three doctors, two women and a man"
+        # A description follows a group: "three doctors, two women and a man".
+        is_group = phrase.plural or following.plural
         return len(between) > 0 and not (is_of or is_group) and following.case != "genitive"
 
     def is_named(self, tokens: Reading, phrases: list[Phrase]) -> bool:
@@ -678,10 +680,12 @@ class SpacedLanguage(ListedLanguage):
             if token.quoted:
                 continue
             if titles.has(token) and i + 1 < len(tokens):
-                is_followed = not tokens[i + 1].opens or tokens.gap(i + 1) == ". "  # "Dr. Meier"
+                # The period may belong to a title: "Dr. Meier".
+                is_followed = not tokens[i + 1].opens or tokens.gap(i + 1) == ". "
                 if is_followed and self._is_name(tokens, i + 1):
                     return True
-            is_place = self.matcher("saint").has(tokens.before(i))  # "São Paulo"
+            # A saint names a place: "São Paulo".
+            is_place = self.matcher("saint").has(tokens.before(i))
             is_word = token.text[0].islower() or self.matcher("adjective").has(token)
             if given_names.has(token) and not is_word and not is_place:
                 return True

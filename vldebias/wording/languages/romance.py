@@ -109,7 +109,8 @@ class RomanceLanguage(SpacedLanguage):
 
     def is_named(self, tokens: Reading, phrases: list[Phrase]) -> bool:
         heads = [phrase.head for phrase in phrases if tokens.after(phrase.head).text]
-        is_title = any(self._is_name(tokens, head + 1) for head in heads)  # "presidente Lincoln"
+        # A name follows the title: "presidente Lincoln".
+        is_title = any(self._is_name(tokens, head + 1) for head in heads)
         return is_title or super().is_named(tokens, phrases)
 
     # ---- phrases
@@ -169,7 +170,7 @@ class RomanceLanguage(SpacedLanguage):
             if not is_adjective:
                 break
             first -= 1
-            # "un viejo y cansado pescador"
+            # A conjunction joins two adjectives before the noun: "un viejo y cansado pescador".
             is_joined = first > 1 and tokens[first - 1].low in self.entries("and")
             if is_joined and self._is_adjective_before(tokens[first - 2]):
                 first -= 1
@@ -193,7 +194,7 @@ class RomanceLanguage(SpacedLanguage):
             if is_feminine != (noun.gender == "f") and not is_either:
                 return None
         elif noun.gender == "f" and not tokens.after(phrase.head).text:
-            return None  # "une rue vide, personne"
+            return None  # The word means "nobody" here: "une rue vide, personne".
         elif not opening.opens and not self.matcher("bare-after").has(tokens[phrase.first - 1]):
             # Without an article, a noun inside a clause may not name a person ("pez payaso").
             return None
@@ -274,14 +275,14 @@ class RomanceLanguage(SpacedLanguage):
             token = tokens[i]
             if tokens.opens_sentence(i) or self.noun_of(token):
                 break
-            # "el médico está muy cansado"
+            # A copula links the adjective: "el médico está muy cansado".
             is_behind_adverb = i == last + 3 and self.matcher("adverb").has(tokens[i - 1])
             if has_copula and (i == last + 2 or is_behind_adverb) and self.is_adjective(token):
                 apart.append(i)
-            # "un chevalier sans armure assis", but not "un berger avec son chien assis"
+            # An adjective of a person may follow a complement: "un chevalier sans armure assis".
             is_own = token.opens or not self._is_masculine_article(tokens.before(i - 1))
             is_own = is_own and self.matcher("of-person").has(token)
-            # "um ladrão de bancos mascarado"
+            # The adjective agrees with the first noun: "um ladrão de bancos mascarado".
             is_behind_plural = i == last + 3 and tokens[i - 1].low.endswith("s")
             if i not in apart and (is_own or (is_behind_plural and self._is_participle(token))):
                 apart.append(i)

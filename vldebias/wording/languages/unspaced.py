@@ -111,7 +111,7 @@ class UnspacedLanguage(ListedLanguage):
         kind = self.kind_of(attribute)
         if self.lacks_words(attribute):
             return "no word"
-        if self.pattern("edit").match(text.strip()):
+        if self.pattern("edit").match(text.strip()) or self._has(text, "given-picture"):
             return "edit"
         matches = self.matches(text)
         stated = self._stated(text, attribute)
@@ -125,6 +125,12 @@ class UnspacedLanguage(ListedLanguage):
         # The same person may be mentioned again: 模特...模特, 医生...人物
         nouns = [match.noun for match in matches]
         is_unsure |= len(set(nouns)) < len(nouns) or "人物" in nouns[1:]
+        if kind != "gender":
+            # A noun such as 帅哥 states a gender, and may be the person who is 人物 elsewhere.
+            gendered = [match.start() for match in self._gendered(text)]
+            is_unsure |= not all(
+                any(match.start - 2 <= start < match.end for match in matches) for start in gendered
+            )
         if not matches or is_unsure or self._joins_unknown(text, matches):
             return "context" if is_fixed else self._why_nobody(text, matches)
         return tuple(
@@ -208,7 +214,8 @@ class UnspacedLanguage(ListedLanguage):
             match: the noun.
         """
         before = text[: self._start_of_noun(text, match)].rstrip(" :\uff1a\n\t")
-        is_trade = before.endswith(self.entries("trade"))  # "人物，职业：焊工"
+        # A label introduces the trade of a person: "人物，职业：焊工".
+        is_trade = before.endswith(self.entries("trade"))
         return is_trade or text.startswith(self.entries("role-behind"), match.end)
 
     def _without_heads(self, text: str, matches: list[Match]) -> list[Match]:
@@ -256,6 +263,10 @@ class UnspacedLanguage(ListedLanguage):
             own_words = attribute.set.languages.get(self.code, {}).values()
             words = [*self.entries(f"stated-{kind}"), *own_words]
             return list(pattern_of(words).finditer(text))
+        return self._gendered(text)
+
+    def _gendered(self, text: str) -> list[re.Match[str]]:
+        """Return the words that state a gender."""
         found: list[re.Match[str]] = []
         for name in ("female", "male"):
             for match in self.pattern(name).finditer(text):

@@ -15,7 +15,7 @@ _MARKS = re.compile("[\u064b-\u0652\u0670\u0640]")  # short vowels, nunation and
 _PREFIX = re.compile(r"^(و|ف)?(لل|بال|كال|ال|[لبك])?(.*)$")
 # Common adjective patterns: مجنون, غريب, ضائع, أشقر, عطشان.
 _LIKE_ADJECTIVE = re.compile("(?:م.{2,}|..ي.|.ا..|أ...|.{3}ان)(?<![ةه])(?<!ات)")
-_FACES_OF = ("وجه", "لوجه")  # "face of", "for a face of"
+_FACES_OF = ("وجه", "لوجه")  # In English: "face of", "for a face of".
 _ONE_OF = ("أحد", "لأحد", "احد")
 _HUMAN = "شخص"
 
@@ -128,7 +128,8 @@ class Arabic(SpacedLanguage):
         return Phrase(i, i, noun, behind=self._adjectives(tokens, i, prefix, noun))
 
     def _are_apart(self, tokens: Reading, phrase: Phrase, following: Phrase) -> bool:
-        is_group = phrase.plural or following.plural  # "three doctors, two women and a man"
+        # A description follows a group: "three doctors, two women and a man".
+        is_group = phrase.plural or following.plural
         is_joined = self._is_joined_person(tokens[following.head]) and not is_group
         return is_joined or super()._are_apart(tokens, phrase, following)
 
@@ -153,7 +154,7 @@ class Arabic(SpacedLanguage):
         article = "ال" if _is_definite(prefix) else ""
         first = i + 1
         if self.matcher("of-kind").has(tokens.after(i)):
-            first += 1  # "سائق تاكسي متعب"
+            first += 1  # The adjective follows a compound: "سائق تاكسي متعب".
         last = first
         while last < len(tokens) and not tokens[last].opens:
             token = tokens[last]
@@ -170,7 +171,7 @@ class Arabic(SpacedLanguage):
     def _is_relation(self, word: str) -> bool:
         """Return whether a word looks like a relational adjective: كهربائي, ألماني."""
         if word.startswith("ي") and word not in self.matcher("not-verb").words:
-            return False  # "يلقي"
+            return False  # Verbs look like nouns: "يلقي".
         return len(word) > 3 and word.endswith("ي") and word != "كرسي"
 
     def _is_verb(self, token: Token) -> bool:
@@ -316,7 +317,7 @@ class Arabic(SpacedLanguage):
         if token.low == "الذي" and is_subject:
             return "التي"
         if self._is_possessed(token.low):
-            return token.text + "ا"  # "in his studio"
+            return token.text + "ا"  # The possessive is a suffix, as "his" in "in his studio".
         # A masculine adjective after a feminine noun describes the person: لاعب كرة سلة طويل.
         adjectives = self.matcher("adjective").words
         if is_subject and before.low.endswith("ة") and token.low.removeprefix("ال") in adjectives:

@@ -172,7 +172,8 @@ class German(SpacedLanguage):
         """Return the noun for a compound, based on its last part: "Raumfahrtingenieurs"."""
         low = text.lower()
         if low.endswith(("leute", "leuten")):
-            return Noun(low, low, "m", "many", "neutral")  # "Feuerwehrleute"
+            # Plurals in -leute are neutral: "Feuerwehrleute".
+            return Noun(low, low, "m", "many", "neutral")
         for start in range(2, len(low) - 3):
             part = low[start:]
             if len(part) < _SHORTEST_PART and part.rstrip("es") not in _SHORT_PARTS:
@@ -326,13 +327,16 @@ class German(SpacedLanguage):
             return self._has_hyphen_behind(tokens, i - 1) or self._is_adjective(tokens[i - 1])
         if _is_capital_inside(token):
             if token.text.isupper() or token.low.endswith("er"):
-                return True  # "IT", "Berliner"
+                return (
+                    True  # Abbreviations and adjectives of cities modify a noun: "IT", "Berliner".
+                )
             # A noun between the article and another noun modifies it: "eines Community Managers".
             return self._determines(tokens.before(i)) and self.noun_of(token) is None
         return self._is_adjective(token)
 
     def _is_adjective(self, token: Token) -> bool:
-        is_number = token.low.isdigit() or self.number_of(token.low) is not None  # "vier"
+        # Numbers are digits or words: "vier".
+        is_number = token.low.isdigit() or self.number_of(token.low) is not None
         if is_number or self.matcher("no-adjective").has(token) or _is_capital_inside(token):
             return False
         return len(token.low) > 3 and token.low.endswith(("e", "en", "er", "es", "em"))
@@ -376,7 +380,8 @@ class German(SpacedLanguage):
         if noun.gender == "f":
             return {"er": "dative", "e": "nominative"}.get(ending)
         if stem in self.entries("der-word") and ending == "er":
-            return "nominative"  # "dieser Arzt"
+            # With a masculine noun, a determiner in -er is nominative: "dieser Arzt".
+            return "nominative"
         return _ENDINGS.get(ending)
 
     def _bare(self, tokens: Reading, phrase: Phrase, noun: Noun) -> Phrase | None:

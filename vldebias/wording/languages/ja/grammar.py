@@ -58,6 +58,8 @@ class Japanese(UnspacedLanguage):
         if super().is_named(re.sub("(?:お..?|[師士者員手])さん", "", text), matches):
             return True
         # Surnames next to a noun: 田中先生, 医師の佐藤.
+        if re.search(r"[\u30a1-\u30fa\u30fc]{3,}(?:教授|博士|先生|船長|選手|さん|様|氏)", text):
+            return True  # レイトン教授
         surname = self.pattern("surname").pattern
         for match in matches:
             before = rf"(?:^|[、。\s])(?:{surname})(?:(?!の)[\u4e00-\u9fff\u3040-\u309f]){{0,3}}$"

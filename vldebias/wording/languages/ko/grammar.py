@@ -96,7 +96,8 @@ class Korean(UnspacedLanguage):
 
     def _place_of(self, text: str, match: Match) -> int:
         start = self._start_of_noun(text, match)
-        gendered = re.search("(?:여성|남성|여자|남자) $", text[:start])  # "젊은 여성 의사"
+        # A word for a gender may precede the noun: "젊은 여성 의사".
+        gendered = re.search("(?:여성|남성|여자|남자) $", text[:start])
         return gendered.start() if gendered else start
 
 

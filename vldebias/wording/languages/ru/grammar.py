@@ -99,7 +99,8 @@ class Russian(SpacedLanguage):
             # "учителя" and "судьи" can be the genitive singular or the nominative plural.
             number = "any" if kind == "noun" and cases in ((1, 3), (1,)) else "one"
             nouns[form] = Noun(word, word, number=number, kind=kind, cases=cases)
-            nouns.setdefault(form.replace("ё", "е"), nouns[form])  # "с судьей"
+            # Texts are often written without ё: "с судьей".
+            nouns.setdefault(form.replace("ё", "е"), nouns[form])
 
     def _inflected(self, word: str, list_name: str) -> list[str]:
         """Inflect a noun according to the first entry in a list that matches its ending."""
@@ -111,7 +112,8 @@ class Russian(SpacedLanguage):
         return []
 
     def noun_of(self, token: Token) -> Noun | None:
-        first, _, last = token.low.rpartition("-")  # "инженер-механик", but not "дети-сироты"
+        # The last part of a compound declines, unless the first is a group: "инженер-механик".
+        first, _, last = token.low.rpartition("-")
         is_group = first in self.matcher("group-left-unchanged").words
         return self._nouns.get(token.low) or (None if is_group else self._nouns.get(last))
 
@@ -125,28 +127,32 @@ class Russian(SpacedLanguage):
 
     def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
         token = tokens[i]
-        is_science = self.matcher("science").has(token) and not token.opens  # "учебник физики"
+        # The noun is a science, not a person: "учебник физики".
+        is_science = self.matcher("science").has(token) and not token.opens
         if is_science or self.matcher("thing").has_at(tokens, i):
             return None
         if self._names_gender(tokens, i):
-            return Phrase(self._first_adjective(tokens, i, None), i, stated=True)  # "женщина"
+            # A word for a woman states the gender: "женщина".
+            return Phrase(self._first_adjective(tokens, i, None), i, stated=True)
         noun = self.noun_of(token)
         is_adjectival = token.low.endswith(_ADJECTIVE_ENDINGS)
         if noun is None or (is_adjectival and self.noun_of(tokens.after(i)) is not None):
             return None  # "дежурный" in "дежурный врач"
         first = self._first_adjective(tokens, i, noun)
         if self._is_behind_feminine(tokens, i, noun):
-            return Phrase(first - 1, i, stated=True)  # "опытной судьи"
+            # The ending of the adjective states the gender: "опытной судьи".
+            return Phrase(first - 1, i, stated=True)
         if first and tokens.gap(first) == DASH:
             if tokens[first - 1].low.startswith(_HUMANS_OF_GENDER):
-                return Phrase(first, i, stated=True)  # "женщина — уличный музыкант"
+                # A word for a woman is linked by a dash: "женщина — уличный музыкант".
+                return Phrase(first, i, stated=True)
         return self._counted_phrase(tokens, first, i, noun)
 
     def _is_behind_feminine(self, tokens: Reading, i: int, noun: Noun) -> bool:
         """Return whether a feminine adjective before the noun shows that it refers to a woman."""
         word = tokens.before(i)
         if len(word.low) < 3 or self.matcher("no-adjective").has(word) or self.noun_of(word):
-            return False  # "в ванной", "герой"
+            return False  # Some endings of adjectives are those of nouns: "герой".
         if 0 in noun.cases:
             return word.low in _FEMININE_PRONOUNS or word.low.endswith(("ая", "яя"))
         # Only nouns in "-а" take other feminine adjectives: "с опытной коллегой".
@@ -159,10 +165,12 @@ class Russian(SpacedLanguage):
         """
         size = self._number_before(tokens, first)
         if size is not None:
-            return Phrase(first - 1, i, plural=True, size=size)  # "три судьи"
+            # After a number, the form is a plural: "три судьи".
+            return Phrase(first - 1, i, plural=True, size=size)
         number = noun.number
         if number == "any" and noun.cases == (1, 3):
-            is_plural = tokens.before(i).low.endswith(_PLURAL_ENDINGS)  # "старые учителя"
+            # The ending of the adjective shows the plural: "старые учителя".
+            is_plural = tokens.before(i).low.endswith(_PLURAL_ENDINGS)
             number = "many" if tokens[first].opens or is_plural else "one"
         if number == "many":
             return Phrase(first, i, plural=True)
@@ -184,7 +192,8 @@ class Russian(SpacedLanguage):
         first = i
         while first and (first < i or not tokens[i].opens):
             is_linked = first > 1 and tokens[first - 1].low in ("и", "но") and first < i
-            last = first - 1 - is_linked  # "усталый, но довольный повар"
+            # A conjunction may join two adjectives: "усталый, но довольный повар".
+            last = first - 1 - is_linked
             gap = tokens.gap(first - is_linked)
             is_apart = tokens[first - is_linked].opens and gap != ", "
             if is_apart or not self._describes(tokens[last]):
@@ -200,7 +209,7 @@ class Russian(SpacedLanguage):
         return first
 
     def is_genitive(self, before: Sequence[Token], phrase: Phrase) -> bool:
-        # "нож повара", "старый нож повара"
+        # The noun is the owner of a thing: "нож повара".
         is_owner = phrase.case == "genitive" and len(before) < 3
         return is_owner and not self.matcher("preposition").has(before[-1])
 
@@ -212,7 +221,7 @@ class Russian(SpacedLanguage):
     def _describes(self, token: Token) -> bool:
         low = token.low.removesuffix("ся") if is_participle(token.low) else token.low
         noun = self.noun_of(token)
-        # "взрослый человек", but not "герой"
+        # The word before the noun is an adjective: "взрослый человек".
         is_noun = noun is not None and noun.masculine not in self.entries("person-adjectival")
         is_noun = is_noun or self.matcher("no-adjective").has(token)
         is_adjective = len(low) > 4 and low.endswith(_ADJECTIVE_ENDINGS) and not is_noun
@@ -277,11 +286,13 @@ class Russian(SpacedLanguage):
             return self._like(token, human)
         first, hyphen, trade = token.text.partition("-")
         if first.lower() in _HUMAN:
-            return self._like(token, human) + hyphen + trade  # "человек-сварщик"
+            # A hyphen joins the trade: "человек-сварщик".
+            return self._like(token, human) + hyphen + trade
         if phrase.noun.kind == "adjective":
             word = feminine_adjective(token.low, case) if is_woman else token.low
-            return f"{self._like(token, word)} {human}"  # "бездомная женщина"
-        # "женщина-врач", "женщина — уличный музыкант"
+            # A nominalized adjective precedes the noun: "бездомная женщина".
+            return f"{self._like(token, word)} {human}"
+        # One word is joined by a hyphen, several by a dash: "женщина-врач".
         link = DASH if place < phrase.head else "-"
         return f"{self._like(token, human)}{link}{_inside(token.text)}"
 
@@ -298,7 +309,8 @@ class Russian(SpacedLanguage):
         before = phrase.first - 1
         is_subject = phrase.case == "nominative" and not tokens[phrase.first].opens
         if is_subject and self._feminine_predicate(tokens, before):
-            changes[before] = self._feminine_predicate(tokens, before)  # "шёл старый пастух"
+            # The verb may precede the noun: "шёл старый пастух".
+            changes[before] = self._feminine_predicate(tokens, before)
         has_verb = is_inserted = False
         is_own = phrase.case == "nominative"  # whether it is the subject of the next verb
         for i in range(phrase.head + 1, len(tokens)):
@@ -309,7 +321,8 @@ class Russian(SpacedLanguage):
             if token.opens:
                 is_own, is_inserted = is_inserted, False
             predicate = self._feminine_predicate(tokens, i)
-            pronoun = tokens.after(i).low  # "с которым"
+            # A preposition may precede the relative pronoun: "с которым".
+            pronoun = tokens.after(i).low
             if token.opens and token.low in _RELATIVE and not has_verb:
                 changes[i] = _RELATIVE[token.low]
                 is_own = is_inserted = True

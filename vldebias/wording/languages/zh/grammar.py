@@ -26,7 +26,7 @@ class Chinese(UnspacedLanguage):
     human = "人"
     thing_link = "的"
     plural_signs = ("们", "們")
-    # "三位戴眼镜的医生"
+    # A number and its measure word may precede a description: "三位戴眼镜的医生".
     count = re.compile(
         r"(十一|十二|[二两兩三四五六七八九十]|\d+)(?:位|名|个|個)(?:[^，。,.\s位名个個]{1,8}的)?$"
     )

@@ -83,7 +83,7 @@ class Attachment(ABC):
         self.host = host
         self.label = label
         self._state = "attached"
-        # Attachments for later passes over the same pictures.
+        # Attachments for later passes over the same images.
         self._followers: WeakSet[Attachment] = WeakSet()
         self._warned: set[str] = set()
         self.strength = strength

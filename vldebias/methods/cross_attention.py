@@ -55,7 +55,7 @@ THINGS = (
     "A photo of a crow on a mountain.",
     "A cup of coffee on a newspaper.",
 )
-"""Prompts without a person, from which the gate learns to leave such pictures unchanged."""
+"""Prompts without a person, from which the gate learns to leave such images unchanged."""
 AMOUNT_OF_TWO_VALUES = 4.0
 AMOUNT_OF_MORE_VALUES = 5.0
 """How many times a value's effect is added in the first step. It decreases linearly to 0 in the
@@ -146,7 +146,7 @@ class CrossAttention(EditMethod):
             find=self.find,
             decide=self.decide,
             groups="leave",
-            one_person=True,  # only one value can be set for the entire picture
+            one_person=True,  # only one value can be set for the entire image
         )
         return DenoiserAttachment(
             host,
@@ -462,7 +462,7 @@ def record(
     title: str,
     method: CrossAttention,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Generate pictures for prompts, and return the mean outputs of every cross-attention layer.
+    """Generate images for prompts, and return the mean outputs of every cross-attention layer.
 
     Prompts about one concept start from the same noise, so that they differ only in the value.
 

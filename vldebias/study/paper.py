@@ -70,7 +70,7 @@ PUBLISHED_PIPELINE = "stable diffusion 2.1"
 UNNAMED_CLIP = "a CLIP that the paper does not name"
 # The tasks in the suite `generation` with published figures; a separate command runs the rest.
 GENERATION_TASKS = ("pairs", "gender", "race")
-# Metrics for which the paper shows pictures or text instead of figures.
+# Metrics for which the paper shows images or text instead of figures.
 UNPUBLISHED = {
     HUMAN: ("alpha", "percent_agreement"),
     BACKGROUNDS: ("pair_distance", "discrepancy", "share"),

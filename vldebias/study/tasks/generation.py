@@ -183,7 +183,7 @@ class GenerationTask(Task):
         """Return the prompts in a file that do not state a value, and count the skipped ones.
 
         Skipped prompts are counted by reason. Prompts about groups of people are skipped, because a
-        judge assigns a single value to each picture.
+        judge assigns a single value to each image.
 
         Raises:
             InvalidInputError: If every prompt is skipped.

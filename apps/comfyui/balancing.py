@@ -215,8 +215,8 @@ def problem_of(attribute: str | None, shares: str | None) -> str | None:
     """Return the error message for invalid inputs, or None if they are valid.
 
     Args:
-        attribute: see `balance`. None if an upstream node provides it.
-        shares: see `balance`. None if an upstream node provides them.
+        attribute: name of the attribute, or None if an upstream node provides it.
+        shares: text such as "female: 70, male: 30", or None if an upstream node provides it.
     """
     if attribute is None:
         return None

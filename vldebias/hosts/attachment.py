@@ -74,7 +74,7 @@ class Attachment(ABC):
         """Hook the host with `_install`, unless something else is attached.
 
         Args:
-            host: the host.
+            host: model or pipeline to hook.
             strength: fraction of the change to apply, in [0, 1].
             label: names of the prompt sets, for messages.
         """

@@ -162,8 +162,8 @@ class SamplingAttachment(Attachment):
             columns: for each text argument, one text per image.
             read: how many characters of a text the encoders read; a subject beyond that point gets
                 no value and is not counted.
-            seeds: see `PromptAttachment.rewrite`; anything else that a pipeline accepts as its
-                generator is ignored.
+            seeds: generators or seeds that determine the values; anything else that a pipeline
+                accepts as its generator is ignored.
             originals: the user's text for each image. If None, the texts themselves are used.
             edits: whether each image is an edit, so that its texts stay unchanged and it is
                 not counted. If empty, none does.

@@ -77,7 +77,8 @@ class CrossAttention(EditMethod):
     Args:
         shares: the share of images for each value. If None, shares are equal.
         seed: sampling seed. If None, each attachment draws its own (`attachment.seed`).
-        find: see `vldebias.balance_prompts`, whose rules determine which prompts get a value.
+        find: function that locates the person in a prompt, as in `vldebias.balance_prompts`, whose
+            rules determine which prompts get a value.
         decide: a function that returns the allowed values of each prompt, or None to use the rules.
         amount: how many times a value's effect is added in every step. If None, 4 times in the
             first step (5 times with more than two values), decreasing linearly to 0 in the last

@@ -264,7 +264,7 @@ def _write_label(pen: ImageDraw, top: int, name: str, text: str, height: int, le
     Args:
         pen: drawing context of the image.
         top: top edge of the row.
-        name: the name.
+        name: name of the row, usually a method.
         text: text below the name, or "" for none.
         height: row height.
         letters: font size.

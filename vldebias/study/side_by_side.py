@@ -40,7 +40,7 @@ class Request:
     """A request to generate images for one prompt, without and with each method.
 
     Attributes:
-        prompt: the prompt.
+        prompt: the prompt as the user wrote it.
         attributes: prompt sets for the bias to mitigate.
         methods: names of methods that support pipelines.
         images: number of images per row; image i in each row starts from the same noise.
@@ -171,10 +171,10 @@ class SideBySide:
     """The images generated for a request, row by row and in the order of the seeds.
 
     Attributes:
-        request: the request.
+        request: what was asked for.
         plan: the plan that lists the images.
         folder: folder that contains the images.
-        pictures: the images.
+        pictures: facts about each image.
         reasons: attribute -> why the prompt was left unchanged, or None if it was changed.
         judged: the attributes that a judge looked for in the images.
     """

@@ -82,7 +82,7 @@ class GeneratedRows:
         generated: the images.
         table: the result of `image_table`.
         answers: attribute -> probabilities (n, values).
-        judge: the judge.
+        judge: the classifier that gave the answers.
         sure: minimum probability at which an answer counts.
         noun: the noun for concepts in reports.
         resamples: number of bootstrap resamples.
@@ -290,8 +290,8 @@ class GeneratedRows:
         Args:
             images: rows of the images.
             counts: method -> counts (prompts, values + 1).
-            values: the values.
-            method: method name.
+            values: names of the attribute's values.
+            method: method that made the prompt worse.
             place: position of the prompt in `counts`.
             loss: what got worse, in words.
         """

@@ -221,8 +221,8 @@ class GenerationTask(Task):
             own_set = {"prompts": (self.prompts,)}
             variants[name] = variant if has_sets else variant.model_copy(update=own_set)
         edits_stated = {"keep_stated": False, "only_stated": True}
-        # Comparing the two versions shows how much a plain projection damages prompts such as
-        # "a female doctor".
+        # Comparing the two versions shows how much a plain projection damages prompts that state a
+        # value, such as "a female doctor".
         for name, variant in list(variants.items()):
             if self.stated and variant.keep_stated and not variant.assigns_values:
                 variants.setdefault(

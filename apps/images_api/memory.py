@@ -158,7 +158,7 @@ class IncompleteBodies:
 
 @dataclass(eq=False)
 class HeldAnswers:
-    """Track the memory of one request's responses, as created by `AnswerMemory.holding`."""
+    """Track the memory that the upstream responses to one request use."""
 
     memory: AnswerMemory
     size: int = 0

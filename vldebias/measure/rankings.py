@@ -304,9 +304,9 @@ def merged(first: Leaders, second: Leaders, k: int) -> Leaders:
 
 
 def reach(k: int, n: int) -> int:
-    """Return how many of n ranked rows contain the first k rows of almost every resample.
+    """Return how many top rows of n to keep, so that a resample finds its first k among them.
 
-    The probability that more rows are needed is below 1e-14.
+    The probability that a resample needs more rows is below 1e-14.
 
     Args:
         k: number of first rows.

@@ -318,12 +318,12 @@ class PipelineReader(Host):
         changes: Sequence[Mapping[str, Tokens]] = ({},),
         **settings: object,
     ) -> Encoded:
-        """Encode prompts without guidance, and again with changed token states.
+        """Encode prompts without guidance, once unchanged and once for each of `changes`.
 
         Args:
             prompts: one prompt per row of the batch.
-            changes: for each additional run, the tokens whose states are changed, by encoder; {}
-                changes each prompt's last token.
+            changes: for each further run, the tokens whose states to change, by encoder. {} changes
+                the state of each prompt's last token.
             settings: additional arguments of `encode_prompt`.
 
         Raises:
@@ -454,7 +454,7 @@ class PipelineReader(Host):
 
     @cached_property
     def reads_batches(self) -> bool:
-        """Return whether prompts have the same rows when they are encoded together.
+        """Return whether encoding prompts together gives the same rows as one by one.
 
         This requires every encoder to pad all prompts to the same length and to receive all of a
         call's prompts at once.

@@ -194,7 +194,7 @@ _EQUALISE = _closed_form(
 )
 _DEFAULT = Declaration(
     "default",
-    "what is attached if no method is named",
+    "what is attached where no method is named",
     "chooses by host and inputs, and attaches nothing unless a test predicts an improvement",
     _PACKAGE,
     "#79706e",
@@ -395,7 +395,7 @@ _DECLARED = [
     replace(
         _DEFAULT,
         name="default+equalise",
-        title="what is attached with reference images if no method is named",
+        title="what is attached with reference images where no method is named",
         about="the default with `reference=`, named separately for comparison with `default`",
         color="#499894",
         hosts=(MODELS,),

@@ -100,7 +100,8 @@ class Command(TyperCommand):
         """
         if self.name == "debias" and "--attribute" in args:
             raise InvalidInputError(
-                "debias: got --attribute; name the prompt set alone, as in vldebias debias gender"
+                "debias: got --attribute; pass the prompt set without a flag, as in vldebias"
+                " debias gender"
             )
         passed = list(args)
         try:

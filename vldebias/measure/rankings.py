@@ -108,7 +108,7 @@ def min_skew(
     """
     if not isinstance(floor, Real) or not 0 <= floor <= 1:
         raise InvalidInputError(
-            f"floor: expected a share in [0, 1], such as 1 / (2 k), half an image, got {floor!r}"
+            f"floor: expected a share in [0, 1], such as 1 / (2 k) for half an image, got {floor!r}"
         )
     return float(min_skews(*_ranking(scores, groups, k, prior, n_groups), floor=floor)[0])
 

@@ -234,7 +234,7 @@ def test_invalid_input_is_explained(arguments: tuple[str, ...]) -> None:
 
 @refused(
     (("gendre",), r"got the prompt set 'gendre'; did you mean 'gender'\? \(expected one of age, "),
-    (("--attribute", "gender"), "without a flag, as in vldebias debias gender"),
+    (("--attribute", "gender"), "omit the flag, as in vldebias debias gender"),
     (
         ("gender", "--method", "calli"),
         r"method: got 'calli'; did you mean 'cali'.*one of none, orth, ",

@@ -100,8 +100,7 @@ class Command(TyperCommand):
         """
         if self.name == "debias" and "--attribute" in args:
             raise InvalidInputError(
-                "debias: got --attribute; pass the prompt set without a flag, as in vldebias"
-                " debias gender"
+                "debias: got --attribute; omit the flag, as in vldebias debias gender"
             )
         passed = list(args)
         try:

@@ -350,19 +350,9 @@ BUILT_IN = (
         bounds=BOTH,
         reads="texts",
     ),
+    Metric("lean_r2", "leave-one-out R2", better="higher", bounds=(-math.inf, 1.0), reads="texts"),
     Metric(
-        "lean_r2",
-        "leave-one-out R2",
-        better="higher",
-        bounds=(-math.inf, 1.0),
-        reads="texts",
-    ),
-    Metric(
-        "side_right",
-        "lean predicted correctly, leave-one-out",
-        better="higher",
-        bounds=SHARE,
-        reads="texts",
+        "side_right", "correct lean, leave-one-out", better="higher", bounds=SHARE, reads="texts"
     ),
     Metric(
         "interval_coverage", "held-out shares inside their intervals", bounds=SHARE, reads="texts"

@@ -369,9 +369,8 @@ def _listen(host: str, port: int | None) -> socket.socket:
             problem = error
         else:
             return listening
-    raise InvalidInputError(
-        f"port {port or 'from 7860'}: cannot be opened: {problem}; choose another --port"
-    )
+    place = f"port {port}: cannot be opened" if port else "no port from 7860 can be opened"
+    raise InvalidInputError(f"{place}: {problem}; choose another --port")
 
 
 def theme() -> Any:

@@ -1,8 +1,8 @@
-// Pictures open at their full size; tables, code and pictures that are wider than their place can be reached and moved
-// by keys; code and the search dialog have names.
+// Images open at full size. Tables, code and images that are wider than the page can be scrolled with the keyboard, and
+// code blocks and the search dialog have accessible names.
 const NARROW = "(max-width: 44.9em)";
 
-// A screenshot of a wide window gives way to that of a narrow one, which is beside it.
+// On narrow screens, show the screenshot of a narrow window, which is stored next to the wide one.
 const addNarrowSource = (image) => {
   const picture = document.createElement("picture");
   const source = document.createElement("source");
@@ -18,7 +18,7 @@ const linkToFullSize = (image) => {
   const link = document.createElement("a");
   link.className = "picture";
   link.href = image.src;
-  link.title = "Open the picture at its full size";
+  link.title = "Open the image at full size";
   const shown = image.src.endsWith("-1280.png") ? addNarrowSource(image) : image;
   shown.replaceWith(link);
   link.append(shown);

@@ -93,7 +93,7 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
         side: the embeddings of an image-text model that the edit changes, "text", "image" or
             "both". By default, the side for which the method is designed (text, for closed forms).
         on_call: a function that is called with a `CallRecord` for each pipeline call whose images
-            get sampled values, in that call's thread. Its exceptions are raised once the pictures
+            get sampled values, in that call's thread. Its exceptions are raised once the images
             are finished. See docs/how-to/serve-a-pipeline.md.
         shares: value -> share of the images, for methods that sample values ("balanced-prompts",
             "cross-attention"). If None, shares are equal.

@@ -64,7 +64,7 @@ class UnsupportedHostError(VldebiasError, TypeError):
 class AlreadyAttachedError(VldebiasError, RuntimeError):
     """The host already has an attachment.
 
-    P* P* differs from P*, so attaching twice would be a different method.
+    Applying P* twice differs from applying it once, so a second edit would be a different method.
     """
 
 

@@ -1,4 +1,4 @@
-"""ComfyUI nodes that spread attribute values evenly over a prompt's pictures."""
+"""ComfyUI nodes that spread attribute values evenly over a prompt's images."""
 
 from typing import Any
 

@@ -1,8 +1,8 @@
-"""Choose a branch of alternatives such as {red|blue} for each picture.
+"""Choose a branch of alternatives such as {red|blue} for each image.
 
 ComfyUI's page chooses alternatives before it sends a prompt, once for the entire batch, and treats
 "{gender}" as an alternative with a single choice. The nodes therefore request the original text and
-choose separately for each picture.
+choose separately for each image.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Balance the prompts for a run's pictures, without a model or ComfyUI."""
+"""Balance the prompts for a run's images, without a model or ComfyUI."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ MOST_IMAGES = 64
 LARGEST = 2**53 - 1  # the largest exact integer in JavaScript, in which widgets are written
 # Tolerance for rounded shares, such as three times 33.3 %.
 ROUNDING = 0.005
-SEED_OF_VALUES = 0  # fixed, because values depend only on the pictures' seeds
+SEED_OF_VALUES = 0  # fixed, because values depend only on the images' seeds
 
 # Fixed prompts with one to four people. They determine the values for all prompts with the same
-# number of people, so that values depend only on the pictures' seeds. Otherwise, values would be
+# number of people, so that values depend only on the images' seeds. Otherwise, values would be
 # uneven over queued runs whose prompts differ, for example because of wildcards.
 _PERSONS = (
     "a person",
@@ -38,14 +38,14 @@ _SHARE = re.compile(r"(?P<value>[^:=]+)[:=]\s*(?P<share>\d+(?:\.\d*)?|\.\d+)\s*%
 
 @dataclass(frozen=True)
 class PicturePrompts:
-    """Store the prompts, values and seeds for a run's pictures.
+    """Store the prompts, values and seeds for a run's images.
 
     Attributes:
-        prompts: the prompt of each picture.
+        prompts: the prompt of each image.
         values: the value in each prompt, separated by commas for several people; empty if the
             prompt is unchanged.
-        seeds: the noise seed for each picture. Seeds are consecutive.
-        lines: a line for each picture with its value, or with the reason why its prompt is
+        seeds: the noise seed for each image. Seeds are consecutive.
+        lines: a line for each image with its value, or with the reason why its prompt is
             unchanged.
     """
 
@@ -55,23 +55,23 @@ class PicturePrompts:
     lines: list[str] = field(default_factory=list)
 
     def add(self, prompt: str, value: str, seed: int, reason: str | None) -> None:
-        """Add the next picture.
+        """Add the next image.
 
         Args:
-            prompt: the picture's prompt.
+            prompt: the image's prompt.
             value: the value in the prompt.
-            seed: the picture's noise seed.
+            seed: the image's noise seed.
             reason: why the prompt is unchanged, or None if a value was inserted.
         """
         self.prompts.append(prompt)
         self.values.append(value)
         self.seeds.append(seed)
         result = value if reason is None else f"left unchanged ({reason_in_words(reason)})"
-        self.lines.append(f"picture {len(self.prompts)}: {result}")
+        self.lines.append(f"image {len(self.prompts)}: {result}")
 
     @property
     def reasons(self) -> str:
-        """Return the lines for all pictures as one string."""
+        """Return the lines for all images as one string."""
         return "\n".join(self.lines)
 
 
@@ -84,16 +84,16 @@ def balance(
     index: int = 0,
     original: Sequence[str] = ("",),
 ) -> PicturePrompts:
-    """State attribute values in the prompt for each picture in a run.
+    """State attribute values in the prompt for each image in a run.
 
     Args:
         prompts: the run's prompts, in any syntax. An upstream node may provide several.
         attribute: an entry of ATTRIBUTES.
-        images: number of pictures per prompt.
+        images: number of images per prompt.
         shares: "female: 70, male: 30", in percent or as fractions. Empty for even shares.
-        seed: noise seed of the first picture. The other pictures have consecutive seeds, and the
-            first seed and the number of pictures determine the values. Their shares are exact over
-            every full block: two pictures for even shares, ten for 70 and 30.
+        seed: noise seed of the first image. The other images have consecutive seeds, and the
+            first seed and the number of images determine the values. Their shares are exact over
+            every full block: two images for even shares, ten for 70 and 30.
         index: zero-based index of the run. Runs with the same `images`, `seed` and number of
             prompts form one sequence.
         original: the user's own words if a node has rewritten them, either one text for all prompts
@@ -116,7 +116,7 @@ def balance(
     _check_number("index", index, 0, LARGEST // MOST_IMAGES)
     balancer = Balancer(attribute, shares=read_shares(shares, attribute), seed=SEED_OF_VALUES)
     pictures = PicturePrompts()
-    # Number the pictures consecutively across all prompts and runs. Otherwise, the first picture of
+    # Number the images consecutively across all prompts and runs. Otherwise, the first image of
     # every prompt would have the same value and the same noise.
     size = images * len(prompts)
     # Wrap around to 0 after the largest number that a widget supports.
@@ -215,8 +215,8 @@ def problem_of(attribute: str | None, shares: str | None) -> str | None:
     """Return the error message for invalid inputs, or None if they are valid.
 
     Args:
-        attribute: see `balance`. None if an upstream node provides it.
-        shares: see `balance`. None if an upstream node provides them.
+        attribute: name of the attribute, or None if an upstream node provides it.
+        shares: text such as "female: 70, male: 30", or None if an upstream node provides it.
     """
     if attribute is None:
         return None
@@ -230,9 +230,9 @@ def problem_of(attribute: str | None, shares: str | None) -> str | None:
 def _write(
     balancer: Balancer, prompt: str, original: str, run: range, place: int
 ) -> tuple[str, str, str | None]:
-    """Return a picture's prompt, the values in it, and the reason if it is unchanged.
+    """Return an image's prompt, the values in it, and the reason if it is unchanged.
 
-    The picture is the one at a zero-based place in a run, which is a range of noise seeds.
+    The image is the one at a zero-based place in a run, which is a range of noise seeds.
     """
     balanced = balancer.at(prompt, balancer.indices_of_run(original, run)[place], original)
     if balanced.values[0] is None:

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _PROMPT = (
-    "The prompt. {gender} marks where to insert the value; {red|blue} is chosen for each picture."
+    "The prompt. {gender} marks where to insert the value; {red|blue} is chosen for each image."
 )
 _SHARES = "Shares such as female: 70, male: 30, in percent or as fractions. Empty for even shares."
 _SEED = (
-    "Seed of the first picture, which also determines its value. Do not change it between the runs"
+    "Seed of the first image, which also determines its value. Do not change it between the runs"
     " of a queue, so that values are even."
 )
 _ORIGINAL = (
@@ -28,19 +28,19 @@ _ORIGINAL = (
 )
 _INDEX = "Number of this run. With 'increment', the runs of a queue form one even sequence."
 _ATTRIBUTE = "The person's attribute to state if the prompt leaves it open."
-_IMAGES = "Pictures per run, or per prompt if another node provides a list of prompts."
-_PROMPTS_OUT = "The prompt of each picture. Connect this to the text input of CLIP Text Encode."
-_VALUES_OUT = "The value of each picture, for file names. Empty if none was stated."
-_SEEDS_OUT = "Connect this to the sampler's seed. Otherwise, equal prompts give identical pictures."
-_REASONS_OUT = "Each picture's value, or why its prompt is unchanged. Connect this to Preview Any."
-_CONDITIONING_OUT = "One row per picture. Connect this to the sampler's positive input."
+_IMAGES = "Images per run, or per prompt if another node provides a list of prompts."
+_PROMPTS_OUT = "The prompt of each image. Connect this to the text input of CLIP Text Encode."
+_VALUES_OUT = "The value of each image, for file names. Empty if none was stated."
+_SEEDS_OUT = "Connect this to the sampler's seed. Otherwise, equal prompts give identical images."
+_REASONS_OUT = "Each image's value, or why its prompt is unchanged. Connect this to Preview Any."
+_CONDITIONING_OUT = "One row per image. Connect this to the sampler's positive input."
 _BATCH_OUT = "Number of rows in the conditioning. Connect this to the empty latent's batch_size."
 
 
 def _prompt_inputs() -> list[Any]:
     """Return the inputs shared by both nodes."""
     return [
-        # With dynamic prompts, the page would choose alternatives only once for all pictures, and
+        # With dynamic prompts, the page would choose alternatives only once for all images, and
         # would remove "{gender}".
         io.String.Input("prompt", multiline=True, dynamic_prompts=False, tooltip=_PROMPT),
         io.Combo.Input(
@@ -98,7 +98,7 @@ class BalancingNode(io.ComfyNode):
 
 
 class BalancePrompt(BalancingNode):
-    """State attribute values in a prompt, and run downstream nodes once per picture."""
+    """State attribute values in a prompt, and run downstream nodes once per image."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -108,7 +108,7 @@ class BalancePrompt(BalancingNode):
             display_name="Balance Prompt",
             category="conditioning",
             description=(
-                "State an attribute of the person in the prompt, evenly over the pictures, if the"
+                "State an attribute of the person in the prompt, evenly over the images, if the"
                 " prompt leaves it open. This changes only text, so it works with every model."
             ),
             # A list of prompts is treated as a single run, with values even over all prompts.
@@ -144,7 +144,7 @@ class EncodeBalancedPrompt(BalancingNode):
             display_name="CLIP Text Encode (Balanced Prompt)",
             category="conditioning",
             description=(
-                "CLIP Text Encode with a separate prompt for each picture in the batch. Connect"
+                "CLIP Text Encode with a separate prompt for each image in the batch. Connect"
                 " batch_size to the empty latent. Supports SD 1, SD 2, SDXL, SD 3 and Flux."
             ),
             is_input_list=True,
@@ -183,7 +183,7 @@ class EncodeBalancedPrompt(BalancingNode):
 
 
 class SaveBalancedImages(io.ComfyNode):
-    """Save pictures like Save Image, and store each picture's value in a separate text chunk."""
+    """Save images like Save Image, and store each image's value in a separate text chunk."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -193,10 +193,10 @@ class SaveBalancedImages(io.ComfyNode):
             display_name="Save Image (Balanced Prompt)",
             category="image",
             description=(
-                "Like Save Image, but also stores each picture's value, prompt and seed in the PNG"
+                "Like Save Image, but also stores each image's value, prompt and seed in the PNG"
                 " text chunk 'vldebias', next to ComfyUI's prompt and workflow."
             ),
-            # Receive all pictures of a run at once, so that they can be matched with their values.
+            # Receive all images of a run at once, so that they can be matched with their values.
             is_input_list=True,
             is_output_node=True,
             inputs=[
@@ -218,14 +218,14 @@ class SaveBalancedImages(io.ComfyNode):
         prompts: Sequence[str] = (),
         seeds: Sequence[int] = (),
     ) -> io.NodeOutput:
-        """Save the pictures and store their values, prompts and seeds in the files.
+        """Save the images and store their values, prompts and seeds in the files.
 
         Args:
-            images: batches of pictures.
+            images: batches of images.
             filename_prefix: a list that contains the file name prefix.
-            values: the value of each picture.
-            prompts: the prompt of each picture. Empty if the input is not connected.
-            seeds: the seed of each picture. Empty if the input is not connected.
+            values: the value of each image.
+            prompts: the prompt of each image. Empty if the input is not connected.
+            seeds: the seed of each image. Empty if the input is not connected.
         """
         results = []
         for batch in images:

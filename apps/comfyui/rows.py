@@ -1,4 +1,4 @@
-"""Join conditionings for several prompts into one with a row for each picture.
+"""Join conditionings for several prompts into one with a row for each image.
 
 In ComfyUI, a conditioning is a list of (states, options). The states have shape (1, tokens, width),
 and the options contain the pooled vector and settings. The list has several entries if hooks change
@@ -21,7 +21,7 @@ Conditioning = list[list[object]]
 # Maximum length to which states are repeated (sixteen blocks of 77 tokens), because sampling with
 # longer states is slow. Repeating has no effect if a model uses states only in cross-attention.
 MOST_TOKENS = 16 * 77
-_INSTEAD = "use Balance Prompt with CLIP Text Encode, which generates the pictures one by one"
+_INSTEAD = "use Balance Prompt with CLIP Text Encode, which generates the images one by one"
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def family_of(text_encoder: object) -> Family:
         names = ", ".join(family.name for family in FAMILIES.values())
         raise UnsupportedHostError(
             f"the text encoder {class_name} is not supported, since it was not tested with one row"
-            f" per picture (supported: {names}); {_INSTEAD}"
+            f" per image (supported: {names}); {_INSTEAD}"
         )
     return family
 
@@ -85,7 +85,7 @@ def join_rows(conditionings: Sequence[Conditioning], family: Family) -> Conditio
     """Join conditionings into one with a row for each prompt.
 
     Args:
-        conditionings: the conditioning of each picture, all from the same text encoder.
+        conditionings: the conditioning of each image, all from the same text encoder.
         family: the model family.
 
     Raises:
@@ -105,7 +105,7 @@ def join_rows(conditionings: Sequence[Conditioning], family: Family) -> Conditio
         length = lengths[0]
         if len(lengths) > 1:
             length = family.common_length(lengths)
-        # (pictures, tokens, width)
+        # (images, tokens, width)
         rows = torch.cat([row.repeat(1, length // row.shape[1], 1) for row in states])
         joined.append([rows, _join_options(options)])
     return joined

@@ -1,4 +1,4 @@
-"""Store each saved picture's value in its file."""
+"""Store each saved image's value in its file."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ def write_records(
     prompts: Sequence[str],
     seeds: Sequence[int],
 ) -> None:
-    """Store each picture's value, prompt and seed in its PNG text chunk "vldebias".
+    """Store each image's value, prompt and seed in its PNG text chunk "vldebias".
 
     Args:
-        results: file name and subfolder of each saved picture, as returned by ComfyUI.
-        values: the pictures' values, "" for unchanged prompts.
-        prompts: the pictures' prompts. Empty if the input is not connected.
-        seeds: the pictures' seeds. Empty if the input is not connected.
+        results: file name and subfolder of each saved image, as returned by ComfyUI.
+        values: the images' values, "" for unchanged prompts.
+        prompts: the images' prompts. Empty if the input is not connected.
+        seeds: the images' seeds. Empty if the input is not connected.
 
     Raises:
-        ValueError: If the number of values, prompts or seeds differs from the number of pictures.
+        ValueError: If the number of values, prompts or seeds differs from the number of images.
     """
     columns: dict[str, Sequence[str] | Sequence[int]] = {
         "value": values,
@@ -33,7 +33,7 @@ def write_records(
     for name, column in columns.items():
         if len(column) != len(results) and (column or name == "value"):
             raise ValueError(
-                f"{name}s: got {len(column)} for {len(results)} pictures; connect the output of the"
+                f"{name}s: got {len(column)} for {len(results)} images; connect the output of the"
                 " node that balanced the prompts"
             )
     folder = _output_folder()

@@ -19,8 +19,8 @@ async def read_fields(request: Request, content: bytes | bytearray) -> Json:
     """Parse the fields in a request body, ignoring files in a form.
 
     Args:
-        request: The request.
-        content: The body of the request.
+        request: The request, for its content type.
+        content: The complete body of the request.
 
     Raises:
         RefusedError: If the body is neither a JSON object nor a form.

@@ -68,7 +68,7 @@ class BoundedConnection(H11Protocol):
         return is_idle or self.cycle.more_body or is_unread
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See asyncio.Protocol."""
+        """Accept the connection, or respond with status 503 if there are too many."""
         super().connection_made(cast(asyncio.Transport, transport))
         if self.open_connections.admit(self):
             self._wait_for_headers()
@@ -77,19 +77,19 @@ class BoundedConnection(H11Protocol):
         self._answer(503, "too many requests are being processed; try again later", "busy")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio.Protocol."""
+        """Stop counting the connection."""
         self.open_connections.forget(self)
         if self._timer is not None:
             self._timer.cancel()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """See asyncio.Protocol. The client is not reading its response."""
+        """Start the time limit for a client that does not read its response."""
         self.waiting_since = self.loop.time()
         super().pause_writing()
 
     def data_received(self, data: bytes) -> None:
-        """See asyncio.Protocol."""
+        """Parse data, and end the time limit for headers once they are complete."""
         if self._is_refused:
             return
         before = self.cycle
@@ -101,7 +101,7 @@ class BoundedConnection(H11Protocol):
                 self._timer.cancel()
 
     def on_response_complete(self) -> None:
-        """See H11Protocol."""
+        """Start the time limit for the headers of the next request."""
         self._wait_for_headers()
         super().on_response_complete()
 

@@ -79,7 +79,7 @@ class ImagesEndpoint(Endpoint):
     items = "data"
 
     def read(self, body: Json, limit: int, image_models: Sequence[str]) -> Order | str:
-        """See `Endpoint`."""
+        """Parse the prompt and the number of images; requests with an input image are edits."""
         # OpenRouter's models accept input images in a field of JSON.
         if _has_file(body) or body.get("input_references"):
             return EDITS
@@ -96,7 +96,7 @@ class ImagesEndpoint(Endpoint):
         return Order(body, (prompt,), n, streams, body.get("seed"))
 
     def write(self, order: Order, texts: Sequence[str], rows: Sequence[int]) -> Json:
-        """See `Endpoint`."""
+        """Replace the prompt, the number of images and the seed."""
         return {
             **order.body,
             "prompt": texts[0],
@@ -114,7 +114,7 @@ class ChatEndpoint(Endpoint):
     items = "choices"
 
     def read(self, body: Json, limit: int, image_models: Sequence[str]) -> Order | str:
-        """See `Endpoint`."""
+        """Parse the last message; conversations that contain an image are edits."""
         modalities = body.get("modalities")
         names_images = isinstance(modalities, list) and "image" in modalities
         if not names_images and not is_image_model(body.get("model"), image_models):
@@ -135,7 +135,7 @@ class ChatEndpoint(Endpoint):
         return Order(body, texts, _number(body, "n", limit, streams), streams, body.get("seed"))
 
     def write(self, order: Order, texts: Sequence[str], rows: Sequence[int]) -> Json:
-        """See `Endpoint`."""
+        """Replace the texts in the last message, the number of choices and the seed."""
         messages = list(order.body["messages"])
         content = _with_texts(messages[-1]["content"], "text", texts)
         messages[-1] = {**messages[-1], "content": content}
@@ -157,7 +157,7 @@ class ResponsesEndpoint(Endpoint):
     """
 
     def read(self, body: Json, limit: int, image_models: Sequence[str]) -> Order | str:
-        """See `Endpoint`."""
+        """Parse the last input message; conversations that contain an image are edits."""
         tools = body.get("tools")
         has_tool = _are_objects(tools) and any(
             tool.get("type") == "image_generation" for tool in tools
@@ -179,7 +179,7 @@ class ResponsesEndpoint(Endpoint):
         return Order(body, texts, 1, streams, None) if texts else NO_IMAGE
 
     def write(self, order: Order, texts: Sequence[str], rows: Sequence[int]) -> Json:
-        """See `Endpoint`."""
+        """Replace the texts in the last input message."""
         items = order.body["input"]
         if isinstance(items, str):
             return {**order.body, "input": texts[0]}
@@ -191,7 +191,7 @@ class VideosEndpoint(Endpoint):
     """`/videos`, with one video per request."""
 
     def read(self, body: Json, limit: int, image_models: Sequence[str]) -> Order | str:
-        """See `Endpoint`."""
+        """Parse the prompt; requests with a file are edits."""
         prompt = body.get("prompt")
         if _has_file(body) or any(body.get(name) for name in VIDEO_FILES):
             return EDITS
@@ -200,7 +200,7 @@ class VideosEndpoint(Endpoint):
         return Order(body, (prompt,), 1, False, body.get("seed"))
 
     def write(self, order: Order, texts: Sequence[str], rows: Sequence[int]) -> Json:
-        """See `Endpoint`."""
+        """Replace the prompt."""
         return {**order.body, "prompt": texts[0]}
 
 
@@ -220,7 +220,7 @@ class GeminiEndpoint(Endpoint):
         self.streams = streams
 
     def read(self, body: Json, limit: int, image_models: Sequence[str]) -> Order | str:
-        """See `Endpoint`."""
+        """Parse the last content; requests with inline or uploaded files are edits."""
         config = body.get(_config_name(body)) or {}
         if not isinstance(config, dict):
             return NO_IMAGE  # the server reports what is wrong
@@ -240,7 +240,7 @@ class GeminiEndpoint(Endpoint):
         return Order(body, texts, n, self.streams, config.get("seed"))
 
     def write(self, order: Order, texts: Sequence[str], rows: Sequence[int]) -> Json:
-        """See `Endpoint`."""
+        """Replace the texts in the last content, the number of candidates and the seed."""
         body = dict(order.body)
         contents = _contents(body)
         parts = _with_texts(contents[-1]["parts"], None, texts)
@@ -267,7 +267,7 @@ class ImagenEndpoint(Endpoint):
     items = "predictions"
 
     def read(self, body: Json, limit: int, image_models: Sequence[str]) -> Order | str:
-        """See `Endpoint`."""
+        """Parse the only instance; an instance with an image or a video is an edit."""
         instances = body.get("instances")
         if not _are_objects(instances) or not isinstance(instances[0].get("prompt"), str):
             return NO_IMAGE
@@ -283,7 +283,7 @@ class ImagenEndpoint(Endpoint):
         return Order(body, (instance["prompt"],), n, False, parameters.get("seed"))
 
     def write(self, order: Order, texts: Sequence[str], rows: Sequence[int]) -> Json:
-        """See `Endpoint`."""
+        """Replace the prompt, the number of samples and the seed."""
         body = dict(order.body)
         body["instances"] = [{**body["instances"][0], "prompt": texts[0]}]
         if "parameters" in body:
@@ -366,8 +366,8 @@ def is_image_model(name: object, patterns: Sequence[str]) -> bool:
     """Return whether a model name matches a pattern for models that return images.
 
     Args:
-        name: The model name.
-        patterns: The patterns.
+        name: The value of the request's `model` field, which may not be a string.
+        patterns: Patterns with wildcards, such as `dall-e*`.
 
     >>> is_image_model("google/gemini-2.5-flash-image", IMAGE_MODELS)
     True

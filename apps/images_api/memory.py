@@ -91,7 +91,7 @@ class IncompleteBodies:
         exceeds the limit must be forwarded within the context.
 
         Args:
-            body: The body.
+            body: The request body as it arrives from the client.
             limit: Number of bytes after which reading stops.
             until: Event loop time by which the body must have arrived.
 
@@ -158,7 +158,7 @@ class IncompleteBodies:
 
 @dataclass(eq=False)
 class HeldAnswers:
-    """Track the memory of one request's responses, as created by `AnswerMemory.holding`."""
+    """Track the memory that the upstream responses to one request use."""
 
     memory: AnswerMemory
     size: int = 0
@@ -229,7 +229,7 @@ class AnswerMemory:
             self._wake()
 
     async def take(self, held: HeldAnswers, size: int) -> None:
-        """See `HeldAnswers.take`."""
+        """Wait until there is memory for `size` more bytes of a response, then count them."""
         held.waiting += 1
         try:
             await self._wait_for_room(held, size)
@@ -251,7 +251,7 @@ class AnswerMemory:
                 give_up = now() + _LONGEST_WAIT
 
     def release(self, held: HeldAnswers, size: int) -> None:
-        """See `HeldAnswers.release`."""
+        """Stop counting `size` bytes, and wake the requests that wait for memory."""
         held.size -= size
         self.total -= size
         self._wake()

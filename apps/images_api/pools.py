@@ -56,8 +56,8 @@ class Pools:
         """Send a request on a connection for its credentials.
 
         Args:
-            request: The request.
-            headers: Its headers.
+            request: The request to the upstream.
+            headers: The client's headers, which contain the credentials.
 
         Returns:
             The response, whose body is not read yet.

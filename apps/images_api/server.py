@@ -56,7 +56,7 @@ def local_only(app: ASGIApp, seconds: float) -> ASGIApp:
     header Origin reveals pages on other sites.
 
     Args:
-        app: The app.
+        app: The ASGI app to protect.
         seconds: Maximum time for a client to accept the next piece of a response.
     """
     # Starlette 1.0 and older reject IPv6 addresses in Host, because they cannot parse them.
@@ -71,7 +71,7 @@ def serve(
     """Serve an ASGI app until SIGINT or SIGTERM.
 
     Args:
-        app: The app.
+        app: The ASGI app to serve.
         host: The address to listen on.
         port: The port, or 0 for any free port.
         limits: The limits on connections.

@@ -169,7 +169,7 @@ class Labelling:
             place: the annotator's position.
             choice: index of the choice.
             shown: the step on the screen. A key pressed while the previous answer is being saved
-                refers to the previous picture, and corrects the answer about it.
+                refers to the previous image, and corrects the answer about it.
 
         Raises:
             InvalidInputError: If there is no such choice.
@@ -314,7 +314,7 @@ class Labelling:
         return frozenset(shuffled[:SHARED])
 
     def examples(self) -> list[bytes]:
-        """Return two example pictures, which are not among the shared images if possible."""
+        """Return two example images, which are not among the shared images if possible."""
         later = [record for record in self.folder.records if record.path not in self._first]
         records = later or list(self.folder.records)
         shown = sorted(records, key=lambda record: _hash(self.seed, record.path))[:2]

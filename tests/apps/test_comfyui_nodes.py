@@ -44,7 +44,7 @@ def test_values_are_even_and_written_into_the_prompts() -> None:
         f"A photo of a {value} CEO in an office" for value in pictures.values
     ]
     assert pictures.seeds == [0, 1, 2, 3]
-    assert pictures.reasons.splitlines()[0] == f"picture 1: {pictures.values[0]}"
+    assert pictures.reasons.splitlines()[0] == f"image 1: {pictures.values[0]}"
 
 
 @pytest.mark.parametrize("attribute", ATTRIBUTES)
@@ -75,7 +75,7 @@ def test_a_list_of_prompts_is_assigned_values_as_one_run() -> None:
     assert Counter(pictures.values) == {"female": 2, "male": 2}
     assert pictures.seeds == [0, 1, 2, 3]
     assert [line.split(":")[0] for line in pictures.reasons.splitlines()] == [
-        f"picture {number}" for number in (1, 2, 3, 4)
+        f"image {number}" for number in (1, 2, 3, 4)
     ]
     together = balance([CEO], "gender", 8)
     first = balance([CEO, CEO], "gender", 2, index=0)
@@ -99,7 +99,7 @@ def test_prompts_that_state_a_value_are_left_unchanged_with_the_reason() -> None
     assert pictures.prompts == ["a lady editor"] * 2
     assert pictures.values == ["", ""]
     assert pictures.reasons == "\n".join(
-        f"picture {number}: left unchanged (states the attribute)" for number in (1, 2)
+        f"image {number}: left unchanged (states the attribute)" for number in (1, 2)
     )
 
 
@@ -119,7 +119,7 @@ def test_prompts_in_other_languages_are_balanced(prompt: str, woman: str, man: s
 
 def test_an_unsupported_language_is_named() -> None:
     pictures = balance(["een dokter in het ziekenhuis"], "gender", 1)
-    assert pictures.reasons == "picture 1: left unchanged (in Dutch, which is not supported)"
+    assert pictures.reasons == "image 1: left unchanged (in Dutch, which is not supported)"
 
 
 def test_a_group_is_mixed_in_one_picture() -> None:
@@ -434,5 +434,5 @@ def test_values_are_written_into_saved_pictures(
         assert metadata == facts
         assert image.info["workflow"] == "{}"
     for columns in ((["female"], [], []), (["a", "b"], ["a"], []), ([], [], [])):
-        with pytest.raises(ValueError, match="for 2 pictures; connect"):
+        with pytest.raises(ValueError, match="for 2 images; connect"):
             write_records(results, *columns)

@@ -235,7 +235,7 @@ def test_invalid_input_is_explained(arguments: tuple[str, ...]) -> None:
 
 @refused(
     (("gendre",), r"got the prompt set 'gendre'; did you mean 'gender'\? \(expected one of age, "),
-    (("--attribute", "gender"), "name the prompt set alone, as in vldebias debias gender"),
+    (("--attribute", "gender"), "omit the flag, as in vldebias debias gender"),
     (
         ("gender", "--method", "calli"),
         r"method: got 'calli'; did you mean 'cali'.*one of none, orth, ",

@@ -272,7 +272,7 @@ def test_the_papers_runs_are_listed_and_compared(
     output = run(*arguments, with_stderr=True)
     assert "\ngeneration\tminiature\tdata are available\t" in output
     assert "x\t0.250\tx\t0.500\t\n" in output
-    assert "1 of 1 published figures was measured again; 1 of them is inside" in output
+    assert "1 of 1 published values was measured again; 1 of them is inside" in output
     assert f"page: {tmp_path / 'index.html'}\n" in output
     assert json.loads(run(*arguments, "--json")) == [row | {"difference": None}]
 

@@ -69,7 +69,7 @@ def test_a_terminal_gets_text_and_a_table(tmp_path: Path) -> None:
         "generate", "A photo of a king.", "--attribute", "gender", "--out", str(tmp_path), *QUICK
     )
     assert "# Balanced prompts: left unchanged (states the attribute)" in output
-    header = "method\tpictures\tasked for\tseen\tprompt"
+    header = "method\timages\tasked for\tseen\tprompt"
     assert header in output
     assert pixels(tmp_path)  # copied from the row without a method
 
@@ -169,7 +169,7 @@ def test_two_people_are_counted_as_two(tmp_path: Path) -> None:
     asked = "asked for one man and one woman in each of 2 images"
     note = "the judge only looks at one person per image"
     assert facts["sentences"] == [
-        "As generated: 2 pictures.",
+        "As generated: 2 images.",
         f"Balanced prompts: {asked}; {note}.",
     ]
     *_, picture = facts["pictures"]

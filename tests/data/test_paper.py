@@ -248,7 +248,7 @@ def test_a_failing_part_is_reported_and_the_others_are_measured(
     assert runs == expected - broken_runs - waiting
     pipelines = frame[frame.suite == "generation"]
     assert set(pipelines["published of"]) == {PUBLISHED_PIPELINE}
-    assert f"published figures are for {PUBLISHED_PIPELINE}" in page
+    assert f"published values are for {PUBLISHED_PIPELINE}" in page
 
 
 def send_back(out: Path) -> None:
@@ -280,8 +280,8 @@ def test_every_published_figure_has_a_row_and_its_difference(
     assert frame.measured.notna().all()
     assert frame["published of"].eq("").all()
     page = (tmp_path / "out/index.html").read_text()
-    assert f"{len(frame)} more figures were measured that the paper does not report" in page
-    assert "the paper contains no figures for it" in page
+    assert f"{len(frame)} more values were measured that the paper does not report" in page
+    assert "the paper contains no values for it" in page
     assert (tmp_path / "out/waterbirds-miniature/result.json").is_file()
     send_back(tmp_path / "out")
     (run,) = runs

@@ -293,7 +293,7 @@ def test_people_in_an_input_picture_only_change_on_request(method, caplog):
     with debias(pipe, SET, method=method) as attachment:
         assert attachment.projections["sequence"].method == "cali"
     (notice,) = [record.message for record in caplog.records if record.name == "vldebias"]
-    assert "StableDiffusionImg2ImgPipeline only edits existing pictures or videos" in notice
+    assert "StableDiffusionImg2ImgPipeline only edits existing images or videos" in notice
     assert 'default here is "cali"' in notice
     assert "method=" not in notice  # no other method is suggested
     assert "balanced-prompts" in repr(balanced(pipe))

@@ -386,7 +386,7 @@ def test_a_default_that_is_an_edit_on_the_pipeline_is_rejected(tmp_path: Path) -
     made = generation_task.plan(identity(pipe))
     assert made.variants["default"]["method"] == "balanced-prompts"
     with pytest.raises(
-        InvalidInputError, match="only edits existing pictures or videos, so the default is an"
+        InvalidInputError, match="only edits existing images or videos, so the default is an"
     ):
         generate(pipe, made, generation_task.resolved_variants, tmp_path)
     assert not contents(tmp_path)

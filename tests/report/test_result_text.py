@@ -35,7 +35,7 @@ def test_printing_a_result_shows_the_findings_in_about_25_lines(made: Result) ->
     assert max(map(len, shown)) <= 80
     for value in (
         "0.50 [0.40, 0.60]",
-        "4 more figures",
+        "4 more values",
         "dfr-up†",
         "used labels of other images",
     ):
@@ -45,8 +45,8 @@ def test_printing_a_result_shows_the_findings_in_about_25_lines(made: Result) ->
         for metric, i in product(("average", "gap", "worst_group"), range(30))
     ]
     assert len(str(result(many, protocol())).splitlines()) == 25
-    assert "more figures are on the page" in str(result(many, protocol()))
-    assert "1 more figures" in text(result([figure(), figure(subset="a part")]))
+    assert "more values are on the page" in str(result(many, protocol()))
+    assert "1 more values" in text(result([figure(), figure(subset="a part")]))
     assert str(result([], protocol())).startswith("Result(")
     assert "recall@5 (higher" not in text(made, [("search", "max_skew@10")])
     assert str(made).index("  default ") < str(made).index("  cali "), (

@@ -101,7 +101,7 @@ def test_a_model_reproduces_a_figure_that_is_inside_its_measured_interval() -> N
     ]
     frame = pd.DataFrame(rows, columns=columns)
     first, second = sentences(frame)
-    assert first.startswith("2 of 3 published figures were measured again; 1 of them is inside")
-    assert second == "1 more figure was measured that the paper does not report."
-    assert sentences(frame[3:])[0] == "The paper has no figures for these models."
-    assert sentences(frame[:0]) == ["The paper has no figures for the requested models."]
+    assert first.startswith("2 of 3 published values were measured again; 1 of them is inside")
+    assert second == "1 more value was measured that the paper does not report."
+    assert sentences(frame[3:])[0] == "The paper has no values for these models."
+    assert sentences(frame[:0]) == ["The paper has no values for the requested models."]

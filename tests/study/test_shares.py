@@ -137,7 +137,7 @@ def test_prompts_missing_for_a_method_are_excluded():
     protocol = measure({name: column[:-30] for name, column in table().items()})[0].provenance
     assert (
         protocol.n["prompts"],
-        protocol.settings["prompts of some methods alone, left out"],
+        protocol.settings["prompts without images from every method"],
     ) == (7, 1)
     columns = {"text": ["a"] * 9, "judge": ["x"] * 6 + ["y"] * 2 + ["unknown"]}
     complete = by_name(measure(columns, method=None, baseline="none")[0])["discrepancy", "none", ""]

@@ -45,7 +45,7 @@ class AdvisedPrompt:
 
     Attributes:
         place: position among the audited prompts.
-        prompt: the prompt.
+        prompt: the audited prompt.
         rank: rank of the advice, such as LEANS; lower ranks are more urgent.
         advice: verdict and recommendation, separated by a colon.
     """

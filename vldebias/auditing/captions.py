@@ -123,7 +123,7 @@ def audit_captions(
     if not total.images:
         raise InvalidInputError(
             f"captions: none of {quantity(n_texts, 'caption')} describes a person in English;"
-            " expected captions for pictures of people"
+            " expected captions for images of people"
         )
     nouns = sorted(counts_of_noun, key=lambda noun: (-counts_of_noun[noun].images_stated, noun))
     shown = [noun for noun in nouns if counts_of_noun[noun].images_stated >= LEAST][:MOST_NOUNS]

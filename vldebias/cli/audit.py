@@ -435,7 +435,7 @@ def diagnose_command(
       vldebias diagnose features.npz --label-column smiling --group-column gender
       vldebias diagnose features.npz --group-column gender --attribute gender \\
           --methods default,difference --texts texts.npz
-      vldebias diagnose features.npz --label-column class --image-dir pictures/
+      vldebias diagnose features.npz --label-column class --image-dir images/
     """
     names = tuple(split_names([methods]))
     if labels is None and groups is None:

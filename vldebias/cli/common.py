@@ -98,7 +98,7 @@ class Command(TyperCommand):
         """
         if self.name == "debias" and "--attribute" in args:
             raise InvalidInputError(
-                "debias: got --attribute; name the prompt set alone, as in vldebias debias gender"
+                "debias: got --attribute; omit the flag, as in vldebias debias gender"
             )
         passed = list(args)
         try:

@@ -271,7 +271,7 @@ def _shares_of_images(
     """Measure the shares in a table of images.
 
     Args:
-        table: the table.
+        table: file with a row per image.
         settings: further settings of the task.
         value_of_text: text in the table -> the value that it stands for.
         groups: values of --groups.

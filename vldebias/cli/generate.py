@@ -32,7 +32,7 @@ MINIATURE = "miniature"
 IMAGES = 8  # default number of images per row
 GRID = "grid.png"
 FACTS = "generate.json"
-COLUMNS = ("method", "pictures", "asked for", "seen", "prompt")
+COLUMNS = ("method", "images", "asked for", "seen", "prompt")
 
 
 @with_flags(flags_of_options("pipeline", "images", "steps", "device", "dtype"))

@@ -90,9 +90,9 @@ def plan(
 
 @app.add("check")
 def check(files: Files, as_json: Json = False) -> None:
-    """Validate records, and recompute every figure from their counts.
+    """Validate records, and recompute every result from their counts.
 
-    Exits with code 1 if a record is invalid or a figure is wrong.
+    Exits with code 1 if a record is invalid or a result is wrong.
 
     Examples:
       vldebias records check record.json
@@ -120,9 +120,9 @@ def _state(record: Record) -> str:
     if not record.counts:
         return "no counts to check"
     images = sum(sum(row.counts) + (row.unknown or 0) for row in record.counts)
-    words = f"{len(record.figures)} figures recomputed from {images:,} images"
+    words = f"{len(record.figures)} results recomputed from {images:,} images"
     if record.published:
-        words += f"; {len(record.published)} published figures reproduced"
+        words += f"; {len(record.published)} published results reproduced"
     return words
 
 
@@ -142,7 +142,7 @@ def label(
         ),
     ],
 ) -> None:
-    """Add human labels for some of the images to a record, and correct its figures with them.
+    """Add human labels for some of the images to a record, and correct its results with them.
 
     Examples:
       vldebias label record/images --attribute gender

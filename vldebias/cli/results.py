@@ -93,7 +93,7 @@ def compare(
     page: Annotated[Path | None, typer.Option("--out", help="HTML page to write.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Compare two results figure by figure, and warn about other differences between them.
+    """Compare two results value by value, and warn about other differences between them.
 
     Examples:
       vldebias eval compare rn50/result.json vit-l-14/result.json
@@ -151,8 +151,8 @@ def gate(
 ) -> None:
     """Check a result against limits, for continuous integration.
 
-    Exits with code 1 if the entire 95% interval of a figure is beyond its limit, with 2 if
-    something was not checked, and with 0 otherwise. A figure whose interval contains the limit is
+    Exits with code 1 if the entire 95% interval of a value is beyond its limit, with 2 if
+    something was not checked, and with 0 otherwise. A value whose interval contains the limit is
     undecided and passes. See docs/how-to/gate.md for an example workflow.
 
     Examples:
@@ -235,7 +235,7 @@ def runs(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the results in a folder on one page, with models, tasks, methods, figures and dates.
+    """List the results in a folder on one page, with models, tasks, methods, results and dates.
 
     Includes results in subfolders. On the page, rows can be filtered and sorted, and two runs can
     be chosen to compare. Files that cannot be read are listed on the page, and the exit code is
@@ -395,7 +395,7 @@ def paper(
     as_json: Json = False,
     **flags: Any,
 ) -> None:
-    """Reproduce the paper's tables, and compare them with the published figures on one page.
+    """Reproduce the paper's tables, and compare them with the published values on one page.
 
     Covers Tables 7.1 to 7.8 and A.9 of Chuang's thesis and the backgrounds of its section 7.6.4.
     First prints the requirements of each part and whether its data are available. Then measures
@@ -435,7 +435,7 @@ def paper(
             " sets"
         )
     options = Options(out=out, device=device_of(flags.get("device")), dtype=flags.get("dtype"))
-    # Print progress to stderr, since stdout must only contain the table of figures.
+    # Print progress to stderr, since stdout must only contain the table of results.
     with Progress(err()) as shown:
         frame = measure(out, runs, options, shown)
     if as_json:

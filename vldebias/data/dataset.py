@@ -137,7 +137,7 @@ class LazyText:
 
 @dataclass(frozen=True)
 class Record:
-    """Describe one row of a stream; see `ImageData`. Labels are strings, or None if unknown."""
+    """Describe one row of a stream of images. Labels are strings, or None if unknown."""
 
     id: str
     read: Callable[[], Image.Image]

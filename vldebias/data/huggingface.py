@@ -175,7 +175,7 @@ def _resolved_columns(
     features: Mapping[str, object],
     place: str,
 ) -> tuple[str, str | None, dict[str, str]]:
-    """Return the image, caption and label columns; see `open_huggingface`.
+    """Return the image and caption columns, and the column of each label by the name to use.
 
     Raises:
         InvalidInputError: If a column does not exist, or several columns are possible.
@@ -583,9 +583,9 @@ class ImageStream:
         """Return the record for a row.
 
         Args:
-            row: the row.
-            number: its number, used as its id.
-            read: function that loads its image.
+            row: the cells of the row by column.
+            number: position of the row, used as the record's id.
+            read: function that loads the image in the row.
         """
         caption = None
         further_captions = None

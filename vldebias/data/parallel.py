@@ -258,7 +258,7 @@ class _Worker:
         Args:
             stored: a list with a reference to the work (Ray does not resolve references inside
                 lists). Passed with every call in case the actor was restarted.
-            part: the part.
+            part: the argument for the work, such as a range of rows.
         """
         if not self.work:
             self.work.append(need("ray").get(stored[0]))

@@ -74,7 +74,7 @@ class Attachment(ABC):
         """Hook the host with `_install`, unless something else is attached.
 
         Args:
-            host: the host.
+            host: model or pipeline to hook.
             strength: fraction of the change to apply, in [0, 1].
             label: names of the prompt sets, for messages.
         """
@@ -83,7 +83,7 @@ class Attachment(ABC):
         self.host = host
         self.label = label
         self._state = "attached"
-        # Attachments for later passes over the same pictures.
+        # Attachments for later passes over the same images.
         self._followers: WeakSet[Attachment] = WeakSet()
         self._warned: set[str] = set()
         self.strength = strength

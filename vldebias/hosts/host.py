@@ -90,7 +90,7 @@ class Host(ABC):
         roles: the tensors that `debias` edits by default.
         generative: whether the model generates images from these tensors.
         rewrites: whether prompts can be rewritten before they are encoded.
-        needs_picture: whether the model only edits existing pictures or videos.
+        needs_picture: whether the model only edits existing images or videos.
         text_modules: the modules that process text, as far as they are known.
         image_tower: the modules of an image tower that shares the text space, including its head;
             otherwise empty.

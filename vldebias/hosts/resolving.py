@@ -85,7 +85,7 @@ def resolve(
             model that is not available (`TextTable`).
         tokenizer: the model's tokenizer, if it cannot be derived from the model.
         negative: whether to change a pipeline's negative prompt too.
-        side: see `Host.at`. If None, the default side is used.
+        side: which embeddings to edit, "text" or "image". If None, the default side is used.
 
     Raises:
         UnsupportedHostError: If the library is unknown, the class is unsupported, or the host does

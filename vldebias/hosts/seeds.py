@@ -52,7 +52,7 @@ def _is_seed(value: object) -> TypeGuard[int | torch.Generator]:
 
 
 def index_of(seed: int | torch.Generator) -> int:
-    """Return the index for a seed.
+    """Return the position of a seed's image in the sequence of values.
 
     For an unused generator, this is the generator's seed; otherwise it is a number derived from its
     state.

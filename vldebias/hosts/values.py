@@ -162,10 +162,10 @@ class SamplingAttachment(Attachment):
             columns: for each text argument, one text per image.
             read: how many characters of a text the encoders read; a subject beyond that point gets
                 no value and is not counted.
-            seeds: see `PromptAttachment.rewrite`; anything else that a pipeline accepts as its
-                generator is ignored.
+            seeds: generators or seeds that determine the values; anything else that a pipeline
+                accepts as its generator is ignored.
             originals: the user's text for each image. If None, the texts themselves are used.
-            edits: whether each image edits a picture, so that its texts stay unchanged and it is
+            edits: whether each image is an edit, so that its texts stay unchanged and it is
                 not counted. If empty, none does.
             is_encoding: whether the call generates no images; see `CallRecord`.
 
@@ -293,7 +293,7 @@ class PromptAttachment(SamplingAttachment):
         return ["balanced-prompts"]
 
     def attach_to_later_pass(self, host: Host) -> PromptAttachment:
-        """Attach to a later pass over the same pictures, such as a refiner.
+        """Attach to a later pass over the same images, such as a refiner.
 
         In that pass, the same prompts get the same values. The returned attachment is removed,
         paused and scaled together with this one.
@@ -375,7 +375,7 @@ class PromptAttachment(SamplingAttachment):
             images_per_prompt: how many adjacent images belong to each prompt of the call.
             again: whether the texts belong to the images in the last call, so that they get the
                 same values.
-            edits: whether each image edits an image, so that its texts stay unchanged.
+            edits: whether each image is an edit, so that its texts stay unchanged.
             read: how many characters of a text the encoders read.
             seeds: the generators or seeds of the call's images, if any.
             is_encoding: whether the call generates no images.
@@ -442,7 +442,7 @@ class PromptAttachment(SamplingAttachment):
             if last_prompts != columns["prompt"]:
                 self.warn_once(
                     "no earlier pass was called with the same prompts in this thread or task, so"
-                    " new values were sampled. Call all passes over a picture one after the other"
+                    " new values were sampled. Call all passes over an image one after the other"
                     " in one function, with the same prompts, one per image"
                 )
                 return None

@@ -76,7 +76,7 @@ class PlannedImage:
     """An image in a plan, or in a folder without a plan.
 
     Attributes:
-        prompt: the prompt.
+        prompt: prompt that the image is generated from.
         concept: the prompt's concept, such as "nurse", or its kind in OTHERS.
         part: "train" if the concept is used for fitting, "unseen", "wordings" or "others".
         stated: value that the prompt states, if any.

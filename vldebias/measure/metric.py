@@ -244,16 +244,16 @@ BUILT_IN = (
     _utility("average_reweighted", "reweighted average accuracy"),
     _bias(
         "gap",
-        "gap, average less worst group",
+        "gap, average minus worst group",
         bounds=SHARE,
         reads="groups",
         compute=accuracy_gap,
         interval="gap",
     ),
-    _bias("gap_reweighted", "gap, reweighted average less worst group", bounds=SHARE),
+    _bias("gap_reweighted", "gap, reweighted average minus worst group", bounds=SHARE),
     _bias("worst_group_auc", "worst-group AUC", better="higher", bounds=SHARE),
     _bias("cosine", "cosine", reads="texts"),
-    _bias("cosine_spread", "spread of cosines over the attribute", reads="texts"),
+    _bias("cosine_spread", "spread of cosines between values", reads="texts"),
     _bias("pair_distance", "distance of pairs", bounds=POSITIVE, reads="texts"),
     _bias("max_skew", "MaxSkew", bounds=POSITIVE, reads="rankings", compute=max_skews),
     # Used together with the other prior if the gallery is unbalanced.
@@ -300,10 +300,10 @@ BUILT_IN = (
         reads="shares",
         compute=kl_divergences,
     ),
-    _bias("linear_probe", "attribute read by a linear probe, balanced accuracy", bounds=SHARE),
+    _bias("linear_probe", "linear probe for the attribute, balanced accuracy", bounds=SHARE),
     _bias(
         "neighbour_probe",
-        "attribute read by the nearest neighbour, balanced accuracy",
+        "nearest neighbours for the attribute, balanced accuracy",
         bounds=SHARE,
     ),
     _bias(
@@ -314,16 +314,16 @@ BUILT_IN = (
     _utility("recall", "recall"),
     _utility("kept", "hits kept"),
     _utility("accuracy", "accuracy"),
-    _utility("class_probe", "class read by a linear probe, balanced accuracy"),
+    _utility("class_probe", "linear probe for the class, balanced accuracy"),
     Metric("query_cosine", "cosine of queries with themselves", kind="similarity"),
     Metric("image_cosine", "cosine of images with themselves", kind="similarity"),
     _utility("recognised", "subject accuracy"),
-    _utility("stated_right", "explicit attribute right"),
-    _utility("stated_recognised", "subject accuracy, attribute explicit"),
+    _utility("stated_right", "stated value shown"),
+    _utility("stated_recognised", "subject accuracy, value stated"),
     _utility("clip_score", "CLIPScore", bounds=POSITIVE),
     _utility("fid", "FID", better="lower", bounds=POSITIVE),
     _utility("signal_kept", "class signal kept", bounds=ANY),
-    _utility("unchanged", "images that stay as they are"),
+    _utility("unchanged", "unchanged images"),
     _utility("unknown", "unknown attribute", better="lower"),
     # Metrics of how reliable a figure is, and facts that are neither good nor bad.
     Metric(TO_MEDIAN, "difference from the median threshold", bounds=BOTH),
@@ -332,7 +332,7 @@ BUILT_IN = (
     Metric("share", "share", bounds=SHARE),
     Metric("selection_rate", "selection rate", bounds=SHARE),
     _bias("impact_ratio", "impact ratio", better="higher", bounds=SHARE),
-    Metric("stated", "persons of whom a value is stated", bounds=SHARE, reads="texts"),
+    Metric("stated", "people with a stated value", bounds=SHARE, reads="texts"),
     Metric("stated_share", "share among stated values", bounds=SHARE, reads="texts"),
     Metric(
         "predicted_discrepancy",
@@ -345,20 +345,14 @@ BUILT_IN = (
     Metric("counted_share", "counted share", bounds=SHARE),
     Metric(
         "lean_r",
-        "correlation of texts' leans with judged shares",
+        "correlation of text leans with judged shares",
         better="higher",
         bounds=BOTH,
         reads="texts",
     ),
+    Metric("lean_r2", "leave-one-out R2", better="higher", bounds=(-math.inf, 1.0), reads="texts"),
     Metric(
-        "lean_r2",
-        "R2 with each prompt left out",
-        better="higher",
-        bounds=(-math.inf, 1.0),
-        reads="texts",
-    ),
-    Metric(
-        "side_right", "side predicted right, left out", better="higher", bounds=SHARE, reads="texts"
+        "side_right", "correct lean, leave-one-out", better="higher", bounds=SHARE, reads="texts"
     ),
     Metric(
         "interval_coverage", "held-out shares inside their intervals", bounds=SHARE, reads="texts"
@@ -381,7 +375,7 @@ BUILT_IN = (
 for _metric in BUILT_IN:
     register_metric(_metric)
 # Appended to the title of a judge's metric that was corrected with human labels.
-CORRECTED = " of all images together, corrected by people"
+CORRECTED = " over all images, corrected with human labels"
 # Register each judge metric again, in a version corrected with human labels.
 for _name in ("share", "discrepancy", "discrepancy_squared", "max_skew"):
     _base = METRICS[_name]

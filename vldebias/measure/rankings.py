@@ -108,7 +108,7 @@ def min_skew(
     """
     if not isinstance(floor, Real) or not 0 <= floor <= 1:
         raise InvalidInputError(
-            f"floor: expected a share in [0, 1], such as 1 / (2 k), half an image, got {floor!r}"
+            f"floor: expected a share in [0, 1], such as 1 / (2 k) for half an image, got {floor!r}"
         )
     return float(min_skews(*_ranking(scores, groups, k, prior, n_groups), floor=floor)[0])
 
@@ -304,9 +304,9 @@ def merged(first: Leaders, second: Leaders, k: int) -> Leaders:
 
 
 def reach(k: int, n: int) -> int:
-    """Return how many of n ranked rows contain the first k rows of almost every resample.
+    """Return how many top rows of n to keep, so that a resample finds its first k among them.
 
-    The probability that more rows are needed is below 1e-14.
+    The probability that a resample needs more rows is below 1e-14.
 
     Args:
         k: number of first rows.

@@ -54,7 +54,7 @@ class Measurement(BaseModel, extra="forbid"):
         task: name of the task, such as "birds" or "portraits".
         metric: name of the metric, such as "worst_group" or "max_skew@10".
         method: name of the method, such as "none" or "cali".
-        value: the value.
+        value: the measured value.
         interval: its 95% interval.
         change: paired difference from "none", with its 95% interval.
         better: which values are better, "higher", "lower" or "neither".
@@ -136,7 +136,7 @@ class TaskResult:
 
     Attributes:
         provenance: what the task did.
-        rows: the rows.
+        rows: one measurement per metric, method and subset.
         pictures: caption and plot or image by file stem, for results that rows cannot show.
         strips: rows of images by file stem.
     """

@@ -89,7 +89,7 @@ def make_balancer(sets: Sequence[PromptSet], **settings: Any) -> Balancer:
     # Imported here, because it loads the grammars for eleven languages.
     from vldebias.wording import Balancer, balance_prompts
 
-    # Analysing a prompt loads the word lists, which would otherwise delay the first picture.
+    # Analysing a prompt loads the word lists, which would otherwise delay the first image.
     balance_prompts("A photo of a person.", "gender", seed=0)
     # With only one set, values are strings instead of tuples.
     return Balancer(sets[0] if len(sets) == 1 else sets, **settings)
@@ -98,7 +98,7 @@ def make_balancer(sets: Sequence[PromptSet], **settings: Any) -> Balancer:
 def why_not_balanced(problem: Problem) -> str | None:
     """Return why a pipeline's prompts cannot be balanced by default, or None if they can."""
     if problem.host.needs_picture:  # which already shows people
-        return f"{problem.host.name} only edits existing pictures or videos"
+        return f"{problem.host.name} only edits existing images or videos"
     if not problem.host.rewrites:
         return "this host does not rewrite prompts"
     if not all(map(can_balance, problem.attributes)):

@@ -55,7 +55,7 @@ THINGS = (
     "A photo of a crow on a mountain.",
     "A cup of coffee on a newspaper.",
 )
-"""Prompts without a person, from which the gate learns to leave such pictures unchanged."""
+"""Prompts without a person, from which the gate learns to leave such images unchanged."""
 AMOUNT_OF_TWO_VALUES = 4.0
 AMOUNT_OF_MORE_VALUES = 5.0
 """How many times a value's effect is added in the first step. It decreases linearly to 0 in the
@@ -77,7 +77,8 @@ class CrossAttention(EditMethod):
     Args:
         shares: the share of images for each value. If None, shares are equal.
         seed: sampling seed. If None, each attachment draws its own (`attachment.seed`).
-        find: see `vldebias.balance_prompts`, whose rules determine which prompts get a value.
+        find: function that locates the person in a prompt, as in `vldebias.balance_prompts`, whose
+            rules determine which prompts get a value.
         decide: a function that returns the allowed values of each prompt, or None to use the rules.
         amount: how many times a value's effect is added in every step. If None, 4 times in the
             first step (5 times with more than two values), decreasing linearly to 0 in the last
@@ -146,7 +147,7 @@ class CrossAttention(EditMethod):
             find=self.find,
             decide=self.decide,
             groups="leave",
-            one_person=True,  # only one value can be set for the entire picture
+            one_person=True,  # only one value can be set for the entire image
         )
         return DenoiserAttachment(
             host,
@@ -462,7 +463,7 @@ def record(
     title: str,
     method: CrossAttention,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Generate pictures for prompts, and return the mean outputs of every cross-attention layer.
+    """Generate images for prompts, and return the mean outputs of every cross-attention layer.
 
     Prompts about one concept start from the same noise, so that they differ only in the value.
 

@@ -100,7 +100,7 @@ class Diagnostics:
         if edit.side == "denoiser":
             raise InvalidInputError(
                 f"{edit.method} acts inside a denoiser and does not change text, so there is"
-                " nothing to inspect. Look at generated pictures instead: vldebias generate PROMPT"
+                " nothing to inspect. Look at generated images instead: vldebias generate PROMPT"
                 " --method cross-attention"
             )
         if isinstance(edit, Rewording):

@@ -56,8 +56,9 @@ _TINY = torch.finfo(torch.float64).tiny
 def is_for_ranking(problem: Problem) -> bool:
     """Return whether the sets are meant for search.
 
-    One to four class prompts indicate a classification (birds, hair), in which means are equalised
-    within classes. A set without class prompts is for search, but cannot be tested.
+    One to four class prompts, such as those for birds or hair, indicate a classification, for which
+    the mean images of the values are equalised within each class. A set without class prompts is
+    for search, but cannot be tested.
     """
     fewest = min(len(prompts.classes) for prompts in problem.attributes)
     return fewest == 0 or fewest >= FEWEST

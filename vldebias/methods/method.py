@@ -621,7 +621,7 @@ class Problem:
             warn(
                 f"{edit.method} removes {edit.removed:.1f} of {edit.dim} directions, more than"
                 f" {wide:.1f}, so unrelated prompts, such as 'A photo of a good person.', may"
-                " generate different pictures. Generate some to check, or lower lam, fit fewer"
+                " generate different images. Generate some to check, or lower lam, fit fewer"
                 " pairs, or use method='difference'",
                 WideEditWarning,
             )

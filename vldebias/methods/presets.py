@@ -237,8 +237,8 @@ def _fit_tested_on_images(problem: Problem, role: str, method: EditMethod) -> Ed
     if change.high < 0:
         edit = method.fit(problem, role)
         reason = (
-            "The values found in the reference images get more similar scores, on images that the"
-            " edit was not fitted to."
+            "On reference images that the edit was not fitted to, the scores for the values become"
+            " more similar."
         )
         return edit.with_provenance(choice=_choice(problem, edit, reason, change))
     return _declined(

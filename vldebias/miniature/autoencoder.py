@@ -57,7 +57,7 @@ class PatchAutoencoder(AutoencoderKL):
     def encode(
         self, x: torch.Tensor, return_dict: bool = True
     ) -> AutoencoderKLOutput | tuple[DiagonalGaussianDistribution]:
-        """Return the latent distribution for images; see AutoencoderKL.
+        """Return the latent distribution for images.
 
         Args:
             x: images (n, 3, size, size) in [-1, 1].
@@ -68,7 +68,7 @@ class PatchAutoencoder(AutoencoderKL):
     def decode(
         self, z: torch.Tensor, return_dict: bool = True, generator: torch.Generator | None = None
     ) -> DecoderOutput | tuple[torch.Tensor]:
-        """Decode latents to images; see AutoencoderKL.
+        """Decode latents to images.
 
         Args:
             z: latents.

@@ -53,7 +53,7 @@ def _rows_of(name: str) -> list[dict[str, str]]:
 
 def read_thumbnail(file: str) -> Image.Image:
     """Load the gallery thumbnail with a file name."""
-    # Open the archive for every picture, because threads cannot share an open archive.
+    # Open the archive for every image, because threads cannot share an open archive.
     with zipfile.ZipFile(FOLDER / "thumbnails.zip") as archive:
         content = archive.read(file)
     with need("PIL.Image").open(io.BytesIO(content), formats=("JPEG",)) as picture:

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from PIL import Image
 
 FOLDER = Path(__file__).parent / "worlds"
-SHEET_WIDTH = 50  # pictures per row of the sheet
+SHEET_WIDTH = 50  # images per row of the sheet
 NOISE = {"birds": 0.010, "portraits": 0.008}  # Standard deviation for pixels in [0, 1].
 
 
-# The first picture of each split on the sheet, its number of pictures, and the seed that generated
+# The first image of each split on the sheet, its number of images, and the seed that generated
 # them.
 SPLITS = {
     "birds": {"test": (0, 1500, 9001), "reference": (1500, 500, 9031)},
@@ -66,7 +66,7 @@ def open_world(
     number = count - start if n is None else n
     if start < 0 or not 1 <= number <= count - start:
         raise InvalidInputError(
-            f"{name}: split {split!r} contains {count:,} pictures, got n = {n}, start = {start};"
+            f"{name}: split {split!r} contains {count:,} images, got n = {n}, start = {start};"
             " `eval/miniature` in a checkout of vldebias generates more"
         )
     n = number
@@ -100,7 +100,7 @@ def open_world(
 
 
 def _split(name: str, split: str) -> tuple[int, int, int]:
-    """Return a split's first picture on the sheet, its number of pictures, and its seed."""
+    """Return a split's first image on the sheet, its number of images, and its seed."""
     if name not in WORLDS:
         raise InvalidInputError(f"got the world {name!r}; expected one of {', '.join(WORLDS)}")
     if split not in SPLITS[name]:
@@ -112,7 +112,7 @@ def _split(name: str, split: str) -> tuple[int, int, int]:
 
 @lru_cache(maxsize=len(WORLDS))
 def _sheet(name: str) -> NDArray[np.uint8]:
-    """Load all pictures of a world (2000, 64, 64, 3), without noise."""
+    """Load all images of a world (2000, 64, 64, 3), without noise."""
     with need("PIL.Image").open(FOLDER / f"{name}.webp", formats=("WEBP",)) as sheet:
         tiles = np.asarray(sheet.convert("RGB"))
     # (rows * 64, columns * 64, 3) -> (rows, columns, 64, 64, 3) -> (rows * columns, 64, 64, 3).

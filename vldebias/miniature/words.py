@@ -1,7 +1,7 @@
 """Define the label values of both miniature worlds, in the order of their codes."""
 
 WORLDS = ("birds", "portraits")
-SIZE = 64  # width and height of every picture in pixels
+SIZE = 64  # width and height of every image in pixels
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -52,9 +52,10 @@ class CrossAttentionEdit(Edit):
             the effect on one subject and on the others. Empty if it was fitted on one subject.
         attribute: the name of the prompt set.
         words: the words for each value.
-        adjectives: see `PromptSet`. Used for analysing prompts when the edit is attached again.
-        phrase: see `PromptSet`.
-        stated: see `PromptSet.stated_words`.
+        adjectives: the adjective for each value, for analysing prompts when the edit is attached
+            again.
+        phrase: the words after the noun for each value, if it has no adjective.
+        stated: words that state a value. Prompts that contain one are left unchanged.
     """
 
     kind = "cross-attention"

@@ -99,7 +99,7 @@ def _figures_of_wording(
 
 
 def count_matrix(rows: Sequence[PromptCounts]) -> Floats:
-    """Return image counts (prompts, values + 1), with unknown last.
+    """Return image counts (prompts, values + 1), with unknown images in the last column.
 
     The count of unknown images is 0 if it was not recorded.
     """

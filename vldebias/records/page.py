@@ -45,7 +45,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table with a column for the models and a row per record; see `_filled`."""
+    """A table with a column for the models and a row per record, without empty columns."""
 
     caption: str
     columns: list[str]
@@ -186,10 +186,10 @@ def _filled(
     """Return a table of the given columns, without columns and rows that are empty.
 
     Args:
-        caption: the caption.
-        columns: the headings of the cells.
-        rows: the rows.
-        kept: the columns to show.
+        caption: text above the table.
+        columns: the headings of all columns after the first.
+        rows: one row per record, with a cell for every heading.
+        kept: positions of the columns to show.
     """
     shown = [place for place in kept if any(row.cells[place].text for row in rows)]
     filled = []
@@ -204,8 +204,8 @@ def _dots(records: Sequence[Record], rows: Sequence[Row], value: int, other: int
     """Return the dots for one value, sorted by share.
 
     Args:
-        records: the records.
-        rows: their rows.
+        records: one record per dot.
+        rows: the table row of each record.
         value: the column with the share of the value in images of prompts with neutral wording.
         other: the column with the share of the first value with a different wording.
     """

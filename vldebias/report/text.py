@@ -71,7 +71,7 @@ def text(result: Result, measures: Measures = (), max_lines: int = MOST, width: 
     shown_rows = [line for line in rows if line.startswith("  ") and line[2] != " "]
     remaining = len(frame) - len(shown_rows)
     if remaining > 0:
-        notes.append(f"{remaining} more figures are on the page and in to_pandas()")
+        notes.append(f"{remaining} more values are on the page and in to_pandas()")
     return "\n".join([*shown, *rows, *notes])
 
 
@@ -180,7 +180,7 @@ def _measure_lines(frame: pd.DataFrame, room: int, width: int) -> list[str]:
             lines.append(f"  {row.number:<21} {part}{': ' if part else ''}{words}"[:width])
         shown += count
     if shown < len(frame):
-        notes.append(f"{len(frame) - shown} more figures are on the page and in to_pandas()")
+        notes.append(f"{len(frame) - shown} more values are on the page and in to_pandas()")
     return [*lines, *notes]
 
 

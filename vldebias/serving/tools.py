@@ -34,8 +34,8 @@ MAX_TOTAL_CHARACTERS = 500_000  # total over all images
 
 INSTRUCTIONS = (
     "Insert sampled values of an attribute, such as gender, into image prompts that leave it"
-    " open, so that pictures of 'a CEO' show women and men. Call balance_prompts with the user's"
-    " own words before you generate pictures of people; prompts that state a value, name a"
+    " open, so that images of 'a CEO' show women and men. Call balance_prompts with the user's"
+    " own words before you generate images of people; prompts that state a value, name a"
     " specific person or describe nobody are returned unchanged, with the reason."
 )
 
@@ -137,7 +137,7 @@ class Tools:
         a female CEO" and "A photo of a male CEO", in some order.
 
         Args:
-            prompts: the user's own words, one prompt per picture.
+            prompts: the user's own words, one prompt per image.
             images: the number of images to generate from each prompt.
             attribute: gender, age, race or skin-tone. Default: the server's attribute.
             shares: the share of images for each value, such as {"female": 0.7, "male": 0.3}.
@@ -172,7 +172,7 @@ class Tools:
         male: rewrite it or use a method", share 0.93 [0.60, 1.00].
 
         Args:
-            prompts: the prompts, one per picture.
+            prompts: the prompts, one per image.
             attribute: gender, age, race or skin-tone. Default: the server's attribute.
         """
         _check_prompts(prompts)

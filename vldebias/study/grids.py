@@ -62,7 +62,7 @@ def grid(  # noqa: PLR0913 (settings of a public entry point)
     images: ImageData | str | Path | None = None,
     **options: Any,  # checked by `debias`
 ) -> Image:
-    """Return a picture with a row per prompt and method, and a column per seed or search result.
+    """Return an image with a row per prompt and method, and a column per seed or search result.
 
     Args:
         pipe: a diffusers pipeline that `vldebias.debias` supports, without an attachment; or an
@@ -87,7 +87,7 @@ def grid(  # noqa: PLR0913 (settings of a public entry point)
 
     >>> from vldebias.miniature import load_pipeline
     >>> pipe = load_pipeline()
-    >>> picture = grid(pipe, "professions-gender", texts="A photo of a nurse.", steps=5)
+    >>> image = grid(pipe, "professions-gender", texts="A photo of a nurse.", steps=5)
     >>> picture.save("grid.png")  # doctest: +SKIP
     >>> grid(model, "gender", images="faces/", texts="a photo of a doctor",
     ...     methods=["none", "default", "rerank"])  # doctest: +SKIP
@@ -217,7 +217,7 @@ def _named(methods: Sequence[AnyMethod]) -> dict[str, AnyMethod]:
 def compose(
     texts: Sequence[str], images: Mapping[str, Sequence[Sequence[Image]]], heads: Sequence[str]
 ) -> Image:
-    """Compose rows of images into a picture, with prompts and names on the left.
+    """Compose rows of images into an image, with prompts and names on the left.
 
     Args:
         texts: prompts, each of which gets one row per name.
@@ -262,9 +262,9 @@ def _write_label(pen: ImageDraw, top: int, name: str, text: str, height: int, le
     """Write a name in bold with text below it, to the left of a row of images.
 
     Args:
-        pen: drawing context of the picture.
+        pen: drawing context of the image.
         top: top edge of the row.
-        name: the name.
+        name: name of the row, usually a method.
         text: text below the name, or "" for none.
         height: row height.
         letters: font size.

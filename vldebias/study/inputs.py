@@ -371,7 +371,7 @@ def open_split(
         if options or split not in (None, "test"):
             raise InvalidInputError(
                 f"{name}: got split {split!r} and options {sorted(options)}; expected the split"
-                " 'test', the only one with pictures, and no options"
+                " 'test', the only one with images, and no options"
             )
         return load_photographs().images
     opened = open_data(name, root, split, **options)
@@ -394,16 +394,16 @@ def _embedded_photographs(split: str, options: Mapping[str, object]) -> Embeddin
 
 
 def images_of_folder(folder: Path) -> ImageData:
-    """Open all pictures in a folder, with the names of its subfolders as the column "folder".
+    """Open all images in a folder, with the names of its subfolders as the column "folder".
 
-    Nested folders are included. Hidden files, temporary files and other files that are not pictures
+    Nested folders are included. Hidden files, temporary files and other files that are not images
     are skipped and counted.
     """
     below, litter = files_below(folder)
     files = [file for file in below if is_picture(file)]
     if not files:
         raise InvalidInputError(
-            f"{folder}: found no pictures among {len(below) + len(litter)} files; expected files"
+            f"{folder}: found no images among {len(below) + len(litter)} files; expected files"
             " such as .png or .jpg"
         )
     labels = []

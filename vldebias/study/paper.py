@@ -1,6 +1,6 @@
-"""Reproduce the tables in the paper on real models, and compare them with the published figures.
+"""Reproduce the tables in the paper on real models, and compare them with the published values.
 
-The paper is a list of suites with the models to run them on (`PARTS`), and a table of the figures.
+The paper is a list of suites with the models to run them on (`PARTS`), and a table of the values.
 
 Source: Chuang et al. (2023) and chapter 7 of the thesis. Data sets are never downloaded, because
 users must accept their licences at the source.
@@ -64,13 +64,13 @@ PARTS = {
 }
 PIPELINE_PARTS = (GENERATION, HUMAN, BACKGROUNDS)
 # The paper's image generation tables use this pipeline. It was removed from the hub in November
-# 2025, so its published figures are compared with a different pipeline. The tables name both.
+# 2025, so its published values are compared with a different pipeline. The tables name both.
 PUBLISHED_PIPELINE = "stable diffusion 2.1"
 # Table 7.1 uses this model, which is one of the CLIP models in the other tables.
 UNNAMED_CLIP = "a CLIP that the paper does not name"
-# The tasks in the suite `generation` with published figures; a separate command runs the rest.
+# The tasks in the suite `generation` with published values; a separate command runs the rest.
 GENERATION_TASKS = ("pairs", "gender", "race")
-# Metrics for which the paper shows pictures or text instead of figures.
+# Metrics for which the paper shows images or text instead of values.
 UNPUBLISHED = {
     HUMAN: ("alpha", "percent_agreement"),
     BACKGROUNDS: ("pair_distance", "discrepancy", "share"),
@@ -241,7 +241,7 @@ def _named(model: str) -> _ModelName:
 
 
 def paper(out: Path, runs: Sequence[Run], options: Options, progress: Progress) -> pd.DataFrame:
-    """Measure all runs, and compare them with the published figures.
+    """Measure all runs, and compare them with the published values.
 
     This writes a folder for each run, paper.csv and index.html. If a run fails, its `failure` is
     set, and the other runs continue.
@@ -253,9 +253,9 @@ def paper(out: Path, runs: Sequence[Run], options: Options, progress: Progress) 
         progress: progress bars.
 
     Returns:
-        A data frame with the columns `HEAD` and a row for each figure that was published for the
-        model or measured. `measured` is NaN for figures that were not measured, and `published` is
-        NaN for figures that the paper only reports for other models.
+        A data frame with the columns `HEAD` and a row for each value that was published for the
+        model or measured. `measured` is NaN for values that were not measured, and `published` is
+        NaN for values that the paper only reports for other models.
     """
     results = dict[str, Result]()
     for run in runs:
@@ -277,7 +277,7 @@ def paper(out: Path, runs: Sequence[Run], options: Options, progress: Progress) 
 
 
 def compared(runs: Sequence[Run], results: Mapping[str, Result], out: Path) -> pd.DataFrame:
-    """Compare measured and published figures, and write paper.csv and index.html.
+    """Compare measured and published values, and write paper.csv and index.html.
 
     Args:
         runs: the planned runs, including those without a result.
@@ -303,7 +303,7 @@ def compared(runs: Sequence[Run], results: Mapping[str, Result], out: Path) -> p
 
 
 def sentences(frame: pd.DataFrame) -> list[str]:
-    """Describe how many published figures are inside the measured intervals.
+    """Describe how many published values are inside the measured intervals.
 
     `frame` is the data frame returned by `compared`.
     """
@@ -313,37 +313,37 @@ def sentences(frame: pd.DataFrame) -> list[str]:
     lines = list[str]()
     if not n_published:
         models = "these models" if len(frame) else "the requested models"
-        lines.append(f"The paper has no figures for {models}.")
+        lines.append(f"The paper has no values for {models}.")
     else:
         inside = int(both.published.between(both.low, both.high).sum())
         were = "was" if len(both) == 1 else "were"
         are = "is" if inside == 1 else "are"
         lines.append(
-            f"{len(both)} of {n_published} published figures {were} measured again; {inside} of"
+            f"{len(both)} of {n_published} published values {were} measured again; {inside} of"
             f" them {are} inside the measured 95% interval."
         )
     n_more = len(measured) - len(both)
     if n_more:
-        word = "figure was" if n_more == 1 else "figures were"
+        word = "value was" if n_more == 1 else "values were"
         lines.append(f"{n_more} more {word} measured that the paper does not report.")
     return lines
 
 
 def _rows(run: Run, result: Result | None) -> Iterator[tuple[object, ...]]:
-    """Yield a row with the columns `HEAD` for each figure that was published or measured."""
+    """Yield a row with the columns `HEAD` for each value that was published or measured."""
     suite = run.suite.name
     source = PUBLISHED_PIPELINE if suite in PIPELINE_PARTS else run.model
     is_of_paper = bool(published(suite, source))
     model = source if is_of_paper else ""
     reasons = _not_fitted(result)
-    # The first row of a figure has the method's own lambda; the others are from a sweep.
+    # The first row of a value has the method's own lambda; the others are from a sweep.
     measurements = dict[tuple[str, str, str, str, float | None], Measurement]()
     for row in result.rows if result is not None else ():
         key = (row.task, row.metric, row.method, row.subset)
         measurements.setdefault((*key, None), row)
         measurements[(*key, row.lam)] = row if row.lam is not None else measurements[(*key, None)]
 
-    def figure(
+    def row_of(
         key: tuple[str, str, str, str],
         value: float,
         published_model: str = model,
@@ -366,13 +366,13 @@ def _rows(run: Run, result: Result | None) -> Iterator[tuple[object, ...]]:
 
     for lam in (None, *SWEPT):
         for key, value in published_of_any_model(suite, source, lam=lam).items():
-            yield from figure(key, value, lam=lam)
+            yield from row_of(key, value, lam=lam)
     # Table 7.1 covers one of the models in the other tables.
     for key, value in published(suite, UNNAMED_CLIP).items():
-        yield from figure(key, value if is_of_paper else nan, UNNAMED_CLIP if model else "")
+        yield from row_of(key, value if is_of_paper else nan, UNNAMED_CLIP if model else "")
     for task, metric, method, subset, own_lam in list(measurements):
         if own_lam is None and metric in UNPUBLISHED.get(suite, ()):
-            yield from figure((task, metric, method, subset), nan)
+            yield from row_of((task, metric, method, subset), nan)
 
 
 def _not_fitted(result: Result | None) -> dict[tuple[str, str], str]:

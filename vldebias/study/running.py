@@ -71,7 +71,7 @@ def run_suite(
     only: Sequence[str] = (),
     loaded: Loaded | None = None,
 ) -> Result:
-    """Run every task in a suite, and write result.json, pictures and index.html.
+    """Run every task in a suite, and write result.json, images and index.html.
 
     The output folder is `options.out`.
 
@@ -200,7 +200,7 @@ def _finish(inputs: Inputs, suite: Suite, task: Task, is_first: bool) -> Finishe
         for kind, warning in first_of_kind.items():
             warnings.warn_explicit(warning.message, kind, warning.filename, warning.lineno)
     parts = []
-    # Write pictures before the task's JSON, which marks the task as finished.
+    # Write images before the task's JSON, which marks the task as finished.
     for part in results:
         if is_first:
             _write_pictures(part, suite, folder)
@@ -216,9 +216,9 @@ def _finish(inputs: Inputs, suite: Suite, task: Task, is_first: bool) -> Finishe
 
 
 def _write_pictures(part: TaskResult, suite: Suite, folder: Path) -> None:
-    """Write a result's pictures and strips to the folder of the page."""
+    """Write a result's images and strips to the folder of the page."""
     metadata = {"run": suite.name, "task": part.provenance.task}
-    # Remove earlier pictures of prompts that got worse, since they may no longer apply.
+    # Remove earlier images of prompts that got worse, since they may no longer apply.
     for file in folder.glob(f"*{WORSE_STRIP}.png"):
         with suppress(OSError):  # not a PNG file
             known = read_png(file, pixels=False)[1]

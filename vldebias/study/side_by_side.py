@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 BATCH_SIZE = 8
-COLUMNS = 8  # maximum number of pictures per grid row
+COLUMNS = 8  # maximum number of images per grid row
 # Default steps and guidance. The miniature was trained for few steps and weak guidance.
 STEPS_AND_GUIDANCE = {True: (20, 3.0), False: (30, 7.5)}
 
@@ -40,7 +40,7 @@ class Request:
     """A request to generate images for one prompt, without and with each method.
 
     Attributes:
-        prompt: the prompt.
+        prompt: the prompt as the user wrote it.
         attributes: prompt sets for the bias to mitigate.
         methods: names of methods that support pipelines.
         images: number of images per row; image i in each row starts from the same noise.
@@ -134,7 +134,7 @@ class Picture:
         attributes: Sequence[PromptSet],
         seen: dict[str, str | None],
     ) -> Picture:
-        """Create a picture from its metadata.
+        """Create an image from its metadata.
 
         Args:
             generated: the images in the folder.
@@ -171,10 +171,10 @@ class SideBySide:
     """The images generated for a request, row by row and in the order of the seeds.
 
     Attributes:
-        request: the request.
+        request: what was asked for.
         plan: the plan that lists the images.
         folder: folder that contains the images.
-        pictures: the images.
+        pictures: facts about each image.
         reasons: attribute -> why the prompt was left unchanged, or None if it was changed.
         judged: the attributes that a judge looked for in the images.
     """
@@ -230,7 +230,7 @@ class SideBySide:
         if not any(requested):
             reason = self.reasons.get(attribute) if method != NONE else None
             start = f"left unchanged ({reason_in_words(reason)}), " if reason else ""
-            counted = f"{in_words(largest_first(seen))} seen" if seen else f"{len(row)} pictures"
+            counted = f"{in_words(largest_first(seen))} seen" if seen else f"{len(row)} images"
         else:
             start = ""
             prompts = next(part for part in self.request.attributes if part.name == attribute)
@@ -258,7 +258,7 @@ class SideBySide:
         }
 
     def grid(self) -> Image:
-        """Compose a picture with a row per method and a column per seed.
+        """Compose an image with a row per method and a column per seed.
 
         Rows with more than eight images are wrapped.
         """

@@ -28,7 +28,7 @@ class Suite(Strict):
         host: default model and pipeline; "miniature" for the packaged ones.
         headline: (task, metric) of the rows shown in the terminal. If empty, all rows without a
             subset are shown.
-        tasks: the tasks.
+        tasks: the tasks to run, in this order.
     """
 
     name: Name

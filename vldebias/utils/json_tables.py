@@ -64,7 +64,7 @@ def located_values(text: str, ending: str, source: str) -> tuple[list[JSON], lis
     - a list of entries, or one entry or list of entries per line;
     - an object that contains one list of objects, as in API responses ({"items": [...]} or
       {"result": {"points": [...]}}), or one list of strings ({"prompts": [...]});
-    - an object with an entry for each picture, like the caption files for kohya's sd-scripts
+    - an object with an entry for each image, like the caption files for kohya's sd-scripts
       ({"0.png": {"caption": ..., "tags": ...}});
     - an object of objects with the same fields, such as {"0001": {"prompt": ...}, ...}. The names
       become the column "id", unless there is one.
@@ -145,7 +145,7 @@ def _rows_by_id(value: Mapping[str, JSON]) -> list[Row] | None:
 
 
 def rows_by_picture(value: Mapping[str, JSON]) -> list[Row] | None:
-    """Return one row per picture if an object consists of picture entries, else None.
+    """Return one row per image if an object consists of image entries, else None.
 
     An entry is a caption, a list of captions, or an object with `caption` and `tags`, which are
     joined as in sd-scripts. The keys are file names. If the entries are objects, file names without
@@ -155,7 +155,7 @@ def rows_by_picture(value: Mapping[str, JSON]) -> list[Row] | None:
         return None
     entries = [entry for entry in value.values() if isinstance(entry, Mapping)]
     if len(entries) == len(value):
-        # Some pictures may have a size but no caption yet.
+        # Some images may have a size but no caption yet.
         captioned = [entry for entry in entries if "caption" in entry or "tags" in entry]
         if 2 * len(captioned) <= len(value):
             return None
@@ -168,7 +168,7 @@ def rows_by_picture(value: Mapping[str, JSON]) -> list[Row] | None:
 
 
 def _captioned_row(name: str, entry: Mapping[str, JSON]) -> Row:
-    """Convert a picture's entry in an sd-scripts caption file to a row."""
+    """Convert an image's entry in an sd-scripts caption file to a row."""
     row: Row = {"image": name}
     for key, part in entry.items():
         if key not in ("image", "caption", "tags"):

@@ -3,12 +3,12 @@
 import { api } from "../../scripts/api.js";
 import { app } from "../../scripts/app.js";
 
-// Two outputs that are easily forgotten. Without them, the workflow runs but generates wrong pictures.
+// Two outputs that are easily forgotten. Without them, the workflow runs but generates wrong images.
 const NEEDED = {
   BalancedPromptsText: {
     used: "prompts",
     missing: "seeds",
-    detail: "Connect seeds to the sampler's seed. Otherwise, pictures of the same prompt are identical.",
+    detail: "Connect seeds to the sampler's seed. Otherwise, images of the same prompt are identical.",
   },
   BalancedPromptsEncode: {
     used: "CONDITIONING",

@@ -99,7 +99,7 @@ def check_text(comfy: Comfy) -> None:
     for attribute in ("gender", "age", "race", "fairface-race", "skin-tone"):
         _, values, _ = shown(comfy, text_node(attribute=attribute, images=35))
         counts = Counter(values)
-        print(f"   {attribute}, 35 pictures:", dict(counts))
+        print(f"   {attribute}, 35 images:", dict(counts))
         check(max(counts.values()) - min(counts.values()) <= 1, f"{counts}")
 
 
@@ -134,7 +134,7 @@ def check_lists(comfy: Comfy) -> None:
     check(not done.error, done.error)
     prompts, races, seeds = (done.outputs[str(10 + slot)]["text"] for slot in (0, 1, 2))
     counts = Counter(done.outputs["3"]["text"] + races)
-    print("   gender, then race, 10 pictures:", dict(counts))
+    print("   gender, then race, 10 images:", dict(counts))
     print("  ", prompts[0])
     print(f"   rows of one conditioning: {done.outputs['6']['text'][0]}")
     check(counts["female"] == counts["male"] == 5, f"{counts}")
@@ -174,7 +174,7 @@ def check_pictures(comfy: Comfy) -> None:
     alone."""
     graph = example(comfy, "balance-prompt")
     made = pictures(comfy, graph, "list")
-    check(len(made) == 4, f"{len(made)} pictures")
+    check(len(made) == 4, f"{len(made)} images")
     balanced = graph["2"]["inputs"]
     prompts, values, _ = shown(comfy, node("BalancedPromptsText", **balanced))
     for row, (prompt, value) in enumerate(zip(prompts, values, strict=True)):
@@ -188,8 +188,8 @@ def check_pictures(comfy: Comfy) -> None:
     check(apart > 10, f"the pictures do not differ: {apart}")
 
     made = pictures(comfy, example(comfy, "one-sampler-call"), "batch")
-    print(f"   one sampler call: {len(made)} pictures of {made[0].shape[1]} x {made[0].shape[0]}")
-    check(len(made) == 4, f"{len(made)} pictures")
+    print(f"   one sampler call: {len(made)} images of {made[0].shape[1]} x {made[0].shape[0]}")
+    check(len(made) == 4, f"{len(made)} images")
 
 
 def sampled(graph: Graph, name: str, positive: Any, latent: Any, cfg: float) -> None:
@@ -309,7 +309,7 @@ def check_refused(comfy: Comfy) -> None:
 
 
 def check_refused_by_name(comfy: Comfy) -> None:
-    """Request one row per picture from a family that does not support it."""
+    """Request one row per image from a family that does not support it."""
     words = ", a red roof under tall green trees" * 40
     cases = {"Stable Audio": CEO, "Flux": "a nurse" + words}
     for family, prompt in cases.items():
@@ -332,13 +332,13 @@ def run(comfyui: Path, python: str, folder: Path, words: Sequence[str] = ()) -> 
         "A queue with increment": check_queue,
         "A list of prompts": check_lists,
         "Example workflows": check_pictures,
-        "SD 1, a row per picture": lambda comfy: check_rows(comfy, "SD 1"),
+        "SD 1, a row per image": lambda comfy: check_rows(comfy, "SD 1"),
         "SD 1, prompts of one and of two blocks": lambda comfy: check_rows(
             comfy, "SD 1", LONG, "skin-tone"
         ),
     }
     for family in FAMILIES:
-        checks[f"{family}, a row per picture"] = lambda comfy, name=family: check_rows(comfy, name)
+        checks[f"{family}, a row per image"] = lambda comfy, name=family: check_rows(comfy, name)
     checks["Refused before anything runs"] = check_refused
     checks["Refused by name"] = check_refused_by_name
     if words:

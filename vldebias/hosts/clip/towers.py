@@ -268,7 +268,7 @@ class Towers:
         difference = float((transform(picture) - pixels).abs().max())
         if difference > 1e-3:
             raise InvalidInputError(
-                f"preprocess: the pixels of a test picture differ by up to {difference:.2f} from"
+                f"preprocess: the pixels of a test image differ by up to {difference:.2f} from"
                 " those computed with the mean, std and resizing that open_clip stores; expected"
                 " the second transform from open_clip.create_model_and_transforms"
             )

@@ -311,5 +311,5 @@ class _Hooks(Hook):
         return self.attachment.apply_by_ids(TEXT, output, ids, self.stated_rows, self.host.texts)
 
     def change_image(self, module: nn.Module, args: tuple[object, ...], output: Tensor) -> Tensor:
-        """Edit (b, d), or (b, d, 1, 1) from ALIGN's pooling."""
+        """Edit image features (b, d), or (b, d, 1, 1) from ALIGN's pooling."""
         return self.attachment.apply(IMAGE, output.flatten(1)).reshape(output.shape)

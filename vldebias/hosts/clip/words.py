@@ -284,7 +284,7 @@ class WordTable:
         return empty.scatter_add(1, word, parts)
 
     def read_words(self, ids: Sequence[int]) -> list[int]:
-        """Return the word numbers for a single row; see `words`."""
+        """Return the numbers of the words that a single row of tokens contains."""
         numbers = self.words(self.facts(torch.tensor([list(ids)], device="cpu")))[0]
         return [number for number in numbers.tolist() if number]
 

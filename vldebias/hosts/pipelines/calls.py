@@ -46,7 +46,7 @@ PICTURES = (
     *("video", "video_latents", "mask_image", "mask_video", "control_mask"),
     *("conditions", "reference_conditions"),
 )
-"""Names of arguments for pictures or videos to edit. Pictures for a ControlNet, an adapter or an
+"""Names of arguments for images or videos to edit. Images for a ControlNet, an adapter or an
 IP-Adapter only guide the generation."""
 
 Embedding = tuple[Tensor, Callable[[Tensor], object]]
@@ -376,13 +376,13 @@ def images_per_prompt(call: Mapping[str, object]) -> int:
 def edited_images(
     pictures: Sequence[str], arguments: Mapping[str, object], call: Mapping[str, object]
 ) -> list[bool]:
-    """Return, for each image of a call, whether it is an edit of a picture or video.
+    """Return, for each image of a call, whether it is an edit of an input image or video.
 
-    If a list contains an entry for each prompt, such as `image=[picture, None]`, each entry applies
-    to its prompt. In any other form, a picture applies to all prompts.
+    If a list contains an entry for each prompt, such as `image=[image, None]`, each entry applies
+    to its prompt. In any other form, an image applies to all prompts.
 
     Args:
-        pictures: names of the arguments for pictures or videos.
+        pictures: names of the arguments for images or videos.
         arguments: the call's arguments by name.
         call: the arguments that contain the prompts.
     """
@@ -397,7 +397,7 @@ def edited_images(
 
 
 def _is_picture(value: object) -> bool:
-    """Return whether a value is a picture, or a list that contains one."""
+    """Return whether a value is an image, or a list that contains one."""
     if isinstance(value, list | tuple):
         return any(map(_is_picture, value))
     return value is not None

@@ -172,7 +172,7 @@ class DiffusersHost(PipelineReader):
         # otherwise.
         if is_encoding and record is not None:
             self._remember(call, result, record)
-        # Pipeline calls whose end is hooked raise these failures there, once the pictures are
+        # Pipeline calls whose end is hooked raise these failures there, once the images are
         # finished.
         if attachment.log.on_call is not None and (is_encoding or not self.source.ends):
             raise_failures()

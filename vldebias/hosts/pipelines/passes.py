@@ -116,10 +116,10 @@ def time_of(args: Arguments, kwargs: Keywords) -> float | None:
 
 
 def text_output(module: nn.Module, args: Arguments, kwargs: Keywords, output: Tensor) -> Tensor:
-    """Return a cross-attention layer's output for the text, without IP-Adapter pictures.
+    """Return a cross-attention layer's output for the text, without IP-Adapter images.
 
-    The adapter's processors receive (text states, [states of each picture]) and add a term for each
-    picture. Called again without pictures, they return only the text term.
+    The adapter's processors receive (text states, [states of each image]) and add a term for each
+    image. Called again without images, they return only the text term.
 
     Args:
         module: the cross-attention layer.

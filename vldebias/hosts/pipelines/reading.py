@@ -55,7 +55,7 @@ _CALL_DEFAULTS = (
     "prompt_template",
     "text_encoder_out_layers",
 )
-# Matches names of pipeline classes whose task requires a picture or video.
+# Matches names of pipeline classes whose task requires an image or video.
 _EDITING_TASK = re.compile(
     "Img2Img|Depth2Img|Pix2Pix|Inpaint|Edit|Fill|Layered|Refiner|Upscale|SuperResolution|I2VGen"
     "|ImageTo|VideoTo"
@@ -104,7 +104,7 @@ class PipelineReader(Host):
         source: facts parsed from the source of the pipeline's class.
         defaults: default values of the pipeline call's arguments.
         encoders: the text encoders by component name.
-        pictures: names of the call's arguments for pictures or videos to edit.
+        pictures: names of the call's arguments for images or videos to edit.
     """
 
     generative = True
@@ -318,12 +318,12 @@ class PipelineReader(Host):
         changes: Sequence[Mapping[str, Tokens]] = ({},),
         **settings: object,
     ) -> Encoded:
-        """Encode prompts without guidance, and again with changed token states.
+        """Encode prompts without guidance, once unchanged and once for each of `changes`.
 
         Args:
             prompts: one prompt per row of the batch.
-            changes: for each additional run, the tokens whose states are changed, by encoder; {}
-                changes each prompt's last token.
+            changes: for each further run, the tokens whose states to change, by encoder. {} changes
+                the state of each prompt's last token.
             settings: additional arguments of `encode_prompt`.
 
         Raises:
@@ -434,7 +434,7 @@ class PipelineReader(Host):
         for start in range(0, len(texts), size):
             batch = texts[start : start + size]
             # Rounding depends on the batch size. A prompt's row must not depend on how many prompts
-            # are encoded together, or a resumed run would generate different pictures.
+            # are encoded together, or a resumed run would generate different images.
             filled = batch + batch[-1:] * (size - len(batch))
             encoded = self.encode(filled, device=device)
             for part in self.parts:
@@ -454,7 +454,7 @@ class PipelineReader(Host):
 
     @cached_property
     def reads_batches(self) -> bool:
-        """Return whether prompts have the same rows when they are encoded together.
+        """Return whether encoding prompts together gives the same rows as one by one.
 
         This requires every encoder to pad all prompts to the same length and to receive all of a
         call's prompts at once.
@@ -475,7 +475,7 @@ class PipelineReader(Host):
 
 
 def picture_arguments(parameters: Collection[str], components: Collection[str]) -> tuple[str, ...]:
-    """Return the names of a pipeline call's arguments for pictures or videos to edit.
+    """Return the names of a pipeline call's arguments for images or videos to edit.
 
     With a ControlNet or an adapter, `image` only guides the generation, unless `control_image` is
     a separate argument.
@@ -494,7 +494,7 @@ def picture_arguments(parameters: Collection[str], components: Collection[str]) 
 def needs_picture(
     kind: type, parameters: Mapping[str, inspect.Parameter], pictures: Collection[str]
 ) -> bool:
-    """Return whether a pipeline class cannot run without a picture or video.
+    """Return whether a pipeline class cannot run without an image or video.
 
     The signature alone does not show this, because many classes declare `image=None` and raise an
     error if it is missing. In diffusers, the names of these classes contain their task.

@@ -1,7 +1,7 @@
 """Record how a denoiser's cross-attention layers respond to prompts while a pipeline runs.
 
 A cross-attention layer is recognised by its behaviour: if all text tokens are equal, its output is
-the same at every position in the picture. Joint attention (SD3, FLUX) mixes picture and text in one
+the same at every position in the image. Joint attention (SD3, FLUX) mixes image and text in one
 softmax and does not behave this way.
 """
 
@@ -103,7 +103,7 @@ class Recorder:
     ) -> None:
         """Add a module to `layers` if it behaves like cross-attention (a forward hook).
 
-        Such a module has one output for the picture, which is the same at every position if all
+        Such a module has one output for the image, which is the same at every position if all
         text tokens are equal.
 
         Args:

@@ -40,7 +40,7 @@ class Source(NamedTuple):
         negatives: number of these calls that only encode the negative prompt.
         framed: whether `__call__` calls `check_inputs` before it encodes and `prepare_latents`
             afterwards.
-        ends: whether `__call__` calls `maybe_free_model_hooks` once the pictures are finished.
+        ends: whether `__call__` calls `maybe_free_model_hooks` once the images are finished.
     """
 
     returns: tuple[str, ...]

@@ -185,7 +185,7 @@ class Steering(Hook):
                 call = SampledCall(self, EncodedPrompts.from_rows(encodings), texts)
                 self._sample(call, kept)
                 _CALL.set(call)
-        # Pipeline calls whose end is hooked raise failures there, once the pictures are finished.
+        # Pipeline calls whose end is hooked raise failures there, once the images are finished.
         if not source.ends or running_call(self.pipe) is None:
             raise_failures()
         return result

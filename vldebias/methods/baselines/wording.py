@@ -19,9 +19,9 @@ from vldebias.projection.edit import Edit, Provenance, Rewording
 from vldebias.prompts import PromptSet
 
 ATTRIBUTES = ("gender", "race", "skin tone", "age", "background")
-# Nouns for a picture, to which the attribute does not apply.
+# Nouns for an image, to which the attribute does not apply.
 _PICTURE = "photo|photograph|picture|image|portrait|painting|drawing|headshot"
-# "a photo of a |nurse at work": matches the last article before a noun that is not a picture.
+# "a photo of a |nurse at work": matches the last article before a noun that is not an image.
 NOUN = re.compile(rf"\b(a|an|the)\s+(?!(?:{_PICTURE})\b)(?=\w[^.,]*$)", re.IGNORECASE)
 
 
@@ -48,7 +48,7 @@ def rewrite_prompt(prompt: str, words: str) -> str:
     places = list(NOUN.finditer(text))
     if " " in words or not places:
         return f"{text}, {words}{stop}"
-    # "A photo of a doctor": the first article may belong to the noun for the picture.
+    # "A photo of a doctor": the first article may belong to the noun for the image.
     place = places[-1]
     article = _article(place[1], words)
     return f"{text[: place.start()]}{article} {words} {text[place.end() :]}{stop}"

@@ -24,7 +24,8 @@ from vldebias.utils.arrays import Floats
 if TYPE_CHECKING:
     import pandas as pd
 
-MORE_LABELS = "more labels, sampled alike, that halve the interval"  # key in the block's settings
+# Key in the settings of a corrected block.
+MORE_LABELS = "labels to add, sampled in the same way, to halve the interval"
 ABOUT_CORRECTED = (
     "A judge labelled every image, and people labelled some. The corrected figures are valid"
     " regardless of the judge's errors if the labelled images were chosen at random"

@@ -280,7 +280,7 @@ class SharesTask(Task):
             counts[method] = total * (total.sum(1) / squared)[:, None]
         measured = {
             "values": list(names),
-            "prompts of some methods alone, left out": len(methods_of_prompt) - len(prompts),
+            "prompts without images from every method": len(methods_of_prompt) - len(prompts),
         }
         if not self.attribute:
             measured["notes"] = [compared_over(names, are_named=bool(self.values))]

@@ -1,4 +1,4 @@
-"""Create result rows and pictures from generated images and a judge's answers."""
+"""Create result rows and images from generated images and a judge's answers."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class GeneratedRows:
         generated: the images.
         table: the result of `image_table`.
         answers: attribute -> probabilities (n, values).
-        judge: the judge.
+        judge: the classifier that gave the answers.
         sure: minimum probability at which an answer counts.
         noun: the noun for concepts in reports.
         resamples: number of bootstrap resamples.
@@ -121,7 +121,7 @@ class GeneratedRows:
             attribute: attribute name.
             code_of_stated: stated value -> the judge's code. None if the prompts state a different
                 attribute.
-            has_pictures: whether to also add pictures, and the share of identical images for
+            has_pictures: whether to also add images, and the share of identical images for
                 prompts that no method should change.
         """
         labels = cross(
@@ -218,7 +218,7 @@ class GeneratedRows:
     def _side_by_side(
         self, images: pd.DataFrame, counts: Mapping[str, Counts], names: Sequence[str]
     ) -> Image:
-        """Return a picture with the images for some prompts, with one row per method.
+        """Return an image with the images for some prompts, with one row per method.
 
         The images in a column share a seed. Prompts are sorted by how often their images show the
         first value, and chosen at even intervals.
@@ -290,8 +290,8 @@ class GeneratedRows:
         Args:
             images: rows of the images.
             counts: method -> counts (prompts, values + 1).
-            values: the values.
-            method: method name.
+            values: names of the attribute's values.
+            method: method that made the prompt worse.
             place: position of the prompt in `counts`.
             loss: what got worse, in words.
         """

@@ -183,7 +183,7 @@ class GenerationTask(Task):
         """Return the prompts in a file that do not state a value, and count the skipped ones.
 
         Skipped prompts are counted by reason. Prompts about groups of people are skipped, because a
-        judge assigns a single value to each picture.
+        judge assigns a single value to each image.
 
         Raises:
             InvalidInputError: If every prompt is skipped.
@@ -221,8 +221,8 @@ class GenerationTask(Task):
             own_set = {"prompts": (self.prompts,)}
             variants[name] = variant if has_sets else variant.model_copy(update=own_set)
         edits_stated = {"keep_stated": False, "only_stated": True}
-        # Comparing the two versions shows how much a plain projection damages prompts such as
-        # "a female doctor".
+        # Comparing the two versions shows how much a plain projection damages prompts that state a
+        # value, such as "a female doctor".
         for name, variant in list(variants.items()):
             if self.stated and variant.keep_stated and not variant.assigns_values:
                 variants.setdefault(

@@ -354,7 +354,7 @@ def disjoint(
     if reference is None:
         return None, {}
     # Look up the reference images among the sorted hashes of the measured images. Compare content
-    # instead of names, since the same picture may have several names.
+    # instead of names, since the same image may have several names.
     measured = np.sort(_hashes(images.unit))
     hashes = _hashes(reference.unit)
     # np.isin would allocate about ten arrays of this size.

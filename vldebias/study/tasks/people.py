@@ -32,7 +32,7 @@ class PeopleTask(Task):
 
     The sample follows section 7.6.3: 25 images of each unseen profession, with and without a
     method, from the same noise. It uses the prompts and noise of the first 25 images in the suite
-    `generation`, so both show the same pictures up to rounding. There are no results until someone
+    `generation`, so both show the same images up to rounding. There are no results until someone
     has labelled the images; until then, the task prints the command that opens the labelling page.
 
     If the user passes answers and an image folder, nothing is generated.
@@ -66,7 +66,7 @@ class PeopleTask(Task):
         names |= {"steps", "guidance", "batch_size", "options"}
         settings = {name: getattr(self, name) for name in names}
         # Use the plan from the suite `generation`, so that people and the judge see the same
-        # pictures.
+        # images.
         return GenerationTask(
             name=self.name,
             attributes=(self.attribute,),

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError, warn
-from vldebias.hosts import Attachment, DenoiserAttachment, Host
+from vldebias.hosts import Attachment, DenoiserAttachment, Host, resolve
 from vldebias.hosts.pipelines.denoiser import CrossAttentionHost
 from vldebias.hosts.pipelines.diffusers import DiffusersHost
 from vldebias.methods.attaching import AttachSettings, attach_edits
@@ -263,15 +263,52 @@ def clarity_of_values(responses: Tensor) -> Tensor:
     return agreement * sizes / subject_size(responses).clamp(min=1e-12)
 
 
+def measured_clarity(
+    pipe: object, prompt_set: PromptSet, options: Mapping[str, Any] | None = None
+) -> dict[str, float]:
+    """Return how clearly a pipeline responds to each value's words, from one pass per prompt.
+
+    Args:
+        pipe: the pipeline.
+        prompt_set: the attribute.
+        options: additional arguments for the pipeline calls.
+
+    Returns:
+        The clarity of each value (`clarity_of_values`). Empty if the denoiser has no
+        cross-attention or the set states the values for fewer than two concepts.
+    """
+    method = CrossAttention(options=options)
+    try:
+        host = at_denoiser(resolve(pipe), [prompt_set.name])
+        texts_of_value = stated_texts(prompt_set, method.concepts)
+        rows = [first_pass(host, texts, method)[0] for texts in texts_of_value.values()]
+    except (UnsupportedHostError, InvalidInputError):
+        return {}
+    responses = torch.stack(rows)
+    if responses.shape[1] < 2:
+        return {}
+    return dict(zip(texts_of_value, clarity_of_values(responses).tolist(), strict=True))
+
+
 def unclear_message(edit: CrossAttentionEdit) -> str:
     """Return a warning that names the values whose words the model hardly follows."""
-    values = ", ".join(map(repr, edit.unclear_values))
+    return f"prompt set {edit.attribute!r}: {clarity_sentence(edit.clarity)}"
+
+
+def clarity_sentence(clarity: Mapping[str, float]) -> str:
+    """Return a sentence about how clearly a model responds to each value's words.
+
+    If it hardly does, the sentence names the values and what to do.
+    """
+    numbers = ", ".join(f"{value} {number:.2f}" for value, number in clarity.items())
+    unclear = [repr(value) for value, number in clarity.items() if number < MIN_CLARITY]
+    if not unclear:
+        return f"this model responds to the words for each value (clarity: {numbers})"
     return (
-        f"prompt set {edit.attribute!r}: this model hardly responds to the words for {values}"
-        f" (clarity: {edit.clarity_in_words}; expected at least {MIN_CLARITY}), so neither"
-        " cross-attention nor balanced prompts can be expected to change who appears. Generate 16"
-        " images that state the value. If they do not show it, use other words for it or fine-tune"
-        " the model"
+        f"this model hardly responds to the words for {', '.join(unclear)} (clarity: {numbers};"
+        f" expected at least {MIN_CLARITY}), so neither cross-attention nor balanced prompts can be"
+        " expected to change who appears. Generate 16 images that state the value. If they do not"
+        " show it, use other words for it or fine-tune the model"
     )
 
 

@@ -202,10 +202,11 @@ def compare(laboratory: Laboratory) -> TaskResult:
                 worst = float((outcomes[method].job / outcomes[NONE].job).min())
                 result.add(WORST_KEPT, method, worst, n=n, subset=place)
             edit = laboratory.edit(attribute, split)
-            one_fit = {"fits": 1}
             for kind, metric in AUROC.items():
-                result.add(metric, OURS, max(edit.auroc[kind].values()), n=one_fit, subset=place)
-            result.add(CLARITY, OURS, min(edit.clarity.values()), n=one_fit, subset=place)
+                result.add(
+                    metric, OURS, max(edit.auroc[kind].values()), n={"fits": 1}, subset=place
+                )
+            result.add(CLARITY, OURS, min(edit.clarity.values()), n={"fits": 1}, subset=place)
     return result
 
 

@@ -78,11 +78,7 @@ def sampled() -> str:
 
 # ---- cross-attention on three models
 
-MODELS = {
-    "miniature": "miniature",
-    "clip": "`clip`",
-    "pixart": "`pixart`",
-}
+MODELS = {"miniature": "miniature", "clip": "`clip`", "pixart": "`pixart`"}
 WORDS, OURS, NONE = "balanced-prompts", "cross-attention", "none"
 LEFT = "discrepancy, share of none"
 Place = tuple[str, str, int]
@@ -116,8 +112,8 @@ COLUMNS = (
 def three_models() -> str:
     """Write the remaining gap and the cost of cross-attention and stated words on three models."""
     lines = [["model, attribute, split", *(title for title, _, _ in COLUMNS)]]
-    images = {}
     n = {}
+    images = set()
     for (model, attribute, split), rows in rows_by_place("steer_models").items():
         cells = [f"{MODELS[model]}, {attribute}, {split}"]
         for title, metric, method in COLUMNS:
@@ -125,14 +121,12 @@ def three_models() -> str:
             has_interval = title.startswith(("gap", "job kept")) or title == "other"
             cells.append(span(row, ".2f") if has_interval else f"{row.value:.2f}")
         n = rows["recognised", OURS].n
-        images[n["images each"]] = [*images.get(n["images each"], []), MODELS[model]]
+        images.add(n["images each"])
         lines.append(cells)
-    counts = ", ".join(
-        f"{count} images of each with {' and '.join(dict.fromkeys(names))}"
-        for count, names in images.items()
-    )
+    fewest, most = sorted(images)
     note = (
-        f"Each row: {n['jobs']} held-out jobs, {counts}, and {n['with another stated']} per job"
+        f"Each row: {n['jobs']} held-out jobs, {most} images of each ({fewest} with the"
+        f" miniature), and {n['with another stated']} per job"
         " and value of the other attribute; 95% intervals over jobs. From"
         " `eval/results/steer_models.json` (`python -m eval.experiments.steering_models`)."
     )

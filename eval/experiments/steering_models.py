@@ -194,19 +194,18 @@ def compare(laboratory: Laboratory) -> TaskResult:
             outcomes = {}
             for method in (NONE, WORDS, OURS):
                 outcomes[method] = laboratory.outcome(method, attribute, split)
-            _, jobs = bench.jobs_of_split[split]
-            n = {"jobs": len(jobs), "images each": images, "with another stated": OTHER_IMAGES}
+            jobs = len(outcomes[NONE].gap)
+            n = {"jobs": jobs, "images each": images, "with another stated": OTHER_IMAGES}
             place = subset({"attribute": attribute, "split": split + 1})
             add_rows(result, outcomes, place, n)
             for method in (WORDS, OURS):
                 worst = float((outcomes[method].job / outcomes[NONE].job).min())
                 result.add(WORST_KEPT, method, worst, n=n, subset=place)
             edit = laboratory.edit(attribute, split)
+            one_fit = {"fits": 1}
             for kind, metric in AUROC.items():
-                result.add(
-                    metric, OURS, max(edit.auroc[kind].values()), n={"fits": 1}, subset=place
-                )
-            result.add(CLARITY, OURS, min(edit.clarity.values()), n={"fits": 1}, subset=place)
+                result.add(metric, OURS, max(edit.auroc[kind].values()), n=one_fit, subset=place)
+            result.add(CLARITY, OURS, min(edit.clarity.values()), n=one_fit, subset=place)
     return result
 
 

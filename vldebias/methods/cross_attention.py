@@ -29,7 +29,7 @@ from vldebias.methods.attaching import AttachSettings, attach_edits
 from vldebias.methods.balanced import Find, make_balancer
 from vldebias.methods.declared import DECLARED
 from vldebias.methods.method import DEFAULTS, EditMethod, Problem, register_method
-from vldebias.projection.cross_attention_edit import MIN_CLARITY, CrossAttentionEdit
+from vldebias.projection.cross_attention_edit import CrossAttentionEdit, clarity_sentence
 from vldebias.projection.edit import Edit, Edits, Provenance
 from vldebias.prompts import PromptSet, can_balance
 from vldebias.utils.progress import Progress
@@ -293,23 +293,6 @@ def measured_clarity(
 def unclear_message(edit: CrossAttentionEdit) -> str:
     """Return a warning that names the values whose words the model hardly follows."""
     return f"prompt set {edit.attribute!r}: {clarity_sentence(edit.clarity)}"
-
-
-def clarity_sentence(clarity: Mapping[str, float]) -> str:
-    """Return a sentence about how clearly a model responds to each value's words.
-
-    If it hardly does, the sentence names the values and what to do.
-    """
-    numbers = ", ".join(f"{value} {number:.2f}" for value, number in clarity.items())
-    unclear = [repr(value) for value, number in clarity.items() if number < MIN_CLARITY]
-    if not unclear:
-        return f"this model responds to the words for each value (clarity: {numbers})"
-    return (
-        f"this model hardly responds to the words for {', '.join(unclear)} (clarity: {numbers};"
-        f" expected at least {MIN_CLARITY}), so neither cross-attention nor balanced prompts can be"
-        " expected to change who appears. Generate 16 images that state the value. If they do not"
-        " show it, use other words for it or fine-tune the model"
-    )
 
 
 def at_denoiser(pipeline: Host, attributes: Iterable[str]) -> CrossAttentionHost:

@@ -214,7 +214,6 @@ def audit_command(  # noqa: PLR0913  (each is an option of the command)
     _print_numbers(listed.prompts, attribute, measure, width)
     # Importing torch takes several seconds, so report mistakes first.
     from vldebias.data.embeddings import load_texts
-    from vldebias.projection.cross_attention_edit import clarity_sentence
     from vldebias.report.phrases import capitalised
     from vldebias.study import audit
     from vldebias.utils.files import spreadsheet_csv, write_atomically
@@ -230,6 +229,8 @@ def audit_command(  # noqa: PLR0913  (each is an option of the command)
         settings = result.provenance[0].settings
         settings["images"] = pilot.images
         if pilot.clarity:
+            from vldebias.projection.cross_attention_edit import clarity_sentence
+
             sentence = clarity_sentence(pilot.clarity)
             settings["advice"].append(capitalised(f"{sentence}."))
     elif "pipeline" in flags:

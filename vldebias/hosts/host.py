@@ -323,7 +323,15 @@ class Host(ABC):
     def edit_rows(
         self, edit: Edit, role: str, rows: Tensor, prompts: Sequence[str], strength: float
     ) -> Tensor:
-        """Apply an edit to embeddings (b, ..., d) of prompts, which only some edits read."""
+        """Apply an edit to the embeddings of prompts.
+
+        Args:
+            edit: the edit.
+            role: the tensor that is edited.
+            rows: embeddings (b, ..., d) of the prompts.
+            prompts: the prompt of each row, which only an edit that rewords them needs.
+            strength: fraction of the edit to apply, in [0, 1].
+        """
         if isinstance(edit, Rewording):
             return self.reworded(edit, role, rows, prompts, strength)
         return edit(rows, strength)

@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from torch.nn.functional import normalize
 
 from vldebias.errors import AlreadyAttachedError, InvalidInputError
 from vldebias.hosts.embedders import EmbeddedTexts, Embedder
-from vldebias.hosts.host import SIDES, TEXT
+from vldebias.hosts.host import SIDES, TEXT, except_stated
 from vldebias.methods import Method, Problem, Prompts, Reference, get_method
 from vldebias.projection.edit import Edit, Rewording
 from vldebias.prompts import PromptSet, load_prompts
@@ -415,24 +414,18 @@ class DebiasedQueries:
             return vectors
         # float16 vectors are edited in float32 and rounded once.
         wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
-        edited: Tensor
-        if not isinstance(self.fitted, Rewording):
-            edited = self.fitted(wide, self.strength)
-        elif texts is not None:
-            # The edit requires embeddings of alternative wordings of each prompt.
-            edited = self.host.reworded(self.fitted, TEXT, wide, texts, self.strength)
-        else:
+        if texts is None and isinstance(self.fitted, Rewording):
             raise InvalidInputError(
                 f"method {self.fitted.method!r} needs the texts; pass texts= to edit, or call embed"
             )
+        edited = self.host.edit_rows(self.fitted, TEXT, wide, texts or (), self.strength)
         if edited is wide:
             return vectors
         # Preserve the query's norm, since an index may score by inner product.
         lengths = torch.linalg.vector_norm(wide, dim=1, keepdim=True)
         edited = normalize(edited, dim=1) * lengths
         if texts is not None and self.keep_stated:
-            stated = torch.tensor(self.host.stated(texts, self.fitted), device=wide.device)
-            edited = torch.where(stated[:, None], wide, edited)
+            edited = except_stated(self.host.stated(texts, self.fitted), wide, edited)
         return cast("AnyVectors", read.restore(edited.to(rows.dtype)))
 
 

@@ -1,7 +1,7 @@
 """Measure the effect and cost of cross-attention on models for which it was not tuned.
 
     python -m eval.small_models.train clip --out results/small_models
-    python -m eval.small_models.train t5 --out results/small_models
+    python -m eval.small_models.train pixart --out results/small_models
     python -m eval.experiments.steering_models --json eval/results/steer_models.json
     python -m eval.experiments.steering_models --pictures  # eval/results/steer_models_*.png
 
@@ -36,7 +36,11 @@ from vldebias.metrics import Metric
 from vldebias.projection.cross_attention_edit import CrossAttentionEdit
 from vldebias.report.result import NONE, TaskProvenance, TaskResult
 
-MODELS = ("miniature", "clip", "t5")
+MODELS = ("miniature", "clip", "pixart")
+IMAGES = {"miniature": 16, "clip": 64, "pixart": 64}
+"""The number of images of each job. The models differ in how long an image takes."""
+OTHER_IMAGES = 3
+"""The number of images of each job with each value of the other attribute stated."""
 RESAMPLES = 2000
 WORDS, OURS = "balanced-prompts", "cross-attention"
 METRICS = {
@@ -46,14 +50,20 @@ METRICS = {
     ),
     "agrees": Metric("agreement", "shows the value that was assigned", "utility", "higher"),
     "job": Metric("recognised", "job recognised", "utility", "higher"),
+    "kept": Metric("recognised, share of none", "job recognised, share kept", "utility", "higher"),
     "unknown": Metric("unknown", "images whose value the judge cannot tell", "fact", "lower"),
     "other": Metric("other stated", "shows another stated attribute", "utility", "higher"),
 }
-
+SHARES = {"left": "gap", "kept": "job"}
+"""Metrics that are shares of the original model's figure."""
 AUROC = {
     "stated": Metric("auroc stated", "gate: AUROC of stated values", "fact", "higher"),
     "person": Metric("auroc person", "gate: AUROC of people", "fact", "higher"),
 }
+CLARITY = Metric("clarity", "clarity of the least clear value", "fact", "higher")
+WORST_KEPT = Metric(
+    "worst job", "job recognised, share kept for the worst job", "utility", "higher"
+)
 
 
 def open_bench(name: str, models: Path) -> Bench:
@@ -67,21 +77,12 @@ class Laboratory:
     Args:
         bench: The model.
         work: The folder.
-        images: The number of images per job.
-        other_images: The number of images per job and stated value of the other attribute.
     """
 
-    def __init__(
-        self,
-        bench: Bench,
-        work: Path,
-        images: int,
-        other_images: int,
-    ) -> None:
+    def __init__(self, bench: Bench, work: Path) -> None:
         self.bench = bench
         self.work = work / bench.name
-        self.images = images
-        self.other_images = other_images
+        self.images = IMAGES[bench.name]
         self._edits: dict[tuple[str, int], CrossAttentionEdit] = {}
 
     def edit(self, attribute: str, split: int) -> CrossAttentionEdit:
@@ -96,7 +97,7 @@ class Laboratory:
             method = CrossAttention(
                 concepts=min(20, len(jobs)),
                 seed=0,
-                options={"guidance_scale": bench.guidance},
+                options=bench.fit_options,
             )
             prompt_set = bench.prompt_set(attribute, split)
             (edit,) = fit_projections(bench.pipe, prompt_set, method=method).values()
@@ -124,8 +125,7 @@ class Laboratory:
 
     def outcome(self, method: str, attribute: str, split: int) -> Outcome:
         """Return the figures for a method, which are measured once and cached."""
-        name = f"{method}-{attribute}-{split}-{self.images}-{self.other_images}"
-        path = self.work / f"{name.replace(' ', '')}.npz"
+        path = self.work / f"{method}-{attribute}-{split}-{self.images}.npz"
         if path.is_file():
             return Outcome(**dict(np.load(path)))
         attach = self.attach(method, attribute, split)
@@ -135,7 +135,7 @@ class Laboratory:
             split,
             attach,
             self.images,
-            self.other_images,
+            OTHER_IMAGES,
             seed=split,
         )
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -154,7 +154,7 @@ def provenance(laboratory: Laboratory, description: str) -> TaskProvenance:
         description=description,
         model=f"{bench.name} {type(bench.pipe).__name__}",
         split="generated",
-        settings={"steps": bench.steps, "guidance": bench.guidance},
+        settings=dict(bench.options),
     )
 
 
@@ -167,24 +167,25 @@ def add_rows(
     for field, metric in METRICS.items():
         rows: dict[str, NDArray[np.float64]] = {}
         for method, outcome in outcomes.items():
-            if field != "left" and not (field == "agrees" and method == NONE):
+            if field not in SHARES and not (field == "agrees" and method == NONE):
                 rows[method] = getattr(outcome, field)
         means = {method: float(row.mean()) for method, row in rows.items()}
         draws = {method: row[places].mean(1) for method, row in rows.items()}
-        if field == "left":
-            bare = outcomes[NONE].gap
+        if field in SHARES:
+            bare = getattr(outcomes[NONE], SHARES[field])
             for method, outcome in outcomes.items():
-                means[method] = float(outcome.gap.mean() / bare.mean())
-                draws[method] = outcome.gap[places].mean(1) / bare[places].mean(1)
+                row = getattr(outcome, SHARES[field])
+                means[method] = float(row.mean() / bare.mean())
+                draws[method] = row[places].mean(1) / bare[places].mean(1)
         result.add_draws(metric, means, draws, n=n, subset=place)
 
 
 def compare(laboratory: Laboratory) -> TaskResult:
     """Measure all methods on both splits of a model."""
     bench = laboratory.bench
-    images, other_images = laboratory.images, laboratory.other_images
+    images = laboratory.images
     description = (
-        f"{images} images of each held-out job, and {other_images} of each job with each value of"
+        f"{images} images of each held-out job, and {OTHER_IMAGES} of each job with each value of"
         " the other attribute stated."
     )
     result = TaskResult(provenance(laboratory, description))
@@ -193,13 +194,18 @@ def compare(laboratory: Laboratory) -> TaskResult:
             outcomes = {}
             for method in (NONE, WORDS, OURS):
                 outcomes[method] = laboratory.outcome(method, attribute, split)
-            _, jobs = bench.jobs_of_split[split]
-            n = {"jobs": len(jobs), "images each": images, "with another stated": other_images}
+            jobs = len(outcomes[NONE].gap)
+            n = {"jobs": jobs, "images each": images, "with another stated": OTHER_IMAGES}
             place = subset({"attribute": attribute, "split": split + 1})
             add_rows(result, outcomes, place, n)
-            auroc = laboratory.edit(attribute, split).auroc
+            for method in (WORDS, OURS):
+                worst = float((outcomes[method].job / outcomes[NONE].job).min())
+                result.add(WORST_KEPT, method, worst, n=n, subset=place)
+            edit = laboratory.edit(attribute, split)
+            one_fit = {"fits": 1}
             for kind, metric in AUROC.items():
-                result.add(metric, OURS, max(auroc[kind].values()), n={"fits": 1}, subset=place)
+                result.add(metric, OURS, max(edit.auroc[kind].values()), n=one_fit, subset=place)
+            result.add(CLARITY, OURS, min(edit.clarity.values()), n=one_fit, subset=place)
     return result
 
 
@@ -228,8 +234,6 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--models", type=Path, default=Path("results/small_models"))
     options.add_argument("--only", nargs="*", default=list(MODELS), choices=MODELS)
-    options.add_argument("--images", type=int, default=12, help="of each job")
-    options.add_argument("--other-images", type=int, default=3)
     options.add_argument("--work", type=Path, default=Path("results/steering_models"))
     options.add_argument("--pictures", action="store_true", help="draw pictures instead")
     arguments = options.parse_args()
@@ -238,8 +242,7 @@ def main() -> None:
 
     def laboratories() -> Iterator[Laboratory]:
         for name in arguments.only:
-            bench = open_bench(name, arguments.models)
-            yield Laboratory(bench, arguments.work, arguments.images, arguments.other_images)
+            yield Laboratory(open_bench(name, arguments.models), arguments.work)
 
     if arguments.pictures:
         for laboratory in laboratories():

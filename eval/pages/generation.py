@@ -78,11 +78,7 @@ def sampled() -> str:
 
 # ---- cross-attention on three models
 
-MODELS = {
-    "miniature": "miniature",
-    "clip": "`clip`",
-    "t5": "`t5`",
-}
+MODELS = {"miniature": "miniature", "clip": "`clip`", "pixart": "`pixart`"}
 WORDS, OURS, NONE = "balanced-prompts", "cross-attention", "none"
 LEFT = "discrepancy, share of none"
 Place = tuple[str, str, int]
@@ -102,11 +98,13 @@ COLUMNS = (
     ("gap, original", "discrepancy", NONE),
     ("gap left", LEFT, OURS),
     ("gap left, words", LEFT, WORDS),
+    ("words shown", "agreement", WORDS),
+    ("clarity", "clarity", OURS),
     ("job, original", "recognised", NONE),
-    ("job", "recognised", OURS),
+    ("job kept", "recognised, share of none", OURS),
+    ("worst job kept", "worst job", OURS),
     ("other, original", "other stated", NONE),
     ("other", "other stated", OURS),
-    ("other, words", "other stated", WORDS),
 )
 """The title, metric and method of each column."""
 
@@ -115,17 +113,21 @@ def three_models() -> str:
     """Write the remaining gap and the cost of cross-attention and stated words on three models."""
     lines = [["model, attribute, split", *(title for title, _, _ in COLUMNS)]]
     n = {}
+    images = set()
     for (model, attribute, split), rows in rows_by_place("steer_models").items():
         cells = [f"{MODELS[model]}, {attribute}, {split}"]
-        for _, metric, method in COLUMNS:
+        for title, metric, method in COLUMNS:
             row = rows[metric, method]
-            n = row.n
-            is_baseline = method == NONE and metric != "discrepancy"
-            cells.append(f"{row.value:.2f}" if is_baseline else span(row, ".2f"))
+            has_interval = title.startswith(("gap", "job kept")) or title == "other"
+            cells.append(span(row, ".2f") if has_interval else f"{row.value:.2f}")
+        n = rows["recognised", OURS].n
+        images.add(n["images each"])
         lines.append(cells)
+    fewest, most = sorted(images)
     note = (
-        f"Each row: {n['jobs']} held-out jobs, {n['images each']} images each, and"
-        f" {n['with another stated']} per job and stated value; 95% intervals over jobs. From"
+        f"Each row: {n['jobs']} held-out jobs, {most} images of each ({fewest} with the"
+        f" miniature), and {n['with another stated']} per job"
+        " and value of the other attribute; 95% intervals over jobs. From"
         " `eval/results/steer_models.json` (`python -m eval.experiments.steering_models`)."
     )
     return table(*lines, note=note)

@@ -30,7 +30,8 @@ class Bench:
     Attributes:
         name: The name of the model.
         pipe: The pipeline.
-        steps, guidance, batch: The settings for calls.
+        options: The arguments for calls, other than prompts and generators.
+        batch: The number of images at once.
         values: The words that state each value, by attribute.
         jobs_of_split: The jobs for fitting and for measuring in each split.
         other: The attribute that prompts state to test for side effects, by attribute.
@@ -40,14 +41,18 @@ class Bench:
 
     name: str
     pipe: Any
-    steps: int
-    guidance: float
+    options: Mapping[str, Any]
     batch: int
     values: Mapping[str, Mapping[str, str]]
     jobs_of_split: Sequence[tuple[Sequence[str], Sequence[str]]]
     other: Mapping[str, str]
     judge: Callable[[Sequence[Image]], Verdicts]
     stated_words: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @property
+    def fit_options(self) -> dict[str, Any]:
+        """Return the arguments for calls when fitting, which has its own number of steps."""
+        return {name: value for name, value in self.options.items() if "steps" not in name}
 
     def prompt_set(self, attribute: str, split: int) -> PromptSet:
         """Return an attribute's prompt set for the jobs that are used for fitting."""
@@ -63,8 +68,7 @@ class Bench:
         self, prompts: Sequence[str], seeds: Sequence[int], attachment: Any = None, **options: Any
     ) -> tuple[list[Image], list[str | None]]:
         """Return an image and its assigned value for each prompt."""
-        call = {"num_inference_steps": self.steps, "guidance_scale": self.guidance}
-        call |= options
+        call = {**self.options, **options}
         pictures: list[Image] = []
         values: list[str | None] = []
         for start in range(0, len(prompts), self.batch):
@@ -92,8 +96,11 @@ def small(kind: str, folder: Path) -> Bench:
     return Bench(
         name=kind,
         pipe=models.load_pipeline(kind, folder),
-        steps=models.STEPS,
-        guidance=models.GUIDANCE,
+        options={
+            "num_inference_steps": models.STEPS,
+            "guidance_scale": models.GUIDANCE,
+            **models.CALL_OPTIONS[kind],
+        },
         batch=32,
         values={"sex": {sex: sex for sex in world.SEXES}, "hair": world.HAIR_WORDS},
         jobs_of_split=((even, odd), (odd, even)),
@@ -132,8 +139,7 @@ def miniature() -> Bench:
     return Bench(
         name="miniature",
         pipe=pipe,
-        steps=8,
-        guidance=7.5,
+        options={"num_inference_steps": 8, "guidance_scale": 7.5},
         batch=48,
         values={
             "gender": {value: value for value in GENDERS},

@@ -1,11 +1,10 @@
 """Define two small text-to-image pipelines with different text encoders and denoisers.
 
-- `clip` has a CLIP text encoder and a UNet with v-prediction and a cosine schedule.
-- `t5` has a T5 encoder and a UNet with half as many cross-attention layers and epsilon prediction,
-  with the schedule and spacing of Stable Diffusion.
+- `clip` has a CLIP text encoder and a UNet, in a StableDiffusionPipeline.
+- `pixart` has a T5 encoder and a transformer, in a PixArtAlphaPipeline.
 
-Both use StableDiffusionPipeline, with the principal components of pixel patches as a fixed linear
-autoencoder.
+Both use v-prediction with a cosine schedule, and the principal components of pixel patches as a
+fixed linear autoencoder.
 """
 
 from __future__ import annotations
@@ -18,6 +17,9 @@ import torch
 import torch.nn.functional as F
 from diffusers import (
     DDIMScheduler,
+    DiffusionPipeline,
+    PixArtAlphaPipeline,
+    PixArtTransformer2DModel,
     StableDiffusionPipeline,
     UNet2DConditionModel,
 )
@@ -36,23 +38,29 @@ from transformers import (
 
 from eval.small_models.world import HAIR_WORDS, JOBS, PLACES, SEXES, SIZE, TEMPLATES, THINGS
 
-KINDS = ("clip", "t5")
+KINDS = ("clip", "pixart")
 MAX_TOKENS = 16
 PATCH = 8  # pixels
-COMPONENTS = {"clip": 48, "t5": 20}
-"""The number of components per patch. With epsilon prediction, the noise of every component passes
-through the denoiser, so that training takes minutes only if there are few components."""
-LARGEST_COMPONENT = 5.0  # standard deviations at which the sampler for `t5` clips latents
+COMPONENTS = 48  # per patch
 STEPS = 10
 GUIDANCE = 3.0
-# UNet settings for both kinds.
-UNET = {
-    "sample_size": SIZE // PATCH,
-    "block_out_channels": (64, 80),
-    "layers_per_block": 1,
-    "norm_num_groups": 8,
+SCHEDULER = {
+    "beta_schedule": "squaredcos_cap_v2",
+    "prediction_type": "v_prediction",
+    "timestep_spacing": "trailing",
+    "clip_sample": False,
+    "set_alpha_to_one": False,
+    "steps_offset": 1,
 }
-SCHEDULER = {"clip_sample": False, "set_alpha_to_one": False, "steps_offset": 1}
+CALL_OPTIONS = {
+    "clip": {},
+    "pixart": {
+        "use_resolution_binning": False,
+        "clean_caption": False,
+        "max_sequence_length": MAX_TOKENS,
+    },
+}
+"""Further arguments for calls of each pipeline."""
 _EXTRA_WORDS = "a an and woman man person people picture two old young with ."
 
 
@@ -110,7 +118,7 @@ class Parts:
 
     tokenizer: PreTrainedTokenizerFast
     text_encoder: CLIPTextModel | T5EncoderModel
-    denoiser: UNet2DConditionModel
+    denoiser: UNet2DConditionModel | PixArtTransformer2DModel
     scheduler: DDIMScheduler
     autoencoder: PatchComponents
 
@@ -126,7 +134,7 @@ class Parts:
         )
 
     def tokens(self, texts: list[str]) -> Tensor:
-        """Return the token ids of texts, padded to the same length without an attention mask."""
+        """Return the token ids of texts, padded to the same length."""
         encoded = self.tokenizer(
             texts,
             padding="max_length",
@@ -139,7 +147,17 @@ class Parts:
 
     def predict(self, noisy: Tensor, times: Tensor, ids: Tensor) -> Tensor:
         """Return the denoiser's prediction for noisy latents and tokenized captions."""
-        return self.denoiser(noisy, times, self.text_encoder(ids)[0]).sample
+        if isinstance(self.denoiser, UNet2DConditionModel):
+            return self.denoiser(noisy, times, self.text_encoder(ids)[0]).sample
+        # PixArtAlphaPipeline masks the padding.
+        mask = (ids != self.tokenizer.pad_token_id).long()
+        return self.denoiser(
+            noisy,
+            encoder_hidden_states=self.text_encoder(ids, attention_mask=mask)[0],
+            encoder_attention_mask=mask,
+            timestep=times,
+            added_cond_kwargs={"resolution": None, "aspect_ratio": None},
+        ).sample
 
 
 def make_tokenizer(kind: str) -> PreTrainedTokenizerFast:
@@ -170,7 +188,7 @@ def make_tokenizer(kind: str) -> PreTrainedTokenizerFast:
 def make_parts(kind: str) -> Parts:
     """Return the untrained components of a pipeline, one of `KINDS`."""
     tokenizer = make_tokenizer(kind)
-    return _clip_parts(tokenizer) if kind == "clip" else _t5_parts(tokenizer)
+    return _clip_parts(tokenizer) if kind == "clip" else _pixart_parts(tokenizer)
 
 
 def _clip_parts(tokenizer: PreTrainedTokenizerFast) -> Parts:
@@ -191,32 +209,28 @@ def _clip_parts(tokenizer: PreTrainedTokenizerFast) -> Parts:
         )
     )
     denoiser = UNet2DConditionModel(
-        **UNET,
-        in_channels=COMPONENTS["clip"],
-        out_channels=COMPONENTS["clip"],
+        sample_size=SIZE // PATCH,
+        block_out_channels=(64, 80),
+        layers_per_block=1,
+        norm_num_groups=8,
+        in_channels=COMPONENTS,
+        out_channels=COMPONENTS,
         down_block_types=("CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
         up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D"),
         attention_head_dim=8,
         cross_attention_dim=80,
     )
-    scheduler = DDIMScheduler(
-        **SCHEDULER,
-        beta_schedule="squaredcos_cap_v2",
-        prediction_type="v_prediction",
-        timestep_spacing="trailing",
-    )
-    autoencoder = PatchComponents(PATCH, COMPONENTS["clip"], (1, 1, 1, 1))
-    return Parts(tokenizer, text_encoder, denoiser, scheduler, autoencoder)
+    return Parts(tokenizer, text_encoder, denoiser, DDIMScheduler(**SCHEDULER), make_autoencoder())
 
 
-def _t5_parts(tokenizer: PreTrainedTokenizerFast) -> Parts:
-    """Return a T5 encoder with a UNet on 4 x 4 latents."""
+def _pixart_parts(tokenizer: PreTrainedTokenizerFast) -> Parts:
+    """Return a T5 encoder with a transformer on 4 x 4 latents."""
     text_encoder = T5EncoderModel(
         T5Config(
             vocab_size=len(tokenizer),
             d_model=64,
             d_kv=16,
-            d_ff=160,
+            d_ff=128,
             num_layers=2,
             num_heads=4,
             pad_token_id=0,
@@ -226,45 +240,47 @@ def _t5_parts(tokenizer: PreTrainedTokenizerFast) -> Parts:
             feed_forward_proj="gated-gelu",
         )
     )
-    denoiser = UNet2DConditionModel(
-        **UNET,
-        in_channels=COMPONENTS["t5"],
-        out_channels=COMPONENTS["t5"],
-        down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
-        up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
-        attention_head_dim=4,
-        cross_attention_dim=64,
-        use_linear_projection=True,
+    denoiser = PixArtTransformer2DModel(
+        num_attention_heads=4,
+        attention_head_dim=24,
+        in_channels=COMPONENTS,
+        out_channels=COMPONENTS,
+        num_layers=4,
+        norm_num_groups=8,
+        cross_attention_dim=96,
+        sample_size=SIZE // PATCH,
+        patch_size=1,
+        caption_channels=64,
     )
-    scheduler = DDIMScheduler(
-        **SCHEDULER,
-        beta_schedule="scaled_linear",
-        beta_start=0.00085,
-        beta_end=0.012,
-        prediction_type="epsilon",
-        timestep_spacing="leading",
-    )
-    autoencoder = PatchComponents(PATCH, COMPONENTS["t5"], (1, 1, 1, 1))
-    return Parts(tokenizer, text_encoder, denoiser, scheduler, autoencoder)
+    return Parts(tokenizer, text_encoder, denoiser, DDIMScheduler(**SCHEDULER), make_autoencoder())
 
 
-def load_pipeline(kind: str, folder: Path) -> StableDiffusionPipeline:
+def make_autoencoder() -> PatchComponents:
+    """Return an autoencoder without components, whose pipelines downsample by `PATCH`."""
+    return PatchComponents(PATCH, COMPONENTS, (1, 1, 1, 1))
+
+
+def load_pipeline(kind: str, folder: Path) -> DiffusionPipeline:
     """Load a pipeline with weights from `eval.small_models.train`."""
     parts = make_parts(kind)
     load_model(parts.modules, folder / f"{kind}.safetensors")
     parts.modules.eval()
-    pipe = StableDiffusionPipeline(
-        vae=parts.autoencoder,
-        text_encoder=parts.text_encoder,
-        tokenizer=parts.tokenizer,
-        unet=parts.denoiser,
-        scheduler=parts.scheduler,
-        safety_checker=None,
-        feature_extractor=None,
-        requires_safety_checker=False,
-    )
-    # Clipping is turned on here, because the constructor warns about clip_sample=True.
-    if kind == "t5":
-        pipe.scheduler.register_to_config(clip_sample=True, clip_sample_range=LARGEST_COMPONENT)
+    components = {
+        "vae": parts.autoencoder,
+        "text_encoder": parts.text_encoder,
+        "tokenizer": parts.tokenizer,
+        "scheduler": parts.scheduler,
+    }
+    pipe: DiffusionPipeline
+    if kind == "pixart":
+        pipe = PixArtAlphaPipeline(transformer=parts.denoiser, **components)
+    else:
+        pipe = StableDiffusionPipeline(
+            unet=parts.denoiser,
+            safety_checker=None,
+            feature_extractor=None,
+            requires_safety_checker=False,
+            **components,
+        )
     pipe.set_progress_bar_config(disable=True)
     return pipe

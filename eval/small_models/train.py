@@ -1,10 +1,10 @@
 """Train the two small pipelines from scratch on a CPU.
 
     python -m eval.small_models.train clip --out results/small_models
-    python -m eval.small_models.train t5 --out results/small_models
+    python -m eval.small_models.train pixart --out results/small_models
 
-Training takes six minutes for `clip` and five for `t5` on one core. --seed determines the images,
-their order, the noise and the times.
+Training takes seven minutes for `clip` and two for `pixart` on one core. --seed determines the
+images, their order, the noise and the times.
 """
 
 from __future__ import annotations
@@ -25,16 +25,13 @@ from eval.small_models.world import Painter
 from vldebias.training.optim import Average
 
 PICTURES = 8000
-BATCH = {"clip": 32, "t5": 64}
-STEPS = {"clip": 4000, "t5": 2600}
-SCHEDULE = {"clip": 7000, "t5": 2600}
-"""The number of steps in the learning rate schedule. The first model stops before the rate is 0,
-when the average of its last weights is good enough."""
+BATCH = {"clip": 32, "pixart": 40}
+STEPS = {"clip": 1800, "pixart": 700}
+"""With so few steps, `pixart` does not always follow words that state a sex or hair color."""
 PEAK_RATE = 2e-3
 WARMUP = 200
 SAVED_EVERY = 1000  # steps
 EMPTY_SHARE = 0.1  # share of captions to replace with an empty one, for guidance
-LARGEST_WEIGHT = 20.0  # maximum weight of a time in the loss for epsilon prediction
 
 
 def rate(step: int, steps: int) -> float:
@@ -50,22 +47,12 @@ def to_tensor(pictures: list[np.ndarray]) -> Tensor:
 
 
 def loss_of(parts: Parts, clean: Tensor, ids: Tensor, rng: torch.Generator) -> Tensor:
-    """Return the mean squared error of the prediction at random times.
-
-    The error for epsilon prediction is weighted by (SNR + 1) / SNR, up to `LARGEST_WEIGHT`, so that
-    it equals the error for v-prediction. Without the weight, noisy times, which determine the
-    content of an image, would hardly count.
-    """
+    """Return the mean squared error of the prediction at random times."""
     scheduler = parts.scheduler
     times = torch.randint(0, scheduler.config.num_train_timesteps, (len(clean),), generator=rng)
     noise = torch.randn(clean.shape, generator=rng)
-    noisy = scheduler.add_noise(clean, noise, times)
-    predicted = parts.predict(noisy, times, ids)
-    if scheduler.config.prediction_type == "v_prediction":
-        return (predicted - scheduler.get_velocity(clean, noise, times)).square().mean()
-    kept = scheduler.alphas_cumprod[times]  # SNR = kept / (1 - kept)
-    weights = (1 / kept).clamp(max=LARGEST_WEIGHT)
-    return ((predicted - noise).square().mean((1, 2, 3)) * weights).mean()
+    predicted = parts.predict(scheduler.add_noise(clean, noise, times), times, ids)
+    return (predicted - scheduler.get_velocity(clean, noise, times)).square().mean()
 
 
 def train(kind: str, seed: int, steps: int, out: Path) -> None:
@@ -89,7 +76,7 @@ def train(kind: str, seed: int, steps: int, out: Path) -> None:
     batch = BATCH[kind]
     for step in range(steps):
         for group in optimizer.param_groups:
-            group["lr"] = PEAK_RATE * rate(step, SCHEDULE[kind])
+            group["lr"] = PEAK_RATE * rate(step, steps)
         chosen = torch.randint(0, PICTURES, (batch,), generator=rng)
         is_empty = torch.rand(batch, generator=rng) < EMPTY_SHARE
         batch_ids = torch.where(is_empty[:, None], empty_ids, ids[chosen])

@@ -91,7 +91,8 @@ def test_an_audit_that_measures_writes_its_record_to_out(tmp_path: Path) -> None
     record = Record.read(out)
     assert [row.subject for row in record.counts] == ["nurse", "mechanic"]
     assert sum(sum(row.counts) + (row.unknown or 0) for row in record.counts) == 4
-    assert (tmp_path / "record" / "index.html").is_file()
+    page = (tmp_path / "record" / "index.html").read_text(encoding="utf-8")
+    assert "responds to the words for each value (clarity: " in page
     run("records", "check", str(out))
     with pytest.raises(InvalidInputError, match="only --measure N writes a record"):
         run(*audit, "--out", str(out))

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from diffusers import PixArtTransformer2DModel, UNet2DConditionModel
 from safetensors.torch import load_file
-from torch import Tensor
 from transformers import CLIPTextModel, T5EncoderModel
 
 from eval.small_models import benches, models, train
@@ -67,33 +67,21 @@ def test_training_is_reproducible_and_its_pipeline_generates(
     assert set(verdicts) == {"sex", "hair", "job"}
 
 
-def test_the_two_models_differ_in_encoder_and_prediction_type() -> None:
+def test_the_two_models_differ_in_encoder_and_denoiser() -> None:
     parts_of_kind = {kind: models.make_parts(kind) for kind in models.KINDS}
     encoders = {kind: type(parts.text_encoder) for kind, parts in parts_of_kind.items()}
-    assert encoders == {"clip": CLIPTextModel, "t5": T5EncoderModel}
-    predicted = {
-        kind: parts.scheduler.config.prediction_type for kind, parts in parts_of_kind.items()
-    }
-    assert predicted == {"clip": "v_prediction", "t5": "epsilon"}
+    assert encoders == {"clip": CLIPTextModel, "pixart": T5EncoderModel}
+    denoisers = {kind: type(parts.denoiser) for kind, parts in parts_of_kind.items()}
+    assert denoisers == {"clip": UNet2DConditionModel, "pixart": PixArtTransformer2DModel}
 
 
-def test_the_loss_of_epsilon_prediction_is_the_error_of_the_velocity(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Without the cap on weights, both losses are equal for the same prediction."""
-    monkeypatch.setattr(train, "LARGEST_WEIGHT", float("inf"))
-    parts = models.make_parts("t5")
-    clean = torch.randn(16, 20, 4, 4, generator=torch.Generator().manual_seed(1))
-
-    def velocity_of(parts: models.Parts, noisy: Tensor, times: Tensor, ids: Tensor) -> Tensor:
-        kept = parts.scheduler.alphas_cumprod[times][:, None, None, None]
-        guess = (noisy - (1 - kept).sqrt() * noisy) / kept.sqrt()
-        return parts.scheduler.get_velocity(guess, noisy, times)
-
-    monkeypatch.setattr(models.Parts, "predict", lambda self, noisy, times, ids: noisy)
-    ids = torch.zeros(16, 4).long()
-    epsilon = train.loss_of(parts, clean, ids, torch.Generator().manual_seed(0))
-    parts.scheduler.register_to_config(prediction_type="v_prediction")
-    monkeypatch.setattr(models.Parts, "predict", velocity_of)
-    velocity = train.loss_of(parts, clean, ids, torch.Generator().manual_seed(0))
-    torch.testing.assert_close(epsilon, velocity)
+def test_padding_does_not_change_the_prediction_of_the_transformer() -> None:
+    """Training masks the padding, as the pipeline does."""
+    torch.manual_seed(0)
+    parts = models.make_parts("pixart")
+    parts.modules.eval()
+    noisy = torch.randn(1, models.COMPONENTS, 4, 4)
+    ids = parts.tokens(["A photo of a baker."])
+    short = ids[:, : int((ids != 0).sum())]
+    times = torch.tensor([500])
+    torch.testing.assert_close(parts.predict(noisy, times, ids), parts.predict(noisy, times, short))

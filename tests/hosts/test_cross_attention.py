@@ -33,9 +33,19 @@ from vldebias.errors import (
 )
 from vldebias.hosts import resolve
 from vldebias.hosts.loading import Loaded
+from vldebias.hosts.pipelines.denoiser import CrossAttentionHost
+from vldebias.hosts.pipelines.diffusers import DiffusersHost
 from vldebias.hosts.pipelines.passes import EncodedPrompts
 from vldebias.hosts.pipelines.responses import Recorder
 from vldebias.methods import CrossAttention, Diagnostics, load_edit
+from vldebias.methods.cross_attention import (
+    AMOUNT_OF_TWO_VALUES,
+    MAX_MOVEMENT,
+    first_pass,
+    first_passes,
+    root_mean_square,
+    stated_texts,
+)
 from vldebias.prompts import make_prompt_set
 
 JOBS = ["doctor", "nurse", "judge"]
@@ -296,13 +306,49 @@ def test_the_amount_falls_from_the_first_step_to_the_last(
 ) -> None:
     edit = fitted("StableDiffusion").edit
     assert edit.times.tolist() == sorted(edit.times.tolist())  # the last step has the smallest time
-    assert edit.amounts.tolist() == [[0, 0], [2, 2], [4, 4]]
+    last, middle, first = edit.amounts.unbind(0)
+    assert last.tolist() == [0, 0]
+    torch.testing.assert_close(middle, first / 2)
+    assert 0 < float(first.max()) <= AMOUNT_OF_TWO_VALUES
     pipe = FAMILIES["StableDiffusion"][0]()
     method = replace(few("StableDiffusion"), amount=1.3)
     constant = fit_projections(pipe, SET, method=method).only
     assert torch.equal(constant.amounts, torch.full_like(constant.amounts, 1.3))
-    single = fit_projections(pipe, SET, method=replace(few("StableDiffusion"), steps=1)).only
-    assert single.amounts.tolist() == [[4, 4]]
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_the_first_step_moves_the_prediction_at_most_twice_as_far_as_the_words(
+    fitted: Callable[[str], Fitted], name: str
+) -> None:
+    """The amount is the largest one that does so, except for the error of interpolating."""
+    edit = fitted(name).edit
+    host = CrossAttentionHost(DiffusersHost(FAMILIES[name][0]())).with_roles(["gender"])
+    method = few(name)
+    texts = stated_texts(SET, method.concepts)
+    answers = first_passes(host, SET, texts, method)
+    stated = torch.stack(list(answers.predictions))
+    by_words = root_mean_square(stated - stated.mean(0))
+    values = torch.arange(len(answers.neutral)) % 2
+    added = (edit.amounts[-1, :, None] * edit.effects[-1]).double()[values]
+    _, edited = first_pass(host, answers.neutral, method, added)
+    moved = root_mean_square(edited - answers.open_predictions)
+    assert moved <= 1.25 * MAX_MOVEMENT * by_words
+    if float(edit.amounts.max()) < AMOUNT_OF_TWO_VALUES - 1e-6:
+        assert moved >= 0.75 * MAX_MOVEMENT * by_words
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_an_effect_in_the_first_pass_changes_only_the_prediction_for_its_prompt(name: str) -> None:
+    host = CrossAttentionHost(DiffusersHost(FAMILIES[name][0]()))
+    method = few(name)
+    rows, bare = first_pass(host, [OPEN, STATED], method)
+    none = torch.zeros_like(rows)
+    one = none.clone()
+    one[1] = torch.randn(rows.shape[1], generator=torch.Generator().manual_seed(0))
+    assert torch.equal(first_pass(host, [OPEN, STATED], method, none)[1], bare)
+    changed = first_pass(host, [OPEN, STATED], method, one)[1]
+    torch.testing.assert_close(changed[0], bare[0])
+    assert float((changed[1] - bare[1]).abs().max()) > 1e-4
 
 
 def test_a_different_number_of_steps_interpolates_between_the_fitted_times(

@@ -14,6 +14,7 @@ from vldebias.errors import InvalidInputError
 from vldebias.hosts.loading import Loaded
 from vldebias.judge.judges import Judge
 from vldebias.measure.resampling import images_for_width, widest_interval, wilson_interval
+from vldebias.projection.cross_attention_edit import MIN_CLARITY
 from vldebias.prompts import load_prompts
 from vldebias.study.pilot import (
     MOST_PROMPTS,
@@ -102,6 +103,8 @@ def test_counts_come_from_the_judge_and_images_are_not_generated_again(
     answers = pilot.images[PROMPTS[0]]
     assert [answer for _, answer in answers].count("unclear") == 2
     assert all((tmp_path / path).is_file() for path, _ in answers)
+    assert sorted(pilot.clarity) == ["female", "male"]
+    assert min(pilot.clarity.values()) > MIN_CLARITY
     with pytest.raises(InvalidInputError, match="images was 8 and is now 4"):
         measure_prompts(pipe, PROMPTS, "gender", options, images=4, judge=judge)
 

@@ -214,6 +214,7 @@ def audit_command(  # noqa: PLR0913  (each is an option of the command)
     _print_numbers(listed.prompts, attribute, measure, width)
     # Importing torch takes several seconds, so report mistakes first.
     from vldebias.data.embeddings import load_texts
+    from vldebias.report.phrases import capitalised
     from vldebias.study import audit
     from vldebias.utils.files import spreadsheet_csv, write_atomically
 
@@ -225,7 +226,13 @@ def audit_command(  # noqa: PLR0913  (each is an option of the command)
         )
         result = audit(listed, attribute, pipe=loaded, calibration=pilot.counts)
         # The page shows the images next to it.
-        result.provenance[0].settings["images"] = pilot.images
+        settings = result.provenance[0].settings
+        settings["images"] = pilot.images
+        if pilot.clarity:
+            from vldebias.projection.cross_attention_edit import clarity_sentence
+
+            sentence = clarity_sentence(pilot.clarity)
+            settings["advice"].append(capitalised(f"{sentence}."))
     elif "pipeline" in flags:
         result = audit(listed, attribute, pipe=_loaded(flags), calibration=calibration)
     else:

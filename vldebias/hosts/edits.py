@@ -10,7 +10,7 @@ from torch import Tensor
 from vldebias.errors import InvalidInputError, VldebiasError
 from vldebias.hosts.adapters import Adapters
 from vldebias.hosts.attachment import Attachment, mark_merged
-from vldebias.hosts.host import IMAGE, TOKENIZING, Host
+from vldebias.hosts.host import IMAGE, TOKENIZING, Host, except_stated
 from vldebias.projection.edit import Choice, Edit, Rewording
 from vldebias.projection.projection import CalibratedProjection
 from vldebias.prompts import StatedWords
@@ -112,13 +112,8 @@ class EditAttachment(Attachment):
         stated = self.stated(prompts)
         if stated and all(stated):
             return embeddings
-        if isinstance(edit, Rewording):
-            changed = self.host.reworded(edit, role, embeddings, prompts, self._strength)
-        else:
-            changed = edit(embeddings, self._strength)
-        if not any(stated):
-            return changed
-        return _where(torch.tensor(stated, device=embeddings.device), embeddings, changed)
+        changed = self.host.edit_rows(edit, role, embeddings, prompts, self._strength)
+        return except_stated(stated, embeddings, changed)
 
     def _prompts_of_rows(self, texts: Texts | None, rows: int) -> list[str]:
         """Return one prompt per row, or an empty list if there are no texts (see `apply`)."""
@@ -177,7 +172,7 @@ class EditAttachment(Attachment):
         can_read_mask = stated.device.type == "cpu" and not torch.compiler.is_compiling()
         if can_read_mask and not stated.any():
             return changed
-        return _where(stated.to(embeddings.device), embeddings, changed)
+        return except_stated(stated, embeddings, changed)
 
     def stated(self, texts: str | Sequence[str]) -> list[bool]:
         """Return, for each prompt, whether it states the attribute and is thus left unchanged."""
@@ -245,15 +240,3 @@ def described(edit: Edit) -> str:
     rank = f" rank {edit.rank}/{edit.dim}" if isinstance(edit, CalibratedProjection) else ""
     decided = "" if edit.provenance.choice is None else "default: "
     return f"{decided}{edit.method} lam={edit.lam}{rank}"
-
-
-def _where(stated: Tensor, embeddings: Tensor, changed: Tensor) -> Tensor:
-    """Return changed embeddings (b, ..., d), with the original rows where the attribute is stated.
-
-    Args:
-        stated: (b,), true for the rows that state the attribute.
-        embeddings: the original embeddings.
-        changed: the changed embeddings.
-    """
-    keep = stated.view(-1, *[1] * (embeddings.ndim - 1))
-    return torch.where(keep, embeddings, changed)

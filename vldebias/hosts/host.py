@@ -317,14 +317,24 @@ class Host(ABC):
         rows = self.embed(prompts, role)
         if edit is None:
             return rows
+        changed = normalize(self.edit_rows(edit, role, rows, prompts, strength), dim=-1)
+        return except_stated(self.stated(prompts, edit), rows, changed) if keep_stated else changed
+
+    def edit_rows(
+        self, edit: Edit, role: str, rows: Tensor, prompts: Sequence[str], strength: float
+    ) -> Tensor:
+        """Apply an edit to the embeddings of prompts.
+
+        Args:
+            edit: the edit.
+            role: the tensor that is edited.
+            rows: embeddings (b, ..., d) of the prompts.
+            prompts: the prompt of each row, which only an edit that rewords them needs.
+            strength: fraction of the edit to apply, in [0, 1].
+        """
         if isinstance(edit, Rewording):
-            changed = self.reworded(edit, role, rows, prompts, strength)
-        else:
-            changed = edit(rows, strength)
-        changed = normalize(changed, dim=-1)
-        if not keep_stated:
-            return changed
-        return torch.where(torch.tensor(self.stated(prompts, edit))[:, None], rows, changed)
+            return self.reworded(edit, role, rows, prompts, strength)
+        return edit(rows, strength)
 
     def stated(self, texts: Sequence[str], edit: Edit) -> list[bool]:
         """Return, for each text, whether it states the attribute, so that the edit ignores it.
@@ -488,6 +498,22 @@ TEXTS = (
     "The old town hall, in winter.",
 )
 """Texts whose embeddings are part of a fingerprint. None of them mentions people."""
+
+
+def except_stated(stated: Sequence[bool] | Tensor, rows: Tensor, changed: Tensor) -> Tensor:
+    """Return changed embeddings, with the original rows where the attribute is stated.
+
+    Args:
+        stated: (b,), true for the rows whose text states the attribute. Empty means none.
+        rows: the original embeddings (b, ..., d).
+        changed: the changed embeddings (b, ..., d).
+    """
+    if not isinstance(stated, Tensor):
+        if not any(stated):
+            return changed
+        stated = torch.tensor(stated)
+    keep = stated.to(rows.device).view(-1, *[1] * (rows.ndim - 1))
+    return torch.where(keep, rows, changed)
 
 
 def numbers_of(rows: Tensor) -> tuple[tuple[float, ...], ...]:

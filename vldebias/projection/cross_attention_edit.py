@@ -179,3 +179,20 @@ def _between(times: Tensor, rows: Tensor, time: float) -> Tensor:
     low, high = float(times[place - 1]), float(times[place])
     share = (time - low) / (high - low)
     return torch.lerp(rows[place - 1].double(), rows[place].double(), share)
+
+
+def clarity_sentence(clarity: Mapping[str, float]) -> str:
+    """Return a sentence about how clearly a model responds to each value's words.
+
+    If it hardly does, the sentence names the values and what to do.
+    """
+    numbers = ", ".join(f"{value} {number:.2f}" for value, number in clarity.items())
+    unclear = [repr(value) for value, number in clarity.items() if number < MIN_CLARITY]
+    if not unclear:
+        return f"this model responds to the words for each value (clarity: {numbers})"
+    return (
+        f"this model hardly responds to the words for {', '.join(unclear)} (clarity: {numbers};"
+        f" expected at least {MIN_CLARITY}), so neither cross-attention nor balanced prompts can be"
+        " expected to change who appears. Generate 16 images that state the value. If they do not"
+        " show it, use other words for it or fine-tune the model"
+    )

@@ -15,6 +15,7 @@ from vldebias.judge.judges import ClipJudge, Judge, MiniatureJudge
 from vldebias.judge.plan import Plan
 from vldebias.judge.scores import judge_images
 from vldebias.judge.stored import SURE, decide
+from vldebias.methods.cross_attention import measured_clarity
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.records.protocol import load_protocol
 from vldebias.records.schema import Record
@@ -48,11 +49,14 @@ class Pilot:
         record: a record of the images.
         images: for each prompt, the path of every image, relative to the output folder, and the
             judge's answer, which is "unclear" if it does not recognise a value.
+        clarity: how clearly the pipeline responds to the words for each value; empty if unknown
+            (see `vldebias.methods.cross_attention.measured_clarity`).
     """
 
     counts: pd.DataFrame
     record: Record
     images: dict[str, list[tuple[str, str]]]
+    clarity: dict[str, float]
 
 
 def pilot_prompts(prompts: Sequence[str], attribute: PromptSet) -> list[str]:
@@ -169,7 +173,7 @@ def measure_prompts(
     for image, code in zip(generated, named.codes.tolist(), strict=True):
         answer = named.names[code] if code >= 0 else "unclear"
         judged.setdefault(image.prompt, []).append((f"images/{image.path}", answer))
-    return Pilot(counts, record, judged)
+    return Pilot(counts, record, judged, measured_clarity(pipe.host, attribute))
 
 
 def suite_judge(options: Options, progress: Progress = SILENT) -> Judge:

@@ -33,6 +33,8 @@ from vldebias.projection.fingerprint import Fingerprint
 
 DENOISER = re.compile(r"(unet|transformer|prior)(_\d)?")
 """Matches the names of a pipeline's denoisers."""
+LayerHook = tuple[nn.Module, Callable[..., Tensor | None]]
+"""A module and its forward hook."""
 _INSTEAD = "use method='balanced-prompts', the default"
 
 
@@ -165,12 +167,70 @@ class CrossAttentionHost(Host):
         Raises:
             UnsupportedHostError: If the denoiser has no cross-attention.
         """
+        recorder, hooks = self._recorder(prompts[0], **options)
+        self._generate(recorder, hooks, prompts, noise, steps, **options)
+        return self._recorded(recorder)
+
+    def first_pass(
+        self,
+        prompts: Sequence[str],
+        noise: Sequence[int],
+        steps: int,
+        effects: Tensor | None = None,
+        **options: object,
+    ) -> tuple[Tensor, Tensor]:
+        """Return what the layers and the denoiser answer in the first pass, then stop the pipeline.
+
+        Args:
+            prompts: one prompt per image.
+            noise: the generator seeds, one per image.
+            steps: number of scheduler steps.
+            effects: (prompts, d) added to the layers' outputs. If None, nothing is added.
+            options: additional pipeline arguments.
+
+        Returns:
+            Each layer's mean response over positions (prompts, d), float64, and the denoiser's
+            prediction (prompts, p), float64.
+        """
+        recorder, hooks = self._recorder(prompts[0], **options)
+        if effects is not None:
+            widths = [width for _, width in self.layers_and_widths]
+            parts = effects.split(widths, dim=1)
+            recorder.effects = dict(zip(recorder.layers, parts, strict=True))
+            modules = dict(self._modules())
+            hooks += [(modules[name], partial(recorder.add, name)) for name in recorder.layers]
+
+        def stop(module: nn.Module, args: object, output: object) -> None:
+            if recorder.rows:
+                recorder.predict(output)
+            raise _FirstPassError
+
+        handles = [
+            denoiser.register_forward_hook(stop, prepend=False)
+            for denoiser in self.denoisers.values()
+        ]
+        try:
+            self._generate(recorder, hooks, prompts, noise, steps, **options)
+        finally:
+            for handle in handles:
+                handle.remove()
+        _, rows = self._recorded(recorder)
+        assert recorder.predictions is not None  # `_recorded` has checked that prompts were found
+        return rows[-1], recorder.predictions
+
+    def _recorder(self, prompt: str, **options: object) -> tuple[Recorder, list[LayerHook]]:
+        """Return a recorder for the layers, which are found with a prompt, and its hooks."""
         if not self._layers:
-            self._layers = self.found_layers(prompts[0], **options)
+            self._layers = self.found_layers(prompt, **options)
         recorder = Recorder(not self.pipeline.source.negatives, self._layers)
         modules = dict(self._modules())
-        hooks = [(modules[name], partial(recorder.record, name)) for name in recorder.layers]
-        self._generate(recorder, hooks, prompts, noise, steps, **options)
+        hooks: list[LayerHook] = [
+            (modules[name], partial(recorder.record, name)) for name in recorder.layers
+        ]
+        return recorder, hooks
+
+    def _recorded(self, recorder: Recorder) -> tuple[Tensor, Tensor]:
+        """Return the times (t,) and responses (t, prompts, d), and note the layers' widths."""
         if not recorder.means:
             raise UnsupportedHostError(
                 f"{self.name}: its denoiser does not receive the output of encode_prompt, so the"
@@ -185,32 +245,6 @@ class CrossAttentionHost(Host):
         self.layers_and_widths = tuple(zip(recorder.layers, widths, strict=True))
         return torch.tensor(times, dtype=torch.float64), torch.stack(blocks)
 
-    def first_responses(
-        self, prompts: Sequence[str], noise: Sequence[int], steps: int, **options: object
-    ) -> Tensor:
-        """Return the denoiser's outputs (prompts, d) in its first pass, then stop the pipeline.
-
-        Args:
-            prompts: one prompt per image.
-            noise: the generator seeds, one per image.
-            steps: number of scheduler steps.
-            options: additional pipeline arguments.
-        """
-
-        def stop(*_: object) -> None:
-            raise _FirstPassError
-
-        handles = [
-            denoiser.register_forward_hook(stop, prepend=False)
-            for denoiser in self.denoisers.values()
-        ]
-        try:
-            _, rows = self.responses(prompts, noise, steps, **options)
-            return rows[-1]
-        finally:
-            for handle in handles:
-                handle.remove()
-
     def found_layers(self, prompt: str, **options: object) -> list[str]:
         """Return the names of the cross-attention layers, in execution order.
 
@@ -218,7 +252,7 @@ class CrossAttentionHost(Host):
             UnsupportedHostError: If the denoiser has no cross-attention.
         """
         recorder = Recorder(not self.pipeline.source.negatives, [])
-        hooks = []
+        hooks: list[LayerHook] = []
         for name, module in self._modules():
             if "attn" in name.rpartition(".")[2] or "ttention" in type(module).__name__:
                 hooks.append((module, partial(recorder.probe, name)))
@@ -234,7 +268,7 @@ class CrossAttentionHost(Host):
     def _generate(
         self,
         recorder: Recorder,
-        hooks: Sequence[tuple[nn.Module, Callable[..., None]]],
+        hooks: Sequence[LayerHook],
         prompts: Sequence[str],
         noise: Sequence[int],
         steps: int,

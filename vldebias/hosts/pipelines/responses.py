@@ -1,4 +1,4 @@
-"""Record how a denoiser's cross-attention layers respond to prompts while a pipeline runs.
+"""Record how a denoiser and its cross-attention layers respond to prompts while a pipeline runs.
 
 A cross-attention layer is recognised by its behaviour: if all text tokens are equal, its output is
 the same at every position in the image. Joint attention (SD3, FLUX) mixes image and text in one
@@ -37,6 +37,8 @@ class Recorder:
         batch: batch size of the current pass.
         rows: the prompt of each batch row.
         means: for each (time, layer), the mean over positions (prompts, width).
+        predictions: what the last pass with prompts predicted (prompts, d).
+        effects: for each layer, what `add` adds to its outputs (prompts, width).
     """
 
     encodes_again: bool
@@ -47,6 +49,8 @@ class Recorder:
     batch: int = 1
     rows: dict[int, int] = field(default_factory=dict)
     means: dict[tuple[float, str], Tensor] = field(default_factory=dict)
+    predictions: Tensor | None = None
+    effects: dict[str, Tensor] = field(default_factory=dict)
 
     def note(self, encodings: Sequence[Tensor]) -> None:
         """Remember the prompts' embeddings.
@@ -94,9 +98,43 @@ class Recorder:
         copies = max(len(text) // self.batch, 1)  # frames in a video
         blocks = text.unflatten(0, (-1, copies)).flatten(1, 2)
         means = blocks[list(self.rows)].float().mean(1).double().cpu()
-        images = torch.tensor(list(self.rows.values()))
-        rows = [means[images == image].mean(0) for image in range(int(images.max()) + 1)]
-        self.means[self.time, name] = torch.stack(rows)
+        self.means[self.time, name] = self._by_prompt(means)
+
+    def add(
+        self, name: str, module: nn.Module, args: Arguments, kwargs: Keywords, output: Tensor
+    ) -> Tensor | None:
+        """Add each prompt's effect at every position (a forward hook for cross-attention layers).
+
+        Args:
+            name: name of the cross-attention layer.
+            module: the cross-attention layer.
+            args: its positional arguments.
+            kwargs: its keyword arguments.
+            output: its output.
+        """
+        if not self.rows:
+            return None
+        copies = max(len(output) // self.batch, 1)  # frames in a video
+        added = self.effects[name][list(self.rows.values())].to(output)
+        changed = output.clone()
+        changed.unflatten(0, (-1, copies))[list(self.rows)] += added[:, None, None]
+        return changed
+
+    def predict(self, output: object) -> None:
+        """Record what a pass predicts for each prompt.
+
+        Args:
+            output: the denoiser's output.
+        """
+        if not isinstance(output, Tensor):
+            output = output[0]  # type: ignore[index]  # a tuple, or a ModelOutput of diffusers
+        batch = output if isinstance(output, Tensor) else torch.stack(list(output))  # type: ignore[call-overload]
+        self.predictions = self._by_prompt(batch[list(self.rows)].flatten(1).double().cpu())
+
+    def _by_prompt(self, rows: Tensor) -> Tensor:
+        """Return the mean of the rows of each prompt, given one row for each of `rows`."""
+        prompts = torch.tensor(list(self.rows.values()))
+        return torch.stack([rows[prompts == one].mean(0) for one in range(int(prompts.max()) + 1)])
 
     def probe(
         self, name: str, module: nn.Module, args: Arguments, kwargs: Keywords, output: object

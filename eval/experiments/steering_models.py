@@ -61,9 +61,7 @@ AUROC = {
     "person": Metric("auroc person", "gate: AUROC of people", "fact", "higher"),
 }
 CLARITY = Metric("clarity", "clarity of the least clear value", "fact", "higher")
-WORST_KEPT = Metric(
-    "worst job", "job recognised, share kept for the worst job", "utility", "higher"
-)
+WORST = Metric("worst job", "job recognised, share kept for the worst job", "utility", "higher")
 
 
 def open_bench(name: str, models: Path) -> Bench:
@@ -200,7 +198,7 @@ def compare(laboratory: Laboratory) -> TaskResult:
             add_rows(result, outcomes, place, n)
             for method in (WORDS, OURS):
                 worst = float((outcomes[method].job / outcomes[NONE].job).min())
-                result.add(WORST_KEPT, method, worst, n=n, subset=place)
+                result.add(WORST, method, worst, n=n, subset=place)
             edit = laboratory.edit(attribute, split)
             one_fit = {"fits": 1}
             for kind, metric in AUROC.items():

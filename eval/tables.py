@@ -226,12 +226,12 @@ def records(
     """Return a result with plain rows, which `method` and `columns` identify."""
     part = TaskResult(TaskProvenance(task=name, description=about, settings=more))
     for row in rows:
-        place = {name: row[name] for name in columns if row.get(name) is not None}
-        for name in (key for key in row if key not in (method, *columns)):
+        place = {column: row[column] for column in columns if row.get(column) is not None}
+        for metric in (key for key in row if key not in (method, *columns)):
             part.add(
-                Metric(name, name),
+                Metric(metric, metric),
                 str(row[method]),
-                float(row[name]),
+                float(row[metric]),
                 n={"measured": 1},
                 subset=subset(place),
             )

@@ -166,9 +166,9 @@ def sampled(
     if earlier is not None:
         if way == "turn" or earlier.attribute != question.attribute:
             raise InvalidInputError(
-                f"{file}: the file contains a sample for {earlier.attribute} by the judge"
-                f" {earlier.judge}; put --attribute {earlier.attribute} first and remove --sample"
-                " turn, or choose a different --out"
+                f"{file}: the file already contains a sample for {earlier.attribute}, chosen by the"
+                f" judge {earlier.judge}; put --attribute {earlier.attribute} before the others"
+                " and leave out `--sample turn`, or choose a different --out"
             )
         labels = max(earlier.labels, limit or len(earlier.turns))
         sample = earlier.model_copy(update={"labels": labels})

@@ -140,7 +140,7 @@ def closed_form() -> str:
         if method in ("none", "orth") or method.endswith((" 100", " 1000")):
             metrics = ("pair_distance", "query_cosine", "max_skew@50")
             lines.append([space, method, *(span(row_of_metric[metric]) for metric in metrics)])
-    counts = ", ".join(
+    counts = "; ".join(
         f"{part.task}: {part.n['pairs']} pairs and {part.n['images']} images"
         for part in read("closed_form").provenance
     )

@@ -76,7 +76,7 @@ def reported(part: str) -> str:
         lines.append([entry["where"], entry["theirs"], ours(entry), entry["why"]])
     files = dict.fromkeys(entry["ours"]["file"] for entry in headlines()[part] if "ours" in entry)
     named = ", ".join(f"`{file}.json`" for file in files)
-    return table(*lines, note=f"From {named} in `eval/results`, which name their commands.")
+    return table(*lines, note=f"From {named} in `eval/results`; each file names its command.")
 
 
 @cache

@@ -27,7 +27,7 @@ CHANGES = (
 
 
 AT_AN_EDGE = (
-    " † the best temperature or learning rate that was tried is the lowest or highest, so a better"
+    " † the best temperature or learning rate is at an end of the range that was tried, so a better"
     " one may exist."
 )
 
@@ -264,7 +264,7 @@ def verdicts() -> str:
         "The verdict is the loss with the highest mean over the shares of wrong pairs, if it is"
         " ahead of InfoNCE beyond its interval (*) at one of them. Intervals are over seeds and"
         " held-out images, not corrected for the number of losses. Settings were chosen with 40%"
-        f" wrong.{AT_AN_EDGE}"
+        f" of the pairs wrong.{AT_AN_EDGE}"
     )
     return table(*lines, note=note)
 

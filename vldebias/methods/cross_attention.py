@@ -487,7 +487,7 @@ class Readings:
 def discriminant(kinds: Sequence[Tensor], open_rows: Tensor) -> tuple[Tensor, Tensor]:
     """Return readouts that are 1 at their kind's mean and 0 at the mean of the baseline prompts.
 
-    The covariance is shrunk by a tenth of its mean variance.
+    A tenth of the mean variance is added to the diagonal of the covariance.
 
     Args:
         kinds: responses (n, d) to the prompts of each kind.

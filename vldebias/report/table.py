@@ -656,10 +656,10 @@ class References:
 
 
 def setting_of(row: ReadableRow) -> tuple[str, float, float]:
-    """Return a row's method, lambda and strength, with -1 for parameters that it does not take.
+    """Return a row's method, lambda and strength, with -1 for those that the method does not take.
 
     Display names cannot be compared between metrics, because they only contain lambda if several
-    were measured.
+    values of lambda were measured.
     """
     lam = -1.0 if math.isnan(row.lam) else row.lam
     return row.method, lam, -1.0 if math.isnan(row.strength) else row.strength

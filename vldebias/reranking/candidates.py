@@ -91,7 +91,7 @@ class Candidates:
 
 
 def best_rows(scores: Floats, k: int) -> Rows:
-    """Return the rows with the k highest scores, in ascending order.
+    """Return the k rows with the highest scores, in ascending order of their positions.
 
     If scores tie, earlier rows are preferred. Scores are partitioned instead of sorted, so the cost
     is linear in n.

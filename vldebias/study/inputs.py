@@ -235,7 +235,7 @@ class Inputs(Mapping[str, Any]):
         model = self.model
         if model.preprocess is None:
             raise InvalidInputError(
-                f"{name}: got a folder or a data set and a model without preprocessing; pass the"
+                f"{name}: images need preprocessing, which the model was passed without; pass the"
                 " model by name, or from `vldebias.load_host`, or pass features (n, d)"
             )
         encoder = image_encoder(model.host, model.preprocess, name=model.name)

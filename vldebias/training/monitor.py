@@ -380,7 +380,7 @@ def _report_overlap(held_out: ImageData, learned: ImageData) -> None:
     name = f"held-out data {held_out.name} {held_out.split}"
     if held_out.fingerprint == learned.fingerprint or shared >= 0.9 * len(held_out):
         raise InvalidInputError(
-            f"{name}: expected different images than in the training data; set another val_split or"
+            f"{name}: these images are also in the training data; set a different val_split or"
             " val_data"
         )
     if shared:

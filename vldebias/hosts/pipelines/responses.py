@@ -139,7 +139,7 @@ class Recorder:
     def probe(
         self, name: str, module: nn.Module, args: Arguments, kwargs: Keywords, output: object
     ) -> None:
-        """Add a module to `layers` if it behaves like cross-attention (a forward hook).
+        """Add a module to `layers` if it behaves like cross-attention. This is a forward hook.
 
         Such a module has one output for the image, which is the same at every position if all
         text tokens are equal.

@@ -386,7 +386,7 @@ def test_groups_find_their_columns_by_name_and_exclude_unknown_rows() -> None:
     ({"images": "no-such-data"}, "no-such-data"),
     ({"images": np.ones(4)}, "features"),
     ({"images": "birds"}, "preprocessing"),
-    ({"images": Path(__file__).parent}, "no pictures"),
+    ({"images": Path(__file__).parent}, "found no images"),
     error=VldebiasError,
 )
 def test_mistakes_in_notebooks_get_helpful_messages(change: dict) -> None:

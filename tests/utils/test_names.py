@@ -58,14 +58,14 @@ def test_weights_match_open_clip_and_need_no_import(
         if not name.endswith("-quickgelu"):  # derived from the other names on import
             assert tags == open_clip.list_pretrained_tags_by_model(name)
     check_weights("ViT-B-32", "laion2b_s34b_b79k")
-    with pytest.raises(InvalidInputError, match=r"'nosuch'; expected .* file or one of openai"):
+    with pytest.raises(InvalidInputError, match=r"'nosuch'; expected one of openai, .* or a checkpoint file"):
         check_weights("ViT-B-32", "nosuch")
 
 
 SLIPS = [
     ("debias gendre --model ViT-B-32 --pretrained openai", "gendre"),
     ("debias gender --model ViT-B-23 --pretrained openai", "ViT-B-23"),
-    ("debias gender --model ViT-B-32 --pretrained openay", "'openay'; expected a checkpoint"),
+    ("debias gender --model ViT-B-32 --pretrained openay", "'openay'; did you mean 'openai'?"),
     ("debias gender --model miniature --method calli", "calli"),
     ("debias gender --model miniature --reference nosuch.npz", "nosuch.npz: no such file"),
     ("debias gender --moddel x", "--moddel"),

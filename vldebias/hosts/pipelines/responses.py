@@ -134,7 +134,8 @@ class Recorder:
     def _by_prompt(self, rows: Tensor) -> Tensor:
         """Return the mean of the rows of each prompt, given one row for each of `rows`."""
         prompts = torch.tensor(list(self.rows.values()))
-        return torch.stack([rows[prompts == one].mean(0) for one in range(int(prompts.max()) + 1)])
+        count = int(prompts.max()) + 1
+        return torch.stack([rows[prompts == prompt].mean(0) for prompt in range(count)])
 
     def probe(
         self, name: str, module: nn.Module, args: Arguments, kwargs: Keywords, output: object

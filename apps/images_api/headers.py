@@ -60,7 +60,7 @@ def forwarded(headers: Iterable[tuple[bytes, bytes]], *left_out: bytes) -> Heade
 def credentials_of(headers: Iterable[tuple[bytes, bytes]]) -> tuple[tuple[bytes, bytes], ...]:
     """Return the headers that identify a client to the upstream server, sorted by name.
 
-    These are Authorization, Cookie, and headers of services with their own names, such as
+    These are Authorization, Cookie, and headers that are specific to a service, such as
     "x-api-key" and "x-goog-iam-authorization-token".
     """
     pairs = [(name.lower(), value) for name, value in headers]

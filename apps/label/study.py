@@ -230,7 +230,7 @@ class Question:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """Return the values followed by the two answers that are not values."""
+        """Return the values, followed by "cannot tell" and "no person"."""
         return (*self.values, CANNOT_TELL, NO_PERSON)
 
 

@@ -83,7 +83,7 @@ def enough() -> str:
         if least == np.inf:
             mark = "any number, “narrow interval”"
         lines.append([kind, metric.replace("_", " "), "; ".join(parts), mark])
-    note = "Lowest coverage over settings, for values and changes. From the same file."
+    note = "The lowest coverage of intervals in any setting, for values and changes. From the same file."
     return table(*lines, note=note)
 
 

@@ -378,8 +378,8 @@ def popularity() -> str:
         metrics,
         cell=lambda row: moved(row) or span(row),
         note=(
-            "SogCLR: value; others: change from SogCLR on the same seeds and images, with 95%"
-            " intervals. Five seeds, 1,500 steps. From `eval/results/popularity.json`."
+            "SogCLR's row shows the value, the others the change from it on the same seeds, with"
+            " 95% intervals. Five seeds, 1,500 steps. From `eval/results/popularity.json`."
         ),
     )
 
@@ -448,8 +448,8 @@ def pretrained_pairs() -> str:
         column=lambda row: (-place_of(row)["lr"], place_of(row)["share"]),
         cell=lambda row: moved(row) or f"{row.value:.3f}",
         note=(
-            "Recall@10 of 1,010 held-out photographs' captions: its value before training, and its"
-            " change, with 95% intervals over three seeds and photographs. From"
+            "Recall@10 for the captions of 1,010 held-out photographs: the value before training, and"
+            " the change, with 95% intervals over seeds (three) and photographs. From"
             " `eval/results/real_captions.json`."
         ),
     )

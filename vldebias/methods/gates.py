@@ -226,8 +226,8 @@ def agreement_of_wordings(
     Returns:
         Two values of Cohen's kappa. The first is the mean over the prompt groups that state every
         value, each of which labels the images with its own text, or 0 if there are fewer than
-        `FEWEST` such groups. The second is for the mean text over all groups, or 1 if there are no
-        such groups.
+        `FEWEST` such groups. The second is for the mean text over all groups, or 1 if no group
+        states every value.
     """
     texts, value_codes, group_codes = stating(prompts)
     number = len(prompts.attributes)

@@ -62,7 +62,7 @@ def read_thumbnail(file: str) -> Image.Image:
 
 
 def open_thumbnails() -> ImageData:
-    """Open the gallery thumbnails, with titles as captions and the genders that readers saw."""
+    """Open the gallery thumbnails, with titles as captions and genders as labels."""
     from vldebias.data import ImageData, Labels
     from vldebias.data.dataset import fingerprint_of
 

@@ -190,7 +190,7 @@ class ShareRows:
         )
 
     def add_even_assignment(self) -> None:
-        """Add the gap to expect from evenly assigned values, if a method assigns values."""
+        """If a method assigns values evenly, add the gap that is expected from chance alone."""
         facts = self.result.provenance.methods
         assigning = [name for name in self.counts if facts.get(name, {}).get("assigns_values")]
         if not assigning:

@@ -264,8 +264,8 @@ class GenerationTask(Task):
         """
         if options.label_file:
             raise InvalidInputError(
-                "--label-file: to measure labels of generated images, run vldebias eval human"
-                " --label-file FILE"
+                "--label-file is for data sets; to evaluate generated images by their labels, run"
+                " vldebias eval human --label-file FILE"
             )
         # Several processes would write the same images to the same folder.
         if processes().world > 1:

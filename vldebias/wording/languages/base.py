@@ -233,7 +233,7 @@ class ListedLanguage(Language):
         return not all(self._word_of(value, attribute) for value in attribute.words)
 
     def words_of(self, assignments: Sequence[Assignment]) -> tuple[str, list[str]]:
-        """Return a person's gender, or "", and the adjectives for the other values."""
+        """Return a person's gender, or "", and the adjectives for values of other attributes."""
         gender = ""
         adjectives: list[str] = []
         for _, attribute, value in assignments:

@@ -83,7 +83,9 @@ def enough() -> str:
         if least == np.inf:
             mark = "any number, “narrow interval”"
         lines.append([kind, metric.replace("_", " "), "; ".join(parts), mark])
-    note = "The lowest coverage of intervals in any setting, for values and changes. From the same file."
+    note = (
+        "Lowest coverage of intervals in any setting, for values and changes. From the same file."
+    )
     return table(*lines, note=note)
 
 

@@ -61,7 +61,7 @@ class TextEncoder(nn.Module):
         self._tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
 
     def pieces(self, text: str) -> list[int]:
-        """Return the ids of a text's word pieces. If there are none, return that of unknown words."""
+        """Return the ids of a text's word pieces, or that of unknown words if there are none."""
         return self._tokenizer.encode(text).ids or [self.unknown]
 
     def means(self, texts: Sequence[str]) -> Tensor:

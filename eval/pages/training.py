@@ -448,8 +448,7 @@ def pretrained_pairs() -> str:
         column=lambda row: (-place_of(row)["lr"], place_of(row)["share"]),
         cell=lambda row: moved(row) or f"{row.value:.3f}",
         note=(
-            "Recall@10 for the captions of 1,010 held-out photographs: the value before training,"
-            " and the change, with 95% intervals over seeds (three) and photographs. From"
-            " `eval/results/real_captions.json`."
+            "Recall@10 for captions of 1,010 held-out photographs: before training, and its change,"
+            " with 95% intervals over 3 seeds and photographs. From `eval/results/real_captions.json`."
         ),
     )

@@ -83,9 +83,7 @@ def enough() -> str:
         if least == np.inf:
             mark = "any number, “narrow interval”"
         lines.append([kind, metric.replace("_", " "), "; ".join(parts), mark])
-    note = (
-        "Lowest coverage of intervals in any setting, for values and changes. From the same file."
-    )
+    note = "Lowest coverage of intervals in any setting, for values and changes. Same file."
     return table(*lines, note=note)
 
 

@@ -449,6 +449,6 @@ def pretrained_pairs() -> str:
         cell=lambda row: moved(row) or f"{row.value:.3f}",
         note=(
             "Recall@10 for captions of 1,010 held-out photographs: before training, and its change,"
-            " with 95% intervals over 3 seeds and photographs. From `eval/results/real_captions.json`."
+            " with intervals over seeds and photographs (95%). `eval/results/real_captions.json`."
         ),
     )

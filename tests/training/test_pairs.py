@@ -62,7 +62,7 @@ def test_held_out_data_equal_to_training_data_raise_an_error_and_an_overlap_warn
     with pytest.warns(VldebiasWarning, match="5 of 10 images are also in the training data"):
         monitor(5, "a")
     for first, name in ((1, "a"), (100, "b")):
-        with pytest.raises(InvalidInputError, match="expected different images"):
+        with pytest.raises(InvalidInputError, match="these images are also in the training data"):
             monitor(first, name)
 
 

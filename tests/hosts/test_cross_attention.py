@@ -43,6 +43,7 @@ from vldebias.methods.cross_attention import (
     MAX_MOVEMENT,
     first_pass,
     first_passes,
+    measured_clarity,
     root_mean_square,
     stated_texts,
 )
@@ -498,3 +499,14 @@ def test_the_command_inspects_and_saves_the_edit(
     assert "text embeddings" not in card
     with pytest.raises(InvalidInputError, match="does not change text"):
         Diagnostics.from_edit(resolve(make()), "gender", edit, SET)
+
+
+def test_clarity_is_empty_without_cross_attention_or_stated_values() -> None:
+    """An audit measures it in passing, so it must not fail for such pipelines and sets."""
+    joint = FAMILIES["StableDiffusion3"][0]()
+    assert measured_clarity(joint, SET, FAMILIES["StableDiffusion3"][1]) == {}
+    pipe = FAMILIES["StableDiffusion"][0]()
+    unpaired = replace(SET, groups=((OPEN, "A photo of a nurse."),))
+    assert measured_clarity(pipe, unpaired) == {}
+    found = measured_clarity(pipe, SET, few("StableDiffusion").options)
+    assert list(found) == ["male", "female"]

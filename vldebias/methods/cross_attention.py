@@ -280,10 +280,13 @@ def measured_clarity(
     """
     method = CrossAttention(options=options)
     try:
-        host = at_denoiser(resolve(pipe), [prompt_set.name])
         texts_of_value = stated_texts(prompt_set, method.concepts)
+    except InvalidInputError:  # no group of prompts states every value
+        return {}
+    try:
+        host = at_denoiser(resolve(pipe), [prompt_set.name])
         rows = [first_pass(host, texts, method)[0] for texts in texts_of_value.values()]
-    except (UnsupportedHostError, InvalidInputError):
+    except UnsupportedHostError:  # for example, joint attention
         return {}
     responses = torch.stack(rows)
     if responses.shape[1] < 2:

@@ -65,8 +65,8 @@ so adding one cancels the other; with more values, the one that the denoiser pre
 outweighed."""
 MAX_MOVEMENT = 2.0
 """How far the first step may move the denoiser's prediction, relative to stating the value in the
-prompt. A small transformer that was moved 2.7 times as far lost subjects; moved twice as far, it
-kept more of them and showed the values as often."""
+prompt. A small transformer, which the amounts above move further, lost subjects; with this limit,
+it keeps more of them and shows the values about as often."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -15,6 +15,7 @@ from vldebias.prompts.prompt_set import StatedWords, append_word
 from vldebias.wording.english.context import find_rules
 from vldebias.wording.english.groups import describe, find_group, names_a_group
 from vldebias.wording.english.names import may_name
+from vldebias.wording.english.phrases import PersonPhrase
 from vldebias.wording.english.rewritten import (
     is_pronoun,
     match,
@@ -29,12 +30,7 @@ from vldebias.wording.english.statements import (
     states,
     values_of_persons,
 )
-from vldebias.wording.english.subject import (
-    PersonPhrase,
-    find_subjects,
-    is_foreign,
-    leaves_out_gendered,
-)
+from vldebias.wording.english.subject import find_subjects, is_foreign, leaves_out_gendered
 from vldebias.wording.english.text import read_text
 from vldebias.wording.groups import Group, Mixture, can_mix
 from vldebias.wording.language import (

@@ -27,9 +27,10 @@ from vldebias.prompts.english.words import (
 )
 from vldebias.prompts.prompt_set import append_word
 from vldebias.wording.english.names import find_names
+from vldebias.wording.english.phrases import PersonPhrase
 from vldebias.wording.english.scene import AGE_BEFORE_NOUN, AGE_BEHIND
 from vldebias.wording.english.statements import group_mentions
-from vldebias.wording.english.subject import PersonPhrase, find_subjects
+from vldebias.wording.english.subject import find_subjects
 from vldebias.wording.english.text import Text, read_text
 from vldebias.wording.language import (
     NounValue,

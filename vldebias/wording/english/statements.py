@@ -21,8 +21,9 @@ from vldebias.prompts.english.words import (
     singular,
 )
 from vldebias.prompts.prompt_set import StatedWords
+from vldebias.wording.english.phrases import PersonPhrase, is_gendered_noun
 from vldebias.wording.english.scene import read_scene
-from vldebias.wording.english.subject import PersonPhrase, find_subjects, is_gendered_noun
+from vldebias.wording.english.subject import find_subjects
 from vldebias.wording.english.text import Text, read_text
 
 _FEMALE = frozenset({"she", "her", "hers", "herself"})

@@ -17,6 +17,7 @@ from vldebias.wording.english.groups import describe, find_group, names_a_group
 from vldebias.wording.english.names import may_name
 from vldebias.wording.english.phrases import PersonPhrase
 from vldebias.wording.english.rewritten import (
+    agreeing_form,
     is_pronoun,
     match,
     replace_gender,
@@ -126,7 +127,7 @@ class English(Language):
                 word = describe(value, attribute.words, is_young)
                 place = (after_noun, after_noun, "aside")
             else:
-                word = attribute.words[value]
+                word = agreeing_form(attribute.words[value], text, person.end)
                 place = (*person.place, "before")
                 if attribute.has_phrases:
                     # A phrase replaces a placeholder, or follows the noun if there is none.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 
 from vldebias.prompts.attribute import Attribute
@@ -92,6 +93,25 @@ def _side_and_counterpart(word: str) -> tuple[str, str]:
 def _side_of(word: str) -> str:
     side, _ = _side_and_counterpart(word)
     return side
+
+
+def agreeing_form(word: str, text: str, end: int) -> str:
+    """Return the form of an adjective that fits a person: "Latina" for a woman, else "Latino".
+
+    Args:
+        word: The adjective.
+        text: The text, which may state that the person is female.
+        end: The offset of the end of the person's noun, or of a placeholder before it.
+    """
+    forms = dict(reversed(pair.split("/")) for pair in _LISTS["origin"])
+    if word not in forms:
+        return word
+    words = read_text(text)
+    for figure in sorted(_find_figures(words, ()), key=attrgetter("first")):
+        head = figure.heads[0]
+        if words.start[head] + len(words.words[head]) >= end:
+            return forms[word] if figure.side == "female" else word
+    return word
 
 
 def is_pronoun(word: str) -> bool:

@@ -198,20 +198,21 @@ def is_head(text: Text, i: int) -> bool:
         return False
     if _follows_phrase(after, text.after(i + 1)):
         return plural or "a" not in kinds(text.low[i]) or not _may_be_adjective(text, i)
+    return (not plural and _precedes_verb(text, i)) or not _is_before_noun(text, i)
+
+
+def _precedes_verb(text: Text, i: int) -> bool:
+    """Return whether a verb follows noun i in the singular, as in "helping a patient walk"."""
+    after = text.after(i)
     start, _ = extend_left(text, i)
     determiner = text.before(start)
-    is_unknown = not kinds(after) and listed(determiner, "article")
-    if after.endswith("s") and not plural and (is_unknown or base(after) != after):
-        # An unknown word in -s after a person is a verb: "a janitor waltzes".
+    has_article = listed(determiner, "article")
+    # An unknown word in -s after a person is a verb: "a janitor waltzes".
+    if after.endswith("s") and (base(after) != after or (has_article and not kinds(after))):
         return _is_verb(after, text.after(i + 1), determiner)
-    link = text.before(start - 1) if listed(determiner, "article") else determiner
-    if (
-        classes(after).startswith("v")
-        and not plural
-        and (link == "and" or listed(base(link), "helper"))
-    ):
-        return True  # A bare verb follows the object of "help": "helping a patient walk".
-    return not _is_before_noun(text, i)
+    # A bare verb follows the object of "help", and two nouns that are joined.
+    link = text.before(start - 1) if has_article else determiner
+    return classes(after).startswith("v") and (link == "and" or listed(base(link), "helper"))
 
 
 def _describes_product(text: Text, i: int) -> bool:
@@ -272,26 +273,31 @@ def _is_before_noun(text: Text, i: int) -> bool:
     after = text.after(i)
     rest = text.after(i + 1)
     plural = is_plural(text.bare[i])
-    if _is_of_work(after, rest):
-        return True
     if after.endswith("ing"):
-        if listed(rest, "room"):
-            return True  # The gerund belongs to a compound: "a doctor waiting room".
-        # "volunteer" is more often a person than an adjective, unlike "alien".
-        is_adjective = "a" in kinds(text.low[i]).split("p")[0] or listed(text.low[i], "size")
-        # The gerund is what the person does: "a nurse reading".
-        acts = plural or not is_adjective or listed(after, "human-verb")
-        return not acts and _noun_follows(text, i + 1)
+        return _is_of_work(after, rest) or _is_before_gerund(text, i)
     # A picture follows its audience: "a kids cartoon".
     is_picture = plural and listed(after, "picture") and not listed(rest, "determiner")
-    if is_picture or (listed(text.low[i], "size") and adjective(after)):
-        return True  # A word for a size describes a later noun: "a giant smooth stone".
+    # A word for a size describes a later noun: "a giant smooth stone".
+    if is_picture or _is_of_work(after, rest) or (listed(text.low[i], "size") and adjective(after)):
+        return True
     if plural and "v" in classes(after):
         # "nurses walk", "chefs cook in a kitchen"; not "artists room"
         is_verb = classes(after).startswith("v") or listed(rest, *STOPS) or "r" in kinds(rest)
         # Clothes are not what the people do: "bikers jacket in leather".
         return not is_verb or listed(after, "carried")
     return _noun_follows(text, i)
+
+
+def _is_before_gerund(text: Text, i: int) -> bool:
+    """Return whether word i and a gerund describe a noun: "a doctor waiting room"."""
+    after = text.after(i)
+    if listed(text.after(i + 1), "room"):
+        return True
+    # "volunteer" is more often a person than an adjective, unlike "alien".
+    is_adjective = "a" in kinds(text.low[i]).split("p")[0] or listed(text.low[i], "size")
+    # The gerund is what the person does: "a nurse reading".
+    acts = is_plural(text.bare[i]) or not is_adjective or listed(after, "human-verb")
+    return not acts and _noun_follows(text, i + 1)
 
 
 def _is_of_work(after: str, rest: str) -> bool:

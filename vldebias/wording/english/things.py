@@ -215,12 +215,7 @@ def _is_title(text: Text, i: int, start: int) -> bool:
     if is_year and has_listed(text.low[max(0, start - 2) : i], "picture", "depiction"):
         return True  # A year follows the title of a work: "the film alien (1979)".
     if is_plural(text.bare[i]):
-        # "couple, super models" are the couple again
-        is_couple = text.opens[start] and has_listed(text.low[:start], "group-left-unchanged")
-        # A plural before "of the" or "of" and a name is a title: "The Riders of Rohan".
-        is_name = text.words[i].istitle() and "".join(text.words[i + 2 : i + 3]).istitle()
-        is_order = following == ["of", "the"] or (following[:1] == ["of"] and is_name)
-        return is_couple or (is_order and not listed(link.replace("the", ""), "determiner"))
+        return _is_title_in_plural(text, i, start)
     # An adjective behind the kind of work begins a title: "the movie lone survivor".
     if any(listed(word, "depiction") and adjective(rest) for word, rest in pairwise(modifiers)):
         return True
@@ -230,6 +225,19 @@ def _is_title(text: Text, i: int, start: int) -> bool:
     # A tag with a year, or with a word that is typical of titles, may be one: "taxi driver, 1976".
     is_work = is_lord or is_year or has_title_word or has_listed(modifiers, "game")
     return is_work and link in ("", "of")
+
+
+def _is_title_in_plural(text: Text, i: int, start: int) -> bool:
+    """Apply `_is_title` to a plural."""
+    following = text.low[i + 1 : i + 3]
+    # "couple, super models" are the couple again
+    is_couple = text.opens[start] and has_listed(text.low[:start], "group-left-unchanged")
+    # A plural before "of the" or "of" and a name is a title: "The Riders of Rohan".
+    is_name = text.words[i].istitle() and "".join(text.words[i + 2 : i + 3]).istitle()
+    is_order = following == ["of", "the"] or (following[:1] == ["of"] and is_name)
+    return is_couple or (
+        is_order and not listed(text.before(start).replace("the", ""), "determiner")
+    )
 
 
 def why_name(text: Text, i: int) -> str:

@@ -70,9 +70,9 @@ def _has_named_event(scene: Scene) -> bool:
     return False
 
 
-def _is_after(scene: Scene, year: int) -> bool:
+def _is_after(scene: Scene, year: int | str) -> bool:
     """Return whether the scene is dated after a year."""
-    return scene.year is not None and scene.year > year
+    return scene.year is not None and scene.year > int(year)
 
 
 # ---- gender
@@ -105,30 +105,13 @@ def _nurses_child(scene: Scene) -> bool:
     return any("suckling" in lists_of_word(word) for word in words[verb + 1 : verb + 5])
 
 
-def _plays_in_league(scene: Scene) -> bool:
-    """Return whether the subject plays, rather than works, in a single-gender league."""
-    if scene.has_role("league-staff"):
-        return False
-    if scene.has_in_phrase("league"):
-        return True  # The league is named before the player: "an NFL quarterback".
-    if scene.has_role("athlete") and scene.has("league"):
-        return True  # An athlete plays in any league of the text: "a goalkeeper in the Bundesliga".
+def _plays_for_club(scene: Scene) -> bool:
+    """Return whether two capitalized words name a club, as in "a Leeds United goalkeeper"."""
     if not scene.has_role("ball-role"):
         return False
-    # Two capitalized words before a player are a club, as in "Leeds United striker".
     capitals = [i for i in range(scene.first, scene.head) if scene.text.capital[i]]
     names = [i for i in capitals if scene.text.bare[i] not in origins()]
     return len(names) > 1 or scene.has_in_phrase("club")
-
-
-def _nurses_in_old_war(scene: Scene) -> bool:
-    """Return whether the subject is a military nurse before 1945; these had to be women."""
-    if not scene.is_called("nurse"):
-        return False
-    if scene.year is None:
-        return _is_event(scene)
-    is_at_war = scene.has("closed-nurse") or _is_event(scene)
-    return scene.year < 1945 and is_at_war
 
 
 # ---- race and age
@@ -149,13 +132,6 @@ def _is_of_a_people(scene: Scene) -> bool:
     return scene.is_from("country")
 
 
-def _is_of_past_region(scene: Scene) -> bool:
-    """Return whether the scene is set before 1900, when a region implies an origin."""
-    if scene.year is None:
-        return _is_event(scene)
-    return scene.year < 1900
-
-
 def _is_before(scene: Scene, year: str) -> bool:
     """Return whether the scene is dated before a year."""
     return scene.year is not None and scene.year < int(year)
@@ -174,17 +150,17 @@ def _is_veteran_of_something(scene: Scene) -> bool:
 # ---- the rules
 
 _CONDITIONS: dict[str, Callable[..., bool]] = {
+    "is_after": _is_after,
     "has_body_of_one_sex": _has_body_of_one_sex,
     "is_before": _is_before,
     "is_dated_before": _is_dated_before,
     "is_of_a_people": _is_of_a_people,
-    "is_of_past_region": _is_of_past_region,
+    "is_event": _is_event,
     "is_shown": _is_shown,
     "is_veteran_of_something": _is_veteran_of_something,
     "looks_on": _looks_on,
     "nurses_child": _nurses_child,
-    "nurses_in_old_war": _nurses_in_old_war,
-    "plays_in_league": _plays_in_league,
+    "plays_for_club": _plays_for_club,
 }
 # Facts that do not determine a value without a date or a fact from a different list.
 _INERT = frozenset(

@@ -222,13 +222,19 @@ def states(text: str, attribute: Attribute) -> bool:
         text: The text.
         attribute: The attribute.
     """
-    if attribute.gender and has_gendered(read_text(text).low):
-        return True
-    if attribute.kind in ("origin", "skin") and _body_states(text):
-        return True
-    if attribute.kind == "age" and _WRINKLES.search(text):
-        return True
-    return _states_by_set(text, attribute) or _is_unspecified(text, attribute)
+    return _states_by_set(text, attribute) or _states_otherwise(text, attribute)
+
+
+def _states_otherwise(text: str, attribute: Attribute) -> bool:
+    """Return whether a text states a value without a word from the prompt set: "green skin"."""
+    if attribute.gender:
+        is_stated = has_gendered(read_text(text).low)
+    elif attribute.kind in ("origin", "skin"):
+        is_stated = _body_states(text)
+    else:
+        is_stated = attribute.kind == "age" and _WRINKLES.search(text) is not None
+    # A value may be left open on purpose: "of unspecified gender".
+    return is_stated or not attribute.names.isdisjoint(_UNSPECIFIED.findall(text.lower()))
 
 
 def _body_states(text: str) -> bool:
@@ -242,11 +248,6 @@ def _body_states(text: str) -> bool:
         if listed(word, "body-of-origin") and is_being:
             return True
     return _SKIN.search(text) is not None
-
-
-def _is_unspecified(text: str, attribute: Attribute) -> bool:
-    """Return whether a text deliberately leaves a value open: "of unspecified gender"."""
-    return not attribute.names.isdisjoint(_UNSPECIFIED.findall(text.lower()))
 
 
 def _states_by_set(text: str, attribute: Attribute) -> bool:
@@ -339,12 +340,7 @@ def _states_of_picture_alone(
     rest: str, prompt: str, subject: PersonPhrase, attribute: Attribute
 ) -> bool:
     """Return whether only the medium or a thing has the value: "Japanese print of a nurse"."""
-    is_gendered = attribute.gender and has_gendered(read_text(rest).low)
-    if is_gendered or _is_unspecified(rest, attribute):
-        return False
-    if attribute.kind in ("origin", "skin") and _body_states(rest):
-        return False
-    if attribute.kind == "age" and _WRINKLES.search(rest):
+    if _states_otherwise(rest, attribute):
         return False
     scene = read_scene(prompt, subject.start, subject.end)
     kept = scene.without_picture(origins=attribute.kind == "origin", ages=attribute.kind == "age")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from vldebias.prompts.english.words import origins
+from vldebias.prompts.english.words import listed, origins
 from vldebias.wording.english.facts import find_facts, lists_of_word
 from vldebias.wording.english.scene import Scene, read_scene
 from vldebias.wording.english.text import read_text
@@ -162,13 +162,6 @@ _CONDITIONS: dict[str, Callable[..., bool]] = {
     "nurses_child": _nurses_child,
     "plays_for_club": _plays_for_club,
 }
-# Facts that do not determine a value without a date or a fact from a different list.
-_INERT = frozenset(
-    {
-        *("medium", "aboard", "armed", "learned", "lawmaker", "observer", "visitor", "resident"),
-        *("treats", "treats-by-work", "league-staff", "staff-of-age", "works-with-age", "thing"),
-    }
-)
 
 
 class Condition(NamedTuple):
@@ -239,7 +232,7 @@ def find_rules(text: str, start: int, end: int, kind: str) -> list[Rule]:
     may_be_dated = "nursing" in reading.bare or any(map(str.isdigit, reading.prompt))
     # For most prompts, only the rules about age need to be checked.
     if kind != "age" and not may_be_dated:
-        if all(fact.name in _INERT for fact in find_facts(reading)):
+        if all(listed(fact.name, "inert-fact") for fact in find_facts(reading)):
             return []
     scene = read_scene(text, start, end)
     return [rule for rule in _RULES_OF_KIND[kind] if rule.fixes(scene)]

@@ -329,7 +329,7 @@ def _gender_of(text: Text, subject: PersonPhrase) -> frozenset[str] | None:
     """Return the pronouns for the gender that a phrase states, or None if it states none."""
     words = [singular(word) for word in text.low[subject.opening : subject.head + 1]]
     for word in words:
-        if listed(word, "female-noun") or word.endswith(("woman", "women", "girl")):
+        if listed(word, "female-noun"):
             return _FEMALE
     if has_gendered(words) and not _PRONOUNS.intersection(words):
         return _MALE
@@ -351,8 +351,6 @@ def _states_of_picture_alone(
 def _states_in_phrase(text: str, subject: PersonPhrase, attribute: Attribute) -> bool:
     """Return whether an adjective in the subject's phrase states a value."""
     for offset, word in subject.words[:-1]:
-        if attribute.kind == "origin" and word.endswith("skinned"):
-            return True  # Every word for a skin states an origin: "a pale skinned nurse".
         if rank_of(word) != attribute.rank:
             continue
         scene = read_scene(text, subject.start, subject.end)

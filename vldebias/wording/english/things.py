@@ -160,8 +160,10 @@ def _is_credit(text: Text, i: int, start: int) -> bool:
     behind = text.low[i + 1 : i + 4]
     is_of_time = behind[:2] == ["of", "the"] and has_listed(behind[2:], "time-noun")
     clause = text.low[text.clause_start(start) : i]
-    is_joint = listed(text.low[i], "art-tag") and "by" in clause and "and" in clause
-    return is_of_time or is_joint or listed(text.after(i), "award")
+    is_praised = text.opens[start] and has_listed(clause, "praise")
+    is_joint = "by" in clause and "and" in clause
+    is_maker = listed(text.low[i], "art-tag") and (is_praised or is_joint)
+    return is_of_time or is_maker or listed(text.after(i), "award")
 
 
 def _is_for_animal(text: Text, i: int, start: int) -> bool:

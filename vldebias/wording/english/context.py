@@ -59,15 +59,11 @@ def _is_event(scene: Scene) -> bool:
 def _has_named_event(scene: Scene) -> bool:
     """Return whether there is a capitalized event, such as "Battle of Maipú" or "Gordon Riots"."""
     text = scene.text
-    for fact in scene.facts("event-of"):
-        has_place_behind = text.after(fact.first) in ("of", "in")
-        if has_place_behind and scene.is_capital(fact.first):
-            return True
-    for fact in scene.facts("event"):
-        is_name = scene.is_capital(fact.first) and scene.is_capital(fact.first - 1)
-        if is_name and text.before(fact.first):
-            return True
-    return False
+    positions = [fact.first for fact in scene.facts("event-of") if scene.is_capital(fact.first)]
+    if any(text.after(i) in ("of", "in") for i in positions):
+        return True
+    positions = [fact.first for fact in scene.facts("event") if scene.is_capital(fact.first)]
+    return any(text.before(i) and scene.is_capital(i - 1) for i in positions)
 
 
 def _is_after(scene: Scene, year: int | str) -> bool:

@@ -5,6 +5,7 @@ No parser is used. Phrases extend from their last noun to the left over adjectiv
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from vldebias.prompts.english.words import (
@@ -55,6 +56,10 @@ class PersonPhrase(NamedTuple):
     opening: int
     head: int
     named: bool = False
+
+
+# The noun phrases for each person in a text, in order of appearance.
+Persons = Sequence[Sequence[PersonPhrase]]
 
 
 def is_gendered_noun(word: str) -> bool:

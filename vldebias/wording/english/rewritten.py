@@ -28,7 +28,7 @@ from vldebias.prompts.english.words import (
 )
 from vldebias.prompts.prompt_set import append_word
 from vldebias.wording.english.names import find_names
-from vldebias.wording.english.phrases import PersonPhrase
+from vldebias.wording.english.phrases import PersonPhrase, Persons
 from vldebias.wording.english.scene import AGE_BEFORE_NOUN, AGE_BEHIND
 from vldebias.wording.english.statements import group_mentions
 from vldebias.wording.english.subject import find_subjects
@@ -103,7 +103,7 @@ def agreeing_form(word: str, text: str, end: int) -> str:
         text: The text, which may state that the person is female.
         end: The offset of the end of the person's noun, or of a placeholder before it.
     """
-    forms = dict(reversed(pair.split("/")) for pair in _LISTS["origin"])
+    forms = {male: female for female, male in (pair.split("/") for pair in _LISTS["origin"])}
     if word not in forms:
         return word
     words = read_text(text)
@@ -174,9 +174,7 @@ class _Figure:
         return max((place for place in self.words if place < i), default=-1)
 
 
-def match(
-    text: Text, persons: Sequence[Sequence[PersonPhrase]], people: Sequence[NounValue]
-) -> list[int | None]:
+def match(text: Text, persons: Persons, people: Sequence[NounValue]) -> list[int | None]:
     """Return, for each person in a text, the index of the same person in the original prompt.
 
     People match if they have the same noun. If one person in the original is left, they match the
@@ -210,9 +208,7 @@ def _has_noun(text: Text, mentions: Iterable[PersonPhrase], noun: str) -> bool:
     return noun in [singular(_without_ending(text.low[mention.head])) for mention in mentions]
 
 
-def _unmatched(
-    text: Text, persons: Sequence[Sequence[PersonPhrase]], matched: Sequence[int | None]
-) -> list[int]:
+def _unmatched(text: Text, persons: Persons, matched: Sequence[int | None]) -> list[int]:
     """Return the indices of unmatched people, excluding groups and relatives ("his wife")."""
     places: list[int] = []
     for place, (first, *_) in enumerate(persons):

@@ -21,7 +21,7 @@ from vldebias.prompts.english.words import (
     singular,
 )
 from vldebias.prompts.prompt_set import StatedWords
-from vldebias.wording.english.phrases import PersonPhrase, is_gendered_noun
+from vldebias.wording.english.phrases import PersonPhrase, Persons, is_gendered_noun
 from vldebias.wording.english.scene import read_scene
 from vldebias.wording.english.subject import find_subjects
 from vldebias.wording.english.text import Text, read_text
@@ -143,9 +143,7 @@ def _gap(text: Text, subjects: Sequence[PersonPhrase], number: int) -> str:
     return text.prompt[subjects[number - 1].end : text.start[subjects[number].opening]]
 
 
-def find_stated(
-    prompt: str, persons: Sequence[Sequence[PersonPhrase]], attribute: Attribute
-) -> list[bool]:
+def find_stated(prompt: str, persons: Persons, attribute: Attribute) -> list[bool]:
     """Return, for each person in a prompt, whether the prompt states a value of an attribute.
 
     Args:
@@ -257,11 +255,7 @@ def _states_by_set(text: str, attribute: Attribute) -> bool:
 
 
 def _without_others(
-    prompt: str,
-    text: Text,
-    persons: Sequence[Sequence[PersonPhrase]],
-    number: int,
-    left_out: Iterable[int],
+    prompt: str, text: Text, persons: Persons, number: int, left_out: Iterable[int]
 ) -> str:
     """Return a prompt without some words and without the phrases for all people except one."""
     words = set(left_out)
@@ -291,9 +285,7 @@ def _without(prompt: str, text: Text, words: Iterable[int]) -> str:
     return "".join(kept)
 
 
-def _owners_of_pronouns(
-    text: Text, persons: Sequence[Sequence[PersonPhrase]]
-) -> dict[int, set[int]]:
+def _owners_of_pronouns(text: Text, persons: Persons) -> dict[int, set[int]]:
     """Map each pronoun's position to the indices of the people to whom it may refer.
 
     A pronoun refers to the nearest person before it if their stated gender agrees, and may

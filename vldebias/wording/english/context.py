@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from vldebias.prompts.english.words import listed, origins
+from vldebias.prompts.english.words import lists, origins
 from vldebias.wording.english.facts import find_facts, lists_of_word
 from vldebias.wording.english.scene import Scene, read_scene
 from vldebias.wording.english.text import read_text
@@ -228,7 +228,8 @@ def find_rules(text: str, start: int, end: int, kind: str) -> list[Rule]:
     may_be_dated = "nursing" in reading.bare or any(map(str.isdigit, reading.prompt))
     # For most prompts, only the rules about age need to be checked.
     if kind != "age" and not may_be_dated:
-        if all(listed(fact.name, "inert-fact") for fact in find_facts(reading)):
+        inert_lists = lists()["inert-fact"]
+        if all(fact.name in inert_lists for fact in find_facts(reading)):
             return []
     scene = read_scene(text, start, end)
     return [rule for rule in _RULES_OF_KIND[kind] if rule.fixes(scene)]

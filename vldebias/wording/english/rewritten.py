@@ -20,6 +20,7 @@ from vldebias.prompts.english.words import (
     STOPS,
     adjective,
     gendered,
+    has_gendered,
     has_listed,
     kinds,
     listed,
@@ -44,6 +45,7 @@ from vldebias.wording.language import (
 _LISTS = read_lists(Path(__file__).with_name("pairs.txt"))
 _ADJECTIVES = frozenset(word for pair in _LISTS["adjective"] for word in pair.split("/"))
 _SIDES = ("female", "male")
+_FORMS_FOR_WOMEN = {male: female for female, male in (pair.split("/") for pair in _LISTS["origin"])}
 _DESCENT = re.compile(
     r",? (?:of|with) (?:[\w-]+ ){1,2}(?:descent|heritage|origin|ethnicity|ancestry|background)\b",
     re.IGNORECASE,
@@ -103,14 +105,13 @@ def agreeing_form(word: str, text: str, end: int) -> str:
         text: The text, which may state that the person is female.
         end: The offset of the end of the person's noun, or of a placeholder before it.
     """
-    forms = {male: female for female, male in (pair.split("/") for pair in _LISTS["origin"])}
-    if word not in forms:
-        return word
     words = read_text(text)
+    if word not in _FORMS_FOR_WOMEN or not has_gendered(words.low):
+        return word
     for figure in sorted(_find_figures(words, ()), key=attrgetter("first")):
         head = figure.heads[0]
         if words.start[head] + len(words.words[head]) >= end:
-            return forms[word] if figure.side == "female" else word
+            return _FORMS_FOR_WOMEN[word] if figure.side == "female" else word
     return word
 
 

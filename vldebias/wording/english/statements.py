@@ -220,7 +220,7 @@ def states(text: str, attribute: Attribute) -> bool:
         text: The text.
         attribute: The attribute.
     """
-    return _states_by_set(text, attribute) or _states_otherwise(text, attribute)
+    return _states_otherwise(text, attribute) or _states_by_set(text, attribute)
 
 
 def _states_otherwise(text: str, attribute: Attribute) -> bool:

@@ -10,6 +10,8 @@ LOOK_ALIKES = {
     "a Barnard College student": "a professor at Barnard College",
     "a Catholic bishop blessing the crowd": "a student at a Catholic school",
     "an NFL quarterback": "an NFL referee",
+    "a goalkeeper in the Bundesliga": "a goalkeeper in a park",
+    "a Leeds United goalkeeper": "a goalkeeper in a park",
     "a captain at the 1966 World Cup final": "a referee at the 1966 World Cup final",
     "a Roman legionary": "a legionary costume on a dancer",
     "a soldier marching with the Wehrmacht": "a farmer watching the Wehrmacht",
@@ -29,6 +31,7 @@ LOOK_ALIKES = {
     "a member of Shackleton's expedition": "a member of a climbing expedition",
     "an Apollo astronaut": "an astronaut above the Moon",
     "a nurse in the Crimean War": "a nurse in 2019",
+    "an army nurse in 1916": "an army nurse in 1968",
     "a Hmong farmer": "a chef in a Japanese restaurant",
     "a Ku Klux Klan member": "a tourist in a Viking museum",
     "a cook marching with the Wehrmacht": "a historian marching to the Wehrmacht exhibition",
@@ -46,6 +49,5 @@ LOOK_ALIKES = {
     "a barista in her forties": "a waiter with a 30-year-old Bordeaux",
     "a veteran of World War II": "a soldier in 1943",
     "a veteran of many tours": "a veteran teacher at a desk",
-    "an NBA player": "an NBA coach",
     "a gymnast at the Olympics": "a reporter at the Olympics",
 }

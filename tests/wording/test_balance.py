@@ -73,6 +73,23 @@ def test_articles_placeholders_other_attributes_and_several(names, prompt, resul
     assert state(prompt, names) == result
 
 
+@pytest.mark.parametrize(
+    ("prompt", "result"),
+    [
+        ("a woman in a park", "a Latina woman in a park"),
+        ("A photo of a {race} woman", "A photo of a Latina woman"),
+        ("a nurse checking her notes", "a Latina nurse checking her notes"),
+        ("a chef and her brother", "a Latina chef and her Latino brother"),
+        ("AN ACTRESS ON STAGE", "A LATINA ACTRESS ON STAGE"),
+        ("a nurse checking his notes", "a Latino nurse checking his notes"),
+        ("a nurse", "a Latino nurse"),
+    ],
+)
+def test_an_origin_agrees_with_a_stated_gender(prompt, result):
+    shares = {value: float(value == "Latino") for value in load_prompts("race").attributes}
+    assert balance_prompts(prompt, "race", shares=shares).prompts == [result]
+
+
 def test_every_prompt_keeps_its_words():
     prompts = [re.sub("<.*?> ", "", line) for line in SPEC["open"]] + [
         prompt for _, prompt in ALONE

@@ -122,7 +122,7 @@ def wrong_number(prompts, values):
     (always(True), "decide: got True"),
     (lambda prompts, values: None, "decide: got None for 1 prompts; expected a list with one"),
     (lambda prompts, values: "female", "decide: got 'female' for 1 prompts; expected a list"),
-    (wrong_number, "decide: got 2 answers for 1 prompts"),
+    (wrong_number, "decide: got .* for 1 prompts; expected a list with one answer per prompt"),
     ("female", "decide: .* a function"),
 )
 def test_invalid_answers_are_rejected(decide):

@@ -48,15 +48,10 @@ class UserDecisions:
         if not new:
             return answers
         received = self._decide(list(new), self._values)
-        if not _is_list(received):
+        if not _is_list(received) or len(received) != len(new):
             raise InvalidInputError(
                 f"decide: got {received!r} for {len(new)} prompts; expected a list with one answer"
-                " per prompt"
-            )
-        if len(received) != len(new):
-            raise InvalidInputError(
-                f"decide: got {len(received)} answers for {len(new)} prompts; expected one per"
-                " prompt, in the same order"
+                " per prompt, in the same order"
             )
         # Check all answers before storing any, so that nothing changes if one is invalid.
         checked = [self._check(*pair) for pair in zip(new, received, strict=True)]

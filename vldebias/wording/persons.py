@@ -55,13 +55,9 @@ class DepictedPerson:
         self.noun = first.noun
         self.group = first.group
         self.place = (number_of_text, first.start, first.noun)
-        reasons: list[str] = []
-        kinds_of_groups: set[tuple[int | None, ...]] = set()
-        for _, person, _ in self.mentions:
-            if person.reason:
-                reasons.append(person.reason)
-            group = person.group
-            kinds_of_groups.add(() if group is None else (group.size, group.mixes))
+        reasons = [person.reason for _, person, _ in self.mentions if person.reason]
+        groups = [person.group for _, person, _ in self.mentions]
+        kinds_of_groups = {group and (group.size, group.mixes) for group in groups}
         # In "{five nurses|a nurse}", a mixture would not fit both alternatives.
         if len(kinds_of_groups) > 1:
             reasons.append("group")
@@ -136,11 +132,8 @@ class PersonReader:
             # The outcomes for "five engineers" are mixtures such as "three women and two men".
             if is_mixed and person.group is not None and person.group.mixes:
                 shares_of_person = mixtures(person.group, shares)
-            outcomes: dict[Value, float] = {}
-            for value, share in shares_of_person.items():
-                outcomes[value] = share * strength
-            outcomes[None] = 1 - strength
-            outcomes_of_persons.append(outcomes)
+            outcomes = {value: share * strength for value, share in shares_of_person.items()}
+            outcomes_of_persons.append(outcomes | {None: 1 - strength})
             strength = 1.0
         return outcomes_of_persons
 

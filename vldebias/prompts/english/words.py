@@ -169,6 +169,21 @@ def base(word: str) -> str:
     return _without(word, _VERBS, "v")
 
 
+def is_plural(word: str) -> bool:
+    """Return whether a lower-case word is a noun in the plural."""
+    return singular(word) != word
+
+
+def is_inflected(word: str, *endings: str) -> bool:
+    """Return whether a lower-case word is a verb form with one of the endings, as in "runs"."""
+    return word.endswith(endings) and base(word) != word
+
+
+def ends_phrase(word: str) -> bool:
+    """Return whether a noun phrase ends before a lower-case word. "" is the end of a clause."""
+    return not word or listed(word, *STOPS)
+
+
 @lru_cache(REMEMBERED_WORDS)
 def kinds(word: str) -> str:
     """Return the classes of a lower-case word, which may be inflected."""
@@ -244,5 +259,4 @@ def adjective(word: str) -> bool:
     # A compound's last part determines its class: "battle-weary".
     if "-" in word:
         return adjective(word.rsplit("-", 1)[1])
-    is_participle = word.endswith(("ed", "ing")) and base(word) != word
-    return is_participle and "n" not in word_classes
+    return is_inflected(word, "ed", "ing") and "n" not in word_classes

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import re
 
-from vldebias.prompts.english.words import has_listed, listed
+from vldebias.prompts.english.words import has_listed, listed, lists
 from vldebias.wording.english.text import Text
 
 # "1943", "1870s" and "1914-18", or "79ad" and "480bce".
 _YEAR = re.compile(r"(1\d{3})(['\u2019]?s)?(?:-\d+)?|\d{1,4}(bce?|ad|ce)")
 _MODERN_YEAR = re.compile(r"20[0-4]\ds?")
 _CENTURY = re.compile(r"(\d{1,2})(?:st|nd|rd|th)(?:-century)?")
-_CENTURY_NAMES = (
-    *("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth"),
-    *("tenth", "eleventh", "twelfth", "thirteenth", "fourteenth", "fifteenth", "sixteenth"),
-    *("seventeenth", "eighteenth", "nineteenth"),
-)
 _CENTURIES = ("century", "centuries")
 MODERN = 2000
 _ANCIENT = 0
@@ -65,7 +60,6 @@ def _last_year_of_century(text: Text, i: int) -> int | None:
     match = _CENTURY.fullmatch(word)
     if match:
         return int(match[1]) * 100 - 1
+    names = list(lists()["century-name"])  # from "first" on
     name = word.removesuffix("-century")
-    if name not in _CENTURY_NAMES:
-        return None
-    return (_CENTURY_NAMES.index(name) + 1) * 100 - 1
+    return (names.index(name) + 1) * 100 - 1 if name in names else None

@@ -15,7 +15,9 @@ from vldebias.prompts.prompt_set import StatedWords, append_word
 from vldebias.wording.english.context import find_rules
 from vldebias.wording.english.groups import describe, find_group, names_a_group
 from vldebias.wording.english.names import may_name
+from vldebias.wording.english.phrases import PersonPhrase
 from vldebias.wording.english.rewritten import (
+    agreeing_form,
     is_pronoun,
     match,
     replace_gender,
@@ -29,12 +31,7 @@ from vldebias.wording.english.statements import (
     states,
     values_of_persons,
 )
-from vldebias.wording.english.subject import (
-    PersonPhrase,
-    find_subjects,
-    is_foreign,
-    leaves_out_gendered,
-)
+from vldebias.wording.english.subject import find_subjects, is_foreign, leaves_out_gendered
 from vldebias.wording.english.text import read_text
 from vldebias.wording.groups import Group, Mixture, can_mix
 from vldebias.wording.language import (
@@ -130,7 +127,7 @@ class English(Language):
                 word = describe(value, attribute.words, is_young)
                 place = (after_noun, after_noun, "aside")
             else:
-                word = attribute.words[value]
+                word = agreeing_form(attribute.words[value], text, person.end)
                 place = (*person.place, "before")
                 if attribute.has_phrases:
                     # A phrase replaces a placeholder, or follows the noun if there is none.

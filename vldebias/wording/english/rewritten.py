@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 
 from vldebias.prompts.attribute import Attribute
@@ -19,6 +20,7 @@ from vldebias.prompts.english.words import (
     STOPS,
     adjective,
     gendered,
+    has_gendered,
     has_listed,
     kinds,
     listed,
@@ -27,9 +29,10 @@ from vldebias.prompts.english.words import (
 )
 from vldebias.prompts.prompt_set import append_word
 from vldebias.wording.english.names import find_names
+from vldebias.wording.english.phrases import PersonPhrase, Persons
 from vldebias.wording.english.scene import AGE_BEFORE_NOUN, AGE_BEHIND
 from vldebias.wording.english.statements import group_mentions
-from vldebias.wording.english.subject import PersonPhrase, find_subjects
+from vldebias.wording.english.subject import find_subjects
 from vldebias.wording.english.text import Text, read_text
 from vldebias.wording.language import (
     NounValue,
@@ -42,6 +45,7 @@ from vldebias.wording.language import (
 _LISTS = read_lists(Path(__file__).with_name("pairs.txt"))
 _ADJECTIVES = frozenset(word for pair in _LISTS["adjective"] for word in pair.split("/"))
 _SIDES = ("female", "male")
+_FORMS_FOR_WOMEN = {male: female for female, male in (pair.split("/") for pair in _LISTS["origin"])}
 _DESCENT = re.compile(
     r",? (?:of|with) (?:[\w-]+ ){1,2}(?:descent|heritage|origin|ethnicity|ancestry|background)\b",
     re.IGNORECASE,
@@ -91,6 +95,24 @@ def _side_and_counterpart(word: str) -> tuple[str, str]:
 def _side_of(word: str) -> str:
     side, _ = _side_and_counterpart(word)
     return side
+
+
+def agreeing_form(word: str, text: str, end: int) -> str:
+    """Return the form of an adjective that fits a person: "Latina" for a woman, else "Latino".
+
+    Args:
+        word: The adjective.
+        text: The text, which may state that the person is female.
+        end: The offset of the end of the person's noun, or of a placeholder before it.
+    """
+    words = read_text(text)
+    if word not in _FORMS_FOR_WOMEN or not has_gendered(words.low):
+        return word
+    for figure in sorted(_find_figures(words, ()), key=attrgetter("first")):
+        head = figure.heads[0]
+        if words.start[head] + len(words.words[head]) >= end:
+            return _FORMS_FOR_WOMEN[word] if figure.side == "female" else word
+    return word
 
 
 def is_pronoun(word: str) -> bool:
@@ -153,9 +175,7 @@ class _Figure:
         return max((place for place in self.words if place < i), default=-1)
 
 
-def match(
-    text: Text, persons: Sequence[Sequence[PersonPhrase]], people: Sequence[NounValue]
-) -> list[int | None]:
+def match(text: Text, persons: Persons, people: Sequence[NounValue]) -> list[int | None]:
     """Return, for each person in a text, the index of the same person in the original prompt.
 
     People match if they have the same noun. If one person in the original is left, they match the
@@ -189,9 +209,7 @@ def _has_noun(text: Text, mentions: Iterable[PersonPhrase], noun: str) -> bool:
     return noun in [singular(_without_ending(text.low[mention.head])) for mention in mentions]
 
 
-def _unmatched(
-    text: Text, persons: Sequence[Sequence[PersonPhrase]], matched: Sequence[int | None]
-) -> list[int]:
+def _unmatched(text: Text, persons: Persons, matched: Sequence[int | None]) -> list[int]:
     """Return the indices of unmatched people, excluding groups and relatives ("his wife")."""
     places: list[int] = []
     for place, (first, *_) in enumerate(persons):

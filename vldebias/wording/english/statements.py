@@ -21,8 +21,9 @@ from vldebias.prompts.english.words import (
     singular,
 )
 from vldebias.prompts.prompt_set import StatedWords
+from vldebias.wording.english.phrases import PersonPhrase, Persons, is_gendered_noun
 from vldebias.wording.english.scene import read_scene
-from vldebias.wording.english.subject import PersonPhrase, find_subjects, is_gendered_noun
+from vldebias.wording.english.subject import find_subjects
 from vldebias.wording.english.text import Text, read_text
 
 _FEMALE = frozenset({"she", "her", "hers", "herself"})
@@ -142,9 +143,7 @@ def _gap(text: Text, subjects: Sequence[PersonPhrase], number: int) -> str:
     return text.prompt[subjects[number - 1].end : text.start[subjects[number].opening]]
 
 
-def find_stated(
-    prompt: str, persons: Sequence[Sequence[PersonPhrase]], attribute: Attribute
-) -> list[bool]:
+def find_stated(prompt: str, persons: Persons, attribute: Attribute) -> list[bool]:
     """Return, for each person in a prompt, whether the prompt states a value of an attribute.
 
     Args:
@@ -221,13 +220,19 @@ def states(text: str, attribute: Attribute) -> bool:
         text: The text.
         attribute: The attribute.
     """
-    if attribute.gender and has_gendered(read_text(text).low):
-        return True
-    if attribute.kind in ("origin", "skin") and _body_states(text):
-        return True
-    if attribute.kind == "age" and _WRINKLES.search(text):
-        return True
-    return _states_by_set(text, attribute) or _is_unspecified(text, attribute)
+    return _states_otherwise(text, attribute) or _states_by_set(text, attribute)
+
+
+def _states_otherwise(text: str, attribute: Attribute) -> bool:
+    """Return whether a text states a value without a word from the prompt set: "green skin"."""
+    if attribute.gender:
+        is_stated = has_gendered(read_text(text).low)
+    elif attribute.kind in ("origin", "skin"):
+        is_stated = _body_states(text)
+    else:
+        is_stated = attribute.kind == "age" and _WRINKLES.search(text) is not None
+    # A value may be left open on purpose: "of unspecified gender".
+    return is_stated or not attribute.names.isdisjoint(_UNSPECIFIED.findall(text.lower()))
 
 
 def _body_states(text: str) -> bool:
@@ -243,11 +248,6 @@ def _body_states(text: str) -> bool:
     return _SKIN.search(text) is not None
 
 
-def _is_unspecified(text: str, attribute: Attribute) -> bool:
-    """Return whether a text deliberately leaves a value open: "of unspecified gender"."""
-    return not attribute.names.isdisjoint(_UNSPECIFIED.findall(text.lower()))
-
-
 def _states_by_set(text: str, attribute: Attribute) -> bool:
     """Return whether a text contains a word from the prompt set, except gendered nouns."""
     words = attribute.stated.find(text)
@@ -255,11 +255,7 @@ def _states_by_set(text: str, attribute: Attribute) -> bool:
 
 
 def _without_others(
-    prompt: str,
-    text: Text,
-    persons: Sequence[Sequence[PersonPhrase]],
-    number: int,
-    left_out: Iterable[int],
+    prompt: str, text: Text, persons: Persons, number: int, left_out: Iterable[int]
 ) -> str:
     """Return a prompt without some words and without the phrases for all people except one."""
     words = set(left_out)
@@ -289,9 +285,7 @@ def _without(prompt: str, text: Text, words: Iterable[int]) -> str:
     return "".join(kept)
 
 
-def _owners_of_pronouns(
-    text: Text, persons: Sequence[Sequence[PersonPhrase]]
-) -> dict[int, set[int]]:
+def _owners_of_pronouns(text: Text, persons: Persons) -> dict[int, set[int]]:
     """Map each pronoun's position to the indices of the people to whom it may refer.
 
     A pronoun refers to the nearest person before it if their stated gender agrees, and may
@@ -327,7 +321,7 @@ def _gender_of(text: Text, subject: PersonPhrase) -> frozenset[str] | None:
     """Return the pronouns for the gender that a phrase states, or None if it states none."""
     words = [singular(word) for word in text.low[subject.opening : subject.head + 1]]
     for word in words:
-        if listed(word, "female-noun") or word.endswith(("woman", "women", "girl")):
+        if listed(word, "female-noun"):
             return _FEMALE
     if has_gendered(words) and not _PRONOUNS.intersection(words):
         return _MALE
@@ -338,12 +332,7 @@ def _states_of_picture_alone(
     rest: str, prompt: str, subject: PersonPhrase, attribute: Attribute
 ) -> bool:
     """Return whether only the medium or a thing has the value: "Japanese print of a nurse"."""
-    is_gendered = attribute.gender and has_gendered(read_text(rest).low)
-    if is_gendered or _is_unspecified(rest, attribute):
-        return False
-    if attribute.kind in ("origin", "skin") and _body_states(rest):
-        return False
-    if attribute.kind == "age" and _WRINKLES.search(rest):
+    if _states_otherwise(rest, attribute):
         return False
     scene = read_scene(prompt, subject.start, subject.end)
     kept = scene.without_picture(origins=attribute.kind == "origin", ages=attribute.kind == "age")
@@ -354,8 +343,6 @@ def _states_of_picture_alone(
 def _states_in_phrase(text: str, subject: PersonPhrase, attribute: Attribute) -> bool:
     """Return whether an adjective in the subject's phrase states a value."""
     for offset, word in subject.words[:-1]:
-        if attribute.kind == "origin" and word.endswith("skinned"):
-            return True  # Every word for a skin states an origin: "a pale skinned nurse".
         if rank_of(word) != attribute.rank:
             continue
         scene = read_scene(text, subject.start, subject.end)

@@ -1,0 +1,413 @@
+"""Recognise nouns for people that do not refer to a person in an English prompt.
+
+They may be things ("a toy soldier", "a rack server"), animals ("a rabbit detective"), titles of
+works ("Lord of the Rings"), credits or names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+
+from vldebias.prompts.english.words import (
+    STOPS,
+    adjective,
+    base,
+    classes,
+    ends_phrase,
+    gendered,
+    has_listed,
+    is_inflected,
+    is_plural,
+    is_proper,
+    kinds,
+    listed,
+    person,
+    singular,
+)
+from vldebias.wording.english.names import is_known
+from vldebias.wording.english.phrases import (
+    POSSESSIVE,
+    extend_left,
+    is_gendered_noun,
+    is_head,
+    shows_body,
+)
+from vldebias.wording.english.text import Text
+
+# Reasons to skip a noun: it does not refer to a person, or the rules cannot decide.
+NOBODY = "no person"
+UNCLEAR = "not understood"
+_NEAR = 8  # words
+_AGENT_ENDINGS = ("er", "or", "ist", "ian", "ant", "eer", "host", "mage")
+
+
+def is_agent(noun: str) -> bool:
+    """Return whether a noun ends like a profession and is not a known thing."""
+    return noun.endswith(_AGENT_ENDINGS) and not listed(noun, "agent-like", "animal")
+
+
+def may_be_person(text: Text, i: int) -> bool:
+    """Return whether word i may be a noun for a person."""
+    word = text.bare[i]
+    # Past tenses look like nouns for people: "I chased".
+    is_verb = is_inflected(word, "ed")
+    if len(word) == 1 or is_verb or text.silent[i] or listed(word, "no-single-value", "asleep"):
+        return False
+    if word != text.low[i] and (is_plural(word) or not shows_body(text, i)):
+        return False  # The owner of a thing is not shown: "a nurse's uniform".
+    # The context may turn a thing into a person, as in "a fan in the stands".
+    is_noun = person(word) or is_gendered_noun(word)
+    # Some nouns for people are part of a thing: "hero shot".
+    is_noun = is_noun and not listed(f"{word} {text.after(i)}", "thing-phrase")
+    if is_noun or listed(singular(word), "thing") or _has_face(text, i):
+        return True
+    phrase = f"{text.before(i)} {singular(word)}"
+    return listed(phrase, "person-phrase") or (classes(phrase) == "p" and is_agent(singular(word)))
+
+
+def _has_face(text: Text, i: int) -> bool:
+    """Return whether the prompt mentions the face of word i, as in "the face of a mover"."""
+    noun = singular(text.low[i])
+    if not is_agent(noun) or (classes(noun) == "n" and not listed(noun, "thing", "unsure")):
+        return False  # Only people have faces here, unlike "the face of a tower clock".
+    for j in range(i - 1, max(-1, i - 6), -1):
+        if text.low[j] == "of":
+            return listed(text.before(j), "face")
+    return False
+
+
+def why_no_person(text: Text, i: int, start: int) -> str:
+    """Return why a phrase is not a person, regardless of what precedes it, or "" if it is one.
+
+    Args:
+        text: The text.
+        i: The position of the last noun of the phrase.
+        start: The position of the first word of the phrase, without determiners.
+    """
+    plural = is_plural(text.bare[i])
+    if _is_nobody(text, i, start):
+        return NOBODY
+    reason = ""
+    # Diagrams show roles, not people.
+    is_diagram = has_listed(text.low, "diagram")
+    if is_diagram or _is_miscounted(text, i, start) or _is_title(text, i, start):
+        reason = UNCLEAR
+    elif not is_head(text, i):
+        reason = UNCLEAR if _may_be_subject(text, i, start) else NOBODY
+    elif _has_parts(text, i, start):
+        reason = UNCLEAR if plural else NOBODY
+    elif _is_thing(text, i, start) and not _has_face(text, i):
+        reason = UNCLEAR if _may_be_human(text, i, start) else NOBODY
+    elif not plural and _counts_several(text.low[max(0, start - 1) : i + 1]):
+        reason = UNCLEAR
+    return reason
+
+
+def _is_nobody(text: Text, i: int, start: int) -> bool:
+    """Return whether a phrase certainly shows no person: "no nurse", "half mechanic"."""
+    is_other = text.low[max(0, start - 3) : start : 2] == ["no", "or"]  # "no cook or nurse"
+    # Relatives of this kind look alike: "twin toddlers".
+    is_alike = is_plural(text.bare[i]) and has_listed(text.low[start:i], "kinship")
+    is_half = text.low[i - 1 : i] in (["half"], ["part"])
+    is_other |= text.before(start) == "no" or is_alike or is_half
+    is_other = is_other or _is_abstract(text, i, start)
+    is_other = is_other or _is_credit(text, i, start) or _is_audience(text, i)
+    return is_other or _is_for_animal(text, i, start)
+
+
+def _is_miscounted(text: Text, i: int, start: int) -> bool:
+    """Return whether a number or an article does not fit the noun: "a persons hand"."""
+    words = text.low[max(0, start - 1) : i + 1]
+    plural = is_plural(text.bare[i])
+    is_one = words[0] in ("a", "an", "one") and plural and not any(map(person, words[:-1]))
+    if is_one or any(re.fullmatch(r"[a-z]|[a-z]{2,}\d+", word) for word in words[1:]):
+        return True
+    before = text.before(start - 1)
+    is_count = ends_phrase(before) or listed(before, "inexact") or text.capital[start - 2]
+    return words[0].isdigit() and not is_count
+
+
+def _counts_several(words: Sequence[str]) -> bool:
+    """Return whether a phrase in the singular counts several people: "two anime character"."""
+    is_number = len(words) > 2 and listed(words[0], "number-word")
+    is_number = is_number or (words[0].isdigit() and 1 < int(words[0]) < 13)
+    return is_number and not has_listed(words, "time-noun")
+
+
+def _is_abstract(text: Text, i: int, start: int) -> bool:
+    """Return whether a noun is none for people here: "its size dwarfs the boxes", "his youth"."""
+    plural = is_plural(text.bare[i])
+    is_verb = plural and "v" in classes(base(text.low[i]))
+    is_verb = is_verb and (listed(text.after(i), "article") or text.before(i) == "that")
+    # Only things and animals own people by "its".
+    is_of_things = plural and text.before(start) == "its"
+    is_time = text.low[i] == "youth" and listed(text.before(start), "possessor")
+    return is_verb or is_of_things or is_time
+
+
+def _has_parts(text: Text, i: int, start: int) -> bool:
+    """Return whether word i is followed by several parts: "character faces"."""
+    after = text.after(i)
+    is_part = is_plural(after) and listed(singular(after), "face", "picture")
+    return is_part and ends_phrase(text.after(i + 1)) and not text.before(start)
+
+
+def _is_credit(text: Text, i: int, start: int) -> bool:
+    """Return whether a phrase praises the picture: "photographer of the year", "by an artist"."""
+    behind = text.low[i + 1 : i + 4]
+    is_of_time = behind[:2] == ["of", "the"] and has_listed(behind[2:], "time-noun")
+    clause = text.low[text.clause_start(start) : i]
+    is_praised = text.opens[start] and has_listed(clause, "praise")
+    is_joint = "by" in clause and "and" in clause
+    is_maker = listed(text.low[i], "art-tag") and (is_praised or is_joint)
+    return is_of_time or is_maker or listed(text.after(i), "award")
+
+
+def _is_for_animal(text: Text, i: int, start: int) -> bool:
+    """Return whether a noun stands for an animal: "a newborn (otter)", "a dog, a loyal friend"."""
+    noun = text.low[i]
+    if listed(noun, "baby", "young-animal"):
+        for word in text.low[i + 1 : i + 4]:
+            if is_animal(word):
+                return True
+            if listed(word, *STOPS) or base(word) != word:
+                return False
+    # A copula calls the people animals: "the workers are farm animals".
+    if listed(text.after(i), "copula") and any(map(is_animal, text.low[i + 2 : i + 4])):
+        return True
+    before = [word for word in text.low[:start] if not listed(word, "companion")]
+    is_companion = listed(singular(noun), "companion")
+    return is_companion and any(map(is_animal, before)) and not any(map(person, before))
+
+
+def _is_audience(text: Text, i: int) -> bool:
+    """Return whether a picture only addresses some people: "an ad that attracts gamers"."""
+    words = text.low[max(text.clause_start(i), i - 6) : i]
+    return is_plural(text.bare[i]) and any(listed(base(word), "appeals") for word in words)
+
+
+def _may_be_subject(text: Text, i: int, start: int) -> bool:
+    """Return whether a verb may follow word i, in which case i can still be a head."""
+    after = text.after(i)
+    # The verb may follow an adverb or noun: "a programmer pair programming".
+    is_verb = is_inflected(after, "s", "ing")
+    is_verb = is_verb or (text.after(i + 1).endswith("ing") and not person(after))
+    # After "and", the verb is in the plural: "the chef and the sommelier taste wine".
+    is_verb = is_verb or (text.before(start - 1) == "and" and "v" in classes(after))
+    # not "nurse uniforms"
+    is_group = is_plural(text.bare[i]) and not text.capital[i]  # not "the Champions League"
+    determiner = text.before(start)
+    return is_group or (is_verb and (listed(determiner, "determiner") or determiner == "while"))
+
+
+# ---- titles and names
+
+
+def _is_title(text: Text, i: int, start: int) -> bool:
+    """Return whether a phrase may be the title of a film, a game or a book."""
+    link = text.before(start)
+    following = text.low[i + 1 : i + 3]
+    modifiers = text.low[start:i]
+    is_year = re.fullmatch(r"(?:19|20)\d\d", "".join(following[:1])) is not None
+    if link == "your":
+        return text.opens[start - 1] and not text.after(i)
+    if is_year and has_listed(text.low[max(0, start - 2) : i], "picture", "depiction"):
+        return True  # A year follows the title of a work: "the film alien (1979)".
+    if is_plural(text.bare[i]):
+        return _is_title_in_plural(text, i, start)
+    # An adjective behind the kind of work begins a title: "the movie lone survivor".
+    if any(listed(word, "depiction") and adjective(rest) for word, rest in pairwise(modifiers)):
+        return True
+    # Capitals before "of the" mark a title: "Lord of the Rings".
+    is_lord = following == ["of", "the"] and text.words[i].istitle()
+    has_title_word = bool(modifiers) and listed(text.low[i], "title-role")
+    # A tag with a year, or with a word that is typical of titles, may be one: "taxi driver, 1976".
+    is_work = is_lord or is_year or has_title_word or has_listed(modifiers, "game")
+    return is_work and link in ("", "of")
+
+
+def _is_title_in_plural(text: Text, i: int, start: int) -> bool:
+    """Apply `_is_title` to a plural."""
+    following = text.low[i + 1 : i + 3]
+    # "couple, super models" are the couple again
+    is_couple = text.opens[start] and has_listed(text.low[:start], "group-left-unchanged")
+    # A plural before "of the" or "of" and a name is a title: "The Riders of Rohan".
+    is_name = text.words[i].istitle() and "".join(text.words[i + 2 : i + 3]).istitle()
+    is_order = following == ["of", "the"] or (following[:1] == ["of"] and is_name)
+    return is_couple or (
+        is_order and not listed(text.before(start).replace("the", ""), "determiner")
+    )
+
+
+def why_name(text: Text, i: int) -> str:
+    """Return why word i may belong to a name, as in "larry page", or "" if it does not.
+
+    Args:
+        text: The text.
+        i: The position of the last noun of a phrase.
+    """
+    first, _ = extend_left(text, i)
+    link = text.before(first)
+    may_be_name = _ends_full_name(text, i, first) or _plays_role(text, i)
+    if link == "the":
+        # A name precedes "the": "Conan the librarian". An unknown name is in the phrase.
+        before = text.before(first - 1)
+        is_name = set(kinds(before)) <= set("fliu") and not ends_phrase(before)
+        may_be_name |= is_name or any(map(partial(_is_unknown_name, text), range(first, i)))
+    if text.capital[i] and not is_plural(text.bare[i]):
+        # Capitals next to the noun make it a name: "Chief Sitting Bull", "Mason & Baker".
+        neighbours = [i + 1] if text.after(i) else []
+        for step in (-1, 1):
+            if text.low[i + step : i + step + 1] == ["and"]:
+                neighbours.append(i + 2 * step)
+        may_be_name |= any(text.capital[number] for number in neighbours)
+        may_be_name |= text.before(i) in ("called", "named")
+    return UNCLEAR if may_be_name else ""
+
+
+def _ends_full_name(text: Text, i: int, first: int) -> bool:
+    """Return whether word i may be a family name behind a given name, as in "larry page"."""
+    before = text.before(i)
+    # An unknown word may be a family name: "martin garrix dj".
+    given_name = before if kinds(before) else text.before(i - 1)
+    classes_of_name = set(kinds(given_name))
+    is_surname = classes(text.bare[i]) == "l"  # Some plurals are only family names: "bill hicks".
+    # Rare nouns are family names behind a given name: "bob lazar".
+    is_rare = "u" in kinds(text.bare[i]) or not kinds(before) or is_surname
+    is_given_name = "f" in classes_of_name and (is_rare or classes_of_name <= set("fliu"))
+    # Adjectives, places and periods may be given names, too: "young", "paris".
+    is_other = "a" in classes_of_name or listed(given_name, "no-name")
+    is_other = is_other or any(map(is_proper, text.low[first:i]))
+    is_one = is_surname or not is_plural(text.bare[i])
+    return is_given_name and is_one and not is_other and text.before(first) in ("", "of")
+
+
+def _plays_role(text: Text, i: int) -> bool:
+    """Return whether a role or a comparison names person i: "an actor as Hamlet"."""
+    rest = text.after(i + 1)
+    is_role = text.after(i) == "as" and not listed(rest, *STOPS, "pronoun")
+    return is_role or (text.after(i) == "like" and set(kinds(rest)) <= set("fliu"))
+
+
+def _is_unknown_name(text: Text, i: int) -> bool:
+    """Return whether word i is capitalized and in no dictionary."""
+    return text.words[i].istitle() and not is_known(text.low[i])
+
+
+# ---- things and animals
+
+
+def _is_thing(text: Text, i: int, start: int) -> bool:
+    """Return whether noun i is an animal or a thing, as in "a toy soldier" or "a rack server"."""
+    noun = singular(text.bare[i])
+    modifiers = text.low[start:i]
+    after = text.after(i)
+    if _is_drawn(text, i, start) or _is_thing_by_modifiers(noun, modifiers):
+        return True
+    if _is_strict_thing(text, i, start):
+        return not is_inflected(after, "s", "ing")
+    if listed(noun, "cued-thing"):
+        return _is_cued_thing(text, i, start)
+    if noun in ("head", "chair"):
+        nouns_behind = map(singular, text.low[i + 2 : i + 5])
+        # "the head of the department" is a person
+        return after != "of" or not has_listed(nouns_behind, "organization")
+    near = text.low[max(0, i - _NEAR) : i + _NEAR]
+    return listed(noun, "thing") and not _is_human(noun, modifiers, after, near)
+
+
+def _is_drawn(text: Text, i: int, start: int) -> bool:
+    """Return whether noun i is a body or a picture: "a cat's figure", "a character of a monk"."""
+    noun = singular(text.bare[i])
+    after = text.after(i)
+    before = text.before(start)
+    if noun == "figure":
+        return before in ("its", "their", "the") or text.before(start - 1) == "with"
+    # The character is a picture of the next person: "a full character of a monk".
+    is_picture = listed(after, "picture") or after == "of" or before.endswith(POSSESSIVE)
+    return noun == "character" and is_picture
+
+
+def _is_strict_thing(text: Text, i: int, start: int) -> bool:
+    """Return whether noun i is a thing unless it acts like a person, as in "a nyc diner"."""
+    plural = is_plural(text.bare[i])
+    modifiers = text.low[start:i]
+    is_counted = plural and listed(text.before(start), "determiner")
+    if is_counted or not listed(text.bare[i], "strict-thing"):
+        return False
+    if has_listed(modifiers, "thing-person", "occupational"):
+        return False
+    # "a nyc diner", but not "a tea picker"
+    return plural or all("a" in kinds(word) or not kinds(word) for word in modifiers)
+
+
+def _is_cued_thing(text: Text, i: int, start: int) -> bool:
+    """Return whether the context makes noun i a thing: "a model of an atom"."""
+    modifiers = text.low[start:i]
+    after = text.after(i)
+    # The model is presented as a thing: "pointing at a model".
+    is_made = after == "of" or listed(text.before(start - 1), "presents")
+    if singular(text.bare[i]) == "model" and (is_made or _is_of_thing(modifiers)):
+        return True
+    has_cue = has_listed(text.low, "thing-cue") and not has_listed(modifiers, "thing-person")
+    return has_cue and not listed(after, "human-verb")
+
+
+def _is_of_thing(modifiers: Sequence[str]) -> bool:
+    """Return whether the last modifier of "model" is a thing, as in "a cloud model"."""
+    word = "".join(modifiers[-1:])
+    is_of_person = person(word) or gendered(word) or listed(f"{word} model", "person-phrase")
+    return "n" in kinds(word) and not (is_of_person or adjective(word))
+
+
+def _may_be_human(text: Text, i: int, start: int) -> bool:
+    """Return whether a thing may be a person, as in "a clumsy server spilling soup"."""
+    if has_listed(map(singular, text.low[start:i]), "animal"):
+        return True  # Someone works with animals: "a dog walker".
+    noun = text.bare[i]
+    after = text.after(i)
+    is_held = listed(text.before(start - 1), "encloses", "handled")
+    if is_held or text.low[i + 1 : i + 3] == ["in", "hand"]:
+        return False  # Somebody holds the thing: "waving a fan", "smoker in hand".
+    is_described = listed(text.before(start), "determiner") or listed(after, "preposition")
+    is_unsure = listed(noun, "unsure") and after != "of"
+    is_unsure |= listed(noun, "thing") and after.endswith("ing")
+    is_unsure |= listed(noun, "cued-thing") and start == i and after != "of"
+    return is_unsure and is_described
+
+
+def _is_thing_by_modifiers(noun: str, modifiers: Sequence[str]) -> bool:
+    """Return whether modifiers turn a noun into a thing, product, toy or animal.
+
+    Examples are "dish washer", "a Ford Explorer" and "a rabbit detective".
+    """
+    phrase = " ".join([*modifiers[-1:], noun])
+    is_known = modifiers and (listed(phrase, "thing-phrase") or classes(phrase) in ("n", "x"))
+    if is_known:
+        return True
+    for kind, exceptions in (("brand", "brand-person"), ("toy", "toy-handles")):
+        if has_listed(modifiers, kind) and not listed(noun, exceptions):
+            return True
+    if listed(noun, "handles"):
+        modifiers = modifiers[:-1]  # "a horse trainer"; not "a panda mad scientist"
+    return any(map(is_animal, modifiers))
+
+
+def is_animal(word: str) -> bool:
+    """Return whether a word is a noun for animals."""
+    # Usual words for people are not animals, although they can be: "a male nurse".
+    is_usual = gendered(word) or adjective(word) or listed(word, "not-animal")
+    return listed(singular(word), "animal") or ("x" in kinds(word)[:2] and not is_usual)
+
+
+def _is_human(noun: str, modifiers: Sequence[str], after: str, near: Sequence[str]) -> bool:
+    """Return whether a noun that is often a thing is a person, as in "a fan in the stands"."""
+    if noun in ("character", "figure"):
+        # A thing before the noun turns the character into one: "a teapot character".
+        last = "".join([word for word in modifiers if not gendered(word)][-1:])
+        return not last or adjective(last) or person(last) or listed(last, "thing-person")
+    is_human = listed(after, "human-verb") or has_listed(modifiers, "thing-person")
+    return is_human or has_listed(near, "person-cue")

@@ -91,9 +91,9 @@ class RomanceLanguage(SpacedLanguage):
 
     def states_gender(self, tokens: Reading, i: int) -> bool:
         token = tokens[i]
-        if self.matcher("not-stated").has(token):
+        if self.is_listed(token, "not-stated"):
             return False
-        if self.matcher("female").has(token) or self.matcher("male").has(token):
+        if self.is_listed(token, "female") or self.is_listed(token, "male"):
             return True
         if token.low in self.feminine_nouns and not self.matcher("thing").has_at(tokens, i):
             # In "la persona anziana", "anziana" is an adjective, and "persona" is always feminine.
@@ -105,7 +105,7 @@ class RomanceLanguage(SpacedLanguage):
             return False
         # In "una periodista", only the article states the gender.
         article = self._phrase_before(tokens, i).article
-        return article is not None and self.matcher("feminine-article").has(tokens[article])
+        return article is not None and self.is_listed(tokens[article], "feminine-article")
 
     def is_named(self, tokens: Reading, phrases: list[Phrase]) -> bool:
         heads = [phrase.head for phrase in phrases if tokens.after(phrase.head).text]
@@ -132,7 +132,7 @@ class RomanceLanguage(SpacedLanguage):
             return Phrase(phrase.first, i, stated=True)
         if noun is None or self._says_kind(tokens, phrase):
             return None
-        size = self._number_before(tokens, phrase.first)
+        size = self.number_of(tokens.before(phrase.first).low)
         if noun.number == "many" or size is not None:
             return self._plural_phrase(tokens, phrase, size)
         return self._single_phrase(tokens, phrase, noun)
@@ -140,7 +140,7 @@ class RomanceLanguage(SpacedLanguage):
     def _names_gender(self, tokens: Reading, i: int) -> bool:
         """Return whether word i is a noun that states a gender."""
         token = tokens[i]
-        if token.low in self.feminine_nouns or self.matcher("gendered-noun").has(token):
+        if token.low in self.feminine_nouns or self.is_listed(token, "gendered-noun"):
             return True
         return self.noun_of(token) is not None and self.states_gender(tokens, i)
 
@@ -189,13 +189,13 @@ class RomanceLanguage(SpacedLanguage):
         """Return the phrase for one person, or None if the article or position does not fit."""
         opening = tokens[phrase.first]
         if phrase.article is not None:
-            is_feminine = self.matcher("feminine-article").has(opening)
-            is_either = opening.low.endswith("'") or self.matcher("any-article").has(opening)
+            is_feminine = self.is_listed(opening, "feminine-article")
+            is_either = opening.low.endswith("'") or self.is_listed(opening, "any-article")
             if is_feminine != (noun.gender == "f") and not is_either:
                 return None
         elif noun.gender == "f" and not tokens.after(phrase.head).text:
             return None  # The word means "nobody" here: "une rue vide, personne".
-        elif not opening.opens and not self.matcher("bare-after").has(tokens[phrase.first - 1]):
+        elif not opening.opens and not self.is_listed(tokens[phrase.first - 1], "bare-after"):
             # Without an article, a noun inside a clause may not name a person ("pez payaso").
             return None
         fixed = self.matcher("fixed-complement").length_at(tokens, phrase.head + 1)
@@ -213,7 +213,7 @@ class RomanceLanguage(SpacedLanguage):
                 break
             noun = tokens[i - 1]
             lists = ("behind-noun", "no-adjective", "adverb", "copula", "of")
-            is_function_word = any(self.matcher(name).has(noun) for name in lists)
+            is_function_word = any(self.is_listed(noun, name) for name in lists)
             is_function_word = is_function_word or self._is_article(noun)
             is_noun = not is_function_word and not noun.low.endswith(self.entries("gerund-ending"))
             is_kind = tokens[i - 2].low in self.entries("of-kind")
@@ -238,10 +238,10 @@ class RomanceLanguage(SpacedLanguage):
 
     def _is_article(self, token: Token) -> bool:
         names = ("any-article", "feminine-article")
-        return token.low in self.articles or any(self.matcher(name).has(token) for name in names)
+        return token.low in self.articles or any(self.is_listed(token, name) for name in names)
 
     def _is_masculine_article(self, token: Token) -> bool:
-        return self._is_article(token) and not self.matcher("feminine-article").has(token)
+        return self._is_article(token) and not self.is_listed(token, "feminine-article")
 
     @cached_property
     def articles(self) -> dict[str, str]:
@@ -249,7 +249,7 @@ class RomanceLanguage(SpacedLanguage):
         return self.pairs("article")
 
     def _is_adjective_before(self, token: Token) -> bool:
-        return self.matcher("adjective-before").has(token)
+        return self.is_listed(token, "adjective-before")
 
     def _adjectives_behind(self, tokens: Reading, i: int) -> tuple[int, ...]:
         """Return the adjectives directly after a noun: "un médico cansado y solo"."""
@@ -258,7 +258,7 @@ class RomanceLanguage(SpacedLanguage):
             i += 1
             token = tokens[i]
             is_and = bool(behind) and token.low in self.entries("and")
-            if is_and or self.matcher("adverb").has(token):
+            if is_and or self.is_listed(token, "adverb"):
                 # Only continue if another adjective follows: "y solo".
                 if self.is_adjective(tokens.after(i)):
                     continue
@@ -270,18 +270,18 @@ class RomanceLanguage(SpacedLanguage):
     def _adjectives_apart(self, tokens: Reading, last: int) -> tuple[int, ...]:
         """Return predicates, participles after a comma or "and", and words such as "sentado"."""
         apart: list[int] = []
-        has_copula = self.matcher("copula").has(tokens.after(last))
+        has_copula = self.is_listed(tokens.after(last), "copula")
         for i in range(last + 1, len(tokens)):
             token = tokens[i]
             if tokens.opens_sentence(i) or self.noun_of(token):
                 break
             # A copula links the adjective: "el médico está muy cansado".
-            is_behind_adverb = i == last + 3 and self.matcher("adverb").has(tokens[i - 1])
+            is_behind_adverb = i == last + 3 and self.is_listed(tokens[i - 1], "adverb")
             if has_copula and (i == last + 2 or is_behind_adverb) and self.is_adjective(token):
                 apart.append(i)
             # An adjective of a person may follow a complement: "un chevalier sans armure assis".
             is_own = token.opens or not self._is_masculine_article(tokens.before(i - 1))
-            is_own = is_own and self.matcher("of-person").has(token)
+            is_own = is_own and self.is_listed(token, "of-person")
             # The adjective agrees with the first noun: "um ladrão de bancos mascarado".
             is_behind_plural = i == last + 3 and tokens[i - 1].low.endswith("s")
             if i not in apart and (is_own or (is_behind_plural and self._is_participle(token))):
@@ -299,11 +299,11 @@ class RomanceLanguage(SpacedLanguage):
 
     def is_adjective(self, token: Token) -> bool:
         """Return whether a word after a noun is an adjective."""
-        if len(token.low) < 3 or token.low.isdigit() or self.matcher("no-adjective").has(token):
+        if len(token.low) < 3 or token.low.isdigit() or self.is_listed(token, "no-adjective"):
             return False
         if token.text[0].isupper() and not token.text.isupper():
             return False
-        is_listed = self.matcher("adjective").has(token) or self.matcher("quality").has(token)
+        is_listed = self.is_listed(token, "adjective") or self.is_listed(token, "quality")
         if is_listed or token.low in self._irregular:
             return True
         if token.low.endswith(self.entries("no-adjective-ending")):
@@ -394,10 +394,10 @@ class RomanceLanguage(SpacedLanguage):
             # Keep classifying adjectives next to the noun: "un ingeniero industrial varón", but
             # "un médico varón cansado" and "una criança do sexo feminino vestida de bombeira".
             token = tokens[position]
-            is_of_kind = self.matcher("adjective").has(token) or self.noun_of(token) is not None
+            is_of_kind = self.is_listed(token, "adjective") or self.noun_of(token) is not None
             if is_fixed:
                 is_of_kind = not token.low.endswith(self.entries("feminine-participle-ending"))
-            is_quality = self.matcher("quality").has(token) and not is_fixed
+            is_quality = self.is_listed(token, "quality") and not is_fixed
             if position != place + 1 or is_quality or not is_of_kind:
                 break
             place = position
@@ -417,7 +417,7 @@ class RomanceLanguage(SpacedLanguage):
         is_plural = self.is_adjective(following._replace(low=following.low.removesuffix("s")))
         is_unclear = is_plural and not self._is_participle(following)
         is_number = complement.low.isdigit() or self.number_of(complement.low) is not None
-        is_kind = not self.matcher("not-of-kind").has(complement)
+        is_kind = not self.is_listed(complement, "not-of-kind")
         return 2 if is_kind and not (is_number or is_unclear) else 0
 
     def _agree(self, tokens: Reading, phrase: Phrase) -> Changes | None:
@@ -452,7 +452,7 @@ class RomanceLanguage(SpacedLanguage):
     def _is_unsure_behind(self, tokens: Reading, last: int) -> bool:
         """Return whether the next word may be an unknown adjective: "un médecin ronflant"."""
         word = tokens.after(last)
-        is_known = any(self.matcher(name).has(word) for name in ("no-adjective", "behind-noun"))
+        is_known = any(self.is_listed(word, name) for name in ("no-adjective", "behind-noun"))
         noun = self.noun_of(word)
         if noun is not None:
             return noun.gender != "mf"  # "un chef cuisinier", but "un guerrier nomade"
@@ -462,7 +462,7 @@ class RomanceLanguage(SpacedLanguage):
             # Endings such as "-ando" are never adjectives: "un surfista esperando".
             return not word.low.endswith(self.entries("no-adjective-ending"))
         following = tokens.after(last + 1)
-        return not following.text or self.matcher("behind-noun").has(following)
+        return not following.text or self.is_listed(following, "behind-noun")
 
     def _change_article(self, tokens: Reading, article: int, changes: Changes) -> None:
         """Change an article to the feminine form required by the word after it."""
@@ -488,7 +488,7 @@ class RomanceLanguage(SpacedLanguage):
         later = [token.low for token in tokens[phrase.last + 1 :]]
         agrees = any(word.endswith(endings) and word not in self.nouns for word in later)
         following = tokens.after(phrase.last)
-        is_unclear = following.text and not self.matcher("behind-noun").has(following)
+        is_unclear = following.text and not self.is_listed(following, "behind-noun")
         if phrase.before or phrase.behind or agrees or is_unclear or article is None:
             return None
         if f"{tokens[phrase.article - 1].low}+{article}" in self.pairs("contracted"):

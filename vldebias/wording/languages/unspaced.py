@@ -320,27 +320,20 @@ class UnspacedLanguage(ListedLanguage):
 
     def write_person(self, text: str, assignments: Sequence[Assignment]) -> list[Replacement]:
         replacements: list[Replacement] = []
-        for assignment in assignments:
-            person, _, value = assignment
-            if isinstance(value, Mapping):
-                replacements.append(self._mixed(text, person, assignment))
+        for person, attribute, value in assignments:
+            if person.group is not None and isinstance(value, Mapping):
+                end = self._end_of_group(text, person.end)
+                parts = self.parts_of_group(person.group, attribute, value)
+                words = self._joined(parts, is_counted=None not in value.values())
+                opening, closing = self.brackets
+                if opening == closing and not text[end : end + 1].isalnum():
+                    closing = ""  # no comma before other punctuation or at the end of the prompt
+                replacements.append(Replacement(end, end, f"{opening}{words}{closing}"))
         gender, adjectives = self.words_of(assignments)
         if gender or adjectives:
             match = Match(person.start, person.end, person.noun)
             replacements.append(self._write_one(text, match, gender, adjectives))
         return replacements
-
-    def _mixed(self, text: str, person: Mention, assignment: Assignment) -> Replacement:
-        """Insert the numbers of women and men after a noun: 三名警察，两女一男."""
-        end = self._end_of_group(text, person.end)
-        is_young = person.group is not None and person.group.young
-        mixture = self.mixture(assignment)
-        parts = [self._counted(*part, is_young) for part in mixture]
-        words = self._joined(parts, all(count is not None for _, count in mixture))
-        opening, closing = self.brackets
-        if opening == closing and not text[end : end + 1].isalnum():
-            closing = ""  # no comma before other punctuation or at the end of the prompt
-        return Replacement(end, end, f"{opening}{words}{closing}")
 
     def _end_of_group(self, text: str, end: int) -> int:
         """Return the offset at the end of a group's noun, including any plural suffix."""

@@ -83,7 +83,7 @@ class Arabic(SpacedLanguage):
             # except in roles ("يعمل سباكا").
             is_of_two = token.low.endswith("ان") and self._is_verb(token)
             is_person = token.low.endswith("ا") and token.low[:-1] in self._nouns
-            if is_of_two or (is_person and not self.matcher("role-verb").has(tokens.before(i))):
+            if is_of_two or (is_person and not self.is_listed(tokens.before(i), "role-verb")):
                 return "not understood"
         return persons
 
@@ -122,7 +122,7 @@ class Arabic(SpacedLanguage):
             return None
         if noun.number == "many" and tokens.before(i).low in _ONE_OF:
             return Phrase(i - 1, i, noun, article=i - 1)
-        size = self._number_before(tokens, i)
+        size = self.number_of(tokens.before(i).low)
         if noun.number == "many" or size is not None:
             return Phrase(i if size is None else i - 1, i, plural=True, size=size)
         return Phrase(i, i, noun, behind=self._adjectives(tokens, i, prefix, noun))
@@ -146,14 +146,14 @@ class Arabic(SpacedLanguage):
     def _follows_person(self, tokens: Reading, i: int) -> bool:
         """Return whether this word describes the person or medium before it: "تصوير رياضي"."""
         before = tokens.before(i)
-        is_of_medium = self.matcher("medium").has(before) and self._is_relation(tokens[i].low)
+        is_of_medium = self.is_listed(before, "medium") and self._is_relation(tokens[i].low)
         return is_of_medium or self.noun_of(before) is not None
 
     def _adjectives(self, tokens: Reading, i: int, prefix: str, noun: Noun) -> tuple[int, ...]:
         """Return the positions of the adjectives after a noun, which must agree in definiteness."""
         article = "ال" if _is_definite(prefix) else ""
         first = i + 1
-        if self.matcher("of-kind").has(tokens.after(i)):
+        if self.is_listed(tokens.after(i), "of-kind"):
             first += 1  # The adjective follows a compound: "سائق تاكسي متعب".
         last = first
         while last < len(tokens) and not tokens[last].opens:
@@ -188,12 +188,12 @@ class Arabic(SpacedLanguage):
         if phrase.noun is None or not following.text:
             return False
         # The next word may be an unlisted adjective, which would have to agree: "طبيب مجنون".
-        is_listed = self._ends_noun(following) or self.matcher("of-noun").has(following)
+        is_listed = self._ends_noun(following) or self.is_listed(following, "of-noun")
         if _LIKE_ADJECTIVE.fullmatch(following.low) and not is_listed:
             return True
         # A masculine adjective after a feminine noun describes the person: "سائق حافلة متعب".
         second = tokens.after(phrase.last + 1)
-        if self.matcher("adjective").has(second):
+        if self.is_listed(second, "adjective"):
             return not following.low.endswith("ة")
         is_listed = self._ends_noun(following) or self._ends_noun(second)
         return _LIKE_ADJECTIVE.fullmatch(second.low) is not None and not is_listed
@@ -201,7 +201,7 @@ class Arabic(SpacedLanguage):
     def _joins_unknown(self, tokens: Reading, phrase: Phrase, is_joined: bool) -> bool:
         """Return whether "and" joins a person and an unknown word: "طبيب ونحاس", "نحاس وطبيب"."""
         before = tokens.before(phrase.first)
-        is_known = self.noun_of(before) or self.matcher("adjective").has(before)
+        is_known = self.noun_of(before) or self.is_listed(before, "adjective")
         if is_joined and not is_known and tokens[phrase.first - 1].opens:
             return not self.states_gender(tokens, phrase.first - 1)
         word = tokens.after(phrase.last)
@@ -209,7 +209,7 @@ class Arabic(SpacedLanguage):
         return word.low.startswith("و") and not (is_other or word.low.startswith("وال"))
 
     def is_genitive(self, before: Sequence[Token], phrase: Phrase) -> bool:
-        is_other_word = self.matcher("place").has(before[0]) or self._is_verb(before[0])
+        is_other_word = self.is_listed(before[0], "place") or self._is_verb(before[0])
         return len(before) == 1 and not is_other_word
 
     def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
@@ -278,7 +278,7 @@ class Arabic(SpacedLanguage):
 
     def _ends_noun(self, following: Token) -> bool:
         """Return whether a word cannot belong to the noun before it."""
-        is_function_word = not following.text or self.matcher("no-adjective").has(following)
+        is_function_word = not following.text or self.is_listed(following, "no-adjective")
         return is_function_word or self._is_verb(following) or self._is_joined_person(following)
 
     def _agree(self, tokens: Reading, phrase: Phrase, changes: Changes) -> None:
@@ -290,8 +290,8 @@ class Arabic(SpacedLanguage):
         for i in range(phrase.last + 1, len(tokens)):
             if tokens.opens_sentence(i) or self.phrase_at(tokens, i) is not None:
                 break
-            is_place = self.matcher("place").has(tokens[i])
-            is_verb = self._is_verb(tokens[i]) and not self.matcher("place").has(tokens[i - 1])
+            is_place = self.is_listed(tokens[i], "place")
+            is_verb = self._is_verb(tokens[i]) and not self.is_listed(tokens[i - 1], "place")
             text = ""
             before = tokens[i - 1]
             is_of_definite = before.low.startswith("ال") or self._is_possessed(before.low)

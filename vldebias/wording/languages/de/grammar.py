@@ -137,7 +137,7 @@ class German(SpacedLanguage):
         # Nouns are capitalised, unless the entire prompt is in lower case.
         if not token.text[0].isupper() and not token.small:
             return None
-        if self.matcher("thing").has(token):
+        if self.is_listed(token, "thing"):
             return None
         if low in self._neutral_nouns:
             return self._neutral_nouns[low]
@@ -206,8 +206,8 @@ class German(SpacedLanguage):
             return False  # "Sie" is the polite "you" in "Zeigen Sie mir ..."
         if _HIS.fullmatch(token.low) and self._owner_of(tokens, i) is not None:
             return False
-        if self.matcher("female").has(token) or self.matcher("male").has(token):
-            return not self.matcher("not-stated").has(token)
+        if self.is_listed(token, "female") or self.is_listed(token, "male"):
+            return not self.is_listed(token, "not-stated")
         return self.is_feminine(token) or self._is_feminine_adjectival(tokens, i)
 
     def _is_feminine_adjectival(self, tokens: Reading, i: int) -> bool:
@@ -270,7 +270,7 @@ class German(SpacedLanguage):
                 return Phrase(first - 1, i, article=first - 1, before=tuple(adjectives))
             if not self._describes(tokens, first - 1):
                 break
-            is_inflected = self._is_adjective(before) and not self.matcher("adverb").has(before)
+            is_inflected = self._is_adjective(before) and not self.is_listed(before, "adverb")
             is_part_of_compound = self._has_hyphen_behind(tokens, first - 1)
             if is_inflected and not is_part_of_compound and before.low != "und":
                 adjectives.insert(0, first - 1)
@@ -293,7 +293,7 @@ class German(SpacedLanguage):
         is_noun = token.text[0].isupper() and token.low not in _THEY
         if not is_noun or token.low.startswith(("sein", "ihr", "ihm", "männlich", "weiblich")):
             return False
-        return self.matcher("female").has(token) or self.matcher("male").has(token)
+        return self.is_listed(token, "female") or self.is_listed(token, "male")
 
     def _article(self, token: Token) -> tuple[str, str]:
         """Split a determiner into stem and ending ("dies", "em"), which are "" for other words."""
@@ -318,7 +318,7 @@ class German(SpacedLanguage):
     def _describes(self, tokens: Reading, i: int) -> bool:
         """Return whether a word modifies the noun in the phrase after it."""
         token = tokens[i]
-        if self._has_hyphen_behind(tokens, i) or self.matcher("adverb").has(token):
+        if self._has_hyphen_behind(tokens, i) or self.is_listed(token, "adverb"):
             return True
         if token.low == "und":
             # It joins adjectives or parts of compounds: "Luft- und Raumfahrtingenieur".
@@ -337,7 +337,7 @@ class German(SpacedLanguage):
     def _is_adjective(self, token: Token) -> bool:
         # Numbers are digits or words: "vier".
         is_number = token.low.isdigit() or self.number_of(token.low) is not None
-        if is_number or self.matcher("no-adjective").has(token) or _is_capital_inside(token):
+        if is_number or self.is_listed(token, "no-adjective") or _is_capital_inside(token):
             return False
         return len(token.low) > 3 and token.low.endswith(("e", "en", "er", "es", "em"))
 
@@ -388,9 +388,9 @@ class German(SpacedLanguage):
         """Return a phrase without an article: "alter Arzt, 4k", "müde Bäcker", "drei Ärzte"."""
         low = tokens[phrase.head].low
         before = tokens.before(phrase.first)
-        size = self._number_before(tokens, phrase.first)
+        size = self.number_of(tokens.before(phrase.first).low)
         plural = Phrase(phrase.first, phrase.head, plural=True, size=size)
-        is_counted = size is not None or self.matcher("plural-word").has(before)
+        is_counted = size is not None or self.is_listed(before, "plural-word")
         if is_counted or noun.number == "many":
             return plural
         if noun.kind == "adjectival" and not low.endswith("er"):
@@ -424,7 +424,7 @@ class German(SpacedLanguage):
         # Insert before all parts of a compound: "Luft- und Raumfahrtingenieur".
         position = phrase.first + (phrase.article is not None)
         position = phrase.before[-1] + 1 if phrase.before else position
-        while not phrase.before and self.matcher("adverb").has(tokens[position]):
+        while not phrase.before and self.is_listed(tokens[position], "adverb"):
             position += 1
         words = " ".join(word + ending for word in adjectives)
         token = tokens[position]
@@ -452,10 +452,10 @@ class German(SpacedLanguage):
         """Return whether a noun stands between a relative pronoun and "ist": ", der Pilot ist"."""
         first = phrase.first
         is_behind_comma = first > 0 and tokens.gap(first).strip() == ","
-        is_pronoun = phrase.head == first + 1 and self.matcher("relative").has(tokens[first])
+        is_pronoun = phrase.head == first + 1 and self.is_listed(tokens[first], "relative")
         if not is_behind_comma or not is_pronoun:
             return False
-        is_before_verb = self.matcher("copula").has(tokens.after(phrase.head))
+        is_before_verb = self.is_listed(tokens.after(phrase.head), "copula")
         return is_before_verb and not tokens.after(phrase.head + 1).text
 
     def write_role(self, tokens: Reading, role: Phrase, gender: str) -> Changes:

@@ -119,16 +119,16 @@ class Russian(SpacedLanguage):
 
     def states_gender(self, tokens: Reading, i: int) -> bool:
         token = tokens[i]
-        is_listed = self.matcher("female").has(token) or self.matcher("male").has(token)
+        is_listed = self.is_listed(token, "female") or self.is_listed(token, "male")
         is_human = is_listed or token.low.startswith(_HUMANS_OF_GENDER)
-        return is_human and not self.matcher("not-stated").has(token)
+        return is_human and not self.is_listed(token, "not-stated")
 
     # ---- phrases
 
     def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
         token = tokens[i]
         # The noun is a science, not a person: "учебник физики".
-        is_science = self.matcher("science").has(token) and not token.opens
+        is_science = self.is_listed(token, "science") and not token.opens
         if is_science or self.matcher("thing").has_at(tokens, i):
             return None
         if self._names_gender(tokens, i):
@@ -151,7 +151,7 @@ class Russian(SpacedLanguage):
     def _is_behind_feminine(self, tokens: Reading, i: int, noun: Noun) -> bool:
         """Return whether a feminine adjective before the noun shows that it refers to a woman."""
         word = tokens.before(i)
-        if len(word.low) < 3 or self.matcher("no-adjective").has(word) or self.noun_of(word):
+        if len(word.low) < 3 or self.is_listed(word, "no-adjective") or self.noun_of(word):
             return False  # Some endings of adjectives are those of nouns: "герой".
         if 0 in noun.cases:
             return word.low in _FEMININE_PRONOUNS or word.low.endswith(("ая", "яя"))
@@ -163,7 +163,7 @@ class Russian(SpacedLanguage):
 
         first: the position of the first singular adjective before noun i, or i.
         """
-        size = self._number_before(tokens, first)
+        size = self.number_of(tokens.before(first).low)
         if size is not None:
             # After a number, the form is a plural: "три судьи".
             return Phrase(first - 1, i, plural=True, size=size)
@@ -175,7 +175,7 @@ class Russian(SpacedLanguage):
         if number == "many":
             return Phrase(first, i, plural=True)
         # "судьи" is singular in "портрет судьи" and "моего судьи", but may otherwise be plural.
-        is_of_picture = self.matcher("before-genitive").has(tokens.before(i))
+        is_of_picture = self.is_listed(tokens.before(i), "before-genitive")
         if number == "any" and first == i and not (is_of_picture and tokens[i - 1].opens):
             return None
         return Phrase(first, i, noun, case=CASES[self._case_of(tokens, first, noun.cases)])
@@ -211,11 +211,11 @@ class Russian(SpacedLanguage):
     def is_genitive(self, before: Sequence[Token], phrase: Phrase) -> bool:
         # The noun is the owner of a thing: "нож повара".
         is_owner = phrase.case == "genitive" and len(before) < 3
-        return is_owner and not self.matcher("preposition").has(before[-1])
+        return is_owner and not self.is_listed(before[-1], "preposition")
 
     def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
         is_instrumental = phrase.case == "instrumental" and not person.plural
-        is_behind_verb = self.matcher("role-verb").has(tokens[phrase.first - 1])
+        is_behind_verb = self.is_listed(tokens[phrase.first - 1], "role-verb")
         return (is_instrumental and is_behind_verb) or super().is_role(tokens, person, phrase)
 
     def _describes(self, token: Token) -> bool:
@@ -223,7 +223,7 @@ class Russian(SpacedLanguage):
         noun = self.noun_of(token)
         # The word before the noun is an adjective: "взрослый человек".
         is_noun = noun is not None and noun.masculine not in self.entries("person-adjectival")
-        is_noun = is_noun or self.matcher("no-adjective").has(token)
+        is_noun = is_noun or self.is_listed(token, "no-adjective")
         is_adjective = len(low) > 4 and low.endswith(_ADJECTIVE_ENDINGS) and not is_noun
         return is_adjective or low.replace("ё", "е") in _PRONOUNS
 
@@ -238,7 +238,7 @@ class Russian(SpacedLanguage):
             # After a verb, the noun is an object: "приветствует велосипедиста".
             is_past = _PAST.fullmatch(before.low) and before.low not in self.entries("no-verb")
             is_object = is_past or before.low.endswith(_VERB_ENDINGS)
-            return 3 if is_object or self.matcher("accusative-behind").has(before) else 1
+            return 3 if is_object or self.is_listed(before, "accusative-behind") else 1
         if 5 in cases and before.low in _PREPOSITIONAL:
             return 5
         return cases[0]
@@ -279,7 +279,7 @@ class Russian(SpacedLanguage):
         assert phrase.noun is not None
         token = tokens[place]
         case = CASES.index(phrase.case)
-        is_child = self.matcher("child").has(tokens[phrase.head])
+        is_child = self.is_listed(tokens[phrase.head], "child")
         female, male = (_GIRL, _BOY) if is_child else (_WOMAN, _MAN)
         human = (female if is_woman else male)[case]
         if phrase.noun.kind in ("child", "human"):
@@ -347,7 +347,7 @@ class Russian(SpacedLanguage):
         token = tokens[i]
         following = tokens.after(i)
         irregular = self.pairs("predicate").get(token.low, "")
-        is_last = not following.text or self.matcher("preposition").has(following)
+        is_last = not following.text or self.is_listed(following, "preposition")
         if token.low in ("один", "весь") and not is_last:
             return ""
         if irregular:
@@ -375,7 +375,7 @@ class Russian(SpacedLanguage):
         is_object = following.endswith(tuple(no_masculine))
         takes_object = is_active and (is_object or low.startswith(self.entries("takes-object")))
         is_sure = takes_object and plain == low
-        if self.matcher("preposition").has(tokens.after(i)) or following.endswith(_INSTRUMENTAL):
+        if self.is_listed(tokens.after(i), "preposition") or following.endswith(_INSTRUMENTAL):
             is_sure = True
         if is_sure or (not following and (is_active or i + 1 == len(tokens))):
             return feminine_adjective(low, CASES.index(case))

@@ -7,7 +7,7 @@ import unicodedata
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -185,23 +185,20 @@ class ListedLanguage(Language):
         """Return the word lists by name."""
         return read_lists(self.folder / "words.txt")
 
+    @cache  # noqa: B019 - languages are kept as long as the program runs
     def entries(self, name: str) -> tuple[str, ...]:
         """Return the entries in a list, or an empty tuple if there is no list with this name."""
         return tuple(self.lists.get(name, ()))
 
+    @cache  # noqa: B019
     def pairs(self, name: str) -> dict[str, str]:
         """Return a list with "first/second" entries as a mapping from first to second."""
         return dict(entry.split("/") for entry in self.entries(name))
 
-    @cached_property
-    def _matchers(self) -> dict[str, WordList]:
-        return {}
-
+    @cache  # noqa: B019
     def matcher(self, name: str) -> WordList:
         """Return the matcher for a word list."""
-        if name not in self._matchers:
-            self._matchers[name] = WordList(self.entries(name))
-        return self._matchers[name]
+        return WordList(self.entries(name))
 
     def is_listed(self, token: Token, *names: str) -> bool:
         """Return whether a word matches any of the word lists."""

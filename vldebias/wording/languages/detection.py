@@ -30,16 +30,7 @@ _CODES_OF_LETTERS = (
     ("ur", "ARABIC", frozenset("ٹڈڑںے")),
     ("fa", "ARABIC", frozenset("پچژگ\u06a9\u06cc")),
 )
-# Characters in their Japanese form, which identify Japanese prompts without kana.
-_JAPANESE = frozenset(
-    "気駅読図実単楽広悪働込売労営戦歳検薬験険観覚円塩桜応択釈発変権歯駆総姿畑峠匂栃雑縄覧"
-)
 LETTER_SCORE = 0.4  # score of a characteristic letter, lower than that of a function word
-_LETTERS = {
-    "de": "äöüß", "fr": "àâçéèêëîïôùûœ", "es": "ñ¿¡áéíóú", "it": "àèìòù", "pt": "ãõçâêôáéíóú",
-    "pl": "ąćęłńśźż", "sv": "åäö", "da": "åæø", "cs": "ěščřžů", "ro": "ășțâî", "tr": "ığşçö",
-    "vi": "ăđơưạảấầẩẫậắằẳẵặẹẻẽếềểễệịọỏốồổỗộớờởỡợụủứừửữựỳỵỷỹ", "hu": "őűáéíóöüú", "fi": "äö",
-}  # fmt: skip
 # Gender-inclusive forms that only German uses: "eine*r Lehrer*in", "Ärzt:innen".
 _GERMAN_SIGN = re.compile(r"\w[*:](?:in|innen|r)\b")
 # Feminine endings after a separator in Romance languages: "étudiant·e·s", "médico/a", "doctor(a)".
@@ -111,9 +102,9 @@ def _is_japanese(text: str) -> bool:
         return True
     if "\uff0c" in text:
         return False  # Japanese does not use the Chinese comma.
-    nouns = _lists("ja/words.txt")["only-japanese"]
-    is_noun = any(word in nouns for word in re.findall(r"\w+", text))
-    return is_noun or not _JAPANESE.isdisjoint(text)
+    lists = _lists("ja/words.txt")
+    is_noun = any(word in lists["only-japanese"] for word in re.findall(r"\w+", text))
+    return is_noun or not lists["japanese-form"].keys().isdisjoint(text)
 
 
 def without_gender_sign(text: str) -> str:
@@ -140,7 +131,7 @@ def latin_scores(text: str) -> dict[str, float]:
             # A word shared by several languages is weaker evidence.
             scores[code] += 1 / len(codes)
     if not low.isascii():
-        for code, letters in _LETTERS.items():
-            if not set(letters).isdisjoint(low):
+        for code, letters in _lists("letters.txt").items():
+            if not letters.keys().isdisjoint(low):
                 scores[code] += LETTER_SCORE
     return dict(scores)

@@ -36,22 +36,13 @@ class RomanceLanguage(SpacedLanguage):
 
     def feminine_of(self, word: str) -> str:
         """Return the feminine singular of an adjective or noun, or "" if it is uncertain."""
-        listed = self._irregular.get(word)
+        listed = self.pairs("adjective-pair").get(word)
         if listed:
             return listed
-        for ending, feminine in self.endings.items():
+        for ending, feminine in self.pairs("ending").items():  # the longest first
             if word.endswith(ending):
                 return word.removesuffix(ending) + feminine
         return word if word.endswith(self.entries("same-ending")) else ""
-
-    @cached_property
-    def endings(self) -> dict[str, str]:
-        """Return masculine -> feminine endings of nouns and adjectives, longest first."""
-        return self.pairs("ending")
-
-    @cached_property
-    def _irregular(self) -> dict[str, str]:
-        return self.pairs("adjective-pair")
 
     @cached_property
     def nouns(self) -> dict[str, Noun]:
@@ -93,7 +84,7 @@ class RomanceLanguage(SpacedLanguage):
         token = tokens[i]
         if self.is_listed(token, "not-stated"):
             return False
-        if self.is_listed(token, "female") or self.is_listed(token, "male"):
+        if self.is_listed(token, "female", "male"):
             return True
         if token.low in self.feminine_nouns and not self.matcher("thing").has_at(tokens, i):
             # In "la persona anziana", "anziana" is an adjective, and "persona" is always feminine.
@@ -118,7 +109,7 @@ class RomanceLanguage(SpacedLanguage):
     def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
         token = tokens[i]
         # "joven" is an adjective in "un joven pintor".
-        is_adjective = self._is_adjective_before(token) and self.noun_of(tokens.after(i))
+        is_adjective = self.is_listed(token, "adjective-before") and self.noun_of(tokens.after(i))
         if is_adjective or self._is_thing(tokens, i):
             return None
         phrase = self._phrase_before(tokens, i)
@@ -163,7 +154,7 @@ class RomanceLanguage(SpacedLanguage):
         first = i
         while not tokens[first].opens and i - first < _LONGEST_PHRASE:
             word = tokens[first - 1]
-            is_adjective = self._is_adjective_before(word)
+            is_adjective = self.is_listed(word, "adjective-before")
             if not is_adjective and not word.opens and self._is_article(tokens[first - 2]):
                 is_noun = self._is_article(word) or self.noun_of(word) is not None
                 is_adjective = self.is_adjective(word) and not is_noun
@@ -172,7 +163,7 @@ class RomanceLanguage(SpacedLanguage):
             first -= 1
             # A conjunction joins two adjectives before the noun: "un viejo y cansado pescador".
             is_joined = first > 1 and tokens[first - 1].low in self.entries("and")
-            if is_joined and self._is_adjective_before(tokens[first - 2]):
+            if is_joined and self.is_listed(tokens[first - 2], "adjective-before"):
                 first -= 1
         return first
 
@@ -212,9 +203,9 @@ class RomanceLanguage(SpacedLanguage):
             if token.opens or self.noun_of(token):
                 break
             noun = tokens[i - 1]
-            lists = ("behind-noun", "no-adjective", "adverb", "copula", "of")
-            is_function_word = any(self.is_listed(noun, name) for name in lists)
-            is_function_word = is_function_word or self._is_article(noun)
+            is_function_word = self._is_article(noun) or self.is_listed(
+                noun, "behind-noun", "no-adjective", "adverb", "copula", "of"
+            )
             is_noun = not is_function_word and not noun.low.endswith(self.entries("gerund-ending"))
             is_kind = tokens[i - 2].low in self.entries("of-kind")
             may_agree = self._is_participle(token) or (is_kind and self.is_adjective(token))
@@ -237,19 +228,16 @@ class RomanceLanguage(SpacedLanguage):
         )
 
     def _is_article(self, token: Token) -> bool:
-        names = ("any-article", "feminine-article")
-        return token.low in self.articles or any(self.is_listed(token, name) for name in names)
+        is_other = self.is_listed(token, "any-article", "feminine-article")
+        return is_other or token.low in self.articles
 
     def _is_masculine_article(self, token: Token) -> bool:
         return self._is_article(token) and not self.is_listed(token, "feminine-article")
 
-    @cached_property
+    @property
     def articles(self) -> dict[str, str]:
         """Return a mapping from masculine to feminine articles."""
         return self.pairs("article")
-
-    def _is_adjective_before(self, token: Token) -> bool:
-        return self.is_listed(token, "adjective-before")
 
     def _adjectives_behind(self, tokens: Reading, i: int) -> tuple[int, ...]:
         """Return the adjectives directly after a noun: "un médico cansado y solo"."""
@@ -303,12 +291,13 @@ class RomanceLanguage(SpacedLanguage):
             return False
         if token.text[0].isupper() and not token.text.isupper():
             return False
-        is_listed = self.is_listed(token, "adjective") or self.is_listed(token, "quality")
-        if is_listed or token.low in self._irregular:
+        if self.is_listed(token, "adjective", "quality") or token.low in self.pairs(
+            "adjective-pair"
+        ):
             return True
         if token.low.endswith(self.entries("no-adjective-ending")):
             return False
-        masculine = self.entries("adjective-ending") or tuple(self.endings)
+        masculine = self.entries("adjective-ending") or tuple(self.pairs("ending"))
         return token.low.endswith((*masculine, *self.entries("feminine-adjective-ending")))
 
     # ---- writing
@@ -452,10 +441,10 @@ class RomanceLanguage(SpacedLanguage):
     def _is_unsure_behind(self, tokens: Reading, last: int) -> bool:
         """Return whether the next word may be an unknown adjective: "un médecin ronflant"."""
         word = tokens.after(last)
-        is_known = any(self.is_listed(word, name) for name in ("no-adjective", "behind-noun"))
         noun = self.noun_of(word)
         if noun is not None:
             return noun.gender != "mf"  # "un chef cuisinier", but "un guerrier nomade"
+        is_known = self.is_listed(word, "no-adjective", "behind-noun")
         if is_known or not word.low.endswith(self.entries("unsure-ending")):
             return False
         if self.entries("adjective-ending"):

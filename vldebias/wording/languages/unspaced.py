@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -78,15 +78,10 @@ class UnspacedLanguage(ListedLanguage):
 
     # ---- lists
 
+    @cache  # noqa: B019 - languages are kept as long as the program runs
     def pattern(self, name: str) -> re.Pattern[str]:
         """Return a pattern for the words in a list."""
-        if name not in self._patterns:
-            self._patterns[name] = pattern_of(self.entries(name))
-        return self._patterns[name]
-
-    @cached_property
-    def _patterns(self) -> dict[str, re.Pattern[str]]:
-        return {}
+        return pattern_of(self.entries(name))
 
     def _covers(self, text: str, start: int, name: str) -> bool:
         """Return whether a listed word covers the character at an offset."""
@@ -300,18 +295,13 @@ class UnspacedLanguage(ListedLanguage):
         place = (match.start, match.start)
         return Mention(match.noun, match.start, match.end, place, reason, group)
 
-    def _count_of(self, text: str, match: Match) -> str:
-        """Return the number word before or after a noun, or ""."""
-        before = self.count.search(text[: self._start_of_noun(text, match)])
-        counted = before or self.count_behind.match(text, match.end)
-        return counted[1] if counted else ""
-
     def _size_of(self, text: str, match: Match) -> tuple[bool, int | None]:
         """Return whether a noun is plural, and the number of people if it is stated."""
-        count = self._count_of(text, match)
-        if count:
-            return count not in self.words_for_one, self.number_of(count)
-        before = _CLAUSE_END.split(text[: self._start_of_noun(text, match)])[-1]
+        before = text[: self._start_of_noun(text, match)]
+        counted = self.count.search(before) or self.count_behind.match(text, match.end)
+        if counted and counted[1]:
+            return counted[1] not in self.words_for_one, self.number_of(counted[1])
+        before = _CLAUSE_END.split(before)[-1]
         many = rf"(?:{self.pattern('many').pattern})\s?\S{{0,{self.reach}}}$"
         is_plural = text.startswith(self.plural_signs, match.end)
         return is_plural or re.search(many, before) is not None, None

@@ -20,17 +20,10 @@ _SLOTS = {"age": "age", "skin": "skin_tone", "origin": "race", "gender": "gender
 _NAMES = {
     "gender": ("gender", "genders", "sex", "sexes"),
     "age": ("age", "ages", "age group", "age range"),
-    "origin": (
-        "race",
-        "races",
-        "ethnicity",
-        "ethnicities",
-        "ethnic",
-        "nationality",
-        "nationalities",
-    ),
+    "origin": ("race", "races", "ethnicity", "ethnicities", "ethnic", "nationality",
+               "nationalities"),
     "skin": ("skin", "skin tone", "skin tones", "skintone", "skin color", "race", "ethnicity"),
-}
+}  # fmt: skip
 
 
 class Attribute:

@@ -31,14 +31,13 @@ from vldebias.utils.names import is_file_of_set, packaged_set
 
 MAX_PAIRS = 200_000
 _LISTS = (
-    "spurious",
-    "classes",
-    "class_names",
-    "held_out_classes",
-    "held_out_class_names",
+    "spurious", "classes", "class_names", "held_out_classes", "held_out_class_names",
     "stated_words",
-)
-_PROSE = {"description", "source", "limits", "note", "templates"}
+)  # fmt: skip
+# Keys of a recipe that a prompt set contains without changes.
+_COPIED = {"adjectives", "phrase", "languages", "templates"} | {
+    "description", "source", "limits", "note",
+}  # fmt: skip
 # A word is a sequence of letters and digits. In Han and kana text, every character counts as a
 # word.
 _WORD = re.compile(
@@ -69,7 +68,7 @@ class StatedWords:
     def __init__(self, words: Iterable[str]) -> None:
         self._entries: dict[str, str] = {}
         for word in words:
-            self._entries.setdefault(_split(word), word)
+            self._entries.setdefault(self.split(word), word)
         if "" in self._entries:
             raise InvalidInputError(
                 f"stated words: got {self._entries['']!r}; expected letters or digits"
@@ -86,7 +85,7 @@ class StatedWords:
     @staticmethod
     def split(text: str) -> str:
         """Return the lowercase words in a text, separated by spaces."""
-        return _split(text)
+        return " ".join(_WORD.findall(_folded(text)))
 
     @staticmethod
     def spans(text: str) -> tuple[str, list[tuple[int, int]]]:
@@ -105,13 +104,9 @@ class StatedWords:
         Words are spelled as they were passed to the constructor. Matches do not overlap, and the
         longest one wins: "white woman" is one phrase.
         """
-        matches = self._pattern.findall(_split(text))
+        matches = self._pattern.findall(self.split(text))
         # Without words, the pattern only matches "".
         return tuple(dict.fromkeys(self._entries[match] for match in matches if match))
-
-
-def _split(text: str) -> str:
-    return " ".join(_WORD.findall(_folded(text)))
 
 
 def _folded(text: str) -> str:
@@ -245,18 +240,15 @@ class PromptSet:
     def _check_repetitions(self) -> None:
         """Raise InvalidInputError if a prompt, a pair or a word is listed twice."""
         groups = (*self.groups, *self.held_out_groups)
-        entries_of_key: dict[str, Sequence[object]] = {
-            f"groups[{i}]": group for i, group in enumerate(groups)
-        }
+        entries_of_key: dict[str, Sequence[object]] = {}
+        for i, group in enumerate(groups):
+            entries_of_key[f"groups[{i}]"] = group
         entries_of_key |= {key: getattr(self, key) for key in _LISTS}
         # A prompt may occur in several groups, but not in both a training and a held-out group.
         trained = set(chain(*self.groups))
         held_out = set(chain(*self.held_out_groups))
         entries_of_key["held_out_groups"] = (*trained, *held_out)
-        pairs: list[tuple[str, ...]] = []
-        for group in groups:
-            pairs += combinations(sorted(group), 2)
-        entries_of_key["groups"] = pairs
+        entries_of_key["groups"] = _pairs_of(map(sorted, groups))
         for key, entries in entries_of_key.items():
             if len(set(entries)) < len(entries):
                 repeated = Counter(entries).most_common(1)[0][0]
@@ -329,7 +321,7 @@ class PromptSet:
         words_of_value = defaultdict[str, set[str]](set)
         for part in self.parts or (self,):
             for value, words in part.attributes.items():
-                words_of_value[value].update(map(_split, words))
+                words_of_value[value].update(map(StatedWords.split, words))
         return StatedWords(chain(*words_of_value.values())), words_of_value
 
     def by_value(self, texts: Iterable[str] | None = None) -> dict[str, tuple[str, ...]]:
@@ -520,11 +512,8 @@ def _build(content: Mapping[str, object], name: str) -> PromptSet:
         name=name,
         parts=tuple(parts),
         attributes=recipe.attribute,
-        adjectives=recipe.adjectives,
-        phrase=recipe.phrase,
-        languages=recipe.languages,
         **fields,
-        **recipe.model_dump(include=_PROSE),
+        **recipe.model_dump(include=_COPIED),
     )
     vars(prompts)["recipe"] = recipe  # for to_yaml; dataclasses.replace does not copy it
     return prompts
@@ -643,11 +632,6 @@ def load_prompts(name_or_path: str | Path | Mapping[str, object] | PromptSet) ->
         raise InvalidInputError(
             f"prompts: got {name_or_path!r}; expected a name, a path, a PromptSet or a mapping"
         )
-    return _read(name_or_path)
-
-
-def _read(name_or_path: str | Path) -> PromptSet:
-    """Read a packaged set by name, or a set from a file."""
     if isinstance(name_or_path, str) and not is_file_of_set(name_or_path):
         return _packaged(name_or_path)
     path = Path(name_or_path).expanduser()
@@ -727,8 +711,8 @@ def make_prompt_set(  # noqa: PLR0913 - the keys of a recipe
         "spurious": spurious,
         "concepts": {"train": concepts, "test": test_concepts},
         "class_template": class_template,
-        "adjectives": dict(adjectives or {}),
-        "phrase": dict(phrase or {}),
+        "adjectives": adjectives or {},
+        "phrase": phrase or {},
         "languages": {code: dict(words) for code, words in (languages or {}).items()},
         "stated_words": list(stated_words) or None,
     }

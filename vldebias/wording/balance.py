@@ -348,10 +348,9 @@ class Balancer:
             result.prompts.append(self._write(image))
             result.values.append(form(values))
             result.reasons.append(form(reasons))
-            people: list[tuple[str, Any]] = []
-            for place, row in sorted(values_of_place.items(), key=itemgetter(0)):
-                _, _, noun = place
-                people.append((noun, form(row)))
+            people = [
+                (place[-1], form(values_of_place[place])) for place in sorted(values_of_place)
+            ]
             result.people.append(people)
         return result
 

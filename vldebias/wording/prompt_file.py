@@ -299,11 +299,8 @@ def _of_options(lines: Sequence[str], where: str) -> PromptList:
 
 def _unquoted(line: str) -> str:
     """Remove the quotes around a line, unless the line contains other quotes."""
-    for quote in ('"', "'"):
-        inner = line[1:-1]
-        if len(line) > 2 and line[0] == line[-1] == quote and quote not in inner:
-            return inner.strip()
-    return line
+    quoted = re.fullmatch(r"([\"'])((?:(?!\1).)+)\1", line)
+    return quoted[2].strip() if quoted else line
 
 
 def _of_parquet(path: Path, column: str | None) -> PromptList:
@@ -337,9 +334,8 @@ def _of_rows(
     """
     if not rows:
         raise InvalidInputError(f"{where}: got no prompts; expected one per row")
-    has_columns = isinstance(rows[0], Mapping)
     name = None
-    if has_columns:
+    if isinstance(rows[0], Mapping):
         table = []
         for row, place in zip(rows, places, strict=True):
             if not isinstance(row, Mapping):
@@ -349,11 +345,9 @@ def _of_rows(
         name = _column_of(names_of(table) if names is None else names, column, where)
     prompts = []
     for row, place in zip(rows, places, strict=True):
-        prompt = row
-        if name is not None:
-            prompt = cell_of(row, name)
+        prompt = row if name is None else cell_of(row, name)
         if not isinstance(prompt, str) or not prompt.strip():
-            where_in_row = f" in {name!r}" if has_columns else ""
+            where_in_row = "" if name is None else f" in {name!r}"
             raise InvalidInputError(f"{place}: expected a prompt{where_in_row}, got {prompt!r}")
         prompts.append(prompt)
     return PromptList(tuple(prompts), name)

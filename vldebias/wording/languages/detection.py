@@ -10,10 +10,9 @@ from pathlib import Path
 
 from vldebias.prompts.english.words import kinds, read_lists
 
+# Names of languages without a grammar.
 NAMES = {
-    "en": "English", "de": "German", "fr": "French", "es": "Spanish", "it": "Italian",
-    "pt": "Portuguese", "ru": "Russian", "zh": "Chinese", "ja": "Japanese", "ko": "Korean",
-    "ar": "Arabic", "nl": "Dutch", "sv": "Swedish", "da": "Danish", "pl": "Polish", "cs": "Czech",
+    "nl": "Dutch", "sv": "Swedish", "da": "Danish", "pl": "Polish", "cs": "Czech",
     "ro": "Romanian", "tr": "Turkish", "vi": "Vietnamese", "id": "Indonesian", "fi": "Finnish",
     "hu": "Hungarian", "ca": "Catalan", "uk": "Ukrainian", "fa": "Persian", "ur": "Urdu",
 }  # fmt: skip

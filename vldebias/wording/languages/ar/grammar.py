@@ -15,8 +15,6 @@ _MARKS = re.compile("[\u064b-\u0652\u0670\u0640]")  # short vowels, nunation and
 _PREFIX = re.compile(r"^(و|ف)?(لل|بال|كال|ال|[لبك])?(.*)$")
 # Common adjective patterns: مجنون, غريب, ضائع, أشقر, عطشان.
 _LIKE_ADJECTIVE = re.compile("(?:م.{2,}|..ي.|.ا..|أ...|.{3}ان)(?<![ةه])(?<!ات)")
-_FACES_OF = ("وجه", "لوجه")  # In English: "face of", "for a face of".
-_ONE_OF = ("أحد", "لأحد", "احد")
 _HUMAN = "شخص"
 
 
@@ -103,8 +101,8 @@ class Arabic(SpacedLanguage):
 
     def _is_head(self, tokens: Reading, i: int) -> bool:
         """Return whether a noun begins a phrase: at the start, or after "face of" or "one of"."""
-        before = tokens.before(i).low
-        return before in ("", "وجه", "لوجه", "صورة", "هي", "مع", "و", "إحدى", "لإحدى", "من")
+        before = tokens.before(i)
+        return not before.low or self.is_listed(before, "face-of", "before-woman")
 
     def _is_name(self, tokens: Reading, i: int) -> bool:
         return not (self._ends_noun(tokens[i]) or tokens[i].low.startswith("ال"))
@@ -120,7 +118,7 @@ class Arabic(SpacedLanguage):
         is_kind = self._follows_person(tokens, i) and not prefix.startswith("و")
         if noun is None or is_kind or self._is_thing(tokens, i, noun):
             return None
-        if noun.number == "many" and tokens.before(i).low in _ONE_OF:
+        if noun.number == "many" and self.is_listed(tokens.before(i), "one-of"):
             return Phrase(i - 1, i, noun, article=i - 1)
         size = self.number_of(tokens.before(i).low)
         if noun.number == "many" or size is not None:
@@ -140,7 +138,7 @@ class Arabic(SpacedLanguage):
     def _is_thing(self, tokens: Reading, i: int, noun: Noun) -> bool:
         """Return whether a noun refers to a thing, unless "face of" precedes it."""
         things = self.matcher("not-person")
-        is_face = tokens.before(i).low in _FACES_OF
+        is_face = self.is_listed(tokens.before(i), "face-of")
         return things.length_at(tokens, i) > 0 or (noun.masculine in things.words and not is_face)
 
     def _follows_person(self, tokens: Reading, i: int) -> bool:

@@ -16,9 +16,8 @@ _WORD = (
     + r"(?:innen|in|r|n|s|m|e|er|en|em)\b|\((?:in|innen|r|n)\)|['’-][^\W\d_]+)*"
     r"(?:" + _STAR + r"(?:innen|in|r|n|s|m|e)\b|\((?:in|innen|r|n)\))?|\d+(?:er)?"
 )
-_IN = re.compile(r"(?:[*:·]|/-?)in$|\(in\)$|(?<=[a-zäöüß])In$")
-_INNEN = re.compile(r"(?:[*:·]|/-?)innen$|\(innen\)$|(?<=[a-zäöüß])Innen$")
-_STAR_ENDING = re.compile(r"(?:(?:[*:·]|/-?)(?:r|n|s|m|e)$)|\((?:r|n)\)$")
+_IN = re.compile(rf"{_STAR}in(nen)?$|\(in(nen)?\)$|(?<=[a-zäöüß])In(nen)?$")
+_STAR_ENDING = re.compile(rf"(?:{_STAR}(?:r|n|s|m|e)$)|\((?:r|n)\)$")
 
 # Ending of a determiner, or definite article -> its case before a masculine singular noun.
 _ENDINGS = {"": "nominative", "en": "accusative", "em": "dative", "es": "genitive"}
@@ -32,9 +31,6 @@ _CASES_OF_ARTICLES = {
     | dict.fromkeys(_CONTRACTED, "dative"),
 }
 _ARTICLES = frozenset({*_DER, *_CONTRACTED, "die", "das", "zur"})
-_DATIVE = frozenset(
-    "mit von bei nach aus zu seit gegenüber neben hinter vor zwischen über auf in an".split()  # noqa: SIM905
-)
 _CASES = ("nominative", "accusative", "dative", "genitive")
 _FEMININE_DER = dict(zip(_CASES, ("die", "die", "der", "der"), strict=True))
 # Kind of determiner -> gender -> case -> adjective ending.
@@ -49,7 +45,6 @@ for _before, _endings in {
     }
 _FEMININE_ENDING = _DECLENSIONS["none"]["f"]
 _PLURAL_ENDINGS = {"m": ("e", "en"), "f": ("en", "n"), "n": ("er", "ern")}
-_RELATIVE = {"der": "die", "den": "die", "dem": "der", "dessen": "deren"}
 _THEY = frozenset(["sie", "ihr", "ihre", "ihren", "ihrem", "ihrer", "ihres"])
 _HIS = re.compile("sein(?:e|en|em|er|es)?")
 _SHORTEST_PART = 5  # minimum number of letters in the last part of a compound
@@ -132,8 +127,12 @@ class German(SpacedLanguage):
 
     def noun_of(self, token: Token) -> Noun | None:
         low = token.low
-        if _IN.search(token.text) or _INNEN.search(token.text):
-            return self._noun_with_sign(token.text)
+        sign = _IN.search(token.text)
+        if sign:
+            # A gender-inclusive form: "Ärzt*in", "Kinderärzt:innen".
+            stem = token.text[: sign.start()]
+            number = "many" if any(sign.groups()) else "one"
+            return Noun(self._masculine(stem + "in") or stem, stem + "in", "m", number, "star")
         # Nouns are capitalised, unless the entire prompt is in lower case.
         if not token.text[0].isupper() and not token.small:
             return None
@@ -144,12 +143,6 @@ class German(SpacedLanguage):
         if low in self._nouns:
             return self._nouns[low]
         return self._adjectival(low) or self._compound(token.text)
-
-    def _noun_with_sign(self, text: str) -> Noun:
-        """Return the noun for a gender-inclusive form such as "Ärzt*in" or "Kinderärzt:innen"."""
-        number = "many" if _INNEN.search(text) else "one"
-        stem = _INNEN.sub("", _IN.sub("", text))
-        return Noun(self._masculine(stem + "in") or stem, stem + "in", "m", number, "star")
 
     def _masculine(self, feminine: str) -> str:
         """Return the masculine form of a noun or compound for a woman, or ""."""
@@ -190,12 +183,9 @@ class German(SpacedLanguage):
 
     def is_feminine(self, token: Token) -> bool:
         """Return whether a word is a noun for a woman: "Ärztin", "Raumfahrtingenieurinnen"."""
-        if _IN.search(token.text) or _INNEN.search(token.text):
-            return False
         low = token.low.removesuffix("nen")
-        if not low.endswith(("in", "ess")):
-            return False
-        if not token.text[0].isupper() and not token.small:
+        is_noun = token.text[0].isupper() or token.small
+        if not is_noun or not low.endswith(("in", "ess")) or _IN.search(token.text):
             return False
         return bool(self._masculine(low))
 
@@ -206,19 +196,18 @@ class German(SpacedLanguage):
             return False  # "Sie" is the polite "you" in "Zeigen Sie mir ..."
         if _HIS.fullmatch(token.low) and self._owner_of(tokens, i) is not None:
             return False
-        if self.is_listed(token, "female") or self.is_listed(token, "male"):
+        if self.is_listed(token, "female", "male"):
             return not self.is_listed(token, "not-stated")
         return self.is_feminine(token) or self._is_feminine_adjectival(tokens, i)
 
     def _is_feminine_adjectival(self, tokens: Reading, i: int) -> bool:
         """Return whether an adjectival noun refers to a woman: "eine junge Studierende"."""
-        if not tokens[i].low.endswith("e") or not tokens[i].text[0].isupper():
-            return False
-        if self._adjectival(tokens[i].low) is None:
+        low = tokens[i].low
+        is_noun = tokens[i].text[0].isupper() and low.endswith("e")
+        if not is_noun or self._adjectival(low) is None:
             return False
         article = self._phrase_before(tokens, i).article
-        feminine = ("die", "eine", "diese", "keine", "meine", "ihre", "seine")
-        return article is not None and tokens[article].low in feminine
+        return article is not None and self.is_listed(tokens[article], "feminine-article")
 
     def _owner_of(self, tokens: Reading, i: int) -> Phrase | None:
         """Return the only person before "sein" in its sentence: "ein Imker und seine Bienen"."""
@@ -266,7 +255,8 @@ class German(SpacedLanguage):
         first = i
         while self._goes_on(tokens, first) and i - first < _LONGEST_PHRASE:
             before = tokens[first - 1]
-            if self._determines(before):
+            stem, _ = self._article(before)
+            if stem:
                 return Phrase(first - 1, i, article=first - 1, before=tuple(adjectives))
             if not self._describes(tokens, first - 1):
                 break
@@ -293,12 +283,12 @@ class German(SpacedLanguage):
         is_noun = token.text[0].isupper() and token.low not in _THEY
         if not is_noun or token.low.startswith(("sein", "ihr", "ihm", "männlich", "weiblich")):
             return False
-        return self.is_listed(token, "female") or self.is_listed(token, "male")
+        return self.is_listed(token, "female", "male")
 
     def _article(self, token: Token) -> tuple[str, str]:
         """Split a determiner into stem and ending ("dies", "em"), which are "" for other words."""
         low = _STAR_ENDING.sub("", token.low)
-        if low in _DER or low in ("die", "das", "zur") or low in _CONTRACTED:
+        if low in _ARTICLES:
             return low, ""
         for name in ("ein-word", "der-word"):
             for word in self.entries(name):
@@ -307,10 +297,6 @@ class German(SpacedLanguage):
                 if is_form and (ending or name == "ein-word"):
                     return word, ending
         return "", ""
-
-    def _determines(self, token: Token) -> bool:
-        stem, _ = self._article(token)
-        return bool(stem)
 
     def _has_hyphen_behind(self, tokens: Reading, i: int) -> bool:
         return tokens.text[tokens[i].end : tokens[i].end + 1] == "-"
@@ -326,12 +312,11 @@ class German(SpacedLanguage):
                 return False
             return self._has_hyphen_behind(tokens, i - 1) or self._is_adjective(tokens[i - 1])
         if _is_capital_inside(token):
-            if token.text.isupper() or token.low.endswith("er"):
-                return (
-                    True  # Abbreviations and adjectives of cities modify a noun: "IT", "Berliner".
-                )
-            # A noun between the article and another noun modifies it: "eines Community Managers".
-            return self._determines(tokens.before(i)) and self.noun_of(token) is None
+            # Abbreviations and adjectives of cities modify a noun: "IT", "Berliner". So does a noun
+            # between the article and another noun: "eines Community Managers".
+            stem, _ = self._article(tokens.before(i))
+            is_inserted = bool(stem) and self.noun_of(token) is None
+            return is_inserted or token.text.isupper() or token.low.endswith("er")
         return self._is_adjective(token)
 
     def _is_adjective(self, token: Token) -> bool:
@@ -351,7 +336,7 @@ class German(SpacedLanguage):
             low = tokens[determiner].low
             before = tokens.before(determiner)
             # "mit den Patienten" and "das Foto der Bäcker" may be plural.
-            if case == "accusative" and before.low in _DATIVE:
+            if case == "accusative" and self.is_listed(before, "dative-preposition"):
                 return None
             if low == "der" and noun.gender == "m" and before.text[:1].isupper():
                 return None
@@ -401,7 +386,7 @@ class German(SpacedLanguage):
             is_inflected = is_inflected or not tokens[phrase.before[-1]].low.endswith("er")
         if is_inflected:
             return plural if noun.number == "any" else None
-        case = "dative" if before.low in _DATIVE else "nominative"
+        case = "dative" if self.is_listed(before, "dative-preposition") else "nominative"
         return phrase._replace(noun=noun, case=case, declension="none")
 
     # ---- writing
@@ -473,10 +458,9 @@ class German(SpacedLanguage):
         if phrase.article is not None:
             article = tokens[phrase.article]
             stem, _ = self._article(article)
-            ending = "er" if stem in self.entries("der-word") else ""
-            changes[phrase.article] = self._like(
-                article, "der" if stem in _ARTICLES else stem + ending
-            )
+            text = "der" if stem in _ARTICLES else stem
+            text += "er" if stem in self.entries("der-word") else ""
+            changes[phrase.article] = self._like(article, text)
         return changes
 
     def _feminine(self, tokens: Reading, phrase: Phrase) -> Changes:
@@ -493,10 +477,10 @@ class German(SpacedLanguage):
         if phrase.article is not None:
             article = tokens[phrase.article]
             stem, _ = self._article(article)
-            if stem in _DER or stem in ("die", "das"):
-                text = _FEMININE_DER[phrase.case]
-            elif stem in _CONTRACTED:
+            if stem in _CONTRACTED:
                 text = "zur" if stem == "zum" else f"{_CONTRACTED[stem]} der"
+            elif stem in _ARTICLES:
+                text = _FEMININE_DER[phrase.case]
             else:
                 text = stem + _FEMININE_ENDING[phrase.case]
             changes[phrase.article] = self._like(article, text)
@@ -504,18 +488,15 @@ class German(SpacedLanguage):
             owner = self._owner_of(tokens, i) if _HIS.fullmatch(tokens[i].low) else None
             if owner is not None and owner.head == phrase.head:
                 changes[i] = self._like(tokens[i], "ihr" + tokens[i].low.removeprefix("sein"))
-        return changes | self._feminine_relative(tokens, phrase.head + 1)
-
-    def _feminine_relative(self, tokens: Reading, i: int) -> Changes:
-        """Return the change that makes a relative pronoun at word i feminine: ", der lacht"."""
+        # A relative pronoun follows a comma, with or without a preposition: ", mit dem er lacht".
+        i = phrase.head + 1
         if i + 1 >= len(tokens) or tokens.gap(i).strip() != ",":
-            return {}
-        if tokens[i].low in _DATIVE:
-            i += 1
-        pronoun = tokens[i]
-        if pronoun.low not in _RELATIVE or not tokens.after(i).text:
-            return {}
-        return {i: self._like(pronoun, _RELATIVE[pronoun.low])}
+            return changes
+        i += self.is_listed(tokens[i], "dative-preposition")
+        feminine = self.pairs("relative-pair").get(tokens[i].low)
+        if feminine and tokens.after(i).text:
+            changes[i] = self._like(tokens[i], feminine)
+        return changes
 
 
 def _is_capital_inside(token: Token) -> bool:

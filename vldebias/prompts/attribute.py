@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 
 from vldebias.errors import InvalidInputError
@@ -106,11 +107,9 @@ def can_balance(prompts: PromptSet) -> bool:
     Each value needs an adjective that can precede a noun for people, or a phrase that can follow
     such a noun.
     """
-    if prompts.phrase or prompts.adjectives:
-        return True
-    if not prompts.attributes:
-        return False
-    return all(map(_adjective, prompts.attributes.values())) or bool(_declared(prompts))
+    with suppress(InvalidInputError):
+        return bool(words_of_values(prompts))
+    return False
 
 
 def _declared(prompts: PromptSet) -> dict[str, str]:

@@ -245,8 +245,8 @@ class PromptSet:
             entries_of_key[f"groups[{i}]"] = group
         entries_of_key |= {key: getattr(self, key) for key in _LISTS}
         # A prompt may occur in several groups, but not in both a training and a held-out group.
-        trained = set(chain(*self.groups))
-        held_out = set(chain(*self.held_out_groups))
+        trained = dict.fromkeys(chain(*self.groups))
+        held_out = dict.fromkeys(chain(*self.held_out_groups))
         entries_of_key["held_out_groups"] = (*trained, *held_out)
         entries_of_key["groups"] = _pairs_of(map(sorted, groups))
         for key, entries in entries_of_key.items():
@@ -293,13 +293,10 @@ class PromptSet:
     @cached_property
     def hash(self) -> str:
         """Return the SHA-256 of the prompts and words, ignoring name, prose and formatting."""
-        content: dict[str, object] = {
-            key: getattr(self, key) for key in (*_LISTS, "groups", "held_out_groups")
-        }
-        content |= {
-            "attributes": list(self.attributes.items()),
-            "parts": [part.hash for part in self.parts],
-        }
+        keys = (*_LISTS, "groups", "held_out_groups")
+        content: dict[str, object] = {key: getattr(self, key) for key in keys}
+        content["attributes"] = list(self.attributes.items())
+        content["parts"] = [part.hash for part in self.parts]
         # Omit these if empty, so that the hashes of older sets do not change.
         for key in ("adjectives", "phrase", "languages"):
             if getattr(self, key):
@@ -713,7 +710,7 @@ def make_prompt_set(  # noqa: PLR0913 - the keys of a recipe
         "class_template": class_template,
         "adjectives": adjectives or {},
         "phrase": phrase or {},
-        "languages": {code: dict(words) for code, words in (languages or {}).items()},
+        "languages": languages or {},
         "stated_words": list(stated_words) or None,
     }
     return load_prompts(content)

@@ -574,18 +574,6 @@ class SpacedLanguage(ListedLanguage):
         is_list = signs == [","] and (phrase.article is not None or phrase.stated)
         return signs[0] != "" and all(map(_IS_LINK.fullmatch, signs)) and not is_list
 
-    def _roles_of(self, tokens: Reading, person: Phrase) -> list[Phrase]:
-        """Return the phrases for a person's roles, up to the next person."""
-        roles: list[Phrase] = []
-        for i in range(person.last + 1, len(tokens)):
-            phrase = self.phrase_at(tokens, i)
-            if phrase is None or phrase.stated:
-                continue
-            if not self.is_role(tokens, person, phrase):
-                break
-            roles.append(phrase)
-        return roles
-
     def write_role(self, tokens: Reading, role: Phrase, gender: str) -> Changes:
         """Return the changes that make a role agree with a person's gender: "als Pilotin".
 
@@ -719,8 +707,12 @@ class SpacedLanguage(ListedLanguage):
             return self._write_group(tokens, assignments)
         gender, adjectives = self.words_of(assignments)
         changes = self.write_one(tokens, phrase, gender, adjectives)
-        for role in self._roles_of(tokens, phrase) if gender else ():
-            changes |= self.write_role(tokens, role, gender)
+        # The person's roles agree with the gender, up to the next person.
+        for other in phrases[phrase.last + 1 :] if gender else ():
+            if other and not other.stated:
+                if not self.is_role(tokens, phrase, other):
+                    break
+                changes |= self.write_role(tokens, other, gender)
         return self._replace_words(tokens, changes)
 
     def _replace_words(self, tokens: Reading, changes: Changes) -> list[Replacement]:

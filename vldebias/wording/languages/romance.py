@@ -119,7 +119,10 @@ class RomanceLanguage(SpacedLanguage):
             article = tokens[phrase.article].low
             if article in self.articles and not article.endswith("'"):
                 return None
-        if self._names_gender(tokens, i):
+        is_for_one_gender = token.low in self.feminine_nouns or self.is_listed(
+            token, "gendered-noun"
+        )
+        if is_for_one_gender or (noun is not None and self.states_gender(tokens, i)):
             return Phrase(phrase.first, i, stated=True)
         if noun is None or self._says_kind(tokens, phrase):
             return None
@@ -127,13 +130,6 @@ class RomanceLanguage(SpacedLanguage):
         if noun.number == "many" or size is not None:
             return self._plural_phrase(tokens, phrase, size)
         return self._single_phrase(tokens, phrase, noun)
-
-    def _names_gender(self, tokens: Reading, i: int) -> bool:
-        """Return whether word i is a noun that states a gender."""
-        token = tokens[i]
-        if token.low in self.feminine_nouns or self.is_listed(token, "gendered-noun"):
-            return True
-        return self.noun_of(token) is not None and self.states_gender(tokens, i)
 
     def _is_thing(self, tokens: Reading, i: int) -> bool:
         """Return whether a word refers to a thing: "une cuisinière à gaz"."""
@@ -220,12 +216,11 @@ class RomanceLanguage(SpacedLanguage):
 
     def _says_kind(self, tokens: Reading, phrase: Phrase) -> bool:
         """Return whether a noun only modifies the noun before it: "agente de policía"."""
-        if phrase.article is not None or tokens[phrase.first].opens:
+        if phrase.article is not None or tokens.before(phrase.first).low not in self.entries(
+            "of-kind"
+        ):
             return False
-        i = phrase.first - 1
-        return (
-            tokens[i].low in self.entries("of-kind") and self.noun_of(tokens.before(i)) is not None
-        )
+        return self.noun_of(tokens.before(phrase.first - 1)) is not None
 
     def _is_article(self, token: Token) -> bool:
         is_other = self.is_listed(token, "any-article", "feminine-article")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -65,8 +65,8 @@ class UnspacedLanguage(ListedLanguage):
     space = ""
 
     @abstractmethod
-    def humans(self, text: str) -> list[Match]:
-        """Return the matches of the word for "person" that can be edited on their own."""
+    def humans(self, text: str) -> Iterator[Match]:
+        """Yield the matches of the word for "person" that can be edited on their own."""
 
     @abstractmethod
     def _joined(self, parts: list[str], is_counted: bool) -> str:
@@ -226,9 +226,9 @@ class UnspacedLanguage(ListedLanguage):
                 kept.append(match)
         return kept
 
-    def by_ending(self, text: str) -> list[Match]:
-        """Return unlisted nouns that have an ending for people."""
-        return []
+    def by_ending(self, text: str) -> Iterator[Match]:
+        """Yield unlisted nouns that have an ending for people."""
+        yield from ()
 
     def is_out_of_picture(self, text: str, match: Match) -> bool:
         """Return whether a person is not shown: 医生的雕像, 玩具士兵.

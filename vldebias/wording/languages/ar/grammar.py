@@ -149,7 +149,7 @@ class Arabic(SpacedLanguage):
 
     def _adjectives(self, tokens: Reading, i: int, prefix: str, noun: Noun) -> tuple[int, ...]:
         """Return the positions of the adjectives after a noun, which must agree in definiteness."""
-        article = "ال" if _is_definite(prefix) else ""
+        article = _article_in(prefix)
         first = i + 1
         if self.is_listed(tokens.after(i), "of-kind"):
             first += 1  # The adjective follows a compound: "سائق تاكسي متعب".
@@ -233,12 +233,12 @@ class Arabic(SpacedLanguage):
         if phrase.article is not None:
             return self._of_several(tokens, phrase, phrase.noun, gender)
         prefix, _ = self._split(tokens[phrase.head])
-        is_definite = _is_definite(prefix)
+        article = _article_in(prefix)
         changes: Changes = {}
         if gender == "female":
             noun = phrase.noun.feminine
             if phrase.noun.masculine == _HUMAN:
-                noun = "مرأة" if is_definite else "امرأة"
+                noun = "مرأة" if article else "امرأة"
             changes[phrase.head] = prefix + noun
             for i in phrase.behind:
                 changes[i] = feminine(tokens[i].low)
@@ -247,7 +247,6 @@ class Arabic(SpacedLanguage):
         elif gender == "male":
             changes |= self._as_man(tokens, phrase, phrase.noun, prefix)
         if adjectives:
-            article = "ال" if is_definite else ""
             last_word = changes.get(phrase.last, tokens[phrase.last].text)
             changes[phrase.last] = " ".join([last_word, *(article + word for word in adjectives)])
         return changes
@@ -256,6 +255,7 @@ class Arabic(SpacedLanguage):
         """Return the changes that add "man": طبيب رجل متعب, الطبيب الرجل, الرجل مدير المبيعات."""
         if noun.masculine == _HUMAN:
             return {phrase.head: f"{prefix}رجل"}
+        article = _article_in(prefix)
         following = tokens.after(phrase.head)
         is_apart = phrase.head + 1 in phrase.behind or not following.text
         if is_apart or self._ends_noun(following):
@@ -263,15 +263,14 @@ class Arabic(SpacedLanguage):
             # A relational adjective is part of the job title: مهندس معماري رجل.
             while place + 1 in phrase.behind and self._is_relation(tokens[place + 1].low):
                 place += 1
-            article = "ال" if _is_definite(prefix) else ""
             man = "ذكر" if noun.masculine in self.entries("child") else "رجل"
             return {place: f"{tokens[place].text} {article}{man}"}
         # No word can separate the two nouns in "bus driver", so "man" comes first. The first of
         # the two nouns is definite if the second is.
         is_next_definite = following.low.startswith("ال")
-        article = "ال" if _is_definite(prefix) and not is_next_definite else ""
-        if is_next_definite and not _is_definite(prefix):
+        if is_next_definite and not article:
             prefix = prefix[:-1] + "لل" if prefix.endswith("ل") else prefix + "ال"
+        article = "" if is_next_definite else article
         return {phrase.head: f"{prefix}رجل {article}{noun.masculine}"}
 
     def _ends_noun(self, following: Token) -> bool:
@@ -341,9 +340,9 @@ class Arabic(SpacedLanguage):
         return {head - 1: pronoun, head: prefix + noun.feminine[:-1] + "ات"}
 
 
-def _is_definite(prefix: str) -> bool:
-    """Return whether a noun's prefix ends with the definite article."""
-    return prefix.endswith("ال") or prefix == "لل"
+def _article_in(prefix: str) -> str:
+    """Return the definite article if a noun's prefix contains it, else ""."""
+    return "ال" if prefix.endswith("ال") or prefix == "لل" else ""
 
 
 def _feminine_verb(verb: str) -> str:

@@ -70,7 +70,20 @@ class German(SpacedLanguage):
     def _nouns(self) -> dict[str, Noun]:
         """Return a mapping from lower-case forms to nouns."""
         nouns: dict[str, Noun] = {}
-        for masculine, feminine, genitive, plural in self._pairs:
+        gendered = self.matcher("male").words | self.matcher("female").words
+        things = self.matcher("thing").words | gendered
+        lines = (self.folder / "persons.txt").read_text(encoding="utf-8").splitlines()
+        for line in [*lines, *self.entries("pair")]:
+            if line.startswith("#"):
+                continue
+            masculine, feminine, genitive, plural = re.split(r"[ /]", line)
+            if masculine.lower() in things:
+                continue
+            # The genitive and plural may be given as endings: "Bäcker Bäckerin -s -".
+            if genitive.startswith("-"):
+                genitive = masculine + genitive[1:]
+            if plural.startswith("-"):
+                plural = masculine + plural[1:]
             noun = Noun(masculine, feminine, "m", "one", "pair")
             is_weak = genitive == plural and plural != masculine
             dative_plural = plural if plural.endswith(("n", "s")) else plural + "n"
@@ -83,25 +96,6 @@ class German(SpacedLanguage):
             if plural != masculine:
                 nouns[masculine.lower()] = noun
         return nouns
-
-    @cached_property
-    def _pairs(self) -> list[tuple[str, str, str, str]]:
-        """Return the masculine, feminine, genitive and plural of each noun for people."""
-        gendered = self.matcher("male").words | self.matcher("female").words
-        things = self.matcher("thing").words | gendered
-        lines = (self.folder / "persons.txt").read_text(encoding="utf-8").splitlines()
-        pairs: list[tuple[str, str, str, str]] = []
-        for line in [*lines, *self.entries("pair")]:
-            if line.startswith("#"):
-                continue
-            masculine, feminine, genitive, plural = re.split(r"[ /]", line)
-            if masculine.lower() in things:
-                continue
-            forms = [masculine, feminine]
-            for form in (genitive, plural):
-                forms.append(masculine + form[1:] if form.startswith("-") else form)
-            pairs.append((forms[0], forms[1], forms[2], forms[3]))
-        return pairs
 
     @cached_property
     def _masculine_of_feminine(self) -> dict[str, str]:

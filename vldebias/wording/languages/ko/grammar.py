@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cached_property
 
 from vldebias.wording.languages.unspaced import Match, UnspacedLanguage
@@ -41,12 +42,10 @@ class Korean(UnspacedLanguage):
                 matches.append(match)
         return matches
 
-    def humans(self, text: str) -> list[Match]:
-        matches: list[Match] = []
+    def humans(self, text: str) -> Iterator[Match]:
         for match in re.finditer(r"(?<![가-힣])사람(?!들|마다|의 손으로)", text):
             if self._particles.match(text, match.end()):
-                matches.append(Match(match.start(), match.end(), "사람"))
-        return matches
+                yield Match(match.start(), match.end(), "사람")
 
     def is_named(self, text: str, matches: list[Match]) -> bool:
         # Names before a noun or a title: 김철수 의사, 민수 씨.

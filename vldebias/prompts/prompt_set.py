@@ -154,10 +154,7 @@ def fill(template: str, **words: str) -> str:
 
 def _pairs_of(groups: Iterable[Sequence[str]]) -> tuple[tuple[str, str], ...]:
     """Return all pairs of prompts within each group, in group order."""
-    pairs: list[tuple[str, str]] = []
-    for group in groups:
-        pairs += combinations(group, 2)
-    return tuple(pairs)
+    return tuple(chain.from_iterable(combinations(group, 2) for group in groups))
 
 
 @dataclass(frozen=True)

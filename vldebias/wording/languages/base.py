@@ -514,8 +514,7 @@ class SpacedLanguage(ListedLanguage):
         while not tokens[opening].opens:
             opening -= 1
         before = tokens[opening : phrase.first]
-        shows = self.matcher("shows")
-        is_shown = any(shows.has(token) or self.noun_of(token) is not None for token in before)
+        is_shown = any(self.is_listed(token, "shows") or self.noun_of(token) for token in before)
         # In "il coltello dello chef", the article is contracted with "of".
         is_contracted = self.is_listed(tokens[phrase.first], "owner-link")
         return not is_shown and (is_contracted or self.is_genitive(before, phrase))
@@ -587,8 +586,7 @@ class SpacedLanguage(ListedLanguage):
     def _is_out_of_picture(self, tokens: Reading, phrase: Phrase) -> bool:
         """Return whether a person is not shown: "a uniform for nurses", "a statue of a soldier"."""
         first = phrase.first
-        nobody = self.matcher("no")
-        if nobody.has(tokens[first]) or nobody.has(tokens.before(first)):
+        if self.is_listed(tokens[first], "no") or self.is_listed(tokens.before(first), "no"):
             return True  # A negation precedes the noun: "kein Arzt".
         if tokens[first].opens:
             return False

@@ -393,8 +393,7 @@ class RomanceLanguage(SpacedLanguage):
             return 0
         complement = tokens.after(i)
         is_name = complement.text[:1].isupper() and not complement.text.isupper()
-        is_other = not complement.text or is_name or self._is_article(complement)
-        if is_other:
+        if not complement.text or is_name or self._is_article(complement):
             return 0
         following = tokens.after(i + 1)
         # In "un profesor de educación física", the last word may describe either noun.

@@ -329,8 +329,6 @@ class Arabic(SpacedLanguage):
     def _of_several(self, tokens: Reading, phrase: Phrase, noun: Noun, gender: str) -> Changes:
         """Return the changes to "one of the doctors": إحدى الطبيبات, أحد الأطباء الرجال."""
         head = phrase.head
-        if not gender:
-            return {}
         if gender == "male":
             # "Men" comes after the entire noun phrase: "أحد مدراء التسويق الرجال".
             last = head + tokens.after(head).low.startswith("ال")

@@ -45,7 +45,6 @@ for _before, _endings in {
     }
 _FEMININE_ENDING = _DECLENSIONS["none"]["f"]
 _PLURAL_ENDINGS = {"m": ("e", "en"), "f": ("en", "n"), "n": ("er", "ern")}
-_THEY = frozenset(["sie", "ihr", "ihre", "ihren", "ihrem", "ihrer", "ihres"])
 _HIS = re.compile("sein(?:e|en|em|er|es)?")
 _SHORTEST_PART = 5  # minimum number of letters in the last part of a compound
 _SHORT_PARTS = frozenset(["arzt", "koch", "wirt", "held", "gast", "coach"])
@@ -186,7 +185,7 @@ class German(SpacedLanguage):
     def states_gender(self, tokens: Reading, i: int) -> bool:
         token = tokens[i]
         is_capital_inside = token.text[0].isupper() and not token.opens
-        if token.low in _THEY and is_capital_inside:
+        if is_capital_inside and self.is_listed(token, "polite"):
             return False  # "Sie" is the polite "you" in "Zeigen Sie mir ..."
         if _HIS.fullmatch(token.low) and self._owner_of(tokens, i) is not None:
             return False
@@ -274,10 +273,10 @@ class German(SpacedLanguage):
         if self.is_feminine(token) or self._is_feminine_adjectival(tokens, i):
             return True
         # The lists also contain pronouns and adjectives.
-        is_noun = token.text[0].isupper() and token.low not in _THEY
-        if not is_noun or token.low.startswith(("sein", "ihr", "ihm", "männlich", "weiblich")):
-            return False
-        return self.is_listed(token, "female", "male")
+        is_noun = token.text[0].isupper() and not self.is_listed(
+            token, "polite", "gendered-modifier"
+        )
+        return is_noun and self.is_listed(token, "female", "male")
 
     def _article(self, token: Token) -> tuple[str, str]:
         """Split a determiner into stem and ending ("dies", "em"), which are "" for other words."""
@@ -432,10 +431,9 @@ class German(SpacedLanguage):
         first = phrase.first
         is_behind_comma = first > 0 and tokens.gap(first).strip() == ","
         is_pronoun = phrase.head == first + 1 and self.is_listed(tokens[first], "relative")
-        if not is_behind_comma or not is_pronoun:
-            return False
         is_before_verb = self.is_listed(tokens.after(phrase.head), "copula")
-        return is_before_verb and not tokens.after(phrase.head + 1).text
+        is_last = not tokens.after(phrase.head + 1).text
+        return is_behind_comma and is_pronoun and is_before_verb and is_last
 
     def write_role(self, tokens: Reading, role: Phrase, gender: str) -> Changes:
         if role.noun is None or role.noun.kind == "neutral":

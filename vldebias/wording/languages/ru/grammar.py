@@ -107,7 +107,8 @@ class Russian(SpacedLanguage):
         is_science = self.is_listed(token, "science") and not token.opens
         if is_science or self.matcher("thing").has_at(tokens, i):
             return None
-        if self._names_gender(tokens, i):
+        is_adjective = self.is_listed(token, "gendered-adjective")
+        if len(token.low) > 3 and not is_adjective and self.states_gender(tokens, i):
             # A word for a woman states the gender: "женщина".
             return Phrase(self._first_adjective(tokens, i, None), i, stated=True)
         noun = self.noun_of(token)
@@ -155,11 +156,6 @@ class Russian(SpacedLanguage):
         if number == "any" and first == i and not (is_of_picture and tokens[i - 1].opens):
             return None
         return Phrase(first, i, noun, case=CASES[self._case_of(tokens, first, noun.cases)])
-
-    def _names_gender(self, tokens: Reading, i: int) -> bool:
-        """Return whether word i is a noun that states a gender."""
-        is_adjective = self.is_listed(tokens[i], "gendered-adjective")
-        return len(tokens[i].low) > 3 and not is_adjective and self.states_gender(tokens, i)
 
     def _first_adjective(self, tokens: Reading, i: int, noun: Noun | None) -> int:
         """Return the position of the first adjective that precedes a noun and agrees with it."""
@@ -388,20 +384,18 @@ def feminine_adjective(word: str, case: int) -> str:
     for ending in _ADJECTIVE_ENDINGS:
         if word.endswith(ending):
             stem = word.removesuffix(ending)
-            return stem + _feminine_ending(stem, ending, case) + reflexive
+            is_hissing = stem[-1] in _SIBILANTS
+            is_soft = (
+                ending in ("ий", "его", "ему", "ем") and stem[-1] not in _SIBILANTS + _GUTTURALS
+            )
+            is_soft = is_soft or (ending == "им" and stem[-1] in "не")
+            has_e = is_soft or (is_hissing and ending not in ("ой", "ого", "ому", "ом"))
+            feminine = "ей" if has_e else "ой"
+            if case in (0, 3):
+                hard, soft = ("ая", "яя") if case == 0 else ("ую", "юю")
+                feminine = soft if is_soft else hard
+            return stem + feminine + reflexive
     return word + reflexive
-
-
-def _feminine_ending(stem: str, ending: str, case: int) -> str:
-    """Return the feminine ending of an adjective, given its stem and masculine ending."""
-    is_hissing = stem[-1] in _SIBILANTS
-    is_soft = ending in ("ий", "его", "ему", "ем") and not is_hissing and stem[-1] not in _GUTTURALS
-    is_soft = is_soft or (ending == "им" and stem[-1] in "не")
-    direct = {0: "ая", 3: "ую"}.get(case)
-    if direct:
-        return direct.translate(str.maketrans("ау", "яю")) if is_soft else direct
-    has_e = is_soft or (is_hissing and ending not in ("ой", "ого", "ому", "ом"))
-    return "ей" if has_e else "ой"
 
 
 def _adjective_form(word: str, case: int, is_feminine: bool) -> str:

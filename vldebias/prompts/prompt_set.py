@@ -53,6 +53,7 @@ _VOWEL_SOUND = re.compile(r"[aeiou]|hour|honest|honou?r|heir", re.IGNORECASE)
 T = TypeVar("T")
 _Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 _Texts = tuple[_Text, ...]
+_WordsOfValues = dict[_Text, Annotated[_Texts, Field(min_length=1)]]
 _Groups = tuple[Annotated[_Texts, Field(min_length=2)], ...]
 
 
@@ -450,9 +451,7 @@ class Recipe(BaseModel, extra="forbid"):
     classes: dict[_Text, _Text] = {}
     spurious: _Texts = ()
     groups: _Groups = ()
-    attribute: Annotated[
-        dict[_Text, Annotated[_Texts, Field(min_length=1)]], Field(min_length=2)
-    ] = {}
+    attribute: Annotated[_WordsOfValues, Field(min_length=2)] = {}
     templates: _Texts = ()
     class_template: _Text = "A photo of a {concept}."
     concepts: Annotated[_Concepts, _mapping("train")] = _Concepts()

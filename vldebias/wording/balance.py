@@ -37,13 +37,8 @@ from vldebias.wording.persons import NEXT_FACE, NEXT_TEXT, Find, PersonReader
 from vldebias.wording.prompt_file import checked_texts
 from vldebias.wording.rewritten import why_not_replaced, write_rewritten
 
-Sets = (
-    str
-    | Path
-    | PromptSet
-    | Mapping[str, Any]
-    | Sequence[str | Path | PromptSet | Mapping[str, Any]]
-)
+_Set = str | Path | PromptSet | Mapping[str, Any]
+Sets = _Set | Sequence[_Set]
 
 # The values for the people in one image who can get one, per attribute.
 _Values = list[list[Value]]

@@ -569,7 +569,7 @@ class SpacedLanguage(ListedLanguage):
         if not all(self.is_listed(tokens[i], "trade") for i in between):
             return False
         signs = [tokens.gap(i).strip() for i in (*between, phrase.first)]
-        # "une personne, un soudeur et un boulanger" is a list.
+        # A noun with an article begins a list: "une personne, un soudeur et un boulanger".
         is_list = signs == [","] and (phrase.article is not None or phrase.stated)
         return signs[0] != "" and all(map(_IS_LINK.fullmatch, signs)) and not is_list
 
@@ -595,7 +595,8 @@ class SpacedLanguage(ListedLanguage):
             return False  # A portrait of a person shows the person: "gros plan sur un horloger".
         if self.is_listed(tokens[first - 1], "not-subject"):
             return True
-        # "die Statue eines jungen Soldaten", "la estatua de un soldado".
+        # A thing that shows or belongs to the person: "die Statue eines jungen Soldaten", "la
+        # estatua de un soldado".
         for i in range(first - 1, max(first - 4, -1), -1):
             if self.is_listed(tokens[i], "thing-of"):
                 return i == first - 1 or self.is_listed(tokens[first - 1], "of")
@@ -613,7 +614,7 @@ class SpacedLanguage(ListedLanguage):
                 link = tokens[max(0, following.first - 1)]
                 is_same_noun = _stem(tokens[phrase.head].low) == _stem(tokens[following.head].low)
                 if is_same_noun and self.is_listed(link, "or"):
-                    return True  # "ein Arzt oder eine Ärztin" covers both genders
+                    return True  # One person in both genders: "ein Arzt oder eine Ärztin".
                 # One person's gender does not apply to another person: "ein Arzt und eine Frau",
                 # "una persona que ayuda a las enfermeras".
                 is_joined = self.is_listed(link, "joining")
@@ -702,7 +703,15 @@ class SpacedLanguage(ListedLanguage):
         # In "un médico varón", choose "médico", although "varón" is also a noun.
         phrase = next((phrase for phrase in of_person if not phrase.stated), of_person[0])
         if phrase.plural:
-            return self._write_group(tokens, assignments)
+            replacements: list[Replacement] = []
+            is_closed = re.match(r"\s*(?:[^\w\s'\"(<-]|$)", text[person.end :])
+            for mention, attribute, value in assignments:
+                if mention.group is None or not isinstance(value, Mapping):
+                    continue
+                words = self.joiner.join(self.parts_of_group(mention.group, attribute, value))
+                words = f"{self.comma} {words}{'' if is_closed else self.comma}"
+                replacements.append(Replacement(person.end, person.end, words))
+            return replacements
         gender, adjectives = self.words_of(assignments)
         changes = self.write_one(tokens, phrase, gender, adjectives)
         # The person's roles agree with the gender, up to the next person.
@@ -716,18 +725,6 @@ class SpacedLanguage(ListedLanguage):
     def _replace_words(self, tokens: Reading, changes: Changes) -> list[Replacement]:
         """Convert changes by word position to replacements by offset."""
         return [Replacement(tokens[i].start, tokens[i].end, text) for i, text in changes.items()]
-
-    def _write_group(self, tokens: Reading, assignments: Sequence[Assignment]) -> list[Replacement]:
-        """Insert the numbers of women and men after a plural noun."""
-        replacements: list[Replacement] = []
-        for person, attribute, value in assignments:
-            if person.group is None or not isinstance(value, Mapping):
-                continue
-            words = self.joiner.join(self.parts_of_group(person.group, attribute, value))
-            is_closed = re.match(r"\s*(?:[^\w\s'\"(<-]|$)", tokens.text[person.end :])
-            words = f"{self.comma} {words}{'' if is_closed else self.comma}"
-            replacements.append(Replacement(person.end, person.end, words))
-        return replacements
 
     comma = ","
     joiner = " and "

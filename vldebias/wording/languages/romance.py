@@ -28,7 +28,7 @@ class RomanceLanguage(SpacedLanguage):
         masculine = without_gender_sign(word)
         if masculine == word and word.endswith(("@", "*", "\u0259")):
             forms = (word[:-1], word[:-1] + "o", word[:-1] + "e")
-            known = [form for form in forms if form in self.articles or form in self.nouns]
+            known = [form for form in forms if form in self.pairs("article") or form in self.nouns]
             masculine = known[0] if known else word
         return masculine
 
@@ -108,7 +108,7 @@ class RomanceLanguage(SpacedLanguage):
 
     def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
         token = tokens[i]
-        # "joven" is an adjective in "un joven pintor".
+        # A noun before another noun may be its adjective: "joven" in "un joven pintor".
         is_adjective = self.is_listed(token, "adjective-before") and self.noun_of(tokens.after(i))
         if is_adjective or self._is_thing(tokens, i):
             return None
@@ -117,7 +117,7 @@ class RomanceLanguage(SpacedLanguage):
         if token.low in self.feminine_nouns and phrase.article is not None:
             # "un cliente" is not French, because "cliente" requires a feminine article.
             article = tokens[phrase.article].low
-            if article in self.articles and not article.endswith("'"):
+            if article in self.pairs("article") and not article.endswith("'"):
                 return None
         is_for_one_gender = token.low in self.feminine_nouns or self.is_listed(
             token, "gendered-noun"
@@ -224,15 +224,10 @@ class RomanceLanguage(SpacedLanguage):
 
     def _is_article(self, token: Token) -> bool:
         is_other = self.is_listed(token, "any-article", "feminine-article")
-        return is_other or token.low in self.articles
+        return is_other or token.low in self.pairs("article")
 
     def _is_masculine_article(self, token: Token) -> bool:
         return self._is_article(token) and not self.is_listed(token, "feminine-article")
-
-    @property
-    def articles(self) -> dict[str, str]:
-        """Return a mapping from masculine to feminine articles."""
-        return self.pairs("article")
 
     def _adjectives_behind(self, tokens: Reading, i: int) -> tuple[int, ...]:
         """Return the adjectives directly after a noun: "un médico cansado y solo"."""
@@ -419,7 +414,7 @@ class RomanceLanguage(SpacedLanguage):
             self._change_article(tokens, phrase.article, changes)
             # Two words before the noun can agree: "al suo apprendista", "ao seu aprendiz".
             outer = phrase.article - 1
-            if not tokens[phrase.article].opens and tokens[outer].low in self.articles:
+            if not tokens[phrase.article].opens and tokens[outer].low in self.pairs("article"):
                 self._change_article(tokens, outer, changes)
         return changes
 
@@ -428,16 +423,16 @@ class RomanceLanguage(SpacedLanguage):
             return True
         if phrase.noun is None or phrase.noun.gender in ("f", "m!"):
             return False
-        if self._is_unsure_apart(tokens, phrase):
-            return True
-        return self._is_unsure_behind(tokens, phrase.last) or self._agree(tokens, phrase) is None
+        is_unsure = self._is_unsure_apart(tokens, phrase) or self._agree(tokens, phrase) is None
+        return is_unsure or self._is_unsure_behind(tokens, phrase.last)
 
     def _is_unsure_behind(self, tokens: Reading, last: int) -> bool:
         """Return whether the next word may be an unknown adjective: "un médecin ronflant"."""
         word = tokens.after(last)
         noun = self.noun_of(word)
         if noun is not None:
-            return noun.gender != "mf"  # "un chef cuisinier", but "un guerrier nomade"
+            # The two nouns may have to agree: "un chef cuisinier", but "un guerrier nomade".
+            return noun.gender != "mf"
         is_known = self.is_listed(word, "no-adjective", "behind-noun")
         if is_known or not word.low.endswith(self.entries("unsure-ending")):
             return False
@@ -486,4 +481,4 @@ class RomanceLanguage(SpacedLanguage):
             article: the masculine article.
             following: the word after the article.
         """
-        return self.articles.get(article, article)
+        return self.pairs("article").get(article, article)

@@ -219,7 +219,7 @@ class UnspacedLanguage(ListedLanguage):
         for match in matches:
             is_owner = bool(kept) and text[kept[-1].end : match.start] == "の"
             if is_owner and (match.noun == self.human or kept[-1].noun.endswith("屋")):
-                kept.pop()  # 農家の人, パン屋の職人
+                kept.pop()  # The second noun is the person: 農家の人, パン屋の職人.
             if kept and kept[-1].end == match.start:
                 kept[-1] = Match(kept[-1].start, match.end, text[kept[-1].start : match.end])
             else:
@@ -246,7 +246,7 @@ class UnspacedLanguage(ListedLanguage):
             return True
         absent = self.pattern("absent-behind").pattern
         if re.match(rf"[가이은는도がはも]?\s?(?:{absent})", behind):
-            return True  # 사람 없음
+            return True  # The prompt asks for no people: 사람 없음.
         before = text[max(0, match.start - 6) : match.start].rstrip()
         names = ("thing-before", "animal-before", "not-subject")
         return any(before.endswith(self.entries(name)) for name in names)

@@ -169,7 +169,7 @@ class Arabic(SpacedLanguage):
     def _is_relation(self, word: str) -> bool:
         """Return whether a word looks like a relational adjective: كهربائي, ألماني."""
         if word.startswith("ي") and word not in self.matcher("not-verb").words:
-            return False  # Verbs look like nouns: "يلقي".
+            return False  # A present-tense verb begins with the same letter: "يلقي".
         return len(word) > 3 and word.endswith("ي") and word != "كرسي"
 
     def _is_verb(self, token: Token) -> bool:
@@ -178,9 +178,8 @@ class Arabic(SpacedLanguage):
 
     def is_unsure(self, tokens: Reading, phrase: Phrase) -> bool:
         is_joined = self._is_joined_person(tokens[phrase.first])
-        if super().is_unsure(tokens, phrase) and not is_joined:
-            return True
-        if self._joins_unknown(tokens, phrase, is_joined):
+        is_unsure = super().is_unsure(tokens, phrase) and not is_joined
+        if is_unsure or self._joins_unknown(tokens, phrase, is_joined):
             return True
         following = tokens.after(phrase.last)
         if phrase.noun is None or not following.text:

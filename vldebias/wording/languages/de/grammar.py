@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import chain
 
 from vldebias.wording.languages.base import Changes, Noun, Phrase, Reading, SpacedLanguage, Token
 
@@ -19,31 +20,9 @@ _WORD = (
 _IN = re.compile(rf"{_STAR}in(nen)?$|\(in(nen)?\)$|(?<=[a-zäöüß])In(nen)?$")
 _STAR_ENDING = re.compile(rf"(?:{_STAR}(?:r|n|s|m|e)$)|\((?:r|n)\)$")
 
-# Ending of a determiner, or definite article -> its case before a masculine singular noun.
+# Ending of a determiner -> its case before a masculine singular noun.
 _ENDINGS = {"": "nominative", "en": "accusative", "em": "dative", "es": "genitive"}
-_DER = {"der": "nominative", "den": "accusative", "dem": "dative", "des": "genitive"}
-_CONTRACTED = {"vom": "von", "zum": "zu", "beim": "bei", "im": "in", "am": "an"}
-# Gender -> article -> its case before a singular noun.
-_CASES_OF_ARTICLES = {
-    "m": {**_DER, **dict.fromkeys(_CONTRACTED, "dative")},
-    "f": {"die": "nominative", "der": "dative", "zur": "dative"},
-    "n": {"das": "nominative", "dem": "dative", "des": "genitive"}
-    | dict.fromkeys(_CONTRACTED, "dative"),
-}
-_ARTICLES = frozenset({*_DER, *_CONTRACTED, "die", "das", "zur"})
 _CASES = ("nominative", "accusative", "dative", "genitive")
-_FEMININE_DER = dict(zip(_CASES, ("die", "die", "der", "der"), strict=True))
-# Kind of determiner -> gender -> case -> adjective ending.
-_DECLENSIONS: dict[str, dict[str, dict[str, str]]] = {}
-for _before, _endings in {
-    "none": {"m": "er en em en", "f": "e e er er", "n": "es es em en"},
-    "ein": {"m": "er en en en", "f": "e e en en", "n": "es es en en"},
-    "der": {"m": "e en en en", "f": "e e en en", "n": "e e en en"},
-}.items():
-    _DECLENSIONS[_before] = {
-        gender: dict(zip(_CASES, forms.split(), strict=True)) for gender, forms in _endings.items()
-    }
-_FEMININE_ENDING = _DECLENSIONS["none"]["f"]
 _PLURAL_ENDINGS = {"m": ("e", "en"), "f": ("en", "n"), "n": ("er", "ern")}
 _HIS = re.compile("sein(?:e|en|em|er|es)?")
 _SHORTEST_PART = 5  # minimum number of letters in the last part of a compound
@@ -186,7 +165,7 @@ class German(SpacedLanguage):
         token = tokens[i]
         is_capital_inside = token.text[0].isupper() and not token.opens
         if is_capital_inside and self.is_listed(token, "polite"):
-            return False  # "Sie" is the polite "you" in "Zeigen Sie mir ..."
+            return False  # A capital inside a sentence is polite: "Zeigen Sie mir ...".
         if _HIS.fullmatch(token.low) and self._owner_of(tokens, i) is not None:
             return False
         if self.is_listed(token, "female", "male"):
@@ -214,7 +193,7 @@ class German(SpacedLanguage):
             if phrase is not None and j < i:
                 persons.append(phrase)
             elif phrase is not None and phrase.article == i and phrase.noun is not None:
-                return None  # "ein Koch und sein Lehrling": both can be women
+                return None  # The other noun can be a woman too: "ein Koch und sein Lehrling".
         return persons[0] if len(persons) == 1 and persons[0].noun else None
 
     # ---- phrases
@@ -222,9 +201,8 @@ class German(SpacedLanguage):
     def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
         is_stated = self._names_gender(tokens, i)
         noun = None if is_stated else self.noun_of(tokens[i])
-        if not is_stated and noun is None:
-            return None
-        if self._is_before_noun(tokens, i):
+        is_person = is_stated or noun is not None
+        if not is_person or self._is_before_noun(tokens, i):
             return None
         phrase = self._phrase_before(tokens, i)
         if noun is None:
@@ -278,10 +256,15 @@ class German(SpacedLanguage):
         )
         return is_noun and self.is_listed(token, "female", "male")
 
+    @cached_property
+    def _articles(self) -> frozenset[str]:
+        """Return the definite articles, including those that are contracted with a preposition."""
+        return frozenset(chain(*(self.pairs(f"article-{gender}") for gender in "mfn")))
+
     def _article(self, token: Token) -> tuple[str, str]:
         """Split a determiner into stem and ending ("dies", "em"), which are "" for other words."""
         low = _STAR_ENDING.sub("", token.low)
-        if low in _ARTICLES:
+        if low in self._articles:
             return low, ""
         for name in ("ein-word", "der-word"):
             for word in self.entries(name):
@@ -328,7 +311,7 @@ class German(SpacedLanguage):
         if noun.number == "any" and noun.kind != "star":
             low = tokens[determiner].low
             before = tokens.before(determiner)
-            # "mit den Patienten" and "das Foto der Bäcker" may be plural.
+            # The article may be a plural: "mit den Patienten", "das Foto der Bäcker".
             if case == "accusative" and self.is_listed(before, "dative-preposition"):
                 return None
             if low == "der" and noun.gender == "m" and before.text[:1].isupper():
@@ -350,10 +333,10 @@ class German(SpacedLanguage):
             # The case of "eine*r Ärzt*in" is only certain at the start of a clause.
             return "nominative" if token.opens else None
         stem, ending = self._article(token)
-        case_of_article = _CASES_OF_ARTICLES[noun.gender[0]]
+        case_of_article = self.pairs(f"article-{noun.gender[0]}")
         if stem in case_of_article:
             return case_of_article[stem]
-        if stem in _ARTICLES:
+        if stem in self._articles:
             return None
         if noun.gender == "f":
             return {"er": "dative", "e": "nominative"}.get(ending)
@@ -398,7 +381,7 @@ class German(SpacedLanguage):
         if not adjectives:
             return changes
         noun_gender = "f" if is_feminine else phrase.noun.gender[0]
-        ending = _DECLENSIONS[phrase.declension][noun_gender][phrase.case]
+        ending = self._ending(phrase.declension, noun_gender, phrase.case)
         # Insert before all parts of a compound: "Luft- und Raumfahrtingenieur".
         position = phrase.first + (phrase.article is not None)
         position = phrase.before[-1] + 1 if phrase.before else position
@@ -411,6 +394,11 @@ class German(SpacedLanguage):
             words = self._like(token, words)
         changes[position] = f"{words} {changes.get(position, token.text)}"
         return changes
+
+    def _ending(self, declension: str, gender: str, case: str) -> str:
+        """Return the ending of an adjective after a kind of determiner."""
+        endings = self.pairs(f"declension-{declension}")[gender]
+        return endings.split(",")[_CASES.index(case)]
 
     def is_unsure(self, tokens: Reading, phrase: Phrase) -> bool:
         if super().is_unsure(tokens, phrase) or self._is_in_relative_clause(tokens, phrase):
@@ -450,7 +438,7 @@ class German(SpacedLanguage):
         if phrase.article is not None:
             article = tokens[phrase.article]
             stem, _ = self._article(article)
-            text = "der" if stem in _ARTICLES else stem
+            text = "der" if stem in self._articles else stem
             text += "er" if stem in self.entries("der-word") else ""
             changes[phrase.article] = self._like(article, text)
         return changes
@@ -458,7 +446,7 @@ class German(SpacedLanguage):
     def _feminine(self, tokens: Reading, phrase: Phrase) -> Changes:
         """Return the changes that make a phrase and its relative pronoun feminine."""
         assert phrase.noun is not None
-        ending = _DECLENSIONS[phrase.declension]["f"][phrase.case]
+        ending = self._ending(phrase.declension, "f", phrase.case)
         noun = phrase.noun.feminine
         if phrase.noun.kind == "adjectival":
             noun += ending
@@ -469,12 +457,14 @@ class German(SpacedLanguage):
         if phrase.article is not None:
             article = tokens[phrase.article]
             stem, _ = self._article(article)
-            if stem in _CONTRACTED:
-                text = "zur" if stem == "zum" else f"{_CONTRACTED[stem]} der"
-            elif stem in _ARTICLES:
-                text = _FEMININE_DER[phrase.case]
+            ending_of_article = self._ending("none", "f", phrase.case)
+            preposition = self.pairs("contracted").get(stem)
+            if preposition:
+                text = "zur" if stem == "zum" else f"{preposition} der"
+            elif stem in self._articles:
+                text = "die" if ending_of_article == "e" else "der"
             else:
-                text = stem + _FEMININE_ENDING[phrase.case]
+                text = stem + ending_of_article
             changes[phrase.article] = self._like(article, text)
         for i in range(phrase.head + 1, len(tokens)):
             owner = self._owner_of(tokens, i) if _HIS.fullmatch(tokens[i].low) else None

@@ -24,7 +24,7 @@ class Japanese(UnspacedLanguage):
     count = re.compile(
         rf"([{_NUMBER}]{{1,2}})(?:人|名)の(?:[^、。，,.\s]{{0,8}}(?:い|な|た|る|の))?$"
     )
-    count_behind = re.compile(rf"([{_NUMBER}]{{1,2}})[人名]")  # 料理人3人
+    count_behind = re.compile(rf"([{_NUMBER}]{{1,2}})[人名]")  # as in 料理人3人 ("3 cooks")
     words_for_one = ("一", "1", "１")
     reach = 8
     brackets = ("（", "）")
@@ -56,7 +56,7 @@ class Japanese(UnspacedLanguage):
             return True
         # Surnames next to a noun: 田中先生, 医師の佐藤.
         if re.search(r"[\u30a1-\u30fa\u30fc]{3,}(?:教授|博士|先生|船長|選手|さん|様|氏)", text):
-            return True  # レイトン教授
+            return True  # A foreign name in katakana precedes a title: レイトン教授.
         surname = self.pattern("surname").pattern
         for match in matches:
             before = rf"(?:^|[、。\s])(?:{surname})(?:(?!の)[\u4e00-\u9fff\u3040-\u309f]){{0,3}}$"

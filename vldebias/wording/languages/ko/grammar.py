@@ -18,7 +18,7 @@ class Korean(UnspacedLanguage):
     thing_link = "의 "
     plural_signs = ("들",)
     count = re.compile(r"(?<!\S)(\S+?)\s?(?:명|분)의\s(?:\S+\s)?$")
-    count_behind = re.compile(r"(?:들)?\s(\S+?)\s?(?:명|분)(?!\S*의)")  # 의사 세 명
+    count_behind = re.compile(r"(?:들)?\s(\S+?)\s?(?:명|분)(?!\S*의)")  # as in 의사 세 명
     words_for_one = ("한", "1", "한두")
     reach = 0
     brackets = ("(", ")")

@@ -47,7 +47,7 @@ class Russian(SpacedLanguage):
                 singular = self._inflected(word, "singular")
                 self._add(nouns, "noun", singular, self._inflected(word, plural))
                 if word[-1] in _SIBILANTS:
-                    # "сторожем" is often written "сторожом".
+                    # After a sibilant, the instrumental is often misspelled: "сторожом".
                     nouns[word + "ом"] = Noun(word, word, kind="noun", cases=(4,))
         # Nouns that are declined like adjectives: "учёный".
         adjectives = self.matcher("adjective-alone").words
@@ -71,7 +71,7 @@ class Russian(SpacedLanguage):
             nouns.setdefault(form, Noun(word, word, number="many"))
         for form in forms:
             cases = tuple(case for case, other in enumerate(forms) if other == form)
-            # "учителя" and "судьи" can be the genitive singular or the nominative plural.
+            # The genitive singular can also be the nominative plural: "учителя", "судьи".
             number = "any" if kind == "noun" and cases in ((1, 3), (1,)) else "one"
             nouns[form] = Noun(word, word, number=number, kind=kind, cases=cases)
             # Texts are often written without ё: "с судьей".
@@ -114,7 +114,7 @@ class Russian(SpacedLanguage):
         noun = self.noun_of(token)
         is_adjectival = token.low.endswith(_ADJECTIVE_ENDINGS)
         if noun is None or (is_adjectival and self.noun_of(tokens.after(i)) is not None):
-            return None  # "дежурный" in "дежурный врач"
+            return None  # A noun before another noun is its adjective: "дежурный врач".
         first = self._first_adjective(tokens, i, noun)
         if self._is_behind_feminine(tokens, i, noun):
             # The ending of the adjective states the gender: "опытной судьи".

@@ -48,7 +48,7 @@ class Chinese(UnspacedLanguage):
                 yield Match(start, match.end(), text[start : match.end()])
 
     def is_role(self, text: str, match: Match) -> bool:
-        verbs = self.entries("role-before")  # 当水管工的人, 做一名厨师的人
+        verbs = self.entries("role-before")  # "work as", as in 当水管工的人, 做一名厨师的人
         starts = (match.start, self._start_of_noun(text, match))
         is_behind_verb = any(_MEASURED.sub("", text[:start]).endswith(verbs) for start in starts)
         return is_behind_verb or super().is_role(text, match)

@@ -29,6 +29,7 @@ _CODES_OF_LETTERS = (
     ("ur", "ARABIC", frozenset("ٹڈڑںے")),
     ("fa", "ARABIC", frozenset("پچژگ\u06a9\u06cc")),
 )
+_LETTERS = "letters-"  # prefix of the lists of characteristic letters
 LETTER_SCORE = 0.4  # score of a characteristic letter, lower than that of a function word
 # Gender-inclusive forms that only German uses: "eine*r Lehrer*in", "Ärzt:innen".
 _GERMAN_SIGN = re.compile(r"\w[*:](?:in|innen|r)\b")
@@ -56,7 +57,7 @@ def _codes_of_word() -> dict[str, tuple[str, ...]]:
     """Return a mapping from each function word to the languages that use it."""
     codes_of_word: dict[str, tuple[str, ...]] = {}
     for code, words in _lists("function_words.txt").items():
-        for word in words:
+        for word in words if not code.startswith(_LETTERS) else ():
             codes_of_word[word] = (*codes_of_word.get(word, ()), code)
     # A word that is also English is weaker evidence: "an elderly care worker" is not Romanian.
     for word, codes in codes_of_word.items():
@@ -130,7 +131,7 @@ def latin_scores(text: str) -> dict[str, float]:
             # A word shared by several languages is weaker evidence.
             scores[code] += 1 / len(codes)
     if not low.isascii():
-        for code, letters in _lists("letters.txt").items():
-            if not letters.keys().isdisjoint(low):
-                scores[code] += LETTER_SCORE
+        for name, letters in _lists("function_words.txt").items():
+            if name.startswith(_LETTERS) and not letters.keys().isdisjoint(low):
+                scores[name.removeprefix(_LETTERS)] += LETTER_SCORE
     return dict(scores)

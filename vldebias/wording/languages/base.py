@@ -692,7 +692,7 @@ class SpacedLanguage(ListedLanguage):
     # ---- writing
 
     def write_person(self, text: str, assignments: Sequence[Assignment]) -> list[Replacement]:
-        tokens = self.read(blank_quotations(text))
+        tokens = self.read(text)  # with quotations, because the values of JSON are quoted
         person, _, _ = assignments[0]
         phrases = [self.phrase_at(tokens, i) for i in range(len(tokens))]
         of_person = [

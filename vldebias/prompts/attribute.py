@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 
 from vldebias.errors import InvalidInputError
@@ -20,17 +21,10 @@ _SLOTS = {"age": "age", "skin": "skin_tone", "origin": "race", "gender": "gender
 _NAMES = {
     "gender": ("gender", "genders", "sex", "sexes"),
     "age": ("age", "ages", "age group", "age range"),
-    "origin": (
-        "race",
-        "races",
-        "ethnicity",
-        "ethnicities",
-        "ethnic",
-        "nationality",
-        "nationalities",
-    ),
+    "origin": ("race", "races", "ethnicity", "ethnicities", "ethnic", "nationality",
+               "nationalities"),
     "skin": ("skin", "skin tone", "skin tones", "skintone", "skin color", "race", "ethnicity"),
-}
+}  # fmt: skip
 
 
 class Attribute:
@@ -113,11 +107,9 @@ def can_balance(prompts: PromptSet) -> bool:
     Each value needs an adjective that can precede a noun for people, or a phrase that can follow
     such a noun.
     """
-    if prompts.phrase or prompts.adjectives:
-        return True
-    if not prompts.attributes:
-        return False
-    return all(map(_adjective, prompts.attributes.values())) or bool(_declared(prompts))
+    with suppress(InvalidInputError):
+        return bool(words_of_values(prompts))
+    return False
 
 
 def _declared(prompts: PromptSet) -> dict[str, str]:

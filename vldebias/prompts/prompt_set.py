@@ -31,14 +31,13 @@ from vldebias.utils.names import is_file_of_set, packaged_set
 
 MAX_PAIRS = 200_000
 _LISTS = (
-    "spurious",
-    "classes",
-    "class_names",
-    "held_out_classes",
-    "held_out_class_names",
+    "spurious", "classes", "class_names", "held_out_classes", "held_out_class_names",
     "stated_words",
-)
-_PROSE = {"description", "source", "limits", "note", "templates"}
+)  # fmt: skip
+# Keys of a recipe that a prompt set contains without changes.
+_COPIED = {"adjectives", "phrase", "languages", "templates"} | {
+    "description", "source", "limits", "note",
+}  # fmt: skip
 # A word is a sequence of letters and digits. In Han and kana text, every character counts as a
 # word.
 _WORD = re.compile(
@@ -54,6 +53,7 @@ _VOWEL_SOUND = re.compile(r"[aeiou]|hour|honest|honou?r|heir", re.IGNORECASE)
 T = TypeVar("T")
 _Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 _Texts = tuple[_Text, ...]
+_WordsOfValues = dict[_Text, Annotated[_Texts, Field(min_length=1)]]
 _Groups = tuple[Annotated[_Texts, Field(min_length=2)], ...]
 
 
@@ -69,7 +69,7 @@ class StatedWords:
     def __init__(self, words: Iterable[str]) -> None:
         self._entries: dict[str, str] = {}
         for word in words:
-            self._entries.setdefault(_split(word), word)
+            self._entries.setdefault(self.split(word), word)
         if "" in self._entries:
             raise InvalidInputError(
                 f"stated words: got {self._entries['']!r}; expected letters or digits"
@@ -86,7 +86,7 @@ class StatedWords:
     @staticmethod
     def split(text: str) -> str:
         """Return the lowercase words in a text, separated by spaces."""
-        return _split(text)
+        return " ".join(_WORD.findall(_folded(text)))
 
     @staticmethod
     def spans(text: str) -> tuple[str, list[tuple[int, int]]]:
@@ -105,13 +105,9 @@ class StatedWords:
         Words are spelled as they were passed to the constructor. Matches do not overlap, and the
         longest one wins: "white woman" is one phrase.
         """
-        matches = self._pattern.findall(_split(text))
+        matches = self._pattern.findall(self.split(text))
         # Without words, the pattern only matches "".
         return tuple(dict.fromkeys(self._entries[match] for match in matches if match))
-
-
-def _split(text: str) -> str:
-    return " ".join(_WORD.findall(_folded(text)))
 
 
 def _folded(text: str) -> str:
@@ -159,10 +155,7 @@ def fill(template: str, **words: str) -> str:
 
 def _pairs_of(groups: Iterable[Sequence[str]]) -> tuple[tuple[str, str], ...]:
     """Return all pairs of prompts within each group, in group order."""
-    pairs: list[tuple[str, str]] = []
-    for group in groups:
-        pairs += combinations(group, 2)
-    return tuple(pairs)
+    return tuple(chain.from_iterable(combinations(group, 2) for group in groups))
 
 
 @dataclass(frozen=True)
@@ -245,18 +238,15 @@ class PromptSet:
     def _check_repetitions(self) -> None:
         """Raise InvalidInputError if a prompt, a pair or a word is listed twice."""
         groups = (*self.groups, *self.held_out_groups)
-        entries_of_key: dict[str, Sequence[object]] = {
-            f"groups[{i}]": group for i, group in enumerate(groups)
-        }
+        entries_of_key: dict[str, Sequence[object]] = {}
+        for i, group in enumerate(groups):
+            entries_of_key[f"groups[{i}]"] = group
         entries_of_key |= {key: getattr(self, key) for key in _LISTS}
         # A prompt may occur in several groups, but not in both a training and a held-out group.
-        trained = set(chain(*self.groups))
-        held_out = set(chain(*self.held_out_groups))
+        trained = dict.fromkeys(chain(*self.groups))
+        held_out = dict.fromkeys(chain(*self.held_out_groups))
         entries_of_key["held_out_groups"] = (*trained, *held_out)
-        pairs: list[tuple[str, ...]] = []
-        for group in groups:
-            pairs += combinations(sorted(group), 2)
-        entries_of_key["groups"] = pairs
+        entries_of_key["groups"] = _pairs_of(map(sorted, groups))
         for key, entries in entries_of_key.items():
             if len(set(entries)) < len(entries):
                 repeated = Counter(entries).most_common(1)[0][0]
@@ -301,13 +291,10 @@ class PromptSet:
     @cached_property
     def hash(self) -> str:
         """Return the SHA-256 of the prompts and words, ignoring name, prose and formatting."""
-        content: dict[str, object] = {
-            key: getattr(self, key) for key in (*_LISTS, "groups", "held_out_groups")
-        }
-        content |= {
-            "attributes": list(self.attributes.items()),
-            "parts": [part.hash for part in self.parts],
-        }
+        keys = (*_LISTS, "groups", "held_out_groups")
+        content: dict[str, object] = {key: getattr(self, key) for key in keys}
+        content["attributes"] = list(self.attributes.items())
+        content["parts"] = [part.hash for part in self.parts]
         # Omit these if empty, so that the hashes of older sets do not change.
         for key in ("adjectives", "phrase", "languages"):
             if getattr(self, key):
@@ -329,7 +316,7 @@ class PromptSet:
         words_of_value = defaultdict[str, set[str]](set)
         for part in self.parts or (self,):
             for value, words in part.attributes.items():
-                words_of_value[value].update(map(_split, words))
+                words_of_value[value].update(map(StatedWords.split, words))
         return StatedWords(chain(*words_of_value.values())), words_of_value
 
     def by_value(self, texts: Iterable[str] | None = None) -> dict[str, tuple[str, ...]]:
@@ -464,9 +451,7 @@ class Recipe(BaseModel, extra="forbid"):
     classes: dict[_Text, _Text] = {}
     spurious: _Texts = ()
     groups: _Groups = ()
-    attribute: Annotated[
-        dict[_Text, Annotated[_Texts, Field(min_length=1)]], Field(min_length=2)
-    ] = {}
+    attribute: Annotated[_WordsOfValues, Field(min_length=2)] = {}
     templates: _Texts = ()
     class_template: _Text = "A photo of a {concept}."
     concepts: Annotated[_Concepts, _mapping("train")] = _Concepts()
@@ -520,11 +505,8 @@ def _build(content: Mapping[str, object], name: str) -> PromptSet:
         name=name,
         parts=tuple(parts),
         attributes=recipe.attribute,
-        adjectives=recipe.adjectives,
-        phrase=recipe.phrase,
-        languages=recipe.languages,
         **fields,
-        **recipe.model_dump(include=_PROSE),
+        **recipe.model_dump(include=_COPIED),
     )
     vars(prompts)["recipe"] = recipe  # for to_yaml; dataclasses.replace does not copy it
     return prompts
@@ -643,11 +625,6 @@ def load_prompts(name_or_path: str | Path | Mapping[str, object] | PromptSet) ->
         raise InvalidInputError(
             f"prompts: got {name_or_path!r}; expected a name, a path, a PromptSet or a mapping"
         )
-    return _read(name_or_path)
-
-
-def _read(name_or_path: str | Path) -> PromptSet:
-    """Read a packaged set by name, or a set from a file."""
     if isinstance(name_or_path, str) and not is_file_of_set(name_or_path):
         return _packaged(name_or_path)
     path = Path(name_or_path).expanduser()
@@ -727,9 +704,9 @@ def make_prompt_set(  # noqa: PLR0913 - the keys of a recipe
         "spurious": spurious,
         "concepts": {"train": concepts, "test": test_concepts},
         "class_template": class_template,
-        "adjectives": dict(adjectives or {}),
-        "phrase": dict(phrase or {}),
-        "languages": {code: dict(words) for code, words in (languages or {}).items()},
+        "adjectives": adjectives or {},
+        "phrase": phrase or {},
+        "languages": languages or {},
         "stated_words": list(stated_words) or None,
     }
     return load_prompts(content)

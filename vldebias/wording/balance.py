@@ -37,13 +37,8 @@ from vldebias.wording.persons import NEXT_FACE, NEXT_TEXT, Find, PersonReader
 from vldebias.wording.prompt_file import checked_texts
 from vldebias.wording.rewritten import why_not_replaced, write_rewritten
 
-Sets = (
-    str
-    | Path
-    | PromptSet
-    | Mapping[str, Any]
-    | Sequence[str | Path | PromptSet | Mapping[str, Any]]
-)
+_Set = str | Path | PromptSet | Mapping[str, Any]
+Sets = _Set | Sequence[_Set]
 
 # The values for the people in one image who can get one, per attribute.
 _Values = list[list[Value]]
@@ -348,10 +343,9 @@ class Balancer:
             result.prompts.append(self._write(image))
             result.values.append(form(values))
             result.reasons.append(form(reasons))
-            people: list[tuple[str, Any]] = []
-            for place, row in sorted(values_of_place.items(), key=itemgetter(0)):
-                _, _, noun = place
-                people.append((noun, form(row)))
+            people = [
+                (place[-1], form(values_of_place[place])) for place in sorted(values_of_place)
+            ]
             result.people.append(people)
         return result
 

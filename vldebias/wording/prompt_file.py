@@ -195,17 +195,11 @@ def _of_lines(text: str, where: str) -> PromptList:
         return _of_infotexts(lines, where)
     if any(_OPTIONS.match(line.strip()) for line in lines):
         return _of_options(lines, where)
-    prompts = []
-    comments = 0
-    for line in lines:
-        prompt = line.strip(" \t\r\ufeff")
-        if _COMMENT.match(prompt):
-            comments += 1
-        elif prompt:
-            prompts.append(_unquoted(prompt))
+    lines = [line.strip(" \t\r\ufeff") for line in lines]
+    prompts = [_unquoted(line) for line in lines if line and not _COMMENT.match(line)]
     if not prompts:
         raise InvalidInputError(f"{where}: got no prompts; expected one per line")
-    return PromptList(tuple(prompts), None, comments)
+    return PromptList(tuple(prompts), comments=sum(map(bool, map(_COMMENT.match, lines))))
 
 
 def _of_infotexts(lines: Sequence[str], where: str) -> PromptList:
@@ -230,7 +224,12 @@ def _of_infotexts(lines: Sequence[str], where: str) -> PromptList:
     kind = ""
     for number, text in enumerate(map(str.strip, lines), start=1):
         goes_on = kind == "negative prompt" and bool(parts[kind])
-        kind = _kind_of_line(text, goes_on)
+        if _SETTINGS.match(text):
+            kind = "settings"
+        elif _NEGATIVE.match(text) or (text and goes_on):
+            kind = "negative prompt"
+        else:
+            kind = "prompt" if text else ""
         # If an infotext has no settings, it ends at the next prompt or negative prompt.
         is_next = kind == "prompt" or _NEGATIVE.match(text) is not None
         if is_next and parts["negative prompt"]:
@@ -251,20 +250,6 @@ def _of_infotexts(lines: Sequence[str], where: str) -> PromptList:
         if number:
             note += f"; {number} had the {kind} on several lines, which were joined"
     return PromptList(tuple(prompts), note=note)
-
-
-def _kind_of_line(text: str, goes_on: bool) -> str:
-    """Return the infotext section that a line belongs to, or "" for a blank line.
-
-    Args:
-        text: The line, without surrounding whitespace.
-        goes_on: Whether the previous line belongs to a negative prompt.
-    """
-    if _SETTINGS.match(text):
-        return "settings"
-    if _NEGATIVE.match(text) or (text and goes_on):
-        return "negative prompt"
-    return "prompt" if text else ""
 
 
 def _of_options(lines: Sequence[str], where: str) -> PromptList:
@@ -299,11 +284,8 @@ def _of_options(lines: Sequence[str], where: str) -> PromptList:
 
 def _unquoted(line: str) -> str:
     """Remove the quotes around a line, unless the line contains other quotes."""
-    for quote in ('"', "'"):
-        inner = line[1:-1]
-        if len(line) > 2 and line[0] == line[-1] == quote and quote not in inner:
-            return inner.strip()
-    return line
+    quoted = re.fullmatch(r"([\"'])((?:(?!\1).)+)\1", line)
+    return quoted[2].strip() if quoted else line
 
 
 def _of_parquet(path: Path, column: str | None) -> PromptList:
@@ -337,9 +319,8 @@ def _of_rows(
     """
     if not rows:
         raise InvalidInputError(f"{where}: got no prompts; expected one per row")
-    has_columns = isinstance(rows[0], Mapping)
     name = None
-    if has_columns:
+    if isinstance(rows[0], Mapping):
         table = []
         for row, place in zip(rows, places, strict=True):
             if not isinstance(row, Mapping):
@@ -349,11 +330,9 @@ def _of_rows(
         name = _column_of(names_of(table) if names is None else names, column, where)
     prompts = []
     for row, place in zip(rows, places, strict=True):
-        prompt = row
-        if name is not None:
-            prompt = cell_of(row, name)
+        prompt = row if name is None else cell_of(row, name)
         if not isinstance(prompt, str) or not prompt.strip():
-            where_in_row = f" in {name!r}" if has_columns else ""
+            where_in_row = "" if name is None else f" in {name!r}"
             raise InvalidInputError(f"{place}: expected a prompt{where_in_row}, got {prompt!r}")
         prompts.append(prompt)
     return PromptList(tuple(prompts), name)

@@ -249,8 +249,7 @@ def json_texts(prompt: str) -> str | None:
     key = ""
     speaker = ""
     for string in _STRING.finditer(prompt):
-        is_key = bool(string[2])
-        if is_key:
+        if string[2]:
             key = string[1].strip().lower().replace(" ", "_")
             continue
         if is_chat and key == "role":

@@ -139,8 +139,8 @@ def _language_of_subject(text: str) -> Language | None:
     language = None if "en" in scores else _foreign_language(subject, scores)
     if language is None or not language.reads(subject):
         return None
-    is_all_read = _fit_of(subject, language.code)[0] == len(subject.split())
-    return language if is_all_read else None
+    n_read, _ = _fit_of(subject, language.code)
+    return language if n_read == len(subject.split()) else None
 
 
 def _fit_of(text: str, code: str) -> tuple[int, int]:

@@ -7,13 +7,13 @@ import unicodedata
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vldebias.prompts.english.words import read_lists
-from vldebias.wording.groups import Group
+from vldebias.wording.groups import Group, Mixture
 from vldebias.wording.language import Assignment, Language, Mention, Replacement
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ class Token(NamedTuple):
         text: the word as it appears in the prompt.
         low: the word in lower case.
         opens: whether the word begins a clause.
-        quoted: whether the word is inside quotation marks.
         small: whether the entire prompt is in lower case.
     """
 
@@ -63,11 +62,10 @@ class Token(NamedTuple):
     text: str
     low: str
     opens: bool
-    quoted: bool
     small: bool
 
 
-NO_WORD = Token(0, 0, "", "", opens=True, quoted=False, small=False)
+NO_WORD = Token(0, 0, "", "", opens=True, small=False)
 
 
 class Reading(list[Token]):
@@ -95,10 +93,13 @@ class Reading(list[Token]):
 
 
 def blank_quotations(text: str) -> str:
-    """Replace quoted text with spaces, so that offsets stay valid."""
+    """Replace quoted text with spaces, unless the entire prompt is quoted.
+
+    The quotation marks remain, because they end a clause. Offsets stay valid.
+    """
     if _QUOTED.fullmatch(text.strip()):
         return text
-    return _QUOTED.sub(lambda match: " " * len(match[0]), text)
+    return _QUOTED.sub(lambda match: match[0][0] + " " * (len(match[0]) - 2) + match[0][-1], text)
 
 
 def _stem(word: str) -> str:
@@ -144,11 +145,8 @@ class WordList:
         return bool(self._endings) and token.low.endswith(self._endings)
 
     def find(self, tokens: Sequence[Token]) -> int | None:
-        """Return the position of the first match outside quotation marks, or None."""
-        for i, token in enumerate(tokens):
-            if not token.quoted and self.has_at(tokens, i):
-                return i
-        return None
+        """Return the position of the first match, or None."""
+        return next((i for i in range(len(tokens)) if self.has_at(tokens, i)), None)
 
     def has_at(self, tokens: Sequence[Token], i: int) -> bool:
         """Return whether a listed word or phrase begins at word i.
@@ -187,28 +185,32 @@ class ListedLanguage(Language):
         """Return the word lists by name."""
         return read_lists(self.folder / "words.txt")
 
+    @cache  # noqa: B019 - languages are kept as long as the program runs
     def entries(self, name: str) -> tuple[str, ...]:
         """Return the entries in a list, or an empty tuple if there is no list with this name."""
         return tuple(self.lists.get(name, ()))
 
+    @cache  # noqa: B019
     def pairs(self, name: str) -> dict[str, str]:
         """Return a list with "first/second" entries as a mapping from first to second."""
         return dict(entry.split("/") for entry in self.entries(name))
 
-    @cached_property
-    def _matchers(self) -> dict[str, WordList]:
-        return {}
-
+    @cache  # noqa: B019
     def matcher(self, name: str) -> WordList:
         """Return the matcher for a word list."""
-        if name not in self._matchers:
-            self._matchers[name] = WordList(self.entries(name))
-        return self._matchers[name]
+        return WordList(self.entries(name))
+
+    def is_listed(self, token: Token, *names: str) -> bool:
+        """Return whether a word matches any of the word lists."""
+        for name in names:
+            if self.matcher(name).has(token):
+                return True
+        return False
 
     def number_of(self, word: str) -> int | None:
-        """Return the number for a number word between "two" and "twelve", or None."""
+        """Return the number for a word between "two" and "twelve", or for its digits, or None."""
         for number, names in enumerate(self.entries("number"), 2):
-            if word in names.split("/"):
+            if word in (str(number), *names.split("/")):
                 return number
         return None
 
@@ -246,14 +248,6 @@ class ListedLanguage(Language):
                 adjectives.append(self._word_of(value, attribute))
         return gender, adjectives
 
-    def _write_at_places(self, assignments: Sequence[Assignment]) -> list[Replacement]:
-        """Insert words at placeholders and at the places returned by a custom `find`."""
-        replacements: list[Replacement] = []
-        for person, attribute, value in assignments:
-            word = self._word_of(value, attribute)
-            replacements.append(Replacement(*person.place, word))
-        return replacements
-
     def nouns_of_gender(self, list_name: str) -> dict[str, dict[str, str]]:
         """Return noun -> gender -> form for a list with "noun/female/male" entries."""
         nouns: dict[str, dict[str, str]] = {}
@@ -269,19 +263,20 @@ class ListedLanguage(Language):
         genders = [self._gender_of(value, attribute) for value in attribute.words]
         return sorted(genders) != ["female", "male"]
 
-    def mixture(self, assignment: Assignment) -> list[tuple[str, int | None]]:
-        """Return the genders in a group with the number of people, or None, for each."""
-        _, attribute, counts = assignment
-        parts: list[tuple[str, int | None]] = []
-        assert isinstance(counts, Mapping)
-        for value, count in counts.items():
-            parts.append((self._gender_of(value, attribute), count))
-        return parts
+    def parts_of_group(self, group: Group, attribute: Attribute, counts: Mixture) -> list[str]:
+        """Return the words for the women and men, or girls and boys, in a group: "two women".
 
-    def _counted(self, gender: str, count: int | None, is_young: bool) -> str:
-        """Return the words for several women, men, girls or boys: "two women"."""
-        nouns = self.entries(f"count-{_YOUTHS[gender] if is_young else gender}")
-        return nouns[0] if count is None else nouns[count]
+        Args:
+            group: the group.
+            attribute: the gender attribute.
+            counts: the number of people for each value, or None if the prompt does not state it.
+        """
+        parts: list[str] = []
+        for value, count in counts.items():
+            gender = self._gender_of(value, attribute)
+            nouns = self.entries(f"count-{_YOUTHS[gender] if group.young else gender}")
+            parts.append(nouns[0] if count is None else nouns[count])
+        return parts
 
     @abstractmethod
     def write_person(self, text: str, assignments: Sequence[Assignment]) -> list[Replacement]:
@@ -302,8 +297,10 @@ class ListedLanguage(Language):
             person, _, _ = assignments_of_one[0]
             if person.noun:
                 replacements += self.write_person(text, assignments_of_one)
-            else:
-                replacements += self._write_at_places(assignments_of_one)
+                continue
+            # The value replaces a placeholder, or goes to the place returned by a custom `find`.
+            for person, attribute, value in assignments_of_one:
+                replacements.append(Replacement(*person.place, self._word_of(value, attribute)))
         return replacements
 
     def kind_of(self, attribute: Attribute) -> str:
@@ -428,25 +425,20 @@ class SpacedLanguage(ListedLanguage):
         return any(self.phrase_at(tokens, i) for i in range(len(tokens)))
 
     def knows(self, text: str) -> bool:
-        tokens = self.read(text)
+        tokens = self.read(blank_quotations(text))
         names = ("female", "male", "group-left-unchanged", "fixed-gender")
         return any(self.matcher(name).find(tokens) is not None for name in names)
 
     def read(self, text: str) -> Reading:
         """Split a prompt into tokens."""
-        quotations = [match.span() for match in _QUOTED.finditer(text)]
-        # If the entire prompt is quoted, ignore the quotation marks.
-        if quotations == [(0, len(text.strip()))]:
-            quotations = []
         reading = Reading()
         reading.text = text
         is_small = text.islower()
         end = 0
         for match in re.finditer(self.word, text):
             opens = not reading or bool(_BREAK.search(text[end : match.start()]))
-            quoted = any(start < match.start() < stop for start, stop in quotations)
             low = self.plain(match[0].lower().replace("\u2019", "'"))
-            reading.append(Token(*match.span(), match[0], low, opens, quoted, is_small))
+            reading.append(Token(*match.span(), match[0], low, opens, is_small))
             end = match.end()
         return reading
 
@@ -455,7 +447,7 @@ class SpacedLanguage(ListedLanguage):
         return word
 
     def find(self, text: str, attribute: Attribute) -> tuple[Mention, ...] | str:
-        tokens = self.read(text)
+        tokens = self.read(blank_quotations(text))
         kind = self.kind_of(attribute)
         if self.lacks_words(attribute):
             return "no word"
@@ -483,20 +475,17 @@ class SpacedLanguage(ListedLanguage):
             if self.matcher(list_name).find(tokens) is not None:
                 return reason
         for i, token in enumerate(tokens):
-            is_person = self.noun_of(token) is not None and not token.quoted
-            if is_person and not self.matcher("thing").has_at(tokens, i):
-                if self.phrase_at(tokens, i) is None:
-                    return "not understood"
+            is_thing = self.matcher("thing").has_at(tokens, i)
+            if self.noun_of(token) and not is_thing and not self.phrase_at(tokens, i):
+                return "not understood"
         return "no person"
 
     def phrases(self, tokens: Reading) -> list[Phrase]:
         """Return the phrases for all people in the picture, in order."""
         phrases: list[Phrase] = []
         end = -1
-        for i, token in enumerate(tokens):
-            if token.quoted or i <= end:
-                continue
-            phrase = self.phrase_at(tokens, i)
+        for i in range(len(tokens)):
+            phrase = self.phrase_at(tokens, i) if i > end else None
             if phrase is None or self._is_out_of_picture(tokens, phrase):
                 continue
             if phrases and self.is_role(tokens, phrases[-1], phrase):
@@ -525,10 +514,9 @@ class SpacedLanguage(ListedLanguage):
         while not tokens[opening].opens:
             opening -= 1
         before = tokens[opening : phrase.first]
-        shows = self.matcher("shows")
-        is_shown = any(shows.has(token) or self.noun_of(token) is not None for token in before)
+        is_shown = any(self.is_listed(token, "shows") or self.noun_of(token) for token in before)
         # In "il coltello dello chef", the article is contracted with "of".
-        is_contracted = self.matcher("owner-link").has(tokens[phrase.first])
+        is_contracted = self.is_listed(tokens[phrase.first], "owner-link")
         return not is_shown and (is_contracted or self.is_genitive(before, phrase))
 
     def _joins_unknown_trade(self, tokens: Reading, phrase: Phrase) -> bool:
@@ -537,7 +525,7 @@ class SpacedLanguage(ListedLanguage):
             nouns = tokens[link + 1 : link + 3] if step > 0 else tokens[max(link - 1, 0) : link]
             if not 0 < link < len(tokens) or tokens[link].low not in self.entries("and"):
                 continue
-            is_known = any(self.noun_of(noun) or self.matcher("thing").has(noun) for noun in nouns)
+            is_known = any(self.noun_of(noun) or self.is_listed(noun, "thing") for noun in nouns)
             if not is_known and any(map(self.matcher("may-be-trade").has, nouns)):
                 return True
         return False
@@ -549,7 +537,7 @@ class SpacedLanguage(ListedLanguage):
             before: the words before the phrase in the same clause.
             phrase: the phrase.
         """
-        return len(before) > 1 and self.matcher("owner-link").has(before[-1])
+        return len(before) > 1 and self.is_listed(before[-1], "owner-link")
 
     def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
         """Return whether a phrase describes the previous person's role: "als Pilot".
@@ -578,24 +566,12 @@ class SpacedLanguage(ListedLanguage):
         if person.noun is None or not self.matcher("anybody").words & {person.noun.masculine}:
             return False
         between = range(person.last + 1, phrase.first)
-        if not all(self.matcher("trade").has(tokens[i]) for i in between):
+        if not all(self.is_listed(tokens[i], "trade") for i in between):
             return False
         signs = [tokens.gap(i).strip() for i in (*between, phrase.first)]
-        # "une personne, un soudeur et un boulanger" is a list.
+        # A noun with an article begins a list: "une personne, un soudeur et un boulanger".
         is_list = signs == [","] and (phrase.article is not None or phrase.stated)
         return signs[0] != "" and all(map(_IS_LINK.fullmatch, signs)) and not is_list
-
-    def _roles_of(self, tokens: Reading, person: Phrase) -> list[Phrase]:
-        """Return the phrases for a person's roles, up to the next person."""
-        roles: list[Phrase] = []
-        for i in range(person.last + 1, len(tokens)):
-            phrase = self.phrase_at(tokens, i)
-            if phrase is None or phrase.stated:
-                continue
-            if not self.is_role(tokens, person, phrase):
-                break
-            roles.append(phrase)
-        return roles
 
     def write_role(self, tokens: Reading, role: Phrase, gender: str) -> Changes:
         """Return the changes that make a role agree with a person's gender: "als Pilotin".
@@ -610,39 +586,39 @@ class SpacedLanguage(ListedLanguage):
     def _is_out_of_picture(self, tokens: Reading, phrase: Phrase) -> bool:
         """Return whether a person is not shown: "a uniform for nurses", "a statue of a soldier"."""
         first = phrase.first
-        nobody = self.matcher("no")
-        if nobody.has(tokens[first]) or nobody.has(tokens.before(first)):
+        if self.is_listed(tokens[first], "no") or self.is_listed(tokens.before(first), "no"):
             return True  # A negation precedes the noun: "kein Arzt".
         if tokens[first].opens:
             return False
         about_picture = self.matcher("about-picture")
         if any(about_picture.length_at(tokens, i) == first - i for i in range(first)):
             return False  # A portrait of a person shows the person: "gros plan sur un horloger".
-        if self.matcher("not-subject").has(tokens[first - 1]):
+        if self.is_listed(tokens[first - 1], "not-subject"):
             return True
-        # "die Statue eines jungen Soldaten", "la estatua de un soldado".
+        # A thing that shows or belongs to the person: "die Statue eines jungen Soldaten", "la
+        # estatua de un soldado".
         for i in range(first - 1, max(first - 4, -1), -1):
-            if self.matcher("thing-of").has(tokens[i]):
-                return i == first - 1 or self.matcher("of").has(tokens[first - 1])
-            if not self.matcher("of").has(tokens[i]) or tokens[i].opens:
+            if self.is_listed(tokens[i], "thing-of"):
+                return i == first - 1 or self.is_listed(tokens[first - 1], "of")
+            if not self.is_listed(tokens[i], "of") or tokens[i].opens:
                 break
         return False
 
     def _states_for_all(self, tokens: Reading, phrases: list[Phrase], attribute: Attribute) -> bool:
         """Return whether a stated value applies to everyone and not just to one person."""
-        positions = {i for i, token in enumerate(tokens) if not token.quoted}
+        positions = set(range(len(tokens)))
         if self.kind_of(attribute) == "gender":
             for phrase, following in pairwise(phrases):
                 if phrase.stated == following.stated:
                     continue
                 link = tokens[max(0, following.first - 1)]
                 is_same_noun = _stem(tokens[phrase.head].low) == _stem(tokens[following.head].low)
-                if is_same_noun and self.matcher("or").has(link):
-                    return True  # "ein Arzt oder eine Ärztin" covers both genders
+                if is_same_noun and self.is_listed(link, "or"):
+                    return True  # One person in both genders: "ein Arzt oder eine Ärztin".
                 # One person's gender does not apply to another person: "ein Arzt und eine Frau",
                 # "una persona que ayuda a las enfermeras".
-                is_joined = self.matcher("joining").has(link)
-                is_relative = self.matcher("relative").has(tokens[phrase.last + 1])
+                is_joined = self.is_listed(link, "joining")
+                is_relative = self.is_listed(tokens[phrase.last + 1], "relative")
                 is_apart = self._are_apart(tokens, phrase, following)
                 if is_joined or is_apart or (is_relative and following.stated):
                     stated = phrase if phrase.stated else following
@@ -652,15 +628,14 @@ class SpacedLanguage(ListedLanguage):
     def _are_apart(self, tokens: Reading, phrase: Phrase, following: Phrase) -> bool:
         """Return whether two phrases name two people: "eine Lehrerin hilft einem Schüler"."""
         between = tokens[phrase.last + 1 : following.first]
-        links = ("copula", "role-behind", "role-verb", "trade")
-        if any(self.matcher(name).has(token) for name in links for token in between):
+        if any(self.is_listed(x, "copula", "role-behind", "role-verb", "trade") for x in between):
             return False
         genders = self.entries("say-female") + self.entries("say-male")
         is_bare = tokens[following.first].opens or tokens[following.head].low in genders
         if following.article is None and is_bare:
             # The word describes the person in other words: "un director de orquesta varón".
             return False
-        is_of = bool(between) and self.matcher("owner-link").has(between[-1])
+        is_of = bool(between) and self.is_listed(between[-1], "owner-link")
         # A description follows a group: "three doctors, two women and a man".
         is_group = phrase.plural or following.plural
         return len(between) > 0 and not (is_of or is_group) and following.case != "genitive"
@@ -674,35 +649,22 @@ class SpacedLanguage(ListedLanguage):
         """
         if self.matcher("famous").find(tokens) is not None:
             return True
-        titles = self.matcher("title")
-        given_names = self.matcher("given")
         for i, token in enumerate(tokens):
-            if token.quoted:
-                continue
-            if titles.has(token) and i + 1 < len(tokens):
+            if self.is_listed(token, "title") and i + 1 < len(tokens):
                 # The period may belong to a title: "Dr. Meier".
                 is_followed = not tokens[i + 1].opens or tokens.gap(i + 1) == ". "
                 if is_followed and self._is_name(tokens, i + 1):
                     return True
             # A saint names a place: "São Paulo".
-            is_place = self.matcher("saint").has(tokens.before(i))
-            is_word = token.text[0].islower() or self.matcher("adjective").has(token)
-            if given_names.has(token) and not is_word and not is_place:
+            is_place = self.is_listed(tokens.before(i), "saint")
+            is_word = token.text[0].islower() or self.is_listed(token, "adjective")
+            if self.is_listed(token, "given") and not is_word and not is_place:
                 return True
         return False
 
     def _is_name(self, tokens: Reading, i: int) -> bool:
         """Return whether word i may be a surname, judging by its capital."""
         return tokens[i].text[0].isupper() and not tokens[i].text.isupper()
-
-    def _number_before(self, tokens: Reading, i: int) -> int | None:
-        """Return the number between 2 and 12 that precedes word i, or None."""
-        if i < 1 or tokens[i].opens:
-            return None
-        word = tokens[i - 1].low
-        if word.isdecimal() and len(word) < 3 and 2 <= int(word) <= 12:
-            return int(word)
-        return self.number_of(word)
 
     def _person(
         self, tokens: Reading, phrase: Phrase, attribute: Attribute, is_fixed: bool
@@ -722,7 +684,7 @@ class SpacedLanguage(ListedLanguage):
         elif phrase.plural and self.leaves_groups(attribute):
             reason = "group"
         span = (tokens[phrase.head].start, tokens[phrase.last].end)
-        is_young = self.matcher("child").has(tokens[phrase.head])
+        is_young = self.is_listed(tokens[phrase.head], "child")
         group = Group(span[1], phrase.size, is_young, mixes=True) if phrase.plural else None
         start = span[0]
         return Mention(tokens.text[slice(*span)], *span, (start, start), reason, group)
@@ -730,7 +692,7 @@ class SpacedLanguage(ListedLanguage):
     # ---- writing
 
     def write_person(self, text: str, assignments: Sequence[Assignment]) -> list[Replacement]:
-        tokens = self.read(text)
+        tokens = self.read(text)  # with quotations, because the values of JSON are quoted
         person, _, _ = assignments[0]
         phrases = [self.phrase_at(tokens, i) for i in range(len(tokens))]
         of_person = [
@@ -741,33 +703,28 @@ class SpacedLanguage(ListedLanguage):
         # In "un médico varón", choose "médico", although "varón" is also a noun.
         phrase = next((phrase for phrase in of_person if not phrase.stated), of_person[0])
         if phrase.plural:
-            return self._write_group(tokens, assignments)
+            replacements: list[Replacement] = []
+            is_closed = re.match(r"\s*(?:[^\w\s'\"(<-]|$)", text[person.end :])
+            for mention, attribute, value in assignments:
+                if mention.group is None or not isinstance(value, Mapping):
+                    continue
+                words = self.joiner.join(self.parts_of_group(mention.group, attribute, value))
+                words = f"{self.comma} {words}{'' if is_closed else self.comma}"
+                replacements.append(Replacement(person.end, person.end, words))
+            return replacements
         gender, adjectives = self.words_of(assignments)
         changes = self.write_one(tokens, phrase, gender, adjectives)
-        for role in self._roles_of(tokens, phrase) if gender else ():
-            changes |= self.write_role(tokens, role, gender)
+        # The person's roles agree with the gender, up to the next person.
+        for other in phrases[phrase.last + 1 :] if gender else ():
+            if other and not other.stated:
+                if not self.is_role(tokens, phrase, other):
+                    break
+                changes |= self.write_role(tokens, other, gender)
         return self._replace_words(tokens, changes)
 
     def _replace_words(self, tokens: Reading, changes: Changes) -> list[Replacement]:
         """Convert changes by word position to replacements by offset."""
         return [Replacement(tokens[i].start, tokens[i].end, text) for i, text in changes.items()]
-
-    def _write_group(self, tokens: Reading, assignments: Sequence[Assignment]) -> list[Replacement]:
-        """Insert the numbers of women and men after a plural noun."""
-        replacements: list[Replacement] = []
-        for assignment in assignments:
-            person, _, value = assignment
-            if not isinstance(value, Mapping):
-                continue
-            end = person.end
-            is_young = person.group is not None and person.group.young
-            parts = [self._counted(*part, is_young) for part in self.mixture(assignment)]
-            rest = tokens.text[end:]
-            comma = "" if re.match(r"\s*(?:[^\w\s'\"(<-]|$)", rest) else self.comma
-            replacements.append(
-                Replacement(end, end, f"{self.comma} {self.joiner.join(parts)}{comma}")
-            )
-        return replacements
 
     comma = ","
     joiner = " and "

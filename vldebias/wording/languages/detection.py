@@ -10,10 +10,9 @@ from pathlib import Path
 
 from vldebias.prompts.english.words import kinds, read_lists
 
+# Names of languages without a grammar.
 NAMES = {
-    "en": "English", "de": "German", "fr": "French", "es": "Spanish", "it": "Italian",
-    "pt": "Portuguese", "ru": "Russian", "zh": "Chinese", "ja": "Japanese", "ko": "Korean",
-    "ar": "Arabic", "nl": "Dutch", "sv": "Swedish", "da": "Danish", "pl": "Polish", "cs": "Czech",
+    "nl": "Dutch", "sv": "Swedish", "da": "Danish", "pl": "Polish", "cs": "Czech",
     "ro": "Romanian", "tr": "Turkish", "vi": "Vietnamese", "id": "Indonesian", "fi": "Finnish",
     "hu": "Hungarian", "ca": "Catalan", "uk": "Ukrainian", "fa": "Persian", "ur": "Urdu",
 }  # fmt: skip
@@ -30,16 +29,8 @@ _CODES_OF_LETTERS = (
     ("ur", "ARABIC", frozenset("ٹڈڑںے")),
     ("fa", "ARABIC", frozenset("پچژگ\u06a9\u06cc")),
 )
-# Characters in their Japanese form, which identify Japanese prompts without kana.
-_JAPANESE = frozenset(
-    "気駅読図実単楽広悪働込売労営戦歳検薬験険観覚円塩桜応択釈発変権歯駆総姿畑峠匂栃雑縄覧"
-)
+_LETTERS = "letters-"  # prefix of the lists of characteristic letters
 LETTER_SCORE = 0.4  # score of a characteristic letter, lower than that of a function word
-_LETTERS = {
-    "de": "äöüß", "fr": "àâçéèêëîïôùûœ", "es": "ñ¿¡áéíóú", "it": "àèìòù", "pt": "ãõçâêôáéíóú",
-    "pl": "ąćęłńśźż", "sv": "åäö", "da": "åæø", "cs": "ěščřžů", "ro": "ășțâî", "tr": "ığşçö",
-    "vi": "ăđơưạảấầẩẫậắằẳẵặẹẻẽếềểễệịọỏốồổỗộớờởỡợụủứừửữựỳỵỷỹ", "hu": "őűáéíóöüú", "fi": "äö",
-}  # fmt: skip
 # Gender-inclusive forms that only German uses: "eine*r Lehrer*in", "Ärzt:innen".
 _GERMAN_SIGN = re.compile(r"\w[*:](?:in|innen|r)\b")
 # Feminine endings after a separator in Romance languages: "étudiant·e·s", "médico/a", "doctor(a)".
@@ -66,7 +57,7 @@ def _codes_of_word() -> dict[str, tuple[str, ...]]:
     """Return a mapping from each function word to the languages that use it."""
     codes_of_word: dict[str, tuple[str, ...]] = {}
     for code, words in _lists("function_words.txt").items():
-        for word in words:
+        for word in words if not code.startswith(_LETTERS) else ():
             codes_of_word[word] = (*codes_of_word.get(word, ()), code)
     # A word that is also English is weaker evidence: "an elderly care worker" is not Romanian.
     for word, codes in codes_of_word.items():
@@ -111,9 +102,9 @@ def _is_japanese(text: str) -> bool:
         return True
     if "\uff0c" in text:
         return False  # Japanese does not use the Chinese comma.
-    nouns = _lists("ja/words.txt")["only-japanese"]
-    is_noun = any(word in nouns for word in re.findall(r"\w+", text))
-    return is_noun or not _JAPANESE.isdisjoint(text)
+    lists = _lists("ja/words.txt")
+    is_noun = any(word in lists["only-japanese"] for word in re.findall(r"\w+", text))
+    return is_noun or not lists["japanese-form"].keys().isdisjoint(text)
 
 
 def without_gender_sign(text: str) -> str:
@@ -140,7 +131,7 @@ def latin_scores(text: str) -> dict[str, float]:
             # A word shared by several languages is weaker evidence.
             scores[code] += 1 / len(codes)
     if not low.isascii():
-        for code, letters in _LETTERS.items():
-            if not set(letters).isdisjoint(low):
-                scores[code] += LETTER_SCORE
+        for name, letters in _lists("function_words.txt").items():
+            if name.startswith(_LETTERS) and not letters.keys().isdisjoint(low):
+                scores[name.removeprefix(_LETTERS)] += LETTER_SCORE
     return dict(scores)

@@ -28,7 +28,7 @@ class RomanceLanguage(SpacedLanguage):
         masculine = without_gender_sign(word)
         if masculine == word and word.endswith(("@", "*", "\u0259")):
             forms = (word[:-1], word[:-1] + "o", word[:-1] + "e")
-            known = [form for form in forms if form in self.articles or form in self.nouns]
+            known = [form for form in forms if form in self.pairs("article") or form in self.nouns]
             masculine = known[0] if known else word
         return masculine
 
@@ -36,22 +36,13 @@ class RomanceLanguage(SpacedLanguage):
 
     def feminine_of(self, word: str) -> str:
         """Return the feminine singular of an adjective or noun, or "" if it is uncertain."""
-        listed = self._irregular.get(word)
+        listed = self.pairs("adjective-pair").get(word)
         if listed:
             return listed
-        for ending, feminine in self.endings.items():
+        for ending, feminine in self.pairs("ending").items():  # the longest first
             if word.endswith(ending):
                 return word.removesuffix(ending) + feminine
         return word if word.endswith(self.entries("same-ending")) else ""
-
-    @cached_property
-    def endings(self) -> dict[str, str]:
-        """Return masculine -> feminine endings of nouns and adjectives, longest first."""
-        return self.pairs("ending")
-
-    @cached_property
-    def _irregular(self) -> dict[str, str]:
-        return self.pairs("adjective-pair")
 
     @cached_property
     def nouns(self) -> dict[str, Noun]:
@@ -91,9 +82,9 @@ class RomanceLanguage(SpacedLanguage):
 
     def states_gender(self, tokens: Reading, i: int) -> bool:
         token = tokens[i]
-        if self.matcher("not-stated").has(token):
+        if self.is_listed(token, "not-stated"):
             return False
-        if self.matcher("female").has(token) or self.matcher("male").has(token):
+        if self.is_listed(token, "female", "male"):
             return True
         if token.low in self.feminine_nouns and not self.matcher("thing").has_at(tokens, i):
             # In "la persona anziana", "anziana" is an adjective, and "persona" is always feminine.
@@ -105,7 +96,7 @@ class RomanceLanguage(SpacedLanguage):
             return False
         # In "una periodista", only the article states the gender.
         article = self._phrase_before(tokens, i).article
-        return article is not None and self.matcher("feminine-article").has(tokens[article])
+        return article is not None and self.is_listed(tokens[article], "feminine-article")
 
     def is_named(self, tokens: Reading, phrases: list[Phrase]) -> bool:
         heads = [phrase.head for phrase in phrases if tokens.after(phrase.head).text]
@@ -117,8 +108,8 @@ class RomanceLanguage(SpacedLanguage):
 
     def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
         token = tokens[i]
-        # "joven" is an adjective in "un joven pintor".
-        is_adjective = self._is_adjective_before(token) and self.noun_of(tokens.after(i))
+        # A noun before another noun may be its adjective: "joven" in "un joven pintor".
+        is_adjective = self.is_listed(token, "adjective-before") and self.noun_of(tokens.after(i))
         if is_adjective or self._is_thing(tokens, i):
             return None
         phrase = self._phrase_before(tokens, i)
@@ -126,23 +117,19 @@ class RomanceLanguage(SpacedLanguage):
         if token.low in self.feminine_nouns and phrase.article is not None:
             # "un cliente" is not French, because "cliente" requires a feminine article.
             article = tokens[phrase.article].low
-            if article in self.articles and not article.endswith("'"):
+            if article in self.pairs("article") and not article.endswith("'"):
                 return None
-        if self._names_gender(tokens, i):
+        is_for_one_gender = token.low in self.feminine_nouns or self.is_listed(
+            token, "gendered-noun"
+        )
+        if is_for_one_gender or (noun is not None and self.states_gender(tokens, i)):
             return Phrase(phrase.first, i, stated=True)
         if noun is None or self._says_kind(tokens, phrase):
             return None
-        size = self._number_before(tokens, phrase.first)
+        size = self.number_of(tokens.before(phrase.first).low)
         if noun.number == "many" or size is not None:
             return self._plural_phrase(tokens, phrase, size)
         return self._single_phrase(tokens, phrase, noun)
-
-    def _names_gender(self, tokens: Reading, i: int) -> bool:
-        """Return whether word i is a noun that states a gender."""
-        token = tokens[i]
-        if token.low in self.feminine_nouns or self.matcher("gendered-noun").has(token):
-            return True
-        return self.noun_of(token) is not None and self.states_gender(tokens, i)
 
     def _is_thing(self, tokens: Reading, i: int) -> bool:
         """Return whether a word refers to a thing: "une cuisinière à gaz"."""
@@ -163,7 +150,7 @@ class RomanceLanguage(SpacedLanguage):
         first = i
         while not tokens[first].opens and i - first < _LONGEST_PHRASE:
             word = tokens[first - 1]
-            is_adjective = self._is_adjective_before(word)
+            is_adjective = self.is_listed(word, "adjective-before")
             if not is_adjective and not word.opens and self._is_article(tokens[first - 2]):
                 is_noun = self._is_article(word) or self.noun_of(word) is not None
                 is_adjective = self.is_adjective(word) and not is_noun
@@ -172,7 +159,7 @@ class RomanceLanguage(SpacedLanguage):
             first -= 1
             # A conjunction joins two adjectives before the noun: "un viejo y cansado pescador".
             is_joined = first > 1 and tokens[first - 1].low in self.entries("and")
-            if is_joined and self._is_adjective_before(tokens[first - 2]):
+            if is_joined and self.is_listed(tokens[first - 2], "adjective-before"):
                 first -= 1
         return first
 
@@ -189,13 +176,13 @@ class RomanceLanguage(SpacedLanguage):
         """Return the phrase for one person, or None if the article or position does not fit."""
         opening = tokens[phrase.first]
         if phrase.article is not None:
-            is_feminine = self.matcher("feminine-article").has(opening)
-            is_either = opening.low.endswith("'") or self.matcher("any-article").has(opening)
+            is_feminine = self.is_listed(opening, "feminine-article")
+            is_either = opening.low.endswith("'") or self.is_listed(opening, "any-article")
             if is_feminine != (noun.gender == "f") and not is_either:
                 return None
         elif noun.gender == "f" and not tokens.after(phrase.head).text:
             return None  # The word means "nobody" here: "une rue vide, personne".
-        elif not opening.opens and not self.matcher("bare-after").has(tokens[phrase.first - 1]):
+        elif not opening.opens and not self.is_listed(tokens[phrase.first - 1], "bare-after"):
             # Without an article, a noun inside a clause may not name a person ("pez payaso").
             return None
         fixed = self.matcher("fixed-complement").length_at(tokens, phrase.head + 1)
@@ -212,9 +199,9 @@ class RomanceLanguage(SpacedLanguage):
             if token.opens or self.noun_of(token):
                 break
             noun = tokens[i - 1]
-            lists = ("behind-noun", "no-adjective", "adverb", "copula", "of")
-            is_function_word = any(self.matcher(name).has(noun) for name in lists)
-            is_function_word = is_function_word or self._is_article(noun)
+            is_function_word = self._is_article(noun) or self.is_listed(
+                noun, "behind-noun", "no-adjective", "adverb", "copula", "of"
+            )
             is_noun = not is_function_word and not noun.low.endswith(self.entries("gerund-ending"))
             is_kind = tokens[i - 2].low in self.entries("of-kind")
             may_agree = self._is_participle(token) or (is_kind and self.is_adjective(token))
@@ -229,27 +216,18 @@ class RomanceLanguage(SpacedLanguage):
 
     def _says_kind(self, tokens: Reading, phrase: Phrase) -> bool:
         """Return whether a noun only modifies the noun before it: "agente de policía"."""
-        if phrase.article is not None or tokens[phrase.first].opens:
+        if phrase.article is not None or tokens.before(phrase.first).low not in self.entries(
+            "of-kind"
+        ):
             return False
-        i = phrase.first - 1
-        return (
-            tokens[i].low in self.entries("of-kind") and self.noun_of(tokens.before(i)) is not None
-        )
+        return self.noun_of(tokens.before(phrase.first - 1)) is not None
 
     def _is_article(self, token: Token) -> bool:
-        names = ("any-article", "feminine-article")
-        return token.low in self.articles or any(self.matcher(name).has(token) for name in names)
+        is_other = self.is_listed(token, "any-article", "feminine-article")
+        return is_other or token.low in self.pairs("article")
 
     def _is_masculine_article(self, token: Token) -> bool:
-        return self._is_article(token) and not self.matcher("feminine-article").has(token)
-
-    @cached_property
-    def articles(self) -> dict[str, str]:
-        """Return a mapping from masculine to feminine articles."""
-        return self.pairs("article")
-
-    def _is_adjective_before(self, token: Token) -> bool:
-        return self.matcher("adjective-before").has(token)
+        return self._is_article(token) and not self.is_listed(token, "feminine-article")
 
     def _adjectives_behind(self, tokens: Reading, i: int) -> tuple[int, ...]:
         """Return the adjectives directly after a noun: "un médico cansado y solo"."""
@@ -258,7 +236,7 @@ class RomanceLanguage(SpacedLanguage):
             i += 1
             token = tokens[i]
             is_and = bool(behind) and token.low in self.entries("and")
-            if is_and or self.matcher("adverb").has(token):
+            if is_and or self.is_listed(token, "adverb"):
                 # Only continue if another adjective follows: "y solo".
                 if self.is_adjective(tokens.after(i)):
                     continue
@@ -270,18 +248,18 @@ class RomanceLanguage(SpacedLanguage):
     def _adjectives_apart(self, tokens: Reading, last: int) -> tuple[int, ...]:
         """Return predicates, participles after a comma or "and", and words such as "sentado"."""
         apart: list[int] = []
-        has_copula = self.matcher("copula").has(tokens.after(last))
+        has_copula = self.is_listed(tokens.after(last), "copula")
         for i in range(last + 1, len(tokens)):
             token = tokens[i]
             if tokens.opens_sentence(i) or self.noun_of(token):
                 break
             # A copula links the adjective: "el médico está muy cansado".
-            is_behind_adverb = i == last + 3 and self.matcher("adverb").has(tokens[i - 1])
+            is_behind_adverb = i == last + 3 and self.is_listed(tokens[i - 1], "adverb")
             if has_copula and (i == last + 2 or is_behind_adverb) and self.is_adjective(token):
                 apart.append(i)
             # An adjective of a person may follow a complement: "un chevalier sans armure assis".
             is_own = token.opens or not self._is_masculine_article(tokens.before(i - 1))
-            is_own = is_own and self.matcher("of-person").has(token)
+            is_own = is_own and self.is_listed(token, "of-person")
             # The adjective agrees with the first noun: "um ladrão de bancos mascarado".
             is_behind_plural = i == last + 3 and tokens[i - 1].low.endswith("s")
             if i not in apart and (is_own or (is_behind_plural and self._is_participle(token))):
@@ -299,16 +277,17 @@ class RomanceLanguage(SpacedLanguage):
 
     def is_adjective(self, token: Token) -> bool:
         """Return whether a word after a noun is an adjective."""
-        if len(token.low) < 3 or token.low.isdigit() or self.matcher("no-adjective").has(token):
+        if len(token.low) < 3 or token.low.isdigit() or self.is_listed(token, "no-adjective"):
             return False
         if token.text[0].isupper() and not token.text.isupper():
             return False
-        is_listed = self.matcher("adjective").has(token) or self.matcher("quality").has(token)
-        if is_listed or token.low in self._irregular:
+        if self.is_listed(token, "adjective", "quality") or token.low in self.pairs(
+            "adjective-pair"
+        ):
             return True
         if token.low.endswith(self.entries("no-adjective-ending")):
             return False
-        masculine = self.entries("adjective-ending") or tuple(self.endings)
+        masculine = self.entries("adjective-ending") or tuple(self.pairs("ending"))
         return token.low.endswith((*masculine, *self.entries("feminine-adjective-ending")))
 
     # ---- writing
@@ -394,10 +373,10 @@ class RomanceLanguage(SpacedLanguage):
             # Keep classifying adjectives next to the noun: "un ingeniero industrial varón", but
             # "un médico varón cansado" and "una criança do sexo feminino vestida de bombeira".
             token = tokens[position]
-            is_of_kind = self.matcher("adjective").has(token) or self.noun_of(token) is not None
+            is_of_kind = self.is_listed(token, "adjective") or self.noun_of(token) is not None
             if is_fixed:
                 is_of_kind = not token.low.endswith(self.entries("feminine-participle-ending"))
-            is_quality = self.matcher("quality").has(token) and not is_fixed
+            is_quality = self.is_listed(token, "quality") and not is_fixed
             if position != place + 1 or is_quality or not is_of_kind:
                 break
             place = position
@@ -409,15 +388,14 @@ class RomanceLanguage(SpacedLanguage):
             return 0
         complement = tokens.after(i)
         is_name = complement.text[:1].isupper() and not complement.text.isupper()
-        is_other = not complement.text or is_name or self._is_article(complement)
-        if is_other:
+        if not complement.text or is_name or self._is_article(complement):
             return 0
         following = tokens.after(i + 1)
         # In "un profesor de educación física", the last word may describe either noun.
         is_plural = self.is_adjective(following._replace(low=following.low.removesuffix("s")))
         is_unclear = is_plural and not self._is_participle(following)
         is_number = complement.low.isdigit() or self.number_of(complement.low) is not None
-        is_kind = not self.matcher("not-of-kind").has(complement)
+        is_kind = not self.is_listed(complement, "not-of-kind")
         return 2 if is_kind and not (is_number or is_unclear) else 0
 
     def _agree(self, tokens: Reading, phrase: Phrase) -> Changes | None:
@@ -436,7 +414,7 @@ class RomanceLanguage(SpacedLanguage):
             self._change_article(tokens, phrase.article, changes)
             # Two words before the noun can agree: "al suo apprendista", "ao seu aprendiz".
             outer = phrase.article - 1
-            if not tokens[phrase.article].opens and tokens[outer].low in self.articles:
+            if not tokens[phrase.article].opens and tokens[outer].low in self.pairs("article"):
                 self._change_article(tokens, outer, changes)
         return changes
 
@@ -445,24 +423,24 @@ class RomanceLanguage(SpacedLanguage):
             return True
         if phrase.noun is None or phrase.noun.gender in ("f", "m!"):
             return False
-        if self._is_unsure_apart(tokens, phrase):
-            return True
-        return self._is_unsure_behind(tokens, phrase.last) or self._agree(tokens, phrase) is None
+        is_unsure = self._is_unsure_apart(tokens, phrase) or self._agree(tokens, phrase) is None
+        return is_unsure or self._is_unsure_behind(tokens, phrase.last)
 
     def _is_unsure_behind(self, tokens: Reading, last: int) -> bool:
         """Return whether the next word may be an unknown adjective: "un médecin ronflant"."""
         word = tokens.after(last)
-        is_known = any(self.matcher(name).has(word) for name in ("no-adjective", "behind-noun"))
         noun = self.noun_of(word)
         if noun is not None:
-            return noun.gender != "mf"  # "un chef cuisinier", but "un guerrier nomade"
+            # The two nouns may have to agree: "un chef cuisinier", but "un guerrier nomade".
+            return noun.gender != "mf"
+        is_known = self.is_listed(word, "no-adjective", "behind-noun")
         if is_known or not word.low.endswith(self.entries("unsure-ending")):
             return False
         if self.entries("adjective-ending"):
             # Endings such as "-ando" are never adjectives: "un surfista esperando".
             return not word.low.endswith(self.entries("no-adjective-ending"))
         following = tokens.after(last + 1)
-        return not following.text or self.matcher("behind-noun").has(following)
+        return not following.text or self.is_listed(following, "behind-noun")
 
     def _change_article(self, tokens: Reading, article: int, changes: Changes) -> None:
         """Change an article to the feminine form required by the word after it."""
@@ -488,7 +466,7 @@ class RomanceLanguage(SpacedLanguage):
         later = [token.low for token in tokens[phrase.last + 1 :]]
         agrees = any(word.endswith(endings) and word not in self.nouns for word in later)
         following = tokens.after(phrase.last)
-        is_unclear = following.text and not self.matcher("behind-noun").has(following)
+        is_unclear = following.text and not self.is_listed(following, "behind-noun")
         if phrase.before or phrase.behind or agrees or is_unclear or article is None:
             return None
         if f"{tokens[phrase.article - 1].low}+{article}" in self.pairs("contracted"):
@@ -503,4 +481,4 @@ class RomanceLanguage(SpacedLanguage):
             article: the masculine article.
             following: the word after the article.
         """
-        return self.articles.get(article, article)
+        return self.pairs("article").get(article, article)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -65,8 +65,8 @@ class UnspacedLanguage(ListedLanguage):
     space = ""
 
     @abstractmethod
-    def humans(self, text: str) -> list[Match]:
-        """Return the matches of the word for "person" that can be edited on their own."""
+    def humans(self, text: str) -> Iterator[Match]:
+        """Yield the matches of the word for "person" that can be edited on their own."""
 
     @abstractmethod
     def _joined(self, parts: list[str], is_counted: bool) -> str:
@@ -78,15 +78,10 @@ class UnspacedLanguage(ListedLanguage):
 
     # ---- lists
 
+    @cache  # noqa: B019 - languages are kept as long as the program runs
     def pattern(self, name: str) -> re.Pattern[str]:
         """Return a pattern for the words in a list."""
-        if name not in self._patterns:
-            self._patterns[name] = pattern_of(self.entries(name))
-        return self._patterns[name]
-
-    @cached_property
-    def _patterns(self) -> dict[str, re.Pattern[str]]:
-        return {}
+        return pattern_of(self.entries(name))
 
     def _covers(self, text: str, start: int, name: str) -> bool:
         """Return whether a listed word covers the character at an offset."""
@@ -224,16 +219,16 @@ class UnspacedLanguage(ListedLanguage):
         for match in matches:
             is_owner = bool(kept) and text[kept[-1].end : match.start] == "の"
             if is_owner and (match.noun == self.human or kept[-1].noun.endswith("屋")):
-                kept.pop()  # 農家の人, パン屋の職人
+                kept.pop()  # The second noun is the person: 農家の人, パン屋の職人.
             if kept and kept[-1].end == match.start:
                 kept[-1] = Match(kept[-1].start, match.end, text[kept[-1].start : match.end])
             else:
                 kept.append(match)
         return kept
 
-    def by_ending(self, text: str) -> list[Match]:
-        """Return unlisted nouns that have an ending for people."""
-        return []
+    def by_ending(self, text: str) -> Iterator[Match]:
+        """Yield unlisted nouns that have an ending for people."""
+        yield from ()
 
     def is_out_of_picture(self, text: str, match: Match) -> bool:
         """Return whether a person is not shown: 医生的雕像, 玩具士兵.
@@ -251,7 +246,7 @@ class UnspacedLanguage(ListedLanguage):
             return True
         absent = self.pattern("absent-behind").pattern
         if re.match(rf"[가이은는도がはも]?\s?(?:{absent})", behind):
-            return True  # 사람 없음
+            return True  # The prompt asks for no people: 사람 없음.
         before = text[max(0, match.start - 6) : match.start].rstrip()
         names = ("thing-before", "animal-before", "not-subject")
         return any(before.endswith(self.entries(name)) for name in names)
@@ -300,18 +295,13 @@ class UnspacedLanguage(ListedLanguage):
         place = (match.start, match.start)
         return Mention(match.noun, match.start, match.end, place, reason, group)
 
-    def _count_of(self, text: str, match: Match) -> str:
-        """Return the number word before or after a noun, or ""."""
-        before = self.count.search(text[: self._start_of_noun(text, match)])
-        counted = before or self.count_behind.match(text, match.end)
-        return counted[1] if counted else ""
-
     def _size_of(self, text: str, match: Match) -> tuple[bool, int | None]:
         """Return whether a noun is plural, and the number of people if it is stated."""
-        count = self._count_of(text, match)
-        if count:
-            return count not in self.words_for_one, self.number_of(count)
-        before = _CLAUSE_END.split(text[: self._start_of_noun(text, match)])[-1]
+        before = text[: self._start_of_noun(text, match)]
+        counted = self.count.search(before) or self.count_behind.match(text, match.end)
+        if counted and counted[1]:
+            return counted[1] not in self.words_for_one, self.number_of(counted[1])
+        before = _CLAUSE_END.split(before)[-1]
         many = rf"(?:{self.pattern('many').pattern})\s?\S{{0,{self.reach}}}$"
         is_plural = text.startswith(self.plural_signs, match.end)
         return is_plural or re.search(many, before) is not None, None
@@ -320,27 +310,20 @@ class UnspacedLanguage(ListedLanguage):
 
     def write_person(self, text: str, assignments: Sequence[Assignment]) -> list[Replacement]:
         replacements: list[Replacement] = []
-        for assignment in assignments:
-            person, _, value = assignment
-            if isinstance(value, Mapping):
-                replacements.append(self._mixed(text, person, assignment))
+        for person, attribute, value in assignments:
+            if person.group is not None and isinstance(value, Mapping):
+                end = self._end_of_group(text, person.end)
+                parts = self.parts_of_group(person.group, attribute, value)
+                words = self._joined(parts, is_counted=None not in value.values())
+                opening, closing = self.brackets
+                if opening == closing and not text[end : end + 1].isalnum():
+                    closing = ""  # no comma before other punctuation or at the end of the prompt
+                replacements.append(Replacement(end, end, f"{opening}{words}{closing}"))
         gender, adjectives = self.words_of(assignments)
         if gender or adjectives:
             match = Match(person.start, person.end, person.noun)
             replacements.append(self._write_one(text, match, gender, adjectives))
         return replacements
-
-    def _mixed(self, text: str, person: Mention, assignment: Assignment) -> Replacement:
-        """Insert the numbers of women and men after a noun: 三名警察，两女一男."""
-        end = self._end_of_group(text, person.end)
-        is_young = person.group is not None and person.group.young
-        mixture = self.mixture(assignment)
-        parts = [self._counted(*part, is_young) for part in mixture]
-        words = self._joined(parts, all(count is not None for _, count in mixture))
-        opening, closing = self.brackets
-        if opening == closing and not text[end : end + 1].isalnum():
-            closing = ""  # no comma before other punctuation or at the end of the prompt
-        return Replacement(end, end, f"{opening}{words}{closing}")
 
     def _end_of_group(self, text: str, end: int) -> int:
         """Return the offset at the end of a group's noun, including any plural suffix."""

@@ -15,8 +15,6 @@ _MARKS = re.compile("[\u064b-\u0652\u0670\u0640]")  # short vowels, nunation and
 _PREFIX = re.compile(r"^(و|ف)?(لل|بال|كال|ال|[لبك])?(.*)$")
 # Common adjective patterns: مجنون, غريب, ضائع, أشقر, عطشان.
 _LIKE_ADJECTIVE = re.compile("(?:م.{2,}|..ي.|.ا..|أ...|.{3}ان)(?<![ةه])(?<!ات)")
-_FACES_OF = ("وجه", "لوجه")  # In English: "face of", "for a face of".
-_ONE_OF = ("أحد", "لأحد", "احد")
 _HUMAN = "شخص"
 
 
@@ -83,7 +81,7 @@ class Arabic(SpacedLanguage):
             # except in roles ("يعمل سباكا").
             is_of_two = token.low.endswith("ان") and self._is_verb(token)
             is_person = token.low.endswith("ا") and token.low[:-1] in self._nouns
-            if is_of_two or (is_person and not self.matcher("role-verb").has(tokens.before(i))):
+            if is_of_two or (is_person and not self.is_listed(tokens.before(i), "role-verb")):
                 return "not understood"
         return persons
 
@@ -103,8 +101,8 @@ class Arabic(SpacedLanguage):
 
     def _is_head(self, tokens: Reading, i: int) -> bool:
         """Return whether a noun begins a phrase: at the start, or after "face of" or "one of"."""
-        before = tokens.before(i).low
-        return before in ("", "وجه", "لوجه", "صورة", "هي", "مع", "و", "إحدى", "لإحدى", "من")
+        before = tokens.before(i)
+        return not before.low or self.is_listed(before, "face-of", "before-woman")
 
     def _is_name(self, tokens: Reading, i: int) -> bool:
         return not (self._ends_noun(tokens[i]) or tokens[i].low.startswith("ال"))
@@ -120,9 +118,9 @@ class Arabic(SpacedLanguage):
         is_kind = self._follows_person(tokens, i) and not prefix.startswith("و")
         if noun is None or is_kind or self._is_thing(tokens, i, noun):
             return None
-        if noun.number == "many" and tokens.before(i).low in _ONE_OF:
+        if noun.number == "many" and self.is_listed(tokens.before(i), "one-of"):
             return Phrase(i - 1, i, noun, article=i - 1)
-        size = self._number_before(tokens, i)
+        size = self.number_of(tokens.before(i).low)
         if noun.number == "many" or size is not None:
             return Phrase(i if size is None else i - 1, i, plural=True, size=size)
         return Phrase(i, i, noun, behind=self._adjectives(tokens, i, prefix, noun))
@@ -140,20 +138,20 @@ class Arabic(SpacedLanguage):
     def _is_thing(self, tokens: Reading, i: int, noun: Noun) -> bool:
         """Return whether a noun refers to a thing, unless "face of" precedes it."""
         things = self.matcher("not-person")
-        is_face = tokens.before(i).low in _FACES_OF
+        is_face = self.is_listed(tokens.before(i), "face-of")
         return things.length_at(tokens, i) > 0 or (noun.masculine in things.words and not is_face)
 
     def _follows_person(self, tokens: Reading, i: int) -> bool:
         """Return whether this word describes the person or medium before it: "تصوير رياضي"."""
         before = tokens.before(i)
-        is_of_medium = self.matcher("medium").has(before) and self._is_relation(tokens[i].low)
+        is_of_medium = self.is_listed(before, "medium") and self._is_relation(tokens[i].low)
         return is_of_medium or self.noun_of(before) is not None
 
     def _adjectives(self, tokens: Reading, i: int, prefix: str, noun: Noun) -> tuple[int, ...]:
         """Return the positions of the adjectives after a noun, which must agree in definiteness."""
-        article = "ال" if _is_definite(prefix) else ""
+        article = _article_in(prefix)
         first = i + 1
-        if self.matcher("of-kind").has(tokens.after(i)):
+        if self.is_listed(tokens.after(i), "of-kind"):
             first += 1  # The adjective follows a compound: "سائق تاكسي متعب".
         last = first
         while last < len(tokens) and not tokens[last].opens:
@@ -171,7 +169,7 @@ class Arabic(SpacedLanguage):
     def _is_relation(self, word: str) -> bool:
         """Return whether a word looks like a relational adjective: كهربائي, ألماني."""
         if word.startswith("ي") and word not in self.matcher("not-verb").words:
-            return False  # Verbs look like nouns: "يلقي".
+            return False  # A present-tense verb begins with the same letter: "يلقي".
         return len(word) > 3 and word.endswith("ي") and word != "كرسي"
 
     def _is_verb(self, token: Token) -> bool:
@@ -180,20 +178,19 @@ class Arabic(SpacedLanguage):
 
     def is_unsure(self, tokens: Reading, phrase: Phrase) -> bool:
         is_joined = self._is_joined_person(tokens[phrase.first])
-        if super().is_unsure(tokens, phrase) and not is_joined:
-            return True
-        if self._joins_unknown(tokens, phrase, is_joined):
+        is_unsure = super().is_unsure(tokens, phrase) and not is_joined
+        if is_unsure or self._joins_unknown(tokens, phrase, is_joined):
             return True
         following = tokens.after(phrase.last)
         if phrase.noun is None or not following.text:
             return False
         # The next word may be an unlisted adjective, which would have to agree: "طبيب مجنون".
-        is_listed = self._ends_noun(following) or self.matcher("of-noun").has(following)
+        is_listed = self._ends_noun(following) or self.is_listed(following, "of-noun")
         if _LIKE_ADJECTIVE.fullmatch(following.low) and not is_listed:
             return True
         # A masculine adjective after a feminine noun describes the person: "سائق حافلة متعب".
         second = tokens.after(phrase.last + 1)
-        if self.matcher("adjective").has(second):
+        if self.is_listed(second, "adjective"):
             return not following.low.endswith("ة")
         is_listed = self._ends_noun(following) or self._ends_noun(second)
         return _LIKE_ADJECTIVE.fullmatch(second.low) is not None and not is_listed
@@ -201,7 +198,7 @@ class Arabic(SpacedLanguage):
     def _joins_unknown(self, tokens: Reading, phrase: Phrase, is_joined: bool) -> bool:
         """Return whether "and" joins a person and an unknown word: "طبيب ونحاس", "نحاس وطبيب"."""
         before = tokens.before(phrase.first)
-        is_known = self.noun_of(before) or self.matcher("adjective").has(before)
+        is_known = self.noun_of(before) or self.is_listed(before, "adjective")
         if is_joined and not is_known and tokens[phrase.first - 1].opens:
             return not self.states_gender(tokens, phrase.first - 1)
         word = tokens.after(phrase.last)
@@ -209,7 +206,7 @@ class Arabic(SpacedLanguage):
         return word.low.startswith("و") and not (is_other or word.low.startswith("وال"))
 
     def is_genitive(self, before: Sequence[Token], phrase: Phrase) -> bool:
-        is_other_word = self.matcher("place").has(before[0]) or self._is_verb(before[0])
+        is_other_word = self.is_listed(before[0], "place") or self._is_verb(before[0])
         return len(before) == 1 and not is_other_word
 
     def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
@@ -235,12 +232,12 @@ class Arabic(SpacedLanguage):
         if phrase.article is not None:
             return self._of_several(tokens, phrase, phrase.noun, gender)
         prefix, _ = self._split(tokens[phrase.head])
-        is_definite = _is_definite(prefix)
+        article = _article_in(prefix)
         changes: Changes = {}
         if gender == "female":
             noun = phrase.noun.feminine
             if phrase.noun.masculine == _HUMAN:
-                noun = "مرأة" if is_definite else "امرأة"
+                noun = "مرأة" if article else "امرأة"
             changes[phrase.head] = prefix + noun
             for i in phrase.behind:
                 changes[i] = feminine(tokens[i].low)
@@ -249,7 +246,6 @@ class Arabic(SpacedLanguage):
         elif gender == "male":
             changes |= self._as_man(tokens, phrase, phrase.noun, prefix)
         if adjectives:
-            article = "ال" if is_definite else ""
             last_word = changes.get(phrase.last, tokens[phrase.last].text)
             changes[phrase.last] = " ".join([last_word, *(article + word for word in adjectives)])
         return changes
@@ -258,6 +254,7 @@ class Arabic(SpacedLanguage):
         """Return the changes that add "man": طبيب رجل متعب, الطبيب الرجل, الرجل مدير المبيعات."""
         if noun.masculine == _HUMAN:
             return {phrase.head: f"{prefix}رجل"}
+        article = _article_in(prefix)
         following = tokens.after(phrase.head)
         is_apart = phrase.head + 1 in phrase.behind or not following.text
         if is_apart or self._ends_noun(following):
@@ -265,20 +262,19 @@ class Arabic(SpacedLanguage):
             # A relational adjective is part of the job title: مهندس معماري رجل.
             while place + 1 in phrase.behind and self._is_relation(tokens[place + 1].low):
                 place += 1
-            article = "ال" if _is_definite(prefix) else ""
             man = "ذكر" if noun.masculine in self.entries("child") else "رجل"
             return {place: f"{tokens[place].text} {article}{man}"}
         # No word can separate the two nouns in "bus driver", so "man" comes first. The first of
         # the two nouns is definite if the second is.
         is_next_definite = following.low.startswith("ال")
-        article = "ال" if _is_definite(prefix) and not is_next_definite else ""
-        if is_next_definite and not _is_definite(prefix):
+        if is_next_definite and not article:
             prefix = prefix[:-1] + "لل" if prefix.endswith("ل") else prefix + "ال"
+        article = "" if is_next_definite else article
         return {phrase.head: f"{prefix}رجل {article}{noun.masculine}"}
 
     def _ends_noun(self, following: Token) -> bool:
         """Return whether a word cannot belong to the noun before it."""
-        is_function_word = not following.text or self.matcher("no-adjective").has(following)
+        is_function_word = not following.text or self.is_listed(following, "no-adjective")
         return is_function_word or self._is_verb(following) or self._is_joined_person(following)
 
     def _agree(self, tokens: Reading, phrase: Phrase, changes: Changes) -> None:
@@ -290,8 +286,8 @@ class Arabic(SpacedLanguage):
         for i in range(phrase.last + 1, len(tokens)):
             if tokens.opens_sentence(i) or self.phrase_at(tokens, i) is not None:
                 break
-            is_place = self.matcher("place").has(tokens[i])
-            is_verb = self._is_verb(tokens[i]) and not self.matcher("place").has(tokens[i - 1])
+            is_place = self.is_listed(tokens[i], "place")
+            is_verb = self._is_verb(tokens[i]) and not self.is_listed(tokens[i - 1], "place")
             text = ""
             before = tokens[i - 1]
             is_of_definite = before.low.startswith("ال") or self._is_possessed(before.low)
@@ -332,8 +328,6 @@ class Arabic(SpacedLanguage):
     def _of_several(self, tokens: Reading, phrase: Phrase, noun: Noun, gender: str) -> Changes:
         """Return the changes to "one of the doctors": إحدى الطبيبات, أحد الأطباء الرجال."""
         head = phrase.head
-        if not gender:
-            return {}
         if gender == "male":
             # "Men" comes after the entire noun phrase: "أحد مدراء التسويق الرجال".
             last = head + tokens.after(head).low.startswith("ال")
@@ -343,9 +337,9 @@ class Arabic(SpacedLanguage):
         return {head - 1: pronoun, head: prefix + noun.feminine[:-1] + "ات"}
 
 
-def _is_definite(prefix: str) -> bool:
-    """Return whether a noun's prefix ends with the definite article."""
-    return prefix.endswith("ال") or prefix == "لل"
+def _article_in(prefix: str) -> str:
+    """Return the definite article if a noun's prefix contains it, else ""."""
+    return "ال" if prefix.endswith("ال") or prefix == "لل" else ""
 
 
 def _feminine_verb(verb: str) -> str:

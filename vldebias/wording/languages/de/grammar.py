@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import chain
 
 from vldebias.wording.languages.base import Changes, Noun, Phrase, Reading, SpacedLanguage, Token
 
@@ -16,41 +17,13 @@ _WORD = (
     + r"(?:innen|in|r|n|s|m|e|er|en|em)\b|\((?:in|innen|r|n)\)|['’-][^\W\d_]+)*"
     r"(?:" + _STAR + r"(?:innen|in|r|n|s|m|e)\b|\((?:in|innen|r|n)\))?|\d+(?:er)?"
 )
-_IN = re.compile(r"(?:[*:·]|/-?)in$|\(in\)$|(?<=[a-zäöüß])In$")
-_INNEN = re.compile(r"(?:[*:·]|/-?)innen$|\(innen\)$|(?<=[a-zäöüß])Innen$")
-_STAR_ENDING = re.compile(r"(?:(?:[*:·]|/-?)(?:r|n|s|m|e)$)|\((?:r|n)\)$")
+_IN = re.compile(rf"{_STAR}in(nen)?$|\(in(nen)?\)$|(?<=[a-zäöüß])In(nen)?$")
+_STAR_ENDING = re.compile(rf"(?:{_STAR}(?:r|n|s|m|e)$)|\((?:r|n)\)$")
 
-# Ending of a determiner, or definite article -> its case before a masculine singular noun.
+# Ending of a determiner -> its case before a masculine singular noun.
 _ENDINGS = {"": "nominative", "en": "accusative", "em": "dative", "es": "genitive"}
-_DER = {"der": "nominative", "den": "accusative", "dem": "dative", "des": "genitive"}
-_CONTRACTED = {"vom": "von", "zum": "zu", "beim": "bei", "im": "in", "am": "an"}
-# Gender -> article -> its case before a singular noun.
-_CASES_OF_ARTICLES = {
-    "m": {**_DER, **dict.fromkeys(_CONTRACTED, "dative")},
-    "f": {"die": "nominative", "der": "dative", "zur": "dative"},
-    "n": {"das": "nominative", "dem": "dative", "des": "genitive"}
-    | dict.fromkeys(_CONTRACTED, "dative"),
-}
-_ARTICLES = frozenset({*_DER, *_CONTRACTED, "die", "das", "zur"})
-_DATIVE = frozenset(
-    "mit von bei nach aus zu seit gegenüber neben hinter vor zwischen über auf in an".split()  # noqa: SIM905
-)
 _CASES = ("nominative", "accusative", "dative", "genitive")
-_FEMININE_DER = dict(zip(_CASES, ("die", "die", "der", "der"), strict=True))
-# Kind of determiner -> gender -> case -> adjective ending.
-_DECLENSIONS: dict[str, dict[str, dict[str, str]]] = {}
-for _before, _endings in {
-    "none": {"m": "er en em en", "f": "e e er er", "n": "es es em en"},
-    "ein": {"m": "er en en en", "f": "e e en en", "n": "es es en en"},
-    "der": {"m": "e en en en", "f": "e e en en", "n": "e e en en"},
-}.items():
-    _DECLENSIONS[_before] = {
-        gender: dict(zip(_CASES, forms.split(), strict=True)) for gender, forms in _endings.items()
-    }
-_FEMININE_ENDING = _DECLENSIONS["none"]["f"]
 _PLURAL_ENDINGS = {"m": ("e", "en"), "f": ("en", "n"), "n": ("er", "ern")}
-_RELATIVE = {"der": "die", "den": "die", "dem": "der", "dessen": "deren"}
-_THEY = frozenset(["sie", "ihr", "ihre", "ihren", "ihrem", "ihrer", "ihres"])
 _HIS = re.compile("sein(?:e|en|em|er|es)?")
 _SHORTEST_PART = 5  # minimum number of letters in the last part of a compound
 _SHORT_PARTS = frozenset(["arzt", "koch", "wirt", "held", "gast", "coach"])
@@ -75,7 +48,20 @@ class German(SpacedLanguage):
     def _nouns(self) -> dict[str, Noun]:
         """Return a mapping from lower-case forms to nouns."""
         nouns: dict[str, Noun] = {}
-        for masculine, feminine, genitive, plural in self._pairs:
+        gendered = self.matcher("male").words | self.matcher("female").words
+        things = self.matcher("thing").words | gendered
+        lines = (self.folder / "persons.txt").read_text(encoding="utf-8").splitlines()
+        for line in [*lines, *self.entries("pair")]:
+            if line.startswith("#"):
+                continue
+            masculine, feminine, genitive, plural = re.split(r"[ /]", line)
+            if masculine.lower() in things:
+                continue
+            # The genitive and plural may be given as endings: "Bäcker Bäckerin -s -".
+            if genitive.startswith("-"):
+                genitive = masculine + genitive[1:]
+            if plural.startswith("-"):
+                plural = masculine + plural[1:]
             noun = Noun(masculine, feminine, "m", "one", "pair")
             is_weak = genitive == plural and plural != masculine
             dative_plural = plural if plural.endswith(("n", "s")) else plural + "n"
@@ -88,25 +74,6 @@ class German(SpacedLanguage):
             if plural != masculine:
                 nouns[masculine.lower()] = noun
         return nouns
-
-    @cached_property
-    def _pairs(self) -> list[tuple[str, str, str, str]]:
-        """Return the masculine, feminine, genitive and plural of each noun for people."""
-        gendered = self.matcher("male").words | self.matcher("female").words
-        things = self.matcher("thing").words | gendered
-        lines = (self.folder / "persons.txt").read_text(encoding="utf-8").splitlines()
-        pairs: list[tuple[str, str, str, str]] = []
-        for line in [*lines, *self.entries("pair")]:
-            if line.startswith("#"):
-                continue
-            masculine, feminine, genitive, plural = re.split(r"[ /]", line)
-            if masculine.lower() in things:
-                continue
-            forms = [masculine, feminine]
-            for form in (genitive, plural):
-                forms.append(masculine + form[1:] if form.startswith("-") else form)
-            pairs.append((forms[0], forms[1], forms[2], forms[3]))
-        return pairs
 
     @cached_property
     def _masculine_of_feminine(self) -> dict[str, str]:
@@ -132,24 +99,22 @@ class German(SpacedLanguage):
 
     def noun_of(self, token: Token) -> Noun | None:
         low = token.low
-        if _IN.search(token.text) or _INNEN.search(token.text):
-            return self._noun_with_sign(token.text)
+        sign = _IN.search(token.text)
+        if sign:
+            # A gender-inclusive form: "Ärzt*in", "Kinderärzt:innen".
+            stem = token.text[: sign.start()]
+            number = "many" if any(sign.groups()) else "one"
+            return Noun(self._masculine(stem + "in") or stem, stem + "in", "m", number, "star")
         # Nouns are capitalised, unless the entire prompt is in lower case.
         if not token.text[0].isupper() and not token.small:
             return None
-        if self.matcher("thing").has(token):
+        if self.is_listed(token, "thing"):
             return None
         if low in self._neutral_nouns:
             return self._neutral_nouns[low]
         if low in self._nouns:
             return self._nouns[low]
         return self._adjectival(low) or self._compound(token.text)
-
-    def _noun_with_sign(self, text: str) -> Noun:
-        """Return the noun for a gender-inclusive form such as "Ärzt*in" or "Kinderärzt:innen"."""
-        number = "many" if _INNEN.search(text) else "one"
-        stem = _INNEN.sub("", _IN.sub("", text))
-        return Noun(self._masculine(stem + "in") or stem, stem + "in", "m", number, "star")
 
     def _masculine(self, feminine: str) -> str:
         """Return the masculine form of a noun or compound for a woman, or ""."""
@@ -190,35 +155,31 @@ class German(SpacedLanguage):
 
     def is_feminine(self, token: Token) -> bool:
         """Return whether a word is a noun for a woman: "Ärztin", "Raumfahrtingenieurinnen"."""
-        if _IN.search(token.text) or _INNEN.search(token.text):
-            return False
         low = token.low.removesuffix("nen")
-        if not low.endswith(("in", "ess")):
-            return False
-        if not token.text[0].isupper() and not token.small:
+        is_noun = token.text[0].isupper() or token.small
+        if not is_noun or not low.endswith(("in", "ess")) or _IN.search(token.text):
             return False
         return bool(self._masculine(low))
 
     def states_gender(self, tokens: Reading, i: int) -> bool:
         token = tokens[i]
         is_capital_inside = token.text[0].isupper() and not token.opens
-        if token.low in _THEY and is_capital_inside:
-            return False  # "Sie" is the polite "you" in "Zeigen Sie mir ..."
+        if is_capital_inside and self.is_listed(token, "polite"):
+            return False  # A capital inside a sentence is polite: "Zeigen Sie mir ...".
         if _HIS.fullmatch(token.low) and self._owner_of(tokens, i) is not None:
             return False
-        if self.matcher("female").has(token) or self.matcher("male").has(token):
-            return not self.matcher("not-stated").has(token)
+        if self.is_listed(token, "female", "male"):
+            return not self.is_listed(token, "not-stated")
         return self.is_feminine(token) or self._is_feminine_adjectival(tokens, i)
 
     def _is_feminine_adjectival(self, tokens: Reading, i: int) -> bool:
         """Return whether an adjectival noun refers to a woman: "eine junge Studierende"."""
-        if not tokens[i].low.endswith("e") or not tokens[i].text[0].isupper():
-            return False
-        if self._adjectival(tokens[i].low) is None:
+        low = tokens[i].low
+        is_noun = tokens[i].text[0].isupper() and low.endswith("e")
+        if not is_noun or self._adjectival(low) is None:
             return False
         article = self._phrase_before(tokens, i).article
-        feminine = ("die", "eine", "diese", "keine", "meine", "ihre", "seine")
-        return article is not None and tokens[article].low in feminine
+        return article is not None and self.is_listed(tokens[article], "feminine-article")
 
     def _owner_of(self, tokens: Reading, i: int) -> Phrase | None:
         """Return the only person before "sein" in its sentence: "ein Imker und seine Bienen"."""
@@ -232,7 +193,7 @@ class German(SpacedLanguage):
             if phrase is not None and j < i:
                 persons.append(phrase)
             elif phrase is not None and phrase.article == i and phrase.noun is not None:
-                return None  # "ein Koch und sein Lehrling": both can be women
+                return None  # The other noun can be a woman too: "ein Koch und sein Lehrling".
         return persons[0] if len(persons) == 1 and persons[0].noun else None
 
     # ---- phrases
@@ -240,9 +201,8 @@ class German(SpacedLanguage):
     def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
         is_stated = self._names_gender(tokens, i)
         noun = None if is_stated else self.noun_of(tokens[i])
-        if not is_stated and noun is None:
-            return None
-        if self._is_before_noun(tokens, i):
+        is_person = is_stated or noun is not None
+        if not is_person or self._is_before_noun(tokens, i):
             return None
         phrase = self._phrase_before(tokens, i)
         if noun is None:
@@ -266,11 +226,12 @@ class German(SpacedLanguage):
         first = i
         while self._goes_on(tokens, first) and i - first < _LONGEST_PHRASE:
             before = tokens[first - 1]
-            if self._determines(before):
+            stem, _ = self._article(before)
+            if stem:
                 return Phrase(first - 1, i, article=first - 1, before=tuple(adjectives))
             if not self._describes(tokens, first - 1):
                 break
-            is_inflected = self._is_adjective(before) and not self.matcher("adverb").has(before)
+            is_inflected = self._is_adjective(before) and not self.is_listed(before, "adverb")
             is_part_of_compound = self._has_hyphen_behind(tokens, first - 1)
             if is_inflected and not is_part_of_compound and before.low != "und":
                 adjectives.insert(0, first - 1)
@@ -290,15 +251,20 @@ class German(SpacedLanguage):
         if self.is_feminine(token) or self._is_feminine_adjectival(tokens, i):
             return True
         # The lists also contain pronouns and adjectives.
-        is_noun = token.text[0].isupper() and token.low not in _THEY
-        if not is_noun or token.low.startswith(("sein", "ihr", "ihm", "männlich", "weiblich")):
-            return False
-        return self.matcher("female").has(token) or self.matcher("male").has(token)
+        is_noun = token.text[0].isupper() and not self.is_listed(
+            token, "polite", "gendered-modifier"
+        )
+        return is_noun and self.is_listed(token, "female", "male")
+
+    @cached_property
+    def _articles(self) -> frozenset[str]:
+        """Return the definite articles, including those that are contracted with a preposition."""
+        return frozenset(chain(*(self.pairs(f"article-{gender}") for gender in "mfn")))
 
     def _article(self, token: Token) -> tuple[str, str]:
         """Split a determiner into stem and ending ("dies", "em"), which are "" for other words."""
         low = _STAR_ENDING.sub("", token.low)
-        if low in _DER or low in ("die", "das", "zur") or low in _CONTRACTED:
+        if low in self._articles:
             return low, ""
         for name in ("ein-word", "der-word"):
             for word in self.entries(name):
@@ -308,17 +274,13 @@ class German(SpacedLanguage):
                     return word, ending
         return "", ""
 
-    def _determines(self, token: Token) -> bool:
-        stem, _ = self._article(token)
-        return bool(stem)
-
     def _has_hyphen_behind(self, tokens: Reading, i: int) -> bool:
         return tokens.text[tokens[i].end : tokens[i].end + 1] == "-"
 
     def _describes(self, tokens: Reading, i: int) -> bool:
         """Return whether a word modifies the noun in the phrase after it."""
         token = tokens[i]
-        if self._has_hyphen_behind(tokens, i) or self.matcher("adverb").has(token):
+        if self._has_hyphen_behind(tokens, i) or self.is_listed(token, "adverb"):
             return True
         if token.low == "und":
             # It joins adjectives or parts of compounds: "Luft- und Raumfahrtingenieur".
@@ -326,18 +288,17 @@ class German(SpacedLanguage):
                 return False
             return self._has_hyphen_behind(tokens, i - 1) or self._is_adjective(tokens[i - 1])
         if _is_capital_inside(token):
-            if token.text.isupper() or token.low.endswith("er"):
-                return (
-                    True  # Abbreviations and adjectives of cities modify a noun: "IT", "Berliner".
-                )
-            # A noun between the article and another noun modifies it: "eines Community Managers".
-            return self._determines(tokens.before(i)) and self.noun_of(token) is None
+            # Abbreviations and adjectives of cities modify a noun: "IT", "Berliner". So does a noun
+            # between the article and another noun: "eines Community Managers".
+            stem, _ = self._article(tokens.before(i))
+            is_inserted = bool(stem) and self.noun_of(token) is None
+            return is_inserted or token.text.isupper() or token.low.endswith("er")
         return self._is_adjective(token)
 
     def _is_adjective(self, token: Token) -> bool:
         # Numbers are digits or words: "vier".
         is_number = token.low.isdigit() or self.number_of(token.low) is not None
-        if is_number or self.matcher("no-adjective").has(token) or _is_capital_inside(token):
+        if is_number or self.is_listed(token, "no-adjective") or _is_capital_inside(token):
             return False
         return len(token.low) > 3 and token.low.endswith(("e", "en", "er", "es", "em"))
 
@@ -350,8 +311,8 @@ class German(SpacedLanguage):
         if noun.number == "any" and noun.kind != "star":
             low = tokens[determiner].low
             before = tokens.before(determiner)
-            # "mit den Patienten" and "das Foto der Bäcker" may be plural.
-            if case == "accusative" and before.low in _DATIVE:
+            # The article may be a plural: "mit den Patienten", "das Foto der Bäcker".
+            if case == "accusative" and self.is_listed(before, "dative-preposition"):
                 return None
             if low == "der" and noun.gender == "m" and before.text[:1].isupper():
                 return None
@@ -372,10 +333,10 @@ class German(SpacedLanguage):
             # The case of "eine*r Ärzt*in" is only certain at the start of a clause.
             return "nominative" if token.opens else None
         stem, ending = self._article(token)
-        case_of_article = _CASES_OF_ARTICLES[noun.gender[0]]
+        case_of_article = self.pairs(f"article-{noun.gender[0]}")
         if stem in case_of_article:
             return case_of_article[stem]
-        if stem in _ARTICLES:
+        if stem in self._articles:
             return None
         if noun.gender == "f":
             return {"er": "dative", "e": "nominative"}.get(ending)
@@ -388,9 +349,9 @@ class German(SpacedLanguage):
         """Return a phrase without an article: "alter Arzt, 4k", "müde Bäcker", "drei Ärzte"."""
         low = tokens[phrase.head].low
         before = tokens.before(phrase.first)
-        size = self._number_before(tokens, phrase.first)
+        size = self.number_of(tokens.before(phrase.first).low)
         plural = Phrase(phrase.first, phrase.head, plural=True, size=size)
-        is_counted = size is not None or self.matcher("plural-word").has(before)
+        is_counted = size is not None or self.is_listed(before, "plural-word")
         if is_counted or noun.number == "many":
             return plural
         if noun.kind == "adjectival" and not low.endswith("er"):
@@ -401,7 +362,7 @@ class German(SpacedLanguage):
             is_inflected = is_inflected or not tokens[phrase.before[-1]].low.endswith("er")
         if is_inflected:
             return plural if noun.number == "any" else None
-        case = "dative" if before.low in _DATIVE else "nominative"
+        case = "dative" if self.is_listed(before, "dative-preposition") else "nominative"
         return phrase._replace(noun=noun, case=case, declension="none")
 
     # ---- writing
@@ -420,11 +381,11 @@ class German(SpacedLanguage):
         if not adjectives:
             return changes
         noun_gender = "f" if is_feminine else phrase.noun.gender[0]
-        ending = _DECLENSIONS[phrase.declension][noun_gender][phrase.case]
+        ending = self._ending(phrase.declension, noun_gender, phrase.case)
         # Insert before all parts of a compound: "Luft- und Raumfahrtingenieur".
         position = phrase.first + (phrase.article is not None)
         position = phrase.before[-1] + 1 if phrase.before else position
-        while not phrase.before and self.matcher("adverb").has(tokens[position]):
+        while not phrase.before and self.is_listed(tokens[position], "adverb"):
             position += 1
         words = " ".join(word + ending for word in adjectives)
         token = tokens[position]
@@ -433,6 +394,11 @@ class German(SpacedLanguage):
             words = self._like(token, words)
         changes[position] = f"{words} {changes.get(position, token.text)}"
         return changes
+
+    def _ending(self, declension: str, gender: str, case: str) -> str:
+        """Return the ending of an adjective after a kind of determiner."""
+        endings = self.pairs(f"declension-{declension}")[gender]
+        return endings.split(",")[_CASES.index(case)]
 
     def is_unsure(self, tokens: Reading, phrase: Phrase) -> bool:
         if super().is_unsure(tokens, phrase) or self._is_in_relative_clause(tokens, phrase):
@@ -452,11 +418,10 @@ class German(SpacedLanguage):
         """Return whether a noun stands between a relative pronoun and "ist": ", der Pilot ist"."""
         first = phrase.first
         is_behind_comma = first > 0 and tokens.gap(first).strip() == ","
-        is_pronoun = phrase.head == first + 1 and self.matcher("relative").has(tokens[first])
-        if not is_behind_comma or not is_pronoun:
-            return False
-        is_before_verb = self.matcher("copula").has(tokens.after(phrase.head))
-        return is_before_verb and not tokens.after(phrase.head + 1).text
+        is_pronoun = phrase.head == first + 1 and self.is_listed(tokens[first], "relative")
+        is_before_verb = self.is_listed(tokens.after(phrase.head), "copula")
+        is_last = not tokens.after(phrase.head + 1).text
+        return is_behind_comma and is_pronoun and is_before_verb and is_last
 
     def write_role(self, tokens: Reading, role: Phrase, gender: str) -> Changes:
         if role.noun is None or role.noun.kind == "neutral":
@@ -473,16 +438,15 @@ class German(SpacedLanguage):
         if phrase.article is not None:
             article = tokens[phrase.article]
             stem, _ = self._article(article)
-            ending = "er" if stem in self.entries("der-word") else ""
-            changes[phrase.article] = self._like(
-                article, "der" if stem in _ARTICLES else stem + ending
-            )
+            text = "der" if stem in self._articles else stem
+            text += "er" if stem in self.entries("der-word") else ""
+            changes[phrase.article] = self._like(article, text)
         return changes
 
     def _feminine(self, tokens: Reading, phrase: Phrase) -> Changes:
         """Return the changes that make a phrase and its relative pronoun feminine."""
         assert phrase.noun is not None
-        ending = _DECLENSIONS[phrase.declension]["f"][phrase.case]
+        ending = self._ending(phrase.declension, "f", phrase.case)
         noun = phrase.noun.feminine
         if phrase.noun.kind == "adjectival":
             noun += ending
@@ -493,29 +457,28 @@ class German(SpacedLanguage):
         if phrase.article is not None:
             article = tokens[phrase.article]
             stem, _ = self._article(article)
-            if stem in _DER or stem in ("die", "das"):
-                text = _FEMININE_DER[phrase.case]
-            elif stem in _CONTRACTED:
-                text = "zur" if stem == "zum" else f"{_CONTRACTED[stem]} der"
+            ending_of_article = self._ending("none", "f", phrase.case)
+            preposition = self.pairs("contracted").get(stem)
+            if preposition:
+                text = "zur" if stem == "zum" else f"{preposition} der"
+            elif stem in self._articles:
+                text = "die" if ending_of_article == "e" else "der"
             else:
-                text = stem + _FEMININE_ENDING[phrase.case]
+                text = stem + ending_of_article
             changes[phrase.article] = self._like(article, text)
         for i in range(phrase.head + 1, len(tokens)):
             owner = self._owner_of(tokens, i) if _HIS.fullmatch(tokens[i].low) else None
             if owner is not None and owner.head == phrase.head:
                 changes[i] = self._like(tokens[i], "ihr" + tokens[i].low.removeprefix("sein"))
-        return changes | self._feminine_relative(tokens, phrase.head + 1)
-
-    def _feminine_relative(self, tokens: Reading, i: int) -> Changes:
-        """Return the change that makes a relative pronoun at word i feminine: ", der lacht"."""
+        # A relative pronoun follows a comma, with or without a preposition: ", mit dem er lacht".
+        i = phrase.head + 1
         if i + 1 >= len(tokens) or tokens.gap(i).strip() != ",":
-            return {}
-        if tokens[i].low in _DATIVE:
-            i += 1
-        pronoun = tokens[i]
-        if pronoun.low not in _RELATIVE or not tokens.after(i).text:
-            return {}
-        return {i: self._like(pronoun, _RELATIVE[pronoun.low])}
+            return changes
+        i += self.is_listed(tokens[i], "dative-preposition")
+        feminine = self.pairs("relative-pair").get(tokens[i].low)
+        if feminine and tokens.after(i).text:
+            changes[i] = self._like(tokens[i], feminine)
+        return changes
 
 
 def _is_capital_inside(token: Token) -> bool:

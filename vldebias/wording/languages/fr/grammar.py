@@ -30,7 +30,9 @@ class French(RomanceLanguage):
             return table[article]
         if article == "l'" and not has_vowel:
             return "la"
-        return {"du": "de la", "au": "à la"}.get(article, self.articles.get(article, article))
+        return {"du": "de la", "au": "à la"}.get(
+            article, self.pairs("article").get(article, article)
+        )
 
 
 LANGUAGE = French()

@@ -29,7 +29,7 @@ class Italian(RomanceLanguage):
         return (word[:-1] + "i",) if word[-1] in "eo" else ()
 
     def feminine_article(self, article: str, following: str) -> str:
-        feminine = self.articles.get(article, article)
+        feminine = self.pairs("article").get(article, article)
         if following.startswith(_VOWELS):
             if feminine in ("una", "la", "questa", "quella") or feminine.endswith("lla"):
                 return feminine[:-1] + "'"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from vldebias.wording.languages.unspaced import Match, UnspacedLanguage
 
@@ -23,7 +24,7 @@ class Japanese(UnspacedLanguage):
     count = re.compile(
         rf"([{_NUMBER}]{{1,2}})(?:人|名)の(?:[^、。，,.\s]{{0,8}}(?:い|な|た|る|の))?$"
     )
-    count_behind = re.compile(rf"([{_NUMBER}]{{1,2}})[人名]")  # 料理人3人
+    count_behind = re.compile(rf"([{_NUMBER}]{{1,2}})[人名]")  # as in 料理人3人 ("3 cooks")
     words_for_one = ("一", "1", "１")
     reach = 8
     brackets = ("（", "）")
@@ -31,27 +32,23 @@ class Japanese(UnspacedLanguage):
     def _joined(self, parts: list[str], is_counted: bool) -> str:
         return ("、" if is_counted else "と").join(parts)
 
-    def humans(self, text: str) -> list[Match]:
-        matches: list[Match] = []
+    def humans(self, text: str) -> Iterator[Match]:
         for match in re.finditer("(?:ひと|人)(?![々形工気生口類])", text):
             before = text[: match.start()]
             # Only after a verb or adjective, because 人 after a number is a counter.
             is_described = bool(re.search(r"[いなたるうくすぐぶむぬつのだ]$", before))
             is_named = self._covers(text, match.start(), "not-human")
             if is_described and not is_named and not re.search(rf"[{_NUMBER}]$", before):
-                matches.append(Match(match.start(), match.end(), "人"))
-        return matches
+                yield Match(match.start(), match.end(), "人")
 
-    def by_ending(self, text: str) -> list[Match]:
+    def by_ending(self, text: str) -> Iterator[Match]:
         # Require at least two more characters before the ending: 接客係.
-        matches: list[Match] = []
         for match in self.pattern("person-ending").finditer(text):
             noun = _NOUN.search(text[: match.end()])
             following = text[match.end() : match.end() + 1]
             is_last = not following or not _ENDING.match(following)
             if noun and is_last and len(noun[0]) > len(match[0]) + 1:
-                matches.append(Match(max(noun.start(), match.start() - 2), match.end(), noun[0]))
-        return matches
+                yield Match(max(noun.start(), match.start() - 2), match.end(), noun[0])
 
     def is_named(self, text: str, matches: list[Match]) -> bool:
         # "さん" also follows words that are not names: 看護師さん, おばあさん.
@@ -59,7 +56,7 @@ class Japanese(UnspacedLanguage):
             return True
         # Surnames next to a noun: 田中先生, 医師の佐藤.
         if re.search(r"[\u30a1-\u30fa\u30fc]{3,}(?:教授|博士|先生|船長|選手|さん|様|氏)", text):
-            return True  # レイトン教授
+            return True  # A foreign name in katakana precedes a title: レイトン教授.
         surname = self.pattern("surname").pattern
         for match in matches:
             before = rf"(?:^|[、。\s])(?:{surname})(?:(?!の)[\u4e00-\u9fff\u3040-\u309f]){{0,3}}$"

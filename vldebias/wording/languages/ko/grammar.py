@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cached_property
 
 from vldebias.wording.languages.unspaced import Match, UnspacedLanguage
@@ -17,7 +18,7 @@ class Korean(UnspacedLanguage):
     thing_link = "의 "
     plural_signs = ("들",)
     count = re.compile(r"(?<!\S)(\S+?)\s?(?:명|분)의\s(?:\S+\s)?$")
-    count_behind = re.compile(r"(?:들)?\s(\S+?)\s?(?:명|분)(?!\S*의)")  # 의사 세 명
+    count_behind = re.compile(r"(?:들)?\s(\S+?)\s?(?:명|분)(?!\S*의)")  # as in 의사 세 명
     words_for_one = ("한", "1", "한두")
     reach = 0
     brackets = ("(", ")")
@@ -41,12 +42,10 @@ class Korean(UnspacedLanguage):
                 matches.append(match)
         return matches
 
-    def humans(self, text: str) -> list[Match]:
-        matches: list[Match] = []
+    def humans(self, text: str) -> Iterator[Match]:
         for match in re.finditer(r"(?<![가-힣])사람(?!들|마다|의 손으로)", text):
             if self._particles.match(text, match.end()):
-                matches.append(Match(match.start(), match.end(), "사람"))
-        return matches
+                yield Match(match.start(), match.end(), "사람")
 
     def is_named(self, text: str, matches: list[Match]) -> bool:
         # Names before a noun or a title: 김철수 의사, 민수 씨.

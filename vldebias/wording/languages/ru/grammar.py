@@ -12,43 +12,18 @@ from functools import cached_property
 from vldebias.wording.languages.base import Changes, Noun, Phrase, Reading, SpacedLanguage, Token
 
 CASES = ("nominative", "genitive", "dative", "accusative", "instrumental", "prepositional")
-# The words for woman, man, girl, boy, person and child in the six cases.
-_WOMAN = ("женщина", "женщины", "женщине", "женщину", "женщиной", "женщине")
-_MAN = ("мужчина", "мужчины", "мужчине", "мужчину", "мужчиной", "мужчине")
-_GIRL = ("девочка", "девочки", "девочке", "девочку", "девочкой", "девочке")
-_BOY = ("мальчик", "мальчика", "мальчику", "мальчика", "мальчиком", "мальчике")
-_HUMAN = ("человек", "человека", "человеку", "человека", "человеком", "человеке")
-_CHILD = ("ребёнок", "ребёнка", "ребёнку", "ребёнка", "ребёнком", "ребёнке")
 DASH = " \u2014 "
 _HUMANS_OF_GENDER = ("женщин", "мужчин")
-_GENDERED_ADJECTIVES = ("женск", "мужск", "беременн", "бородат", "усат")
 _SIBILANTS = "жшчщ"
 _GUTTURALS = "гкх"
 # Masculine adjective endings.
 _ADJECTIVE_ENDINGS = ("ого", "его", "ому", "ему", "ый", "ий", "ой", "ым", "им", "ом", "ем")
-# Masculine pronoun -> its feminine form in the nominative, in oblique cases and in the accusative.
-_PRONOUNS = {
-    **dict.fromkeys(("один", "одного"), ("одна", "одной", "одну")),
-    **dict.fromkeys(("этот", "этого"), ("эта", "этой", "эту")),
-    **dict.fromkeys(("наш", "нашего"), ("наша", "нашей", "нашу")),
-    **dict.fromkeys(("сам",), ("сама", "самой", "саму")),
-    **dict.fromkeys(("свой", "своего", "своему", "своим", "своем"), ("своя", "своей", "свою")),
-    **dict.fromkeys(("мой", "моего", "моему", "моим", "моем"), ("моя", "моей", "мою")),
-    **dict.fromkeys(("твой", "твоего", "твоему", "твоим"), ("твоя", "твоей", "твою")),
-}
 # Masculine adjective ending -> possible cases, as indices into `CASES`.
 _CASES_OF_ENDING = {
     "ого": (1, 3), "его": (1, 3), "ому": (2,), "ему": (2,), "ый": (0,), "ий": (0,), "ой": (0,),
     "ым": (4,), "им": (4,), "ом": (5,), "ем": (5,), "ём": (5,),
 }  # fmt: skip
-_FEMININE_PRONOUNS = frozenset(forms[0] for forms in _PRONOUNS.values())
-_PREPOSITIONAL = frozenset(("о", "об", "на", "в", "при"))
-_PLURAL_ENDINGS = ("ые", "ие", "ых", "их")
 _PAST = re.compile(".+[аиеяуёы]л|.+лся")
-_INSTRUMENTAL = ("ом", "ем", "ой", "ей", "ами", "ями", "ьми", "ью", "ым", "им", "ыми", "ими")
-_VERB_ENDINGS = ("ает", "яет", "ует", "еет", "ают", "яют", "уют", "еют", "ит", "ят")
-_RELATIVE = {"который": "которая", "чей": "чья"}
-_BEHIND_PREPOSITION = dict.fromkeys(("которого", "которому", "которым", "котором"), "которой")
 
 
 class Russian(SpacedLanguage):
@@ -72,7 +47,7 @@ class Russian(SpacedLanguage):
                 singular = self._inflected(word, "singular")
                 self._add(nouns, "noun", singular, self._inflected(word, plural))
                 if word[-1] in _SIBILANTS:
-                    # "сторожем" is often written "сторожом".
+                    # After a sibilant, the instrumental is often misspelled: "сторожом".
                     nouns[word + "ом"] = Noun(word, word, kind="noun", cases=(4,))
         # Nouns that are declined like adjectives: "учёный".
         adjectives = self.matcher("adjective-alone").words
@@ -83,8 +58,8 @@ class Russian(SpacedLanguage):
             self._add(nouns, kind, forms, [stem + ending for ending in ("е", "х", "ми")])
         for word in self.entries("person-still"):
             nouns[word] = Noun(word, word, kind="noun")
-        self._add(nouns, "human", _HUMAN, ())
-        self._add(nouns, "child", _CHILD, ())
+        for kind, word in (("human", "человек"), ("child", "ребёнок")):
+            self._add(nouns, kind, self._inflected(word, "singular"), ())
         return nouns
 
     def _add(
@@ -96,7 +71,7 @@ class Russian(SpacedLanguage):
             nouns.setdefault(form, Noun(word, word, number="many"))
         for form in forms:
             cases = tuple(case for case, other in enumerate(forms) if other == form)
-            # "учителя" and "судьи" can be the genitive singular or the nominative plural.
+            # The genitive singular can also be the nominative plural: "учителя", "судьи".
             number = "any" if kind == "noun" and cases in ((1, 3), (1,)) else "one"
             nouns[form] = Noun(word, word, number=number, kind=kind, cases=cases)
             # Texts are often written without ё: "с судьей".
@@ -119,25 +94,27 @@ class Russian(SpacedLanguage):
 
     def states_gender(self, tokens: Reading, i: int) -> bool:
         token = tokens[i]
-        is_listed = self.matcher("female").has(token) or self.matcher("male").has(token)
-        is_human = is_listed or token.low.startswith(_HUMANS_OF_GENDER)
-        return is_human and not self.matcher("not-stated").has(token)
+        is_human = self.is_listed(token, "female", "male") or token.low.startswith(
+            _HUMANS_OF_GENDER
+        )
+        return is_human and not self.is_listed(token, "not-stated")
 
     # ---- phrases
 
     def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
         token = tokens[i]
         # The noun is a science, not a person: "учебник физики".
-        is_science = self.matcher("science").has(token) and not token.opens
+        is_science = self.is_listed(token, "science") and not token.opens
         if is_science or self.matcher("thing").has_at(tokens, i):
             return None
-        if self._names_gender(tokens, i):
+        is_adjective = self.is_listed(token, "gendered-adjective")
+        if len(token.low) > 3 and not is_adjective and self.states_gender(tokens, i):
             # A word for a woman states the gender: "женщина".
             return Phrase(self._first_adjective(tokens, i, None), i, stated=True)
         noun = self.noun_of(token)
         is_adjectival = token.low.endswith(_ADJECTIVE_ENDINGS)
         if noun is None or (is_adjectival and self.noun_of(tokens.after(i)) is not None):
-            return None  # "дежурный" in "дежурный врач"
+            return None  # A noun before another noun is its adjective: "дежурный врач".
         first = self._first_adjective(tokens, i, noun)
         if self._is_behind_feminine(tokens, i, noun):
             # The ending of the adjective states the gender: "опытной судьи".
@@ -151,10 +128,10 @@ class Russian(SpacedLanguage):
     def _is_behind_feminine(self, tokens: Reading, i: int, noun: Noun) -> bool:
         """Return whether a feminine adjective before the noun shows that it refers to a woman."""
         word = tokens.before(i)
-        if len(word.low) < 3 or self.matcher("no-adjective").has(word) or self.noun_of(word):
+        if len(word.low) < 3 or self.is_listed(word, "no-adjective") or self.noun_of(word):
             return False  # Some endings of adjectives are those of nouns: "герой".
         if 0 in noun.cases:
-            return word.low in _FEMININE_PRONOUNS or word.low.endswith(("ая", "яя"))
+            return word.low in self.entries("feminine-pronoun") or word.low.endswith(("ая", "яя"))
         # Only nouns in "-а" take other feminine adjectives: "с опытной коллегой".
         return noun.masculine[-1] in "ая" and word.low.endswith(("ой", "ей", "ую", "юю"))
 
@@ -163,29 +140,22 @@ class Russian(SpacedLanguage):
 
         first: the position of the first singular adjective before noun i, or i.
         """
-        size = self._number_before(tokens, first)
+        size = self.number_of(tokens.before(first).low)
         if size is not None:
             # After a number, the form is a plural: "три судьи".
             return Phrase(first - 1, i, plural=True, size=size)
         number = noun.number
         if number == "any" and noun.cases == (1, 3):
             # The ending of the adjective shows the plural: "старые учителя".
-            is_plural = tokens.before(i).low.endswith(_PLURAL_ENDINGS)
+            is_plural = tokens.before(i).low.endswith(self.entries("plural-ending"))
             number = "many" if tokens[first].opens or is_plural else "one"
         if number == "many":
             return Phrase(first, i, plural=True)
         # "судьи" is singular in "портрет судьи" and "моего судьи", but may otherwise be plural.
-        is_of_picture = self.matcher("before-genitive").has(tokens.before(i))
+        is_of_picture = self.is_listed(tokens.before(i), "before-genitive")
         if number == "any" and first == i and not (is_of_picture and tokens[i - 1].opens):
             return None
         return Phrase(first, i, noun, case=CASES[self._case_of(tokens, first, noun.cases)])
-
-    def _names_gender(self, tokens: Reading, i: int) -> bool:
-        """Return whether word i is a noun that states a gender."""
-        low = tokens[i].low
-        if len(low) < 4 or low.startswith(_GENDERED_ADJECTIVES):
-            return False
-        return self.states_gender(tokens, i)
 
     def _first_adjective(self, tokens: Reading, i: int, noun: Noun | None) -> int:
         """Return the position of the first adjective that precedes a noun and agrees with it."""
@@ -211,11 +181,11 @@ class Russian(SpacedLanguage):
     def is_genitive(self, before: Sequence[Token], phrase: Phrase) -> bool:
         # The noun is the owner of a thing: "нож повара".
         is_owner = phrase.case == "genitive" and len(before) < 3
-        return is_owner and not self.matcher("preposition").has(before[-1])
+        return is_owner and not self.is_listed(before[-1], "preposition")
 
     def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
         is_instrumental = phrase.case == "instrumental" and not person.plural
-        is_behind_verb = self.matcher("role-verb").has(tokens[phrase.first - 1])
+        is_behind_verb = self.is_listed(tokens[phrase.first - 1], "role-verb")
         return (is_instrumental and is_behind_verb) or super().is_role(tokens, person, phrase)
 
     def _describes(self, token: Token) -> bool:
@@ -223,9 +193,9 @@ class Russian(SpacedLanguage):
         noun = self.noun_of(token)
         # The word before the noun is an adjective: "взрослый человек".
         is_noun = noun is not None and noun.masculine not in self.entries("person-adjectival")
-        is_noun = is_noun or self.matcher("no-adjective").has(token)
+        is_noun = is_noun or self.is_listed(token, "no-adjective")
         is_adjective = len(low) > 4 and low.endswith(_ADJECTIVE_ENDINGS) and not is_noun
-        return is_adjective or low.replace("ё", "е") in _PRONOUNS
+        return is_adjective or low.replace("ё", "е") in self.pairs("pronoun-form")
 
     def _case_of(self, tokens: Reading, first: int, cases: tuple[int, ...]) -> int:
         """Return the case of a phrase, using the preceding word if the noun is ambiguous."""
@@ -237,9 +207,9 @@ class Russian(SpacedLanguage):
         if {1, 3} <= set(cases):
             # After a verb, the noun is an object: "приветствует велосипедиста".
             is_past = _PAST.fullmatch(before.low) and before.low not in self.entries("no-verb")
-            is_object = is_past or before.low.endswith(_VERB_ENDINGS)
-            return 3 if is_object or self.matcher("accusative-behind").has(before) else 1
-        if 5 in cases and before.low in _PREPOSITIONAL:
+            is_object = is_past or before.low.endswith(self.entries("verb-ending"))
+            return 3 if is_object or self.is_listed(before, "accusative-behind") else 1
+        if 5 in cases and before.low in self.entries("before-prepositional"):
             return 5
         return cases[0]
 
@@ -279,13 +249,13 @@ class Russian(SpacedLanguage):
         assert phrase.noun is not None
         token = tokens[place]
         case = CASES.index(phrase.case)
-        is_child = self.matcher("child").has(tokens[phrase.head])
-        female, male = (_GIRL, _BOY) if is_child else (_WOMAN, _MAN)
-        human = (female if is_woman else male)[case]
+        is_child = self.is_listed(tokens[phrase.head], "child")
+        female, male = ("девочка", "мальчик") if is_child else ("женщина", "мужчина")
+        human = self._inflected(female if is_woman else male, "singular")[case]
         if phrase.noun.kind in ("child", "human"):
             return self._like(token, human)
         first, hyphen, trade = token.text.partition("-")
-        if first.lower() in _HUMAN:
+        if first.lower() in self._inflected("человек", "singular"):
             # A hyphen joins the trade: "человек-сварщик".
             return self._like(token, human) + hyphen + trade
         if phrase.noun.kind == "adjective":
@@ -311,6 +281,7 @@ class Russian(SpacedLanguage):
         if is_subject and self._feminine_predicate(tokens, before):
             # The verb may precede the noun: "шёл старый пастух".
             changes[before] = self._feminine_predicate(tokens, before)
+        relative, oblique = self.pairs("relative-nominative"), self.pairs("relative-oblique")
         has_verb = is_inserted = False
         is_own = phrase.case == "nominative"  # whether it is the subject of the next verb
         for i in range(phrase.head + 1, len(tokens)):
@@ -323,11 +294,11 @@ class Russian(SpacedLanguage):
             predicate = self._feminine_predicate(tokens, i)
             # A preposition may precede the relative pronoun: "с которым".
             pronoun = tokens.after(i).low
-            if token.opens and token.low in _RELATIVE and not has_verb:
-                changes[i] = _RELATIVE[token.low]
+            if token.opens and token.low in relative and not has_verb:
+                changes[i] = relative[token.low]
                 is_own = is_inserted = True
-            elif token.opens and pronoun in _BEHIND_PREPOSITION and len(token.low) < 4:
-                changes[i + 1] = _BEHIND_PREPOSITION[pronoun]
+            elif token.opens and pronoun in oblique and len(token.low) < 4:
+                changes[i + 1] = oblique[pronoun]
             elif predicate and not is_own:
                 return None
             elif predicate:
@@ -339,7 +310,9 @@ class Russian(SpacedLanguage):
                 if participle:
                     changes[i] = participle
                     is_inserted = token.opens
-            has_verb = has_verb or bool(predicate) or token.low.endswith(_VERB_ENDINGS)
+            has_verb = (
+                has_verb or bool(predicate) or token.low.endswith(self.entries("verb-ending"))
+            )
         return changes
 
     def _feminine_predicate(self, tokens: Reading, i: int) -> str:
@@ -347,7 +320,7 @@ class Russian(SpacedLanguage):
         token = tokens[i]
         following = tokens.after(i)
         irregular = self.pairs("predicate").get(token.low, "")
-        is_last = not following.text or self.matcher("preposition").has(following)
+        is_last = not following.text or self.is_listed(following, "preposition")
         if token.low in ("один", "весь") and not is_last:
             return ""
         if irregular:
@@ -375,7 +348,8 @@ class Russian(SpacedLanguage):
         is_object = following.endswith(tuple(no_masculine))
         takes_object = is_active and (is_object or low.startswith(self.entries("takes-object")))
         is_sure = takes_object and plain == low
-        if self.matcher("preposition").has(tokens.after(i)) or following.endswith(_INSTRUMENTAL):
+        is_instrumental = following.endswith(self.entries("instrumental-ending"))
+        if is_instrumental or self.is_listed(tokens.after(i), "preposition"):
             is_sure = True
         if is_sure or (not following and (is_active or i + 1 == len(tokens))):
             return feminine_adjective(low, CASES.index(case))
@@ -402,28 +376,26 @@ def feminine_adjective(word: str, case: int) -> str:
     >>> feminine_adjective("опытного", 1), feminine_adjective("синий", 0)
     ('опытной', 'синяя')
     """
-    pronoun = _PRONOUNS.get(word.replace("ё", "е"))
+    pronoun = LANGUAGE.pairs("pronoun-form").get(word.replace("ё", "е"))
     if pronoun:
-        return pronoun[{0: 0, 3: 2}.get(case, 1)]
+        return pronoun.split(",")[{0: 0, 3: 2}.get(case, 1)]
     reflexive = "ся" if word.endswith("ся") else ""
     word = word.removesuffix("ся")
     for ending in _ADJECTIVE_ENDINGS:
         if word.endswith(ending):
             stem = word.removesuffix(ending)
-            return stem + _feminine_ending(stem, ending, case) + reflexive
+            is_hissing = stem[-1] in _SIBILANTS
+            is_soft = (
+                ending in ("ий", "его", "ему", "ем") and stem[-1] not in _SIBILANTS + _GUTTURALS
+            )
+            is_soft = is_soft or (ending == "им" and stem[-1] in "не")
+            has_e = is_soft or (is_hissing and ending not in ("ой", "ого", "ому", "ом"))
+            feminine = "ей" if has_e else "ой"
+            if case in (0, 3):
+                hard, soft = ("ая", "яя") if case == 0 else ("ую", "юю")
+                feminine = soft if is_soft else hard
+            return stem + feminine + reflexive
     return word + reflexive
-
-
-def _feminine_ending(stem: str, ending: str, case: int) -> str:
-    """Return the feminine ending of an adjective, given its stem and masculine ending."""
-    is_hissing = stem[-1] in _SIBILANTS
-    is_soft = ending in ("ий", "его", "ему", "ем") and not is_hissing and stem[-1] not in _GUTTURALS
-    is_soft = is_soft or (ending == "им" and stem[-1] in "не")
-    direct = {0: "ая", 3: "ую"}.get(case)
-    if direct:
-        return direct.translate(str.maketrans("ау", "яю")) if is_soft else direct
-    has_e = is_soft or (is_hissing and ending not in ("ой", "ого", "ому", "ом"))
-    return "ей" if has_e else "ой"
 
 
 def _adjective_form(word: str, case: int, is_feminine: bool) -> str:

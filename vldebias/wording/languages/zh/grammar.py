@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from vldebias.wording.languages.unspaced import Match, UnspacedLanguage
 
@@ -37,19 +38,17 @@ class Chinese(UnspacedLanguage):
     def _joined(self, parts: list[str], is_counted: bool) -> str:
         return "".join(parts) if is_counted else "有男有女"
 
-    def by_ending(self, text: str) -> list[Match]:
+    def by_ending(self, text: str) -> Iterator[Match]:
         # Require two more characters before the ending: 接线员, 空调安装师.
-        matches: list[Match] = []
         for match in self.pattern("person-ending").finditer(text):
             start = match.start() - 2
             piece = text[max(0, start) : match.start()]
             is_noun = len(piece) == 2 and piece.isalpha() and not _BREAK.search(piece)
             if is_noun and not re.search(f"[{_NUMBER}位名个]", piece):
-                matches.append(Match(start, match.end(), text[start : match.end()]))
-        return matches
+                yield Match(start, match.end(), text[start : match.end()])
 
     def is_role(self, text: str, match: Match) -> bool:
-        verbs = self.entries("role-before")  # 当水管工的人, 做一名厨师的人
+        verbs = self.entries("role-before")  # "work as", as in 当水管工的人, 做一名厨师的人
         starts = (match.start, self._start_of_noun(text, match))
         is_behind_verb = any(_MEASURED.sub("", text[:start]).endswith(verbs) for start in starts)
         return is_behind_verb or super().is_role(text, match)
@@ -76,8 +75,7 @@ class Chinese(UnspacedLanguage):
             return False
         return super().is_out_of_picture(text, match)
 
-    def humans(self, text: str) -> list[Match]:
-        matches: list[Match] = []
+    def humans(self, text: str) -> Iterator[Match]:
         for match in re.finditer("人", text):
             before = text[: match.start()]
             is_human = before.endswith("的") or bool(_MEASURED.search(before))
@@ -85,8 +83,7 @@ class Chinese(UnspacedLanguage):
             if re.search(r"[^有是的了着，。、,.;；:：\s]一[个個]$", before):
                 continue
             if is_human and not self._covers(text, match.start(), "not-human"):
-                matches.append(Match(match.start(), match.end(), "人"))
-        return matches
+                yield Match(match.start(), match.end(), "人")
 
     def _place_of(self, text: str, match: Match) -> int:
         start = self._start_of_noun(text, match)

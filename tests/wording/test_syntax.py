@@ -137,6 +137,12 @@ def test_json_stays_json():
     assert json.loads(written) == content | {"subject": 'a female nurse, "tired"'}
 
 
+def test_values_are_inserted_into_json_in_another_language():
+    content = {"subject": "un pianista en el escenario", "style": "foto"}
+    (written,) = balance_prompts(json.dumps(content), "gender", shares=FEMALE).prompts
+    assert json.loads(written) == content | {"subject": "una pianista en el escenario"}
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_readings_have_the_length_of_the_prompt_and_contain_one_branch_each(seed):
     rng = random.Random(seed)

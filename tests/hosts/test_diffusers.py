@@ -151,7 +151,7 @@ def test_merging_with_guidance_warns(name):
     or edits nothing."""
     make, _ = tiny.FAMILIES[name]
     attachment = debias(tiny.with_own_components(make()), tiny.gender(), keep_stated=False)
-    with pytest.warns(VldebiasWarning, match="cannot distinguish the two branches of guidance"):
+    with pytest.warns(VldebiasWarning, match="weights apply to both branches of guidance"):
         attachment.merge()
     everything(tiny.with_own_components(make())).merge()
     debias(tiny.with_own_components(make()), tiny.gender(), strength=0).merge()
@@ -240,7 +240,7 @@ def test_unets_with_an_extra_layer_before_the_prompt_or_fused_keys_are_rejected(
     expected = tiny.draw(pipe)
     # Unlike Kolors, this cannot be merged.
     pipe.unet.register_to_config(encoder_hid_dim_type="text_proj")
-    refuses(pipe, attachment, "no layer is known that consumes this tensor alone")
+    refuses(pipe, attachment, "expected a layer that consumes only this tensor")
     pipe.unet.register_to_config(encoder_hid_dim_type=None)
     pipe.unet.fuse_qkv_projections()
     refuses(pipe, attachment, r"keys and values of unet\..*attn2 are fused")

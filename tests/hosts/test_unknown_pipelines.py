@@ -263,5 +263,5 @@ def test_a_class_with_the_wrong_source_is_rejected(monkeypatch):
     members = {}
     code = "def encode_prompt(self, prompt):\n    return self.encode(prompt)"
     exec(compile(code, "<program>", "exec"), members)
-    with pytest.raises(UnsupportedHostError, match="does not contain it"):
+    with pytest.raises(UnsupportedHostError, match="does not contain the function"):
         resolve(acme(type("ExecPipeline", (Acme,), {"encode_prompt": members["encode_prompt"]})))

@@ -51,7 +51,7 @@ class Attachment(ABC):
     removed at the end of the block.
 
     Attributes:
-        host: the host that it is attached to.
+        host: the model or pipeline that this object is attached to, as a `Host`.
         label: names of the prompt sets, for messages.
 
     >>> import vldebias
@@ -78,7 +78,7 @@ class Attachment(ABC):
             strength: fraction of the change to apply, in [0, 1].
             label: names of the prompt sets, for messages.
         """
-        # Check this first, so that an error leaves the host unchanged.
+        # Reject an occupied host before anything is hooked, so that an error leaves it unchanged.
         refuse_second(host)
         self.host = host
         self.label = label
@@ -93,8 +93,8 @@ class Attachment(ABC):
             self._state = "removed"  # the hooks remain but do nothing
             raise InvalidInputError(
                 f"{host.name}: {type(host).__name__} installed hooks and returned"
-                f" {self._uninstall!r}; expected a function that removes the hooks. End install"
-                " with `return remove`"
+                f" {self._uninstall!r}; expected a function that removes the hooks. End the host's"
+                " install method with `return remove`"
             )
         self._watch_hooks: list[RemovableHandle] = []
         for encoder in host.shared_modules:
@@ -163,7 +163,7 @@ class Attachment(ABC):
             yield self
 
     def remove(self) -> None:
-        """Remove all hooks. Calling it again is harmless.
+        """Remove all hooks; a second call does nothing.
 
         Raises:
             VldebiasError: If the attachment was merged, which leaves nothing to remove.
@@ -188,7 +188,8 @@ class Attachment(ABC):
         """
         if self._state != "attached":
             raise VldebiasError(
-                f"{self.host.name}: cannot merge an attachment that is {self._state}"
+                f"{self.host.name}: cannot merge an attachment that is {self._state}; call"
+                " vldebias.debias again, and merge the attachment that it returns"
             )
         self._merge()
         self.host.forget()
@@ -350,6 +351,6 @@ def _watch(module: nn.Module, _: object) -> None:
             attachment.warn_once(
                 "its text encoder was called outside this pipeline's encode_prompt, by another"
                 " pipeline that shares it or by your own code, so the edit does not apply there."
-                f" To apply it there too, call vldebias.debias(other, {attachment.reattach}); if"
-                " this is intended, call the encoder inside `with attachment.disabled():`"
+                f" To edit the other pipeline, call vldebias.debias(other, {attachment.reattach});"
+                " to silence this, call the encoder inside `with attachment.disabled():`"
             )

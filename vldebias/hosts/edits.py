@@ -116,7 +116,7 @@ class EditAttachment(Attachment):
         return except_stated(stated, embeddings, changed)
 
     def _prompts_of_rows(self, texts: Texts | None, rows: int) -> list[str]:
-        """Return one prompt per row, or an empty list if there are no texts (see `apply`)."""
+        """Return one prompt per row, or an empty list if `texts` is None or empty."""
         if texts is None:
             return []
         if callable(texts):
@@ -175,7 +175,7 @@ class EditAttachment(Attachment):
         return except_stated(stated, embeddings, changed)
 
     def stated(self, texts: str | Sequence[str]) -> list[bool]:
-        """Return, for each prompt, whether it states the attribute and is thus left unchanged."""
+        """Return, for each prompt, whether it states the attribute and is left unchanged."""
         if isinstance(texts, str):
             texts = [texts]
         if self.gate is None:

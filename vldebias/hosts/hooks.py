@@ -102,11 +102,11 @@ def outside_compiled_code(reason: str) -> Callable[[F], F]:
     200 MB. As long as nothing else imports it, no code can be compiled.
 
     Args:
-        reason: why it is excluded, which recent torch releases display.
+        reason: why the function is excluded; recent torch releases display it.
     """
 
     def decorated(function: F) -> F:
-        # Importing the compiler is put off until the first call. The attributes are those that
+        # Import the compiler only when the function is first called. The attributes are those that
         # `torch.compiler.disable` sets.
         excluded = torch._disable_dynamo(function)
         excluded.__dict__.update(_torchdynamo_disable=True, _torchdynamo_disable_msg=reason)

@@ -37,8 +37,8 @@ def matched(image_features: Tensor, text_features: Tensor) -> tuple[Tensor, Tens
             raise InvalidInputError(f"{name}: expected shape (n, d), got {tuple(features.shape)}")
     if image_features.shape != text_features.shape:
         raise InvalidInputError(
-            "expected image_features and text_features of the same shape, where the rows i are a"
-            f" pair, got {tuple(image_features.shape)} and {tuple(text_features.shape)}"
+            "expected image_features and text_features of the same shape, whose rows form pairs,"
+            f" got {tuple(image_features.shape)} and {tuple(text_features.shape)}"
         )
     if image_features.device != text_features.device:
         raise InvalidInputError(

@@ -61,8 +61,7 @@ class Sampler:
         if items < self.joint_size:
             raise InvalidInputError(
                 f"the data has {items} rows, fewer than the {self.joint_size} of one batch"
-                f" ({batch_size} per process, {world} processes); lower batch_size or use more"
-                " data"
+                f" ({batch_size} per process, {world} processes); lower batch_size or use more data"
             )
         self.per_epoch = items // self.joint_size
 

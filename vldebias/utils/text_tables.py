@@ -303,8 +303,7 @@ def split_rows(
     if short:
         warn(
             f"{source}: {len(short)} of {len(rows) - 1} rows lack their last cell"
-            f" ({rows[0][-1]!r}), which was read as empty; the first is in line"
-            f" {above + short[0]}",
+            f" ({rows[0][-1]!r}), which was read as empty; the first is in line {above + short[0]}",
             SuspectInputWarning,
         )
     if broken:

@@ -73,18 +73,18 @@ WITH_IMAGES = tuple(
 
 _INSTEAD = {
     "CLIPTextModel": (
-        "it ends before the joint space: load CLIPTextModelWithProjection or CLIPModel from the"
-        " same checkpoint; for a diffusers pipeline, pass the pipeline"
+        "it has no head that maps to the joint space: load CLIPTextModelWithProjection or CLIPModel"
+        " from the same checkpoint; for a diffusers pipeline, pass the pipeline"
     ),
     "MetaClip2TextModel": (
-        "it ends before the joint space: load MetaClip2TextModelWithProjection instead"
+        "it has no head that maps to the joint space: load MetaClip2TextModelWithProjection instead"
     ),
     "PeftModel": "pass the wrapped model, model.get_base_model()",
     "SiglipTextTransformer": (
-        "transformers 4 nests it in the text tower: pass the SiglipModel, or a SiglipTextModel"
+        "it is nested in the text tower: pass the SiglipModel, or a SiglipTextModel"
     ),
     "Siglip2TextTransformer": (
-        "transformers 4 nests it in the text tower: pass the Siglip2Model, or a Siglip2TextModel"
+        "it is nested in the text tower: pass the Siglip2Model, or a Siglip2TextModel"
     ),
 }
 
@@ -199,7 +199,7 @@ class TransformersHost(JointHost):
             # If its files are missing, transformers 5 creates an empty tokenizer.
             if 2 * len(loaded) < self._config.vocab_size:
                 raise InvalidInputError(
-                    f"{missing} except one with {len(loaded)} tokens; pass tokenizer="
+                    f"{missing} except one with only {len(loaded)} tokens; pass tokenizer="
                 )
             tokenizer = loaded
         inner = getattr(tokenizer, "tokenizer", tokenizer)
@@ -249,7 +249,7 @@ class TransformersHost(JointHost):
         return self._embedding(self._call, tokens)
 
     def image_features(self, pixels: Mapping[str, Tensor]) -> Tensor:
-        """Return the output of `get_image_features`, omitting inputs that it does not accept."""
+        """Return the output of `get_image_features`, which gets only the inputs that it accepts."""
         return self._embedding(self.model.get_image_features, pixels)
 
     def _embedding(

@@ -22,10 +22,10 @@ class EncodedPrompts:
     """Store the prompt embeddings of one call, without duplicates.
 
     Attributes:
-        embeddings: (distinct, tokens, d) for each encoding.
-        images: for each distinct row, the indices of its images, in order.
+        embeddings: for each encoding, the embeddings of the distinct prompts (distinct, tokens, d).
+        images: for each distinct prompt, the indices of its images, in order.
         count: number of images.
-        received: the last tensor that the denoiser received, and its rows.
+        received: the last prompt tensor that the denoiser received, and the image of each row.
     """
 
     embeddings: list[Tensor]

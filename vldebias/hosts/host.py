@@ -478,7 +478,7 @@ class Host(ABC):
         if edit.space not in (None, self.space(role)):
             return f"belongs to space {edit.space!r}, not {self.space(role)!r}"
         if edit.dim != self.dim(role):
-            return f"has dim {edit.dim}, but the embeddings {role!r} have dim {self.dim(role)}"
+            return f"has dim {edit.dim}, but {role!r} has {self.dim(role)}"
         if fitted is not None and not fitted.matches(present):
             return (
                 f"was fitted on different weights ({fitted_on}): the text tower or its embeddings"

@@ -5,9 +5,9 @@ text that states value v,
 
     effect e_v = M_v - mean over values of M        (closed form, no training)
 
-See `vldebias.projection.cross_attention_edit` for how it is applied. The method follows EquiSteer
-(Gaintseva et al., ECCV 2026, arXiv 2607.01147), with the mean over values instead of neutral text,
-and without removed directions or a threshold.
+`vldebias.projection.cross_attention_edit` describes how the effects are applied. The method follows
+EquiSteer (Gaintseva et al., ECCV 2026, arXiv 2607.01147), but it subtracts the mean over values
+instead of the response to neutral text, removes no directions and uses no threshold.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class CrossAttention(EditMethod):
 
     def attach(self, problem: Problem, settings: AttachSettings = DEFAULTS) -> DenoiserAttachment:
         settings.refuse_embeddings(self.name)
-        # Create it once, because this host caches the denoiser's fingerprint.
+        # Create this host only once, because it caches the denoiser's fingerprint.
         host = at_denoiser(problem.host, (part.name for part in problem.attributes))
         edits = self.fit_roles(replace(problem, host=host))
         return self._attach_checked(host, problem.sets, edits, settings)
@@ -137,7 +137,8 @@ class CrossAttention(EditMethod):
             host: the host for the pipeline's denoiser.
             sets: the prompt sets used to analyse prompts.
             edits: the edit for each attribute, by the name of its prompt set.
-            settings: `strength`, `shares`, `on_call` and `follow_seeds` apply.
+            settings: the settings of the attachment, of which `strength`, `shares`, `on_call` and
+                `follow_seeds` are used.
 
         Raises:
             ProjectionMismatchError: If the edit is of a different kind, or was fitted on a
@@ -320,15 +321,15 @@ def at_denoiser(pipeline: Host, attributes: Iterable[str]) -> CrossAttentionHost
 
 @dataclass(frozen=True)
 class FirstPasses:
-    """What a denoiser answers in the first pass, to prompts of each kind from the same noise.
+    """Store how a denoiser responds in the first pass to prompts of each kind, from the same noise.
 
     Attributes:
         neutral: prompts about people that do not state a value.
-        open_rows: the layers' responses (n, d) to them.
-        open_predictions: the denoiser's predictions (n, p) for them.
-        things: responses (m, d) to prompts without a person.
-        rows: responses (concepts, d) to the prompts that state each value.
-        predictions: predictions (concepts, p) for the prompts that state each value.
+        open_rows: the layers' responses (n, d) to the neutral prompts.
+        open_predictions: the denoiser's predictions (n, p) for the neutral prompts.
+        things: the layers' responses (m, d) to prompts without a person.
+        rows: for each value, the layers' responses (concepts, d) to the prompts that state it.
+        predictions: for each value, the predictions (concepts, p) for the prompts that state it.
     """
 
     neutral: Sequence[str]
@@ -345,7 +346,7 @@ def first_passes(
     texts_of_value: Mapping[str, Sequence[str]],
     method: CrossAttention,
 ) -> FirstPasses:
-    """Return the denoiser's answers to neutral prompts, things, and prompts that state a value.
+    """Return the responses to neutral prompts, prompts without people, and prompts with a value.
 
     Args:
         host: the host for the denoiser.
@@ -405,7 +406,7 @@ def largest_amount(
 
     Args:
         host: the host for the denoiser.
-        passes: its answers in the first pass.
+        passes: the denoiser's responses in the first pass.
         effects: the effects of the values (values, d) in the first step.
         method: its `steps`, `batch_size` and `options` are used.
     """
@@ -424,7 +425,7 @@ def largest_amount(
 
 
 def root_mean_square(rows: Tensor) -> float:
-    """Return the root mean square of the rows' norms (..., d)."""
+    """Return the root mean square of the norms of rows (..., d)."""
     return float(rows.square().sum(-1).mean().sqrt())
 
 
@@ -438,7 +439,7 @@ def fit_gate(passes: FirstPasses, layers: Sequence[tuple[str, int]]) -> tuple[Re
     prompts, with the threshold that was best on the other half.
 
     Args:
-        passes: the denoiser's answers in the first pass.
+        passes: the denoiser's responses in the first pass.
         layers: name and width of each cross-attention layer.
 
     Returns:
@@ -624,8 +625,8 @@ def attach_fitted(
         settings: the keyword arguments of `vldebias.debias`, such as `strength`.
 
     Raises:
-        InvalidInputError: If the mapping is empty, contains edits of both kinds, or a setting is
-            not accepted.
+        InvalidInputError: If the mapping is empty, mixes cross-attention edits with other edits, or
+            a setting does not apply to the edits.
         ProjectionMismatchError: If an edit was fitted on a different model.
     """
     edits = dict(fitted) if isinstance(fitted, Mapping) else {host.roles[0]: fitted}

@@ -17,12 +17,13 @@ from vldebias.prompts import PromptSet
 
 
 def spread_along(images: Tensor, texts: Tensor) -> tuple[float, float]:
-    """Return the variance of images along text directions, relative to the average.
+    """Return the images' variance along text directions, divided by that along all directions.
 
-    For images embedded by the same model, it is well above 1. For noise, or images from a different
-    model, it is 1 on average. With S the covariance of the images and M the mean projector on the k
-    principal directions that explain 99% of the texts' variance, scaled to traces d and 1, the
-    variance over rotations R is (Schur's lemma on symmetric matrices)
+    For images embedded by the same model, the ratio is well above 1. For noise, or images from a
+    different model, it is 1 on average. Let S be the images' covariance, scaled to trace d, and M
+    the projector on the k principal directions that explain 99% of the texts' variance, scaled to
+    trace 1. Over random rotations R, the variance of the ratio is (Schur's lemma on symmetric
+    matrices)
 
         var tr(M R S R^T) = 2 (1 / k - 1 / d) (tr S^2 - d) / ((d - 1) (d + 2)).
 
@@ -105,7 +106,7 @@ class Diagnostics:
             )
         if isinstance(edit, Rewording):
             raise InvalidInputError(
-                f"{edit!r} rewrites prompts, so it cannot be inspected from their embeddings"
+                f"{edit!r} rewrites prompts, so it cannot be inspected; pass an embedding edit"
             )
         rows = host.embed(list(chain.from_iterable(prompts.pairs)), role)
         pair_distance = (_mean_distance(rows), _mean_distance(edit(rows)))
@@ -120,7 +121,8 @@ class Diagnostics:
             classes = host.embed(prompts.classes, role)
             signal_kept, class_cosine = class_signal(classes, edit)
             if prompts.spurious:
-                # Do not edit the spurious text, because editing it could hide the range.
+                # Only edit the class prompts: editing both sides could hide differences between the
+                # cosines.
                 spurious = host.embed(prompts.spurious, role)
                 spurious_spread = (
                     _mean_range(classes, spurious),

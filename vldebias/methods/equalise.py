@@ -64,9 +64,9 @@ class ImageSplit:
     Attributes:
         counts: (k, a) images by class and value.
         sample: (n, d), the first images.
-        scatter: rows X (pairs, d) with X^T X = sum_c w_c D_c D_c^T, weights with sum 1.
-        stability: expected cosine between the values of m for two halves of the images; minimum
-            over pairs of attribute values.
+        scatter: rows X (pairs, d) with X^T X = sum_c w_c D_c D_c^T; the weights sum to 1.
+        stability: expected cosine between the mean differences m that two halves of the images
+            would give. This is the minimum over pairs of attribute values.
 
     Raises:
         UnusableReferenceError: If no class has two values with enough rows.
@@ -138,7 +138,7 @@ class _PairedMeans:
         self.precision = precision[known]
         means = (sums / counts.clamp(min=_TINY)[..., None]).transpose(0, 1)  # (a, k, d)
         self.differences = (means[first] - means[second])[known]
-        # The sum of squares of unit rows minus the part explained by the means.
+        # The noise is the sum of squares of the unit rows, minus the part that the means explain.
         images = counts.sum()
         occupied = (counts > 0).sum()
         explained = (sums.square().sum(-1) / counts.clamp(min=1)).sum()
@@ -158,7 +158,7 @@ class _PairedMeans:
 
     @property
     def stability(self) -> float:
-        """Return the smallest expected cosine between the values of m for two image halves."""
+        """Return the smallest expected cosine between the m of two halves, over pairs of values."""
         length = self.mean.square().sum(1)
         # |m|^2 is the signal plus noise of s2 / p, which is twice as large in each half.
         noise = self.noise / self.total_precision
@@ -179,7 +179,7 @@ class _PairedMeans:
         return expected + kept * (mean - expected)
 
     def scatter(self, texts: Tensor) -> Tensor:
-        """Return rows X (pairs, d) with X^T X = sum_c w_c D_c D_c^T, weights with sum 1."""
+        """Return rows X (pairs, d) with X^T X = sum_c w_c D_c D_c^T; the weights sum to 1."""
         p = self.total_precision
         deviations = self.differences - self.mean[:, None]
         classes = (self.precision > 0).sum(1)

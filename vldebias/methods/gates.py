@@ -89,8 +89,8 @@ def change_on_images(problem: Problem, role: str, method: EditMethod) -> Change:
     """Measure how a method changes the class prompts' gap on held-out images.
 
     The reference images are halved. The method is fitted on each half, and the gap is measured on
-    the other half using zero-shot values. Among `HALVINGS` halvings, the one with the median upper
-    end is used, and among attributes, the one with the smallest improvement.
+    the other half using zero-shot values. Among `HALVINGS` halvings, the one whose interval has the
+    median upper end is used, and among attributes, the one with the smallest improvement.
 
     Args:
         problem: the problem with reference images.

@@ -23,7 +23,7 @@ def load_edit(
 
     Raises:
         InvalidInputError: If the folder or repository does not exist, files are damaged, or no
-            installed package defines the kind.
+            installed package defines this kind of edit.
     """
     list(METHODS)  # importing all methods, including other packages', registers their kinds
     folder = find_folder(directory_or_repo, revision)

@@ -181,8 +181,8 @@ class EditMethod(Method):
     `attach` fits the edits (`fit_roles`) and attaches them as an `EditAttachment` (`attach_edits`).
 
     Attributes:
-        delegates: whether its edits carry the name of a different method, which it selects or
-            wraps.
+        delegates: whether the fitted edits carry the name of another method, which this method
+            selects or wraps.
 
     >>> from vldebias.miniature import load_clip
     >>> model, preprocess, tokenizer = load_clip()
@@ -300,7 +300,7 @@ def get_method(
     """Return a method by name, as the variant for images if `reference` is passed.
 
     Args:
-        method: its name, or the method itself. If None, `METHODS["default"]`.
+        method: a method or its name. If None, `METHODS["default"]` is used.
         lam: weight of the prompt pairs; rejected unless the method accepts it.
         reference: reference images. If passed, the method's variant for images is returned.
 
@@ -385,8 +385,8 @@ class Problem:
     Attributes:
         label: names of the sets, joined by "+".
         stated_words: attribute words from all sets.
-        attributes: one set per attribute; a set with several attributes is split into parts, with
-            one term each.
+        attributes: one set per attribute. A set with several attributes is split into parts, each
+            of which gets its own term in the fit.
 
     Raises:
         InvalidInputError: If there is no prompt set, a set is repeated, the number of weights
@@ -635,8 +635,8 @@ def class_signal(classes: Tensor, edit: Edit) -> tuple[float | None, float]:
         edit: the fitted edit.
 
     Returns:
-        The share of their distances that remains, or None if these were 0, and the mean cosine
-        between a class prompt and its edited embedding.
+        The share of the distances between class prompts that remains (None if the distances were
+        0), and the mean cosine between a class prompt's embedding before and after the edit.
     """
     edited = edit(classes)
     cosine = float(torch.cosine_similarity(classes, edited, dim=-1).mean())
@@ -662,8 +662,8 @@ def fitted_edit(method: EditMethod, problem: Problem, role: str) -> Edit:
     try:
         fitted: object = method.fit(problem, role)
     except InvalidInputError as error:
-        # If a projection rejects rows passed by another package's method, the message does not
-        # contain the method's name.
+        # If a projection rejects rows passed by another package's method, its message does not name
+        # that method, so add the name.
         if not method.declaration.module and repr(method.name) not in str(error):
             error.args = (f"method {method.name!r}: {error}",)
         raise

@@ -30,8 +30,10 @@ class Change(NamedTuple):
 
     @classmethod
     def from_resamples(cls, changes: Tensor) -> Change:
-        """Build a change from its values in the sample and b resamples, (1 + b,), with an interval
-        centred on the first."""
+        """Build a change from its values (1 + b,) in the sample and in b resamples.
+
+        The interval is centred on the value in the sample.
+        """
         value = float(changes[0])
         low, high = recentred_interval(value, changes[1:].numpy(), level=LEVEL)
         return cls(value, low, high)
@@ -95,8 +97,8 @@ class PredictedGap:
             )
         rows = rows.double()
         if resamples_classes:
-            # Drawing one class fewer than there are gives the variance of a sample mean
-            # (`resampled_counts`).
+            # Resamples of n - 1 of the n classes have the variance of a sample mean, as in
+            # `resampled_counts`.
             number = int(labels.max()) + 1
             drawn = draw_counts(number, seed, max(number - 1, 1))[:, labels]
         else:

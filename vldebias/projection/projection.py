@@ -103,8 +103,8 @@ class CalibratedProjection(Edit):
     method.
 
     Attributes:
-        left: (d, rank) float64. Rank 0 is the identity.
-        right: (d, rank) float64.
+        left: the factor L (d, rank), float64. With rank 0, the projection is the identity.
+        right: the factor R (d, rank), float64.
         spurious_rank: the dimension of the span that P0 removes.
         provenance: how and on which model the projection was fitted; checked when it is attached.
 

@@ -81,10 +81,10 @@ _INSTEAD = {
     ),
     "PeftModel": "pass the wrapped model, model.get_base_model()",
     "SiglipTextTransformer": (
-        "it is nested in the text tower: pass the SiglipModel, or a SiglipTextModel"
+        "transformers 4 nests it in the text tower: pass the SiglipModel, or a SiglipTextModel"
     ),
     "Siglip2TextTransformer": (
-        "it is nested in the text tower: pass the Siglip2Model, or a Siglip2TextModel"
+        "transformers 4 nests it in the text tower: pass the Siglip2Model, or a Siglip2TextModel"
     ),
 }
 

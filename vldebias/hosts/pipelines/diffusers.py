@@ -469,9 +469,9 @@ class DiffusersHost(PipelineReader):
         has_negative = self.source.negatives or has_twin
         if strength and not self.negative and has_negative:
             warn(
-                f"{self.name}: weights apply to both branches of guidance, so the merged edit also"
-                " changes the negative prompt, even an empty one. With guidance, the images are the"
-                " same as with negative=True; to avoid this, keep the edit attached instead"
+                f"{self.name}: weights cannot distinguish the two branches of guidance, so the"
+                " merged edit also changes the negative prompt, even an empty one. With guidance, images"
+                " are the same as with negative=True; to avoid this, keep the edit attached instead"
             )
         return changed
 

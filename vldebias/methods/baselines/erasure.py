@@ -36,13 +36,13 @@ rows of norm 1."""
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TwoTowers(Rowwise):
-    """Apply one `Affine` map to images and another to text, which may also be left unchanged.
+    """Apply one `Affine` map to images, and another or none to text.
 
     Attributes:
-        left: (2, rank, d), transposed, for text and for images.
-        right: (2, rank, d), transposed, for text and for images.
-        shift: (2, d), for text and for images.
-        side: "both" or "image".
+        left: (2, rank, d), the transposed left factors of the maps for text and for images.
+        right: (2, rank, d), the transposed right factors of the maps for text and for images.
+        shift: (2, d), the shifts of the maps for text and for images.
+        side: "both", or "image" if text is left unchanged.
     """
 
     kind = "two-towers"
@@ -63,7 +63,7 @@ class TwoTowers(Rowwise):
             texts: the map for text. If None, text is left unchanged.
         """
         side = "both" if texts else "image"
-        towers = (texts or images, images)  # the text map is padding if text stays unchanged
+        towers = (texts or images, images)  # if text stays unchanged, the first map is not used
         left_factor = pad_sequence([tower[0].T for tower in towers], batch_first=True)
         right_factor = pad_sequence([tower[1].T for tower in towers], batch_first=True)
         shift = torch.stack([tower[2] for tower in towers])
@@ -121,8 +121,8 @@ def leace(labelled_rows: Labelled) -> Affine:
 def sfid(labelled_rows: Labelled) -> Affine:
     """Replace the dimensions most important to a random forest with their mean over unsure rows.
 
-    The authors replace at least 100 of CLIP's 512 dimensions. In a narrower space, the same
-    fraction (a fifth) is replaced.
+    A row is unsure if the forest gives no value a probability above `_SURE`. The authors replace at
+    least 100 of CLIP's 512 dimensions. In a narrower space, the same share (a fifth) is replaced.
     """
     width = labelled_rows.rows.shape[1]
     # Replacing dimensions means applying I - B B^T, where B has columns of the identity, and adding
@@ -241,7 +241,7 @@ def roboshot(harmful: Tensor, helpful: Tensor) -> Affine:
 
 
 class RoboShot(EditMethod):
-    """Remove harmful insights from images and amplify helpful ones; see `roboshot`.
+    """Remove harmful insights from images and amplify helpful ones, with the map of `roboshot`.
 
     The authors obtain the insights from a language model. Here they come from the prompt set:
     harmful insights are differences between prompts for two values, and helpful insights are
@@ -289,9 +289,9 @@ class FairImagen(EditMethod):
 
     Unlike in the authors' code, each tensor of a pipeline has its own projection, fitted to the
     normalised states at the end of the prompts that state a value, and several attributes are not
-    combined into one. Their code also samples a group for each image and moves the states along it
-    (`enoise`), so that images from one prompt lean towards different groups. This implementation
-    omits that step, so its results are for the projection only.
+    combined into one. The authors' code also samples a group for each image and moves the states
+    towards it (`enoise`), so that images from one prompt lean towards different groups. This
+    implementation omits that step, so its results are for the projection only.
     """
 
     declaration = DECLARED["fair-pca"]

@@ -269,7 +269,7 @@ def outlier_factors(rows: Tensor, group: Tensor, near: int) -> Tensor:
 def herded(rows: Tensor, count: int) -> Tensor:
     """Choose rows one by one so that their mean approaches the mean of all rows.
 
-    Rebuffi et al. (2017), Algorithm 4.
+    Source: Rebuffi et al. (2017), Algorithm 4.
 
     Args:
         rows: (n, d).

@@ -385,7 +385,7 @@ def test_a_function_can_be_a_method() -> None:
         ({"labels": LABELS, "method": ["quota"]}, "method: got"),
         ({"labels": 3}, "labels: expected a string or number"),
         ({"labels": np.array([LABELS, LABELS]).T}, "column -> labels"),
-        ({"labels": {}}, "labels: got no column"),
+        ({"labels": {}}, "labels: got an empty mapping"),
         ({"probabilities": np.empty((0, 2))}, "got 0 groups for 8 candidates"),
         ({"labels": [None] * 8}, "all are unknown"),
         ({}, "expected labels="),
@@ -394,12 +394,15 @@ def test_a_function_can_be_a_method() -> None:
         ({"probabilities": np.tile([0.5, 0.45], (8, 1))}, "sum to 1"),
         (
             {"probabilities": np.ones((8, 1))},
-            r"expected non-negative \(n, groups\), .* shape \(8, 1\)",
+            r"expected non-negative numbers \(n, groups\), .* shape \(8, 1\)",
         ),
-        ({"probabilities": np.ones(8)}, r"expected non-negative \(n, groups\), .* shape \(8,\)"),
+        (
+            {"probabilities": np.ones(8)},
+            r"expected non-negative numbers \(n, groups\), .* shape \(8,\)",
+        ),
         (
             {"probabilities": np.full((8, 2, 1), 0.5)},
-            r"expected non-negative \(n, groups\), .* shape",
+            r"expected non-negative numbers \(n, groups\), .* shape",
         ),
         ({"probabilities": np.tile([1.5, -0.5], (8, 1))}, "expected non-negative"),
         ({"prompts": "gender"}, "features="),

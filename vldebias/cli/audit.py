@@ -225,7 +225,7 @@ def audit_command(  # noqa: PLR0913  (each is an option of the command)
             flags, listed.prompts, attribute, measure, guidance, folder, record_file
         )
         result = audit(listed, attribute, pipe=loaded, calibration=pilot.counts)
-        # The page shows the images next to it.
+        # The page shows these images, which are stored in its folder.
         settings = result.provenance[0].settings
         settings["images"] = pilot.images
         if pilot.clarity:

@@ -1,4 +1,4 @@
-"""Define an AutoencoderKL on pixel patches, which avoids its most expensive convolutions."""
+"""Define an autoencoder that works on pixel patches, to avoid the most expensive convolutions."""
 
 import torch
 import torch.nn.functional as F

@@ -116,12 +116,12 @@ class Report:
     def expected(self) -> dict[str, Interval] | None:
         """Return each group's true share with its 95% interval.
 
-        The result is None if too few candidates were checked; see `vldebias.reranking.true_shares`.
+        The result is None if too few candidates were checked for `true_shares`.
         """
         return true_shares(self.candidates, self.order, self.checked)
 
     def to_dict(self) -> dict[str, JSON]:
-        """Return the figures as JSON values."""
+        """Return the results as JSON values."""
         expected = self.expected
         shares = self.candidates.shares.tolist()
         return {

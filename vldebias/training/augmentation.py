@@ -61,7 +61,7 @@ class Augmentation:
         T = need("torchvision.transforms.v2.functional")
         box = self.box(image.height, image.width, generator)
         image = T.resized_crop(image, *box, list(self.size), bicubic)
-        # Draw a number even if flips are off, so that this setting does not change the colours.
+        # Draw a number even without flips, so that the later draws for the colours stay the same.
         if _uniform(0, 1, generator) < 0.5 * self.flip:
             image = T.horizontal_flip(image)
         if self.jitter and _uniform(0, 1, generator) < JITTER_SHARE:

@@ -42,7 +42,7 @@ def image_features(towers: Towers, images: Tensor) -> Tensor:
 
 
 def text_features(towers: Towers, texts: Sequence[str], batch_size: int = 256) -> Tensor:
-    """Return float32 text features (n, d) of norm 1; see `image_features`.
+    """Return float32 text features (n, d) of norm 1, in evaluation mode without gradients.
 
     Args:
         towers: the model.
@@ -344,7 +344,7 @@ class Monitor:
             features = [images]
             if self.labels is not None:
                 classes = _edited_features(towers, self.class_texts, edit)
-                # An image is right if it is closest to the text for its own class.
+                # An image is correct if it is closest to the text for its own class.
                 labels = self.labels.to(images.device)
                 right = ((images @ classes.T).argmax(dim=1) == labels).float()
                 scores["zero_shot_accuracy"] = torch.where(labels >= 0, right, torch.nan).cpu()

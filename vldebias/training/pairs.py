@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 CAPTIONS_WANTED = (
     "Set caption to their column, or create captions from labels with label and caption_template"
 )
-# Image splits of a miniature world, which only has two, by training split.
+# For each training split, the split of a miniature world's images, of which there are only two.
 _WORLD_SPLITS = {"train": "reference", "val": "test", "test": "test"}
 
 
@@ -125,7 +125,7 @@ class Pairs:
         )
 
     def with_noise(self, eta: float, seed: int) -> Self:
-        """Return pairs with a share eta of the captions replaced at random; see `noise`.
+        """Return pairs with a share eta of the captions replaced at random, as in `noise`.
 
         Args:
             eta: share of captions to replace, in [0, 1].

@@ -556,7 +556,7 @@ def _settings_of_loss(name: object) -> type[TrainSettings]:
     if reserved:
         raise InvalidInputError(
             f"loss {name!r}: the settings {', '.join(sorted(reserved))} already exist in every"
-            " training; choose other names"
+            " training run; choose other names"
         )
     fields: dict[str, Any] = {
         setting: (field.annotation, field) for setting, field in added.items()
@@ -589,7 +589,8 @@ def load_settings(path: Path | None = None, **settings: object) -> TrainSettings
         preset.pop("learn_temperature", None)
     values: dict[str, object] = {}
     for layer in layers:
-        # A later layer's steps override an earlier layer's epochs, and vice versa.
+        # The layers are the preset, the file and the arguments. Steps in a later layer override
+        # epochs in an earlier one, and vice versa.
         if layer.get("steps") is not None:
             values.pop("epochs", None)
         if layer.get("epochs") is not None:

@@ -30,7 +30,7 @@ from vldebias.utils.progress import SILENT, Progress
 
 
 class Detection(TypedDict):
-    """How well low scores detect wrong pairs: how many were scored, their share, and the AUROC."""
+    """How well low scores detect wrong pairs: pairs scored, share of wrong pairs, and AUROC."""
 
     scored: int
     wrong: float

@@ -303,7 +303,8 @@ def only_writer(folder: str | Path, report: Callable[[str], object] = warn) -> I
         "only one run at a time may use it. Wait for it to finish, stop it, or choose a different"
         " folder (--out)."
     )
-    # Check this before opening the file, because closing it a second time would release the lock.
+    # Look for a lock held by this process before opening the lock file, because closing the file a
+    # second time would release that lock.
     if folder in _locked_folders:
         raise InvalidInputError(f"{folder}: {writer} is writing to this folder, and {expected}")
     with path.open("ab+", buffering=0) as file:

@@ -1,4 +1,4 @@
-"""Check precomputed text embeddings. This does not import torch."""
+"""Check precomputed text embeddings, without importing torch."""
 
 from __future__ import annotations
 

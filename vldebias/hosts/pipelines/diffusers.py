@@ -470,8 +470,8 @@ class DiffusersHost(PipelineReader):
         if strength and not self.negative and has_negative:
             warn(
                 f"{self.name}: weights cannot distinguish the two branches of guidance, so the"
-                " merged edit also changes the negative prompt, even an empty one. With guidance, images"
-                " are the same as with negative=True; to avoid this, keep the edit attached instead"
+                " merged edit also changes the negative prompt, even an empty one. With guidance,"
+                " this is the same as negative=True; to avoid it, keep the edit attached instead"
             )
         return changed
 

@@ -307,7 +307,7 @@ def warn(message: str, category: type[Warning] = VldebiasWarning) -> None:
         category: the class of the warning.
     """
     frames = [frame for frame, _ in traceback.walk_stack(sys._getframe(1))]
-    # `warnings` also skips frames of the import machinery.
+    # Skip the import machinery's frames, as `warnings` does.
     frames = [f for f in frames if not f.f_code.co_filename.startswith("<frozen importlib")]
     users = (level for level, frame in enumerate(frames) if not _is_of_library(frame))
     warnings.warn(message, category, stacklevel=next(users, 0) + 2)

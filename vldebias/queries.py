@@ -153,7 +153,7 @@ def debias_queries(
         fitted = prompts
     else:
         images = _read_reference(reference, host)
-        # Unlike `fit_projections`, this returns an edit even if the default declines.
+        # Unlike `fit_projections`, fitting here returns an edit even if the default declines.
         if index is not None and reference is None and method is None:
             method = "none"  # the index file is only used by `search`, which does not edit queries
         chosen = get_method(method, reference=images)

@@ -137,7 +137,7 @@ class Group(TyperGroup):
 
 
 def tidied_help() -> AbstractContextManager[object]:
-    """Remove trailing spaces from the help, because a shell only joins lines at a final backslash."""
+    """Remove trailing spaces from the help, so that a backslash ends its line and can be pasted."""
     return redirect_stdout(cast("TextIO", WithoutTrailingSpaces(sys.stdout)))
 
 
@@ -196,7 +196,7 @@ class App(typer.Typer):
             cls=cls or Group,
             help=_unfolded(text),
             no_args_is_help=True,
-            # Otherwise, Typer would hide errors from `main` and print tracebacks, which could
+            # Keep Typer from hiding errors from `main` and from printing tracebacks, which could
             # contain local variables such as prompts and keys.
             pretty_exceptions_enable=False,
             rich_markup_mode=rich_markup_mode,

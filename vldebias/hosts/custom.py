@@ -208,7 +208,7 @@ class CustomHost(Host):
     def _open(self, returned: Any) -> tuple[Tensor, Callable[[Tensor], object]]:
         """Return the embeddings in the method's output, and a function that replaces them."""
         place = self._output
-        # Look up a key in a transformers output object, and an index in a tuple.
+        # `place` is a key of a transformers output object, or an index into a tuple.
         part = returned if place is None else returned[place]
         if not isinstance(part, (Tensor, np.ndarray)):
             raise InvalidInputError(

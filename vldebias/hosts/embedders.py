@@ -213,7 +213,7 @@ class EmbeddedTexts(Host):
             texts: texts (b,) as they are embedded.
             edit: the edit, whose words state the attribute.
         """
-        from vldebias.wording.stated import StatedValues  # the rules of English load with it
+        from vldebias.wording.stated import StatedValues  # loads the rules for English
 
         words = edit.stated_words
         if not words:

@@ -81,8 +81,8 @@ def hook_methods(
 
     def restore() -> None:
         for name, hook in hooks.items():
-            # If other code has replaced the method in the meantime, restoring it would also undo
-            # that change.
+            # If other code has replaced the method in the meantime, restoring the original would
+            # undo that replacement too.
             if vars(owner).get(name) is not hook:
                 raise VldebiasError(
                     f"{attachment.host.name}: {name} was replaced again after attaching; undo that"

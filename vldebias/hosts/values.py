@@ -454,7 +454,8 @@ class PromptAttachment(SamplingAttachment):
         for people in record.people:
             values_of_images.append([value for _, value in people])
         for name, texts in columns.items():
-            # If the number of images differs from the last call, their values are unknown.
+            # If the number of images differs from the last call, the values of these images are
+            # unknown.
             if len(texts) == len(record.values):
                 rewritten[name] = self.balancer.write(texts, values_of_images, record.originals)
         return rewritten

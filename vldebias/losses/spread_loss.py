@@ -70,7 +70,7 @@ def spread(
     (log_negatives,) = batch.sums(1.0, labels=joint_labels)
     with batch.precise():
         anchors = torch.stack(batch.anchors)
-        # The other view of each row, and then its own view, (2, N, v, d).
+        # For each row, stack its other view and, with `within_view`, its own view: (2, N, v, d).
         views = [batch.joint[::-1], batch.joint] if batch.within_view else [batch.joint[::-1]]
         candidates = torch.stack([torch.stack(view) for view in views], dim=2)
 

@@ -48,7 +48,7 @@ def spread_along(images: Tensor, texts: Tensor) -> tuple[float, float]:
     # Variance per text direction, divided by the variance per direction of the space.
     spread = float((rows @ directions[:k].T).square().sum()) / k * dim / total
     gram = rows @ rows.T if len(rows) < dim else rows.T @ rows  # both products have the same norm
-    # tr S^2 - d, with S scaled to the trace d.
+    # This is tr S^2 - d, with S scaled to the trace d.
     concentration = float(gram.square().sum()) * dim**2 / total**2 - dim
     variance = 2 * (1 / k - 1 / dim) * concentration / ((dim - 1) * (dim + 2))
     return spread, (spread - 1) / max(variance, 1e-12) ** 0.5

@@ -152,7 +152,7 @@ class _PairedMeans:
     @property
     def mean(self) -> Tensor:
         """Return each pair's mean difference m over its classes, (p, d)."""
-        # (p, k, d)
+        # Weighted differences, (p, k, d).
         weighted = self.precision[..., None] * self.differences
         return weighted.sum(1) / self.total_precision[:, None]
 
@@ -169,11 +169,11 @@ class _PairedMeans:
         p = self.total_precision
         mean = self.mean
         text_differences = texts[self.first] - texts[self.second]
-        # beta: the least-squares multiple of the text differences.
+        # beta is the least-squares multiple of the text differences.
         along = p @ (mean * text_differences).sum(1)
         beta = along / (p @ text_differences.square().sum(1)).clamp(min=_TINY)
         expected = beta * text_differences
-        # mean p |m - beta t|^2, which is s2 on average if there is only noise.
+        # This is the mean of p |m - beta t|^2, which is s2 on average if there is only noise.
         beyond = p @ (mean - expected).square().sum(1) / len(p)
         kept = (1 - self.noise / beyond.clamp(min=_TINY)).clamp(min=0)
         return expected + kept * (mean - expected)

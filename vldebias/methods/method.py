@@ -37,8 +37,8 @@ from vldebias.projection.projection import CalibratedProjection
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.utils.registry import Registry
 
-LAM_OF_MODELS = 1000.0  # Table 7.3: all experiments on discriminative models
-LAM_OF_PIPELINES = 500.0  # sections 7.5 and 7.6: equalisation without P0
+LAM_OF_MODELS = 1000.0  # the paper's value for discriminative models (Table 7.3)
+LAM_OF_PIPELINES = 500.0  # the paper's value for pipelines, without P0 (sections 7.5 and 7.6)
 # Maximum share of a space that can be removed without changing unrelated prompts. It corresponds to
 # shrinking a quarter of all directions by a tenth.
 WIDE = 1 / 4 * 1 / 10
@@ -640,7 +640,7 @@ def class_signal(classes: Tensor, edit: Edit) -> tuple[float | None, float]:
     """
     edited = edit(classes)
     cosine = float(torch.cosine_similarity(classes, edited, dim=-1).mean())
-    # Sums over all pairs of classes.
+    # Sum the distances over all pairs of classes.
     distance_before = float(torch.pdist(classes).sum())
     if not distance_before:
         return None, cosine

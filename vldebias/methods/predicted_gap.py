@@ -90,7 +90,7 @@ class PredictedGap:
             raise UnusableReferenceError("expected images of two attribute values, got none")
         seen = torch.zeros(int(labels.max()) + 1, int(values.max()) + 1, dtype=torch.long)
         seen.index_put_((labels, values), torch.ones_like(values), accumulate=True)
-        # (classes, values): means of two values are only compared within a class.
+        # `seen` has shape (classes, values). Means of two values are only compared within a class.
         if int((seen > 0).sum(1).max()) < 2:
             raise UnusableReferenceError(
                 f"expected images of two attribute values, got the counts {seen.tolist()}"

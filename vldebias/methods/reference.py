@@ -56,7 +56,7 @@ class Reference:
             InvalidInputError: If features are not floats (n, d), are not finite, or contain a zero
                 row.
         """
-        # `data.Embeddings` stores its features under that name.
+        # `data.Embeddings` stores its features in the attribute `features`.
         features = getattr(self.features, "features", self.features)
         # An array is a single part. For an iterable, only one part is in memory at a time.
         parts: Iterable[Any] = [features]

@@ -72,7 +72,7 @@ def scatter_of(groups: Sequence[Tensor]) -> Tensor:
     rows = []
     for group in groups:
         k = torch.arange(1, len(group), dtype=group.dtype)[:, None]
-        # (n - 1, d): the mean of the first k rows minus the next, k = 1 .. n - 1.
+        # The contrasts (n - 1, d) are the mean of the first k rows minus the next, k = 1 .. n - 1.
         contrasts = (group.cumsum(0)[:-1] / k - group[1:]) * (k / (k + 1)).sqrt()
         rows.append(math.sqrt(len(group)) * contrasts)
     pairs = sum(math.comb(len(group), 2) for group in groups)
@@ -438,7 +438,7 @@ def _checked_weights(
             with suppress(OverflowError):
                 number = float(weight)
         if not 0 <= number < math.inf:
-            # A huge integer has thousands of digits.
+            # Shorten the value, because a huge integer has thousands of digits.
             raise InvalidInputError(f"lam: expected finite numbers >= 0, got {reprlib.repr(lam)}")
         lams.append(number)
     if len(lams) != len(scatters):

@@ -127,7 +127,7 @@ def as_floats(values: object, name: str) -> Floats:
         array = (tensor if tensor.is_complex() else tensor.double()).numpy()
     try:
         numbers = np.asarray(array)
-        # NumPy would only keep the real parts.
+        # Reject complex numbers, of which NumPy would only keep the real parts.
         if np.iscomplexobj(numbers):
             raise TypeError
         return numbers.astype(np.float64, copy=False)

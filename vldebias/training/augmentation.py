@@ -125,7 +125,7 @@ def most_similar(features: Tensor, source: Tensor | None = None) -> Tensor:
     """
     with torch.autocast(features.device.type, enabled=False):
         rows = F.normalize(features.to(torch.promote_types(features.dtype, torch.float32)), dim=1)
-        # (b, b)
+        # Cosines between all pairs of rows, (b, b).
         cosines = (rows @ rows.T).fill_diagonal_(-torch.inf)
         if source is not None:
             cosines[source[:, None] == source] = -torch.inf

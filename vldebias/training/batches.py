@@ -340,7 +340,7 @@ class MapBatches(Batches, Dataset[_Parts]):
             worker_init_fn=ignore_signals,
             # Workers must be forked, because readers are closures and cannot be pickled.
             multiprocessing_context="fork" if self.workers else None,
-            # Without a generator, the workers' seed would be drawn from the global one.
+            # Without this argument, the workers' seed would be drawn from the global generator.
             generator=torch.Generator(),
         )
         try:

@@ -78,7 +78,7 @@ def tune(
                     f"{side}_blocks: the {side} tower has {levels - 1} blocks, got {blocks}"
                 )
             for key, parameter in list(chosen.items()):
-                # Keep parameters of the other tower, which have no depth here.
+                # Parameters of the other tower have no entry in `depth` and stay trainable.
                 if depth.get(parameter, levels) < levels - blocks:
                     del chosen[key]
         learning = _reached(towers, list(chosen.values()))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 CAPTIONS_WANTED = (
     "Set caption to their column, or create captions from labels with label and caption_template"
 )
-# For each training split, the split of a miniature world's images, of which there are only two.
+# A miniature world has only two splits, to which this mapping assigns the training splits.
 _WORLD_SPLITS = {"train": "reference", "val": "test", "test": "test"}
 
 

@@ -309,7 +309,7 @@ class Towers:
         address = folder_address(folder) if (folder / CONFIG).is_file() else name
         config = open_clip.get_model_config(address)
         if not config:
-            # ViT-B-32/laion2b_s34b_b79k: the architecture precedes the weights' tag.
+            # In "ViT-B-32/laion2b_s34b_b79k", the architecture precedes the weights' tag.
             config = open_clip.get_model_config(address.partition("/")[0])
         if config is None:
             raise InvalidInputError(

@@ -133,7 +133,7 @@ class TransformersHost(JointHost):
                 " transformers 5 or newer"
             )
         self._family = _FAMILIES[known]
-        # A model that is only a text tower is the tower itself.
+        # A model without `text_model` is itself the text tower.
         self._text = getattr(model, "text_model", model)
         self._config = getattr(model.config, "text_config", model.config)
         self._call = getattr(model, "get_text_features", model)

@@ -178,8 +178,8 @@ def _in_bytes(token: str) -> _Token:
         return _token(content.decode("utf-8"))
     except UnicodeDecodeError:
         pass
-    # The lead byte of a UTF-8 sequence is its highest. These three start punctuation, East Asian
-    # width forms, and emoji.
+    # The highest byte of a UTF-8 sequence is its lead byte. The three lead bytes below start
+    # punctuation, East Asian width forms, and emoji.
     lead = max(content)
     if lead in (0xE2, 0xEF, 0xF0) or lead < 0xC0:
         return _UNKNOWN
@@ -275,7 +275,8 @@ class WordTable:
         has_letters = (bits & _HAS_LETTERS).ne(0)
         begins = has_letters & ((bits & _BEGINS).ne(0) | ~follows)
         word = begins.cumsum(1)
-        # Position of each token's first letter in the row, then in its word.
+        # Compute the position of each token's first letter in the row, and from it the position in
+        # the word.
         lengths = bits // _LENGTH
         places = lengths.cumsum(1) - lengths
         first = torch.where(begins, places, 0).cummax(1).values
@@ -324,7 +325,7 @@ class StatedIds:
         return (self.targets[nearest] == numbers).any(1)
 
 
-# Cached per tokenizer, because a vocabulary is slow to parse and hosts may share one.
+# Tables are cached per tokenizer, because vocabularies are slow to parse and hosts may share one.
 _TABLES: WeakKeyDictionary[object, WordTable | None] = WeakKeyDictionary()
 
 
@@ -380,7 +381,7 @@ def _read_vocabulary(tokenizer: object) -> tuple[dict[int, _Token], list[int]]:
     tokens |= dict.fromkeys(special, _SEPARATOR)
     unknown = _id_of_unknown(tokenizer)
     if unknown is not None and read is _in_sentence_pieces:
-        tokens[unknown] = _UNKNOWN  # the decoder skips it, which joins its neighbours
+        tokens[unknown] = _UNKNOWN  # the decoder skips this token, which joins its neighbours
     return tokens, sure
 
 

@@ -96,7 +96,7 @@ class Recorder:
         if not self.rows:
             return
         text = text_output(module, args, kwargs, output)
-        copies = max(len(text) // self.batch, 1)  # frames in a video
+        copies = max(len(text) // self.batch, 1)  # the number of frames of a video
         blocks = text.unflatten(0, (-1, copies)).flatten(1, 2)
         means = blocks[list(self.rows)].float().mean(1).double().cpu()
         self.means[self.time, name] = self._by_prompt(means)
@@ -115,7 +115,7 @@ class Recorder:
         """
         if not self.rows:
             return None
-        copies = max(len(output) // self.batch, 1)  # frames in a video
+        copies = max(len(output) // self.batch, 1)  # the number of frames of a video
         added = self.effects[name][list(self.rows.values())].to(output)
         changed = output.clone()
         changed.unflatten(0, (-1, copies))[list(self.rows)] += added[:, None, None]

@@ -3,8 +3,8 @@
 Throughout diffusers, the return statement of `encode_prompt` names its outputs: `prompt_embeds`,
 `negative_prompt_embeds`, `pooled_prompt_embeds`, `prompt_attention_mask`. A pipeline's `__call__`
 calls `encode_prompt` once for both prompts, or a second time for the negative prompt. A pipeline
-whose prompt also reaches the model in a different way is rejected, because a change at
-`encode_prompt` would silently miss that way.
+whose prompt also reaches the model in a different way is rejected, because changing what
+`encode_prompt` does would not affect that part.
 
 A subclass may delegate to `super().__call__(...)` or `Base.__call__(self, ...)`; calls made by the
 base then count as its own.
@@ -344,7 +344,7 @@ def _functions_of(text: str) -> Mapping[tuple[str, int], FunctionTree]:
     pending: list[ast.AST] = [ast.parse(text)]
     while pending:
         for node in ast.iter_child_nodes(pending.pop()):
-            # Expressions cannot contain named functions.
+            # Only search statements, because expressions cannot contain named functions.
             if isinstance(node, ast.stmt | ast.excepthandler | ast.match_case):
                 pending.append(node)
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

@@ -225,7 +225,7 @@ class Steering(Hook):
         columns: dict[str, list[str]] = {}
         if arguments.get("prompt") is not None:
             columns = texts_of_images(arguments)
-            # Prompts that the rules cannot analyse for any attribute.
+            # The gate decides for prompts that cannot be analysed for any of the attributes.
             unread = []
             for text in columns["prompt"]:
                 (reasons,) = attachment.balancer.at(text, 0).reasons
@@ -237,7 +237,7 @@ class Steering(Hook):
             )
             call.values = self._spread(attachment.sampled, count)
         elif any(map(cache_of, self.denoisers.values())):
-            # An extra pass would change the contents of the cache.
+            # The gate needs an extra pass, which would change the contents of the cache.
             attachment.log.begin()
             attachment.warn_once(
                 "the call passes embeddings or a prompt that cannot be analysed, and the gate,"
@@ -443,7 +443,7 @@ class Steering(Hook):
         plan = _PLAN.get()
         if plan is None:
             return None
-        copies = len(output) // plan.batch  # frames in a video
+        copies = len(output) // plan.batch  # the number of frames of a video
         if not copies:
             return None
         changed = output.clone()

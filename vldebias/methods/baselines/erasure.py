@@ -185,7 +185,7 @@ def null_space_probes(labels: Sequence[tuple[Tensor, Tensor]], rounds: int = 5) 
             basis = torch.linalg.qr(removed.T).Q
             remaining = remaining - (remaining @ basis) @ basis.T
             weight, accuracy = _probe(remaining, codes)
-            # Predicting the most frequent value is as good, so no linear information is left.
+            # If predicting the most frequent value is as accurate, no linear information is left.
             if accuracy <= int(codes.bincount().max()) / len(codes):
                 break
             removed = torch.cat([removed, weight])
@@ -279,7 +279,7 @@ def fair_pca(x: Tensor, z: Tensor, keep: int) -> Tensor:
     informative = span_of((z - z.mean(0)).T @ x)
     rest = torch.linalg.qr(informative, mode="complete").Q[:, informative.shape[1] :]
     inside = x @ rest
-    _, vectors = torch.linalg.eigh(inside.T @ inside)  # ascending
+    _, vectors = torch.linalg.eigh(inside.T @ inside)  # in ascending order of eigenvalue
     dropped = max(0, rest.shape[1] - keep)
     return torch.cat([informative, rest @ vectors[:, :dropped]], 1)
 

@@ -57,7 +57,7 @@ class HalfWay(Rowwise):
         rest = unit - biased
         b = biased.norm(dim=1, keepdim=True)
         o = rest.norm(dim=1, keepdim=True)
-        # E in the docstring, (n, 1).
+        # This is E in the docstring, with shape (n, 1).
         e = b + (1 - o) / b.clamp(min=_TINY)
         bias = (e - o * (e * e - b * b).clamp(min=0).sqrt()) / (e * e + o * o)  # |B^T u|
         unbiased = (1 - bias * bias).clamp(min=0).sqrt()

@@ -1,4 +1,4 @@
-"""Errors and warnings of vldebias."""
+"""Define the errors and warnings of vldebias."""
 
 from __future__ import annotations
 

@@ -253,7 +253,7 @@ def _loaded(flags: dict[str, Any]) -> Loaded:
 def _check_source(
     flags: dict[str, Any], texts: Path | None, measure: int | None, calibration: str | None
 ) -> None:
-    """Check that exactly one embedding source is set, which is a pipeline if images are judged."""
+    """Check that one source of embeddings is set, and that it is a pipeline to judge images."""
     sources = [texts is not None, "model" in flags, "pipeline" in flags]
     if sum(sources) != 1:
         raise InvalidInputError(

@@ -66,7 +66,7 @@ class Attachment(ABC):
     """
 
     reattach: ClassVar[str]
-    """The `debias` argument that attaches the same thing to a different pipeline, for messages."""
+    """Code of the `debias` argument that reuses this attachment for another pipeline."""
 
     _strength: float
 
@@ -342,7 +342,7 @@ def _conflicting(host: Host) -> list[Attachment]:
 
 
 def _watch(module: nn.Module, _: object) -> None:
-    """Warn if a shared text encoder is called other than by its attached pipeline or for a fit."""
+    """Warn if anything but the attached pipeline or a fit calls a shared text encoder."""
     if torch.compiler.is_compiling() or INSIDE.get():
         return
     for attachment in list(_ATTACHED):

@@ -182,7 +182,7 @@ class CustomHost(Host):
         return block
 
     def _check_place(self, rows: Tensor, outputs: list[Tensor]) -> None:
-        """Check that the output of the hooked method is the rows from `embed`.
+        """Check that the output of the hooked method contains the rows from `embed`.
 
         Args:
             rows: rows (n, d) returned by `embed`.

@@ -39,7 +39,7 @@ SAME = 1e-4
 
 @dataclass(frozen=True)
 class Embedder:
-    """Describe how text is embedded.
+    """Describe how a function or an object embeds text.
 
     Attributes:
         name: name of the function or class, for messages.

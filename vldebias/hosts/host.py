@@ -198,7 +198,7 @@ class Host(ABC):
             The function that removes the hooks.
         """
         raise UnsupportedHostError(
-            f"{self.name}: only a diffusers pipeline can set values; use method='difference'"
+            f"{self.name}: only diffusers pipelines can sample values; use method='difference'"
         )
 
     def merge(self, edits: Mapping[str, CalibratedProjection], strength: float) -> Sequence[object]:
@@ -215,7 +215,8 @@ class Host(ABC):
             UnsupportedHostError: If the weights cannot express the edits. No weight is changed.
         """
         raise UnsupportedHostError(
-            f"{self.name}: cannot merge, because the layer that produces the embeddings is unknown"
+            f"{self.name}: cannot merge, because the layer that produces embeddings is unknown;"
+            " keep the edit attached"
         )
 
     def space(self, role: str) -> str:

@@ -39,7 +39,7 @@ _DTYPES = ("float32", "float16", "bfloat16")
 
 @dataclass(frozen=True)
 class Loaded:
-    """Store a loaded model or pipeline.
+    """Store a loaded model or pipeline, with its name, tokenizer and preprocessing.
 
     Attributes:
         host: the model or pipeline.

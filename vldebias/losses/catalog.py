@@ -46,7 +46,7 @@ class DebiasedSettings(BaseModel):
         None, ge=0, description="lower bound of the debiased estimate. Default: e^(-1/t)."
     )
     below_floor: Literal["floor", "biased"] = Field(
-        "floor", description="estimate for rows below the floor: the floor, or the biased one."
+        "floor", description="what replaces an estimate below it: floor, or biased (uncorrected)."
     )
     positives: int = Field(
         1, ge=1, description="M, positives per pair; all but one are further views of the image."
@@ -303,9 +303,9 @@ BUILT_IN = (
         least_temperature=0.1,
         fixed_temperature="its value falls without bound as t falls, whatever the features are",
         price=(
-            "in tuning pretrained heads on captions of photographs, it lowered recall@10 by 0.073"
-            " with correct captions and by 0.056 with 20% wrong; info_nce changed it by less than"
-            " 0.01 (eval/results/real_captions.json)"
+            "with pretrained heads tuned on photo captions, it lowered recall@10 by 0.073 if all"
+            " captions were correct, and by 0.056 if 20% were wrong; info_nce changed recall@10 by"
+            " less than 0.01 (eval/results/real_captions.json)"
         ),
     ),
     Loss(

@@ -437,7 +437,7 @@ class ContrastiveLoss(nn.Module, Generic[Settings]):
         values = defaults | settings
         for name, value in values.items():
             if value is inspect.Parameter.empty:
-                raise TypeError(f"{type(self).__name__} needs {name}, which has no default")
+                raise TypeError(f"{type(self).__name__}: pass {name}=, which has no default")
         self.temperature = Temperature(
             temperature, learnable=learnable_temperature, minimum=minimum_temperature
         )

@@ -84,7 +84,7 @@ class GlobalContrastiveLoss(nn.Module):
         super().__init__()
         unknown = sorted(set(options) - set(BatchOptions.__annotations__))
         if unknown:
-            raise TypeError(f"{type(self).__name__} has no {unknown[0]!r}")
+            raise TypeError(f"{type(self).__name__}: no option {unknown[0]!r}; remove it")
         check_count("dataset_size", dataset_size, 2)
         check_interval("gamma", gamma, "(0, 1]")
         check_temperature(temperature)

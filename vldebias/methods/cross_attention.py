@@ -178,7 +178,7 @@ class CrossAttention(EditMethod):
             )
         if not isinstance(problem.host, CrossAttentionHost):
             raise UnsupportedHostError(
-                f"{problem.host.name}: method {self.name!r} only supports diffusers pipelines"
+                f"{problem.host.name}: {self.name!r} needs a diffusers pipeline; use method='cali'"
             )
         for prompt_set in problem.attributes:
             if not can_balance(prompt_set):
@@ -315,7 +315,7 @@ def at_denoiser(pipeline: Host, attributes: Iterable[str]) -> CrossAttentionHost
     if isinstance(pipeline, DiffusersHost):
         return CrossAttentionHost(pipeline).with_roles(attributes)
     raise UnsupportedHostError(
-        f"{pipeline.name}: method 'cross-attention' only supports diffusers pipelines"
+        f"{pipeline.name}: 'cross-attention' needs a diffusers pipeline; use method='cali'"
     )
 
 

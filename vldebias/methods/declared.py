@@ -35,7 +35,7 @@ class Need(StrEnum):
 
 @dataclass(frozen=True)
 class Declaration:
-    """Describe a method.
+    """Describe a method's name, source, inputs and settings, without its code.
 
     Attributes:
         name: user-facing identifier.

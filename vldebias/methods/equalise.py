@@ -158,7 +158,7 @@ class _PairedMeans:
 
     @property
     def stability(self) -> float:
-        """Return the smallest expected cosine between the m of two halves, over pairs of values."""
+        """Return the expected cosine between the m of two image halves, minimised over pairs."""
         length = self.mean.square().sum(1)
         # |m|^2 is the signal plus noise of s2 / p, which is twice as large in each half.
         noise = self.noise / self.total_precision

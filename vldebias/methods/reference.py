@@ -231,7 +231,7 @@ def _coded(labels: object, prompts: PromptSet) -> Tensor | None:
 
 
 def place_of(name: str, prompts: PromptSet) -> int | None:
-    """Return the index of the one attribute value that a label names, or None if not exactly one.
+    """Return the index of the value that a label names, or None if it names none or several.
 
     Args:
         name: the label.

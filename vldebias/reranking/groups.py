@@ -91,7 +91,7 @@ class Groups:
         """Return the groups in a label column, or the combinations of several columns."""
         columns = labels if isinstance(labels, Mapping) else {"": labels}
         if not columns:
-            raise InvalidInputError("labels: got an empty mapping; expected column -> labels")
+            raise InvalidInputError("labels: got an empty mapping; expected at least one column")
         parts = []
         for column, values in columns.items():
             parts.append(cls._of_column(values, f"labels {column!r}" if column else "labels"))
@@ -383,7 +383,7 @@ def requested_shares(shares: object, codes: NDArray[np.integer], names: Sequence
         if shares == POOL:
             return pool_shares(codes, len(names))
         raise InvalidInputError(
-            f"shares: got {shares!r}; expected 'pool', 'even' or group -> share"
+            f"shares: got {shares!r}; expected 'pool', 'even' or a mapping from group to share"
         )
     if isinstance(shares, Mapping):
         unknown = [name for name in shares if str(name) not in names]

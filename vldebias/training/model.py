@@ -75,7 +75,7 @@ def tune(
             depth, levels = depths(towers, side)
             if blocks >= levels:
                 raise InvalidInputError(
-                    f"{side}_blocks: the {side} tower has {levels - 1} blocks, got {blocks}"
+                    f"{side}_blocks: expected at most {levels - 1}, as in the tower, got {blocks}"
                 )
             for key, parameter in list(chosen.items()):
                 # Parameters of the other tower have no entry in `depth` and stay trainable.

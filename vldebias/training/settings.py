@@ -119,7 +119,7 @@ class DataSettings(_Settings):
         "captions", description="Contrast images with captions, or two views of each image."
     )
     crop_scale: float = Field(
-        0.9, gt=0, le=1, description="Smallest share of an image in a random crop."
+        0.9, gt=0, le=1, description="Smallest share of an image that a random crop keeps."
     )
     flip: bool = Field(False, description="Mirror images at random.")
     jitter: float = Field(0.0, ge=0, le=1, description="Strength of random changes of colour.")
@@ -312,7 +312,7 @@ class LoopSettings(_Settings):
         None, gt=0, description="Radius of sam (default 0.05) or asam (default 2)."
     )
     fourier: float = Field(
-        0.0, ge=0, le=1, description="Strength of mixing amplitudes with the most similar image."
+        0.0, ge=0, le=1, description="Strength of mixing Fourier amplitudes with a similar image."
     )
     eval_every: int | None = Field(
         None, ge=1, description="Steps between scores. Default: a tenth of the steps."

@@ -93,7 +93,7 @@ def positive_scores(
     # If there are more NaN scores than unreadable images, the model returned NaN.
     if np.isnan(scores).sum() > len(skipped):
         raise InvalidInputError(
-            f"{pairs.name}: some features are not finite; did training diverge?"
+            f"{pairs.name}: some features are not finite; check whether training diverged"
         )
     if skipped:
         row, reason = min(skipped.items())

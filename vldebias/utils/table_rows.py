@@ -23,7 +23,7 @@ SEPARATOR_OF_ENDING = {".csv": ",", ".tsv": "\t", ".txt": ","}
 
 
 class Rows(NamedTuple):
-    """Rows of a table.
+    """Store a table's rows, with their column names and their locations in the file.
 
     Attributes:
         names: the column names.

@@ -105,7 +105,7 @@ class JointHost(Host):
 
     @property
     def exclusive_modules(self) -> tuple[object, ...]:  # type: ignore[override]
-        """Return the model, and the modules that other models may share."""
+        """Return the model and its shareable modules, which only one attachment may use."""
         modules: list[object] = [self.model]
         for role in self.roles:
             modules += self.wrapped_modules(role)
@@ -154,10 +154,7 @@ class JointHost(Host):
         return stated
 
     def trained_features(self, tokens: Mapping[str, Tensor]) -> Tensor:
-        """Return `features` for training.
-
-        A host may omit padding that does not affect the features.
-        """
+        """Return the same as `features`, perhaps computed without padding that has no effect."""
         return self.features(tokens)
 
     def encode(self, prompts: Sequence[str]) -> Tensor:

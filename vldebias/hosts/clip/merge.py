@@ -178,7 +178,7 @@ def _layers(pipe: DiffusionPipeline, role: str, dim: int) -> list[tuple[nn.Modul
         reads_more = path.endswith("add_embedding.linear_1") and width > dim
         if width != dim and not reads_more:
             raise UnsupportedHostError(
-                f"{refusal} {path} takes {width} values, but the projection has dim {dim}"
+                f"{refusal} {path} takes {width} values, expected {dim}; keep the edit attached"
             )
         layers.append((model, layer))
     return layers

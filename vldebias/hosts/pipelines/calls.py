@@ -57,7 +57,7 @@ Embedding = tuple[Tensor, Callable[[Tensor], object]]
 
 
 class Call(NamedTuple):
-    """Store one encoder call.
+    """Store the inputs and the output of one call of a text encoder.
 
     Attributes:
         ids: token ids (b, tokens).
@@ -205,7 +205,7 @@ def opened(value: object) -> Embedding | None:
 
 
 def tensor_of(value: object) -> Tensor:
-    """Return embeddings in one of the formats that `opened` accepts as a tensor of its shape."""
+    """Return the tensor of embeddings that are in one of the formats accepted by `opened`."""
     embedding = opened(value)
     assert embedding is not None  # the value is known to be an embedding
     return embedding[0]

@@ -118,7 +118,7 @@ def shortened(text: str, limit: int) -> str:
     """Truncate a string, ending it with "..." if anything was cut off.
 
     Args:
-        text: the string.
+        text: the string to truncate.
         limit: the maximum number of characters, including the dots.
     """
     return text if len(text) <= limit else f"{text[: limit - 3]}..."

@@ -44,7 +44,7 @@ class CallRecord:
         values: each image's value, or None if it was left unchanged. For several sets, tuples of
             values.
         reasons: why an image was left unchanged ("stated", "no person", ...), otherwise None.
-        people: the people in each image who were assigned a value; see `BalancedPrompts`.
+        people: the people in each image who were assigned a value, as in `BalancedPrompts`.
         seed: the attachment's seed.
         index: each image's index in the sequence of values (see `Balancer.at`) if values follow
             generator seeds, or None if they depend on previous calls.

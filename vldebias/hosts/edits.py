@@ -89,8 +89,8 @@ class EditAttachment(Attachment):
         """Return edited embeddings, in which rows whose text states the attribute are unchanged.
 
         Args:
-            role: one of `projections`.
-            embeddings: (b, ..., d).
+            role: the role of the embeddings, a key of `projections`.
+            embeddings: the host's embeddings (b, ..., d).
             texts: one prompt per row, or one per equal-sized group of adjacent rows. A function
                 that returns the prompts is only called if an edit or `keep_stated` needs them.
         """
@@ -147,8 +147,8 @@ class EditAttachment(Attachment):
         """Edit each row of embeddings, except rows whose token ids state the attribute.
 
         Args:
-            role: one of `projections`.
-            embeddings: (b, d).
+            role: the role of the embeddings, a key of `projections`.
+            embeddings: the host's embeddings (b, d).
             ids: (b, length), or None if the tower was called without any.
             stated_rows: function from ids to a mask (b,), true if a row states the attribute, on
                 the ids' device, or None if all rows are edited.

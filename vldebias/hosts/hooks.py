@@ -64,7 +64,7 @@ def hook_methods(
 
     Args:
         attachment: the attachment; methods are replaced while it is attached.
-        owner: the object.
+        owner: the object whose methods are replaced.
         around: for each method name, a function of the original method and the call's arguments.
 
     Returns:

@@ -65,7 +65,7 @@ class Memory:
     """Cache values that were read from a model.
 
     Attributes:
-        rows: the embedding (d,) for each (role, prompt); see `Host.embed`.
+        rows: the embedding (d,) for each (role, prompt), as returned by `Host.embed`.
         fingerprints: the fingerprint of each module group's weights, by the group's name.
     """
 
@@ -329,7 +329,7 @@ class Host(ABC):
         """Apply an edit to the embeddings of prompts.
 
         Args:
-            edit: the edit.
+            edit: the edit to apply.
             role: the tensor that is edited.
             rows: embeddings (b, ..., d) of the prompts.
             prompts: the prompt of each row, which only an edit that rewords them needs.
@@ -600,8 +600,8 @@ def during(state: ContextVar[T], value: T) -> Iterator[None]:
     """Set a context variable inside the block, in this thread or task.
 
     Args:
-        state: the variable.
-        value: its value inside the block.
+        state: the context variable to set.
+        value: the value of the variable inside the block.
     """
     token = state.set(value)
     try:

@@ -200,7 +200,7 @@ def text_host(model: object, tokenizer: object = None) -> Host:
     """Return the host for an image-text model, or for a mapping from prompt to embedding (d,).
 
     Args:
-        model: the model or mapping.
+        model: an image-text model, or a mapping from prompt to embedding (d,).
         tokenizer: the model's tokenizer, if it cannot be derived from the model.
 
     Raises:

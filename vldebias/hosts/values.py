@@ -345,7 +345,7 @@ class PromptAttachment(SamplingAttachment):
             again: whether the prompts are additional texts for the images in the last call, so that
                 they get the same values.
             seeds: generators or seeds that determine the values, one for all images or one per
-                image; see `follow_seeds`.
+                image, as `follow_seeds` describes.
         """
         if isinstance(prompts, str):
             prompts = [prompts]
@@ -534,7 +534,7 @@ class DenoiserAttachment(SamplingAttachment):
         Args:
             prompts: one prompt per image.
             seeds: generators or seeds that determine the values, one for all images or one per
-                image; see `follow_seeds`.
+                image, as `follow_seeds` describes.
         """
         self.sample_texts({"prompt": list(prompts)}, seeds=seeds)
         raise_failures()

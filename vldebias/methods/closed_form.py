@@ -119,7 +119,7 @@ def class_texts(problem: Problem, prompts: PromptSet, role: str) -> Tensor | Non
 
     Args:
         problem: the problem with reference images.
-        prompts: the attribute.
+        prompts: the prompt set of the attribute.
         role: the role of the text embeddings.
 
     Returns:

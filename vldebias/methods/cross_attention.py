@@ -272,7 +272,7 @@ def measured_clarity(
 
     Args:
         pipe: the pipeline.
-        prompt_set: the attribute.
+        prompt_set: the prompt set of the attribute.
         options: additional arguments for the pipeline calls.
 
     Returns:
@@ -350,9 +350,9 @@ def first_passes(
 
     Args:
         host: the host for the denoiser.
-        prompt_set: the attribute.
+        prompt_set: the prompt set of the attribute.
         texts_of_value: for each value, the prompts that state it.
-        method: its `steps`, `batch_size` and `options` are used.
+        method: the method, whose `steps`, `batch_size` and `options` are used.
     """
     count = len(next(iter(texts_of_value.values())))
     classes = prompt_set.classes or ("A photo of a person.", "A portrait of a person.")
@@ -382,7 +382,7 @@ def first_pass(
     Args:
         host: the host for the denoiser.
         texts: n prompts, each with its own noise.
-        method: its `steps`, `batch_size` and `options` are used.
+        method: the method, whose `steps`, `batch_size` and `options` are used.
         effects: (n, d) added to the layers' outputs. If None, nothing is added.
     """
     rows = []
@@ -408,7 +408,7 @@ def largest_amount(
         host: the host for the denoiser.
         passes: the denoiser's responses in the first pass.
         effects: the effects of the values (values, d) in the first step.
-        method: its `steps`, `batch_size` and `options` are used.
+        method: the method, whose `steps`, `batch_size` and `options` are used.
     """
     count = len(effects)
     largest = AMOUNT_OF_TWO_VALUES if count == 2 else AMOUNT_OF_MORE_VALUES
@@ -550,7 +550,7 @@ def stated_texts(prompt_set: PromptSet, concepts: int) -> dict[str, list[str]]:
     The concepts are spread over the set's groups.
 
     Args:
-        prompt_set: the attribute.
+        prompt_set: the prompt set of the attribute.
         concepts: maximum number of concepts.
 
     Raises:
@@ -590,7 +590,7 @@ def record(
         host: the host for the denoiser.
         texts_of_value: for each value, the prompts that state it.
         title: name of the attribute, for the progress bar.
-        method: its `steps`, `batch_size` and `options` are used.
+        method: the method, whose `steps`, `batch_size` and `options` are used.
 
     Returns:
         The timesteps (t,), and the responses (t, prompts, d) to each value's prompts.

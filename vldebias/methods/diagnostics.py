@@ -28,8 +28,8 @@ def spread_along(images: Tensor, texts: Tensor) -> tuple[float, float]:
         var tr(M R S R^T) = 2 (1 / k - 1 / d) (tr S^2 - d) / ((d - 1) (d + 2)).
 
     Args:
-        images: features (n, d).
-        texts: embeddings (m, d).
+        images: image features (n, d).
+        texts: text embeddings (m, d).
 
     Returns:
         The ratio, and how many standard deviations it is above 1; (0, 0) for fewer than two
@@ -140,8 +140,8 @@ def _mean_range(classes: Tensor, spurious: Tensor) -> float:
     """Return the mean range of a class's cosines with spurious text.
 
     Args:
-        classes: (k, d).
-        spurious: (m, d).
+        classes: embeddings (k, d) of the class prompts.
+        spurious: embeddings (m, d) of the spurious text.
     """
     cosines = normalize(classes, dim=-1) @ spurious.T
     return float((cosines.amax(1) - cosines.amin(1)).mean())

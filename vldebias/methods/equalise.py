@@ -109,8 +109,8 @@ class _PairedMeans:
     Attributes:
         first: (p,) first value of each pair that occurs in a class.
         second: (p,) second value of each pair.
-        precision: (p, k), p_c.
-        differences: (p, k, d), d_c.
+        precision: (p, k), p_c for each pair and class.
+        differences: (p, k, d), d_c for each pair and class.
         noise: s2, the variance of unit rows around the means of their cells.
 
     Raises:
@@ -221,7 +221,7 @@ def image_scatter(
 
     Args:
         problem: the problem with reference images.
-        prompt_set: the attribute.
+        prompt_set: the prompt set of the attribute.
         role: the role of the text embeddings.
         classes: text embeddings (k, d) of the pseudo-classes, or None.
 

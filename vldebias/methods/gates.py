@@ -219,7 +219,7 @@ def agreement_of_wordings(
 
     Args:
         problem: what the method is fitted on.
-        prompts: the attribute.
+        prompts: the prompt set of the attribute.
         role: the role of the text embeddings.
         rows: unit image rows (n, d).
 
@@ -352,7 +352,7 @@ def fit_within_bound(problem: Problem, role: str, method: EditMethod, neutral: T
 
     Args:
         problem: what the method is fitted on, with the bound `max_loss`.
-        role: the role to fit.
+        role: the host tensor to edit.
         method: the method to fit; its edit is weakened if it exceeds the bound.
         neutral: embeddings (q, d) of the neutral text.
 

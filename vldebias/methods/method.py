@@ -523,7 +523,7 @@ class Problem:
         """Return zero-shot classifier weights (a, d): a normalised mean text embedding per value.
 
         Args:
-            prompt_set: the attribute.
+            prompt_set: the prompt set of the attribute.
             role: the host tensor, one of its roles.
         """
         means = [self.host.embed(texts, role).mean(0) for texts in prompt_set.by_value().values()]
@@ -652,8 +652,8 @@ def fitted_edit(method: EditMethod, problem: Problem, role: str) -> Edit:
 
     Args:
         method: a built-in or registered method.
-        problem: the argument of `fit`.
-        role: the argument of `fit`.
+        problem: the problem to fit the method to.
+        role: the host tensor to edit.
 
     Raises:
         InvalidInputError: If the output is not a fitted edit, or if `fit` raised this error. The

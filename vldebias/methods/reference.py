@@ -235,7 +235,7 @@ def place_of(name: str, prompts: PromptSet) -> int | None:
 
     Args:
         name: the label.
-        prompts: the attribute.
+        prompts: the prompt set of the attribute.
     """
     values = list(prompts.attributes)
     # "White" is the value itself; "white men" contains one of its words.

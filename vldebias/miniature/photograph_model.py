@@ -39,8 +39,8 @@ class TextEncoder(nn.Module):
 
     Args:
         vocabulary: the v word pieces.
-        vectors: their vectors (v, w).
-        weights: their weights (v,).
+        vectors: the vector of each word piece (v, w).
+        weights: the weight of each word piece (v,).
         head: the linear head (w, d).
     """
 

@@ -113,7 +113,7 @@ def find_folder(name: str | Path, revision: str | None) -> Path:
     """Return a local folder, or download a hub repository's edits and return their folder.
 
     Args:
-        name: the folder or repository.
+        name: a local folder, or the name of a hub repository.
         revision: a branch, tag or commit of the repository. If None, the latest is loaded.
 
     Raises:

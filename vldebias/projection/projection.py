@@ -226,12 +226,12 @@ class CalibratedProjection(Edit):
         """Return the joint solution, with P0 from `spurious` and one term lam_k M_k per scatter.
 
         Args:
-            scatters: for each attribute, rows X (n, d) float64 with X^T X = M; see `scatter_of`.
+            scatters: for each attribute, rows X (n, d) float64 with X^T X = M (`scatter_of`).
             spurious: (m, d) float64 rows to project out. If None, nothing is projected out.
             lam: the weight of the scatters, or one weight per scatter.
 
         Raises:
-            InvalidInputError: If the arguments are invalid; see `fit`.
+            InvalidInputError: If the arguments are invalid, as for `fit`.
         """
         lams = _checked_weights(lam, scatters, spurious)
         weighted_rows = []

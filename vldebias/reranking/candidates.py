@@ -97,7 +97,7 @@ def best_rows(scores: Floats, k: int) -> Rows:
     is linear in n.
 
     Args:
-        scores: scores (n,).
+        scores: the candidates' scores (n,).
         k: number of rows.
     """
     if k >= len(scores):
@@ -115,7 +115,7 @@ def as_floats(values: object, name: str) -> Floats:
     """Convert an array, a list, or a tensor on any device to float64.
 
     Args:
-        values: the numbers.
+        values: the numbers to convert.
         name: argument name, for messages.
 
     Raises:

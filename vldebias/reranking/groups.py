@@ -267,7 +267,7 @@ def check_width(features: Floats, texts: Floats) -> None:
     """Raise an error unless features and text embeddings have the same width.
 
     Args:
-        features: features (n, d).
+        features: image features (n, d).
         texts: text embeddings (g, d).
     """
     if texts.shape[1] != features.shape[1]:

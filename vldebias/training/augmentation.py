@@ -119,7 +119,7 @@ def most_similar(features: Tensor, source: Tensor | None = None) -> Tensor:
     """Return the index (b,) of the row that is most similar to each row by cosine.
 
     Args:
-        features: (b, d).
+        features: image features (b, d).
         source: (b,) integers, the image that each row shows. If given, other rows with the same
             image are excluded too.
     """
@@ -143,7 +143,7 @@ def mix_amplitudes(images: Tensor, partner: Tensor, weight: Tensor) -> Tensor:
     As in the paper, the result is not clamped. It has the dtype of the images.
 
     Args:
-        images: (b, c, h, w).
+        images: pixels (b, c, h, w).
         partner: (b,) integers, index of each image's partner.
         weight: (b,), weights w in [0, 1].
     """

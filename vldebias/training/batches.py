@@ -50,7 +50,7 @@ class Batch:
     """A batch of b images with their captions, or two views of b images.
 
     Attributes:
-        images: (b, 3, h, w).
+        images: pixels (b, 3, h, w).
         texts: arguments for the text tower, (b, length) each.
         index: (b,), row of each image in its data set.
         labels: (b,), class of each image, or -1 if unknown.

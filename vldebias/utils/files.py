@@ -391,7 +391,7 @@ def read_json(path: str | Path, *, max_bytes: int = _MAX_JSON) -> JSON:
     """Load an untrusted JSON file, rejecting NaN and infinity.
 
     Args:
-        path: the file.
+        path: the file to read.
         max_bytes: the maximum size of the file.
 
     Raises:
@@ -418,7 +418,7 @@ def read_bytes(path: str | Path, *, max_bytes: int = _MAX_JSON) -> bytes:
     """Return the content of an untrusted file.
 
     Args:
-        path: the file.
+        path: the file to read.
         max_bytes: the maximum size of the file.
 
     Raises:

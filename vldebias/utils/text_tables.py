@@ -64,7 +64,7 @@ def read_text(path: Path, encoding: str | None = None) -> str:
     """Read a text file in UTF-8, UTF-16, or a detected encoding.
 
     Args:
-        path: the file.
+        path: the file to read.
         encoding: the encoding, which is detected if None.
 
     Raises:
@@ -83,7 +83,7 @@ def decoded(content: bytes, source: str, encoding: str | None = None) -> str:
     """Decode bytes, with a warning if the encoding was guessed.
 
     Args:
-        content: the bytes.
+        content: the bytes to decode.
         source: the file named in messages.
         encoding: the encoding. If None, a byte order mark is used if present. Otherwise, UTF-8 is
             tried first, and then the encoding is detected.

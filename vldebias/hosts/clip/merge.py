@@ -119,7 +119,7 @@ def fold_into_readers(
     This also changes every other pipeline that shares the modules.
 
     Args:
-        pipe: the pipeline.
+        pipe: the diffusers pipeline.
         projections: the projection for each role.
         strength: fraction of the projections to apply, in [0, 1].
 

@@ -148,7 +148,7 @@ def image_tokens(
 
     Args:
         calls: the recorded calls of each encoder, by name.
-        encoders: the encoders by name.
+        encoders: the text encoders by component name.
         states: the embeddings that the pipeline computed from them.
 
     Returns:
@@ -233,8 +233,8 @@ def same_values(first: object, second: object) -> bool:
     """Return whether two tensors, or nested containers of tensors, are equal.
 
     Args:
-        first: a value.
-        second: the value to compare it with.
+        first: a tensor, or a nested container of tensors.
+        second: the value to compare with `first`.
     """
     first_leaves, first_form = tree_flatten(first)
     second_leaves, second_form = tree_flatten(second)
@@ -304,7 +304,7 @@ def texts_of(call: Mapping[str, object], name: str) -> list[str]:
     Any of these texts may state the attribute.
 
     Args:
-        call: the arguments by name.
+        call: the call's arguments by name.
         name: "prompt" or "negative_prompt".
     """
     columns = []
@@ -407,7 +407,7 @@ def texts_of_images(call: Mapping[str, object], argument: str = "prompt") -> dic
     """Return a call's text arguments, expanded to one text per image.
 
     Args:
-        call: the arguments by name.
+        call: the call's arguments by name.
         argument: "prompt", for `prompt`, `prompt_2`, ..., or "negative_prompt".
     """
     prompts = len(listed(call["prompt"]))

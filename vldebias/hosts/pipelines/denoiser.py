@@ -47,7 +47,7 @@ class CrossAttentionHost(Host):
 
     Attributes:
         pipeline: the host for the same pipeline's prompts.
-        pipe: the pipeline.
+        pipe: the diffusers pipeline.
         denoisers: the denoisers by component name.
         layers_and_widths: name and width of each cross-attention layer, once responses have been
             recorded.

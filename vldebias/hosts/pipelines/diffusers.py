@@ -376,7 +376,7 @@ class DiffusersHost(PipelineReader):
         """Return the output of `encode_prompt` with edited embeddings.
 
         Args:
-            attachment: applies the edits.
+            attachment: the attachment that applies the edits.
             result: the output of `encode_prompt`.
             call: the arguments of the `encode_prompt` call.
             negative: whether the call only encodes the negative prompt.

@@ -123,9 +123,9 @@ def text_output(module: nn.Module, args: Arguments, kwargs: Keywords, output: Te
 
     Args:
         module: the cross-attention layer.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-        output: its output.
+        args: positional arguments of the module's call.
+        kwargs: keyword arguments of the module's call.
+        output: the module's output.
     """
     states = kwargs.get("encoder_hidden_states")
     if not isinstance(states, tuple):

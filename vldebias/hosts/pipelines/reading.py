@@ -99,7 +99,7 @@ class PipelineReader(Host):
     """Read the embeddings that a pipeline's `encode_prompt` returns.
 
     Attributes:
-        pipe: the pipeline.
+        pipe: the diffusers pipeline.
         negative: whether the negative prompt is edited too.
         source: facts parsed from the source of the pipeline's class.
         defaults: default values of the pipeline call's arguments.
@@ -500,7 +500,7 @@ def needs_picture(
     error if it is missing. In diffusers, the names of these classes contain their task.
 
     Args:
-        kind: the class.
+        kind: the pipeline class.
         parameters: the parameters of its call.
         pictures: the names returned by `picture_arguments`.
     """

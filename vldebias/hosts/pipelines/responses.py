@@ -70,8 +70,8 @@ class Recorder:
 
         Args:
             module: the denoiser.
-            args: its positional arguments.
-            kwargs: its keyword arguments.
+            args: positional arguments of the module's call.
+            kwargs: keyword arguments of the module's call.
         """
         self.rows = {}
         time = time_of(args, kwargs)
@@ -89,9 +89,9 @@ class Recorder:
         Args:
             name: name of the cross-attention layer.
             module: the cross-attention layer.
-            args: its positional arguments.
-            kwargs: its keyword arguments.
-            output: its output.
+            args: positional arguments of the module's call.
+            kwargs: keyword arguments of the module's call.
+            output: the module's output.
         """
         if not self.rows:
             return
@@ -109,9 +109,9 @@ class Recorder:
         Args:
             name: name of the cross-attention layer.
             module: the cross-attention layer.
-            args: its positional arguments.
-            kwargs: its keyword arguments.
-            output: its output.
+            args: positional arguments of the module's call.
+            kwargs: keyword arguments of the module's call.
+            output: the module's output.
         """
         if not self.rows:
             return None
@@ -149,9 +149,9 @@ class Recorder:
         Args:
             name: name of the module.
             module: a module of the denoiser, which has just run.
-            args: its positional arguments.
-            kwargs: its keyword arguments.
-            output: its output.
+            args: positional arguments of the module's call.
+            kwargs: keyword arguments of the module's call.
+            output: the module's output.
         """
         if not self.rows or name in self.layers or not isinstance(output, Tensor):
             return

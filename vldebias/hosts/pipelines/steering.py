@@ -92,7 +92,7 @@ class Plan:
 
     Attributes:
         time: timestep of the pass.
-        batch: its batch size.
+        batch: batch size of the pass.
         groups: for each combination of acting edits, as a tuple of booleans, the batch rows (n,) on
             which these edits act, and the indices (n, acting) of each row's values among the
             effects of these edits.
@@ -294,8 +294,8 @@ class Steering(Hook):
             call: the current call.
             rows: the image of each row in the pass.
             module: the denoiser.
-            args: its positional arguments.
-            kwargs: its keyword arguments.
+            args: positional arguments of the module's call.
+            kwargs: keyword arguments of the module's call.
         """
         record = self._read_from_noise(module, args, kwargs)
         row_of_image = {image: row for row, image in rows.items()}
@@ -379,8 +379,8 @@ class Steering(Hook):
 
         Args:
             module: the denoiser.
-            args: its positional arguments.
-            kwargs: its keyword arguments.
+            args: positional arguments of the module's call.
+            kwargs: keyword arguments of the module's call.
         """
         _PLAN.set(None)
         call = _CALL.get()
@@ -414,8 +414,8 @@ class Steering(Hook):
 
         Args:
             module: the denoiser.
-            args: its positional arguments.
-            output: its output.
+            args: positional arguments of the module's call.
+            output: the module's output.
         """
         _PLAN.set(None)
 
@@ -427,9 +427,9 @@ class Steering(Hook):
         Args:
             layer: name of the layer.
             module: the layer.
-            args: its positional arguments.
-            kwargs: its keyword arguments.
-            output: its output.
+            args: positional arguments of the module's call.
+            kwargs: keyword arguments of the module's call.
+            output: the module's output.
 
         Returns:
             The changed output, or None if it is unchanged.

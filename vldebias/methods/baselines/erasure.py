@@ -229,8 +229,8 @@ def roboshot(harmful: Tensor, helpful: Tensor) -> Affine:
     because each basis is orthonormal.
 
     Args:
-        harmful: rows (m, d).
-        helpful: rows (n, d).
+        harmful: rows (m, d) of harmful insights.
+        helpful: rows (n, d) of helpful insights.
     """
     q = span_of(harmful)
     t = span_of(helpful)
@@ -272,7 +272,7 @@ def fair_pca(x: Tensor, z: Tensor, keep: int) -> Tensor:
     the same as the method "difference" over all text that states a value.
 
     Args:
-        x: rows (n, d).
+        x: rows (n, d) to project.
         z: one-hot groups (n, g).
         keep: number of directions to keep.
     """

@@ -138,8 +138,8 @@ def project_out(row: Tensor, directions: Tensor) -> Tensor:
     """Return a row minus its projection onto the span of the directions.
 
     Args:
-        row: (d,).
-        directions: (m, d).
+        row: the vector (d,).
+        directions: the vectors (m, d) to project out.
     """
     basis = span_of(directions)
     return row - basis @ (basis.T @ row)

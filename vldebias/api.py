@@ -105,8 +105,8 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
 
     Returns:
         An attachment that can pause, scale and remove the edits or the sampled values. If the
-        default declines to edit, it has no edits, its state is "declined", and you can call
-        `debias` again at once.
+        default declines to edit, the attachment has no edits, its state is "declined", and you can
+        call `debias` again at once.
 
     Raises:
         AlreadyAttachedError: If something is already attached, or merged into the weights.

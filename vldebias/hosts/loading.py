@@ -132,8 +132,8 @@ def _check_options(
 def _placed(loaded: Loaded, device: str, dtype: torch.dtype) -> Loaded:
     """Move a loaded model to a device and cast it.
 
-    The model is cast after loading, because the name of the loading argument differs between
-    releases.
+    The model is cast after loading, because the name of the loader's dtype argument differs between
+    releases of the libraries.
     """
     host = loaded.host.to(device)
     # diffusers warns if a pipeline is cast to its current dtype.

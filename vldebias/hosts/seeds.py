@@ -54,8 +54,8 @@ def _is_seed(value: object) -> TypeGuard[int | torch.Generator]:
 def index_of(seed: int | torch.Generator) -> int:
     """Return the position of a seed's image in the sequence of values.
 
-    The position is the seed, or that of an unused generator. For a generator that was already used,
-    it is a number derived from the generator's state.
+    The position is the seed itself, or the seed of an unused generator. For a generator that was
+    already used, it is a number derived from the generator's state.
     """
     if isinstance(seed, int):
         return seed

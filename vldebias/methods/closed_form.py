@@ -123,7 +123,7 @@ def class_texts(problem: Problem, prompts: PromptSet, role: str) -> Tensor | Non
         role: the role of the text embeddings.
 
     Returns:
-        Rows (k, d), or None without classes.
+        The embeddings (k, d), or None if there are no classes to compare within.
     """
     # For a search, means over all images are compared; see `Reference.within_classes`.
     if len(prompts.classes) < 2 or not problem.images.within_classes:

@@ -443,7 +443,7 @@ def fit_gate(passes: FirstPasses, layers: Sequence[tuple[str, int]]) -> tuple[Re
         layers: name and width of each cross-attention layer.
 
     Returns:
-        The readouts for the values, and for a person.
+        Two objects: the readouts for the values, and the readout for a person's presence.
     """
     persons = torch.cat([passes.open_rows, *passes.rows])
     stated = Readings(passes.rows, passes.open_rows, layers)

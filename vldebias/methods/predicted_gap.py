@@ -125,7 +125,7 @@ def draw_counts(n: int, seed: int = 0, size: int | None = None) -> Tensor:
         size: number of rows in a resample. If None, n.
 
     Returns:
-        Counts (1 + RESAMPLES, n).
+        Counts (1 + RESAMPLES, n), with the sample in row 0.
     """
     # Row 0 is the sample, so that it is computed with the same arithmetic as its resamples.
     sample = np.ones((1, n))

@@ -139,8 +139,8 @@ def mix_amplitudes(images: Tensor, partner: Tensor, weight: Tensor) -> Tensor:
         inverse transform of ((1 - w) A + w A') e^{i P}, per channel and frequency
 
     A and P are the amplitude and phase of the image's two-dimensional Fourier transform, and A' is
-    the partner's amplitude. They are computed in float32 or higher. An amplitude of 0 has phase 0.
-    As in the paper, the result is not clamped. It has the dtype of the images.
+    the partner's amplitude. All three are computed in float32 or higher precision. An amplitude of
+    0 has phase 0. As in the paper, the result is not clamped. It has the dtype of the images.
 
     Args:
         images: pixels (b, c, h, w).

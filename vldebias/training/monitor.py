@@ -309,8 +309,8 @@ class Monitor:
         """Return the class, or class within a group, of each image for each lowest accuracy.
 
         Returns:
-            Integers (n,) on the CPU by name of the score, negative for images without a class or
-            group.
+            A mapping from the name of the lowest accuracy to integers (n,) on the CPU, which are
+            negative for images without a class or group.
         """
         if self.labels is None:
             return {}

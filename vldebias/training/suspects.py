@@ -175,7 +175,8 @@ def report_pairs(
         model: which model gave the scores, "starting" or "trained".
 
     Returns:
-        The files by kind, and how well low scores detect wrong pairs if there is caption noise.
+        A mapping from a description of each file to its name, and how well low scores detect wrong
+        pairs (None without caption noise).
     """
     wrong = pairs.wrong
     captions = [" | ".join(texts) for texts in pairs.captions]

@@ -158,7 +158,7 @@ def _write_by(write: Callable[[Path], object], partial: Path) -> None:
 def _temporary_file(path: Path) -> Iterator[Path]:
     """Create a file next to `path`, and remove it at the end unless it was moved.
 
-    It is locked, so that other processes do not mistake it for a killed process's leftover.
+    The file is locked, so that other processes do not mistake it for a killed process's leftover.
     """
     partial = path.with_name(f".{path.name[:200]}.{secrets.token_hex(6)}.partial")
     with contextlib.ExitStack() as stack:

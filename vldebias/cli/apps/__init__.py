@@ -78,8 +78,8 @@ def demo_command(
 ) -> None:
     """Open a page that shows images, a search and a classifier before and after debiasing.
 
-    Without options, it runs offline with the packaged miniature models and is only accessible from
-    this machine.
+    Without options, the page runs offline with the packaged miniature models and is only accessible
+    from this machine.
 
     Examples:
       vldebias demo

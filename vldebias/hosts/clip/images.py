@@ -274,9 +274,9 @@ class ImageEncoder:
     def digest(self) -> str:
         """Return a hash of the tower's weights, buffers and settings.
 
-        It identifies cached features. The fingerprint cannot do that, because it tolerates casts
-        and ignores adapters, and two architectures may use the same weights (open_clip's ViT-B-32
-        and ViT-B-32-quickgelu).
+        The hash identifies cached features. The fingerprint cannot do that, because it tolerates
+        casts and ignores adapters, and two architectures may use the same weights (open_clip's
+        ViT-B-32 and ViT-B-32-quickgelu).
         """
         state = hashlib.sha256()
         for module in self.tower:

@@ -101,8 +101,8 @@ class TransformersHost(JointHost):
     logits, loss).
 
     `keep_stated` examines the token ids passed to the text tower. A prompt passed as
-    `inputs_embeds` has none and is treated as not stating the attribute. An adapter that wraps the
-    head (LoRA on `text_projection`) must be loaded before attaching.
+    `inputs_embeds` has no token ids and is treated as not stating the attribute. An adapter that
+    wraps the head (LoRA on `text_projection`) must be loaded before attaching.
     """
 
     library = "transformers"

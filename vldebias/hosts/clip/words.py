@@ -147,7 +147,7 @@ _Token(letters='s', begins=True, ends=True, unsure=False))
 def _combines(character: str) -> bool:
     """Return whether a character may combine with the previous one.
 
-    Accents and parts of Korean syllables may.
+    Accents and parts of Korean syllables may combine.
     """
     if "\ufe00" <= character <= "\ufe0f":  # emoji variation selectors do not combine
         return False

@@ -451,7 +451,8 @@ def set_texts(call: dict[str, object], texts: Mapping[str, list[str]]) -> None:
 def _repeated_negatives(call: Mapping[str, object]) -> dict[str, object]:
     """Return negative prompts and embeddings, repeated per image if they were passed per prompt.
 
-    The pipeline would repeat them by the number of images per prompt, which is now 1.
+    The pipeline would repeat them by the number of images per prompt, but `set_texts` sets this
+    number to 1.
     """
     prompts = len(listed(call["prompt"]))
     is_single = isinstance(call["prompt"], str)

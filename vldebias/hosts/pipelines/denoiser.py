@@ -161,8 +161,8 @@ class CrossAttentionHost(Host):
             options: additional pipeline arguments.
 
         Returns:
-            Times (t,), ascending, and rows (t, prompts, d), float64, where d is the total width of
-            the layers (`layers_and_widths`).
+            The ascending times (t,), and the layers' mean outputs (t, prompts, d) in float64, where
+            d is the total width of the layers (`layers_and_widths`).
 
         Raises:
             UnsupportedHostError: If the denoiser has no cross-attention.

@@ -215,8 +215,8 @@ class DiffusersHost(PipelineReader):
         """Call `encode_prompt` on a pipeline whose encoders may receive an image with the prompt.
 
         Returns:
-            Its output, and a mask (b, tokens) that is true for tokens that represent an image,
-            which are not edited, or None without an image.
+            The output of `encode_prompt`, and a mask (b, tokens) that is true for tokens that
+            represent an image and must not be edited. Without an image, the mask is None.
         """
         seeing = self._seeing_encoders
         with traced(seeing) as (calls, _):

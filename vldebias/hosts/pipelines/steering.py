@@ -262,7 +262,7 @@ class Steering(Hook):
     def _spread(self, values: Sequence[object], count: int) -> list[tuple[object, ...]]:
         """Return the values of `count` images, given those of the encoded rows.
 
-        The two numbers differ in pipelines that encode a prompt once and repeat it later.
+        There are fewer rows than images in pipelines that encode a prompt once and repeat it later.
         """
         nothing = (None,) * len(self.edits)
         if not values or count % len(values):

@@ -264,7 +264,7 @@ MOST_NAMES = 6  # maximum number of names in an error if a known name is similar
 
 
 def expected_one_of(name: object, names: Iterable[str], otherwise: str = "") -> str:
-    """Return a hint and the expected names, of which only some are listed if one is similar.
+    """Return a hint with the expected names, or with only some of them if one is similar.
 
     Args:
         name: the unknown name.

@@ -38,8 +38,8 @@ class CallRecord:
     """Store the prompts and sampled values of one call. Tuples have one entry per image.
 
     Attributes:
-        prompts: the text that was passed; several texts for an image (`prompt_2`) are joined by " |
-            ".
+        prompts: the text that was passed. If there are several for an image (`prompt_2`), they are
+            joined by `NEXT`.
         written: the text that the model received.
         values: each image's value, or None if it was left unchanged. For several sets, tuples of
             values.

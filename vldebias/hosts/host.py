@@ -257,7 +257,7 @@ class Host(ABC):
             role: the tensor to read, one of `roles`.
 
         Returns:
-            Array (n, d), float64, on the CPU.
+            A float64 tensor (n, d) on the CPU.
         """
         if not prompts:
             return torch.zeros(0, self.dim(role), dtype=torch.float64)

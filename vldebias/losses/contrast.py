@@ -190,7 +190,7 @@ class Contrast:
                 for a, b in matrices
             ]
             if self.whole:
-                # Rows and columns of the shared matrix are both anchors, so it counts twice.
+                # Rows and columns of the shared matrix are anchors, so each entry counts twice.
                 parts[0] = 2 * parts[0]
             return torch.stack(parts).sum() / (2 * len(x))
 

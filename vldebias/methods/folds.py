@@ -23,7 +23,7 @@ from vldebias.methods.reference import stating, zero_shot
 from vldebias.prompts import PromptSet
 
 FOLDS = 5
-FEWEST = 5  # minimum number of concepts or groups for resamples to represent new ones
+FEWEST = 5  # resamples of fewer concepts or groups do not show how new ones would vary
 _MOST_ROWS = 20_000  # images used to predict a gap; more would change only the third decimal
 
 

@@ -47,7 +47,7 @@ CONTRADICT = 0.6
 # Minimum expected cosine between the directions from two halves of the images. Below it, each
 # direction contains more noise than signal.
 STABLE = 0.5
-ENOUGH = 100  # minimum number of images used, if available
+ENOUGH = 100  # at least this many images are used, if there are so many
 _WORDED_ROWS = 2000  # images used to measure agreement between wordings
 EM_STEPS = 200
 _TINY = torch.finfo(torch.float64).tiny

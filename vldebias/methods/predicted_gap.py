@@ -17,7 +17,7 @@ from vldebias.measure.resampling import LEVEL, recentred_interval, resampled_cou
 from vldebias.methods.equalise import UnusableReferenceError
 
 RESAMPLES = 500
-_BLOCK = 1 << 22  # row weights held in memory at once
+_BLOCK = 1 << 22  # maximum number of row weights in memory at once
 _TINY = torch.finfo(torch.float64).tiny
 
 

@@ -129,7 +129,7 @@ def form_of_bytes(content: bytes) -> str:
 def json_form(text: str) -> str:
     """Return the layout of a JSON string: "list", "lines" (one value per line), or "object".
 
-    The beginning of a long text is sufficient.
+    If the text is long, it is enough to pass its beginning.
 
     >>> json_form('[{"a": 1}]'), json_form('{"a": 1}\\n{"a": 2}'), json_form('{"a": {"b": 1}}')
     ('list', 'lines', 'object')

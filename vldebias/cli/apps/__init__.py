@@ -21,7 +21,7 @@ from vldebias.errors import need
 
 __all__ = ["AUTH", "demo_command", "label_command", "page"]
 
-# Environment variable that contains user:password. Every user of the machine could see a flag.
+# Environment variable that contains user:password. All users of the machine could see a flag.
 AUTH = "VLDEBIAS_AUTH"
 _HERE = Path(__file__).resolve().parent
 if not (_HERE / "demo").is_dir():

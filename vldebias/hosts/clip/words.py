@@ -32,7 +32,7 @@ from vldebias.prompts import StatedWords
 
 _MASK = (1 << 64) - 1
 _BASE = 0x9E3779B97F4A7C15  # the base p, which is odd
-_LONGEST = 1024  # maximum number of letters per word whose order matters
+_LONGEST = 1024  # in longer words, the order of the letters after these is ignored
 # Number of random token rows on which a table is compared with the tokenizer's decoding.
 _CHECKED = 128
 _KEPT = 1 << 16  # maximum number of cached decisions
@@ -330,7 +330,7 @@ _TABLES: WeakKeyDictionary[object, WordTable | None] = WeakKeyDictionary()
 
 
 def word_table(tokenizer: object, decode: Callable[[tuple[int, ...]], str]) -> WordTable | None:
-    """Return a tokenizer's table, or None if a text is not the sequence of its tokens' texts.
+    """Return a tokenizer's table, or None if joining the texts of tokens does not decode a row.
 
     Args:
         tokenizer: a tokenizer of open_clip or transformers, or an open_clip wrapper of either.

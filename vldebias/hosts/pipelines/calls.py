@@ -149,7 +149,7 @@ def image_tokens(
     Args:
         calls: the recorded calls of each encoder, by name.
         encoders: the text encoders by component name.
-        states: the embeddings that the pipeline computed from them.
+        states: the embeddings that the pipeline computed from the encoders' outputs.
 
     Returns:
         Mask (b, tokens), true up to the last image token, or None if no encoder received an image.

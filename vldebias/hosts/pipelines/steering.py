@@ -110,8 +110,8 @@ class Plan:
 
         Args:
             edits: the fitted edits, one per attribute.
-            call: the current call.
-            rows: the image of each batch row.
+            call: the pipeline call in which the pass runs.
+            rows: a mapping from batch row to the index of its image.
         """
         assert call.prompts.received is not None  # the tensor in which the rows were found
         device = call.prompts.received[0].device

@@ -137,7 +137,7 @@ class Group(TyperGroup):
 
 
 def tidied_help() -> AbstractContextManager[object]:
-    """Remove trailing spaces from the help, so that lines that end in a backslash can be pasted."""
+    """Remove trailing spaces from the help, so that commands over several lines can be pasted."""
     return redirect_stdout(cast("TextIO", WithoutTrailingSpaces(sys.stdout)))
 
 

@@ -45,9 +45,9 @@ INSIDE: ContextVar[bool] = ContextVar("vldebias_inside", default=False)
 class Attachment(ABC):
     """Control what `vldebias.debias` attached to a host; `remove()` fully restores the host.
 
-    Its state is "attached", "disabled" (inside `with attachment.disabled():`, where the host behaves
-    as if nothing were attached), "removed", "merged", or "declined" if the default method attached
-    nothing. When used as a context manager, it is removed at the end of the block.
+    Its state is "attached", "disabled" (inside `with attachment.disabled():`, where the host
+    behaves as if nothing were attached), "removed", "merged", or "declined" if the default method
+    attached nothing. When used as a context manager, it is removed at the end of the block.
 
     Attributes:
         host: the model or pipeline that this object is attached to, as a `Host`.

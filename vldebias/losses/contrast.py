@@ -359,7 +359,8 @@ class Temperature(nn.Module):
 
     A learned temperature is bounded below by `minimum`. The parameter is clamped before use,
     outside the graph. If it were clamped inside the graph, its gradient would stay zero once it had
-    crossed the bound. Exclude it from weight decay, which would pull the temperature towards 1.
+    crossed the bound. Exclude the parameter from weight decay, which would pull the temperature
+    towards 1.
 
     Args:
         temperature: the temperature, or its initial value if it is learned.

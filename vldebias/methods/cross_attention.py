@@ -434,9 +434,9 @@ def fit_gate(passes: FirstPasses, layers: Sequence[tuple[str, int]]) -> tuple[Re
 
     A readout is C^-1 e / (e C^-1 e), with the effect e of stating the value and the covariance C
     within prompts of one kind (linear discriminant): it is 0 at the mean of prompts that do not
-    state the value, and 1 at the mean of those that do. Each layer is fitted to one half of the
-    prompts and tested on the other. The layer that separates the two kinds best is fitted to all
-    prompts, with the threshold that was best on the other half.
+    state the value, and 1 at the mean of those that do. For each layer, readouts are fitted to one
+    half of the prompts and tested on the other. The readouts of the layer that separates the two
+    kinds best are then fitted to all prompts, with the threshold that was best in the test.
 
     Args:
         passes: the denoiser's responses in the first pass.
@@ -655,7 +655,7 @@ def attach_fitted(
 def prompt_set_of(edit: CrossAttentionEdit) -> PromptSet:
     """Return a prompt set that analyses prompts in the same way as during fitting.
 
-    It determines which prompts state one of the edit's values and which leave the attribute
+    The set determines which prompts state one of the edit's values and which leave the attribute
     unspecified.
     """
     words = tuple(words[0] for words in edit.words.values())

@@ -1,7 +1,7 @@
 """Check whether the Hugging Face Hub responds, and upload or download edits.
 
-Without network access, huggingface_hub tries every file six times, for 23 seconds in total, and
-prints each attempt.
+The check saves time without network access, because huggingface_hub would try every file six times,
+for 23 seconds in total, and print each attempt.
 """
 
 from __future__ import annotations

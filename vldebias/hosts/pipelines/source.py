@@ -3,8 +3,8 @@
 Throughout diffusers, the return statement of `encode_prompt` names its outputs: `prompt_embeds`,
 `negative_prompt_embeds`, `pooled_prompt_embeds`, `prompt_attention_mask`. A pipeline's `__call__`
 calls `encode_prompt` once for both prompts, or a second time for the negative prompt. A pipeline
-whose prompt also reaches the model in a different way is rejected, because changing what
-`encode_prompt` does would not affect that part.
+whose prompt also reaches the model on a different path is rejected, because an edit at
+`encode_prompt` would miss that path.
 
 A subclass may delegate to `super().__call__(...)` or `Base.__call__(self, ...)`; calls made by the
 base then count as its own.

@@ -100,12 +100,12 @@ def leace(labelled_rows: Labelled) -> Affine:
 
     The size of the change is measured in the covariance norm.
 
-    Belrose et al. (2023), Theorem 4.3: r(x) = x - W^+ P W (x - mean) with W = Sigma_xx^(-1/2), P
-    the orthogonal projection onto the columns of W Sigma_xz, so W^+ P W = Sigma_xz (Sigma_zx
-    Sigma_xx^+ Sigma_xz)^+ Sigma_zx Sigma_xx^+. For any invertible W, the covariance between r(x)
-    and the concept is 0. Shrinking Sigma_xx towards the scaled identity, by the amount estimated by
-    Ledoit and Wolf (2004, Lemma 3.2 and section 3.3), therefore preserves the guarantee and only
-    changes the norm in which the change is minimal.
+    Source: Belrose et al. (2023), Theorem 4.3, r(x) = x - W^+ P W (x - mean). Here, W is
+    Sigma_xx^(-1/2), and P is the orthogonal projection onto the columns of W Sigma_xz, so W^+ P W =
+    Sigma_xz (Sigma_zx Sigma_xx^+ Sigma_xz)^+ Sigma_zx Sigma_xx^+. For any invertible W, the
+    covariance between r(x) and the concept is 0. Shrinking Sigma_xx towards the scaled identity, by
+    the amount estimated by Ledoit and Wolf (2004, Lemma 3.2 and section 3.3), therefore preserves
+    the guarantee and only changes the norm in which the change is minimal.
     """
     x, z = labelled_rows.one_hot()
     shrunk = torch.from_numpy(need("sklearn.covariance").ledoit_wolf(x.numpy())[0])

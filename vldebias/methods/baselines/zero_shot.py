@@ -91,11 +91,11 @@ class Tie(EditMethod):
 
 
 def with_products(unit: Tensor, classes: Tensor, products: Tensor) -> Tensor:
-    """Change rows as little as possible so that they have given dot products with class rows.
+    """Change rows as little as possible to give them the intended dot products with class rows.
 
     Args:
-        unit: rows (n, d).
-        classes: class rows (c, d).
+        unit: unit rows (n, d) to change.
+        classes: rows (c, d), one per class.
         products: the intended dot products (n, c).
     """
     return unit + (products - unit @ classes.T) @ torch.linalg.pinv(classes).T

@@ -273,7 +273,7 @@ def _shares_of_images(
     Args:
         table: file with a row per image.
         settings: further settings of the task.
-        value_of_text: text in the table -> the value that it stands for.
+        value_of_text: a mapping from text in the table to the value that it stands for.
         groups: values of --groups.
         unknown: values of --unknown.
     """

@@ -87,8 +87,8 @@ class CallLog:
     """Store an attachment's call records, and the latest record of each thread or task.
 
     Args:
-        on_call: receives the record of each call once its values are sampled. Its exceptions are
-            deferred until `raise_failures`, so that the call itself can finish.
+        on_call: a function that receives the record of each call once its values are sampled. Its
+            exceptions are deferred until `raise_failures`, so that the call itself can finish.
         follow_seeds: whether the seeds of a call's generators select the values.
     """
 

@@ -25,8 +25,8 @@ class EditAttachment(Attachment):
 
     Attributes:
         projections: the edit for each role ("text", "sequence", "pooled", ...).
-        gate: matches the attribute words that exempt a prompt from editing, or None if all prompts
-            are edited.
+        gate: the matcher for attribute words that exempt a prompt from editing, or None if all
+            prompts are edited.
 
     >>> import vldebias
     >>> from vldebias.miniature import load_clip

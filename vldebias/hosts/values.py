@@ -322,7 +322,7 @@ class PromptAttachment(SamplingAttachment):
 
         This applies inside the block, in this thread or task only. The original text determines
         what is left unspecified, and anything that the rewriter added about the attribute is
-        replaced by the sampled value; see `vldebias.balance_prompts`.
+        replaced by the sampled value, as in `vldebias.balance_prompts`.
 
         Args:
             prompts: the original texts, one per prompt of a call. A call with a different number of

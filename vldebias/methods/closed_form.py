@@ -12,8 +12,8 @@ exactly the paper's form. Differences of image means are projected by P0 first, 
 text depends on D only through P0 D. With D itself, applying P0 would undo the equalisation, and no
 lam would bring the group means together.
 
-As a test checks, sqrt(lam w) |D^T P* z| <= |z| / 2 in every sum, as in "equalise" alone, so the gap
-between the means goes to zero as lam grows.
+In every sum, sqrt(lam w) |D^T P* z| <= |z| / 2, as in "equalise" alone, so the gap between the
+group means goes to zero as lam grows.
 """
 
 from __future__ import annotations

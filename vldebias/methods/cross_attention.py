@@ -1,7 +1,7 @@
 """Fit cross-attention edits, which replace the denoiser's preferred value with a sampled one.
 
-The prompt is not changed. For every layer and timestep, with M_v the mean response over concepts to
-text that states value v,
+The prompt is not changed. Let M_v be the mean response, over concepts, to text that states value v.
+For every layer and timestep,
 
     effect e_v = M_v - mean over values of M        (closed form, no training)
 
@@ -59,9 +59,9 @@ THINGS = (
 """Prompts without a person, from which the gate learns to leave such images unchanged."""
 AMOUNT_OF_TWO_VALUES = 4.0
 AMOUNT_OF_MORE_VALUES = 5.0
-"""How many times a value's effect is added in the first step. It decreases linearly to 0 in the
-last step, since the first steps determine who appears. With two values, the effects are opposite,
-so adding one cancels the other; with more values, the one that the denoiser prefers must be
+"""How many times a value's effect is added in the first step. The number decreases linearly to 0
+in the last step, since the first steps determine who appears. With two values, the effects are
+opposite, so adding one cancels the other; with more, the value that the denoiser prefers must be
 outweighed."""
 MAX_MOVEMENT = 2.0
 """How far the first step may move the denoiser's prediction, relative to stating the value in the

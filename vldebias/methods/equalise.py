@@ -22,9 +22,9 @@ to James and Stein, with p = sum_c p_c, and one beta and one share for all pairs
     beta = sum p <m, t> / sum p |t|^2
     kept = max(0, 1 - s2 / mean p |m - beta t|^2)      m -> beta t + kept (m - beta t)
 
-Wrong pseudo-labels: if errors depend only on the value of an image, the expected difference is (1 -
-e_i - e_j) D. It is shorter and has the same direction, which is equivalent to multiplying lam by (1
-- e_i - e_j)^2.
+Suppose that pseudo-labels are wrong at rates e_i and e_j, which depend only on the value of an
+image. The expected difference is then (1 - e_i - e_j) D. It is shorter and has the same direction,
+which is equivalent to multiplying lam by (1 - e_i - e_j)^2.
 """
 
 from __future__ import annotations

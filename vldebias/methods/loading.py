@@ -16,7 +16,7 @@ def load_edit(
 
     Args:
         directory_or_repo: a folder, or the name of a hub repository.
-        revision: branch, tag or commit of the repository. If None, the latest.
+        revision: branch, tag or commit of the repository. If None, the latest is loaded.
 
     Returns:
         The edit, or a mapping from role to edit if there is one subfolder per role.

@@ -210,7 +210,7 @@ class EditMethod(Method):
     def fit(self, problem: Problem, role: str) -> Edit:
         """Fit the edit for one role of the problem's host.
 
-        `Problem.fit` calls it and adds the provenance.
+        `Problem.fit` calls this method and adds the provenance to its edit.
 
         Args:
             problem: the host, prompt sets and settings.
@@ -279,7 +279,7 @@ def register_method(method: Method) -> Method:
     """Register a method under its name for every command, evaluator and page in this process.
 
     Returns:
-        The method.
+        The same method, unchanged.
 
     Raises:
         InvalidInputError: If it is not a `Method`, or its name is taken.
@@ -375,8 +375,8 @@ class Problem:
         host: a model, a pipeline, a `Host`, which embeds every prompt once, or a mapping from
             prompt to embedding.
         sets: prompt sets or their names, solved jointly.
-        lam: weight of the prompt pairs: one value, or one per set, used for all of its attributes.
-            If None, the method's default is used.
+        lam: weight of the prompt pairs: one number, or one per set, which then applies to all
+            attributes of the set. If None, the method's default is used.
         reference: images with or without labels, given as features or a `Reference`.
         max_loss: the maximum allowed loss of neutral text: 1 - the cosine between its embeddings
             before and after the edit.
@@ -543,9 +543,9 @@ class Problem:
 
         Warns:
             ClassSignalWarning: If the edit removes more than half of the distance between the
-            classes.
+                classes.
             WideEditWarning: If the edit removes more of a pipeline's text states than shrinking a
-            quarter of all directions by a tenth would.
+                quarter of all directions by a tenth would.
         """
         chosen = get_edit_method(method)
         chosen.check(self)

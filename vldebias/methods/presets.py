@@ -121,14 +121,15 @@ class Default(EditMethod):
     def narrowed(self, problem: Problem, role: str) -> tuple[Problem, tuple[Choice, ...]]:
         """Return the problem without the prompt sets for which the default declines to edit.
 
-        If it declines for every set, the problem is returned unchanged, and `fit` declines.
+        If the default declines for every set, the problem is returned unchanged; `fit` then
+        declines to edit.
 
         Args:
             problem: the host, prompt sets and settings.
             role: the host tensor to edit.
 
         Warns:
-            AutoDeclinedWarning: If it declines for some of the sets.
+            AutoDeclinedWarning: If the default declines for some of the sets.
         """
         if problem.host.generative or len(problem.sets) == 1:
             return problem, ()

@@ -151,9 +151,8 @@ def labelled(problem: Problem, role: str) -> Labelled:
     """Return a problem's reference images with their attribute values.
 
     A label column is used for an attribute if every name in the column is one of the attribute's
-    values, or contains a word for one. If there are several such columns, the
-    one named after the prompt set is used. Without labels, each image gets the value of the
-    nearest text.
+    values, or contains a word for one. If there are several such columns, the one named after the
+    prompt set is used. Without labels, each image gets the value of the nearest text.
 
     Args:
         problem: the problem with reference images.

@@ -27,8 +27,8 @@ from vldebias.projection.edit import Edit, Provenance
 
 MIN_AUROC = 0.95  # readouts with a lower AUROC are ignored
 MIN_CLARITY = 0.13
-"""The clarity below which a model hardly follows a value's words. On three small models, it is at
-most 0.12 for attributes that words do not change, and at least 0.14 for those that they do."""
+"""The clarity below which a model hardly follows a value's words. On three small models, clarity
+was at most 0.12 for attributes that words do not change, and at least 0.14 for the others."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)

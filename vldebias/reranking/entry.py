@@ -254,7 +254,7 @@ def _order(candidates: Candidates, reranker: Reranker, k: int | None) -> Rows:
 def _rows_of_ids(
     id_rows: NDArray[np.generic], labels: object, *, is_index: bool
 ) -> tuple[object, Rows]:
-    """Return the labels by row, and each candidate's row (q, n), -1 meaning no row.
+    """Return the labels by row, and each candidate's row (q, n), or -1 if it has none.
 
     Args:
         id_rows: ids (q, n).

@@ -178,7 +178,7 @@ def _compared(
 
 
 def _measured(name: str, before: Floats, after: Floats, groups: Codes) -> Conclusion | None:
-    """Return a conclusion without cost and sentence, or None if no image had a score before.
+    """Return a conclusion, its cost and sentence not yet set, or None if no image had a score.
 
     `before` and `after` (n,) are 0 or 1, or NaN for images without a score. `groups` (n,) is
     negative for images without a group.
@@ -242,7 +242,7 @@ def _concluded(
     counted: str,
     is_finite: bool,
 ) -> Conclusion:
-    """Return a conclusion without cost and sentence.
+    """Return a conclusion whose cost and sentence are not yet set.
 
     Args:
         name: name of the score.

@@ -433,7 +433,8 @@ def set_texts(call: dict[str, object], texts: Mapping[str, list[str]]) -> None:
 
     Args:
         call: the arguments by name, changed in place.
-        texts: for each text argument, one text per image; see `texts_of_images`.
+        texts: for each text argument, one text per image, in the form that `texts_of_images`
+            returns.
     """
     if texts == texts_of_images(call):
         return

@@ -539,7 +539,7 @@ def _segments(change_of_encoder: Mapping[str, Tensor]) -> dict[str, slice]:
     to the end of the embedding. If there is only one segment, it ends with its last token.
 
     Args:
-        change_of_encoder: for each encoder, a mask (tokens, d) that is true at its states.
+        change_of_encoder: for each encoder, a mask (tokens, d) that is true where its states are.
     """
     places_of_encoder: dict[str, set[int]] = {}
     for encoder, change in change_of_encoder.items():

@@ -137,8 +137,8 @@ def sfid(labelled_rows: Labelled) -> Affine:
 def spd(labelled_rows: Labelled) -> Affine:
     """Project out the directions of linear probes, replacing them with the mean of unsure rows.
 
-    With B an orthonormal basis of the rows of `null_space_probes` and m the mean of the rows for
-    which a forest's prediction is unsure (as in SFID), the map is x -> x - B B^T (x - m). This
+    Let B be an orthonormal basis of the rows of `null_space_probes`, and m the mean of the rows for
+    which a forest's prediction is unsure (as in SFID). The map is x -> x - B B^T (x - m). This
     follows the formula in the paper (2511.18123), whose code is not public.
     """
     basis = span_of(null_space_probes(labelled_rows.known()))
@@ -171,8 +171,8 @@ def _read_by_forests(labelled_rows: Labelled) -> tuple[Tensor, Tensor]:
 def null_space_probes(labels: Sequence[tuple[Tensor, Tensor]], rounds: int = 5) -> Tensor:
     """Return the weights (r, d) of linear probes that are fitted and projected out one by one.
 
-    Ravfogel et al. (2020), Algorithm 1. An attribute is finished when its probe is no better than a
-    constant prediction.
+    This is Algorithm 1 of Ravfogel et al. (2020). An attribute is finished when its probe is no
+    better than a constant prediction.
 
     Args:
         labels: for each attribute, rows (n, d) and codes (n,).
@@ -265,11 +265,12 @@ class RoboShot(EditMethod):
 def fair_pca(x: Tensor, z: Tensor, keep: int) -> Tensor:
     """Return the orthonormal directions (d, r) that fair PCA drops.
 
-    Kleindessner et al. (2023), as used by FairImagen: with Z the centred one-hot groups, R spans
-    the null space of Z^T X, and U = R V for the eigenvectors V of R^T X^T X R with the `keep`
-    largest eigenvalues. U U^T is then I minus the projection onto the dropped directions. At full
-    width, these directions span only Z^T X, the differences between group means. The result is then
-    the same as the method "difference" over all text that states a value.
+    The method is from Kleindessner et al. (2023), and FairImagen uses it. Let Z be the centred
+    one-hot groups. R spans the null space of Z^T X, and U = R V for the eigenvectors V of
+    R^T X^T X R with the `keep` largest eigenvalues. U U^T is then I minus the projection onto the
+    dropped directions. At full width, these directions span only Z^T X, the differences between
+    group means, and the result is the same as that of the method "difference" over all text that
+    states a value.
 
     Args:
         x: rows (n, d) to project.

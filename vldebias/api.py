@@ -68,12 +68,13 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
     docs/explanation/the-default.md explains how these defaults were chosen and tested.
 
     Args:
-        host: an open_clip model, a transformers image-text model, or a diffusers pipeline. Can also
-            be a list of pipelines that process an image in sequence, such as a base model and a
-            refiner. All of them then use the same value for an image.
+        host: an open_clip model, a transformers image-text model, a diffusers pipeline, or a list
+            of pipelines that process an image in sequence, such as a base model and a refiner. All
+            pipelines of a list use the same value for an image.
         prompts: the name of a prompt set (`vldebias.list_prompts()`), a path to a YAML file, a
-            PromptSet, or a list of these, solved jointly. Can also be a fitted edit, a mapping from
-            role to edit, or another pipeline's attachment, whose sampled values are then reused.
+            PromptSet, or a list of these, solved jointly. You can also pass a fitted edit, a
+            mapping from role to edit, or another pipeline's attachment, whose sampled values are
+            then reused.
         method: a Method, or its name in `vldebias.methods.METHODS`: "orth" (P0), "orth-cali" (Lemma
             7.1), "cali" (Lemma 7.2), "balanced-prompts", "paper" (the paper's settings) and others.
             If None, the default above is used.
@@ -95,8 +96,8 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
         on_call: a function that is called with a `CallRecord` for each pipeline call whose images
             get sampled values, in that call's thread. Its exceptions are raised once the images
             are finished. See docs/how-to/serve-a-pipeline.md.
-        shares: value -> share of the images, for methods that sample values ("balanced-prompts",
-            "cross-attention"). If None, shares are equal.
+        shares: the share of the images for each value, for methods that sample values
+            ("balanced-prompts", "cross-attention"). If None, shares are equal.
         follow_seeds: whether to derive the sampled values from the generator and the prompt if a
             pipeline call passes `generator=`, so that identical calls show the same people. Values
             are then balanced exactly over consecutive seeds, and on average over random seeds. If
@@ -116,7 +117,7 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
 
     Warns:
         AutoDeclinedWarning: If nothing changes for one or more prompt sets, because the default
-            method predicts no improvement, or has no reference images on which to test a search.
+            method predicts no improvement, or needs reference images to decide about a search.
         WideEditWarning, ClassSignalWarning: If the edit may change unrelated prompts, or removes
             differences between classes.
 

@@ -44,7 +44,7 @@ CommandFunction = TypeVar("CommandFunction", bound=Callable[..., object])
 
 STYLES = {
     "better": "bold green",
-    "better, at a cost": "bold yellow",  # overrides the color of "better"
+    "better, at a cost": "bold yellow",  # overrides the colour of "better"
     "worse": "bold red",
     "too few to tell": "bold yellow",
 }
@@ -513,7 +513,7 @@ def print_result(
 
 
 def coloured(text: str) -> Text:
-    """Color the verdicts in a string. rich omits the colors if NO_COLOR is set."""
+    """Colour the verdicts in a string. rich omits the colours if NO_COLOR is set."""
     from rich.text import Text
 
     # Do not interpret markup, since results quote prompts, which may contain brackets.
@@ -544,7 +544,7 @@ def print_message(text: object, kind: str = "", style: str = "") -> None:
 
         if err().is_terminal:
             words = _folded(words, err().width)
-        # In a plain string, rich would interpret "[red]" as a color.
+        # In a plain string, rich would interpret "[red]" as a colour.
         line = Text(words)
         line.stylize(style, 0, len(start))
         err().print(line, soft_wrap=True)

@@ -324,7 +324,7 @@ def _refuse_merged(host: Host) -> None:
 
 
 def _conflicting(host: Host) -> list[Attachment]:
-    """Return the attachments that would conflict with one on this host.
+    """Return the attachments that would conflict with a new attachment to this host.
 
     Two attachments conflict if one needs exclusive use of a module that the other also needs.
     Sharing a module is not in itself a conflict.

@@ -28,7 +28,7 @@ Readers = Mapping[str, Callable[[str], int]]
 _GIVEN: ContextVar[Mapping[int, list[object]]] = ContextVar(
     "vldebias_given", default=MappingProxyType({})
 )
-"""The image values for calls in this thread or task, by attachment id."""
+"""The values that `giving` sets for images of calls in this thread or task, by attachment id."""
 _ORIGINALS: ContextVar[Mapping[int, list[str]]] = ContextVar(
     "vldebias_originals", default=MappingProxyType({})
 )

@@ -131,7 +131,7 @@ class GlobalContrastiveLoss(nn.Module):
         )
 
     def schedule(self, settings: SogCLRSettings, step: int, steps: int) -> None:
-        """Start learning popularity after a share `popularity_wait` of all steps (NUCLR only).
+        """Learn items' popularity only after a share `popularity_wait` of all steps (NUCLR only).
 
         Args:
             settings: settings as declared in `Loss.settings`.

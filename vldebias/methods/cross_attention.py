@@ -625,7 +625,7 @@ def attach_fitted(
         settings: the keyword arguments of `vldebias.debias`, such as `strength`.
 
     Raises:
-        InvalidInputError: If the mapping is empty, mixes cross-attention edits with other edits, or
+        InvalidInputError: If `fitted` is empty or mixes cross-attention edits with other edits, or
             a setting does not apply to the edits.
         ProjectionMismatchError: If an edit was fitted on a different model.
     """

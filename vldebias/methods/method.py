@@ -228,7 +228,7 @@ class EditMethod(Method):
             role: the host tensor to edit.
 
         Returns:
-            The problem, and the decisions not to edit for the other sets.
+            The problem, and a record of each decision not to edit for another set.
         """
         return problem, ()
 

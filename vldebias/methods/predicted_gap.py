@@ -122,7 +122,7 @@ def draw_counts(n: int, seed: int = 0, size: int | None = None) -> Tensor:
     Args:
         n: number of rows.
         seed: resampling seed.
-        size: number of rows in a resample. If None, n.
+        size: number of rows in a resample. If None, a resample has n rows.
 
     Returns:
         Counts (1 + RESAMPLES, n), with the sample in row 0.

@@ -204,7 +204,7 @@ class Default(EditMethod):
 
 
 def _fit_to_pipeline(problem: Problem, role: str) -> Edit:
-    """Fit `cali`, lowering lam until at most one direction in `SPARES` is removed."""
+    """Fit `cali`, lowering lam until at most 1 in `SPARES` directions of the space is removed."""
     if why_not_balanced(problem) is None:
         log_once(
             "'cali' is fitted, because the default for this pipeline is balanced prompts, which"

@@ -388,7 +388,7 @@ class Edits(dict[str, Edit]):
             reasons = " ".join(f"{choice.prompts}: {choice.reason}" for choice in self.declined)
             raise InvalidInputError(f"the default attaches no edit. {reasons}")
         raise InvalidInputError(
-            f"the host has the roles {list(self)}; choose the edit of one, such as"
+            f"the host has the roles {list(self)}; choose the edit of one role, such as"
             f" edits[{next(iter(self), 'text')!r}]"
         )
 

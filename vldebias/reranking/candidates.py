@@ -71,7 +71,7 @@ class Candidates:
         return (self.codes[:, None] == np.arange(len(self.names))).astype(np.float64)
 
     def best_of_groups(self, k: int) -> Rows:
-        """Return the best k rows of each group, and k of unknown group, in ascending order."""
+        """Return the k best rows of each group and of the unknown group, in ascending order."""
         best = []
         for group in range(UNKNOWN, len(self.names)):
             rows = np.flatnonzero(self.codes == group)

@@ -32,7 +32,7 @@ class GroupEstimator:
         names: names of the groups (g,).
         texts: unit text embeddings (g, d) of the groups.
         slopes: slopes (g, g) of the log odds, or None if there are no probabilities, because there
-            were too few images or the groups do not separate.
+            were too few images or the groups' cosines hardly differ.
         offsets: offsets (g,) of the log odds.
 
     >>> import numpy as np

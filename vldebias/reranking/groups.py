@@ -135,7 +135,7 @@ class Groups:
                 f"probabilities: expected non-negative numbers (n, groups), got shape {table.shape}"
             )
         if not np.allclose(table.sum(axis=1), 1, atol=1e-3):
-            raise InvalidInputError("probabilities: expected rows that sum to 1")
+            raise InvalidInputError("probabilities: expected rows that sum to 1; rescale them")
         if names is None:
             names = [str(group) for group in range(table.shape[1])]
         return cls(tuple(names), table.argmax(axis=1), table, "given probabilities")

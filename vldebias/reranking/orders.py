@@ -331,12 +331,12 @@ def _merge_several(
 
 
 def _with_unknown(sequence: Rows, codes: NDArray[np.integer], k: int) -> Rows:
-    """Return k ranks, with candidates of unknown group in their original places.
+    """Return k ranks, with candidates whose group is unknown in their original places.
 
     Args:
         sequence: ranks of candidates whose group is known, which fill the other places.
-        codes: groups (n,) by rank. If `sequence` is too short, further candidates of unknown group
-            fill the end.
+        codes: groups (n,) by rank. If `sequence` is too short, further candidates whose group is
+            unknown fill the end.
         k: number of ranks.
     """
     unknown = np.flatnonzero(codes == UNKNOWN)

@@ -151,7 +151,7 @@ class Report:
             how = f"as found, because the query is {self.about[1]}"
         lines = [f"{name}first {k} {how}: {before} -> {_words(self.counts)}"]
         if self.unknown:
-            lines.append(f"{self.unknown} results of unknown group keep their places")
+            lines.append(f"{self.unknown} results whose group is unknown keep their places")
         for group, number in self.short.items():
             lines.append(f"{group}: {number} fewer than requested; there are no more candidates")
         expected = self.expected

@@ -208,7 +208,7 @@ def open_images(settings: TrainSettings, *, held_out: bool = False) -> ImageData
 
     Args:
         settings: training settings, which specify the data.
-        held_out: whether to open the held-out data instead.
+        held_out: whether to open the held-out data.
 
     Raises:
         InvalidInputError: If the split is unknown, codes have no names, or the data are invalid for

@@ -102,11 +102,10 @@ class DataSettings(_Settings):
         None, description="Column of classes, for zero-shot scores and losses with labels."
     )
     names: dict[str, dict[str, str]] | None = Field(
-        None,
-        description="Names of codes in label columns: {y: {0: landbird, 1: waterbird}}.",
+        None, description="Names of codes in label columns: {y: {0: landbird, 1: waterbird}}."
     )
     caption_template: str | None = Field(
-        None, pattern=r"\{\}", description="Template for captions from labels: 'a photo of a {}.'"
+        None, pattern=r"\{\}", description="Caption for a label, such as 'a photo of a {}.'"
     )
     streaming: bool = Field(False, description="Stream the data, without a copy on disk.")
     shuffle_buffer: int = Field(

@@ -196,7 +196,7 @@ class TransformersHost(JointHost):
                 raise InvalidInputError(
                     f"{missing}; pass tokenizer= ({type(error).__name__}: {error})"
                 ) from error
-            # If its files are missing, transformers 5 creates an empty tokenizer.
+            # If a tokenizer's files are missing, transformers 5 creates an empty tokenizer.
             if 2 * len(loaded) < self._config.vocab_size:
                 raise InvalidInputError(
                     f"{missing} except one with only {len(loaded)} tokens; pass tokenizer="

@@ -71,7 +71,7 @@ def rows_of(embeddings: object) -> Sequence[Tensor]:
 
 
 def _entries(row: Tensor) -> Tensor:
-    """Return evenly spaced entries of a row."""
+    """Return `_SAMPLES` evenly spaced entries of a row, as float32 on the CPU."""
     flat = row.detach().flatten()
     places = torch.linspace(0, len(flat) - 1, _SAMPLES, device=flat.device).long()
     return flat[places].to("cpu", torch.float32)

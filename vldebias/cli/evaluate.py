@@ -373,5 +373,5 @@ def show_suite(
     else:
         raise InvalidInputError(
             f"{suite}: this suite does not embed any prompts, since it generates images with a"
-            " pipeline"
+            " pipeline; omit --texts"
         )

@@ -187,7 +187,7 @@ class Loss:
         return self._check_module(module)
 
     def _check_module(self, module: object) -> type[nn.Module]:
-        """Return the class after checking that `vldebias train` can build and call it."""
+        """Return `module`, a class, after checking that `vldebias train` can build and call it."""
         where = f"loss {self.name!r}"
         if not isinstance(module, type):
             label = getattr(module, "__name__", repr(module))

@@ -288,9 +288,10 @@ class Contrast:
             )
 
     def reduce(self, losses: Tensor) -> Tensor:
-        """Reduce per-direction losses (2, n) to per-pair losses (n,) or to a scalar mean ().
+        """Reduce the losses of both directions (2, n) according to the option `reduction`.
 
-        `reduction` selects which. The mean is taken over the joint batch of all processes.
+        The result is the losses of all pairs (n,), or their mean () over the joint batch of all
+        processes.
         """
         # Some losses return one row that already combines both directions.
         if losses.ndim != 2 or losses.shape[1] != len(self.positive):

@@ -136,7 +136,7 @@ def as_floats(values: object, name: str) -> Floats:
 
 
 def unit_rows(features: object) -> Floats:
-    """Normalise features (n, d) to unit norm."""
+    """Return features (n, d) scaled to rows of norm 1."""
     rows = as_floats(features, "features")
     if rows.ndim != 2:
         raise InvalidInputError(f"features: expected (n, d), got shape {rows.shape}")

@@ -386,7 +386,7 @@ def _report_overlap(held_out: ImageData, learned: ImageData) -> None:
     if shared:
         warn(
             f"{name}: {shared} of {len(held_out)} images are also in the training data, so the"
-            " scores are too high; remove them from one of the two"
+            " scores are too high; remove these images from one of the two data sets"
         )
 
 

@@ -143,7 +143,7 @@ def load_photographs() -> Photographs:
 
 
 def _part(table: Sequence[dict[str, str]], embedded: NDArray[np.float32], part: str) -> Embeddings:
-    """Return the embeddings of one part, with labels and captions only for the gallery."""
+    """Return the embeddings of the gallery, with labels and captions, or of the reference."""
     rows = [number for number, row in enumerate(table) if row["part"] == part]
     ids = tuple(table[row]["file"] for row in rows)
     digest = fingerprint_of([part, *ids])

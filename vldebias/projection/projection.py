@@ -407,7 +407,7 @@ def _tensor(array: NDArray[Any], name: str) -> Tensor:
     """Copy an array to a tensor.
 
     Raises:
-        InvalidInputError: If torch has no such type, for example for an array of objects.
+        InvalidInputError: If torch has no dtype for the array's elements, such as objects.
     """
     try:
         # Make a copy, because torch cannot view read-only arrays or arrays with negative strides.

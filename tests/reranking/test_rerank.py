@@ -384,7 +384,7 @@ def test_a_function_can_be_a_method() -> None:
         ({"labels": LABELS, "shares": [np.nan, 1]}, "that sum to 1"),
         ({"labels": LABELS, "method": ["quota"]}, "method: got"),
         ({"labels": 3}, "labels: expected a string or number"),
-        ({"labels": np.array([LABELS, LABELS]).T}, "column -> labels"),
+        ({"labels": np.array([LABELS, LABELS]).T}, "a mapping from column to labels"),
         ({"labels": {}}, "labels: got an empty mapping"),
         ({"probabilities": np.empty((0, 2))}, "got 0 groups for 8 candidates"),
         ({"labels": [None] * 8}, "all are unknown"),

@@ -282,7 +282,7 @@ def _reference_rows(problem: Problem) -> Tensor:
 
 
 def _differences(values: Tensor) -> Iterable[Tensor]:
-    """Yield the difference (d,) between each pair of values (k, d)."""
+    """Yield the difference (d,) between the rows of each pair of k values (k, d)."""
     for value, other_value in combinations(values, 2):
         yield value - other_value
 

@@ -341,7 +341,7 @@ def _factorised(values: object) -> tuple[list[Hashable], NDArray[np.intp]]:
     except TypeError:
         raise InvalidInputError(
             f"labels: expected a string or number per candidate, got {str(values)[:60]}; for"
-            " several attributes, pass column -> labels"
+            " several attributes, pass a mapping from column to labels"
         ) from None
     return different, codes
 

@@ -120,7 +120,7 @@ class _Parts(TypedDict, total=False):
     index: Tensor
     texts: list[str]
     views: Tensor
-    failed: dict[str, str]  # id of a skipped image -> reason
+    failed: dict[str, str]  # the reason for skipping each image, by id
     error: str
 
 
@@ -169,7 +169,7 @@ class Batches(ABC):
         self.workers = workers
         self.rank = own_rank() if rank is None else rank
         self.world = world_size() if world is None else world
-        self.unreadable: dict[str, str] = {}  # id -> reason
+        self.unreadable: dict[str, str] = {}  # the reason for each image, by id
 
     @staticmethod
     def from_data(

@@ -272,7 +272,7 @@ def add_tensors(state: hashlib._Hash, tensors: Iterable[tuple[str, Tensor]]) -> 
         state.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
 
 
-_locked_folders: dict[Path, int] = {}  # folder -> thread that writes to it
+_locked_folders: dict[Path, int] = {}  # the thread that writes to each folder
 
 
 @contextlib.contextmanager

@@ -58,27 +58,28 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
       about people, or the pipeline edits an input image, the calibrated projection (Lemma 7.2) is
       used instead.
     - For open_clip or transformers models used for search (five or more class prompts, or none),
-      the difference between the values' text embeddings is projected out and the image means are
-      equalised. This requires `reference`, and is only done if it helps on held-out reference
-      images. Otherwise, nothing changes, and a warning explains why.
+      the difference between the values' text embeddings is projected out and the groups' mean image
+      features are equalised. This requires `reference`, and is only done if it helps on held-out
+      reference images. Otherwise, nothing changes, and a warning explains why.
     - For the same models used as classifiers (one to four class prompts), the difference is
       projected out. With `reference`, the calibrated projection with equalised image means is used
       instead.
 
-    docs/explanation/the-default.md describes the tests and their results.
+    docs/explanation/the-default.md explains how these defaults were chosen and tested.
 
     Args:
-        host: an open_clip model, a transformers image-text model, or a diffusers pipeline. Can also
-            be a list of pipelines that process an image in sequence, such as a base model and a
-            refiner. They then use the same value.
+        host: an open_clip model, a transformers image-text model, a diffusers pipeline, or a list
+            of pipelines that process an image in sequence, such as a base model and a refiner. All
+            pipelines of a list use the same value for an image.
         prompts: the name of a prompt set (`vldebias.list_prompts()`), a path to a YAML file, a
-            PromptSet, or a list of these, solved jointly. Can also be a fitted edit, a mapping from
-            role to edit, or the attachment of the preceding pipeline.
+            PromptSet, or a list of these, solved jointly. You can also pass a fitted edit, a
+            mapping from role to edit, or another pipeline's attachment, whose sampled values are
+            then reused.
         method: a Method, or its name in `vldebias.methods.METHODS`: "orth" (P0), "orth-cali" (Lemma
-            7.1), "cali" (Lemma 7.2), "balanced-prompts", "paper" (its settings) and others. If
-            None, the default above is used.
-        lam: the weight of the prompt pairs, for named methods that accept it, as one value or one
-            per prompt set. If None, the method's default is used.
+            7.1), "cali" (Lemma 7.2), "balanced-prompts", "paper" (the paper's settings) and others.
+            If None, the default above is used.
+        lam: the weight of the prompt pairs, one number or one per prompt set, if `method` is a name
+            and the method has such a weight. If None, the method's default is used.
         strength: the fraction of the edit to apply, in [0, 1]. If 0, outputs are bit-identical.
         keep_stated: whether to leave prompts that contain one of the set's attribute words ("a
             photo of a female doctor") unchanged.
@@ -86,8 +87,8 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
             as in the paper.
         tokenizer: the model's tokenizer, if it cannot be derived from the model.
         reference: image features (n, d) of this model, or a `Reference` with labels and settings.
-            Closed forms are also equalised against the means of their zero-shot groups
-            (`vldebias.methods.equalise`).
+            Closed forms then also equalise the mean features of the groups, which zero-shot
+            classification assigns (`vldebias.methods.equalise`).
         max_loss: the maximum loss for a class prompt, in (0, 1), defined as 1 minus the cosine
             between its embeddings before and after the edit.
         side: the embeddings of an image-text model that the edit changes, "text", "image" or
@@ -95,8 +96,8 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
         on_call: a function that is called with a `CallRecord` for each pipeline call whose images
             get sampled values, in that call's thread. Its exceptions are raised once the images
             are finished. See docs/how-to/serve-a-pipeline.md.
-        shares: value -> share of the images, for methods that sample values ("balanced-prompts",
-            "cross-attention"). If None, shares are equal.
+        shares: the share of the images for each value, for methods that sample values
+            ("balanced-prompts", "cross-attention"). If None, shares are equal.
         follow_seeds: whether to derive the sampled values from the generator and the prompt if a
             pipeline call passes `generator=`, so that identical calls show the same people. Values
             are then balanced exactly over consecutive seeds, and on average over random seeds. If
@@ -105,8 +106,8 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
 
     Returns:
         An attachment that can pause, scale and remove the edits or the sampled values. If the
-        default declines to edit, it has no edits, its state is "declined", and you can call
-        `debias` again at once.
+        default declines to edit, the attachment has no edits, its state is "declined", and you can
+        call `debias` again at once.
 
     Raises:
         AlreadyAttachedError: If something is already attached, or merged into the weights.
@@ -116,7 +117,7 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
 
     Warns:
         AutoDeclinedWarning: If nothing changes for one or more prompt sets, because the default
-            method predicts no improvement, or has no reference images on which to test a search.
+            method predicts no improvement, or needs reference images to decide about a search.
         WideEditWarning, ClassSignalWarning: If the edit may change unrelated prompts, or removes
             differences between classes.
 
@@ -146,7 +147,7 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
     elif isinstance(prompts, Attachment):
         raise InvalidInputError(
             f"{target.name}: expected an attachment that inserts values into prompts, got"
-            f" {prompts!r}. Fitted edits are attached to each pipeline: debias(other,"
+            f" {prompts!r}. To attach its fitted edits to another pipeline, call debias(other,"
             " attachment.projections)"
         )
     elif isinstance(prompts, Edit | Mapping):
@@ -193,7 +194,8 @@ def fit_projections(
         lam: the weight of the prompt pairs. If None, the method's default is used.
         tokenizer: the model's tokenizer, if it cannot be derived from the model.
         reference: image features (n, d) of this model, or a `Reference`, if the method uses images.
-        max_loss: the maximum loss for a class prompt, in (0, 1), as 1 minus a cosine.
+        max_loss: the maximum loss for a class prompt, in (0, 1): 1 minus the cosine between its
+            embeddings before and after the edit.
 
     Returns:
         A mapping from role to edit. If the host has one role, `edits.only` is its edit.
@@ -231,16 +233,17 @@ def inspect(
 ) -> dict[str, Diagnostics]:
     """Return diagnostics of a method's effect on text embeddings, by role (Tables 7.1 and 7.6).
 
-    Raises the same errors as `fit_projections`, and is empty if the default declines to edit.
+    The result is empty if the default declines to edit. Errors are those of `fit_projections`.
 
     Args:
         host: the model, pipeline or host to fit to.
         prompts: a prompt set, or its name or file.
-        method: a Method or its name. If None, the default for this host and task.
+        method: a Method or its name. If None, the default for this host and task is used.
         lam: the weight of the prompt pairs. If None, the method's default is used.
         tokenizer: the model's tokenizer, if it cannot be derived from the model.
         reference: image features (n, d) of this model, or a `Reference`, if the method uses images.
-        max_loss: the maximum loss for a class prompt, in (0, 1), as 1 minus a cosine.
+        max_loss: the maximum loss for a class prompt, in (0, 1): 1 minus the cosine between its
+            embeddings before and after the edit.
 
     >>> from vldebias.miniature import load_clip
     >>> model, preprocess, tokenizer = load_clip()
@@ -270,7 +273,7 @@ def fit_shares(
 ) -> TargetShares:
     """Fit a query edit that gives each group a target share of the top results.
 
-    Call the edit with query embeddings, or attach it.
+    Call the returned edit with query embeddings, or attach it to a model with `debias`.
 
     Args:
         model: an open_clip or transformers image-text model, or a mapping from prompt to embedding.

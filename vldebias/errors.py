@@ -1,4 +1,4 @@
-"""Errors and warnings of vldebias."""
+"""Define the errors and warnings of vldebias."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ _WITH_TORCH = (
     " fine-tune, or '.[torch]' for embeddings of your own, in a checkout of vldebias"
 )
 
-# The user's line is in the innermost stack frame outside this package and outside libraries, which
-# call this package in hooks and threads.
+# The user's line is in the innermost stack frame outside this package and outside installed
+# libraries. Libraries are skipped because they call this package in hooks and threads.
 _PACKAGE = str(Path(__file__).resolve().parent)
 _LIBRARIES = tuple(
     {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
@@ -64,7 +64,7 @@ class UnsupportedHostError(VldebiasError, TypeError):
 class AlreadyAttachedError(VldebiasError, RuntimeError):
     """The host already has an attachment.
 
-    Applying P* twice differs from applying it once, so a second edit would be a different method.
+    Applying two edits in a row is not the same as fitting one edit to both prompt sets.
     """
 
 
@@ -95,7 +95,7 @@ class ClassSignalWarning(VldebiasWarning):
 
 
 class ReferenceWarning(VldebiasWarning):
-    """The reference images are too few or too noisy to estimate the direction to equalise."""
+    """The reference images are too few or too noisy to estimate how the groups' means differ."""
 
 
 class SuspectInputWarning(VldebiasWarning):
@@ -118,7 +118,7 @@ def shortened(text: str, limit: int) -> str:
     """Truncate a string, ending it with "..." if anything was cut off.
 
     Args:
-        text: the string.
+        text: the string to truncate.
         limit: the maximum number of characters, including the dots.
     """
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
@@ -127,7 +127,8 @@ def shortened(text: str, limit: int) -> str:
 def one_line(error: Exception) -> str:
     """Return an error's message as one line of at most 500 characters.
 
-    For errors from other libraries, the class is included, since their messages are often cryptic.
+    For errors from other libraries, the line starts with the error's class, because their messages
+    are often cryptic.
     """
     text = " ".join(str(error).split())
     if not isinstance(error, VldebiasError):
@@ -263,12 +264,12 @@ MOST_NAMES = 6  # maximum number of names in an error if a known name is similar
 
 
 def expected_one_of(name: object, names: Iterable[str], otherwise: str = "") -> str:
-    """Return a hint and the expected names, of which only some are listed if one is similar.
+    """Return a hint with the expected names, or with only some of them if one is similar.
 
     Args:
         name: the unknown name.
         names: the known names.
-        otherwise: what is also expected, such as "a .yaml file".
+        otherwise: what else is accepted, such as "a .yaml file".
 
     >>> expected_one_of("fairfce", ["celeba", "fairface"], "a .yaml file")
     "did you mean 'fairface'? (expected one of celeba, fairface, or a .yaml file)"
@@ -306,7 +307,7 @@ def warn(message: str, category: type[Warning] = VldebiasWarning) -> None:
         category: the class of the warning.
     """
     frames = [frame for frame, _ in traceback.walk_stack(sys._getframe(1))]
-    # `warnings` also skips these frames.
+    # Skip the import machinery's frames, as `warnings` does.
     frames = [f for f in frames if not f.f_code.co_filename.startswith("<frozen importlib")]
     users = (level for level, frame in enumerate(frames) if not _is_of_library(frame))
     warnings.warn(message, category, stacklevel=next(users, 0) + 2)

@@ -37,7 +37,7 @@ from vldebias.utils.vectors import Vectors, read_vectors
 if TYPE_CHECKING:
     from vldebias.report.result import Result
 
-_CANDIDATES = 20  # results that `search` asks for, per result that it shows
+_CANDIDATES = 20  # results that `search` requests from the index for each one that it returns
 IndexCall = Callable[[NDArray[np.floating], int], tuple[object, object, object]]
 """Function from a query vector (d,) and n to the ids, scores and vectors of the best n results."""
 DEBIASED = "debiased"  # method name in `measure` results
@@ -105,16 +105,17 @@ def debias_queries(
         reference: unlabelled vectors (n, d) of a few hundred to a few thousand indexed images or
             documents. The default method needs them.
         method: a Method, or a name in `vldebias.methods.METHODS`. If None, the default is used
-            (docs/explanation/the-default.md). It fits an edit if that closes the gap on held-out
-            reference vectors. Otherwise, or without a reference, it does nothing and explains why.
+            (docs/explanation/the-default.md). The default fits an edit if this closes the gap
+            between the groups on held-out reference vectors. Otherwise, or without a reference, it
+            does nothing, and a warning explains why.
         strength: the strength of the edit in [0, 1]. If 0, the output of `embed` is returned
             unchanged.
         keep_stated: whether to leave queries that state a value unchanged: those with one of the
             set's attribute words ("a female doctor"), and for sets about people, those that state a
             value in another language ("eine Ärztin") or are about a named person ("Marie Curie").
         index: a file from `queries.index.save`, with the groups' shares in the index for `search`.
-            If None, they are estimated on `reference`. With a file, and neither a reference nor a
-            method, queries are not edited.
+            If None, the shares are estimated on `reference`. If only `index` is passed, without
+            `reference` and `method`, queries are not edited.
 
     Returns:
         A wrapper that embeds queries with the edit, and searches an index with re-ranking.
@@ -152,9 +153,9 @@ def debias_queries(
         fitted = prompts
     else:
         images = _read_reference(reference, host)
-        # Unlike `fit_projections`, this returns an edit even if the default declines.
+        # Unlike `fit_projections`, fitting here returns an edit even if the default declines.
         if index is not None and reference is None and method is None:
-            method = "none"  # a file alone is for `search`, which does not edit queries
+            method = "none"  # the index file is only used by `search`, which does not edit queries
         chosen = get_method(method, reference=images)
         fitted = Problem(host, prompts, reference=images).fit(chosen, TEXT)
     if TEXT not in SIDES[fitted.side]:
@@ -241,9 +242,9 @@ class DebiasedQueries:
     def search(self, index_call: IndexCall, texts: str | Sequence[str], k: int) -> Positions:
         """Search an index, and re-rank the results to the groups' shares in the index.
 
-        The queries are not edited, because re-ranking keeps more of the results. The index is asked
-        for 20 times as many results as are shown, with their vectors, from which the groups are
-        estimated. Queries that state a value are returned as found.
+        The queries are not edited, because re-ranking retains more of the original results than an
+        edit does. The index is asked for 20 k results and their vectors, from which the groups are
+        estimated. For queries that state a value, the index's own order is returned.
 
         Args:
             index_call: function that takes a query vector (d,) and a number n, and returns the ids
@@ -253,10 +254,12 @@ class DebiasedQueries:
             k: number of results per query.
 
         Returns:
-            The ids (k,) or (q, k), padded with -1 if there are fewer, with a report per query.
+            The ids (k,) of one query or (q, k) of a list, best first. Missing results have id -1.
+            The attribute `reports` has one `Report` per query.
 
         Raises:
-            InvalidInputError: If there was no reference, or the index returns something else.
+            InvalidInputError: If `debias_queries` got neither `reference` nor `index`, or
+                `index_call` does not return ids, scores and vectors.
 
         Warns:
             SuspectInputWarning: If a group has too few results for its share.
@@ -377,7 +380,7 @@ class DebiasedQueries:
             )
         if not isinstance(labels, Mapping):
             labels = {self.sets[0].name: labels}
-        # Leave unchanged the queries that `embed` would leave unchanged.
+        # Without stated words, the edit applies to all queries, as in `embed`.
         edit = self.fitted if self.keep_stated else self.fitted.with_provenance(stated_words=())
         if isinstance(vectors, list | tuple):
             vectors = read_vectors(vectors, "vectors").rows
@@ -405,7 +408,7 @@ class DebiasedQueries:
     def _edited(
         self, read: Vectors, vectors: AnyVectors, texts: Sequence[str] | None
     ) -> AnyVectors:
-        """Edit vectors, except those for text that states a value."""
+        """Edit vectors, except those whose text states a value."""
         if not len(read.rows):
             return vectors
         rows = read.rows.detach()
@@ -430,7 +433,7 @@ class DebiasedQueries:
 
 
 def _sets_of(prompts: Prompts | Edit) -> tuple[PromptSet, ...]:
-    """Return the prompt sets, or those that an edit was fitted to if the package has them."""
+    """Return the prompt sets; for a fitted edit, those it was fitted to, if they are built in."""
     if isinstance(prompts, Edit):
         names = (prompts.provenance.prompts or "").split("+")
         with suppress(InvalidInputError):
@@ -444,11 +447,12 @@ def _results_of(found: object, width: int) -> tuple[NDArray[np.generic], Floats,
     """Return the ids (n,), scores (n,) and vectors (n, d) that an index returned for a query.
 
     Args:
-        found: the three, where the id -1 means no result.
+        found: the return value of `index_call`. Results with the id -1 are dropped.
         width: width d of the query's vector.
 
     Raises:
-        InvalidInputError: If one of them is missing, their lengths differ, or lower is better.
+        InvalidInputError: If ids, scores or vectors are missing, their lengths differ, or the
+            scores increase.
     """
     parts = tuple(found) if isinstance(found, tuple | list) else ()
     if len(parts) != 3 or any(part is None for part in parts):
@@ -473,7 +477,7 @@ def _results_of(found: object, width: int) -> tuple[NDArray[np.generic], Floats,
     if len(scores) > 1 and scores[0] < scores[-1]:
         raise InvalidInputError(
             f"index_call: the scores rise from {scores[0]:g} to {scores[-1]:g}, but the best result"
-            " comes first; return -distance if these are distances"
+            " must come first; return -distance if these are distances"
         )
     return ids, scores, features
 

@@ -215,7 +215,7 @@ def test_an_edit_that_depends_on_prompts_requires_them(tower: Tower) -> None:
         assert repr(attachment).startswith(
             "EditAttachment(Tower, projection, text: reads lam=0.0, strength=1.0, "
         )
-        with pytest.raises(InvalidInputError, match="needs the prompt of each row"):
+        with pytest.raises(InvalidInputError, match="pass one prompt per row"):
             attachment.apply("text", torch.randn(4, 6))
         with pytest.raises(
             VldebiasError, match=r"FixedRewrite \(reads\) is not a single linear map"

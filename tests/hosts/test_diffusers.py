@@ -240,7 +240,7 @@ def test_unets_with_an_extra_layer_before_the_prompt_or_fused_keys_are_rejected(
     expected = tiny.draw(pipe)
     # Unlike Kolors, this cannot be merged.
     pipe.unet.register_to_config(encoder_hid_dim_type="text_proj")
-    refuses(pipe, attachment, "no layer is known that consumes this tensor alone")
+    refuses(pipe, attachment, "expected a layer that consumes only this tensor")
     pipe.unet.register_to_config(encoder_hid_dim_type=None)
     pipe.unet.fuse_qkv_projections()
     refuses(pipe, attachment, r"keys and values of unet\..*attn2 are fused")

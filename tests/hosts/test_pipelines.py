@@ -217,7 +217,7 @@ def test_image_tokens_are_unchanged(monkeypatch):
     with debias(pipe, tiny.gender(), method="cali", lam=1e6):
         attached = modular_states(pipe)["prompt_embeds"][0]
         with pytest.raises(
-            InvalidInputError, match="got a prompt, but its block returned no 'prompt_embeds'"
+            InvalidInputError, match="expected 'prompt_embeds' from the block that encodes text"
         ):
             modular_states(pipe, ["no states"])
     stay = (attached == bare).all(-1)

@@ -303,7 +303,7 @@ def test_a_release_that_cannot_load_folders_is_named(
     towers = small()
     (tmp_path / CONFIG).write_text("{}")
     monkeypatch.setattr(open_clip, "__version__", "2.32.0")
-    refusal = r"2\.32\.0 is installed.*open_clip_torch 3"
+    refusal = r"open_clip 2\.32\.0 cannot load.*open_clip_torch 3"
     with pytest.raises(UnsupportedHostError, match=refusal):
         towers.check_saving(towers.model.state_dict(), name="small")
     for name in (str(tmp_path), f"local-dir:{tmp_path}"):

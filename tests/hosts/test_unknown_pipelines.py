@@ -206,7 +206,8 @@ def test_truncated_prompts_and_unknown_roles_are_rejected(build):
     host = resolve(build(encode_prompt=encoding(lambda z: z[:, :50])))
     assert host.embed([PLAIN], "sequence").shape == (1, 32)
     with pytest.raises(
-        UnsupportedHostError, match="the end of a prompt is not among the tokens of prompt_embeds"
+        UnsupportedHostError,
+        match="the token that ends a prompt is not among the tokens of prompt_embeds",
     ):
         host.embed([f"{PLAIN} " * 12], "sequence")
     with pytest.raises(
@@ -263,5 +264,5 @@ def test_a_class_with_the_wrong_source_is_rejected(monkeypatch):
     members = {}
     code = "def encode_prompt(self, prompt):\n    return self.encode(prompt)"
     exec(compile(code, "<program>", "exec"), members)
-    with pytest.raises(UnsupportedHostError, match="does not contain it"):
+    with pytest.raises(UnsupportedHostError, match="does not contain the function"):
         resolve(acme(type("ExecPipeline", (Acme,), {"encode_prompt": members["encode_prompt"]})))

@@ -151,7 +151,7 @@ def test_a_search_equalises_overall_means_and_not_within_classes() -> None:
 def test_no_edit_is_attached_without_a_gain_on_reference_images() -> None:
     texts, prompts = world(0.0, 0.0)
     reference = images(2000, seed=1)[0]
-    choice = declined(texts, prompts, "do not get clearly more similar scores", reference=reference)
+    choice = declined(texts, prompts, "do not become clearly more similar", reference=reference)
     assert choice.change[2] >= 0
 
 
@@ -494,7 +494,7 @@ def test_fitting_cali_instead_of_balanced_prompts_is_logged_once(pipe: Any, capl
     with debias(pipe, FIVE, max_loss=0.1) as attachment:  # a bound only applies to edits
         assert attachment.projections
     (message,) = [record.message for record in caplog.records if record.name == "vldebias"]
-    assert "max_loss bounds an edit" in message
+    assert "max_loss only applies to edits" in message
     with pytest.raises(InvalidInputError, match="not an embedding edit"):
         fit_projections(pipe, FIVE, method="balanced-prompts")
     with pytest.raises(InvalidInputError, match="never changes negative prompts"):

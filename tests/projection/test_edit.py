@@ -407,5 +407,5 @@ def test_a_flipped_bit_is_always_detected(folder: Path) -> None:
 
 def test_an_edit_with_the_old_name_of_its_space_is_refused(tmp_path: Path) -> None:
     old = SAVED.with_provenance(space="open_clip.joint").save_pretrained(tmp_path / "old")
-    with pytest.raises(InvalidInputError, match=r"'open_clip.joint', expected 'open_clip.text'; "):
+    with pytest.raises(InvalidInputError, match=r"'open_clip.joint', .* expected 'open_clip.text'"):
         CalibratedProjection.from_pretrained(old)

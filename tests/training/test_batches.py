@@ -328,7 +328,7 @@ def test_an_unreadable_row_is_replaced(kind: str, workers: int) -> None:
     make = BOTH[kind]
     options: Any = {"broken": broken} if kind == "pairs" else {"stream": Stream(N, broken=broken)}
     source = make(**options, augment=plain, workers=workers)
-    with pytest.warns(VldebiasWarning, match=r"is replaced \(1 so far\)") as warned:
+    with pytest.warns(VldebiasWarning, match=r"replaced so far: 1\)") as warned:
         batches = take(source, 0, 4 * PER_EPOCH)
     replaced = 0
     assert len(warned) == 1, "then the tenth and the hundredth"

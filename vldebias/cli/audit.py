@@ -225,7 +225,7 @@ def audit_command(  # noqa: PLR0913  (each is an option of the command)
             flags, listed.prompts, attribute, measure, guidance, folder, record_file
         )
         result = audit(listed, attribute, pipe=loaded, calibration=pilot.counts)
-        # The page shows the images next to it.
+        # The page shows these images, which are stored in its folder.
         settings = result.provenance[0].settings
         settings["images"] = pilot.images
         if pilot.clarity:
@@ -253,7 +253,7 @@ def _loaded(flags: dict[str, Any]) -> Loaded:
 def _check_source(
     flags: dict[str, Any], texts: Path | None, measure: int | None, calibration: str | None
 ) -> None:
-    """Check that exactly one embedding source is set, which is a pipeline if images are judged."""
+    """Check that one source of embeddings is set, and that it is a pipeline to judge images."""
     sources = [texts is not None, "model" in flags, "pipeline" in flags]
     if sum(sources) != 1:
         raise InvalidInputError(

@@ -20,8 +20,8 @@ from vldebias.wording.reasons import reason_in_words
 if TYPE_CHECKING:
     from vldebias.wording import BalancedPrompts
 
-_MOST_IMAGES = 1_000_000  # maximum number, since all prompts are kept in memory
-_MANY_IMAGES = 100_000  # number above which a message warns that this takes a while
+_MOST_IMAGES = 1_000_000  # maximum number of images, since all prompts are kept in memory
+_MANY_IMAGES = 100_000  # with more images, a message warns that balancing takes a while
 COLUMNS = ("prompt", "value", "reason", "original")
 
 

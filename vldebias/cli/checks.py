@@ -54,7 +54,7 @@ def check_file(option: str, path: Path | str | None) -> None:
 def check_data_of_suite(
     suite: str, data_root: Path | str | None, *, limit: int | None, only: Iterable[str]
 ) -> None:
-    """Check that a folder contains the data for a suite, and enough images for its k.
+    """Check that a folder contains the data for a suite, with at least k images to rank.
 
     Args:
         suite: name of the suite. The data of suites in files are checked when they are loaded.

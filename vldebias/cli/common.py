@@ -44,7 +44,7 @@ CommandFunction = TypeVar("CommandFunction", bound=Callable[..., object])
 
 STYLES = {
     "better": "bold green",
-    "better, at a cost": "bold yellow",  # replaces the color of its first word
+    "better, at a cost": "bold yellow",  # overrides the colour of "better"
     "worse": "bold red",
     "too few to tell": "bold yellow",
 }
@@ -60,7 +60,7 @@ def out() -> Console:
 
 @cache
 def err() -> Console:
-    """Return the console for stderr; see `out`."""
+    """Return the console for stderr, which is also created on first use."""
     from rich.console import Console
 
     return Console(stderr=True)
@@ -76,7 +76,7 @@ class WithoutTrailingSpaces:
         return getattr(self.file, name)
 
     def write(self, text: str) -> int:
-        """Write text without trailing spaces, and without the types of arguments and --help."""
+        """Write text without trailing spaces and without click's type names, such as "<path>"."""
         text = re.sub(r"<(bool|dir|path|str|list\[\w+\])>", lambda match: " " * len(match[0]), text)
         self.file.write(re.sub(" +(?=\n)", "", text))
         return len(text)
@@ -87,7 +87,7 @@ VALUE_NAMES: dict[object, str] = {Path: "PATH", int: "N", float: "X", str: "TEXT
 
 
 class Command(TyperCommand):
-    """Command whose help can be pasted into a shell and whose errors quote invalid values."""
+    """Command whose help examples can be pasted into a shell, and whose errors quote values."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         """Parse the arguments, and quote invalid values in error messages.
@@ -137,7 +137,7 @@ class Group(TyperGroup):
 
 
 def tidied_help() -> AbstractContextManager[object]:
-    """Remove trailing spaces from the help, since a backslash before a space joins no lines."""
+    """Remove trailing spaces from the help, so that commands over several lines can be pasted."""
     return redirect_stdout(cast("TextIO", WithoutTrailingSpaces(sys.stdout)))
 
 
@@ -196,7 +196,7 @@ class App(typer.Typer):
             cls=cls or Group,
             help=_unfolded(text),
             no_args_is_help=True,
-            # Otherwise, Typer would hide errors from `main` and print tracebacks, which could
+            # Keep Typer from hiding errors from `main` and from printing tracebacks, which could
             # contain local variables such as prompts and keys.
             pretty_exceptions_enable=False,
             rich_markup_mode=rich_markup_mode,
@@ -513,7 +513,7 @@ def print_result(
 
 
 def coloured(text: str) -> Text:
-    """Color the verdicts in a string. rich omits the colors if NO_COLOR is set."""
+    """Colour the verdicts in a string. rich omits the colours if NO_COLOR is set."""
     from rich.text import Text
 
     # Do not interpret markup, since results quote prompts, which may contain brackets.
@@ -544,7 +544,7 @@ def print_message(text: object, kind: str = "", style: str = "") -> None:
 
         if err().is_terminal:
             words = _folded(words, err().width)
-        # In a plain string, rich would interpret "[red]" as a color.
+        # In a plain string, rich would interpret "[red]" as a colour.
         line = Text(words)
         line.stylize(style, 0, len(start))
         err().print(line, soft_wrap=True)

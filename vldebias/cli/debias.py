@@ -149,7 +149,7 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
         if role not in host.roles:
             raise InvalidInputError(
                 f"{projection}: the edit is for the role {role!r}, but the model only has"
-                f" the roles {', '.join(host.roles)}"
+                f" the roles {', '.join(host.roles)}; pass an edit for one of these"
             )
         host.check(role, edit)
     facts_of_role = {role: _report(host, role, edit, sets, save) for role, edit in edits.items()}

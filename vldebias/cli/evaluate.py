@@ -273,7 +273,7 @@ def _shares_of_images(
     Args:
         table: file with a row per image.
         settings: further settings of the task.
-        value_of_text: text in the table -> the value that it stands for.
+        value_of_text: a mapping from text in the table to the value that it stands for.
         groups: values of --groups.
         unknown: values of --unknown.
     """
@@ -373,5 +373,5 @@ def show_suite(
     else:
         raise InvalidInputError(
             f"{suite}: this suite does not embed any prompts, since it generates images with a"
-            " pipeline"
+            " pipeline; omit --texts"
         )

@@ -46,8 +46,8 @@ Groups = Annotated[
     str,
     typer.Option(
         "--people",
-        help="How to treat groups of people: mixed (values), leave (unchanged) or same (value for"
-        " all).",
+        help="How to treat groups of people: mixed (each gets a value), leave (unchanged) or same"
+        " (one value for all).",
     ),
 ]
 Flags = Iterable[tuple[str, object, object]]

@@ -27,7 +27,7 @@ KINDS = ("id", "score", "distance", "query")
 METHODS = ("quota", "fair", "mopr")
 COLUMNS = ("query", "place", "id", "score", "was at")
 _HOW_TO_CHECK = (
-    'label the results that --json lists under "to check" and pass the column as --checked'
+    'add labels for the results under "to check" in --json, and pass the column as --checked'
 )
 
 

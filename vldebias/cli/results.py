@@ -71,7 +71,7 @@ def report(
             print_message(write_atomically(page, Result.read(path).to_latex()))
             return
         written = render(Result.read(path), page, run_folder=path.parent)
-        # Otherwise, `--verify` would report the page as an added file.
+        # Add the page to the manifest, or `--verify` would report it as an added file.
         run_files.record_pages(path.parent, (written, written.with_suffix(".csv")))
         print_message(written)
         return

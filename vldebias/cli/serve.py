@@ -155,9 +155,9 @@ def serve(
       vldebias serve --upstream https://api.openai.com/v1 --attribute gender
       vldebias serve --upstream https://generativelanguage.googleapis.com \\
           --attribute gender
-      vldebias serve --attribute gender   # LiteLLM's guardrail
+      vldebias serve --attribute gender   # only LiteLLM's guardrail
       vldebias serve --upstream http://127.0.0.1:8000/v1 \\
-          --edit gender-edit/   # embeddings
+          --edit gender-edit/   # edit embeddings
       vldebias serve --upstream http://127.0.0.1:8000/v1 --batch \\
           --attribute gender --attribute age
       vldebias serve --upstream https://api.openai.com/v1 --attribute gender \\

@@ -45,13 +45,12 @@ INSIDE: ContextVar[bool] = ContextVar("vldebias_inside", default=False)
 class Attachment(ABC):
     """Control what `vldebias.debias` attached to a host; `remove()` fully restores the host.
 
-    An attachment is attached, disabled (inside `with attachment.disabled():`, where the host
-    behaves as if nothing were attached), removed, merged, or declined, if the default method did
-    not attach anything. When used as a context manager, it is
-    removed at the end of the block.
+    Its state is "attached", "disabled" (inside `with attachment.disabled():`, where the host
+    behaves as if nothing were attached), "removed", "merged", or "declined" if the default method
+    attached nothing. When used as a context manager, it is removed at the end of the block.
 
     Attributes:
-        host: the host that it is attached to.
+        host: the model or pipeline that this object is attached to, as a `Host`.
         label: names of the prompt sets, for messages.
 
     >>> import vldebias
@@ -66,7 +65,7 @@ class Attachment(ABC):
     """
 
     reattach: ClassVar[str]
-    """The `debias` argument that attaches the same thing to a different pipeline, for messages."""
+    """Code of the `debias` argument that reuses this attachment for another pipeline."""
 
     _strength: float
 
@@ -78,7 +77,7 @@ class Attachment(ABC):
             strength: fraction of the change to apply, in [0, 1].
             label: names of the prompt sets, for messages.
         """
-        # Check this first, so that an error leaves the host unchanged.
+        # Reject an occupied host before anything is hooked, so that an error leaves it unchanged.
         refuse_second(host)
         self.host = host
         self.label = label
@@ -93,8 +92,8 @@ class Attachment(ABC):
             self._state = "removed"  # the hooks remain but do nothing
             raise InvalidInputError(
                 f"{host.name}: {type(host).__name__} installed hooks and returned"
-                f" {self._uninstall!r}; expected a function that removes the hooks. End install"
-                " with `return remove`"
+                f" {self._uninstall!r}; expected a function that removes the hooks. End the host's"
+                " install method with `return remove`"
             )
         self._watch_hooks: list[RemovableHandle] = []
         for encoder in host.shared_modules:
@@ -163,7 +162,7 @@ class Attachment(ABC):
             yield self
 
     def remove(self) -> None:
-        """Remove all hooks. Calling it again is harmless.
+        """Remove all hooks; a second call does nothing.
 
         Raises:
             VldebiasError: If the attachment was merged, which leaves nothing to remove.
@@ -188,7 +187,8 @@ class Attachment(ABC):
         """
         if self._state != "attached":
             raise VldebiasError(
-                f"{self.host.name}: cannot merge an attachment that is {self._state}"
+                f"{self.host.name}: cannot merge an attachment that is {self._state}; call"
+                " vldebias.debias again, and merge the attachment that it returns"
             )
         self._merge()
         self.host.forget()
@@ -324,7 +324,7 @@ def _refuse_merged(host: Host) -> None:
 
 
 def _conflicting(host: Host) -> list[Attachment]:
-    """Return the attachments that would conflict with one on this host.
+    """Return the attachments that would conflict with a new attachment to this host.
 
     Two attachments conflict if one needs exclusive use of a module that the other also needs.
     Sharing a module is not in itself a conflict.
@@ -341,7 +341,7 @@ def _conflicting(host: Host) -> list[Attachment]:
 
 
 def _watch(module: nn.Module, _: object) -> None:
-    """Warn if a shared text encoder is called other than by its attached pipeline or for a fit."""
+    """Warn if anything but the attached pipeline or a fit calls a shared text encoder."""
     if torch.compiler.is_compiling() or INSIDE.get():
         return
     for attachment in list(_ATTACHED):
@@ -350,6 +350,6 @@ def _watch(module: nn.Module, _: object) -> None:
             attachment.warn_once(
                 "its text encoder was called outside this pipeline's encode_prompt, by another"
                 " pipeline that shares it or by your own code, so the edit does not apply there."
-                f" To apply it there too, call vldebias.debias(other, {attachment.reattach}); if"
-                " this is intended, call the encoder inside `with attachment.disabled():`"
+                f" To edit the other pipeline, call vldebias.debias(other, {attachment.reattach});"
+                " to silence this, call the encoder inside `with attachment.disabled():`"
             )

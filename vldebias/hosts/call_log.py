@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary, ref
 from vldebias.errors import InvalidInputError
 
 KEPT = 1000
-"""Maximum number of records that an attachment keeps."""
+"""Maximum number of call records that an attachment stores."""
 NEXT = " | "
 """Separator between an image's texts in a record."""
 
@@ -38,18 +38,18 @@ class CallRecord:
     """Store the prompts and sampled values of one call. Tuples have one entry per image.
 
     Attributes:
-        prompts: the text that was passed; several texts for an image (`prompt_2`) are joined by " |
-            ".
+        prompts: the text that was passed. If there are several for an image (`prompt_2`), they are
+            joined by `NEXT`.
         written: the text that the model received.
         values: each image's value, or None if it was left unchanged. For several sets, tuples of
             values.
         reasons: why an image was left unchanged ("stated", "no person", ...), otherwise None.
-        people: the people in each image who were assigned a value; see `BalancedPrompts`.
+        people: the people in each image who were assigned a value, as in `BalancedPrompts`.
         seed: the attachment's seed.
-        index: index of each image (see `Balancer.at`) if values follow generator seeds, or None if
-            they depend on previous calls.
-        is_encoding: whether only `encode_prompt` was called. If its embeddings are passed to a call
-            of the same pipeline, that call's record has the same values.
+        index: each image's index in the sequence of values (see `Balancer.at`) if values follow
+            generator seeds, or None if they depend on previous calls.
+        is_encoding: whether only `encode_prompt` was called. If the embeddings that it returned are
+            passed to a call of the same pipeline, that call's record has the same values.
         originals: the user's text for each image, if the call was made inside
             `Attachment.originals`; otherwise None.
         id: unique identifier of the call.
@@ -84,11 +84,11 @@ class CallRecord:
 
 
 class CallLog:
-    """Store an attachment's call records, and the most recent one per thread or task.
+    """Store an attachment's call records, and the latest record of each thread or task.
 
     Args:
-        on_call: receives the record of each call once its values are sampled. Its exceptions are
-            deferred until `raise_failures`, so that the call itself can finish.
+        on_call: a function that receives the record of each call once its values are sampled. Its
+            exceptions are deferred until `raise_failures`, so that the call itself can finish.
         follow_seeds: whether the seeds of a call's generators select the values.
     """
 
@@ -126,7 +126,7 @@ class CallLog:
         return is_here or not self._records
 
     def begin(self) -> None:
-        """Discard the last call of this thread or task.
+        """Discard the last record of this thread or task when a new call begins.
 
         Otherwise a failed call would show the values of the previous one.
         """
@@ -168,10 +168,10 @@ def raise_failures() -> None:
 
 
 class _Place:
-    """Store each log's last record in one thread or task.
+    """Store each log's last record for one thread or task.
 
-    A new task copies its creator's context, and so does `asyncio.to_thread`. The place remembers
-    the thread and task that created it, so that no task sees the record of another task's call.
+    A new task copies its creator's context, and so does `asyncio.to_thread`. A `_Place` therefore
+    stores which thread and task created it, so that no task sees the record of another task's call.
 
     Attributes:
         records: for each log, the record of the last call in this thread or task.
@@ -190,9 +190,9 @@ class _Place:
         self._task = None if task is None else ref(task)
 
     def is_here(self) -> bool:
-        """Return whether the current thread and task are the ones that this place belongs to.
+        """Return whether this object belongs to the current thread and task.
 
-        After a task has ended, its place belongs to the tasks that inherited its context;
+        After a task has ended, its `_Place` belongs to the tasks that inherited its context;
         notebooks, for example, run each cell in a task.
         """
         if threading.get_ident() != self._thread:
@@ -203,7 +203,7 @@ class _Place:
         return task is None or task is _current_task()
 
     def update(self, log: CallLog, record: CallRecord | None) -> None:
-        """Store the record of a call that this place's task made through `asyncio.to_thread`.
+        """Store the record of a call that the owning task made through `asyncio.to_thread`.
 
         The thread has a copy of its task's context, so the task would otherwise see an older
         record.
@@ -218,7 +218,7 @@ class _Place:
             self.records.pop(log, None)
 
     def _living_task(self) -> asyncio.Task[object] | None:
-        """Return this place's task, or None after it has ended."""
+        """Return the task that created this object, or None after that task has ended."""
         task = None if self._task is None else self._task()
         return None if task is None or task.done() else task
 

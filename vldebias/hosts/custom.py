@@ -27,7 +27,7 @@ from vldebias.utils.text_rows import TextRows
 class CustomHost(Host):
     """Wrap a model from any other library, so that every vldebias function accepts it.
 
-    Its role is "text", or "sequence" if it generates images.
+    The role of its embeddings is "text", or "sequence" if the model generates images.
 
     Args:
         model: any object whose `method` returns embeddings.
@@ -49,8 +49,9 @@ class CustomHost(Host):
         generative: whether the model generates images from the embeddings, so that pipeline presets
             apply.
 
-    If `embed` calls `method`, its rows must be rows of that output; if `method` is a submodule,
-    `embed` must call it. Both are checked when the edit is fitted or attached.
+    If `embed` calls `method`, the rows that `embed` returns must be among the rows that `method`
+    returns. If `method` is a submodule, `embed` must call it. Both conditions are checked when an
+    edit is fitted or attached.
 
     Raises:
         InvalidInputError: If the method does not exist.
@@ -102,7 +103,7 @@ class CustomHost(Host):
         self._is_checked = False
 
     def _place_of(self, model: object, method: str) -> tuple[object, str]:
-        """Return the object whose method returns embeddings, and the name of this method."""
+        """Return the object that has the method, and the method's name; "forward" for a module."""
         if not isinstance(method, str):
             raise InvalidInputError(
                 f"custom: got {method!r}; expected the name of a method, such as 'encode_text'"
@@ -116,8 +117,7 @@ class CustomHost(Host):
                 inside = [module_name for module_name, _ in model.named_modules() if module_name]
             raise InvalidInputError(
                 f"custom: {self.name} has no method {method!r}; expected the name of a method that"
-                " returns embeddings, or of a submodule:"
-                f" {', '.join(inside[:20]) or 'it has none'}"
+                f" returns embeddings, or of a submodule: {', '.join(inside[:20]) or 'it has none'}"
             ) from None
         # Modules are called through `forward`.
         if isinstance(place, nn.Module):
@@ -182,7 +182,7 @@ class CustomHost(Host):
         return block
 
     def _check_place(self, rows: Tensor, outputs: list[Tensor]) -> None:
-        """Check that the output of the hooked method is the rows from `embed`.
+        """Check that the output of the hooked method contains the rows from `embed`.
 
         Args:
             rows: rows (n, d) returned by `embed`.
@@ -208,7 +208,7 @@ class CustomHost(Host):
     def _open(self, returned: Any) -> tuple[Tensor, Callable[[Tensor], object]]:
         """Return the embeddings in the method's output, and a function that replaces them."""
         place = self._output
-        # Look up a key in a transformers output object, and an index in a tuple.
+        # `place` is a key of a transformers output object, or an index into a tuple.
         part = returned if place is None else returned[place]
         if not isinstance(part, (Tensor, np.ndarray)):
             raise InvalidInputError(
@@ -218,7 +218,7 @@ class CustomHost(Host):
             )
 
         def close(tensor: Tensor) -> object:
-            # Callers get the same kind of array as the method returns.
+            # Return the same kind of array as the original method.
             changed = tensor.numpy() if isinstance(part, np.ndarray) else tensor
             if place is None:
                 return changed
@@ -290,7 +290,7 @@ def _unit(rows: Tensor) -> Tensor:
 
 
 class TextTable(Host):
-    """Store precomputed text embeddings, which can be used for fitting and measuring only.
+    """Store precomputed text embeddings for fitting and measuring; nothing can be attached.
 
     Args:
         rows: the embedding for each prompt, (d,) or (1, d).

@@ -25,8 +25,8 @@ class EditAttachment(Attachment):
 
     Attributes:
         projections: the edit for each role ("text", "sequence", "pooled", ...).
-        gate: matches the attribute words that exempt a prompt from editing, or None if all prompts
-            are edited.
+        gate: the matcher for attribute words that exempt a prompt from editing, or None if all
+            prompts are edited.
 
     >>> import vldebias
     >>> from vldebias.miniature import load_clip
@@ -89,8 +89,8 @@ class EditAttachment(Attachment):
         """Return edited embeddings, in which rows whose text states the attribute are unchanged.
 
         Args:
-            role: one of `projections`.
-            embeddings: (b, ..., d).
+            role: the role of the embeddings, a key of `projections`.
+            embeddings: the host's embeddings (b, ..., d).
             texts: one prompt per row, or one per equal-sized group of adjacent rows. A function
                 that returns the prompts is only called if an edit or `keep_stated` needs them.
         """
@@ -116,7 +116,7 @@ class EditAttachment(Attachment):
         return except_stated(stated, embeddings, changed)
 
     def _prompts_of_rows(self, texts: Texts | None, rows: int) -> list[str]:
-        """Return one prompt per row, or an empty list if there are no texts (see `apply`)."""
+        """Return one prompt per row, or an empty list if `texts` is None or empty."""
         if texts is None:
             return []
         if callable(texts):
@@ -147,8 +147,8 @@ class EditAttachment(Attachment):
         """Edit each row of embeddings, except rows whose token ids state the attribute.
 
         Args:
-            role: one of `projections`.
-            embeddings: (b, d).
+            role: the role of the embeddings, a key of `projections`.
+            embeddings: the host's embeddings (b, d).
             ids: (b, length), or None if the tower was called without any.
             stated_rows: function from ids to a mask (b,), true if a row states the attribute, on
                 the ids' device, or None if all rows are edited.
@@ -175,7 +175,7 @@ class EditAttachment(Attachment):
         return except_stated(stated, embeddings, changed)
 
     def stated(self, texts: str | Sequence[str]) -> list[bool]:
-        """Return, for each prompt, whether it states the attribute and is thus left unchanged."""
+        """Return, for each prompt, whether it states the attribute and is left unchanged."""
         if isinstance(texts, str):
             texts = [texts]
         if self.gate is None:

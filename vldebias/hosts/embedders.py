@@ -33,18 +33,19 @@ if TYPE_CHECKING:
     from vldebias.wording.stated import StatedValues
 
 Embed = Callable[[list[str]], object]
-# Maximum relative distance at which query and document embeddings count as equal.
+# Maximum relative distance at which a text's query and document embeddings count as equal.
 SAME = 1e-4
 
 
 @dataclass(frozen=True)
 class Embedder:
-    """Describe how text is embedded.
+    """Describe how a function or an object embeds text.
 
     Attributes:
         name: name of the function or class, for messages.
-        queries: function from a list of n texts to their n query vectors, in the library's format.
-        documents: function from a list of n texts to their n document vectors.
+        queries: function from a list of n texts to their n vectors as search queries, in the
+            library's format.
+        documents: function from a list of n texts to their n vectors as indexed documents.
         single: whether `queries` embeds one text at a time, so that a service receives one request
             per text.
         batch: number of texts per call while an edit is fitted or measured, because services have
@@ -149,7 +150,7 @@ def _mapping_embedder(vectors: Mapping[str, object]) -> Embedder:
 
 
 class EmbeddedTexts(Host):
-    """Provide an `Embedder`'s vectors, which can be used for fitting and measuring only.
+    """Provide an `Embedder`'s vectors for fitting and measuring; nothing can be attached.
 
     Each text is requested once, in batches, when a method needs it.
 
@@ -197,7 +198,8 @@ class EmbeddedTexts(Host):
         bad = int((~rows.isfinite().all(1) | ~rows.any(1)).sum())
         if bad:
             raise InvalidInputError(
-                f"embed: {bad} of {len(rows)} texts have vectors that are zero or not finite"
+                f"embed: {bad} of {len(rows)} texts have vectors that are zero or not finite;"
+                " expected finite, non-zero vectors"
             )
         unit = normalize(rows, dim=1)
         return {(role, text): row for text, row in zip(different, unit, strict=True)}
@@ -211,7 +213,7 @@ class EmbeddedTexts(Host):
             texts: texts (b,) as they are embedded.
             edit: the edit, whose words state the attribute.
         """
-        from vldebias.wording.stated import StatedValues  # the rules of English load with it
+        from vldebias.wording.stated import StatedValues  # loads the rules for English
 
         words = edit.stated_words
         if not words:
@@ -247,8 +249,8 @@ class EmbeddedTexts(Host):
     def check(self, role: str, edit: Edit) -> None:
         """Reject an edit that was fitted for a different width, tensor or model.
 
-        An edit that was fitted on the model itself is accepted: three text embeddings show whether
-        the vectors come from that model.
+        An edit that was fitted on the underlying model itself is accepted: the embeddings of three
+        texts show whether the vectors come from that model.
 
         Args:
             role: the tensor that the edit would change.
@@ -274,9 +276,8 @@ class EmbeddedTexts(Host):
             )
         elif fitted is None or not fitted.texts:
             warn(
-                f"{self.name}: the edit stores no text embeddings, so there is no way to check"
-                " that it was fitted on this model; fit it with vldebias.debias_queries(embed,"
-                " prompts)",
+                f"{self.name}: the edit stores no text embeddings, so there is no way to check that"
+                " it was fitted on this model; fit it with vldebias.debias_queries(embed, prompts)",
                 SuspectInputWarning,
             )
             return

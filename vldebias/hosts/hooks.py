@@ -64,7 +64,7 @@ def hook_methods(
 
     Args:
         attachment: the attachment; methods are replaced while it is attached.
-        owner: the object.
+        owner: the object whose methods are replaced.
         around: for each method name, a function of the original method and the call's arguments.
 
     Returns:
@@ -81,8 +81,8 @@ def hook_methods(
 
     def restore() -> None:
         for name, hook in hooks.items():
-            # If other code has replaced the method in the meantime, restoring it would also undo
-            # that change.
+            # If other code has replaced the method in the meantime, restoring the original would
+            # undo that replacement too.
             if vars(owner).get(name) is not hook:
                 raise VldebiasError(
                     f"{attachment.host.name}: {name} was replaced again after attaching; undo that"
@@ -102,11 +102,11 @@ def outside_compiled_code(reason: str) -> Callable[[F], F]:
     200 MB. As long as nothing else imports it, no code can be compiled.
 
     Args:
-        reason: why it is excluded, which recent torch releases display.
+        reason: why the function is excluded; recent torch releases display it.
     """
 
     def decorated(function: F) -> F:
-        # Importing the compiler is put off until the first call. The attributes are those that
+        # Import the compiler only when the function is first called. The attributes are those that
         # `torch.compiler.disable` sets.
         excluded = torch._disable_dynamo(function)
         excluded.__dict__.update(_torchdynamo_disable=True, _torchdynamo_disable_msg=reason)

@@ -41,10 +41,10 @@ T = TypeVar("T")
 TEXT, IMAGE = "text", "image"
 """Roles of an image-text model: the outputs of its two towers in the joint space.
 
-With P the projection, x an image and z a text before normalisation, the model compares <x, P z> if
-texts are edited, <P x, z> = <x, P^T z> if images are, and <P x, P z> = <x, P^T P z> if both are,
-each divided by the two norms. The projection is fitted once. See docs/methods.md for which side to
-choose."""
+Let P be the projection, x the features of an image and z those of a text, before normalisation. The
+model then compares <x, P z> if texts are edited, <P x, z> = <x, P^T z> if images are edited, and
+<P x, P z> = <x, P^T P z> if both are, each divided by the two norms. The same fitted projection is
+used in all three cases. docs/methods.md explains which side to choose."""
 
 SIDES = {"text": (TEXT,), "image": (IMAGE,), "both": (TEXT, IMAGE)}
 
@@ -65,7 +65,7 @@ class Memory:
     """Cache values that were read from a model.
 
     Attributes:
-        rows: the embedding (d,) for each (role, prompt); see `Host.embed`.
+        rows: the embedding (d,) for each (role, prompt), as returned by `Host.embed`.
         fingerprints: the fingerprint of each module group's weights, by the group's name.
     """
 
@@ -81,12 +81,12 @@ class Memory:
 class Host(ABC):
     """Provide access to the embeddings of a model or pipeline, each of which has a role.
 
-    A subclass with a `library` is created as Host(model, tokenizer, negative) from the arguments of
-    `debias`. The subclass raises UnsupportedHostError for unsupported classes.
+    A subclass that sets `library` is called as Subclass(model, tokenizer, negative), with the
+    arguments of `debias`. It raises UnsupportedHostError for unsupported model classes.
 
     Attributes:
         name: the model's class name, for messages.
-        model_id: the source of its weights, if known.
+        model_id: name or path from which the weights were loaded, if known.
         roles: the tensors that `debias` edits by default.
         generative: whether the model generates images from these tensors.
         rewrites: whether prompts can be rewritten before they are encoded.
@@ -98,7 +98,8 @@ class Host(ABC):
         exclusive_modules: the objects that only one attachment may use, starting with the model or
             pipeline itself.
         shared_modules: the modules that attachments to other pipelines may also use.
-        library: the package that defines its model classes; `register_host` uses it as the key.
+        library: the package that defines the supported model classes. `register_host` uses this
+            name as the key.
 
     >>> from vldebias.miniature import load_clip
     >>> model, preprocess, tokenizer = load_clip()
@@ -197,7 +198,7 @@ class Host(ABC):
             The function that removes the hooks.
         """
         raise UnsupportedHostError(
-            f"{self.name}: values can only be set in the denoiser of a diffusers pipeline"
+            f"{self.name}: only diffusers pipelines can sample values; use method='difference'"
         )
 
     def merge(self, edits: Mapping[str, CalibratedProjection], strength: float) -> Sequence[object]:
@@ -214,7 +215,8 @@ class Host(ABC):
             UnsupportedHostError: If the weights cannot express the edits. No weight is changed.
         """
         raise UnsupportedHostError(
-            f"{self.name}: cannot merge, because the layer that produces the embeddings is unknown"
+            f"{self.name}: cannot merge, because the layer that produces embeddings is unknown;"
+            " keep the edit attached"
         )
 
     def space(self, role: str) -> str:
@@ -225,7 +227,7 @@ class Host(ABC):
         return f"{self.library.partition('.')[0]}.{role}"
 
     def at(self, side: str) -> Self:
-        """Return this host with its edits applied at one of `SIDES`.
+        """Return this host with edits applied to the text side, the image side or both (`SIDES`).
 
         Raises:
             UnsupportedHostError: If the host does not have this side.
@@ -255,7 +257,7 @@ class Host(ABC):
             role: the tensor to read, one of `roles`.
 
         Returns:
-            Array (n, d), float64, on the CPU.
+            A float64 tensor (n, d) on the CPU.
         """
         if not prompts:
             return torch.zeros(0, self.dim(role), dtype=torch.float64)
@@ -269,7 +271,7 @@ class Host(ABC):
                     " pass both texts of each pair one after the other, and reshape the result"
                     " with rows.unflatten(0, (-1, 2))"
                 )
-            # Look it up once, because another thread may clear the cache in the meantime.
+            # Look up the row only once, because another thread may clear the cache in the meantime.
             row = memory.get((role, prompt))
             if row is None:
                 new[prompt] = None
@@ -312,7 +314,8 @@ class Host(ABC):
             role: the tensor that is edited.
             edit: the fitted edit. If None, nothing is edited.
             strength: fraction of the edit to apply, in [0, 1].
-            keep_stated: whether prompts that state the attribute are left unchanged, see `stated`.
+            keep_stated: whether prompts that state the attribute, according to `stated`, are left
+                unchanged.
         """
         rows = self.embed(prompts, role)
         if edit is None:
@@ -326,7 +329,7 @@ class Host(ABC):
         """Apply an edit to the embeddings of prompts.
 
         Args:
-            edit: the edit.
+            edit: the edit to apply.
             role: the tensor that is edited.
             rows: embeddings (b, ..., d) of the prompts.
             prompts: the prompt of each row, which only an edit that rewords them needs.
@@ -362,7 +365,7 @@ class Host(ABC):
             The edited embeddings, in the shape of `z`.
         """
         if not prompts:
-            raise InvalidInputError(f"{self.name}: {edit!r} needs the prompt of each row")
+            raise InvalidInputError(f"{self.name}: pass one prompt per row, which {edit!r} needs")
         wordings_of_row = [edit.wordings(prompt) for prompt in prompts]
         # Prompts may share wordings, so embed each distinct text once.
         different: dict[str, None] = {}
@@ -397,7 +400,7 @@ class Host(ABC):
         activation) and a different tokenizer, which the weights do not show.
         """
         memory = self.memory.fingerprints
-        # Compute it once per host, because the encoders of a large pipeline take gigabytes.
+        # Compute the fingerprint once per host, because a large pipeline's encoders take gigabytes.
         try:
             mark = memory["text"]
         except KeyError:
@@ -430,8 +433,9 @@ class Host(ABC):
     def check(self, role: str, edit: Edit) -> None:
         """Reject an edit that was fitted for a different space, width or set of weights.
 
-        Two spaces of one model may have the same width (ViT-L/14: 768 before and after its text
-        head). The image tower is compared for image edits and for edits that were fitted on images.
+        The width alone is not enough: two spaces of one model may have the same width (ViT-L/14:
+        768 before and after its text head). For image edits and for edits that were fitted on
+        images, the image tower is compared too.
 
         Args:
             role: the tensor that the edit would change.
@@ -534,7 +538,7 @@ _ADAPTER = re.compile(r"lora_|\.to_[kv]_ip\.|image_projection_layers\.")
 _VALUES = 65536
 # Tensors up to this size are read in full, which covers every projection head.
 _WHOLE = 1 << 21
-# A vector with mean square 1 that resembles no pattern in weights; repeated for longer tensors.
+# A vector with mean square 1 that resembles no pattern in weights. Longer tensors repeat it.
 _WAVE = math.sqrt(2) * torch.sin(
     torch.arange(1, _VALUES + 1, dtype=torch.float64, device="cpu").square()
 )
@@ -596,8 +600,8 @@ def during(state: ContextVar[T], value: T) -> Iterator[None]:
     """Set a context variable inside the block, in this thread or task.
 
     Args:
-        state: the variable.
-        value: its value inside the block.
+        state: the context variable to set.
+        value: the value of the variable inside the block.
     """
     token = state.set(value)
     try:

@@ -39,7 +39,7 @@ _DTYPES = ("float32", "float16", "bfloat16")
 
 @dataclass(frozen=True)
 class Loaded:
-    """Store a loaded model or pipeline.
+    """Store a loaded model or pipeline, with its name, tokenizer and preprocessing.
 
     Attributes:
         host: the model or pipeline.
@@ -65,11 +65,11 @@ def load_host(
     """Load a model or pipeline by name.
 
     Args:
-        model: an open_clip architecture (with `pretrained`); otherwise a transformers id, an
-            open_clip "hf-hub:..." or "local-dir:...", a folder saved by `vldebias train` or one of
-            these libraries, "miniature", "photographs", which only embeds text, or
-            "module:function" for a function in a module, which is imported and called without
-            arguments to get the model, its preprocessing and its tokenizer.
+        model: with `pretrained`, an open_clip architecture. Otherwise a transformers id, an
+            open_clip "hf-hub:..." or "local-dir:...", a folder saved by `vldebias train` or by one
+            of these libraries, "miniature", or "photographs", which only embeds text. It can also
+            be "module:function": this function is imported and called without arguments, and
+            returns the model, its preprocessing and its tokenizer.
         pretrained: an open_clip tag or a checkpoint file.
         pipeline: a diffusers id or folder, or "miniature".
         device: the device for the weights, such as "cuda".
@@ -132,8 +132,8 @@ def _check_options(
 def _placed(loaded: Loaded, device: str, dtype: torch.dtype) -> Loaded:
     """Move a loaded model to a device and cast it.
 
-    The model is cast after loading, because the name of the loading argument differs between
-    releases.
+    The model is cast after loading, because the name of the loader's dtype argument differs between
+    releases of the libraries.
     """
     host = loaded.host.to(device)
     # diffusers warns if a pipeline is cast to its current dtype.
@@ -153,7 +153,7 @@ def _model(name: str, pretrained: str | None) -> Loaded:
     is_miniature = not is_transformers and (folder / "clip.safetensors").is_file()
     if pretrained is None and is_miniature and not is_open_clip:
         return _miniature(name, folder)
-    # Check this before anything is downloaded.
+    # Reject an unknown name before anything is downloaded.
     check_model(name, pretrained)
     if is_function(name):
         return _returned(name)
@@ -200,7 +200,7 @@ def text_host(model: object, tokenizer: object = None) -> Host:
     """Return the host for an image-text model, or for a mapping from prompt to embedding (d,).
 
     Args:
-        model: the model or mapping.
+        model: an image-text model, or a mapping from prompt to embedding (d,).
         tokenizer: the model's tokenizer, if it cannot be derived from the model.
 
     Raises:

@@ -32,9 +32,8 @@ def _library_of(kind: object) -> str:
         inspect.signature(kind).bind(None, None, False)
     except TypeError:
         raise InvalidInputError(
-            f"host {kind.library!r}: __init__ has the signature"
-            f" {inspect.signature(kind.__init__)}; expected (self, model, tokenizer=None,"
-            " negative=False)"
+            f"host {kind.library!r}: __init__ has the signature {inspect.signature(kind.__init__)};"
+            " expected (self, model, tokenizer=None, negative=False)"
         ) from None
     return kind.library
 
@@ -46,8 +45,8 @@ def _checked_host(host: Host) -> Host:
     unset = [name for name in ("name", "roles", "exclusive_modules") if name not in known]
     if unset:
         raise InvalidInputError(
-            f"host {host.library!r}: {type(host).__name__} does not set {', '.join(unset)}; set it"
-            " in __init__ or in the class"
+            f"host {host.library!r}: {type(host).__name__} does not set {', '.join(unset)}, which"
+            " every host needs; set it in __init__ or in the class"
         )
     return host
 

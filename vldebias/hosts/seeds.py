@@ -54,8 +54,8 @@ def _is_seed(value: object) -> TypeGuard[int | torch.Generator]:
 def index_of(seed: int | torch.Generator) -> int:
     """Return the position of a seed's image in the sequence of values.
 
-    For an unused generator, this is the generator's seed; otherwise it is a number derived from its
-    state.
+    The position is the seed itself, or the seed of an unused generator. For a generator that was
+    already used, it is a number derived from the generator's state.
     """
     if isinstance(seed, int):
         return seed

@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from vldebias.wording import BalancedPrompts, Balancer
 
 Readers = Mapping[str, Callable[[str], int]]
-"""For each text argument, a function that returns how many characters of a text are read."""
+"""For each text argument, a function that counts the characters of a text that encoders read."""
 
 _GIVEN: ContextVar[Mapping[int, list[object]]] = ContextVar(
     "vldebias_given", default=MappingProxyType({})
 )
-"""The image values for calls in this thread or task, by attachment id."""
+"""The values that `giving` sets for images of calls in this thread or task, by attachment id."""
 _ORIGINALS: ContextVar[Mapping[int, list[str]]] = ContextVar(
     "vldebias_originals", default=MappingProxyType({})
 )
-"""The users' original texts for calls in this thread or task if rewritten, by attachment id."""
+"""The users' texts before a language model rewrote them, by attachment id (see `originals`)."""
 
 
 class SamplingAttachment(Attachment):
@@ -80,7 +80,7 @@ class SamplingAttachment(Attachment):
     def follow_seeds(self) -> bool:
         """Return whether values are derived from the generators passed to a call.
 
-        Otherwise they depend on previous calls; see `vldebias.debias`.
+        If False, values depend on previous calls, as `vldebias.debias` explains.
         """
         return self.log.follow_seeds
 
@@ -98,9 +98,9 @@ class SamplingAttachment(Attachment):
         record = self.log.last
         if record is None and not self.log.is_known:
             self.warn_once(
-                "this thread or task has not made a call, but others have. Read a call's values"
-                " in the function that calls the pipeline, or take them from attachment.calls or"
-                " debias(..., on_call=function)"
+                "this thread or task has not called the pipeline, but others have. Read a call's"
+                " values in the function that calls the pipeline, or take them from"
+                " attachment.calls or debias(..., on_call=function)"
             )
         return record
 
@@ -122,7 +122,7 @@ class SamplingAttachment(Attachment):
     def reasons(self) -> list[object]:
         """Return the reason why each image in the last call of this thread or task got no value.
 
-        The reason is None if the image got a value; see `vldebias.balance_prompts`.
+        The reason is None if the image got a value. `vldebias.balance_prompts` lists the reasons.
         """
         record = self.last_call
         return [] if record is None else list(record.reasons)
@@ -165,16 +165,16 @@ class SamplingAttachment(Attachment):
             seeds: generators or seeds that determine the values; anything else that a pipeline
                 accepts as its generator is ignored.
             originals: the user's text for each image. If None, the texts themselves are used.
-            edits: whether each image is an edit, so that its texts stay unchanged and it is
-                not counted. If empty, none does.
-            is_encoding: whether the call generates no images; see `CallRecord`.
+            edits: for each image, whether it is an edit of an input image, so that its texts stay
+                unchanged and it is not counted. If empty, no image is an edit.
+            is_encoding: whether the call only encodes the texts and generates no images.
 
         Returns:
             The texts with inserted values, and the record of the call, which has not been logged
             yet.
         """
         prompts = joined(columns)
-        if not self._strength:  # nothing is inserted or counted
+        if not self._strength:  # at strength 0, no value is inserted or counted
             unchanged = CallRecord(
                 prompts,
                 prompts,
@@ -322,7 +322,7 @@ class PromptAttachment(SamplingAttachment):
 
         This applies inside the block, in this thread or task only. The original text determines
         what is left unspecified, and anything that the rewriter added about the attribute is
-        replaced by the sampled value; see `vldebias.balance_prompts`.
+        replaced by the sampled value, as in `vldebias.balance_prompts`.
 
         Args:
             prompts: the original texts, one per prompt of a call. A call with a different number of
@@ -337,15 +337,15 @@ class PromptAttachment(SamplingAttachment):
     ) -> list[str]:
         """Return one rewritten prompt per image, as in a pipeline call.
 
-        Afterwards, `sampled` contains their values, and `reasons` explains why some were left
-        unchanged. Use it to balance many calls at once.
+        Afterwards, `sampled` contains the images' values, and `reasons` explains why some prompts
+        were left unchanged. Use this method to balance the prompts of many calls at once.
 
         Args:
             prompts: one prompt, or one per image.
             again: whether the prompts are additional texts for the images in the last call, so that
                 they get the same values.
             seeds: generators or seeds that determine the values, one for all images or one per
-                image; see `follow_seeds`.
+                image, as `follow_seeds` describes.
         """
         if isinstance(prompts, str):
             prompts = [prompts]
@@ -375,10 +375,11 @@ class PromptAttachment(SamplingAttachment):
             images_per_prompt: how many adjacent images belong to each prompt of the call.
             again: whether the texts belong to the images in the last call, so that they get the
                 same values.
-            edits: whether each image is an edit, so that its texts stay unchanged.
+            edits: for each image, whether it is an edit of an input image, so that its texts stay
+                unchanged. If empty, no image is an edit.
             read: how many characters of a text the encoders read.
             seeds: the generators or seeds of the call's images, if any.
-            is_encoding: whether the call generates no images.
+            is_encoding: whether the call only encodes the texts and generates no images.
         """
         columns = {name: list(column) for name, column in texts.items()}
         if self.state != "attached":
@@ -453,7 +454,8 @@ class PromptAttachment(SamplingAttachment):
         for people in record.people:
             values_of_images.append([value for _, value in people])
         for name, texts in columns.items():
-            # If the number of images differs from the last call, their values are unknown.
+            # If the number of images differs from the last call, the values of these images are
+            # unknown.
             if len(texts) == len(record.values):
                 rewritten[name] = self.balancer.write(texts, values_of_images, record.originals)
         return rewritten
@@ -527,12 +529,12 @@ class DenoiserAttachment(SamplingAttachment):
     def sample(self, prompts: Sequence[str], seeds: Seeds | None = None) -> list[object]:
         """Return a value for each image, or None if its prompt is left unchanged.
 
-        Use it to sample values for many calls at once, and pass them to `giving`.
+        Use this method to sample values for many calls at once, and pass the values to `giving`.
 
         Args:
             prompts: one prompt per image.
             seeds: generators or seeds that determine the values, one for all images or one per
-                image; see `follow_seeds`.
+                image, as `follow_seeds` describes.
         """
         self.sample_texts({"prompt": list(prompts)}, seeds=seeds)
         raise_failures()
@@ -560,8 +562,8 @@ class DenoiserAttachment(SamplingAttachment):
 def _reason_of_cut_text(reason: object) -> object:
     """Return the reason to report for a text that the encoders read only in part.
 
-    The reason is "truncated" if no person was found in that part, because a person may be mentioned
-    later.
+    The reason is "truncated" if no person was found in the part that was read, because the rest may
+    mention one.
     """
     if isinstance(reason, tuple):
         return tuple(map(_reason_of_cut_text, reason))

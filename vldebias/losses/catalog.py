@@ -31,7 +31,7 @@ class RINCESettings(BaseModel):
 
     q: float = Field(0.4, gt=0, le=1, description="from 0 (InfoNCE) to 1 (symmetric, most robust).")
     q_start: float | None = Field(
-        0.01, gt=0, le=1, description="warm q up from here to q; null: keep q constant."
+        0.01, gt=0, le=1, description="first value of q in the warm-up; null: keep q constant."
     )
     lam: float | None = Field(
         None, gt=0, le=1, description="weight of the denominator. Default: 1 / (negatives + 1)."
@@ -43,10 +43,10 @@ class DebiasedSettings(BaseModel):
 
     tau_plus: float = Field(0.1, ge=0, lt=1, description="share of false negatives.")
     floor: float | None = Field(
-        None, ge=0, description="lower bound of the estimate. Default: e^(-1/t)."
+        None, ge=0, description="lower bound of the debiased estimate. Default: e^(-1/t)."
     )
     below_floor: Literal["floor", "biased"] = Field(
-        "floor", description="estimate for rows below the floor: the floor, or the biased one."
+        "floor", description="what replaces an estimate below it: floor, or biased (uncorrected)."
     )
     positives: int = Field(
         1, ge=1, description="M, positives per pair; all but one are further views of the image."
@@ -150,7 +150,7 @@ class Loss:
         where = f"loss {self.name!r}"
         for field in ("title", "summary", "source"):
             if not getattr(self, field):
-                raise InvalidInputError(f"{where}: {field} is empty; expected a text for listings")
+                raise InvalidInputError(f"{where}: {field} is empty; expected a text for tables")
         if self.reads not in get_args(Column):
             raise InvalidInputError(
                 f"{where}: reads: got {self.reads!r}; expected one of {get_args(Column)}"
@@ -165,7 +165,7 @@ class Loss:
         ]
         if required:
             raise InvalidInputError(
-                f"{where}: the settings {', '.join(required)} have no default; give them one"
+                f"{where}: the settings {', '.join(required)} have no default; give each a default"
             )
         if not isinstance(self.module, str):
             self._check_module(self.module)
@@ -187,7 +187,7 @@ class Loss:
         return self._check_module(module)
 
     def _check_module(self, module: object) -> type[nn.Module]:
-        """Return the class after checking that `vldebias train` can build and call it."""
+        """Return `module`, a class, after checking that `vldebias train` can build and call it."""
         where = f"loss {self.name!r}"
         if not isinstance(module, type):
             label = getattr(module, "__name__", repr(module))
@@ -201,7 +201,7 @@ class Loss:
                     f"{where}: {module.__name__} has no {method}; derive it from"
                     " vldebias.losses.ContrastiveLoss"
                 )
-        if hasattr(module, "reads_labels"):  # Only ContrastiveLoss has this; it wraps a function.
+        if hasattr(module, "reads_labels"):  # Only subclasses of ContrastiveLoss have this.
             self._check_function(module)
         return module
 
@@ -247,7 +247,7 @@ class Loss:
             raise InvalidInputError(
                 f"loss {self.name!r}: {module.function.__name__} takes no {', '.join(unread)};"
                 f" expected the settings as keyword-only arguments, got"
-                f" {', '.join(keywords) or 'none'}: rename one, or override from_settings"
+                f" {', '.join(keywords) or 'none'}; rename the settings, or override from_settings"
             )
 
 
@@ -255,7 +255,7 @@ ADVICE = (
     "Start with info_nce. If captions are wrong and the weights are pretrained, add --set keep=0.8."
     " If captions are class names, try gce. Use rince only if it wins on your own held-out data."
 )
-"""Which loss to use; the same sentence is in the documentation."""
+"""Advice on which loss to use, repeated word for word in the documentation."""
 LOSSES: Registry[Loss] = Registry("loss", "vldebias.losses", Loss)
 """All losses by name: built-in losses, registered ones, and those from entry points."""
 
@@ -303,9 +303,9 @@ BUILT_IN = (
         least_temperature=0.1,
         fixed_temperature="its value falls without bound as t falls, whatever the features are",
         price=(
-            "in tuning pretrained heads on captions of photographs, it lowered recall@10 by 0.073"
-            " with correct captions and by 0.056 with 20% wrong; info_nce changed it by less than"
-            " 0.01 (eval/results/real_captions.json)"
+            "with pretrained heads tuned on photo captions, it lowered recall@10 by 0.073 if all"
+            " captions were correct, and by 0.056 if 20% were wrong; info_nce changed recall@10 by"
+            " less than 0.01 (eval/results/real_captions.json)"
         ),
     ),
     Loss(

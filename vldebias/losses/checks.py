@@ -37,8 +37,8 @@ def matched(image_features: Tensor, text_features: Tensor) -> tuple[Tensor, Tens
             raise InvalidInputError(f"{name}: expected shape (n, d), got {tuple(features.shape)}")
     if image_features.shape != text_features.shape:
         raise InvalidInputError(
-            "expected image_features and text_features of the same shape, where the rows i are a"
-            f" pair, got {tuple(image_features.shape)} and {tuple(text_features.shape)}"
+            "expected image_features and text_features of the same shape, whose rows form pairs,"
+            f" got {tuple(image_features.shape)} and {tuple(text_features.shape)}"
         )
     if image_features.device != text_features.device:
         raise InvalidInputError(
@@ -77,7 +77,7 @@ def check_interval(name: str, value: float, interval: str) -> None:
 
     Args:
         name: name of the argument, for the message.
-        value: value of the argument.
+        value: the argument to check.
         interval: interval in mathematical notation, such as "(0, 1]".
     """
     low, high = (float(end) for end in interval[1:-1].split(","))
@@ -96,7 +96,7 @@ def check_count(name: str, value: int, least: int) -> None:
 
     Args:
         name: name of the argument, for the message.
-        value: value of the argument.
+        value: the argument to check.
         least: smallest allowed value.
     """
     is_integer = isinstance(value, Integral) and not isinstance(value, bool)
@@ -111,7 +111,7 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
     Args:
         name: name of the argument, for the message.
-        value: value of the argument.
+        value: the argument to check.
         choices: allowed values.
     """
     if value not in choices:
@@ -123,7 +123,7 @@ def check_labels(name: str, labels: Tensor, n: int) -> None:
 
     Args:
         name: name of the argument, for the message.
-        labels: value of the argument.
+        labels: the labels to check.
         n: number of feature rows.
     """
     received = type(labels).__name__

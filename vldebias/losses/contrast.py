@@ -47,7 +47,7 @@ Settings = TypeVar("Settings", bound=BaseModel)
 
 
 class BatchOptions(TypedDict, total=False):
-    """Options that control how a loss uses its batch; see `vldebias.losses.info_nce`."""
+    """Options that control how a loss uses its batch, as described in `info_nce`."""
 
     reduction: Literal["mean", "none"]
     chunk_size: int | None
@@ -57,7 +57,7 @@ class BatchOptions(TypedDict, total=False):
 
 
 class ModuleOptions(BatchOptions, total=False):
-    """Options for every loss module; see `ContrastiveLoss`."""
+    """Options that every loss module accepts, as described in `ContrastiveLoss`."""
 
     temperature: Required[float]
     learnable_temperature: bool
@@ -67,7 +67,7 @@ class ModuleOptions(BatchOptions, total=False):
 class Contrast:
     """Compute the similarities of n pairs and sums over their negatives.
 
-    Options and Raises: see `vldebias.losses.info_nce`.
+    The options, and the errors that invalid ones raise, are those of `vldebias.losses.info_nce`.
 
     Attributes:
         anchors: images and texts from this process, (n, d) each, divided by the temperature.
@@ -115,7 +115,7 @@ class Contrast:
                 )
             self.whole = joint == len(image)
             start = 0 if self.whole else rank() * len(image)
-            self.rows = slice(start, start + len(image))  # rows of this process
+            self.rows = slice(start, start + len(image))
             self.positive = (self.anchors[0] * self.joint[1][self.rows]).sum(1)
         self.count = (joint - 1) * (2 if self.within_view else 1)
 
@@ -167,8 +167,8 @@ class Contrast:
                 directions = [self._row_sums(scales, k, 1 - k, margin, labels) for k in (0, 1)]
                 sums = torch.stack(directions, dim=1)
             if self.within_view:
-                # Within a view, the diagonal contains each anchor itself, which is excluded like a
-                # pair.
+                # Within a view, the diagonal compares each anchor with itself, so it is excluded,
+                # as pairs are.
                 within = [self._row_sums(scales, k, k, margin, labels) for k in (0, 1)]
                 sums = torch.logaddexp(sums, torch.stack(within, dim=1))
             return list(sums)
@@ -190,7 +190,7 @@ class Contrast:
                 for a, b in matrices
             ]
             if self.whole:
-                # Both its rows and its columns are anchors, so the shared matrix counts twice.
+                # Rows and columns of the shared matrix are anchors, so each entry counts twice.
                 parts[0] = 2 * parts[0]
             return torch.stack(parts).sum() / (2 * len(x))
 
@@ -228,12 +228,12 @@ class Contrast:
         )[0]
 
     def each_row(self, row_loss: Callable[[Tensor, slice], Tensor]) -> Tensor:
-        """Return a loss (2, n) that cannot be computed from the sums over negatives.
+        """Return a loss (2, n) that needs each similarity, not only the sums over negatives.
 
         Args:
             row_loss: function that takes the similarities (c, N) of a block of anchors and the
                 block's slice of this process's anchors, and returns their losses (c,). The columns
-                are the rows of the other view, followed with `within_view` by the rows of the
+                are the rows of the other view, followed, with `within_view`, by the rows of the
                 anchor's own view. Entries that are not negatives are -inf.
         """
         with self.precise():
@@ -288,9 +288,10 @@ class Contrast:
             )
 
     def reduce(self, losses: Tensor) -> Tensor:
-        """Reduce per-direction losses (2, n) to per-pair losses (n,) or to a scalar mean ().
+        """Reduce the losses of both directions (2, n) according to the option `reduction`.
 
-        `reduction` selects the result. The mean is taken over the joint batch of all processes.
+        The result is the losses of all pairs (n,), or their mean () over the joint batch of all
+        processes.
         """
         # Some losses return one row that already combines both directions.
         if losses.ndim != 2 or losses.shape[1] != len(self.positive):
@@ -301,8 +302,8 @@ class Contrast:
         pairs = losses.mean(0)
         if self.reduction == "none":
             return pairs
-        # All processes must return the same mean for their gradients to be correct; see
-        # `processes`.
+        # Gradients are only correct if all processes return the same mean, as the docstring of
+        # `processes` explains.
         return mean_over_processes(pairs.mean()) if self.gather else pairs.mean()
 
 
@@ -326,7 +327,7 @@ class _ScoresContext(FunctionCtx):
 class _Scores(torch.autograd.Function):
     """Compute S = A B^T (n, N), with -inf for pairs (row i and column `pair` + i).
 
-    The factors are rounded to `dtype`; see `product`. Autocast affects neither this product nor
+    The factors are rounded to `dtype`, as in `product`. Autocast affects neither this product nor
     the products in the gradient.
     """
 
@@ -359,7 +360,8 @@ class Temperature(nn.Module):
 
     A learned temperature is bounded below by `minimum`. The parameter is clamped before use,
     outside the graph. If it were clamped inside the graph, its gradient would stay zero once it had
-    crossed the bound. Exclude it from weight decay, which would pull the temperature towards 1.
+    crossed the bound. Exclude the parameter from weight decay, which would pull the temperature
+    towards 1.
 
     Args:
         temperature: the temperature, or its initial value if it is learned.
@@ -409,8 +411,8 @@ class ContrastiveLoss(nn.Module, Generic[Settings]):
         learnable_temperature: whether to learn t.
         minimum_temperature: lower bound of a learned t. The default of 0.01 corresponds to CLIP,
             which clips 1/t at 100.
-        settings: keyword arguments of `function`, plus reduction, chunk_size, gather, within_view
-            and precision; see `vldebias.losses.info_nce`.
+        settings: keyword arguments of `function`, plus the options of `vldebias.losses.info_nce`:
+            reduction, chunk_size, gather, within_view and precision.
     """
 
     function: ClassVar[Callable[..., Tensor]]
@@ -437,7 +439,7 @@ class ContrastiveLoss(nn.Module, Generic[Settings]):
         values = defaults | settings
         for name, value in values.items():
             if value is inspect.Parameter.empty:
-                raise TypeError(f"{type(self).__name__} needs {name}, which has no default")
+                raise TypeError(f"{type(self).__name__}: pass {name}=, which has no default")
         self.temperature = Temperature(
             temperature, learnable=learnable_temperature, minimum=minimum_temperature
         )

@@ -39,9 +39,8 @@ def _check_positives(positives: Positives, image_features: Tensor) -> None:
     if not fits or not all(side.is_floating_point() for side in sides):
         raise InvalidInputError(
             f"positives: expected floating point features ({n}, M, {d}) with M >= 1, one tensor for"
-            " both directions or a tuple of two, got"
-            f" {', '.join(map(str, shapes))} {sides[0].dtype}; stack the M samples along the second"
-            " axis"
+            f" both directions or a tuple of two, got {', '.join(map(str, shapes))}"
+            f" {sides[0].dtype}; stack the M samples along the second axis"
         )
 
 
@@ -127,14 +126,18 @@ def debiased_contrastive(
             class.
         floor: lower bound for g. Default: e^{-1/t}, the minimum for features of norm 1. Use 0 for
             features with other norms.
-        below_floor: how to treat rows whose estimate is below the floor, which is common at CLIP's
+        below_floor: how to treat rows whose g is below the floor, which is common at CLIP's
             temperature of 0.01. "floor" uses the floor, as in eq. 3.6, so that their negatives get
             no gradient. "biased" leaves these rows uncorrected, which is the authors' rule for low
             temperatures (appendix A.1.1).
         temperature: t > 0, a number or a tensor ().
-        options: the other options of `info_nce`.
+        options: reduction, chunk_size, gather, within_view and precision, as for `info_nce`.
 
-    Returns and Raises: see `info_nce`.
+    Returns:
+        The loss (), or one loss per pair (n,) with reduction "none".
+
+    Raises:
+        InvalidInputError: If the features, an argument or an option is invalid.
 
     >>> import torch
     >>> images = torch.eye(4)
@@ -181,16 +184,22 @@ def hard_negative_contrastive(
     Args:
         image_features: (n, d), rows of norm 1.
         text_features: (n, d), rows of norm 1.
-        positives: (n, M, d), M further samples from each row's class, or two such tensors.
+        positives: (n, M, d), M further samples from each row's class, or a tuple of two such
+            tensors, as for `debiased_contrastive`.
         tau_plus: the probability in [0, 1) that a random row has the anchor's class.
         beta: concentration on hard negatives, >= 0. The thesis uses 0.2 to 2. A value of 6 is too
             large.
-        floor: lower bound for the estimate. Default: e^{-1/t}.
-        below_floor: "floor" or "biased": how to treat rows whose estimate is below the floor.
+        floor: lower bound for g, the debiased mean over the negatives. Default: e^{-1/t}.
+        below_floor: how to treat rows whose g is below the floor: "floor" uses the floor, "biased"
+            the uncorrected mean.
         temperature: t > 0, a number or a tensor ().
-        options: the other options of `info_nce`.
+        options: reduction, chunk_size, gather, within_view and precision, as for `info_nce`.
 
-    Returns and Raises: see `debiased_contrastive`.
+    Returns:
+        The loss (), or one loss per pair (n,) with reduction "none".
+
+    Raises:
+        InvalidInputError: If the features, an argument or an option is invalid.
 
     >>> import torch
     >>> images = torch.eye(4)
@@ -231,7 +240,7 @@ def hard_negative_contrastive(
 
 
 class DebiasedContrastiveLoss(ContrastiveLoss[DebiasedSettings]):
-    """Apply `debiased_contrastive`; `forward` also takes positives.
+    """Apply `debiased_contrastive` with stored settings; `forward` also takes positives.
 
     >>> import torch
     >>> loss = DebiasedContrastiveLoss(tau_plus=0.1, temperature=0.5)
@@ -253,7 +262,7 @@ class DebiasedContrastiveLoss(ContrastiveLoss[DebiasedSettings]):
 
 
 class HardNegativeContrastiveLoss(ContrastiveLoss[HardNegativeSettings]):
-    """Apply `hard_negative_contrastive`; `forward` also takes positives.
+    """Apply `hard_negative_contrastive` with stored settings; `forward` also takes positives.
 
     >>> import torch
     >>> loss = HardNegativeContrastiveLoss(beta=1.0, temperature=0.5)

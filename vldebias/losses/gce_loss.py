@@ -40,9 +40,13 @@ def generalized_cross_entropy(
         smoothing: label smoothing in [0, 1): the weight of the cross-entropy with a uniform
             distribution over the captions in the batch.
         temperature: t > 0, a number or a tensor ().
-        options: the other options of `info_nce`.
+        options: reduction, chunk_size, gather, within_view and precision, as for `info_nce`.
 
-    Returns and Raises: see `info_nce`.
+    Returns:
+        The loss (), or one loss per pair (n,) with reduction "none".
+
+    Raises:
+        InvalidInputError: If the features, an argument or an option is invalid.
 
     >>> import torch
     >>> images = torch.eye(2)
@@ -86,7 +90,7 @@ def generalized_cross_entropy(
 
 
 class GCELoss(ContrastiveLoss[GCESettings]):
-    """Apply `generalized_cross_entropy`. Options: see `ContrastiveLoss`.
+    """Apply `generalized_cross_entropy` with stored settings and the options of `ContrastiveLoss`.
 
     >>> import torch
     >>> loss = GCELoss(q=0.7, temperature=0.5)

@@ -55,7 +55,7 @@ class GlobalContrastiveLoss(nn.Module):
             popularity in the batch to e^{zeta_j/tau}. About 4 / popularity_lr visits to each item
             are needed. The step size may be changed before every step.
         zeta_init: initial value of zeta. The paper uses 0 or -0.05.
-        options: reduction, chunk_size, gather, within_view and precision; see `info_nce`. With
+        options: reduction, chunk_size, gather, within_view and precision, as for `info_nce`. With
             `gather`, the state is the same in all processes.
 
     >>> import torch
@@ -84,7 +84,7 @@ class GlobalContrastiveLoss(nn.Module):
         super().__init__()
         unknown = sorted(set(options) - set(BatchOptions.__annotations__))
         if unknown:
-            raise TypeError(f"{type(self).__name__} has no {unknown[0]!r}")
+            raise TypeError(f"{type(self).__name__}: no option {unknown[0]!r}; remove it")
         check_count("dataset_size", dataset_size, 2)
         check_interval("gamma", gamma, "(0, 1]")
         check_temperature(temperature)
@@ -131,7 +131,7 @@ class GlobalContrastiveLoss(nn.Module):
         )
 
     def schedule(self, settings: SogCLRSettings, step: int, steps: int) -> None:
-        """Start learning popularity after a share `popularity_wait` of all steps (NUCLR only).
+        """Learn items' popularity only after a share `popularity_wait` of all steps (NUCLR only).
 
         Args:
             settings: settings as declared in `Loss.settings`.
@@ -171,7 +171,7 @@ class GlobalContrastiveLoss(nn.Module):
         high = int(items.max())
         if low < 0 or high >= self.dataset_size:
             raise InvalidInputError(
-                f"index: expected 0 .. {self.dataset_size - 1}, got {low} .. {high}"
+                f"index: expected row numbers 0 .. {self.dataset_size - 1}, got {low} .. {high}"
             )
         if len(items.unique()) < len(items):
             raise InvalidInputError(

@@ -68,7 +68,7 @@ def info_nce(
 
 
 class InfoNCELoss(ContrastiveLoss[NoSettings]):
-    """Apply `info_nce`. Options: see `ContrastiveLoss`.
+    """Apply `info_nce` with stored settings and the options of `ContrastiveLoss`.
 
     >>> import torch
     >>> loss = InfoNCELoss(temperature=0.2)

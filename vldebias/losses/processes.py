@@ -1,8 +1,8 @@
 """Gather the joint batch from all processes, with gradients.
 
 As in `torch.distributed.nn`, each process receives the gradient of the summed losses of all
-processes. Because every process computes the same mean loss, this is world size times the gradient
-of the joint loss. DistributedDataParallel's averaging removes the factor.
+processes. Because every process computes the same mean loss, this is the gradient of the joint loss
+times the number of processes. DistributedDataParallel's averaging removes the factor.
 """
 
 from __future__ import annotations

@@ -120,9 +120,13 @@ def rince(
             of negatives in this call, including the negatives of all processes with `gather` and of
             both views with `within_view`.
         temperature: t > 0, a number or a tensor ().
-        options: the other options of `info_nce`.
+        options: reduction, chunk_size, gather, within_view and precision, as for `info_nce`.
 
-    Returns and Raises: see `info_nce`.
+    Returns:
+        The loss (), or one loss per pair (n,) with reduction "none".
+
+    Raises:
+        InvalidInputError: If the features, an argument or an option is invalid.
 
     >>> import torch
     >>> images = torch.eye(4)
@@ -168,7 +172,7 @@ def rince(
 
 
 class RINCELoss(ContrastiveLoss[RINCESettings]):
-    """Apply `rince`. Options: see `ContrastiveLoss`.
+    """Apply `rince` with stored settings and the options of `ContrastiveLoss`.
 
     >>> import torch
     >>> loss = RINCELoss(q=0.5, temperature=0.2)
@@ -189,7 +193,8 @@ class RINCELoss(ContrastiveLoss[RINCESettings]):
         if steepness > _STEEP:
             warn(
                 f"rince at temperature {options['temperature']:.3g} and q {settings.q} gives close"
-                f" pairs up to e^{steepness:.0f} times more weight; raise temperature to 0.1"
+                f" pairs up to e^{steepness:.0f} times the weight of others; raise temperature to"
+                " 0.1"
             )
         return super().from_settings(settings, **options)
 

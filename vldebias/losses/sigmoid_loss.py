@@ -38,9 +38,13 @@ def sigmoid(
         bias: number or tensor () that is added to every similarity. SigLIP learns the bias and the
             temperature, starting from -10 and 0.1.
         temperature: t > 0, a number or a tensor ().
-        options: the other options of `info_nce`.
+        options: reduction, chunk_size, gather, within_view and precision, as for `info_nce`.
 
-    Returns and Raises: see `info_nce`.
+    Returns:
+        The loss (), or one loss per pair (n,) with reduction "none".
+
+    Raises:
+        InvalidInputError: If the features, an argument or an option is invalid.
 
     >>> import torch
     >>> images = torch.eye(4)

@@ -48,9 +48,13 @@ def spread(
         labels: (n,) integers, the class of each row.
         alpha: weight of the attraction, in [0, 1]. The paper tunes it between 0.16 and 0.67.
         temperature: t > 0, a number or a tensor ().
-        options: the other options of `info_nce`.
+        options: reduction, chunk_size, gather, within_view and precision, as for `info_nce`.
 
-    Returns and Raises: see `info_nce`.
+    Returns:
+        The loss (), or one loss per pair (n,) with reduction "none".
+
+    Raises:
+        InvalidInputError: If the features, an argument or an option is invalid.
 
     >>> import torch
     >>> images = torch.eye(4)
@@ -66,12 +70,17 @@ def spread(
     (log_negatives,) = batch.sums(1.0, labels=joint_labels)
     with batch.precise():
         anchors = torch.stack(batch.anchors)
-        # The other view of each row, and then its own view, (2, N, v, d).
+        # For each row, stack its other view and, with `within_view`, its own view: (2, N, v, d).
         views = [batch.joint[::-1], batch.joint] if batch.within_view else [batch.joint[::-1]]
         candidates = torch.stack([torch.stack(view) for view in views], dim=2)
 
         def sums_of_classes(rows_by_class: list[Tensor], members: list[Tensor]) -> Tensor:
-            """Return both sums over the class of each anchor, given the rows of the classes."""
+            """Return the two sums of `_ClassSums` for each anchor.
+
+            Args:
+                rows_by_class: the joint rows of each class.
+                members: the anchors of each class.
+            """
             # Classes with fewer rows are padded with row -1.
             rows = pad_sequence(rows_by_class, batch_first=True, padding_value=-1)
             columns = pad_sequence(members, batch_first=True, padding_value=-1)
@@ -159,7 +168,8 @@ def _classes(
 
     Args:
         labels: (N,), the classes of the joint batch.
-        anchor_rows: rows of the joint batch that are anchors, which are counted from the first.
+        anchor_rows: slice of the joint batch that contains the anchors. Yielded anchors are
+            numbered from its start.
         at_once: maximum number of anchors to yield at once.
     """
     _, codes, sizes = torch.unique(labels, return_inverse=True, return_counts=True)
@@ -180,7 +190,7 @@ def _classes(
 
 
 class SpreadLoss(ContrastiveLoss[SpreadSettings]):
-    """Apply `spread`. Options: see `ContrastiveLoss`; `within_view` is True by default.
+    """Apply `spread` with the options of `ContrastiveLoss`; `within_view` is True by default.
 
     >>> import torch
     >>> loss = SpreadLoss(alpha=0.5, temperature=0.5)

@@ -57,11 +57,11 @@ def matrix_sums(
     Args:
         scales: T factors for the similarities; each factor has its own sum.
         a: (n, d). Either `a` or `b` must be divided by the temperature.
-        b: (N, d).
+        b: (N, d), the other factor of S.
         pair: column that forms a pair with row 0. Row i forms a pair with column `pair` + i.
         chunk_size: rows per block. Default: keep the entire matrix for the backward pass.
         both: whether to also return the sums of the columns, which requires N = n.
-        dtype: dtype to which the factors of the products are rounded; see `product`.
+        dtype: dtype to which the factors of the products are rounded, as in `product`.
         classes: the classes of the rows (n,) and of the columns (N,). Columns of a row's own class
             are then not negatives.
 
@@ -81,8 +81,8 @@ def product(a: Tensor, b: Tensor, dtype: torch.dtype | None) -> Tensor:
     errors of 0.25.
 
     Args:
-        a: (n, d).
-        b: (d, N).
+        a: the left factor (n, d).
+        b: the right factor (d, N).
         dtype: dtype to which the factors are rounded. If None, they are not rounded.
     """
     if dtype is None:
@@ -164,7 +164,7 @@ class _SumsContext(FunctionCtx):
 
 
 class _MatrixSums(torch.autograd.Function):
-    """Compute `matrix_sums` and its gradient in blocks; the arguments are described there."""
+    """Compute `matrix_sums`, which documents the arguments, and its gradient in blocks."""
 
     @staticmethod
     def forward(
@@ -246,7 +246,7 @@ def _add_softmax(
         scales: T factors for the similarities.
         total: (T, c), the log-sums.
         total_slope: (T, c), gradient with respect to the log-sums.
-        weights: (c, N), a buffer.
+        weights: (c, N), a buffer that is overwritten.
     """
     # d/ds_j log sum_i e^{scale s_i} = scale e^{scale s_j - log-sum}, or 0 for pairs (s = -inf).
     for k, scale in enumerate(scales):
@@ -292,10 +292,10 @@ def matrix_total(
     with each block in the forward pass, so no block is kept or recomputed.
 
     Args:
-        a: (n, d), see `matrix_sums`.
-        b: (N, d), see `matrix_sums`.
+        a: (n, d). Either `a` or `b` must be divided by the temperature.
+        b: (N, d), the other factor of S.
         bias: scalar () that is added to every similarity.
-        pair: column that forms a pair with row 0.
+        pair: column that forms a pair with row 0. Row i forms a pair with column `pair` + i.
         chunk_size: rows per block. Default: one block.
         dtype: dtype to which the factors of the products are rounded.
     """

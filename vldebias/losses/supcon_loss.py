@@ -36,9 +36,13 @@ def supcon(
         text_features: (n, d), rows of norm 1.
         labels: (n,) integers, the class of each row.
         temperature: t > 0, a number or a tensor ().
-        options: the other options of `info_nce`.
+        options: reduction, chunk_size, gather, within_view and precision, as for `info_nce`.
 
-    Returns and Raises: see `info_nce`.
+    Returns:
+        The loss (), or one loss per pair (n,) with reduction "none".
+
+    Raises:
+        InvalidInputError: If the features, an argument or an option is invalid.
 
     >>> import torch
     >>> images = torch.eye(4)
@@ -71,7 +75,7 @@ def supcon(
 
 
 class SupConLoss(ContrastiveLoss[NoSettings]):
-    """Apply `supcon`. Options: see `ContrastiveLoss`; `within_view` is True by default.
+    """Apply `supcon` with the options of `ContrastiveLoss`; `within_view` is True by default.
 
     >>> import torch
     >>> loss = SupConLoss(temperature=0.5)

@@ -1,4 +1,4 @@
-"""Attach methods and fit edits: closed forms, defaults, and methods from other papers.
+"""Provide methods that mitigate bias: closed forms, defaults, and methods from other papers.
 
 `METHODS` maps names to methods. Add a method with `register_method`, or through the entry point
 group "vldebias.methods".
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from vldebias.methods.target_shares import RankShares as RankShares
     from vldebias.methods.target_shares import TargetShares as TargetShares
 
-# Loaded lazily, so that declarations can be used without importing torch.
+# These names are imported on first use, so that declarations can be used without importing torch.
 _NAMES_OF_HOME = {
     "vldebias.methods.attaching": ("AttachSettings",),
     "vldebias.methods.balanced": ("Balanced",),

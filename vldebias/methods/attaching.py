@@ -14,7 +14,7 @@ _SAMPLING = "use method='balanced-prompts' or 'cross-attention'"
 
 @dataclass(frozen=True)
 class AttachSettings:
-    """Store the settings with which a method is attached; see `vldebias.debias`.
+    """Store the settings with which a method is attached, as described in `vldebias.debias`.
 
     >>> import vldebias
     >>> from vldebias.miniature import load_clip
@@ -73,7 +73,8 @@ def attach_edits(host: Host, edits: Mapping[str, Edit], settings: AttachSettings
     Args:
         host: the host of a model or pipeline.
         edits: the edit for each role. Roles in the same space share an edit.
-        settings: `strength`, `keep_stated` and `side` apply.
+        settings: the settings of the attachment, of which `strength`, `keep_stated` and `side` are
+            used.
 
     Raises:
         ProjectionMismatchError: If an edit was fitted on a different model.

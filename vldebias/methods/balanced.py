@@ -33,9 +33,9 @@ class Balanced(Method):
         find: a function from a prompt to the character offset at which the words are inserted, or
             None to leave the prompt unchanged. By default, the subject is found by grammar
             (`vldebias.balance_prompts`).
-        groups: how several people are treated; see `vldebias.balance_prompts`.
-        decide: a function that returns the values compatible with the facts stated in each prompt
-            of a list; see `vldebias.balance_prompts`.
+        groups: how prompts about several people are treated, as in `vldebias.balance_prompts`.
+        decide: a function that returns, for a list of prompts, the values that are compatible with
+            the facts stated in each prompt, as in `vldebias.balance_prompts`.
 
     >>> import vldebias
     >>> from vldebias.miniature import load_pipeline
@@ -97,14 +97,14 @@ def make_balancer(sets: Sequence[PromptSet], **settings: Any) -> Balancer:
 
 def why_not_balanced(problem: Problem) -> str | None:
     """Return why a pipeline's prompts cannot be balanced by default, or None if they can."""
-    if problem.host.needs_picture:  # which already shows people
+    if problem.host.needs_picture:  # the input image already shows the people
         return f"{problem.host.name} only edits existing images or videos"
     if not problem.host.rewrites:
         return "this host does not rewrite prompts"
     if not all(map(can_balance, problem.attributes)):
         return "the set has no words for values that describe people"
     if problem.max_loss is not None:
-        return "max_loss bounds an edit of embeddings"
+        return "max_loss only applies to edits of embeddings"
     return None
 
 

@@ -81,7 +81,7 @@ def _weaker(edit: CalibratedProjection, t: float) -> CalibratedProjection:
     # Decide by the factors, because another package's method may not record what it removed.
     if edit.is_resolvent:
         return edit.at_multiple(t)
-    # I - t L R^T
+    # With P = I - L R^T, this is I - t L R^T.
     return replace(edit, left=t * edit.left).with_provenance(method=f"{edit.method}, bounded")
 
 

@@ -12,8 +12,8 @@ exactly the paper's form. Differences of image means are projected by P0 first, 
 text depends on D only through P0 D. With D itself, applying P0 would undo the equalisation, and no
 lam would bring the group means together.
 
-As a test checks, sqrt(lam w) |D^T P* z| <= |z| / 2 in every sum, as in "equalise" alone, so the gap
-between the means goes to zero as lam grows.
+In every sum, sqrt(lam w) |D^T P* z| <= |z| / 2, as in "equalise" alone, so the gap between the
+group means goes to zero as lam grows.
 """
 
 from __future__ import annotations
@@ -119,11 +119,11 @@ def class_texts(problem: Problem, prompts: PromptSet, role: str) -> Tensor | Non
 
     Args:
         problem: the problem with reference images.
-        prompts: the attribute.
+        prompts: the prompt set of the attribute.
         role: the role of the text embeddings.
 
     Returns:
-        Rows (k, d), or None without classes.
+        The embeddings (k, d), or None if there are no classes to compare within.
     """
     # For a search, means over all images are compared; see `Reference.within_classes`.
     if len(prompts.classes) < 2 or not problem.images.within_classes:

@@ -1,13 +1,13 @@
 """Fit cross-attention edits, which replace the denoiser's preferred value with a sampled one.
 
-The prompt is not changed. For every layer and timestep, with M_v the mean response over concepts to
-text that states value v,
+The prompt is not changed. Let M_v be the mean response, over concepts, to text that states value v.
+For every layer and timestep,
 
     effect e_v = M_v - mean over values of M        (closed form, no training)
 
-See `vldebias.projection.cross_attention_edit` for how it is applied. The method follows EquiSteer
-(Gaintseva et al., ECCV 2026, arXiv 2607.01147), with the mean over values instead of neutral text,
-and without removed directions or a threshold.
+`vldebias.projection.cross_attention_edit` describes how the effects are applied. The method follows
+EquiSteer (Gaintseva et al., ECCV 2026, arXiv 2607.01147), but it subtracts the mean over values
+instead of the response to neutral text, removes no directions and uses no threshold.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ THINGS = (
 """Prompts without a person, from which the gate learns to leave such images unchanged."""
 AMOUNT_OF_TWO_VALUES = 4.0
 AMOUNT_OF_MORE_VALUES = 5.0
-"""How many times a value's effect is added in the first step. It decreases linearly to 0 in the
-last step, since the first steps determine who appears. With two values, the effects are opposite,
-so adding one cancels the other; with more values, the one that the denoiser prefers must be
+"""How many times a value's effect is added in the first step. The number decreases linearly to 0
+in the last step, since the first steps determine who appears. With two values, the effects are
+opposite, so adding one cancels the other; with more, the value that the denoiser prefers must be
 outweighed."""
 MAX_MOVEMENT = 2.0
 """How far the first step may move the denoiser's prediction, relative to stating the value in the
@@ -119,7 +119,7 @@ class CrossAttention(EditMethod):
 
     def attach(self, problem: Problem, settings: AttachSettings = DEFAULTS) -> DenoiserAttachment:
         settings.refuse_embeddings(self.name)
-        # Create it once, because this host caches the denoiser's fingerprint.
+        # Create this host only once, because it caches the denoiser's fingerprint.
         host = at_denoiser(problem.host, (part.name for part in problem.attributes))
         edits = self.fit_roles(replace(problem, host=host))
         return self._attach_checked(host, problem.sets, edits, settings)
@@ -137,7 +137,8 @@ class CrossAttention(EditMethod):
             host: the host for the pipeline's denoiser.
             sets: the prompt sets used to analyse prompts.
             edits: the edit for each attribute, by the name of its prompt set.
-            settings: `strength`, `shares`, `on_call` and `follow_seeds` apply.
+            settings: the settings of the attachment, of which `strength`, `shares`, `on_call` and
+                `follow_seeds` are used.
 
         Raises:
             ProjectionMismatchError: If the edit is of a different kind, or was fitted on a
@@ -177,7 +178,7 @@ class CrossAttention(EditMethod):
             )
         if not isinstance(problem.host, CrossAttentionHost):
             raise UnsupportedHostError(
-                f"{problem.host.name}: method {self.name!r} only supports diffusers pipelines"
+                f"{problem.host.name}: {self.name!r} needs a diffusers pipeline; use method='cali'"
             )
         for prompt_set in problem.attributes:
             if not can_balance(prompt_set):
@@ -271,7 +272,7 @@ def measured_clarity(
 
     Args:
         pipe: the pipeline.
-        prompt_set: the attribute.
+        prompt_set: the prompt set of the attribute.
         options: additional arguments for the pipeline calls.
 
     Returns:
@@ -314,21 +315,21 @@ def at_denoiser(pipeline: Host, attributes: Iterable[str]) -> CrossAttentionHost
     if isinstance(pipeline, DiffusersHost):
         return CrossAttentionHost(pipeline).with_roles(attributes)
     raise UnsupportedHostError(
-        f"{pipeline.name}: method 'cross-attention' only supports diffusers pipelines"
+        f"{pipeline.name}: 'cross-attention' needs a diffusers pipeline; use method='cali'"
     )
 
 
 @dataclass(frozen=True)
 class FirstPasses:
-    """What a denoiser answers in the first pass, to prompts of each kind from the same noise.
+    """Store how a denoiser responds in the first pass to prompts of each kind, from the same noise.
 
     Attributes:
         neutral: prompts about people that do not state a value.
-        open_rows: the layers' responses (n, d) to them.
-        open_predictions: the denoiser's predictions (n, p) for them.
-        things: responses (m, d) to prompts without a person.
-        rows: responses (concepts, d) to the prompts that state each value.
-        predictions: predictions (concepts, p) for the prompts that state each value.
+        open_rows: the layers' responses (n, d) to the neutral prompts.
+        open_predictions: the denoiser's predictions (n, p) for the neutral prompts.
+        things: the layers' responses (m, d) to prompts without a person.
+        rows: for each value, the layers' responses (concepts, d) to the prompts that state it.
+        predictions: for each value, the predictions (concepts, p) for the prompts that state it.
     """
 
     neutral: Sequence[str]
@@ -345,13 +346,13 @@ def first_passes(
     texts_of_value: Mapping[str, Sequence[str]],
     method: CrossAttention,
 ) -> FirstPasses:
-    """Return the denoiser's answers to neutral prompts, things, and prompts that state a value.
+    """Return the responses to neutral prompts, prompts without people, and prompts with a value.
 
     Args:
         host: the host for the denoiser.
-        prompt_set: the attribute.
+        prompt_set: the prompt set of the attribute.
         texts_of_value: for each value, the prompts that state it.
-        method: its `steps`, `batch_size` and `options` are used.
+        method: the method, whose `steps`, `batch_size` and `options` are used.
     """
     count = len(next(iter(texts_of_value.values())))
     classes = prompt_set.classes or ("A photo of a person.", "A portrait of a person.")
@@ -381,7 +382,7 @@ def first_pass(
     Args:
         host: the host for the denoiser.
         texts: n prompts, each with its own noise.
-        method: its `steps`, `batch_size` and `options` are used.
+        method: the method, whose `steps`, `batch_size` and `options` are used.
         effects: (n, d) added to the layers' outputs. If None, nothing is added.
     """
     rows = []
@@ -405,9 +406,9 @@ def largest_amount(
 
     Args:
         host: the host for the denoiser.
-        passes: its answers in the first pass.
+        passes: the denoiser's responses in the first pass.
         effects: the effects of the values (values, d) in the first step.
-        method: its `steps`, `batch_size` and `options` are used.
+        method: the method, whose `steps`, `batch_size` and `options` are used.
     """
     count = len(effects)
     largest = AMOUNT_OF_TWO_VALUES if count == 2 else AMOUNT_OF_MORE_VALUES
@@ -424,7 +425,7 @@ def largest_amount(
 
 
 def root_mean_square(rows: Tensor) -> float:
-    """Return the root mean square of the rows' norms (..., d)."""
+    """Return the root mean square of the norms of rows (..., d)."""
     return float(rows.square().sum(-1).mean().sqrt())
 
 
@@ -433,16 +434,16 @@ def fit_gate(passes: FirstPasses, layers: Sequence[tuple[str, int]]) -> tuple[Re
 
     A readout is C^-1 e / (e C^-1 e), with the effect e of stating the value and the covariance C
     within prompts of one kind (linear discriminant): it is 0 at the mean of prompts that do not
-    state the value, and 1 at the mean of those that do. Each layer is fitted to one half of the
-    prompts and tested on the other. The layer that separates the two kinds best is fitted to all
-    prompts, with the threshold that was best on the other half.
+    state the value, and 1 at the mean of those that do. For each layer, readouts are fitted to one
+    half of the prompts and tested on the other. The readouts of the layer that separates the two
+    kinds best are then fitted to all prompts, with the threshold that was best in the test.
 
     Args:
-        passes: the denoiser's answers in the first pass.
+        passes: the denoiser's responses in the first pass.
         layers: name and width of each cross-attention layer.
 
     Returns:
-        The readouts for the values, and for a person.
+        Two objects: the readouts for the values, and the readout for a person's presence.
     """
     persons = torch.cat([passes.open_rows, *passes.rows])
     stated = Readings(passes.rows, passes.open_rows, layers)
@@ -549,7 +550,7 @@ def stated_texts(prompt_set: PromptSet, concepts: int) -> dict[str, list[str]]:
     The concepts are spread over the set's groups.
 
     Args:
-        prompt_set: the attribute.
+        prompt_set: the prompt set of the attribute.
         concepts: maximum number of concepts.
 
     Raises:
@@ -589,7 +590,7 @@ def record(
         host: the host for the denoiser.
         texts_of_value: for each value, the prompts that state it.
         title: name of the attribute, for the progress bar.
-        method: its `steps`, `batch_size` and `options` are used.
+        method: the method, whose `steps`, `batch_size` and `options` are used.
 
     Returns:
         The timesteps (t,), and the responses (t, prompts, d) to each value's prompts.
@@ -624,8 +625,8 @@ def attach_fitted(
         settings: the keyword arguments of `vldebias.debias`, such as `strength`.
 
     Raises:
-        InvalidInputError: If the mapping is empty, contains edits of both kinds, or a setting is
-            not accepted.
+        InvalidInputError: If `fitted` is empty or mixes cross-attention edits with other edits, or
+            a setting does not apply to the edits.
         ProjectionMismatchError: If an edit was fitted on a different model.
     """
     edits = dict(fitted) if isinstance(fitted, Mapping) else {host.roles[0]: fitted}
@@ -654,7 +655,7 @@ def attach_fitted(
 def prompt_set_of(edit: CrossAttentionEdit) -> PromptSet:
     """Return a prompt set that analyses prompts in the same way as during fitting.
 
-    It determines which prompts state one of the edit's values and which leave the attribute
+    The set determines which prompts state one of the edit's values and which leave the attribute
     unspecified.
     """
     words = tuple(words[0] for words in edit.words.values())

@@ -35,7 +35,7 @@ class Need(StrEnum):
 
 @dataclass(frozen=True)
 class Declaration:
-    """Describe a method.
+    """Describe a method's name, source, inputs and settings, without its code.
 
     Attributes:
         name: user-facing identifier.
@@ -49,7 +49,7 @@ class Declaration:
         needs: the inputs that the method requires.
         settings: arguments of `vldebias.debias` that not every method accepts: "lam", the weight of
             the prompt pairs, and "shares" and "on_call", for methods that sample values.
-        side: which embeddings of an image-text model its edits change; see `Edit.side`.
+        side: which embeddings of an image-text model its edits change: "text", "image" or "both".
 
     Raises:
         InvalidInputError: If the name is not a string, or `needs` is not a frozenset of `Need`.
@@ -76,7 +76,7 @@ class Declaration:
     side: str = "text"
 
     def __post_init__(self) -> None:
-        # The registry rejects spaces, but the name of an unregistered method may contain some.
+        # Only the registry rejects spaces, so the name of an unregistered method may contain some.
         if not isinstance(self.name, str) or not self.name:
             raise InvalidInputError(
                 f"Declaration: got the name {self.name!r}; expected a string, such as"
@@ -115,7 +115,7 @@ def reranking_declaration(edit: Declaration, order: str) -> Declaration:
 
     Args:
         edit: the method that edits the queries first, or "none" to leave them unchanged.
-        order: "default", "quota" or "fair", see `vldebias.rerank`.
+        order: the method of `vldebias.rerank`: "quota", "fair", or "default" for its default.
     """
     name = "rerank"
     title = "re-ranked results"

@@ -17,18 +17,19 @@ from vldebias.prompts import PromptSet
 
 
 def spread_along(images: Tensor, texts: Tensor) -> tuple[float, float]:
-    """Return the variance of images along text directions, relative to the average.
+    """Return the images' variance along text directions, divided by that along all directions.
 
-    For images embedded by the same model, it is well above 1. For noise, or images from a different
-    model, it is 1 on average. With S the covariance of the images and M the mean projector on the k
-    principal directions that explain 99% of the texts' variance, scaled to traces d and 1, the
-    variance over rotations R is (Schur's lemma on symmetric matrices)
+    For images embedded by the same model, the ratio is well above 1. For noise, or images from a
+    different model, it is 1 on average. Let S be the images' covariance, scaled to trace d, and M
+    the projector on the k principal directions that explain 99% of the texts' variance, scaled to
+    trace 1. Over random rotations R, the variance of the ratio is (Schur's lemma on symmetric
+    matrices)
 
         var tr(M R S R^T) = 2 (1 / k - 1 / d) (tr S^2 - d) / ((d - 1) (d + 2)).
 
     Args:
-        images: features (n, d).
-        texts: embeddings (m, d).
+        images: image features (n, d).
+        texts: text embeddings (m, d).
 
     Returns:
         The ratio, and how many standard deviations it is above 1; (0, 0) for fewer than two
@@ -47,7 +48,7 @@ def spread_along(images: Tensor, texts: Tensor) -> tuple[float, float]:
     # Variance per text direction, divided by the variance per direction of the space.
     spread = float((rows @ directions[:k].T).square().sum()) / k * dim / total
     gram = rows @ rows.T if len(rows) < dim else rows.T @ rows  # both products have the same norm
-    # tr S^2 - d, with S scaled to the trace d.
+    # This is tr S^2 - d, with S scaled to the trace d.
     concentration = float(gram.square().sum()) * dim**2 / total**2 - dim
     variance = 2 * (1 / k - 1 / dim) * concentration / ((dim - 1) * (dim + 2))
     return spread, (spread - 1) / max(variance, 1e-12) ** 0.5
@@ -105,7 +106,7 @@ class Diagnostics:
             )
         if isinstance(edit, Rewording):
             raise InvalidInputError(
-                f"{edit!r} rewrites prompts, so it cannot be inspected from their embeddings"
+                f"{edit!r} rewrites prompts, so it cannot be inspected; pass an embedding edit"
             )
         rows = host.embed(list(chain.from_iterable(prompts.pairs)), role)
         pair_distance = (_mean_distance(rows), _mean_distance(edit(rows)))
@@ -120,7 +121,8 @@ class Diagnostics:
             classes = host.embed(prompts.classes, role)
             signal_kept, class_cosine = class_signal(classes, edit)
             if prompts.spurious:
-                # Do not edit the spurious text, because editing it could hide the range.
+                # Only edit the class prompts: editing both sides could hide differences between the
+                # cosines.
                 spurious = host.embed(prompts.spurious, role)
                 spurious_spread = (
                     _mean_range(classes, spurious),
@@ -138,8 +140,8 @@ def _mean_range(classes: Tensor, spurious: Tensor) -> float:
     """Return the mean range of a class's cosines with spurious text.
 
     Args:
-        classes: (k, d).
-        spurious: (m, d).
+        classes: embeddings (k, d) of the class prompts.
+        spurious: embeddings (m, d) of the spurious text.
     """
     cosines = normalize(classes, dim=-1) @ spurious.T
     return float((cosines.amax(1) - cosines.amin(1)).mean())

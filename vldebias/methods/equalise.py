@@ -22,9 +22,9 @@ to James and Stein, with p = sum_c p_c, and one beta and one share for all pairs
     beta = sum p <m, t> / sum p |t|^2
     kept = max(0, 1 - s2 / mean p |m - beta t|^2)      m -> beta t + kept (m - beta t)
 
-Wrong pseudo-labels: if errors depend only on the value of an image, the expected difference is (1 -
-e_i - e_j) D. It is shorter and has the same direction, which is equivalent to multiplying lam by (1
-- e_i - e_j)^2.
+Suppose that pseudo-labels are wrong at rates e_i and e_j, which depend only on the value of an
+image. The expected difference is then (1 - e_i - e_j) D. It is shorter and has the same direction,
+which is equivalent to multiplying lam by (1 - e_i - e_j)^2.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class ImageSplit:
     Attributes:
         counts: (k, a) images by class and value.
         sample: (n, d), the first images.
-        scatter: rows X (pairs, d) with X^T X = sum_c w_c D_c D_c^T, weights with sum 1.
-        stability: expected cosine between the values of m for two halves of the images; minimum
-            over pairs of attribute values.
+        scatter: rows X (pairs, d) with X^T X = sum_c w_c D_c D_c^T; the weights sum to 1.
+        stability: expected cosine between the mean differences m that two halves of the images
+            would give. This is the minimum over pairs of attribute values.
 
     Raises:
         UnusableReferenceError: If no class has two values with enough rows.
@@ -109,8 +109,8 @@ class _PairedMeans:
     Attributes:
         first: (p,) first value of each pair that occurs in a class.
         second: (p,) second value of each pair.
-        precision: (p, k), p_c.
-        differences: (p, k, d), d_c.
+        precision: (p, k), p_c for each pair and class.
+        differences: (p, k, d), d_c for each pair and class.
         noise: s2, the variance of unit rows around the means of their cells.
 
     Raises:
@@ -138,7 +138,7 @@ class _PairedMeans:
         self.precision = precision[known]
         means = (sums / counts.clamp(min=_TINY)[..., None]).transpose(0, 1)  # (a, k, d)
         self.differences = (means[first] - means[second])[known]
-        # The sum of squares of unit rows minus the part explained by the means.
+        # The noise is the sum of squares of the unit rows, minus the part that the means explain.
         images = counts.sum()
         occupied = (counts > 0).sum()
         explained = (sums.square().sum(-1) / counts.clamp(min=1)).sum()
@@ -152,13 +152,13 @@ class _PairedMeans:
     @property
     def mean(self) -> Tensor:
         """Return each pair's mean difference m over its classes, (p, d)."""
-        # (p, k, d)
+        # Weighted differences, (p, k, d).
         weighted = self.precision[..., None] * self.differences
         return weighted.sum(1) / self.total_precision[:, None]
 
     @property
     def stability(self) -> float:
-        """Return the smallest expected cosine between the values of m for two image halves."""
+        """Return the expected cosine between the m of two image halves, minimised over pairs."""
         length = self.mean.square().sum(1)
         # |m|^2 is the signal plus noise of s2 / p, which is twice as large in each half.
         noise = self.noise / self.total_precision
@@ -169,17 +169,17 @@ class _PairedMeans:
         p = self.total_precision
         mean = self.mean
         text_differences = texts[self.first] - texts[self.second]
-        # beta: the least-squares multiple of the text differences.
+        # beta is the least-squares multiple of the text differences.
         along = p @ (mean * text_differences).sum(1)
         beta = along / (p @ text_differences.square().sum(1)).clamp(min=_TINY)
         expected = beta * text_differences
-        # mean p |m - beta t|^2, which is s2 on average if there is only noise.
+        # This is the mean of p |m - beta t|^2, which is s2 on average if there is only noise.
         beyond = p @ (mean - expected).square().sum(1) / len(p)
         kept = (1 - self.noise / beyond.clamp(min=_TINY)).clamp(min=0)
         return expected + kept * (mean - expected)
 
     def scatter(self, texts: Tensor) -> Tensor:
-        """Return rows X (pairs, d) with X^T X = sum_c w_c D_c D_c^T, weights with sum 1."""
+        """Return rows X (pairs, d) with X^T X = sum_c w_c D_c D_c^T; the weights sum to 1."""
         p = self.total_precision
         deviations = self.differences - self.mean[:, None]
         classes = (self.precision > 0).sum(1)
@@ -221,7 +221,7 @@ def image_scatter(
 
     Args:
         problem: the problem with reference images.
-        prompt_set: the attribute.
+        prompt_set: the prompt set of the attribute.
         role: the role of the text embeddings.
         classes: text embeddings (k, d) of the pseudo-classes, or None.
 

@@ -23,7 +23,7 @@ from vldebias.methods.reference import stating, zero_shot
 from vldebias.prompts import PromptSet
 
 FOLDS = 5
-FEWEST = 5  # minimum number of concepts or groups for resamples to represent new ones
+FEWEST = 5  # resamples of fewer concepts or groups do not show how new ones would vary
 _MOST_ROWS = 20_000  # images used to predict a gap; more would change only the third decimal
 
 
@@ -94,7 +94,7 @@ def _only(prompts: PromptSet, kept: Iterable[int]) -> PromptSet:
 
 
 def image_folds(problem: Problem, role: str) -> Iterator[Fold]:
-    """Yield each half of the reference images for fitting, with the other half for the gap.
+    """Yield each half of the reference images for fitting, with gaps measured on the other half.
 
     Args:
         problem: the problem with reference images.
@@ -118,7 +118,7 @@ def image_folds(problem: Problem, role: str) -> Iterator[Fold]:
         if doubt:
             raise UnusableReferenceError(f"reference: {doubt}")
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
-    rows = rows[order]  # files may alternate between groups
+    rows = rows[order]  # shuffled, because files may alternate between groups
     for half in (0, 1):
         features = rows[half::2]
         unseen = rows[1 - half :: 2]

@@ -47,7 +47,7 @@ CONTRADICT = 0.6
 # Minimum expected cosine between the directions from two halves of the images. Below it, each
 # direction contains more noise than signal.
 STABLE = 0.5
-ENOUGH = 100  # minimum number of images used, if available
+ENOUGH = 100  # at least this many images are used, if there are so many
 _WORDED_ROWS = 2000  # images used to measure agreement between wordings
 EM_STEPS = 200
 _TINY = torch.finfo(torch.float64).tiny
@@ -89,8 +89,8 @@ def change_on_images(problem: Problem, role: str, method: EditMethod) -> Change:
     """Measure how a method changes the class prompts' gap on held-out images.
 
     The reference images are halved. The method is fitted on each half, and the gap is measured on
-    the other half using zero-shot values. Among `HALVINGS` halvings, the one with the median upper
-    end is used, and among attributes, the one with the smallest improvement.
+    the other half using zero-shot values. Among `HALVINGS` halvings, the one whose interval has the
+    median upper end is used, and among attributes, the one with the smallest improvement.
 
     Args:
         problem: the problem with reference images.
@@ -219,7 +219,7 @@ def agreement_of_wordings(
 
     Args:
         problem: what the method is fitted on.
-        prompts: the attribute.
+        prompts: the prompt set of the attribute.
         role: the role of the text embeddings.
         rows: unit image rows (n, d).
 
@@ -282,7 +282,7 @@ def _reference_rows(problem: Problem) -> Tensor:
 
 
 def _differences(values: Tensor) -> Iterable[Tensor]:
-    """Yield the difference (d,) between each pair of values (k, d)."""
+    """Yield the difference (d,) between the rows of each pair of k values (k, d)."""
     for value, other_value in combinations(values, 2):
         yield value - other_value
 
@@ -352,7 +352,7 @@ def fit_within_bound(problem: Problem, role: str, method: EditMethod, neutral: T
 
     Args:
         problem: what the method is fitted on, with the bound `max_loss`.
-        role: the role to fit.
+        role: the host tensor to edit.
         method: the method to fit; its edit is weakened if it exceeds the bound.
         neutral: embeddings (q, d) of the neutral text.
 

@@ -16,14 +16,14 @@ def load_edit(
 
     Args:
         directory_or_repo: a folder, or the name of a hub repository.
-        revision: branch, tag or commit of the repository. If None, the latest.
+        revision: branch, tag or commit of the repository. If None, the latest is loaded.
 
     Returns:
         The edit, or a mapping from role to edit if there is one subfolder per role.
 
     Raises:
         InvalidInputError: If the folder or repository does not exist, files are damaged, or no
-            installed package defines the kind.
+            installed package defines this kind of edit.
     """
     list(METHODS)  # importing all methods, including other packages', registers their kinds
     folder = find_folder(directory_or_repo, revision)

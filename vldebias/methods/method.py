@@ -37,8 +37,8 @@ from vldebias.projection.projection import CalibratedProjection
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.utils.registry import Registry
 
-LAM_OF_MODELS = 1000.0  # Table 7.3: all experiments on discriminative models
-LAM_OF_PIPELINES = 500.0  # sections 7.5 and 7.6: equalisation without P0
+LAM_OF_MODELS = 1000.0  # the paper's value for discriminative models (Table 7.3)
+LAM_OF_PIPELINES = 500.0  # the paper's value for pipelines, without P0 (sections 7.5 and 7.6)
 # Maximum share of a space that can be removed without changing unrelated prompts. It corresponds to
 # shrinking a quarter of all directions by a tenth.
 WIDE = 1 / 4 * 1 / 10
@@ -181,8 +181,8 @@ class EditMethod(Method):
     `attach` fits the edits (`fit_roles`) and attaches them as an `EditAttachment` (`attach_edits`).
 
     Attributes:
-        delegates: whether its edits carry the name of a different method, which it selects or
-            wraps.
+        delegates: whether the fitted edits carry the name of another method, which this method
+            selects or wraps.
 
     >>> from vldebias.miniature import load_clip
     >>> model, preprocess, tokenizer = load_clip()
@@ -210,7 +210,7 @@ class EditMethod(Method):
     def fit(self, problem: Problem, role: str) -> Edit:
         """Fit the edit for one role of the problem's host.
 
-        `Problem.fit` calls it and adds the provenance.
+        `Problem.fit` calls this method and adds the provenance to its edit.
 
         Args:
             problem: the host, prompt sets and settings.
@@ -228,7 +228,7 @@ class EditMethod(Method):
             role: the host tensor to edit.
 
         Returns:
-            The problem, and the decisions not to edit for the other sets.
+            The problem, and a record of each decision not to edit for another set.
         """
         return problem, ()
 
@@ -279,7 +279,7 @@ def register_method(method: Method) -> Method:
     """Register a method under its name for every command, evaluator and page in this process.
 
     Returns:
-        The method.
+        The same method, unchanged.
 
     Raises:
         InvalidInputError: If it is not a `Method`, or its name is taken.
@@ -300,7 +300,7 @@ def get_method(
     """Return a method by name, as the variant for images if `reference` is passed.
 
     Args:
-        method: its name, or the method itself. If None, `METHODS["default"]`.
+        method: a method or its name. If None, `METHODS["default"]` is used.
         lam: weight of the prompt pairs; rejected unless the method accepts it.
         reference: reference images. If passed, the method's variant for images is returned.
 
@@ -375,8 +375,8 @@ class Problem:
         host: a model, a pipeline, a `Host`, which embeds every prompt once, or a mapping from
             prompt to embedding.
         sets: prompt sets or their names, solved jointly.
-        lam: weight of the prompt pairs: one value, or one per set, used for all of its attributes.
-            If None, the method's default is used.
+        lam: weight of the prompt pairs: one number, or one per set, which then applies to all
+            attributes of the set. If None, the method's default is used.
         reference: images with or without labels, given as features or a `Reference`.
         max_loss: the maximum allowed loss of neutral text: 1 - the cosine between its embeddings
             before and after the edit.
@@ -385,8 +385,8 @@ class Problem:
     Attributes:
         label: names of the sets, joined by "+".
         stated_words: attribute words from all sets.
-        attributes: one set per attribute; a set with several attributes is split into parts, with
-            one term each.
+        attributes: one set per attribute. A set with several attributes is split into parts, each
+            of which gets its own term in the fit.
 
     Raises:
         InvalidInputError: If there is no prompt set, a set is repeated, the number of weights
@@ -523,7 +523,7 @@ class Problem:
         """Return zero-shot classifier weights (a, d): a normalised mean text embedding per value.
 
         Args:
-            prompt_set: the attribute.
+            prompt_set: the prompt set of the attribute.
             role: the host tensor, one of its roles.
         """
         means = [self.host.embed(texts, role).mean(0) for texts in prompt_set.by_value().values()]
@@ -543,9 +543,9 @@ class Problem:
 
         Warns:
             ClassSignalWarning: If the edit removes more than half of the distance between the
-            classes.
+                classes.
             WideEditWarning: If the edit removes more of a pipeline's text states than shrinking a
-            quarter of all directions by a tenth would.
+                quarter of all directions by a tenth would.
         """
         chosen = get_edit_method(method)
         chosen.check(self)
@@ -635,12 +635,12 @@ def class_signal(classes: Tensor, edit: Edit) -> tuple[float | None, float]:
         edit: the fitted edit.
 
     Returns:
-        The share of their distances that remains, or None if these were 0, and the mean cosine
-        between a class prompt and its edited embedding.
+        The share of the distances between class prompts that remains (None if the distances were
+        0), and the mean cosine between a class prompt's embedding before and after the edit.
     """
     edited = edit(classes)
     cosine = float(torch.cosine_similarity(classes, edited, dim=-1).mean())
-    # Sums over all pairs of classes.
+    # Sum the distances over all pairs of classes.
     distance_before = float(torch.pdist(classes).sum())
     if not distance_before:
         return None, cosine
@@ -652,8 +652,8 @@ def fitted_edit(method: EditMethod, problem: Problem, role: str) -> Edit:
 
     Args:
         method: a built-in or registered method.
-        problem: the argument of `fit`.
-        role: the argument of `fit`.
+        problem: the problem to fit the method to.
+        role: the host tensor to edit.
 
     Raises:
         InvalidInputError: If the output is not a fitted edit, or if `fit` raised this error. The
@@ -662,8 +662,8 @@ def fitted_edit(method: EditMethod, problem: Problem, role: str) -> Edit:
     try:
         fitted: object = method.fit(problem, role)
     except InvalidInputError as error:
-        # If a projection rejects rows passed by another package's method, the message does not
-        # contain the method's name.
+        # If a projection rejects rows passed by another package's method, its message does not name
+        # that method, so add the name.
         if not method.declaration.module and repr(method.name) not in str(error):
             error.args = (f"method {method.name!r}: {error}",)
         raise

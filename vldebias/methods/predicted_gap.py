@@ -17,7 +17,7 @@ from vldebias.measure.resampling import LEVEL, recentred_interval, resampled_cou
 from vldebias.methods.equalise import UnusableReferenceError
 
 RESAMPLES = 500
-_BLOCK = 1 << 22  # row weights held in memory at once
+_BLOCK = 1 << 22  # maximum number of row weights in memory at once
 _TINY = torch.finfo(torch.float64).tiny
 
 
@@ -30,8 +30,10 @@ class Change(NamedTuple):
 
     @classmethod
     def from_resamples(cls, changes: Tensor) -> Change:
-        """Build a change from its values in the sample and b resamples, (1 + b,), with an interval
-        centred on the first."""
+        """Build a change from its values (1 + b,) in the sample and in b resamples.
+
+        The interval is centred on the value in the sample.
+        """
         value = float(changes[0])
         low, high = recentred_interval(value, changes[1:].numpy(), level=LEVEL)
         return cls(value, low, high)
@@ -88,15 +90,15 @@ class PredictedGap:
             raise UnusableReferenceError("expected images of two attribute values, got none")
         seen = torch.zeros(int(labels.max()) + 1, int(values.max()) + 1, dtype=torch.long)
         seen.index_put_((labels, values), torch.ones_like(values), accumulate=True)
-        # (classes, values): means of two values are only compared within a class.
+        # `seen` has shape (classes, values). Means of two values are only compared within a class.
         if int((seen > 0).sum(1).max()) < 2:
             raise UnusableReferenceError(
                 f"expected images of two attribute values, got the counts {seen.tolist()}"
             )
         rows = rows.double()
         if resamples_classes:
-            # Drawing one class fewer than there are gives the variance of a sample mean
-            # (`resampled_counts`).
+            # Resamples of n - 1 of the n classes have the variance of a sample mean, as in
+            # `resampled_counts`.
             number = int(labels.max()) + 1
             drawn = draw_counts(number, seed, max(number - 1, 1))[:, labels]
         else:
@@ -120,10 +122,10 @@ def draw_counts(n: int, seed: int = 0, size: int | None = None) -> Tensor:
     Args:
         n: number of rows.
         seed: resampling seed.
-        size: number of rows in a resample. If None, n.
+        size: number of rows in a resample. If None, a resample has n rows.
 
     Returns:
-        Counts (1 + RESAMPLES, n).
+        Counts (1 + RESAMPLES, n), with the sample in row 0.
     """
     # Row 0 is the sample, so that it is computed with the same arithmetic as its resamples.
     sample = np.ones((1, n))

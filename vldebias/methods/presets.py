@@ -99,14 +99,14 @@ class Default(EditMethod):
         with lam 100, `equalise`, `difference+equalise` and `cali+equalise` with lam 1000.
         """
         method = DIFFERENCE
-        lam = None  # the paper's value; see `Problem.weight`
+        lam = None  # `Problem.weight` replaces None with the paper's value
         if problem.host.generative:
             # Unrelated prompts are affected by every difference within prompt pairs, including
             # random ones, so `fit` lowers lam (`SPARES`).
             method = CALI
         elif self.uses_images and is_for_ranking(problem):
-            # With this lam, the image means become equal. At 100, part of their difference would
-            # remain and might exceed the original difference.
+            # With this lam, queries score the groups' image means equally. With lam 100, part of a
+            # difference would remain, and could even exceed the one without an edit.
             lam = 10_000.0
         elif self.uses_images or not all(part.names_values for part in problem.attributes):
             # On real embeddings, 100 has the same effect as the paper's 1000 and preserves more of
@@ -121,14 +121,15 @@ class Default(EditMethod):
     def narrowed(self, problem: Problem, role: str) -> tuple[Problem, tuple[Choice, ...]]:
         """Return the problem without the prompt sets for which the default declines to edit.
 
-        If it declines for every set, the problem is returned unchanged, and `fit` declines.
+        If the default declines for every set, the problem is returned unchanged; `fit` then
+        declines to edit.
 
         Args:
             problem: the host, prompt sets and settings.
             role: the host tensor to edit.
 
         Warns:
-            AutoDeclinedWarning: If it declines for some of the sets.
+            AutoDeclinedWarning: If the default declines for some of the sets.
         """
         if problem.host.generative or len(problem.sets) == 1:
             return problem, ()
@@ -179,7 +180,7 @@ class Default(EditMethod):
             edits.clear()
             edits.declined = (edit.provenance.choice,)
         elif edit.provenance.choice is None and not (problem.host.generative or self.uses_images):
-            # Only say this to those who attach or save the edit. Evaluations measure it.
+            # Log this only if the edit is attached or saved, because evaluations measure it.
             log_once(
                 f"{edit.provenance.prompts}: attached untested, because too few prompts state two"
                 " values; measure it with vldebias.evaluate"
@@ -203,7 +204,7 @@ class Default(EditMethod):
 
 
 def _fit_to_pipeline(problem: Problem, role: str) -> Edit:
-    """Fit `cali`, lowering lam until at most one direction in `SPARES` is removed."""
+    """Fit `cali`, lowering lam until at most 1 in `SPARES` directions of the space is removed."""
     if why_not_balanced(problem) is None:
         log_once(
             "'cali' is fitted, because the default for this pipeline is balanced prompts, which"
@@ -244,8 +245,8 @@ def _fit_tested_on_images(problem: Problem, role: str, method: EditMethod) -> Ed
     return _declined(
         problem,
         role,
-        "The values found in the reference images do not get clearly more similar scores, on"
-        " images that the edit was not fitted to. Pass more reference images, or name a method"
+        "On reference images that the edit was not fitted to, the scores for the values do not"
+        " become clearly more similar. Pass more reference images, or name a method"
         " (method='difference') and measure it on labelled images.",
         change,
     )
@@ -290,7 +291,7 @@ def _fit_tested_on_texts(problem: Problem, role: str, method: EditMethod) -> Edi
 
 
 def _choice(problem: Problem, edit: Edit, reason: str, change: Change | None) -> Choice:
-    """Record the default's decision with its reason."""
+    """Return a `Choice` that records the default's decision and its reason."""
     return Choice(
         prompts=problem.label,
         method=edit.method,

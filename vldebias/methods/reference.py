@@ -56,7 +56,7 @@ class Reference:
             InvalidInputError: If features are not floats (n, d), are not finite, or contain a zero
                 row.
         """
-        # `data.Embeddings` stores its features under that name.
+        # `data.Embeddings` stores its features in the attribute `features`.
         features = getattr(self.features, "features", self.features)
         # An array is a single part. For an iterable, only one part is in memory at a time.
         parts: Iterable[Any] = [features]
@@ -77,7 +77,8 @@ def _unit_rows(features: Array) -> Tensor:
     """Return L2-normalised features (b, d) in float64.
 
     Raises:
-        InvalidInputError: If the features are invalid; see `Reference.batches`.
+        InvalidInputError: If the features are not floats (b, d), are not finite, or contain a zero
+            row.
     """
     if isinstance(features, Tensor):
         is_float = features.is_floating_point()
@@ -96,7 +97,7 @@ def _unit_rows(features: Array) -> Tensor:
     bad = int((~lengths.isfinite() | (lengths == 0)).sum())
     if bad:
         raise InvalidInputError(
-            f"reference: {bad} of {len(rows)} image features are zero or not finite"
+            f"reference: {bad} of {len(rows)} image features are zero or not finite; remove them"
         )
     return rows.double() / lengths
 
@@ -150,9 +151,8 @@ def labelled(problem: Problem, role: str) -> Labelled:
     """Return a problem's reference images with their attribute values.
 
     A label column is used for an attribute if every name in the column is one of the attribute's
-    values, or contains a word for one. If there are several such columns, the
-    one named after the prompt set is used. Without labels, each image gets the value of the
-    nearest text.
+    values, or contains a word for one. If there are several such columns, the one named after the
+    prompt set is used. Without labels, each image gets the value of the nearest text.
 
     Args:
         problem: the problem with reference images.
@@ -172,8 +172,7 @@ def labelled(problem: Problem, role: str) -> Labelled:
             raise InvalidInputError(
                 f"reference: expected a label for each of {len(rows)} images, got {len(codes)}"
             )
-        # Require two values, because there would be no difference to fit, and an eraser would fit
-        # noise.
+        # With only one value, there would be no difference to fit, and an eraser would fit noise.
         if len(codes[codes >= 0].unique()) < 2:
             raise InvalidInputError(
                 "reference: expected labelled images of at least two of the values"
@@ -231,11 +230,11 @@ def _coded(labels: object, prompts: PromptSet) -> Tensor | None:
 
 
 def place_of(name: str, prompts: PromptSet) -> int | None:
-    """Return the index of the attribute value that a label names, or None if it is not unique.
+    """Return the index of the value that a label names, or None if it names none or several.
 
     Args:
         name: the label.
-        prompts: the attribute.
+        prompts: the prompt set of the attribute.
     """
     values = list(prompts.attributes)
     # "White" is the value itself; "white men" contains one of its words.
@@ -315,7 +314,7 @@ def class_of(labels: tuple[str, ...], prompts: PromptSet) -> list[int]:
 
 
 def _classes_named_by(label: str, names: Sequence[str]) -> list[int]:
-    """Return the indices of the classes that a label may name. All names are in lowercase."""
+    """Return the indices of the classes that a lowercase label may name."""
     # An exact match takes precedence: with classes "bird" and "land bird", the label "bird" means
     # the former.
     if label in names:

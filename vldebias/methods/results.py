@@ -31,7 +31,7 @@ class Rerank:
 
     @property
     def name(self) -> str:
-        """Return "rerank", with the edit's name and the order unless it is "default"."""
+        """Return the name, such as "rerank", "rerank-quota" or "difference+rerank"."""
         return self.declaration.name
 
     def with_images(self) -> Rerank:

@@ -55,9 +55,9 @@ class TargetShares(Rowwise):
             embedding of norm 1.
         covariances: (g, d, d) covariances of each group's image features.
 
-    The tests check three properties. If the target shares equal the shares among all images, and
-    covariances are equal, the result is the plain projection. A group with a larger target share
-    gets a larger share. The ranking does not depend on the query's norm.
+    If the target shares equal the shares among all images, and covariances are equal, the result is
+    the plain projection. A group with a larger target share gets a larger share of the top results.
+    The ranking does not depend on the query's norm.
     """
 
     kind = "target-shares"
@@ -138,8 +138,8 @@ class RankShares(EditMethod):
         """Return each group's target share, which is equal for all groups by default.
 
         Raises:
-            InvalidInputError: If the groups differ, or the shares are not positive numbers that sum
-                to 1.
+            InvalidInputError: If `shares` does not name exactly these groups, or its numbers are
+                not positive or do not sum to 1.
         """
         if self.shares is None:
             return dict.fromkeys(names, 1 / len(names))
@@ -163,7 +163,8 @@ class RankShares(EditMethod):
         for (name, share), reachable in zip(
             shares.items(), (share_of_all / self.top).tolist(), strict=True
         ):
-            # Unreachable even if all of the group's images are top results, since s top >= pi.
+            # The share cannot be reached even if all of the group's images are top results, since
+            # s top >= pi.
             if share >= reachable:
                 most_of_group[name] = round(reachable, 3)
         if most_of_group:
@@ -183,7 +184,8 @@ def _groups(problem: Problem, role: str) -> dict[str, Tensor]:
     group = torch.zeros(1, dtype=torch.long)
     for prompts in problem.attributes:
         value = zero_shot(rows, problem.zero_shot(prompts, role))
-        # Mixed radix encoding; the last attribute varies fastest, as in `product` below.
+        # Number the combinations of values. The last attribute varies fastest, as in `product`
+        # below.
         group = group * len(prompts.attributes) + value
     rows_of_group = {}
     for place, values in enumerate(product(*(part.attributes for part in problem.attributes))):

@@ -68,7 +68,7 @@ def build_clip(vocab_size: int, towers: Widths = NARROW) -> "open_clip.CLIP":
 def text_config(
     vocab_size: int, width: int = NARROW.text, joint: int = NARROW.joint
 ) -> "CLIPTextConfig":
-    """Return the transformers configuration for the same text tower.
+    """Return the transformers configuration for the text tower of `build_clip`.
 
     Args:
         vocab_size: number of tokens.

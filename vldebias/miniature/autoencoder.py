@@ -1,4 +1,4 @@
-"""Define an AutoencoderKL on pixel patches, which avoids its most expensive convolutions."""
+"""Define an autoencoder that works on pixel patches, to avoid the most expensive convolutions."""
 
 import torch
 import torch.nn.functional as F
@@ -71,9 +71,9 @@ class PatchAutoencoder(AutoencoderKL):
         """Decode latents to images.
 
         Args:
-            z: latents.
+            z: latents, with the shape that `encode` returns.
             return_dict: whether to return a `DecoderOutput` instead of a tuple.
-            generator: unused.
+            generator: ignored, because decoding is deterministic.
         """
         pixels = F.pixel_shuffle(super().decode(z).sample, 2)
         return DecoderOutput(sample=pixels) if return_dict else (pixels,)

@@ -39,8 +39,8 @@ class TextEncoder(nn.Module):
 
     Args:
         vocabulary: the v word pieces.
-        vectors: their vectors (v, w).
-        weights: their weights (v,).
+        vectors: the vector of each word piece (v, w).
+        weights: the weight of each word piece (v,).
         head: the linear head (w, d).
     """
 
@@ -65,13 +65,13 @@ class TextEncoder(nn.Module):
         return self._tokenizer.encode(text).ids or [self.unknown]
 
     def means(self, texts: Sequence[str]) -> Tensor:
-        """Return the weighted means (n, w) of the word-piece vectors, normalized to unit norm."""
+        """Return the weighted means (n, w) of the word-piece vectors, scaled to norm 1."""
         rows = [self.pieces(text) for text in texts]
         lengths = torch.tensor([len(row) for row in rows])
         starts = lengths.cumsum(0) - lengths
         joined = torch.tensor([piece for row in rows for piece in row])
         device = self.vectors.device
-        # A sum can replace the mean, because the result is normalized below.
+        # A sum can replace the mean, because the result is normalised below.
         sums = nn.functional.embedding_bag(
             joined.to(device),
             self.vectors,
@@ -82,7 +82,7 @@ class TextEncoder(nn.Module):
         return normalize(sums, dim=1)
 
     def encode(self, texts: Sequence[str]) -> Tensor:
-        """Return text embeddings (n, d), normalized to unit norm."""
+        """Return text embeddings (n, d), scaled to norm 1."""
         if not texts:
             return self.head.new_zeros(0, self.head.shape[1])
         return normalize(self.means(list(texts)) @ self.head, dim=1)
@@ -143,7 +143,7 @@ def load_photographs() -> Photographs:
 
 
 def _part(table: Sequence[dict[str, str]], embedded: NDArray[np.float32], part: str) -> Embeddings:
-    """Return the embeddings of one part, with labels and captions only for the gallery."""
+    """Return the embeddings of the gallery, with labels and captions, or of the reference."""
     rows = [number for number, row in enumerate(table) if row["part"] == part]
     ids = tuple(table[row]["file"] for row in rows)
     digest = fingerprint_of([part, *ids])

@@ -1,13 +1,13 @@
 """Define the cross-attention edit, which sets an attribute value inside a denoiser.
 
 At each cross-attention layer and timestep, the effect e_v of value v is the difference between the
-mean response to prompts that state it and the mean over all values. With strength s, the edit
-changes an output c at every position to
+layer's mean response to prompts that state v and the mean over all values. With strength s, the
+edit changes an output c of the layer at every position to
 
     c' = c + s a_v e_v
 
-where the amount a_v depends on the timestep. Times are the timesteps passed to a denoiser. For a
-different scheduler or number of steps, the edit is interpolated between the fitted times.
+where the amount a_v depends on the timestep that the denoiser receives. For a different scheduler
+or number of steps, effects are interpolated between the fitted timesteps.
 
 If a prompt's text is unknown, the gate examines the responses in the first pass. Its linear
 readouts detect whether there is a person, and whether a value is stated.
@@ -27,8 +27,8 @@ from vldebias.projection.edit import Edit, Provenance
 
 MIN_AUROC = 0.95  # readouts with a lower AUROC are ignored
 MIN_CLARITY = 0.13
-"""The clarity below which a model hardly follows a value's words. On three small models, it is at
-most 0.12 for attributes that words do not change, and at least 0.14 for those that they do."""
+"""The clarity below which a model hardly follows a value's words. On three small models, clarity
+was at most 0.12 for attributes that words do not change, and at least 0.14 for the others."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -43,13 +43,14 @@ class CrossAttentionEdit(Edit):
         gate: (values + 1, d). A response y in the first pass states value v if gate_v y > offset_v,
             and shows a person if the last row exceeds its offset. Without any rows, nothing can be
             detected.
-        gate_offsets: (values + 1,).
+        gate_offsets: (values + 1,), the offset of each row of the gate.
         auroc: the AUROC on responses to held-out prompts, by readout ("stated" or "person") and
             layer. The gate uses the best layer.
         layers: the name and width of each cross-attention layer.
         clarity: how clearly the model responds to each value's words in the first step: the size of
             the effect relative to the differences between subjects, times the mean cosine between
-            the effect on one subject and on the others. Empty if it was fitted on one subject.
+            the effect on one subject and on the others. Empty if the edit was fitted on only one
+            subject.
         attribute: the name of the prompt set.
         words: the words for each value.
         adjectives: the adjective for each value, for analysing prompts when the edit is attached
@@ -161,8 +162,8 @@ class CrossAttentionEdit(Edit):
     def at(self, time: float) -> dict[str, Tensor]:
         """Return each layer's effects (values, d) times their amounts, in float32 on the CPU.
 
-        They are interpolated between fitted times. Outside their range, the nearest fitted time is
-        used.
+        Effects are interpolated between fitted times. Outside the fitted range, the nearest fitted
+        time is used.
         """
         effects = _between(self.times, self.effects, time)
         effects *= _between(self.times, self.amounts, time)[:, None]

@@ -72,7 +72,7 @@ class Provenance:
     Attributes:
         method: the name of the method, such as "cali+equalise".
         lam: the weight of the prompt pairs, or one weight per attribute.
-        space: the name of the edited space; see `Host.space`.
+        space: the name of the edited space, as returned by `Host.space`.
         model_id: the model name, such as a hub id or a checkpoint.
         fingerprint: the fingerprint of the text encoders.
         image_fingerprint: the fingerprint of the image encoder.
@@ -156,7 +156,7 @@ class Edit(ABC):
 
     @property
     def space(self) -> str | None:
-        """Return the name of the space in which the edit was fitted, see `Host.space`."""
+        """Return the name of the space in which the edit was fitted, a result of `Host.space`."""
         return self.provenance.space
 
     @property
@@ -203,7 +203,7 @@ class Edit(ABC):
                     " zeros or NaN in the data that the edit was fitted to"
                 )
         if "d" in size_of_axis:
-            # Subclasses may be frozen.
+            # Plain assignment would fail, because subclasses may be frozen.
             object.__setattr__(self, "dim", size_of_axis["d"])
 
     @abstractmethod
@@ -342,8 +342,8 @@ class Edit(ABC):
         space = config.provenance.space or ""
         if space.endswith(".joint"):
             raise ValueError(
-                f"the edit was saved before text embeddings' role was renamed: it names its space"
-                f" {space!r}, expected {space.removesuffix('joint') + 'text'!r}; fit it again"
+                f"the edit names its space {space!r}, which is an old name; expected"
+                f" {space.removesuffix('joint') + 'text'!r}; fit it again"
             )
         kind: Any = Edit.kinds.get(config.kind)
         if kind is None or not issubclass(kind, cls):
@@ -388,7 +388,7 @@ class Edits(dict[str, Edit]):
             reasons = " ".join(f"{choice.prompts}: {choice.reason}" for choice in self.declined)
             raise InvalidInputError(f"the default attaches no edit. {reasons}")
         raise InvalidInputError(
-            f"the host has the roles {list(self)}; choose the edit of one, such as"
+            f"the host has the roles {list(self)}; choose the edit of one role, such as"
             f" edits[{next(iter(self), 'text')!r}]"
         )
 
@@ -407,9 +407,10 @@ class Rewording(Edit):
 
         Args:
             z: the prompt embeddings (b, ...).
-            wordings: the embeddings of their wordings (b, wordings, ...).
+            wordings: the embeddings of the prompts' wordings (b, wordings, ...).
             strength: the fraction of the change to apply, in [0, 1].
-            unit: whether the wordings have norm 1, so that their mean is scaled to the norm of `z`.
+            unit: whether the wordings' embeddings have norm 1, so that their mean is scaled to the
+                norm of `z`.
         """
         mean = wordings.mean(1)
         if unit:

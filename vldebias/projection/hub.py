@@ -1,7 +1,7 @@
 """Check whether the Hugging Face Hub responds, and upload or download edits.
 
-Without network access, huggingface_hub tries every file six times, for 23 seconds in total, and
-prints each attempt.
+The check saves time without network access, because huggingface_hub would try every file six times,
+for 23 seconds in total, and print each attempt.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def find_folder(name: str | Path, revision: str | None) -> Path:
     """Return a local folder, or download a hub repository's edits and return their folder.
 
     Args:
-        name: the folder or repository.
+        name: a local folder, or the name of a hub repository.
         revision: a branch, tag or commit of the repository. If None, the latest is loaded.
 
     Raises:

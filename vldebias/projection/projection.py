@@ -72,7 +72,7 @@ def scatter_of(groups: Sequence[Tensor]) -> Tensor:
     rows = []
     for group in groups:
         k = torch.arange(1, len(group), dtype=group.dtype)[:, None]
-        # (n - 1, d): the mean of the first k rows minus the next, k = 1 .. n - 1.
+        # The contrasts (n - 1, d) are the mean of the first k rows minus the next, k = 1 .. n - 1.
         contrasts = (group.cumsum(0)[:-1] / k - group[1:]) * (k / (k + 1)).sqrt()
         rows.append(math.sqrt(len(group)) * contrasts)
     pairs = sum(math.comb(len(group), 2) for group in groups)
@@ -103,8 +103,8 @@ class CalibratedProjection(Edit):
     method.
 
     Attributes:
-        left: (d, rank) float64. Rank 0 is the identity.
-        right: (d, rank) float64.
+        left: the factor L (d, rank), float64. With rank 0, the projection is the identity.
+        right: the factor R (d, rank), float64.
         spurious_rank: the dimension of the span that P0 removes.
         provenance: how and on which model the projection was fitted; checked when it is attached.
 
@@ -226,12 +226,12 @@ class CalibratedProjection(Edit):
         """Return the joint solution, with P0 from `spurious` and one term lam_k M_k per scatter.
 
         Args:
-            scatters: for each attribute, rows X (n, d) float64 with X^T X = M; see `scatter_of`.
+            scatters: for each attribute, rows X (n, d) float64 with X^T X = M (`scatter_of`).
             spurious: (m, d) float64 rows to project out. If None, nothing is projected out.
             lam: the weight of the scatters, or one weight per scatter.
 
         Raises:
-            InvalidInputError: If the arguments are invalid; see `fit`.
+            InvalidInputError: If the arguments are invalid, as for `fit`.
         """
         lams = _checked_weights(lam, scatters, spurious)
         weighted_rows = []
@@ -407,7 +407,7 @@ def _tensor(array: NDArray[Any], name: str) -> Tensor:
     """Copy an array to a tensor.
 
     Raises:
-        InvalidInputError: If torch has no such type, for example for an array of objects.
+        InvalidInputError: If torch has no dtype for the array's elements, such as objects.
     """
     try:
         # Make a copy, because torch cannot view read-only arrays or arrays with negative strides.
@@ -438,7 +438,7 @@ def _checked_weights(
             with suppress(OverflowError):
                 number = float(weight)
         if not 0 <= number < math.inf:
-            # A huge integer has thousands of digits.
+            # Shorten the value, because a huge integer has thousands of digits.
             raise InvalidInputError(f"lam: expected finite numbers >= 0, got {reprlib.repr(lam)}")
         lams.append(number)
     if len(lams) != len(scatters):

@@ -71,7 +71,7 @@ class Candidates:
         return (self.codes[:, None] == np.arange(len(self.names))).astype(np.float64)
 
     def best_of_groups(self, k: int) -> Rows:
-        """Return the best k rows of each group, and k of unknown group, in ascending order."""
+        """Return the k best rows of each group and of the unknown group, in ascending order."""
         best = []
         for group in range(UNKNOWN, len(self.names)):
             rows = np.flatnonzero(self.codes == group)
@@ -97,7 +97,7 @@ def best_rows(scores: Floats, k: int) -> Rows:
     is linear in n.
 
     Args:
-        scores: scores (n,).
+        scores: the candidates' scores (n,).
         k: number of rows.
     """
     if k >= len(scores):
@@ -115,7 +115,7 @@ def as_floats(values: object, name: str) -> Floats:
     """Convert an array, a list, or a tensor on any device to float64.
 
     Args:
-        values: the numbers.
+        values: the numbers to convert.
         name: argument name, for messages.
 
     Raises:
@@ -127,7 +127,7 @@ def as_floats(values: object, name: str) -> Floats:
         array = (tensor if tensor.is_complex() else tensor.double()).numpy()
     try:
         numbers = np.asarray(array)
-        # NumPy would only keep the real parts.
+        # Reject complex numbers, of which NumPy would only keep the real parts.
         if np.iscomplexobj(numbers):
             raise TypeError
         return numbers.astype(np.float64, copy=False)
@@ -136,7 +136,7 @@ def as_floats(values: object, name: str) -> Floats:
 
 
 def unit_rows(features: object) -> Floats:
-    """Normalise features (n, d) to unit norm."""
+    """Return features (n, d) scaled to rows of norm 1."""
     rows = as_floats(features, "features")
     if rows.ndim != 2:
         raise InvalidInputError(f"features: expected (n, d), got shape {rows.shape}")

@@ -98,9 +98,9 @@ def _predicted(
     """Sample the true number of unchecked results in each group.
 
     Args:
-        candidates: see `true_shares`.
+        candidates: the candidates for one query.
         shown: rows of all results with a known label.
-        checked: see `true_shares`.
+        checked: true group of each candidate (n,), or -1 if it was not checked.
         rows: rows of the checked candidates, used to fit the regression.
         unchecked: rows of the results that were not checked.
         seed: random seed.

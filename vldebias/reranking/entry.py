@@ -73,7 +73,7 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
             explain), "mopr", or a function of `Candidates` and k, such as
             functools.partial(fair, alpha=0.3). If None, "quota" for labels and "expected" for
             probabilities. Zero-shot labels have probabilities if at least 50 images per group were
-            passed and the groups separate.
+            passed and the groups' cosines differ clearly.
         ids: ids (n,) or (q, n) as returned by an index, with -1 for no result. Labels,
             probabilities and features then refer to the rows of the index.
         checked: true groups of randomly sampled candidates that were checked by hand, by row, or by
@@ -247,14 +247,14 @@ def _order(candidates: Candidates, reranker: Reranker, k: int | None) -> Rows:
         best = candidates.best_of_groups(count)
         return best[reranker(candidates.subset(best), count)]
     if reranker is mopr and k is None:
-        raise InvalidInputError("method 'mopr' needs k; pass the number of results to show")
+        raise InvalidInputError("method 'mopr' needs k=, the number of results to show")
     return np.asarray(reranker(candidates, count))
 
 
 def _rows_of_ids(
     id_rows: NDArray[np.generic], labels: object, *, is_index: bool
 ) -> tuple[object, Rows]:
-    """Return the labels by row, and each candidate's row (q, n), -1 meaning no row.
+    """Return the labels by row, and each candidate's row (q, n), or -1 if it has none.
 
     Args:
         id_rows: ids (q, n).

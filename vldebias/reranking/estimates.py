@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from vldebias.reranking.candidates import Floats
 
-# There are no probabilities with fewer images per group, with groups whose means are less than this
-# many standard deviations apart, or with a group that is rarer.
+# Minimum number of images per group, minimum distance between the groups' means in standard
+# deviations, and minimum share of a group. Below any of these, there are no probabilities.
 _ENOUGH_ROWS = 50
 _APART = 1.5
 _LEAST_SHARE = 0.02
@@ -32,7 +32,7 @@ class GroupEstimator:
         names: names of the groups (g,).
         texts: unit text embeddings (g, d) of the groups.
         slopes: slopes (g, g) of the log odds, or None if there are no probabilities, because there
-            were too few images or the groups do not separate.
+            were too few images or the groups' cosines hardly differ.
         offsets: offsets (g,) of the log odds.
 
     >>> import numpy as np

@@ -91,7 +91,7 @@ class Groups:
         """Return the groups in a label column, or the combinations of several columns."""
         columns = labels if isinstance(labels, Mapping) else {"": labels}
         if not columns:
-            raise InvalidInputError("labels: got no column; expected labels, or column -> labels")
+            raise InvalidInputError("labels: got an empty mapping; expected at least one column")
         parts = []
         for column, values in columns.items():
             parts.append(cls._of_column(values, f"labels {column!r}" if column else "labels"))
@@ -132,10 +132,10 @@ class Groups:
         table = as_floats(probabilities, "probabilities")
         if table.ndim != 2 or table.shape[1] < 2 or table.min(initial=0.0) < 0:
             raise InvalidInputError(
-                f"probabilities: expected non-negative (n, groups), got shape {table.shape}"
+                f"probabilities: expected non-negative numbers (n, groups), got shape {table.shape}"
             )
         if not np.allclose(table.sum(axis=1), 1, atol=1e-3):
-            raise InvalidInputError("probabilities: expected rows that sum to 1")
+            raise InvalidInputError("probabilities: expected rows that sum to 1; rescale them")
         if names is None:
             names = [str(group) for group in range(table.shape[1])]
         return cls(tuple(names), table.argmax(axis=1), table, "given probabilities")
@@ -217,7 +217,7 @@ class Groups:
         Args:
             scores: scores (n,) of the candidates.
             rows: the candidates' rows (n,) in the groups.
-            shares: requested shares; see `vldebias.rerank`.
+            shares: requested shares, as for `vldebias.rerank`.
 
         Raises:
             InvalidInputError: If scores are not finite or shares are invalid.
@@ -267,7 +267,7 @@ def check_width(features: Floats, texts: Floats) -> None:
     """Raise an error unless features and text embeddings have the same width.
 
     Args:
-        features: features (n, d).
+        features: image features (n, d).
         texts: text embeddings (g, d).
     """
     if texts.shape[1] != features.shape[1]:
@@ -341,7 +341,7 @@ def _factorised(values: object) -> tuple[list[Hashable], NDArray[np.intp]]:
     except TypeError:
         raise InvalidInputError(
             f"labels: expected a string or number per candidate, got {str(values)[:60]}; for"
-            " several attributes, pass column -> labels"
+            " several attributes, pass a mapping from column to labels"
         ) from None
     return different, codes
 
@@ -349,7 +349,7 @@ def _factorised(values: object) -> tuple[list[Hashable], NDArray[np.intp]]:
 def _few_strings(
     values: NDArray[np.str_],
 ) -> tuple[list[Hashable], NDArray[np.intp]] | None:
-    """Return `_factorised` of an array of strings, or None if it has many different values.
+    """Return the result of `_factorised` for strings, or None if there are many different values.
 
     Comparing a whole array with a few strings is faster than creating a string for every row.
     """
@@ -383,7 +383,7 @@ def requested_shares(shares: object, codes: NDArray[np.integer], names: Sequence
         if shares == POOL:
             return pool_shares(codes, len(names))
         raise InvalidInputError(
-            f"shares: got {shares!r}; expected 'pool', 'even' or group -> share"
+            f"shares: got {shares!r}; expected 'pool', 'even' or a mapping from group to share"
         )
     if isinstance(shares, Mapping):
         unknown = [name for name in shares if str(name) not in names]

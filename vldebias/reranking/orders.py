@@ -129,7 +129,7 @@ def _exchanged(counts: Rows, tables: Sequence[Floats], excess: Floats) -> Rows:
     counts = counts.copy()
     g = len(counts)
     available = np.array([len(table) for table in tables])
-    # Add a row at both ends that is never taken.
+    # Pad each table with a row of zeros at both ends, where a group has no candidate to exchange.
     padded = [np.concatenate([np.zeros((1, g)), table, np.zeros((1, g))]) for table in tables]
     is_same = np.eye(g, dtype=bool)
     while True:
@@ -232,7 +232,7 @@ def _merge(candidates: Candidates, k: int, bounds: Bounds) -> Rows:
     while n_placed < count:
         groups = [group for group, ranks in enumerate(remaining) if len(ranks) and shares[group]]
         if not groups:
-            # Append the candidates of groups with share 0 by score.
+            # Append the candidates of groups with share 0 in order of score.
             parts.append(np.sort(np.concatenate(remaining)))
             break
         part_shares = shares[groups] / shares[groups].sum()
@@ -331,12 +331,12 @@ def _merge_several(
 
 
 def _with_unknown(sequence: Rows, codes: NDArray[np.integer], k: int) -> Rows:
-    """Return k ranks, with candidates of unknown group in their original places.
+    """Return k ranks, with candidates whose group is unknown in their original places.
 
     Args:
         sequence: ranks of candidates whose group is known, which fill the other places.
-        codes: groups (n,) by rank. If `sequence` is too short, further candidates of unknown group
-            fill the end.
+        codes: groups (n,) by rank. If `sequence` is too short, further candidates whose group is
+            unknown fill the end.
         k: number of ranks.
     """
     unknown = np.flatnonzero(codes == UNKNOWN)

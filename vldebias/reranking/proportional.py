@@ -26,11 +26,12 @@ def mopr(
 ) -> Rows:
     """Return the k candidates with the highest total score, given a bound on the MPR gap.
 
-    The method maximises sum_i s_i a_i over 0 <= a_i <= 1 with sum_i a_i = k and MPR(a) <= gap. It
-    uses cutting planes: solve the linear programme, find the function whose means over the
-    selection and the population differ most (in closed form for linear functions), bound its gap,
-    and solve again. If the solution is fractional, the k candidates with the largest a are
-    selected.
+    The gap in multi-group proportional representation (MPR) is the largest difference between a
+    function's means over the selection and over the population. The method maximises sum_i s_i a_i
+    over 0 <= a_i <= 1 with sum_i a_i = k and MPR(a) <= gap. It uses cutting planes: solve the
+    linear programme, find the function with the largest difference (in closed form for linear
+    functions), bound this difference, and solve again. If the solution is fractional, the k
+    candidates with the largest a are selected.
 
     Args:
         candidates: the candidates for one query. Candidates whose group is unknown are never
@@ -38,7 +39,7 @@ def mopr(
         k: number of results, less than the number of candidates.
         curated: statistics (m, d) of the population, as in `Candidates.statistics`. If None, the
             population is k rows with the requested shares.
-        gap: maximum representational gap; see `representation_gap`.
+        gap: maximum MPR gap, as computed by `representation_gap`.
         functions: function class for the gap, "linear" or "trees".
 
     Returns:
@@ -68,14 +69,14 @@ def selection(
     gap: float = 0.0,
     functions: Functions | Callable[[Floats, Floats], Floats] = "linear",
 ) -> Floats:
-    """Return the candidates' weights (n,) before rounding; see `mopr`.
+    """Return the candidates' weights a (n,), which `mopr` rounds to a selection.
 
     Args:
         candidates: the candidates for one query.
         k: number of results.
         curated: statistics (m, d) of the population.
-        gap: maximum representational gap.
-        functions: function class for the gap.
+        gap: maximum MPR gap.
+        functions: function class for the gap, "linear" or "trees".
 
     Raises:
         InvalidInputError: If every selection of k candidates has a larger gap.

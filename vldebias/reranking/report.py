@@ -116,12 +116,12 @@ class Report:
     def expected(self) -> dict[str, Interval] | None:
         """Return each group's true share with its 95% interval.
 
-        The result is None if too few candidates were checked; see `vldebias.reranking.true_shares`.
+        The result is None if too few candidates were checked for `true_shares`.
         """
         return true_shares(self.candidates, self.order, self.checked)
 
     def to_dict(self) -> dict[str, JSON]:
-        """Return the figures as JSON values."""
+        """Return the results as JSON values."""
         expected = self.expected
         shares = self.candidates.shares.tolist()
         return {
@@ -151,7 +151,7 @@ class Report:
             how = f"as found, because the query is {self.about[1]}"
         lines = [f"{name}first {k} {how}: {before} -> {_words(self.counts)}"]
         if self.unknown:
-            lines.append(f"{self.unknown} of unknown group keep their places")
+            lines.append(f"{self.unknown} results whose group is unknown keep their places")
         for group, number in self.short.items():
             lines.append(f"{group}: {number} fewer than requested; there are no more candidates")
         expected = self.expected

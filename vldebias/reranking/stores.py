@@ -38,7 +38,7 @@ def langchain_compressor(
     Args:
         attribute: metadata key for the group, or several keys to cross.
         k: number of documents to return. If None, all are returned.
-        options: shares and method; see `vldebias.rerank`.
+        options: `shares` and `method`, as for `vldebias.rerank`.
 
     Returns:
         A compressor whose `compress_documents` returns the first k documents in their new order.
@@ -73,7 +73,7 @@ def llama_index_postprocessor(
     Args:
         attribute: metadata key for the group, or several keys to cross.
         k: number of nodes to return. If None, all are returned.
-        options: shares and method; see `vldebias.rerank`.
+        options: `shares` and `method`, as for `vldebias.rerank`.
 
     Returns:
         A postprocessor whose `postprocess_nodes` returns the first k nodes in their new order.
@@ -119,7 +119,7 @@ def _reranked(
         if all(label in (None, "") for label in labels[name]):
             keys = sorted(set().union(*metadata))
             raise InvalidInputError(
-                f"attribute: no result has {name!r} in its metadata; the keys are {keys}"
+                f"attribute: no result has {name!r} in its metadata; expected one of {keys}"
             )
     values = scores
     if None in scores:

@@ -1,4 +1,5 @@
 """Fine-tune image-text models on captions that may be wrong.
 
-The data flow is settings, pairs, batches, objective and loop, which `run` connects.
+Data flow through the modules `settings`, `pairs`, `batches`, `objective` and `loop`, in this order.
+`run` connects them.
 """

@@ -61,7 +61,7 @@ class Augmentation:
         T = need("torchvision.transforms.v2.functional")
         box = self.box(image.height, image.width, generator)
         image = T.resized_crop(image, *box, list(self.size), bicubic)
-        # Draw a number even if flips are off, so that this setting does not change the colours.
+        # Draw a number even without flips, so that the later draws for the colours stay the same.
         if _uniform(0, 1, generator) < 0.5 * self.flip:
             image = T.horizontal_flip(image)
         if self.jitter and _uniform(0, 1, generator) < JITTER_SHARE:
@@ -119,13 +119,13 @@ def most_similar(features: Tensor, source: Tensor | None = None) -> Tensor:
     """Return the index (b,) of the row that is most similar to each row by cosine.
 
     Args:
-        features: (b, d).
+        features: image features (b, d).
         source: (b,) integers, the image that each row shows. If given, other rows with the same
             image are excluded too.
     """
     with torch.autocast(features.device.type, enabled=False):
         rows = F.normalize(features.to(torch.promote_types(features.dtype, torch.float32)), dim=1)
-        # (b, b)
+        # Cosines between all pairs of rows, (b, b).
         cosines = (rows @ rows.T).fill_diagonal_(-torch.inf)
         if source is not None:
             cosines[source[:, None] == source] = -torch.inf
@@ -139,11 +139,11 @@ def mix_amplitudes(images: Tensor, partner: Tensor, weight: Tensor) -> Tensor:
         inverse transform of ((1 - w) A + w A') e^{i P}, per channel and frequency
 
     A and P are the amplitude and phase of the image's two-dimensional Fourier transform, and A' is
-    the partner's amplitude. They are computed in float32 or higher. An amplitude of 0 has phase 0.
-    As in the paper, the result is not clamped. It has the dtype of the images.
+    the partner's amplitude. All three are computed in float32 or higher precision. An amplitude of
+    0 has phase 0. As in the paper, the result is not clamped. It has the dtype of the images.
 
     Args:
-        images: (b, c, h, w).
+        images: pixels (b, c, h, w).
         partner: (b,) integers, index of each image's partner.
         weight: (b,), weights w in [0, 1].
     """

@@ -50,7 +50,7 @@ class Batch:
     """A batch of b images with their captions, or two views of b images.
 
     Attributes:
-        images: (b, 3, h, w).
+        images: pixels (b, 3, h, w).
         texts: arguments for the text tower, (b, length) each.
         index: (b,), row of each image in its data set.
         labels: (b,), class of each image, or -1 if unknown.
@@ -104,7 +104,7 @@ def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:
 
 
 class ReadingOptions(TypedDict, total=False):
-    """Options for loading micro-batches; see `Batches`."""
+    """Options for loading micro-batches, as described in `Batches`."""
 
     batch_size: Required[int]
     tokenize: Tokenize | None
@@ -120,7 +120,7 @@ class _Parts(TypedDict, total=False):
     index: Tensor
     texts: list[str]
     views: Tensor
-    failed: dict[str, str]  # id of a skipped image -> reason
+    failed: dict[str, str]  # the reason for skipping each image, by id
     error: str
 
 
@@ -135,7 +135,10 @@ class Batches(ABC):
     Args:
         name: name of the data set, for messages.
         augment: function that maps an image and a generator to pixels.
-        batch_size, seed, rank, world: see `vldebias.training.sampling.Sampler`.
+        batch_size: number of rows per micro-batch and process.
+        seed: seed of the run.
+        rank: rank of this process. If None, the rank in the process group.
+        world: number of processes. If None, the size of the process group.
         tokenize: tokenizer for the text tower. If None, captions are not used, and two
             augmentations of each image are contrasted.
         workers: number of workers, which are processes for pairs and threads for a stream. If 0,
@@ -166,7 +169,7 @@ class Batches(ABC):
         self.workers = workers
         self.rank = own_rank() if rank is None else rank
         self.world = world_size() if world is None else world
-        self.unreadable: dict[str, str] = {}  # id -> reason
+        self.unreadable: dict[str, str] = {}  # the reason for each image, by id
 
     @staticmethod
     def from_data(
@@ -255,8 +258,8 @@ class Batches(ABC):
         if after and len(str(after)) > digits_before:
             row, reason = next(reversed(self.unreadable.items()))
             warn(
-                f"{self.name}: the image of {row!r} cannot be read ({reason}) and is replaced"
-                f" ({after} so far)"
+                f"{self.name}: the image of {row!r} cannot be read ({reason}), so another row is"
+                f" used instead (images replaced so far: {after})"
             )
 
     def _augmented(self, image: Image.Image, epoch: int, row: int) -> Tensor:
@@ -301,7 +304,7 @@ class Batches(ABC):
 
 
 class MapBatches(Batches, Dataset[_Parts]):
-    """Load micro-batches of pairs in random order. See `Batches` for the options."""
+    """Load micro-batches of pairs in random order, with the options of `Batches`."""
 
     def __init__(self, pairs: Pairs, augment: Augment, **options: Unpack[ReadingOptions]) -> None:
         super().__init__(pairs.name, augment, **options)
@@ -337,7 +340,7 @@ class MapBatches(Batches, Dataset[_Parts]):
             worker_init_fn=ignore_signals,
             # Workers must be forked, because readers are closures and cannot be pickled.
             multiprocessing_context="fork" if self.workers else None,
-            # Without a generator, the workers' seed would be drawn from the global one.
+            # Without this argument, the workers' seed would be drawn from the global generator.
             generator=torch.Generator(),
         )
         try:
@@ -387,7 +390,7 @@ class MapBatches(Batches, Dataset[_Parts]):
 
 
 class StreamBatches(Batches):
-    """Load micro-batches from a stream of pairs. See `Batches` for the options.
+    """Load micro-batches from a stream of pairs, with the options of `Batches`.
 
     Process r of w reads the shards r, r + w, ... If there are fewer shards than processes, every
     process reads the entire stream and uses every w-th row, starting with row r. In each epoch,

@@ -46,7 +46,7 @@ LEADS = ("zero_shot_accuracy", "zero_shot_worst_group", "recall@1 image->text")
 
 
 class Fall(TypedDict):
-    """A score that fell during training; see `fall_below_start`."""
+    """A score that fell during training, as returned by `fall_below_start`."""
 
     score: str
     before: float
@@ -69,7 +69,7 @@ def conclusions_of_training(
     Args:
         before: scores (n,) of all images by name, as returned by `Monitor.rows`. They are 0 or 1,
             or NaN for images without a score. Cosines are ignored.
-        after: the same after training.
+        after: scores (n,) of all images after training, in the same form.
         cells: for each worst-case metric, the class or group of each image (n,), as returned by
             `Monitor.cells`. Negative values mean that the image has none.
         query_images: (q,), image of each caption for text->image scores. If None, every image has
@@ -98,8 +98,8 @@ def change_since_start(before: Mapping[str, Tensor], after: Mapping[str, Tensor]
     """Return the change in the watched score since the start of training, for the history.
 
     Args:
-        before: scores (n,) of all images by name; see `conclusions_of_training`.
-        after: the same at the current step.
+        before: scores (n,) of all images by name, as for `conclusions_of_training`.
+        after: scores (n,) of all images at the current step, in the same form.
 
     Returns:
         A dictionary with the change and its paired 95% interval ("NAME change", "NAME change_low"
@@ -166,7 +166,7 @@ def leading(conclusions: list[Conclusion]) -> list[Conclusion]:
 def _compared(
     before: Mapping[str, Tensor], after: Mapping[str, Tensor], cells: Mapping[str, Tensor]
 ) -> Iterator[tuple[str, Floats, Floats, Codes]]:
-    """Yield the name, values before, values after and cells (n,) of each score in both."""
+    """Yield the name, values before, values after and cells (n,) of each score in both mappings."""
     for name, scores in before.items():
         if name != COSINE and name in after:
             everywhere = np.zeros(len(scores), dtype=np.int64)
@@ -178,7 +178,7 @@ def _compared(
 
 
 def _measured(name: str, before: Floats, after: Floats, groups: Codes) -> Conclusion | None:
-    """Return a conclusion without cost and sentence, or None if no image had a score before.
+    """Return a conclusion, its cost and sentence not yet set, or None if no image had a score.
 
     `before` and `after` (n,) are 0 or 1, or NaN for images without a score. `groups` (n,) is
     negative for images without a group.
@@ -242,7 +242,7 @@ def _concluded(
     counted: str,
     is_finite: bool,
 ) -> Conclusion:
-    """Return a conclusion without cost and sentence.
+    """Return a conclusion whose cost and sentence are not yet set.
 
     Args:
         name: name of the score.
@@ -253,7 +253,7 @@ def _concluded(
         counted: number of queries, in words.
         is_finite: whether all features after training are finite.
     """
-    # The score can increase by at most this amount.
+    # The largest possible increase over the score before training.
     to_gain = 1 - (value - change[0])
     judged = verdict(change, "higher")
     if not is_finite:

@@ -18,12 +18,12 @@ CURVES = "history.svg"
 def write_curves(
     history: Sequence[Entry], before: Mapping[str, float], folder: Path, loss: str
 ) -> str:
-    """Write the curves of a run's loss and held-out scores as a picture.
+    """Plot a run's loss and held-out scores, and write the plot to a file.
 
     Args:
         history: one entry per step.
         before: the held-out scores before training; empty if there are no held-out data.
-        folder: folder for the picture.
+        folder: folder for the plot.
         loss: name of the loss.
 
     Returns:
@@ -37,7 +37,7 @@ def write_curves(
         axes[0].plot([entry["step"] + 1 for entry in history], losses)
         is_negative = min(losses) < 0
         axes[0].set_title(f"loss: {loss}" + (", which may be negative" if is_negative else ""))
-        # All scores are in the history; the main ones are enough for a picture.
+        # All scores are in the history, so only plot the main ones.
         for name in [name for name in LEADS if name in before] or list(before):
             scored = [entry for entry in history if name in entry]
             steps = [0.0, *(entry["step"] + 1 for entry in scored)]

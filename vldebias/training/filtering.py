@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 SCORES = "scores.npz"
 _PART = 4096  # number of streamed pairs scored at once
-# With random weights, own captions do not score higher than other images' captions (AUROC 0.5).
-# Even if 60% of the captions are wrong, a perfect model reaches 0.7.
+# With random weights, an image's own caption does not score higher than captions of other images
+# (AUROC 0.5). Even if 60% of the captions are wrong, a perfect model reaches 0.7.
 _LEAST_AUROC = 0.55
 
 Rows = NDArray[np.int64]
@@ -90,7 +90,7 @@ class StartingScores:
         """Load the scores of an interrupted run.
 
         Raises:
-            InvalidInputError: If they are missing or damaged.
+            InvalidInputError: If the file of scores is missing or damaged.
         """
         try:
             with np.load(folder / SCORES, allow_pickle=False) as arrays:

@@ -170,8 +170,8 @@ def _signals() -> Iterator[list[int]]:
     received: list[int] = []
 
     def note(number: int, _: object) -> None:
-        # After the first signal, finish the step. A user who sends a second one does not want to
-        # wait for that.
+        # After the first signal, finish the step. A user who sends a second signal does not want to
+        # wait for the step.
         if received:
             raise KeyboardInterrupt
         received.append(number)
@@ -189,7 +189,7 @@ def _signals() -> Iterator[list[int]]:
 
 
 class Run:
-    """State of a training run, as stored in its checkpoint; see `fit`."""
+    """State of a training run: what `fit` changes in each step and stores in the checkpoint."""
 
     def __init__(
         self,
@@ -283,7 +283,8 @@ class Run:
         self.trainee.objective.schedule(step, self.steps)
         loss = self.gradient(step, micro_batches)
         if settings.sharpness != "none":
-            # Both passes use the same random numbers, but only the first one updates the state.
+            # The second pass, at perturbed weights, uses the same random numbers as the first one,
+            # but does not update running statistics or loss states.
             rho = settings.rho or RHO[settings.sharpness]
             with climbed(parameters, settings.sharpness, rho), still(self.module):
                 self.optimizer.zero_grad()
@@ -292,7 +293,8 @@ class Run:
         self.scaler.unscale_(self.optimizer)
         norm = float(nn.utils.clip_grad_norm_(parameters, settings.clip_norm or math.inf))
         value = float(self.accelerator.reduce(loss, reduction="mean"))
-        # Check before the weights change. In half precision, an overflow only lowers the scale.
+        # Raise the error before the weights change. In half precision, an overflow only lowers the
+        # scale and is not an error.
         may_overflow = self.scaler.is_enabled() and self.scaler.get_scale() >= 1
         has_gradient = math.isfinite(norm) or may_overflow
         if not math.isfinite(value) or not has_gradient:
@@ -326,7 +328,6 @@ class Run:
         on_device = [
             Batch(**move(vars(batch), device, non_blocking=True)) for batch in micro_batches
         ]
-        # GradCache is off by default.
         if self.settings.negatives == "step" and len(micro_batches) > 1:
             return self._gradient_of_all(step, on_device)
         total = torch.zeros((), device=device)
@@ -339,7 +340,7 @@ class Run:
         return total
 
     def _gradient_of_all(self, step: int, micro_batches: Sequence[Batch]) -> Tensor:
-        """Add the gradient of the joint loss of all micro-batches; see `gradient`."""
+        """Add the gradient of the joint loss of all micro-batches, computed with GradCache."""
         # First compute the features without a graph, and the gradient of the loss with respect to
         # the features.
         features = self._features(step, micro_batches)

@@ -75,10 +75,10 @@ def tune(
             depth, levels = depths(towers, side)
             if blocks >= levels:
                 raise InvalidInputError(
-                    f"{side}_blocks: the {side} tower has {levels - 1} blocks, got {blocks}"
+                    f"{side}_blocks: expected at most {levels - 1}, as in the tower, got {blocks}"
                 )
             for key, parameter in list(chosen.items()):
-                # Keep parameters of the other tower, which have no depth here.
+                # Parameters of the other tower have no entry in `depth` and stay trainable.
                 if depth.get(parameter, levels) < levels - blocks:
                     del chosen[key]
         learning = _reached(towers, list(chosen.values()))
@@ -132,7 +132,7 @@ def depths(towers: Towers, side: str) -> tuple[dict[nn.Parameter, int], int]:
                     blocks = modules
     if not _size_of(blocks):
         raise UnsupportedHostError(
-            f"{type(towers.model).__name__}: the {side} tower has no blocks to count"
+            f"{type(towers.model).__name__}: the {side} tower has no blocks; omit {side}_blocks"
         )
     depth = dict.fromkeys(_parameters(parts).values(), 0)
 
@@ -263,7 +263,7 @@ def merged(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]
 
     Args:
         model: the model with adapters.
-        weights: its state dict.
+        weights: the state dict of the model.
     """
     plain = {}
     for name, tensor in weights.items():
@@ -285,7 +285,8 @@ def merged(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]
 def save_model(towers: Towers, folder: Path, *, scope: str, name: str) -> None:
     """Save the model in a folder atomically, replacing any previously saved model.
 
-    Its own library can load it (in open_clip, as "local-dir:FOLDER"). Adapters are merged.
+    The model's own library can load the folder (open_clip, as "local-dir:FOLDER"). Adapters are
+    merged.
     vldebias.json records `scope` and `name`, which `vldebias.hosts.loading.load_host` uses.
 
     Args:
@@ -325,7 +326,7 @@ def check_savable(towers: Towers, *, name: str) -> None:
 
     Args:
         towers: the model.
-        name: name under which it was loaded.
+        name: name under which the model was loaded.
     """
     if not isinstance(towers.preprocess, Preprocess):
         towers.check_saving(merged(towers.model, towers.model.state_dict()), name=name)

@@ -42,7 +42,7 @@ def image_features(towers: Towers, images: Tensor) -> Tensor:
 
 
 def text_features(towers: Towers, texts: Sequence[str], batch_size: int = 256) -> Tensor:
-    """Return float32 text features (n, d) of norm 1; see `image_features`.
+    """Return float32 text features (n, d) of norm 1, in evaluation mode without gradients.
 
     Args:
         towers: the model.
@@ -309,8 +309,8 @@ class Monitor:
         """Return the class, or class within a group, of each image for each lowest accuracy.
 
         Returns:
-            Integers (n,) on the CPU by name of the score, negative for images without a class or
-            group.
+            A mapping from the name of the lowest accuracy to integers (n,) on the CPU, which are
+            negative for images without a class or group.
         """
         if self.labels is None:
             return {}
@@ -344,7 +344,7 @@ class Monitor:
             features = [images]
             if self.labels is not None:
                 classes = _edited_features(towers, self.class_texts, edit)
-                # An image is right if it is closest to the text for its own class.
+                # An image is correct if it is closest to the text for its own class.
                 labels = self.labels.to(images.device)
                 right = ((images @ classes.T).argmax(dim=1) == labels).float()
                 scores["zero_shot_accuracy"] = torch.where(labels >= 0, right, torch.nan).cpu()
@@ -386,7 +386,7 @@ def _report_overlap(held_out: ImageData, learned: ImageData) -> None:
     if shared:
         warn(
             f"{name}: {shared} of {len(held_out)} images are also in the training data, so the"
-            " scores are too high; remove them from one of the two"
+            " scores are too high; remove these images from one of the two data sets"
         )
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 CAPTIONS_WANTED = (
     "Set caption to their column, or create captions from labels with label and caption_template"
 )
-# Image splits of a miniature world, which only has two, by training split.
+# A miniature world has only two splits, to which this mapping assigns the training splits.
 _WORLD_SPLITS = {"train": "reference", "val": "test", "test": "test"}
 
 
@@ -125,7 +125,7 @@ class Pairs:
         )
 
     def with_noise(self, eta: float, seed: int) -> Self:
-        """Return pairs with a share eta of the captions replaced at random; see `noise`.
+        """Return pairs with a share eta of the captions replaced at random, as in `noise`.
 
         Args:
             eta: share of captions to replace, in [0, 1].
@@ -208,7 +208,7 @@ def open_images(settings: TrainSettings, *, held_out: bool = False) -> ImageData
 
     Args:
         settings: training settings, which specify the data.
-        held_out: whether to open the held-out data instead.
+        held_out: whether to open the held-out data.
 
     Raises:
         InvalidInputError: If the split is unknown, codes have no names, or the data are invalid for

@@ -58,7 +58,7 @@ OUTCOME = "run.json"
 MODEL = "model"
 PROJECTION = "projection"
 _SHOWN = ("zero_shot_accuracy", "recall@1 image->text", "recall@1 text->image")
-# Share of captions that look wrong from which a run mentions them.
+# A run reports captions that look wrong if they are at least this share of all captions.
 LEAST_LOW_GROUP = 0.1
 _LINE_EVERY = 60.0  # Minimum number of seconds between two lines with scores in a log file.
 
@@ -314,7 +314,7 @@ class _Run:
         return outcome
 
     def _report_pairs(self) -> tuple[dict[str, str], Detection | None]:
-        """Write the pairs with their scores; see `report_pairs`."""
+        """Write the pairs with their scores, and return the results of `report_pairs`."""
         pairs = self.pairs
         keep = self.settings.keep
         if not isinstance(pairs, Pairs) or not pairs.captions:

@@ -16,7 +16,7 @@ from vldebias.errors import InvalidInputError
 def _seeds(purpose: str, numbers: tuple[int, ...]) -> np.random.SeedSequence:
     """Return a seed sequence for a purpose and a position.
 
-    It also depends on the length of `numbers`, because numpy pads with zeros.
+    The length of `numbers` is part of the seed, because numpy pads short sequences with zeros.
     """
     # Use little-endian 32-bit words, so that every machine gives the same seed.
     words = np.array([zlib.crc32(purpose.encode()), len(numbers), *numbers], dtype=np.uint64)
@@ -29,7 +29,7 @@ def numpy_generator(purpose: str, *numbers: int) -> np.random.Generator:
 
 
 def torch_generator(purpose: str, *numbers: int) -> torch.Generator:
-    """Return a torch generator on the CPU for a purpose and a position; see `numpy_generator`."""
+    """Return a torch CPU generator for a purpose and a position, such as ("order", seed, epoch)."""
     seed = int(_seeds(purpose, numbers).generate_state(1, np.uint64)[0])
     return torch.Generator().manual_seed(seed % 2**63)
 
@@ -61,8 +61,7 @@ class Sampler:
         if items < self.joint_size:
             raise InvalidInputError(
                 f"the data has {items} rows, fewer than the {self.joint_size} of one batch"
-                f" ({batch_size} per process, {world} processes); lower batch_size or use more"
-                " data"
+                f" ({batch_size} per process, {world} processes); lower batch_size or use more data"
             )
         self.per_epoch = items // self.joint_size
 

@@ -102,11 +102,10 @@ class DataSettings(_Settings):
         None, description="Column of classes, for zero-shot scores and losses with labels."
     )
     names: dict[str, dict[str, str]] | None = Field(
-        None,
-        description="Names of codes in label columns: {y: {0: landbird, 1: waterbird}}.",
+        None, description="Names of codes in label columns: {y: {0: landbird, 1: waterbird}}."
     )
     caption_template: str | None = Field(
-        None, pattern=r"\{\}", description="Template for captions from labels: 'a photo of a {}.'"
+        None, pattern=r"\{\}", description="Caption for a label, such as 'a photo of a {}.'"
     )
     streaming: bool = Field(False, description="Stream the data, without a copy on disk.")
     shuffle_buffer: int = Field(
@@ -119,7 +118,7 @@ class DataSettings(_Settings):
         "captions", description="Contrast images with captions, or two views of each image."
     )
     crop_scale: float = Field(
-        0.9, gt=0, le=1, description="Smallest share of an image in a random crop."
+        0.9, gt=0, le=1, description="Smallest share of an image that a random crop keeps."
     )
     flip: bool = Field(False, description="Mirror images at random.")
     jitter: float = Field(0.0, ge=0, le=1, description="Strength of random changes of colour.")
@@ -312,7 +311,7 @@ class LoopSettings(_Settings):
         None, gt=0, description="Radius of sam (default 0.05) or asam (default 2)."
     )
     fourier: float = Field(
-        0.0, ge=0, le=1, description="Strength of mixing amplitudes with the most similar image."
+        0.0, ge=0, le=1, description="Strength of mixing Fourier amplitudes with a similar image."
     )
     eval_every: int | None = Field(
         None, ge=1, description="Steps between scores. Default: a tenth of the steps."
@@ -556,7 +555,7 @@ def _settings_of_loss(name: object) -> type[TrainSettings]:
     if reserved:
         raise InvalidInputError(
             f"loss {name!r}: the settings {', '.join(sorted(reserved))} already exist in every"
-            " training; choose other names"
+            " training run; choose other names"
         )
     fields: dict[str, Any] = {
         setting: (field.annotation, field) for setting, field in added.items()
@@ -589,7 +588,8 @@ def load_settings(path: Path | None = None, **settings: object) -> TrainSettings
         preset.pop("learn_temperature", None)
     values: dict[str, object] = {}
     for layer in layers:
-        # A later layer's steps override an earlier layer's epochs, and vice versa.
+        # The layers are the preset, the file and the arguments. Steps in a later layer override
+        # epochs in an earlier one, and vice versa.
         if layer.get("steps") is not None:
             values.pop("epochs", None)
         if layer.get("epochs") is not None:

@@ -30,7 +30,7 @@ from vldebias.utils.progress import SILENT, Progress
 
 
 class Detection(TypedDict):
-    """How well low scores detect wrong pairs: how many were scored, their share, and the AUROC."""
+    """How well low scores detect wrong pairs: pairs scored, share of wrong pairs, and AUROC."""
 
     scored: int
     wrong: float
@@ -93,7 +93,7 @@ def positive_scores(
     # If there are more NaN scores than unreadable images, the model returned NaN.
     if np.isnan(scores).sum() > len(skipped):
         raise InvalidInputError(
-            f"{pairs.name}: some features are not finite; did training diverge?"
+            f"{pairs.name}: some features are not finite; check whether training diverged"
         )
     if skipped:
         row, reason = min(skipped.items())
@@ -175,7 +175,8 @@ def report_pairs(
         model: which model gave the scores, "starting" or "trained".
 
     Returns:
-        The files by kind, and how well low scores detect wrong pairs if there is caption noise.
+        A mapping from a description of each file to its name, and how well low scores detect wrong
+        pairs (None without caption noise).
     """
     wrong = pairs.wrong
     captions = [" | ".join(texts) for texts in pairs.captions]

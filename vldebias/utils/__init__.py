@@ -1,1 +1,1 @@
-"""Shared helpers for files, tables, names, options, progress bars and more."""
+"""Provide shared helpers for files, tables, names, options and progress bars."""

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Codes = NDArray[np.int64]
-"""Numbers of values, such as the classes of images."""
+"""Integer codes of values, such as the classes of images."""
 Counts = NDArray[np.int64]
 Rows = NDArray[np.intp]
 """Row numbers."""

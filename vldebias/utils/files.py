@@ -158,7 +158,7 @@ def _write_by(write: Callable[[Path], object], partial: Path) -> None:
 def _temporary_file(path: Path) -> Iterator[Path]:
     """Create a file next to `path`, and remove it at the end unless it was moved.
 
-    It is locked, so that other processes do not mistake it for a killed process's leftover.
+    The file is locked, so that other processes do not mistake it for a killed process's leftover.
     """
     partial = path.with_name(f".{path.name[:200]}.{secrets.token_hex(6)}.partial")
     with contextlib.ExitStack() as stack:
@@ -272,7 +272,7 @@ def add_tensors(state: hashlib._Hash, tensors: Iterable[tuple[str, Tensor]]) -> 
         state.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
 
 
-_locked_folders: dict[Path, int] = {}  # folder -> thread that writes to it
+_locked_folders: dict[Path, int] = {}  # the thread that writes to each folder
 
 
 @contextlib.contextmanager
@@ -303,7 +303,8 @@ def only_writer(folder: str | Path, report: Callable[[str], object] = warn) -> I
         "only one run at a time may use it. Wait for it to finish, stop it, or choose a different"
         " folder (--out)."
     )
-    # Check this before opening the file, because closing it a second time would release the lock.
+    # Look for a lock held by this process before opening the lock file, because closing the file a
+    # second time would release that lock.
     if folder in _locked_folders:
         raise InvalidInputError(f"{folder}: {writer} is writing to this folder, and {expected}")
     with path.open("ab+", buffering=0) as file:
@@ -390,7 +391,7 @@ def read_json(path: str | Path, *, max_bytes: int = _MAX_JSON) -> JSON:
     """Load an untrusted JSON file, rejecting NaN and infinity.
 
     Args:
-        path: the file.
+        path: the file to read.
         max_bytes: the maximum size of the file.
 
     Raises:
@@ -417,7 +418,7 @@ def read_bytes(path: str | Path, *, max_bytes: int = _MAX_JSON) -> bytes:
     """Return the content of an untrusted file.
 
     Args:
-        path: the file.
+        path: the file to read.
         max_bytes: the maximum size of the file.
 
     Raises:

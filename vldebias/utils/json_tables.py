@@ -137,7 +137,7 @@ def _only_list(value: Mapping[str, JSON], source: str) -> list[JSON] | None:
 
 
 def _rows_by_id(value: Mapping[str, JSON]) -> list[Row] | None:
-    """Return one row per entry of an object of objects with a field in common, else None."""
+    """Return a row per entry if the entries are objects that share a field, else None."""
     entries = [entry for entry in value.values() if isinstance(entry, Mapping)]
     if len(entries) < 2 or len(entries) < len(value) or not set.intersection(*map(set, entries)):
         return None

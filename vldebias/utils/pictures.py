@@ -160,7 +160,7 @@ def read_png(path: Path, *, pixels: bool = True) -> tuple[Image, dict[str, JSON]
     """Read an RGB image and the metadata that `write_png` stored in it.
 
     Args:
-        path: the file.
+        path: the file to read.
         pixels: whether to decode the pixels. If False, only the header is read.
 
     Raises:

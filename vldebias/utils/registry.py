@@ -154,7 +154,7 @@ class Registry(Mapping[str, T]):
         if not self._searched:
             from importlib.metadata import entry_points
 
-            # Set this before the loop, because an entry point may look up names while it is
+            # Set the flag before the loop, because an entry point may look up names while it is
             # imported.
             self._searched = True
             for point in entry_points(group=self.group):

@@ -23,7 +23,7 @@ SEPARATOR_OF_ENDING = {".csv": ",", ".tsv": "\t", ".txt": ","}
 
 
 class Rows(NamedTuple):
-    """Rows of a table.
+    """Store a table's rows, with their column names and their locations in the file.
 
     Attributes:
         names: the column names.
@@ -142,7 +142,7 @@ def fitting_columns(names: Sequence[str], known: Sequence[str]) -> list[str]:
     """Return the columns with known names, or only the one with the most common name.
 
     Args:
-        names: table columns.
+        names: column names of the table.
         known: known names for such columns, most common first.
     """
     if known[0] in names:
@@ -154,7 +154,7 @@ def column_around(names: Sequence[str], name: str) -> str | None:
     """Return the column whose cells may contain a dotted name, or None if there is none.
 
     Args:
-        names: the table columns.
+        names: column names of the table.
         name: a dotted name, such as "payload.gender", which "payload" may contain.
     """
     parts = name.split(".")

@@ -1,4 +1,4 @@
-"""Check precomputed text embeddings. This does not import torch."""
+"""Check precomputed text embeddings, without importing torch."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ class TextRows:
                 bad.append(prompt)
         if bad:
             raise InvalidInputError(
-                f"text embeddings: {len(bad)} rows are zero or not finite, such as {bad[:3]}"
+                f"text embeddings: the rows of {len(bad)} prompts are zero or not finite, such as"
+                f" {bad[:3]}; embed these prompts again"
             )
 
     def check(self, prompts: Sequence[str]) -> None:

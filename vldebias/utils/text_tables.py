@@ -64,7 +64,7 @@ def read_text(path: Path, encoding: str | None = None) -> str:
     """Read a text file in UTF-8, UTF-16, or a detected encoding.
 
     Args:
-        path: the file.
+        path: the file to read.
         encoding: the encoding, which is detected if None.
 
     Raises:
@@ -83,7 +83,7 @@ def decoded(content: bytes, source: str, encoding: str | None = None) -> str:
     """Decode bytes, with a warning if the encoding was guessed.
 
     Args:
-        content: the bytes.
+        content: the bytes to decode.
         source: the file named in messages.
         encoding: the encoding. If None, a byte order mark is used if present. Otherwise, UTF-8 is
             tried first, and then the encoding is detected.
@@ -129,7 +129,7 @@ def form_of_bytes(content: bytes) -> str:
 def json_form(text: str) -> str:
     """Return the layout of a JSON string: "list", "lines" (one value per line), or "object".
 
-    The beginning of a long text is sufficient.
+    If the text is long, it is enough to pass its beginning.
 
     >>> json_form('[{"a": 1}]'), json_form('{"a": 1}\\n{"a": 2}'), json_form('{"a": {"b": 1}}')
     ('list', 'lines', 'object')
@@ -303,8 +303,7 @@ def split_rows(
     if short:
         warn(
             f"{source}: {len(short)} of {len(rows) - 1} rows lack their last cell"
-            f" ({rows[0][-1]!r}), which was read as empty; the first is in line"
-            f" {above + short[0]}",
+            f" ({rows[0][-1]!r}), which was read as empty; the first is in line {above + short[0]}",
             SuspectInputWarning,
         )
     if broken:

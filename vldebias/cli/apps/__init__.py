@@ -21,7 +21,7 @@ from vldebias.errors import need
 
 __all__ = ["AUTH", "demo_command", "label_command", "page"]
 
-# Environment variable that contains user:password. Every user of the machine could see a flag.
+# Environment variable that contains user:password. All users of the machine could see a flag.
 AUTH = "VLDEBIAS_AUTH"
 _HERE = Path(__file__).resolve().parent
 if not (_HERE / "demo").is_dir():
@@ -78,8 +78,8 @@ def demo_command(
 ) -> None:
     """Open a page that shows images, a search and a classifier before and after debiasing.
 
-    Without options, it runs offline with the packaged miniature models and is only accessible from
-    this machine.
+    Without options, the page runs offline with the packaged miniature models and is only accessible
+    from this machine.
 
     Examples:
       vldebias demo

@@ -1,4 +1,4 @@
-"""Define what image-text models share: a joint space, a tokenizer and image preprocessing."""
+"""Define the base host of image-text models, and the encoder for their images."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class JointHost(Host):
 
     @abstractmethod
     def wrapped_modules(self, role: str) -> tuple[object, ...]:
-        """Return a tower's modules that other models may use to compute the same embeddings."""
+        """Return those modules of a tower that other models may share."""
 
     @abstractmethod
     def find_tokenizer(
@@ -89,7 +89,7 @@ class JointHost(Host):
 
     @abstractmethod
     def tokenize(self, prompts: Sequence[str]) -> dict[str, Tensor]:
-        """Return the text tower's arguments, (n, length) on the CPU, padded as in training."""
+        """Return the text tower's inputs by name, (n, length) on the CPU, padded as in training."""
 
     @abstractmethod
     def decode(self, ids: tuple[int, ...]) -> str:
@@ -105,7 +105,7 @@ class JointHost(Host):
 
     @property
     def exclusive_modules(self) -> tuple[object, ...]:  # type: ignore[override]
-        """Return the model, and the modules that other models may share."""
+        """Return the model and its shareable modules, which only one attachment may use."""
         modules: list[object] = [self.model]
         for role in self.roles:
             modules += self.wrapped_modules(role)
@@ -154,10 +154,7 @@ class JointHost(Host):
         return stated
 
     def trained_features(self, tokens: Mapping[str, Tensor]) -> Tensor:
-        """Return `features` for training.
-
-        A host may omit padding that does not affect the features.
-        """
+        """Return the same as `features`, perhaps computed without padding that has no effect."""
         return self.features(tokens)
 
     def encode(self, prompts: Sequence[str]) -> Tensor:
@@ -212,8 +209,8 @@ class JointHost(Host):
             if len(too_long) > 3:
                 shown += f"; and {len(too_long) - 3} more"
             warn(
-                f"{self.name}: the context length is {limit} tokens; shorten these prompts, which"
-                f" were truncated: {shown}",
+                f"{self.name}: these prompts were truncated to the context length of {limit}"
+                f" tokens; shorten them: {shown}",
                 TruncatedPromptWarning,
             )
         return self.read_by(self.encode, prompts, role, self.model)
@@ -277,9 +274,9 @@ class ImageEncoder:
     def digest(self) -> str:
         """Return a hash of the tower's weights, buffers and settings.
 
-        It identifies cached features. The fingerprint cannot do that, because it tolerates casts
-        and ignores adapters, and two architectures may use the same weights (open_clip's ViT-B-32
-        and ViT-B-32-quickgelu).
+        The hash identifies cached features. The fingerprint cannot do that, because it tolerates
+        casts and ignores adapters, and two architectures may use the same weights (open_clip's
+        ViT-B-32 and ViT-B-32-quickgelu).
         """
         state = hashlib.sha256()
         for module in self.tower:
@@ -295,7 +292,8 @@ class ImageEncoder:
             for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
                 if tensor.is_meta:
                     raise InvalidInputError(
-                        f"{self.name}: {name} is on the meta device; load the weights first"
+                        f"{self.name}: {name} is on the meta device, where weights have no values;"
+                        " load the weights first"
                     )
                 state.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
                 # Hash the raw bytes, because numpy has no bfloat16.
@@ -334,7 +332,7 @@ class ImageEncoder:
         for name in prepared[0]:
             tensor = torch.cat([pixels[name] for pixels in prepared])
             dtype = first.dtype if tensor.is_floating_point() else None
-            if first.device.type == "cuda":  # the copy would block otherwise
+            if first.device.type == "cuda":  # a copy from pageable memory would block
                 tensor = tensor.pin_memory()
             batch[name] = tensor.to(first.device, dtype, non_blocking=True)
         with reading(self.model), torch.inference_mode():

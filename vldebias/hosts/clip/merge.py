@@ -1,8 +1,9 @@
 """Fold projections into weights, so that a saved checkpoint works without vldebias.
 
-A layer that produces an embedding, x W or x W + b, produces the projected embedding if its weights
-become W P^T, or P W and P b. A linear layer that should receive P x instead of x gets the weight W
-P; for P = I - s L R^T, this is W - s (W L) R^T.
+There are two ways to fold a projection P. If a layer produces the embedding, P is applied to its
+output: a matrix W (x W) becomes W P^T, and the weight W and bias b of a Linear become P W and P b.
+If a linear layer consumes the embedding, its weight W becomes W P; for P = I - s L R^T, this is
+W - s (W L) R^T.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 def foldable(refusal: str, head: object) -> Callable[[CalibratedProjection, float], None]:
     """Return a function that folds a projection, at a given strength, into a layer.
 
-    It changes the weights in place and preserves their dtype.
+    The returned function changes the weights in place and preserves their dtype.
 
     Args:
         refusal: the start of the error message if the layer cannot be changed.
@@ -54,8 +55,8 @@ def foldable(refusal: str, head: object) -> Callable[[CalibratedProjection, floa
         raise UnsupportedHostError(
             f"{refusal} is a {type(last).__module__}.{type(last).__qualname__}; expected a"
             " torch.nn.Linear or a matrix with float weights in memory. Fuse or unload adapters"
-            " (pipe.fuse_lora(), pipe.unload_lora_weights()), load the model unquantized and not"
-            " offloaded, or keep the edit attached. No weight was changed"
+            " (pipe.fuse_lora(), pipe.unload_lora_weights()), load the model without quantization"
+            " or offloading, or keep the edit attached. No weight was changed"
         )
 
     @torch.no_grad()
@@ -78,12 +79,12 @@ def last_layer(head: object) -> object:
 # ---- pipeline layers that consume an embedding
 
 CROSS_ATTENTION = "cross-attention"
-"""Name for the keys and values of all cross-attention layers."""
+"""Entry of `_READERS` that stands for the key and value layers of all cross-attention blocks."""
 
 _REFINER = ("context_embedder.proj_in", "context_embedder.time_text_embed.text_embedder.linear_1")
 _MOCHI = ("time_embed.pooler.to_kv", "time_embed.pooler.to_q", "time_embed.caption_proj")
-# For each role, the layers that consume it and the denoiser classes that have these layers, without
-# suffixes such as "Transformer3DModel".
+# For each role, a mapping from the layers that consume it to the denoiser classes that have these
+# layers. Class names lack their suffix, such as "Transformer3DModel".
 _READERS: dict[str, dict[tuple[str, ...], str]] = {
     "sequence": {
         (CROSS_ATTENTION,): "UNet2DCondition Cosmos UNetMotion UNet3DCondition I2VGenXLUNet",
@@ -118,7 +119,7 @@ def fold_into_readers(
     This also changes every other pipeline that shares the modules.
 
     Args:
-        pipe: the pipeline.
+        pipe: the diffusers pipeline.
         projections: the projection for each role.
         strength: fraction of the projections to apply, in [0, 1].
 
@@ -152,8 +153,8 @@ def _layers(pipe: DiffusionPipeline, role: str, dim: int) -> list[tuple[nn.Modul
     names = _reader_names(pipe, role)
     if not names:
         raise UnsupportedHostError(
-            f"{refusal} no layer is known that consumes this tensor alone, without a norm in"
-            " between. Save the projections and attach them after loading instead"
+            f"{refusal} expected a layer that consumes only this tensor, without a norm in between;"
+            " none is known. Save the projections and attach them after loading instead"
         )
     readers: dict[str, tuple[nn.Module, nn.Module]] = {}
     for component, model in pipe.components.items():
@@ -177,7 +178,7 @@ def _layers(pipe: DiffusionPipeline, role: str, dim: int) -> list[tuple[nn.Modul
         reads_more = path.endswith("add_embedding.linear_1") and width > dim
         if width != dim and not reads_more:
             raise UnsupportedHostError(
-                f"{refusal} {path} takes {width} values, but the projection has dim {dim}"
+                f"{refusal} {path} takes {width} values, expected {dim}; keep the edit attached"
             )
         layers.append((model, layer))
     return layers

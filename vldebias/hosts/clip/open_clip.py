@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from open_clip.tokenizer import HFTokenizer, SimpleTokenizer
 
 SUPPORTED = ("CLIP", "CustomTextCLIP", "CoCa")
-# CoCa's forward calls private methods.
+# Include the private methods, because CoCa's `forward` calls them directly.
 _ENCODE = {TEXT: ("encode_text", "_encode_text"), IMAGE: ("encode_image", "_encode_image")}
 
 
@@ -40,8 +40,8 @@ def folder_address(folder: str | Path) -> str:
     release = need("open_clip").__version__
     if release.startswith("2."):
         raise UnsupportedHostError(
-            "loading a model from a folder saved by training requires open_clip 3 or newer"
-            f" ({release} is installed). Install open_clip_torch 3 or newer"
+            f"open_clip {release} cannot load a model from a folder saved by training; install"
+            " open_clip_torch 3 or newer"
         )
     return f"local-dir:{folder}"
 
@@ -104,7 +104,7 @@ class OpenClipHost(JointHost):
         return head
 
     def wrapped_modules(self, role: str) -> tuple[object, ...]:
-        """Return the tower if it is a module of its own, which CLIP's text tower is not."""
+        """Return the tower if it is a separate module; CLIP's text tower is part of the model."""
         name = "visual" if role == IMAGE else "text"
         return (getattr(self.model, name),) if hasattr(self.model, name) else ()
 
@@ -155,7 +155,7 @@ class OpenClipHost(JointHost):
     def context_length(self) -> int:
         """Return the smaller of the tokenizer's padding length and the model's context length.
 
-        Either may be missing.
+        If one of the two is not defined, the other is used.
         """
         lengths = (self.tokenizer.context_length, getattr(self.model, "context_length", None))
         return min(length for length in lengths if length)
@@ -170,7 +170,7 @@ class OpenClipHost(JointHost):
         return [len(inner(clean(prompt))["input_ids"]) for prompt in prompts]
 
     def tokenize(self, prompts: Sequence[str]) -> dict[str, Tensor]:
-        """Return token ids with the key "text", which open_clip pads to the context length."""
+        """Return {"text": token ids}, which open_clip pads to the context length."""
         return {"text": self.tokenizer(prompts, context_length=self.context_length)}
 
     def features(self, tokens: Mapping[str, Tensor]) -> Tensor:
@@ -233,7 +233,7 @@ class OpenClipHost(JointHost):
         calls = threading.local()  # records whether a thread is inside an edited method
 
         def encode(role: str, original: Original, call: BoundArguments) -> object:
-            # If one method calls another, only the outermost call is edited.
+            # If one edited method calls another, only the outermost call is edited.
             if not attachment.acts or getattr(calls, "inside", False):
                 return original(*call.args, **call.kwargs)
             # The edit must be applied before normalisation, so do not let the method normalise.
@@ -269,7 +269,7 @@ class OpenClipHost(JointHost):
     def _refuse_intermediates(
         self, attachment: EditAttachment, original: Original, call: BoundArguments
     ) -> object:
-        """Reject `forward_intermediates`, which has its own path through both towers."""
+        """Reject `forward_intermediates`, which does not call the edited methods."""
         if not attachment.acts:
             return original(*call.args, **call.kwargs)
         raise UnsupportedHostError(

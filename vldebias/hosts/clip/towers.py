@@ -70,7 +70,7 @@ class Towers:
         tokenizer: object,
         preprocess: BaseImageProcessor | Callable[[Image.Image], Tensor],
     ) -> None:
-        """Find the model's towers and measure the normalisation in its preprocessing.
+        """Find the model's towers, and measure how its preprocessing normalises pixels.
 
         Args:
             model: an open_clip or transformers image-text model.
@@ -80,8 +80,8 @@ class Towers:
         self._encoder = image_encoder(model, preprocess, preprocessing="not described")
         if any(base.__name__ == "Siglip2Model" for base in type(model).__mro__):
             raise UnsupportedHostError(
-                f"{type(model).__name__}: takes images as patches, which cannot be augmented as"
-                " pixels (3, h, w). Train a fixed-resolution checkpoint that loads as SiglipModel"
+                f"{type(model).__name__}: takes images as patches, but training augments pixels (3,"
+                " h, w). Train a fixed-resolution checkpoint that loads as SiglipModel"
                 " (google/siglip2-base-patch16-224)"
             )
         host = resolve(model, tokenizer=tokenizer)
@@ -128,10 +128,7 @@ class Towers:
             )
 
     def text(self, tokens: Tokens) -> Tensor:
-        """Encode outputs of `tokenize` as features (b, d), on the model's device.
-
-        They are not normalised.
-        """
+        """Encode outputs of `tokenize` as features (b, d) on the model's device, not normalised."""
         with during(BARE, True):
             return self._host.trained_features(tokens)
 
@@ -149,14 +146,14 @@ class Towers:
             ids = next(iter(tokens.values()))
             limit = self._host.context_length
             # A padded row ends in two padding tokens, but a truncated row ends in a word and the
-            # end token. Count the tokens only for rows of the latter kind.
+            # end token. Count the tokens only of rows that may be truncated.
             is_full = ids[:, -1] != ids[:, -2]
             full = [captions[row] for row in is_full.nonzero().flatten().tolist()]
             counts = self._host.count_tokens(full) if full else []
             cut = sum(count > limit for count in counts)
         if cut:
             self._cuts_warned = True
-            cuts = f"{cut} of {len(captions)} captions are truncated (reported once)"
+            cuts = f"{cut} of {len(captions)} captions were truncated (reported only once)"
             warn(
                 f"{self._host.name}: the context length is {limit} tokens; {cuts}",
                 TruncatedPromptWarning,
@@ -250,7 +247,7 @@ class Towers:
             self._savable_parts()
             return
         mismatch = f"name: {name!r} is not the architecture of the model"
-        # Creating the twin draws random numbers, which would affect training.
+        # Creating the second model draws random numbers, which would affect training.
         with TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
             with storage_errors(folder):
                 self.save(weights, Path(folder), name=name)
@@ -288,8 +285,8 @@ class Towers:
             # `not <` also rejects NaN, for which every comparison is false.
             if not difference < limit:
                 raise InvalidInputError(
-                    f"{mismatch}: with the same weights, its features for {side} differ by"
-                    f" {difference:.1%}"
+                    f"{mismatch}: loaded with the same weights, that architecture's features for"
+                    f" {side} differ by {difference:.1%}"
                 )
 
     def _savable_parts(self) -> list[PreTrainedTokenizerBase | BaseImageProcessor]:
@@ -312,7 +309,7 @@ class Towers:
         address = folder_address(folder) if (folder / CONFIG).is_file() else name
         config = open_clip.get_model_config(address)
         if not config:
-            # ViT-B-32/laion2b_s34b_b79k: the architecture precedes the weights' tag.
+            # In "ViT-B-32/laion2b_s34b_b79k", the architecture precedes the weights' tag.
             config = open_clip.get_model_config(address.partition("/")[0])
         if config is None:
             raise InvalidInputError(

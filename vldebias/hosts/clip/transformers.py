@@ -73,11 +73,11 @@ WITH_IMAGES = tuple(
 
 _INSTEAD = {
     "CLIPTextModel": (
-        "it ends before the joint space: load CLIPTextModelWithProjection or CLIPModel from the"
-        " same checkpoint; for a diffusers pipeline, pass the pipeline"
+        "it has no head that maps to the joint space: load CLIPTextModelWithProjection or CLIPModel"
+        " from the same checkpoint; for a diffusers pipeline, pass the pipeline"
     ),
     "MetaClip2TextModel": (
-        "it ends before the joint space: load MetaClip2TextModelWithProjection instead"
+        "it has no head that maps to the joint space: load MetaClip2TextModelWithProjection instead"
     ),
     "PeftModel": "pass the wrapped model, model.get_base_model()",
     "SiglipTextTransformer": (
@@ -101,8 +101,8 @@ class TransformersHost(JointHost):
     logits, loss).
 
     `keep_stated` examines the token ids passed to the text tower. A prompt passed as
-    `inputs_embeds` has none and is treated as not stating the attribute. An adapter that wraps the
-    head (LoRA on `text_projection`) must be loaded before attaching.
+    `inputs_embeds` has no token ids and is treated as not stating the attribute. An adapter that
+    wraps the head (LoRA on `text_projection`) must be loaded before attaching.
     """
 
     library = "transformers"
@@ -133,7 +133,7 @@ class TransformersHost(JointHost):
                 " transformers 5 or newer"
             )
         self._family = _FAMILIES[known]
-        # A model that is only a text tower is the tower itself.
+        # A model without `text_model` is itself the text tower.
         self._text = getattr(model, "text_model", model)
         self._config = getattr(model.config, "text_config", model.config)
         self._call = getattr(model, "get_text_features", model)
@@ -196,10 +196,10 @@ class TransformersHost(JointHost):
                 raise InvalidInputError(
                     f"{missing}; pass tokenizer= ({type(error).__name__}: {error})"
                 ) from error
-            # If its files are missing, transformers 5 creates an empty tokenizer.
+            # If a tokenizer's files are missing, transformers 5 creates an empty tokenizer.
             if 2 * len(loaded) < self._config.vocab_size:
                 raise InvalidInputError(
-                    f"{missing} except one with {len(loaded)} tokens; pass tokenizer="
+                    f"{missing} except one with only {len(loaded)} tokens; pass tokenizer="
                 )
             tokenizer = loaded
         inner = getattr(tokenizer, "tokenizer", tokenizer)
@@ -249,7 +249,7 @@ class TransformersHost(JointHost):
         return self._embedding(self._call, tokens)
 
     def image_features(self, pixels: Mapping[str, Tensor]) -> Tensor:
-        """Return the output of `get_image_features`, omitting inputs that it does not accept."""
+        """Return the output of `get_image_features`, which gets only the inputs that it accepts."""
         return self._embedding(self.model.get_image_features, pixels)
 
     def _embedding(

@@ -3,15 +3,16 @@
 A token contributes letters to a word; it may begin a word, and it may end one. Each token has a
 number that encodes its letters, and a word with letters c_0 c_1 ... has the number
 
-    H(word) = sum_i code(c_i) p^i  modulo 2^64,
+    H(word) = sum_i code(c_i) p^i  modulo 2^64.
 
-however it is split into tokens: a token that starts at letter o adds p^o times its own number. A
-phrase of several words has the number sum_k q_k H(word_k). A row contains one of the set's words or
-phrases if one of its numbers equals theirs. Two words collide with a probability of about 2^-60.
+This number does not depend on how the word is split into tokens: a token whose first letter is c_o
+adds p^o times its own number. A phrase of several words has the number sum_k q_k H(word_k). A row
+contains one of the set's words or phrases if a word or phrase in the row has the same number. Two
+different words have the same number with a probability of about 2^-60.
 
-Nothing here waits for a GPU, and everything can be compiled. The text is decoded if individual
-tokens are ambiguous (`WordTable.unsure`): letters that a tokenizer splits into bytes, marks that
-combine with the previous letter, or tokens of several words.
+None of these computations waits for a GPU, and all of them can be compiled. The text is decoded
+only if individual tokens are ambiguous (`WordTable.unsure`): letters that a tokenizer splits into
+bytes, marks that combine with the previous letter, or tokens of several words.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from vldebias.prompts import StatedWords
 
 _MASK = (1 << 64) - 1
 _BASE = 0x9E3779B97F4A7C15  # the base p, which is odd
-_LONGEST = 1024  # maximum number of letters per word whose order matters
+_LONGEST = 1024  # in longer words, the order of the letters after these is ignored
 # Number of random token rows on which a table is compared with the tokenizer's decoding.
 _CHECKED = 128
 _KEPT = 1 << 16  # maximum number of cached decisions
 
-# Flag bits in WordTable.tokens[:, 1], whose higher bits contain the number of letters.
+# Flag bits in WordTable.tokens[:, 1]. The higher bits contain the token's number of letters.
 _HAS_LETTERS, _BEGINS, _STAYS_OPEN, _UNSURE = 1, 2, 4, 8
 _LENGTH = 16
 
@@ -93,10 +94,10 @@ class _Token:
     """Describe what a token contributes to a text.
 
     Attributes:
-        letters: letters that it contributes to a word.
-        begins: whether a separator precedes them.
-        ends: whether a separator follows them.
-        unsure: whether the meaning depends on other tokens.
+        letters: the letters that the token contributes to a word.
+        begins: whether a separator precedes the letters.
+        ends: whether a separator follows the letters.
+        unsure: whether the token's text depends on its neighbours.
     """
 
     letters: str = ""
@@ -146,7 +147,7 @@ _Token(letters='s', begins=True, ends=True, unsure=False))
 def _combines(character: str) -> bool:
     """Return whether a character may combine with the previous one.
 
-    Accents and parts of Korean syllables do.
+    Accents and parts of Korean syllables may combine.
     """
     if "\ufe00" <= character <= "\ufe0f":  # emoji variation selectors do not combine
         return False
@@ -177,8 +178,8 @@ def _in_bytes(token: str) -> _Token:
         return _token(content.decode("utf-8"))
     except UnicodeDecodeError:
         pass
-    # The lead byte of a UTF-8 sequence is its highest. These three start punctuation, East Asian
-    # width forms, and emoji.
+    # The highest byte of a UTF-8 sequence is its lead byte. The three lead bytes below start
+    # punctuation, East Asian width forms, and emoji.
     lead = max(content)
     if lead in (0xE2, 0xEF, 0xF0) or lead < 0xC0:
         return _UNKNOWN
@@ -187,7 +188,7 @@ def _in_bytes(token: str) -> _Token:
 
 
 def _in_word_pieces(token: str) -> _Token:
-    """Parse a WordPiece token. "n" may belong to the previous word, as in "n't"."""
+    """Parse a WordPiece token; the token "n" is unsure, because it may be part of "n't"."""
     if token == "n":
         return _Token("n", unsure=True)
     inside = token.removeprefix("##")
@@ -274,7 +275,8 @@ class WordTable:
         has_letters = (bits & _HAS_LETTERS).ne(0)
         begins = has_letters & ((bits & _BEGINS).ne(0) | ~follows)
         word = begins.cumsum(1)
-        # Position of each token's first letter in the row, then in its word.
+        # Compute the position of each token's first letter in the row, and from it the position in
+        # the word.
         lengths = bits // _LENGTH
         places = lengths.cumsum(1) - lengths
         first = torch.where(begins, places, 0).cummax(1).values
@@ -323,12 +325,12 @@ class StatedIds:
         return (self.targets[nearest] == numbers).any(1)
 
 
-# Cached per tokenizer, because a vocabulary is slow to parse and hosts may share one.
+# Tables are cached per tokenizer, because vocabularies are slow to parse and hosts may share one.
 _TABLES: WeakKeyDictionary[object, WordTable | None] = WeakKeyDictionary()
 
 
 def word_table(tokenizer: object, decode: Callable[[tuple[int, ...]], str]) -> WordTable | None:
-    """Return a tokenizer's table, or None if joining decoded tokens does not give the text.
+    """Return a tokenizer's table, or None if joining the texts of tokens does not decode a row.
 
     Args:
         tokenizer: a tokenizer of open_clip or transformers, or an open_clip wrapper of either.
@@ -361,7 +363,7 @@ def _checked_table(tokenizer: object, decode: Callable[[tuple[int, ...]], str]) 
 def _read_vocabulary(tokenizer: object) -> tuple[dict[int, _Token], list[int]]:
     """Return the token for each id, and the ids whose text does not depend on neighbours.
 
-    The latter do not include special tokens.
+    The second list does not include special tokens.
     """
     if hasattr(tokenizer, "get_vocab"):
         token_of_id = {token_id: token for token, token_id in tokenizer.get_vocab().items()}
@@ -379,14 +381,14 @@ def _read_vocabulary(tokenizer: object) -> tuple[dict[int, _Token], list[int]]:
     tokens |= dict.fromkeys(special, _SEPARATOR)
     unknown = _id_of_unknown(tokenizer)
     if unknown is not None and read is _in_sentence_pieces:
-        tokens[unknown] = _UNKNOWN  # the decoder skips it, which joins its neighbours
+        tokens[unknown] = _UNKNOWN  # the decoder skips this token, which joins its neighbours
     return tokens, sure
 
 
 def _id_of_unknown(tokenizer: object) -> int | None:
     """Return the id of a tokenizer's unknown token, or None if it has none.
 
-    CLIP uses its end token, which ends a text and is not a word.
+    It is also None for CLIP, which uses its end token: that token ends a text and is not a word.
     """
     unknown: int | None = getattr(tokenizer, "unk_token_id", None)
     ends = {getattr(tokenizer, f"{name}_token_id", None) for name in ("bos", "eos", "pad")}
@@ -394,7 +396,7 @@ def _id_of_unknown(tokenizer: object) -> int | None:
 
 
 class StatedRows:
-    """Decide whether rows of token ids contain one of the words, using ids or decoded text.
+    """Decide from ids or decoded text whether rows of token ids contain one of the stated words.
 
     Text is decoded only if the ids are ambiguous, and decisions are cached.
 
@@ -433,8 +435,8 @@ class StatedRows:
         """Return, for each row of ids (b, length), whether it contains one of the words.
 
         On the CPU, the decision is the same as for the decoded text. On a GPU and in compiled code,
-        nothing is decoded, so letters that the tokenizer splits into bytes never match a stated
-        word, and split punctuation counts as a separator.
+        nothing is decoded. There, a word with letters that the tokenizer splits into bytes is never
+        recognised, and punctuation that is split into bytes counts as a separator.
         """
         rows = ids.reshape(-1, ids.shape[-1])
         if not self._is_prepared or (self._table and rows.device not in self._by_ids):
@@ -461,7 +463,7 @@ class StatedRows:
         """Return the decision for each row (b,), decoding the rows that are not cached."""
         plain = rows.detach().to("cpu", torch.int64)
         keys = [row.numpy().tobytes() for row in plain]
-        known = self._known  # another thread may replace it in the meantime
+        known = self._known  # another thread may replace `self._known` in the meantime
         place_of_new = {key: place for place, key in enumerate(keys) if key not in known}
         decisions = dict[bytes, bool]()
         if place_of_new:

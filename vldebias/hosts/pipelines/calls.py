@@ -1,4 +1,4 @@
-"""Record a diffusers pipeline's text encoders, and rewrite a call's prompts.
+"""Record the calls of a diffusers pipeline's text encoders, and rewrite a call's prompts.
 
 A pipeline processes the states that an encoder returns: it may remove templates, join layers, pad
 or build lists. A token's position in the result is therefore found by experiment: the encoders run
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 BESIDE = re.compile("mask|ids$|_len|seqlens|editing|num_")
-"""Matches names of masks, positions and lengths, which are returned with the embeddings."""
+"""Matches names of masks, positions and lengths, which `encode_prompt` returns too."""
 
 _NO_LIMIT = 1_000_000  # in tokens; tokenizers without a limit report 10^30
 
@@ -57,7 +57,7 @@ Embedding = tuple[Tensor, Callable[[Tensor], object]]
 
 
 class Call(NamedTuple):
-    """Store one encoder call.
+    """Store the inputs and the output of one call of a text encoder.
 
     Attributes:
         ids: token ids (b, tokens).
@@ -76,8 +76,8 @@ def traced(
 ) -> Iterator[tuple[dict[str, list[Call]], dict[str, list[Call]]]]:
     """Yield the recorded calls and the calls to replay, each by the name of the text encoder.
 
-    Only calls in this thread are recorded, in order. Calls that you add to the second dict are
-    replayed one by one instead of running the encoder.
+    Only calls in this thread are recorded, in order. While the dict of calls to replay has calls
+    for an encoder, the encoder does not run, but returns the outputs of these calls one by one.
     """
     calls = {name: list[Call]() for name in encoders}
     replies = dict[str, list[Call]]()
@@ -148,8 +148,8 @@ def image_tokens(
 
     Args:
         calls: the recorded calls of each encoder, by name.
-        encoders: the encoders by name.
-        states: the embeddings that the pipeline computed from them.
+        encoders: the text encoders by component name.
+        states: the embeddings that the pipeline computed from the encoders' outputs.
 
     Returns:
         Mask (b, tokens), true up to the last image token, or None if no encoder received an image.
@@ -164,7 +164,7 @@ def image_tokens(
         is_image = is_token & torch.isin(call.ids, call.ids.new_tensor(image_ids(encoders[name])))
         if is_image.any():
             length = embedding[0].shape[1]
-            counts = is_token.sum(1)  # rows are right-padded to the longest one
+            counts = is_token.sum(1)  # shorter rows are padded on the right
             tokens_after = (is_token & ~up_to_last(is_image)).sum(1)
             starts = counts - counts.max() + length - tokens_after
             starts = torch.where(is_image.any(1), starts, 0)
@@ -205,7 +205,7 @@ def opened(value: object) -> Embedding | None:
 
 
 def tensor_of(value: object) -> Tensor:
-    """Return embeddings as a tensor (b, tokens, d) or (b, d); see `opened`."""
+    """Return the tensor of embeddings that are in one of the formats accepted by `opened`."""
     embedding = opened(value)
     assert embedding is not None  # the value is known to be an embedding
     return embedding[0]
@@ -215,8 +215,8 @@ class Part(NamedTuple):
     """Describe an embedding returned by `encode_prompt`, or a segment of its tokens.
 
     Attributes:
-        role: "sequence", "pooled", ...
-        name: name of the value.
+        role: role of the embedding as a host names it, such as "sequence" or "pooled".
+        name: name of the returned value, such as "prompt_embeds".
         place: position among the returned values.
         twin: position of the negative prompt's embedding, or None.
         tokens: the tokens in the segment.
@@ -233,8 +233,8 @@ def same_values(first: object, second: object) -> bool:
     """Return whether two tensors, or nested containers of tensors, are equal.
 
     Args:
-        first: a value.
-        second: the value to compare it with.
+        first: a tensor, or a nested container of tensors.
+        second: the value to compare with `first`.
     """
     first_leaves, first_form = tree_flatten(first)
     second_leaves, second_form = tree_flatten(second)
@@ -304,7 +304,7 @@ def texts_of(call: Mapping[str, object], name: str) -> list[str]:
     Any of these texts may state the attribute.
 
     Args:
-        call: the arguments by name.
+        call: the call's arguments by name.
         name: "prompt" or "negative_prompt".
     """
     columns = []
@@ -368,7 +368,7 @@ def _end_of_words_that_fit(tokenizer: PreTrainedTokenizerBase, limit: int, text:
 
 
 def images_per_prompt(call: Mapping[str, object]) -> int:
-    """Return the number of images that a call generates per prompt."""
+    """Return the number of images that a call generates per prompt, 1 by default."""
     count = call.get(count_of(call) or "")
     return (int(count) if isinstance(count, SupportsInt) else 0) or 1
 
@@ -407,7 +407,7 @@ def texts_of_images(call: Mapping[str, object], argument: str = "prompt") -> dic
     """Return a call's text arguments, expanded to one text per image.
 
     Args:
-        call: the arguments by name.
+        call: the call's arguments by name.
         argument: "prompt", for `prompt`, `prompt_2`, ..., or "negative_prompt".
     """
     prompts = len(listed(call["prompt"]))
@@ -433,7 +433,8 @@ def set_texts(call: dict[str, object], texts: Mapping[str, list[str]]) -> None:
 
     Args:
         call: the arguments by name, changed in place.
-        texts: for each text argument, one text per image; see `texts_of_images`.
+        texts: for each text argument, one text per image, in the form that `texts_of_images`
+            returns.
     """
     if texts == texts_of_images(call):
         return
@@ -451,7 +452,8 @@ def set_texts(call: dict[str, object], texts: Mapping[str, list[str]]) -> None:
 def _repeated_negatives(call: Mapping[str, object]) -> dict[str, object]:
     """Return negative prompts and embeddings, repeated per image if they were passed per prompt.
 
-    The pipeline would repeat them by the number of images per prompt, which is now 1.
+    The pipeline would repeat them by the number of images per prompt, but `set_texts` sets this
+    number to 1.
     """
     prompts = len(listed(call["prompt"]))
     is_single = isinstance(call["prompt"], str)

@@ -47,7 +47,7 @@ class CrossAttentionHost(Host):
 
     Attributes:
         pipeline: the host for the same pipeline's prompts.
-        pipe: the pipeline.
+        pipe: the diffusers pipeline.
         denoisers: the denoisers by component name.
         layers_and_widths: name and width of each cross-attention layer, once responses have been
             recorded.
@@ -72,8 +72,8 @@ class CrossAttentionHost(Host):
         if not hasattr(self.pipe, "encode_prompt"):
             raise UnsupportedHostError(
                 f"{self.name}: a modular pipeline has no encode_prompt, whose output is needed to"
-                " find the rows of the prompt; load the same model with its pipeline class, or"
-                f" {_INSTEAD}"
+                " find the prompt's rows in the denoiser's batch; load the same model with its"
+                f" pipeline class, or {_INSTEAD}"
             )
         self.denoisers: dict[str, nn.Module] = {}
         for name, component in self.pipe.components.items():
@@ -98,7 +98,7 @@ class CrossAttentionHost(Host):
         )
 
     def space(self, role: str) -> str:
-        """Return the name of a role's space."""
+        """Return the name of the space in which the edit of an attribute acts."""
         return f"diffusers.cross-attention.{role}"
 
     def fingerprint(self, role: str | None = None) -> Fingerprint | None:
@@ -152,7 +152,7 @@ class CrossAttentionHost(Host):
     def responses(
         self, prompts: Sequence[str], noise: Sequence[int], steps: int, **options: object
     ) -> tuple[Tensor, Tensor]:
-        """Generate images and return each layer's mean response over positions.
+        """Generate images and return each layer's mean output over image positions.
 
         Args:
             prompts: one prompt per image.
@@ -161,8 +161,8 @@ class CrossAttentionHost(Host):
             options: additional pipeline arguments.
 
         Returns:
-            Times (t,), ascending, and rows (t, prompts, d), float64, where d is the total width of
-            the layers (`layers_and_widths`).
+            The ascending times (t,), and the layers' mean outputs (t, prompts, d) in float64, where
+            d is the total width of the layers (`layers_and_widths`).
 
         Raises:
             UnsupportedHostError: If the denoiser has no cross-attention.
@@ -179,7 +179,7 @@ class CrossAttentionHost(Host):
         effects: Tensor | None = None,
         **options: object,
     ) -> tuple[Tensor, Tensor]:
-        """Return what the layers and the denoiser answer in the first pass, then stop the pipeline.
+        """Return the layers' and the denoiser's outputs in the first pass, and stop the pipeline.
 
         Args:
             prompts: one prompt per image.
@@ -189,8 +189,8 @@ class CrossAttentionHost(Host):
             options: additional pipeline arguments.
 
         Returns:
-            Each layer's mean response over positions (prompts, d), float64, and the denoiser's
-            prediction (prompts, p), float64.
+            Two float64 tensors: the layers' mean outputs over image positions (prompts, d), and the
+            denoiser's prediction (prompts, p) for all p latent values.
         """
         recorder, hooks = self._recorder(prompts[0], **options)
         if effects is not None:
@@ -219,7 +219,7 @@ class CrossAttentionHost(Host):
         return rows[-1], recorder.predictions
 
     def _recorder(self, prompt: str, **options: object) -> tuple[Recorder, list[LayerHook]]:
-        """Return a recorder for the layers, which are found with a prompt, and its hooks."""
+        """Find the layers with a call on a prompt, and return a recorder and its layer hooks."""
         if not self._layers:
             self._layers = self.found_layers(prompt, **options)
         recorder = Recorder(not self.pipeline.source.negatives, self._layers)
@@ -230,7 +230,7 @@ class CrossAttentionHost(Host):
         return recorder, hooks
 
     def _recorded(self, recorder: Recorder) -> tuple[Tensor, Tensor]:
-        """Return the times (t,) and responses (t, prompts, d), and note the layers' widths."""
+        """Return the recorded times (t,) and responses (t, prompts, d), and store layer widths."""
         if not recorder.means:
             raise UnsupportedHostError(
                 f"{self.name}: its denoiser does not receive the output of encode_prompt, so the"
@@ -349,7 +349,8 @@ class CrossAttentionHost(Host):
         for handle in handles:
             finalize(steering, handle.remove).atexit = False
         methods: dict[str, Around] = {"encode_prompt": steering.encode, **self.pipeline.frame()}
-        if hasattr(self.pipe, "maybe_free_model_hooks"):  # called at the end of a pipeline call
+        # Pipelines call this method when the images are finished.
+        if hasattr(self.pipe, "maybe_free_model_hooks"):
             methods["maybe_free_model_hooks"] = steering.finish
         restore = hook_methods(attachment, self.pipe, methods)
 

@@ -1,12 +1,12 @@
 """Support diffusers pipelines: edit the outputs of `encode_prompt`, or rewrite its prompts.
 
-`encode_prompt` is public, returns the prompt and the negative prompt separately, and is called by
-pipelines of every kind, including img2img, inpaint and ControlNet. The source gives the names of
-its outputs (`vldebias.hosts.pipelines.source`): an embedding that depends on the prompt is a role
-and is edited, and the output named "negative_" + its name belongs to the negative prompt. The
-method is replaced on this one pipeline only, as an attribute that `del` removes. Modules, adapters,
-offload hooks and `save_pretrained` are unaffected, and so are other pipelines that share the
-modules.
+`encode_prompt` is public, returns the embeddings of the prompt and the negative prompt separately,
+and is called by pipelines of every kind, including img2img, inpaint and ControlNet. The names of
+its outputs are parsed from the pipeline's source (`vldebias.hosts.pipelines.source`). Each output
+that depends on the prompt is a role and is edited; the output with "negative_" before its name
+belongs to the negative prompt. The method is replaced on this one pipeline only, as an attribute
+that `del` removes. Modules, adapters, offload hooks and `save_pretrained` are unaffected, and so
+are other pipelines that share the modules.
 
 As in the paper's generation experiments, every token of the prompt is edited and the negative
 prompt is not, and edits are fitted on the state of the end-of-text token (Chuang et al., 2023,
@@ -73,7 +73,7 @@ _ENCODE: ContextVar[Callable[[list[str]], Sequence[object]] | None] = ContextVar
 """Function that encodes other prompts in the same way as the current call's own prompts."""
 
 EMBEDDINGS = "embeddings"
-"""The reason recorded for images generated from unknown embeddings."""
+"""The reason recorded for images generated from embeddings whose prompt is unknown."""
 SHARED = (
     "it encodes a prompt once for all of its images, so with {count} above 1, they share a value;"
     " to balance them, pass a list that contains the prompt once per image"
@@ -120,9 +120,9 @@ class DiffusersHost(PipelineReader):
     def frame(self) -> dict[str, Around]:
         """Return hooks for the methods that a pipeline call runs before and after encoding.
 
-        If the negative prompt is encoded by a separate call to `encode_prompt`, the hooks identify
-        that call: `check_inputs` receives the prompt before it is encoded, and `prepare_latents`
-        runs afterwards. There are no hooks if one call encodes both prompts.
+        If the negative prompt is encoded by a separate call to `encode_prompt`, the hooks show
+        which call that is: `check_inputs` receives both prompts before they are encoded, and
+        `prepare_latents` runs afterwards. There are no hooks if one call encodes both prompts.
         """
         if not self.source.framed or self.source.calls <= 1:
             return {}
@@ -172,8 +172,8 @@ class DiffusersHost(PipelineReader):
         # otherwise.
         if is_encoding and record is not None:
             self._remember(call, result, record)
-        # Pipeline calls whose end is hooked raise these failures there, once the images are
-        # finished.
+        # If the end of the pipeline call is hooked, that hook raises the failures of `on_call` once
+        # the images are finished.
         if attachment.log.on_call is not None and (is_encoding or not self.source.ends):
             raise_failures()
         return result
@@ -215,8 +215,8 @@ class DiffusersHost(PipelineReader):
         """Call `encode_prompt` on a pipeline whose encoders may receive an image with the prompt.
 
         Returns:
-            Its output, and a mask (b, tokens) that is true for tokens that represent an image,
-            which are not edited, or None without an image.
+            The output of `encode_prompt`, and a mask (b, tokens) that is true for tokens that
+            represent an image and must not be edited. Without an image, the mask is None.
         """
         seeing = self._seeing_encoders
         with traced(seeing) as (calls, _):
@@ -224,11 +224,12 @@ class DiffusersHost(PipelineReader):
         return result, image_tokens(calls, seeing, result[self.parts[0].place])
 
     def encoded_text(self, call: Mapping[str, object]) -> str:
-        """Return whether an `encode_prompt` call encodes the "prompt" or the "negative prompt".
+        """Return what an `encode_prompt` call encodes.
 
-        If a second encoder encodes the prompt, this is "prompt again". The first encoding in a
-        pipeline call is the "prompt". The text alone does not distinguish them, because both
-        prompts may be equal. Nor does the number of calls, which is wrong after an error.
+        The result is "prompt" for the first encoding in a pipeline call, "prompt again" if a second
+        encoder encodes the same prompt, and "negative prompt" otherwise. The text alone does not
+        distinguish the two prompts, because they may be equal. Nor does the number of calls, which
+        is wrong after an error.
         """
         current_call = _CALLED.get()
         if current_call is None or current_call[0] is not self.pipe:
@@ -258,7 +259,7 @@ class DiffusersHost(PipelineReader):
     def _remember(
         self, call: Mapping[str, object], result: Sequence[object], record: CallRecord | None
     ) -> None:
-        """Remember embeddings returned to a caller, and their sampled values."""
+        """Remember embeddings that `encode_prompt` returned, with the record of their values."""
         if call.get("prompt") is None:
             return
         for name, value in zip(self.source.returns, result, strict=False):
@@ -283,10 +284,9 @@ class DiffusersHost(PipelineReader):
         origins = self._origins(call)
         if origins is not None and (None in origins or not origins):
             attachment.warn_once(
-                "the call received embeddings that this pipeline's encode_prompt has not"
-                " returned since attaching, or that were modified afterwards, so they are used"
-                " unedited. To"
-                f" edit them, pass attachment.apply({self.roles[0]!r}, prompt_embeds)"
+                "the call received embeddings that this pipeline's encode_prompt has not returned"
+                " since attaching, or that were modified afterwards, so they are used unedited. To"
+                f" edit them, pass attachment.apply({self.roles[0]!r}, prompt_embeds) instead"
             )
 
     def _record_embeddings(self, attachment: PromptAttachment, call: Mapping[str, object]) -> None:
@@ -376,15 +376,15 @@ class DiffusersHost(PipelineReader):
         """Return the output of `encode_prompt` with edited embeddings.
 
         Args:
-            attachment: applies the edits.
-            result: the output.
-            call: the arguments of the call.
+            attachment: the attachment that applies the edits.
+            result: the output of `encode_prompt`.
+            call: the arguments of the `encode_prompt` call.
             negative: whether the call only encodes the negative prompt.
             shown: a mask (b, tokens) that is true for tokens that represent an image, or None if
                 there is no image.
 
         Returns:
-            The edited output; the same object if nothing changed.
+            The edited output, or `result` itself if nothing changed.
         """
         values = list(result)
         is_changed = False
@@ -469,9 +469,9 @@ class DiffusersHost(PipelineReader):
         has_negative = self.source.negatives or has_twin
         if strength and not self.negative and has_negative:
             warn(
-                f"{self.name}: weights cannot distinguish the two branches of guidance, so merge()"
-                " also changed the negative prompt, even an empty one. With guidance, the images"
-                " are the same as with negative=True; if this matters, do not merge the edit"
+                f"{self.name}: weights cannot distinguish the two branches of guidance, so the"
+                " merged edit also changes the negative prompt, even an empty one. With guidance,"
+                " this is the same as negative=True; to avoid it, keep the edit attached instead"
             )
         return changed
 

@@ -14,7 +14,7 @@ _SAMPLES = 64  # number of entries that are compared per row
 _NOISE = 1e-6
 
 Origin = tuple[CallRecord | None, int]
-"""The call that encoded a row, or None if no values are sampled, and the index of its image."""
+"""The record of the call that encoded a row (None if it sampled no values), and its image index."""
 
 
 class KnownEmbeddings:
@@ -37,7 +37,7 @@ class KnownEmbeddings:
         """
         rows = rows_of(embeddings)
         if record is not None and len(rows) != len(record.values):
-            return  # both guidance branches, or one row for several images
+            return  # the rows cover both guidance branches, or one row belongs to several images
         for number, row in enumerate(rows):
             self._rows.append((row.shape, _entries(row), (record, number)))
 
@@ -71,7 +71,7 @@ def rows_of(embeddings: object) -> Sequence[Tensor]:
 
 
 def _entries(row: Tensor) -> Tensor:
-    """Return evenly spaced entries of a row."""
+    """Return `_SAMPLES` evenly spaced entries of a row, as float32 on the CPU."""
     flat = row.detach().flatten()
     places = torch.linspace(0, len(flat) - 1, _SAMPLES, device=flat.device).long()
     return flat[places].to("cpu", torch.float32)

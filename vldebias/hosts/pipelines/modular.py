@@ -1,9 +1,9 @@
 """Support Modular Diffusers: edit and rewrite prompts around the block that encodes text.
 
-A modular pipeline has no `encode_prompt`. Its blocks pass a state along, and one block writes the
-prompt embeddings to it and lists them in its `intermediate_outputs`. This block object is assigned
-a subclass, which rewrites the prompt before the block runs and edits the embeddings afterwards.
-`attachment.remove()` restores the original class.
+A modular pipeline has no `encode_prompt`. Its blocks read and write a shared state, and one block
+writes the prompt embeddings, which it lists in its `intermediate_outputs`. The class of this block
+object is replaced by a subclass that rewrites the prompt before the block runs and edits the
+embeddings afterwards. `attachment.remove()` restores the original class.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def leaves(blocks: ModularPipelineBlocks) -> Iterator[ModularPipelineBlocks]:
 class ModularHost(DiffusersHost):
     """Support a modular pipeline through the outputs of its text-encoding block.
 
-    Embeddings passed without a prompt are not edited.
+    Embeddings that the caller passes instead of a prompt are not edited.
     """
 
     library = "diffusers.modular_pipelines"
@@ -96,7 +96,8 @@ class ModularHost(DiffusersHost):
             try:
                 return self._outputs({"prompt": list(prompts), **values})
             except (TypeError, ValueError):
-                # Blocks do not declare whether they accept lists, but raise one of these if not.
+                # Blocks do not declare whether they accept lists, but raise one of these errors if
+                # they do not.
                 self.single = True
         if len(prompts) > 1:
             raise self.refusal(f"its block takes one prompt at a time, got {len(prompts)}")
@@ -149,7 +150,7 @@ class ModularHost(DiffusersHost):
             [RunBlock, ModularPipeline, PipelineState], tuple[ModularPipeline, PipelineState]
         ],
     ) -> Callable[[], None]:
-        """Assign a subclass to the text-encoding block, or to a conditional block containing it.
+        """Replace the class of the text-encoding block, or of a conditional block containing it.
 
         Args:
             attachment: the attachment; the class is replaced while it is attached.
@@ -196,7 +197,7 @@ class ModularHost(DiffusersHost):
             "__module__": kind.__module__,
             "__qualname__": kind.__qualname__,
         }
-        # Set it on the class, because Python does not look up `__call__` on the instance.
+        # Define `__call__` on the class, because Python does not look it up on the instance.
         block.__class__ = type(kind.__name__, (kind,), members)
         vars(self.pipe)[_MARK] = Hook(attachment)  # prevents copies of the pipeline
 
@@ -246,7 +247,8 @@ class ModularHost(DiffusersHost):
         embedding = self.parts[0].name
         if outputs[embedding] is None:
             raise InvalidInputError(
-                f"{self.name}: got a prompt, but its block returned no {embedding!r}"
+                f"{self.name}: expected {embedding!r} from the block that encodes text, but it"
+                " returned none for this prompt"
             )
         # If the block reports which tokens represent an image, all tokens up to the last one stay
         # unchanged.

@@ -22,10 +22,10 @@ class EncodedPrompts:
     """Store the prompt embeddings of one call, without duplicates.
 
     Attributes:
-        embeddings: (distinct, tokens, d) for each encoding.
-        images: for each distinct row, the indices of its images, in order.
+        embeddings: for each encoding, the embeddings of the distinct prompts (distinct, tokens, d).
+        images: for each distinct prompt, the indices of its images, in order.
         count: number of images.
-        received: the last tensor that the denoiser received, and its rows.
+        received: the last prompt tensor that the denoiser received, and the image of each row.
     """
 
     embeddings: list[Tensor]
@@ -123,9 +123,9 @@ def text_output(module: nn.Module, args: Arguments, kwargs: Keywords, output: Te
 
     Args:
         module: the cross-attention layer.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-        output: its output.
+        args: positional arguments of the module's call.
+        kwargs: keyword arguments of the module's call.
+        output: the module's output.
     """
     states = kwargs.get("encoder_hidden_states")
     if not isinstance(states, tuple):

@@ -67,8 +67,8 @@ class Encoded:
     """Store the output of `encode_prompt` for some prompts.
 
     Attributes:
-        result: the values returned.
-        changed: the values returned after each change to token states.
+        result: the values that `encode_prompt` returned.
+        changed: the values that it returned after each change to token states.
         ids: for each encoder, the token ids of each prompt.
         lengths: for each encoder, the number of ids, including padding.
     """
@@ -85,8 +85,8 @@ class Encoded:
     def places_of_ends(self, part: Part) -> Tensor | None:
         """Return the positions (b,) of the tokens that end the prompts, among a part's tokens.
 
-        These are the tokens whose state changed most in the first change. Returns None if a prompt
-        has no such token.
+        These are the tokens whose embeddings differ most after the first entry of `changed`.
+        Returns None if no token of a prompt differs.
         """
         changed = tensor_of(self.changed[0][part.place])[:, part.tokens]
         distances = (self.states(part).double() - changed.double()).norm(dim=-1)
@@ -99,7 +99,7 @@ class PipelineReader(Host):
     """Read the embeddings that a pipeline's `encode_prompt` returns.
 
     Attributes:
-        pipe: the pipeline.
+        pipe: the diffusers pipeline.
         negative: whether the negative prompt is edited too.
         source: facts parsed from the source of the pipeline's class.
         defaults: default values of the pipeline call's arguments.
@@ -171,8 +171,8 @@ class PipelineReader(Host):
         """
         if self.source.calls - self.source.negatives > 1:
             raise self.refusal(
-                "it calls encode_prompt several times for one prompt, and the results have the"
-                " same names"
+                "it calls encode_prompt several times for one prompt, and the calls' results have"
+                " the same names, so they cannot be told apart"
             )
         probes = [self.encode([probe], ()) for probe in PROBES]
         for name in probes[0].ids:
@@ -202,7 +202,7 @@ class PipelineReader(Host):
             if not is_constant and not BESIDE.search(name):
                 parts += self._read_parts(index, name, short, long, parts)
         if not parts:
-            raise self.refusal("nothing that encode_prompt returns depends on the prompt")
+            raise self.refusal("no output of encode_prompt depends on the prompt")
         self._refuse_joined_branches(parts)
         return tuple(parts)
 
@@ -249,8 +249,8 @@ class PipelineReader(Host):
         changes = [(tensor_of(result[index]) != tensor)[0] for result in long.changed]
         self._check_last_token(name, changes[0])
         kind = "sequence" if tensor.ndim == 3 else "pooled"
-        # The role is the kind, with the suffix of the name if a second value has that kind:
-        # "prompt_embeds" is the "sequence", and "prompt_embeds_2" is then "sequence.2".
+        # The role is the kind of embedding. If a second value is of the same kind, its role has the
+        # suffix of its name: "prompt_embeds" is "sequence", and "prompt_embeds_2" is "sequence.2".
         role = kind
         if any(part.role.partition(".")[0] == kind for part in known):
             ending = name.removeprefix("pooled_").removeprefix("prompt_embeds")
@@ -292,7 +292,7 @@ class PipelineReader(Host):
         return value[0]
 
     def _check_last_token(self, name: str, change: Tensor) -> None:
-        """Reject an embedding in which the last token's state is not a row.
+        """Reject an embedding in which the last token's state does not fill one row.
 
         If the last axis is the width, changing one token changes an entire row.
 
@@ -332,7 +332,7 @@ class PipelineReader(Host):
         """
         changed_results: list[tuple[object, ...]] = []
         try:
-            if "device" not in settings:  # diffusers would search all modules for it in each call
+            if "device" not in settings:  # diffusers would search all modules for the device
                 settings["device"] = self.pipe._execution_device
             with TOKENIZING, reading(*self.text_modules), traced(self.encoders) as (calls, replies):
                 result = self.call(prompts, **settings)
@@ -423,7 +423,7 @@ class PipelineReader(Host):
                 f"{self.name}: expected one of the roles {list(self.roles)}, got {role!r}"
             )
         rows = {}
-        # Look this up only once, because diffusers searches all modules for it.
+        # Look up the device only once, because diffusers searches all modules for it.
         device = self.pipe._execution_device
         size = BATCH if self.reads_batches else 1
         texts = list(prompts)
@@ -443,7 +443,7 @@ class PipelineReader(Host):
                     ends = encoded.places_of_ends(part)
                     if ends is None:
                         raise self.refusal(
-                            f"the end of a prompt is not among the tokens of {part.name}"
+                            f"the token that ends a prompt is not among the tokens of {part.name}"
                         )
                     states = states[torch.arange(len(states)), ends]
                 unit = normalize(states[: len(batch)].to("cpu", torch.float64), dim=-1)
@@ -500,7 +500,7 @@ def needs_picture(
     error if it is missing. In diffusers, the names of these classes contain their task.
 
     Args:
-        kind: the class.
+        kind: the pipeline class.
         parameters: the parameters of its call.
         pictures: the names returned by `picture_arguments`.
     """
@@ -515,7 +515,7 @@ def _prepare_replies(
     calls: Mapping[str, list[Call]],
     tokens_of_encoder: Mapping[str, Tokens],
 ) -> None:
-    """Make encoders replay their recorded outputs, with the states of some tokens changed.
+    """Queue recorded outputs for encoders to replay, with the states of some tokens changed.
 
     Args:
         replies: the calls that each encoder replays; filled by this function.
@@ -534,12 +534,12 @@ def _prepare_replies(
 def _segments(change_of_encoder: Mapping[str, Tensor]) -> dict[str, slice]:
     """Return, for each encoder in order, the tokens of an embedding that come from its states.
 
-    Encoders whose states are at the same positions (their widths are concatenated) form one
-    segment, named after the first of them. A segment extends to the next one; if there is only one,
-    it ends with its tokens.
+    Encoders whose states are at the same positions, concatenated along the width, form one segment,
+    named after the first of them. Each segment extends to the start of the next one, and the last
+    to the end of the embedding. If there is only one segment, it ends with its last token.
 
     Args:
-        change_of_encoder: for each encoder, a mask (tokens, d) that is true at its states.
+        change_of_encoder: for each encoder, a mask (tokens, d) that is true where its states are.
     """
     places_of_encoder: dict[str, set[int]] = {}
     for encoder, change in change_of_encoder.items():

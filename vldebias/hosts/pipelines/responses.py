@@ -29,16 +29,17 @@ class Recorder:
     """Hook a denoiser to record cross-attention responses to the conditional prompts.
 
     Attributes:
-        encodes_again: whether all encodings in a call belong to the prompt.
-        layers: names of the cross-attention layers; found by `probe` if empty.
+        encodes_again: whether all encodings in a call belong to the prompt, none to the negative
+            prompt.
+        layers: names of the cross-attention layers. If empty, `probe` finds them.
         prompts: the encoded prompts of the current call.
         passes: number of passes through the denoiser since the prompts were encoded.
         time: timestep of the current pass.
         batch: batch size of the current pass.
         rows: the prompt of each batch row.
         means: for each (time, layer), the mean over positions (prompts, width).
-        predictions: what the last pass with prompts predicted (prompts, d).
-        effects: for each layer, what `add` adds to its outputs (prompts, width).
+        predictions: the denoiser's output (prompts, d) in the last pass with prompts.
+        effects: for each layer, the vectors (prompts, width) that `add` adds to its outputs.
     """
 
     encodes_again: bool
@@ -69,8 +70,8 @@ class Recorder:
 
         Args:
             module: the denoiser.
-            args: its positional arguments.
-            kwargs: its keyword arguments.
+            args: positional arguments of the module's call.
+            kwargs: keyword arguments of the module's call.
         """
         self.rows = {}
         time = time_of(args, kwargs)
@@ -88,14 +89,14 @@ class Recorder:
         Args:
             name: name of the cross-attention layer.
             module: the cross-attention layer.
-            args: its positional arguments.
-            kwargs: its keyword arguments.
-            output: its output.
+            args: positional arguments of the module's call.
+            kwargs: keyword arguments of the module's call.
+            output: the module's output.
         """
         if not self.rows:
             return
         text = text_output(module, args, kwargs, output)
-        copies = max(len(text) // self.batch, 1)  # frames in a video
+        copies = max(len(text) // self.batch, 1)  # the number of frames of a video
         blocks = text.unflatten(0, (-1, copies)).flatten(1, 2)
         means = blocks[list(self.rows)].float().mean(1).double().cpu()
         self.means[self.time, name] = self._by_prompt(means)
@@ -108,20 +109,20 @@ class Recorder:
         Args:
             name: name of the cross-attention layer.
             module: the cross-attention layer.
-            args: its positional arguments.
-            kwargs: its keyword arguments.
-            output: its output.
+            args: positional arguments of the module's call.
+            kwargs: keyword arguments of the module's call.
+            output: the module's output.
         """
         if not self.rows:
             return None
-        copies = max(len(output) // self.batch, 1)  # frames in a video
+        copies = max(len(output) // self.batch, 1)  # the number of frames of a video
         added = self.effects[name][list(self.rows.values())].to(output)
         changed = output.clone()
         changed.unflatten(0, (-1, copies))[list(self.rows)] += added[:, None, None]
         return changed
 
     def predict(self, output: object) -> None:
-        """Record what a pass predicts for each prompt.
+        """Record the denoiser's prediction for each prompt in a pass.
 
         Args:
             output: the denoiser's output.
@@ -132,7 +133,7 @@ class Recorder:
         self.predictions = self._by_prompt(batch[list(self.rows)].flatten(1).double().cpu())
 
     def _by_prompt(self, rows: Tensor) -> Tensor:
-        """Return the mean of the rows of each prompt, given one row for each of `rows`."""
+        """Return the mean of each prompt's rows, given one row for each entry of `self.rows`."""
         prompts = torch.tensor(list(self.rows.values()))
         count = int(prompts.max()) + 1
         return torch.stack([rows[prompts == prompt].mean(0) for prompt in range(count)])
@@ -148,9 +149,9 @@ class Recorder:
         Args:
             name: name of the module.
             module: a module of the denoiser, which has just run.
-            args: its positional arguments.
-            kwargs: its keyword arguments.
-            output: its output.
+            args: positional arguments of the module's call.
+            kwargs: keyword arguments of the module's call.
+            output: the module's output.
         """
         if not self.rows or name in self.layers or not isinstance(output, Tensor):
             return
@@ -159,7 +160,7 @@ class Recorder:
         except TypeError:
             return
         states = bound.arguments.get("encoder_hidden_states")
-        has_pictures = isinstance(states, tuple)  # added to the text by an IP-Adapter
+        has_pictures = isinstance(states, tuple)  # an IP-Adapter passes image states with the text
         text = states[0] if isinstance(states, tuple) else states
         picture = next(iter(bound.arguments.values()), None)
         if not isinstance(text, Tensor) or text is picture or text.ndim != 3:

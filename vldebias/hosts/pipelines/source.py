@@ -1,10 +1,10 @@
 """Determine from a diffusers pipeline's source how its prompt reaches its text encoders.
 
 Throughout diffusers, the return statement of `encode_prompt` names its outputs: `prompt_embeds`,
-`negative_prompt_embeds`, `pooled_prompt_embeds`, `prompt_attention_mask`. `__call__` calls it once,
-or again for the negative prompt. A pipeline whose prompt also reaches the model in a different way
-is rejected, because an edit or a rewritten prompt at `encode_prompt` would silently miss part of
-it.
+`negative_prompt_embeds`, `pooled_prompt_embeds`, `prompt_attention_mask`. A pipeline's `__call__`
+calls `encode_prompt` once for both prompts, or a second time for the negative prompt. A pipeline
+whose prompt also reaches the model on a different path is rejected, because an edit at
+`encode_prompt` would miss that path.
 
 A subclass may delegate to `super().__call__(...)` or `Base.__call__(self, ...)`; calls made by the
 base then count as its own.
@@ -100,8 +100,8 @@ class _ClassReader:
         trees: the syntax tree of each function.
         call_functions: the class's `__call__`, followed by any `__call__` of a base class that it
             calls.
-        encoded: for each `encode_prompt` call in these, the name of the encoded variable, or
-            "negative_prompt".
+        encoded: for each `encode_prompt` call in `call_functions`, the name of the encoded
+            variable, or "negative_prompt".
     """
 
     def __init__(self, kind: Any) -> None:
@@ -120,7 +120,7 @@ class _ClassReader:
         self.encoded: list[str] = []
 
     def refusal(self, why: str) -> UnsupportedHostError:
-        """Return the error for a class that cannot be read."""
+        """Return the error for a class whose source cannot be followed."""
         return UnsupportedHostError(f"{self.kind.__name__}: {why}; {REMEDY}")
 
     # ---- functions that a prompt passes through
@@ -171,7 +171,7 @@ class _ClassReader:
         code = plain.__code__
         tree = functions.get((code.co_name, code.co_firstlineno))
         if tree is None:
-            raise self._unreadable(function, "the file does not contain it")
+            raise self._unreadable(function, "its file does not contain the function")
         return tree
 
     def _unreadable(self, function: Function, why: object) -> UnsupportedHostError:
@@ -260,9 +260,9 @@ class _ClassReader:
     # ---- encoded variables
 
     def _encoded_by(self, call: ast.Call, tree: FunctionTree) -> str:
-        """Return the variable that an `encode_prompt` call encodes.
+        """Return the name of the variable that an `encode_prompt` call encodes.
 
-        The names assigned to its results show whether it is the negative prompt.
+        Whether it is the negative prompt is derived from the names assigned to the call's results.
         """
         results: set[str] = set()
         for node in ast.walk(tree):
@@ -292,7 +292,7 @@ class _ClassReader:
             )
 
     def is_framed(self) -> bool:
-        """Return whether `check_inputs` and `prepare_latents` enclose all encodings.
+        """Return whether all encodings come after `check_inputs` and before `prepare_latents`.
 
         Only the function that contains the encoding is examined.
         """
@@ -344,7 +344,7 @@ def _functions_of(text: str) -> Mapping[tuple[str, int], FunctionTree]:
     pending: list[ast.AST] = [ast.parse(text)]
     while pending:
         for node in ast.iter_child_nodes(pending.pop()):
-            # Expressions cannot contain named functions.
+            # Only search statements, because expressions cannot contain named functions.
             if isinstance(node, ast.stmt | ast.excepthandler | ast.match_case):
                 pending.append(node)
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

@@ -40,15 +40,15 @@ from vldebias.hosts.values import DenoiserAttachment
 from vldebias.projection.cross_attention_edit import CrossAttentionEdit
 
 UNREAD = ("unknown language",)
-"""Reasons for which balanced prompts leave a prompt unchanged because they cannot analyse it."""
-_KEPT_TIMES = 200  # maximum number of times for which effects are cached
+"""The reasons of `BalancedPrompts` that mean that a prompt could not be analysed."""
+_KEPT_TIMES = 200  # maximum number of timesteps for which effects are cached
 
 _CALL: ContextVar[SampledCall | None] = ContextVar("vldebias_denoised", default=None)
 """The call whose prompts were most recently encoded in this thread or task."""
 _PLAN: ContextVar[Plan | None] = ContextVar("vldebias_plan", default=None)
 """The changes that the hooks make in the current pass through the denoiser."""
 _RECORD: ContextVar[dict[str, Tensor] | None] = ContextVar("vldebias_record", default=None)
-"""Each layer's mean responses (batch, d) in a read-only pass, which the hooks fill in."""
+"""Each layer's mean responses (batch, d), which the hooks record in a pass without changes."""
 
 
 @dataclass
@@ -56,12 +56,12 @@ class SampledCall:
     """Store the prompts of one pipeline call and the values of its images.
 
     Attributes:
-        owner: the `Steering` that sampled them.
+        owner: the `Steering` that sampled the values.
         prompts: the encoded prompts.
         texts: the prompts as they were passed.
-        values: for each image, a value or None per edit.
-        unread: for each image, whether the rules cannot analyse its prompt, so that the gate
-            decides in the first pass.
+        values: for each image, one entry per edit: a value, or None for no change.
+        unread: for each image, whether its prompt could not be analysed, so that the gate decides
+            in the first pass.
         columns: for each text argument, the texts for all images.
         passes: number of passes through the denoiser.
         matched: number of passes that contained rows of these prompts.
@@ -92,7 +92,7 @@ class Plan:
 
     Attributes:
         time: timestep of the pass.
-        batch: its batch size.
+        batch: batch size of the pass.
         groups: for each combination of acting edits, as a tuple of booleans, the batch rows (n,) on
             which these edits act, and the indices (n, acting) of each row's values among the
             effects of these edits.
@@ -110,8 +110,8 @@ class Plan:
 
         Args:
             edits: the fitted edits, one per attribute.
-            call: the current call.
-            rows: the image of each batch row.
+            call: the pipeline call in which the pass runs.
+            rows: a mapping from batch row to the index of its image.
         """
         assert call.prompts.received is not None  # the tensor in which the rows were found
         device = call.prompts.received[0].device
@@ -131,7 +131,7 @@ class Plan:
 class Steering(Hook):
     """Sample values when prompts are encoded, and set them in the cross-attention layers.
 
-    Copying a hooked model is rejected.
+    As a `Hook`, it prevents the hooked model from being copied.
 
     Args:
         attachment: the attachment that samples the values.
@@ -185,7 +185,7 @@ class Steering(Hook):
                 call = SampledCall(self, EncodedPrompts.from_rows(encodings), texts)
                 self._sample(call, kept)
                 _CALL.set(call)
-        # Pipeline calls whose end is hooked raise failures there, once the images are finished.
+        # If the end of the pipeline call is hooked, `finish` raises the failures of `on_call`.
         if not source.ends or running_call(self.pipe) is None:
             raise_failures()
         return result
@@ -205,7 +205,7 @@ class Steering(Hook):
     def _sample(self, call: SampledCall, arguments: Mapping[str, object]) -> None:
         """Set `call.values` to a value or None for each image and edit.
 
-        If a prompt cannot be analysed, this is left to the gate in the first pass.
+        For a prompt that cannot be analysed, the gate decides in the first pass instead.
         """
         attachment = self.attachment
         count = call.prompts.count
@@ -225,7 +225,7 @@ class Steering(Hook):
         columns: dict[str, list[str]] = {}
         if arguments.get("prompt") is not None:
             columns = texts_of_images(arguments)
-            # Prompts that the rules cannot analyse for any attribute.
+            # The gate decides for prompts that cannot be analysed for any of the attributes.
             unread = []
             for text in columns["prompt"]:
                 (reasons,) = attachment.balancer.at(text, 0).reasons
@@ -237,12 +237,12 @@ class Steering(Hook):
             )
             call.values = self._spread(attachment.sampled, count)
         elif any(map(cache_of, self.denoisers.values())):
-            # An extra pass would change the contents of the cache.
+            # The gate needs an extra pass, which would change the contents of the cache.
             attachment.log.begin()
             attachment.warn_once(
-                "the call passes embeddings or a prompt that cannot be analysed, and the gate"
-                " does not work while a cache is enabled on the denoiser, so nothing was changed."
-                " Call disable_cache() on the denoiser"
+                "the call passes embeddings or a prompt that cannot be analysed, and the gate,"
+                " which would examine the denoiser instead, does not work while a cache is enabled,"
+                " so nothing was changed. Call disable_cache() on the denoiser"
             )
         elif all(edit.can_read for edit in self.edits):
             call.columns = columns
@@ -251,7 +251,8 @@ class Steering(Hook):
             attachment.log.begin()
             attachment.warn_once(
                 "the call passes embeddings or a prompt that cannot be analysed, and the edit has"
-                " no gate to decide whether the attribute is left open, so nothing was changed"
+                " no gate to decide whether the attribute is left open, so nothing was changed;"
+                " pass a plain prompt"
             )
 
     def _generators(self) -> object:
@@ -259,9 +260,9 @@ class Steering(Hook):
         return (running_call(self.pipe) or {}).get("generator")
 
     def _spread(self, values: Sequence[object], count: int) -> list[tuple[object, ...]]:
-        """Return, for each of `count` images, a value or None per edit.
+        """Return the values of `count` images, given those of the encoded rows.
 
-        Some pipelines encode a prompt once and repeat it later.
+        There are fewer rows than images in pipelines that encode a prompt once and repeat it later.
         """
         nothing = (None,) * len(self.edits)
         if not values or count % len(values):
@@ -287,14 +288,14 @@ class Steering(Hook):
     ) -> None:
         """Sample values based on what the gate detects in a first pass.
 
-        The balancer receives the result as a sentence.
+        The balancer receives what the gate detects as a sentence (`_in_words`).
 
         Args:
             call: the current call.
             rows: the image of each row in the pass.
             module: the denoiser.
-            args: its positional arguments.
-            kwargs: its keyword arguments.
+            args: positional arguments of the module's call.
+            kwargs: keyword arguments of the module's call.
         """
         record = self._read_from_noise(module, args, kwargs)
         row_of_image = {image: row for row, image in rows.items()}
@@ -374,12 +375,12 @@ class Steering(Hook):
     # ---- in the denoiser
 
     def begin(self, module: nn.Module, args: Arguments, kwargs: Keywords) -> None:
-        """Plan the changes in a pass (see `Plan`); a forward pre-hook for a denoiser.
+        """Set the `Plan` of a pass (a forward pre-hook for a denoiser).
 
         Args:
             module: the denoiser.
-            args: its positional arguments.
-            kwargs: its keyword arguments.
+            args: positional arguments of the module's call.
+            kwargs: keyword arguments of the module's call.
         """
         _PLAN.set(None)
         call = _CALL.get()
@@ -388,7 +389,8 @@ class Steering(Hook):
             return
         if any(call.unread):
             rows = call.prompts.rows(args, kwargs)
-            if rows and _RECORD.get() is None:  # a pass without rows is for the negative prompt
+            # A pass without rows of the prompt processes only the negative prompt.
+            if rows and _RECORD.get() is None:
                 self._sample_by_gate(call, rows, module, args, kwargs)
         if not any(map(any, call.values)):
             return
@@ -412,8 +414,8 @@ class Steering(Hook):
 
         Args:
             module: the denoiser.
-            args: its positional arguments.
-            output: its output.
+            args: positional arguments of the module's call.
+            output: the module's output.
         """
         _PLAN.set(None)
 
@@ -425,9 +427,9 @@ class Steering(Hook):
         Args:
             layer: name of the layer.
             module: the layer.
-            args: its positional arguments.
-            kwargs: its keyword arguments.
-            output: its output.
+            args: positional arguments of the module's call.
+            kwargs: keyword arguments of the module's call.
+            output: the module's output.
 
         Returns:
             The changed output, or None if it is unchanged.
@@ -441,7 +443,7 @@ class Steering(Hook):
         plan = _PLAN.get()
         if plan is None:
             return None
-        copies = len(output) // plan.batch  # frames in a video
+        copies = len(output) // plan.batch  # the number of frames of a video
         if not copies:
             return None
         changed = output.clone()
@@ -459,9 +461,9 @@ class Steering(Hook):
     def _effects_at(
         self, time: float, acting: tuple[bool, ...], output: Tensor
     ) -> dict[str, Tensor]:
-        """Return each layer's effects (values, d), with the values of all acting edits in order.
+        """Return each layer's effects (values, d) for the values of all acting edits, in order.
 
-        They have the device and dtype of the output.
+        The effects have the device and dtype of `output`.
         """
         key = (time, acting, output.device, output.dtype)
         ready = self._effects.get(key)
@@ -483,8 +485,8 @@ class WeakHook:
     """Call a `Steering` method while the object exists, as a hook on modules shared by pipelines.
 
     Args:
-        steering: the object, referenced weakly.
-        method: name of the method.
+        steering: the `Steering`, which is referenced weakly.
+        method: name of the `Steering` method to call.
         arguments: arguments to pass before the hook's own arguments.
     """
 

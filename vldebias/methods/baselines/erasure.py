@@ -36,13 +36,13 @@ rows of norm 1."""
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TwoTowers(Rowwise):
-    """Apply one `Affine` map to images and another to text, which may also be left unchanged.
+    """Apply one `Affine` map to images, and another or none to text.
 
     Attributes:
-        left: (2, rank, d), transposed, for text and for images.
-        right: (2, rank, d), transposed, for text and for images.
-        shift: (2, d), for text and for images.
-        side: "both" or "image".
+        left: (2, rank, d), the transposed left factors of the maps for text and for images.
+        right: (2, rank, d), the transposed right factors of the maps for text and for images.
+        shift: (2, d), the shifts of the maps for text and for images.
+        side: "both", or "image" if text is left unchanged.
     """
 
     kind = "two-towers"
@@ -63,7 +63,7 @@ class TwoTowers(Rowwise):
             texts: the map for text. If None, text is left unchanged.
         """
         side = "both" if texts else "image"
-        towers = (texts or images, images)  # the text map is padding if text stays unchanged
+        towers = (texts or images, images)  # if text stays unchanged, the first map is not used
         left_factor = pad_sequence([tower[0].T for tower in towers], batch_first=True)
         right_factor = pad_sequence([tower[1].T for tower in towers], batch_first=True)
         shift = torch.stack([tower[2] for tower in towers])
@@ -100,12 +100,12 @@ def leace(labelled_rows: Labelled) -> Affine:
 
     The size of the change is measured in the covariance norm.
 
-    Belrose et al. (2023), Theorem 4.3: r(x) = x - W^+ P W (x - mean) with W = Sigma_xx^(-1/2), P
-    the orthogonal projection onto the columns of W Sigma_xz, so W^+ P W = Sigma_xz (Sigma_zx
-    Sigma_xx^+ Sigma_xz)^+ Sigma_zx Sigma_xx^+. For any invertible W, the covariance between r(x)
-    and the concept is 0. Shrinking Sigma_xx towards the scaled identity, by the amount estimated by
-    Ledoit and Wolf (2004, Lemma 3.2 and section 3.3), therefore preserves the guarantee and only
-    changes the norm in which the change is minimal.
+    Source: Belrose et al. (2023), Theorem 4.3, r(x) = x - W^+ P W (x - mean). Here, W is
+    Sigma_xx^(-1/2), and P is the orthogonal projection onto the columns of W Sigma_xz, so W^+ P W =
+    Sigma_xz (Sigma_zx Sigma_xx^+ Sigma_xz)^+ Sigma_zx Sigma_xx^+. For any invertible W, the
+    covariance between r(x) and the concept is 0. Shrinking Sigma_xx towards the scaled identity, by
+    the amount estimated by Ledoit and Wolf (2004, Lemma 3.2 and section 3.3), therefore preserves
+    the guarantee and only changes the norm in which the change is minimal.
     """
     x, z = labelled_rows.one_hot()
     shrunk = torch.from_numpy(need("sklearn.covariance").ledoit_wolf(x.numpy())[0])
@@ -121,8 +121,8 @@ def leace(labelled_rows: Labelled) -> Affine:
 def sfid(labelled_rows: Labelled) -> Affine:
     """Replace the dimensions most important to a random forest with their mean over unsure rows.
 
-    The authors replace at least 100 of CLIP's 512 dimensions. In a narrower space, the same
-    fraction (a fifth) is replaced.
+    A row is unsure if the forest gives no value a probability above `_SURE`. The authors replace at
+    least 100 of CLIP's 512 dimensions. In a narrower space, the same share (a fifth) is replaced.
     """
     width = labelled_rows.rows.shape[1]
     # Replacing dimensions means applying I - B B^T, where B has columns of the identity, and adding
@@ -137,8 +137,8 @@ def sfid(labelled_rows: Labelled) -> Affine:
 def spd(labelled_rows: Labelled) -> Affine:
     """Project out the directions of linear probes, replacing them with the mean of unsure rows.
 
-    With B an orthonormal basis of the rows of `null_space_probes` and m the mean of the rows for
-    which a forest's prediction is unsure (as in SFID), the map is x -> x - B B^T (x - m). This
+    Let B be an orthonormal basis of the rows of `null_space_probes`, and m the mean of the rows for
+    which a forest's prediction is unsure (as in SFID). The map is x -> x - B B^T (x - m). This
     follows the formula in the paper (2511.18123), whose code is not public.
     """
     basis = span_of(null_space_probes(labelled_rows.known()))
@@ -171,8 +171,8 @@ def _read_by_forests(labelled_rows: Labelled) -> tuple[Tensor, Tensor]:
 def null_space_probes(labels: Sequence[tuple[Tensor, Tensor]], rounds: int = 5) -> Tensor:
     """Return the weights (r, d) of linear probes that are fitted and projected out one by one.
 
-    Ravfogel et al. (2020), Algorithm 1. An attribute is finished when its probe is no better than a
-    constant prediction.
+    This is Algorithm 1 of Ravfogel et al. (2020). An attribute is finished when its probe is no
+    better than a constant prediction.
 
     Args:
         labels: for each attribute, rows (n, d) and codes (n,).
@@ -185,7 +185,7 @@ def null_space_probes(labels: Sequence[tuple[Tensor, Tensor]], rounds: int = 5) 
             basis = torch.linalg.qr(removed.T).Q
             remaining = remaining - (remaining @ basis) @ basis.T
             weight, accuracy = _probe(remaining, codes)
-            # Predicting the most frequent value is as good, so no linear information is left.
+            # If predicting the most frequent value is as accurate, no linear information is left.
             if accuracy <= int(codes.bincount().max()) / len(codes):
                 break
             removed = torch.cat([removed, weight])
@@ -229,8 +229,8 @@ def roboshot(harmful: Tensor, helpful: Tensor) -> Affine:
     because each basis is orthonormal.
 
     Args:
-        harmful: rows (m, d).
-        helpful: rows (n, d).
+        harmful: rows (m, d) of harmful insights.
+        helpful: rows (n, d) of helpful insights.
     """
     q = span_of(harmful)
     t = span_of(helpful)
@@ -241,7 +241,7 @@ def roboshot(harmful: Tensor, helpful: Tensor) -> Affine:
 
 
 class RoboShot(EditMethod):
-    """Remove harmful insights from images and amplify helpful ones; see `roboshot`.
+    """Remove harmful insights from images and amplify helpful ones, with the map of `roboshot`.
 
     The authors obtain the insights from a language model. Here they come from the prompt set:
     harmful insights are differences between prompts for two values, and helpful insights are
@@ -265,21 +265,22 @@ class RoboShot(EditMethod):
 def fair_pca(x: Tensor, z: Tensor, keep: int) -> Tensor:
     """Return the orthonormal directions (d, r) that fair PCA drops.
 
-    Kleindessner et al. (2023), as used by FairImagen: with Z the centred one-hot groups, R spans
-    the null space of Z^T X, and U = R V for the eigenvectors V of R^T X^T X R with the `keep`
-    largest eigenvalues. U U^T is then I minus the projection onto the dropped directions. At full
-    width, these directions span only Z^T X, the differences between group means. The result is then
-    the same as the method "difference" over all text that states a value.
+    The method is from Kleindessner et al. (2023), and FairImagen uses it. Let Z be the centred
+    one-hot groups. R spans the null space of Z^T X, and U = R V for the eigenvectors V of
+    R^T X^T X R with the `keep` largest eigenvalues. U U^T is then I minus the projection onto the
+    dropped directions. At full width, these directions span only Z^T X, the differences between
+    group means, and the result is the same as that of the method "difference" over all text that
+    states a value.
 
     Args:
-        x: rows (n, d).
+        x: rows (n, d) to project.
         z: one-hot groups (n, g).
         keep: number of directions to keep.
     """
     informative = span_of((z - z.mean(0)).T @ x)
     rest = torch.linalg.qr(informative, mode="complete").Q[:, informative.shape[1] :]
     inside = x @ rest
-    _, vectors = torch.linalg.eigh(inside.T @ inside)  # ascending
+    _, vectors = torch.linalg.eigh(inside.T @ inside)  # in ascending order of eigenvalue
     dropped = max(0, rest.shape[1] - keep)
     return torch.cat([informative, rest @ vectors[:, :dropped]], 1)
 
@@ -289,9 +290,9 @@ class FairImagen(EditMethod):
 
     Unlike in the authors' code, each tensor of a pipeline has its own projection, fitted to the
     normalised states at the end of the prompts that state a value, and several attributes are not
-    combined into one. Their code also samples a group for each image and moves the states along it
-    (`enoise`), so that images from one prompt lean towards different groups. This implementation
-    omits that step, so its results are for the projection only.
+    combined into one. The authors' code also samples a group for each image and moves the states
+    towards it (`enoise`), so that images from one prompt lean towards different groups. This
+    implementation omits that step, so its results are for the projection only.
     """
 
     declaration = DECLARED["fair-pca"]

@@ -31,8 +31,9 @@ class HalfWay(Rowwise):
 
         |B^T u| / b = (1 - <u, e>) / (1 - o),
 
-    where both are relative to their largest values: at u = e, and at e without its component in the
-    subspace. With E = b + (1 - o) / b, this gives |B^T u| = (E - o sqrt(E^2 - b^2)) / (E^2 + o^2).
+    where each side is relative to its largest value: bias is largest at u = e, and loss is largest
+    at e without its component in the subspace. With E = b + (1 - o) / b, the solution is
+    |B^T u| = (E - o sqrt(E^2 - b^2)) / (E^2 + o^2).
     The norm is preserved.
 
     Attributes:
@@ -56,7 +57,7 @@ class HalfWay(Rowwise):
         rest = unit - biased
         b = biased.norm(dim=1, keepdim=True)
         o = rest.norm(dim=1, keepdim=True)
-        # E in the docstring, (n, 1).
+        # This is E in the docstring, with shape (n, 1).
         e = b + (1 - o) / b.clamp(min=_TINY)
         bias = (e - o * (e * e - b * b).clamp(min=0).sqrt()) / (e * e + o * o)  # |B^T u|
         unbiased = (1 - bias * bias).clamp(min=0).sqrt()
@@ -92,17 +93,17 @@ class Lian(EditMethod):
 class Bend(Rowwise):
     """Debias each text embedding individually, in two steps.
 
-    The first step projects out the span of the nearest concept's directions, which are the spurious
-    text and the differences between its text for two values. The second step takes the closest unit
-    vector that is equally close to the mean of the nearest images for every value, by projecting
-    out the differences D between these means. Both results are normalised, and the norm of the text
-    embedding is preserved.
+    A concept's directions are the spurious text and the differences between the concept's text for
+    two values. The first step projects out the directions of the nearest concept. The second step
+    takes the closest unit vector that is equally close to the mean of the nearest images for every
+    value, by projecting out the differences between these means. Both results are normalised, and
+    the norm of the text embedding is preserved.
 
     Attributes:
         concepts: (c, d) group means.
         directions: (c, p, d) directions of each concept, padded with zeros.
-        images: (n, d) unit rows.
-        codes: (n,) codes of their values.
+        images: (n, d) unit rows of the labelled images.
+        codes: (n,) codes of the images' values.
         near: number of nearest images used for each value.
     """
 
@@ -137,15 +138,15 @@ def project_out(row: Tensor, directions: Tensor) -> Tensor:
     """Return a row minus its projection onto the span of the directions.
 
     Args:
-        row: (d,).
-        directions: (m, d).
+        row: the vector (d,).
+        directions: the vectors (m, d) to project out.
     """
     basis = span_of(directions)
     return row - basis @ (basis.T @ row)
 
 
 class BendVLM(EditMethod):
-    """Debias each query at the time of use; see `Bend`.
+    """Debias each query when it is used, with the edit `Bend`.
 
     The edit stores the labelled images' features. Several attributes are combined into one. The
     authors augment a query with each value using a language model. Here the nearest prompt group

@@ -1,8 +1,8 @@
 """Replace a prompt with one that names the attribute, or with a mean over one wording per value.
 
 Wordings are embedded whenever a prompt is used, so the edit needs the model and cannot be merged
-into weights. A pipeline receives their token states instead of the prompt's; several wordings are
-averaged at each token position.
+into weights. A pipeline receives the token states of the wordings instead of those of the prompt;
+several wordings are averaged at each token position.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from vldebias.prompts import PromptSet
 ATTRIBUTES = ("gender", "race", "skin tone", "age", "background")
 # Nouns for an image, to which the attribute does not apply.
 _PICTURE = "photo|photograph|picture|image|portrait|painting|drawing|headshot"
-# "a photo of a |nurse at work": matches the last article before a noun that is not an image.
+# Matches an article whose noun is not an image, such as the second in "a photo of a nurse at work".
 NOUN = re.compile(rf"\b(a|an|the)\s+(?!(?:{_PICTURE})\b)(?=\w[^.,]*$)", re.IGNORECASE)
 
 
@@ -48,7 +48,7 @@ def rewrite_prompt(prompt: str, words: str) -> str:
     places = list(NOUN.finditer(text))
     if " " in words or not places:
         return f"{text}, {words}{stop}"
-    # "A photo of a doctor": the first article may belong to the noun for the image.
+    # In "A photo of a doctor", the first article belongs to the image, so use the last one.
     place = places[-1]
     article = _article(place[1], words)
     return f"{text[: place.start()]}{article} {words} {text[place.end() :]}{stop}"
@@ -72,7 +72,7 @@ class FixedRewrite(Rewording):
     """Replace a prompt's embedding with the mean over several wordings of the prompt.
 
     Attributes:
-        words: for each wording, a value's words; see `rewrite_prompt`.
+        words: for each wording, a value's words, as passed to `rewrite_prompt`.
         dim: width of the embeddings.
     """
 

@@ -91,11 +91,11 @@ class Tie(EditMethod):
 
 
 def with_products(unit: Tensor, classes: Tensor, products: Tensor) -> Tensor:
-    """Change rows as little as possible so that they have given dot products with class rows.
+    """Change rows as little as possible to give them the intended dot products with class rows.
 
     Args:
-        unit: rows (n, d).
-        classes: class rows (c, d).
+        unit: unit rows (n, d) to change.
+        classes: rows (c, d), one per class.
         products: the intended dot products (n, c).
     """
     return unit + (products - unit @ classes.T) @ torch.linalg.pinv(classes).T
@@ -210,10 +210,10 @@ class DensityScores(Rowwise):
         classes: (c, d) unit rows for the class prompts, t_y.
         stated: (g, d) unit rows for the groups, t_a.
         class_codes: (g,) classes of the groups.
-        images: (n, d) unit rows.
+        images: (n, d) unit rows of the reference images.
         codes: (n,) groups of the images.
         near: k, smaller than the number of images of any group.
-        power: p.
+        power: p, the exponent of D_a.
     """
 
     kind = "density-scores"
@@ -256,7 +256,7 @@ def outlier_factors(rows: Tensor, group: Tensor, near: int) -> Tensor:
     It is 1 for rows as dense as their neighbours, and larger for outliers (Schubert et al., 2014).
 
     Args:
-        rows: (n, d).
+        rows: rows (n, d) to score.
         group: (m, d), with m above `near`.
         near: k, the number of neighbours.
     """
@@ -269,10 +269,10 @@ def outlier_factors(rows: Tensor, group: Tensor, near: int) -> Tensor:
 def herded(rows: Tensor, count: int) -> Tensor:
     """Choose rows one by one so that their mean approaches the mean of all rows.
 
-    Rebuffi et al. (2017), Algorithm 4.
+    Source: Rebuffi et al. (2017), Algorithm 4.
 
     Args:
-        rows: (n, d).
+        rows: rows (n, d) to choose from.
         count: maximum number of rows to choose.
     """
     mean = rows.mean(0)

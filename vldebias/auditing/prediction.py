@@ -73,7 +73,7 @@ class Prediction:
         values: names (k,) of the values.
         shares: share, lower and upper end (3, k, n); NaN if nothing is predicted.
         chance: probability (k, n) that more than an equal share of the images shows the value.
-        covered: whether the calibration covers each prompt (n,).
+        covered: whether each prompt (n,) is close enough to the judged prompts to be predicted.
         lines: lines (k,), one per value; empty if too few prompts were judged.
         judged: prompts and concepts in the calibration table.
         n_judged: number of prompts and concepts in `judged` that could be embedded.
@@ -168,7 +168,7 @@ def is_clearly_above(share: float, hits: int, n: int) -> bool:
 
 
 def images_to_settle(share: float, n: int, equal_share: float) -> int | None:
-    """Return how many more images make a lean clear, if the share of images stays the same.
+    """Return how many more images make a lean clear, if the value's share stays the same.
 
     Args:
         share: share of the images that show the value.

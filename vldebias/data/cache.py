@@ -111,7 +111,7 @@ def embed_images(
 
 
 def _origin(data: ImageData, encoder: ImageEncoder, dtype: str, fast: bool) -> dict[str, object]:
-    """Describe the images, the model and the settings."""
+    """Describe the images, the model and the settings that the features come from."""
     origin: dict[str, object] = {
         "data": data.name,
         "split": data.split,
@@ -239,7 +239,7 @@ class _Run:
                 damage = "wrong checksum"
             # A renamed or copied file may be intact but contain a different shard's rows.
             elif shard.start != index * self.shard_size or shard.count > self.shard_size:
-                damage = f"its first row is {shard.start}"
+                damage = f"starts at row {shard.start}, not {index * self.shard_size}"
         except FileNotFoundError:
             return None
         # The file is not a safetensors file, or its header is invalid or has an unknown field.

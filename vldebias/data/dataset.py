@@ -27,7 +27,7 @@ else:
     pa = Lazily("pyarrow")
 pc = Lazily("pyarrow.compute")
 
-# Metadata for reports and records, such as the root; values are JSON or paths.
+# Metadata for reports and records, such as the data folder; values are JSON or paths.
 Facts = Mapping[str, Any]
 
 # Number of threads that check images, and number of images to read ahead.
@@ -159,7 +159,7 @@ class ImageData(Columns):
         fingerprint: string that changes whenever the images or their order change, or a function
             that returns it, called on first use.
         captions: n captions, or empty.
-        about: metadata for reports, such as the root.
+        about: metadata for reports, such as the data folder.
         path: index -> image path, or "" if the image is not a separate file.
         more_captions: n tuples of further captions, or empty.
 

@@ -414,7 +414,7 @@ def _strings(fields: Mapping[str, Array], key: str) -> tuple[str, ...]:
 
 def _texts(fields: Mapping[str, Array], dim: int) -> Texts:
     """Return text embeddings, prompt -> (dim,), or None if there are none."""
-    # If only one of the two exists, an error is raised below.
+    # If the file has only one of "text" and "prompts", the code below raises an error.
     if not {"text", "prompts"} & set(fields):
         return None
     prompts = _strings(fields, "prompts")
@@ -445,10 +445,10 @@ def open_embeddings(
     Args:
         paths: a .npz file, a pattern for .npy files such as "shards/*.npy", which are opened as
             `Shards`, or a clip-retrieval folder with img_emb/*.npy and metadata/*.parquet.
-        table: for .npy, and for .npz without labels: a .csv, .tsv, .parquet or .jsonl file, or a
-            pattern, with one row per feature row. The columns "ids" (or "image_path") and
-            "captions" (or "caption") contain ids and captions. Other columns are labels
-            ("label.gender" is named "gender"), unless they have too many values.
+        table: a .csv, .tsv, .parquet or .jsonl file, or a pattern, with one row per row of
+            features; for .npy files, and for a .npz file without labels. The columns "ids" (or
+            "image_path") and "captions" (or "caption") contain ids and captions. Other columns are
+            labels ("label.gender" is named "gender"), unless they have too many values.
 
     Raises:
         InvalidInputError: If a file does not exist, files are inconsistent, or the table has the

@@ -90,7 +90,7 @@ def open_huggingface(
     the column names (jpg, txt, cls).
 
     Args:
-        root: data set to open; see `vldebias.data.layouts.LAYOUT`.
+        root: a hub id, a folder, a file, or a pattern such as shards/*.tar.
         split: "train", "val" (also matches validation, valid and dev), "test", any other split of
             the data set, or "all". Default: the only split, or test if there are several. Files
             and patterns only have the split "train".
@@ -438,7 +438,8 @@ class ImageStream:
         classes: column name -> class names, for each ClassLabel column.
         base: base folder for paths in the image column; None if `datasets` resolves them.
         dataset: the data set.
-        name, split, about, fingerprint: see `ImageData`.
+        name, split, about, fingerprint: the data set, its split, metadata for reports, and a
+            string that changes whenever the images change, as in `ImageData`.
     """
 
     image: str

@@ -68,7 +68,8 @@ class Layout:
     Attributes:
         kind: "table", "coco", "pairs" (images with text files next to them), "tars", or "datasets"
             (loaded with that library).
-        files: the files; for pairs, all paths relative to the root.
+        files: paths of the files that contain the data; for pairs, all paths in the folder,
+            relative to it.
         image: image column of a table.
         caption: caption column of a table, or None.
         header: column names of a table without a header line.
@@ -246,7 +247,7 @@ def _layout_of_pattern(root: str | Path, patterns: Sequence[str]) -> Layout:
 
 
 def _layout_of_folder(folder: Path, reads_captions: bool) -> Layout:
-    """Return the layout of a folder."""
+    """Detect the layout of a folder from the files in it."""
     files, _ = files_below(folder)
     if not files:
         raise InvalidInputError(
@@ -561,7 +562,7 @@ def _fetch_first(path: Path, form: str, url: str, caption: str, columns: Sequenc
 
     Args:
         path: the table.
-        form: its format.
+        form: format of the table, such as "csv".
         url: URL column.
         caption: caption column.
         columns: column names of a table without a header line.

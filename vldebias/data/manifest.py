@@ -114,7 +114,7 @@ def coded_labels(table: pa.Table, column: str, names: Names, path: Path) -> Labe
     return labels
 
 
-def open_manifest(  # noqa: PLR0913  (each is a column, or describes the format)
+def open_manifest(  # noqa: PLR0913  (each names a column or describes the format)
     root: Path,
     split: str = "all",
     *,
@@ -141,8 +141,8 @@ def open_manifest(  # noqa: PLR0913  (each is a column, or describes the format)
         split_column: column with the name of each row's split. If None, there is one split.
         images: base folder for the paths. Default: the table's folder.
         allow_outside: whether to allow absolute paths and paths with "..".
-        separator: table separator; see `read_table`.
-        encoding: table encoding; see `read_table`.
+        separator: separator of a csv, tsv or txt table. Default: detected.
+        encoding: text encoding. Default: UTF-8; if that fails, it is detected.
 
     Raises:
         InvalidInputError: If a column or split does not exist, an image occurs twice without

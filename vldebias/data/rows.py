@@ -261,7 +261,7 @@ class UnitRows:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Return (n, d)."""
+        """Return the shape (n, d)."""
         return self.features.shape
 
     def select(self, rows: ArrayLike) -> UnitRows:
@@ -302,7 +302,7 @@ class UnitRows:
         """Return inner products (n, k) with several sets of text embeddings (k, d), in one pass.
 
         Args:
-            texts: name -> (k, d).
+            texts: name -> text embeddings (k, d).
         """
         products = {name: torch.empty(len(self), len(rows)) for name, rows in texts.items()}
         parts = self._parts()
@@ -508,7 +508,7 @@ class FileRows:
             InvalidInputError: If the file has changed.
         """
         array, stamp = _mapped(self.path)
-        # Otherwise, values from two versions of the file would be mixed.
+        # Refuse a changed file, so that values from two versions of it are not mixed.
         if stamp != self.stamp:
             raise InvalidInputError(
                 f"{self.path}: the file has changed since it was first read; run again"

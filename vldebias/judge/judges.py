@@ -319,7 +319,7 @@ class ClipJudge(JudgeSpec):
         """Load the image-text model chosen by the user or the suite.
 
         Raises:
-            InvalidInputError: If neither names a model.
+            InvalidInputError: If neither the user nor the suite names a model.
         """
         model = session.options.judge or self.model
         if model is None:
@@ -528,7 +528,7 @@ class VlmJudge(JudgeSpec):
         text: str,
         count: int,
     ) -> np.ndarray:
-        """Return the log probabilities (n, count) of the first letters as the answer."""
+        """Return the log probability (n, count) that the answer is A, B, ... for each image."""
         chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": text}]}]
         prompt = processor.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
         # " A" and "A" are usually different tokens, so make sure that the letter follows a space.

@@ -191,7 +191,7 @@ class Plan(Strict):
 
     Attributes:
         model: result of `identity` for the pipeline.
-        variants: `Variant.planned` by name, starting with "none".
+        variants: name -> description from `Variant.planned`, starting with "none".
         images: number of images per class prompt and seed.
         stated_images: number of images per seed for all other prompts.
         options: further pipeline arguments.
@@ -218,7 +218,7 @@ class Plan(Strict):
         folders = {file_slug(name)[:60] for name in variants}
         if variants[NONE] or len(folders - {""}) < len(variants):
             raise ValueError(
-                "expected names that give different folder names, and no method called 'none'"
+                f"got {list(variants)}; expected different folder names, and no method named 'none'"
             )
         return variants
 

@@ -256,7 +256,7 @@ BUILT_IN = (
     _bias("cosine_spread", "spread of cosines between values", reads="texts"),
     _bias("pair_distance", "distance of pairs", bounds=POSITIVE, reads="texts"),
     _bias("max_skew", "MaxSkew", bounds=POSITIVE, reads="rankings", compute=max_skews),
-    # Used together with the other prior if the gallery is unbalanced.
+    # MaxSkew against the prior that a task did not choose, reported if its gallery is uneven.
     _bias("max_skew_dataset", "MaxSkew against the gallery's own shares", bounds=POSITIVE),
     _bias("max_skew_uniform", "MaxSkew against even shares", bounds=POSITIVE),
     _bias(
@@ -325,7 +325,7 @@ BUILT_IN = (
     _utility("signal_kept", "class signal kept", bounds=ANY),
     _utility("unchanged", "unchanged images"),
     _utility("unknown", "unknown attribute", better="lower"),
-    # Metrics of how reliable a figure is, and facts that are neither good nor bad.
+    # Metrics of how reliable a result is, and facts that are neither good nor bad.
     Metric(TO_MEDIAN, "difference from the median threshold", bounds=BOTH),
     Metric("alpha", "Krippendorff's alpha", better="higher"),
     Metric("percent_agreement", "pairs of answers that agree", better="higher", bounds=SHARE),

@@ -188,7 +188,7 @@ def _ranking(
 
 
 def max_skews(groups: Groups, prior: Floats) -> Floats:
-    """Return MaxSkew (r,).
+    """Return the MaxSkew (r,) of each ranking.
 
     Args:
         groups: group codes (r, k).
@@ -198,7 +198,7 @@ def max_skews(groups: Groups, prior: Floats) -> Floats:
 
 
 def min_skews(groups: Groups, prior: Floats, floor: float | None = None) -> Floats:
-    """Return MinSkew (r,).
+    """Return the MinSkew (r,) of each ranking.
 
     Args:
         groups: group codes (r, k).
@@ -210,7 +210,7 @@ def min_skews(groups: Groups, prior: Floats, floor: float | None = None) -> Floa
     with np.errstate(divide="ignore"):
         # A missing group would make the skew, and thus its mean over queries, -inf.
         smallest = np.log(floor / prior)
-    # MinSkew is at most 0. The floor may exceed a very small share of the gallery.
+    # Clip at 0, the maximum of MinSkew, because the floor may exceed the prior of a tiny group.
     return np.minimum(np.nanmin(np.maximum(_log_ratios(groups, prior), smallest), axis=1), 0.0)
 
 
@@ -223,7 +223,7 @@ def _log_ratios(groups: Groups, prior: Floats) -> Floats:
 
 
 def ndkls(groups: Groups, prior: Floats) -> Floats:
-    """Return NDKL (r,) in time linear in k, regardless of the number of groups.
+    """Return the NDKL (r,) of each ranking, in time linear in k for any number of groups.
 
     Let c_a be the number of rows from group a among the first i. Then i KL_i = sum_a c_a log c_a -
     i log i - sum_a c_a log p_a. The row at place i adds f(c) - f(c - 1) - log p_a to the sums over

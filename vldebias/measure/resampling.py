@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # Tensors are recognised by their methods to avoid importing torch.
 Values: TypeAlias = "Tensor | ArrayLike"
-LEVEL = 0.95  # of all intervals
+LEVEL = 0.95  # nominal coverage of all intervals
 _BLOCK = 1 << 20  # Maximum number of entries in a block of resampled rows, to limit memory use.
 _WEIGHTS = 1 << 23  # Maximum number of entries in a block of weights.
 _REPEATED = 8  # Minimum number of rows per distinct row for resampling counts.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # Method name in rows for the unedited model, the baseline of all changes.
 NONE = "none"
-# Method name in rows for random rankings and draws; these rows contain their mean and central 95%.
+# Method name in rows for random rankings and draws: their mean, with their central 95% range.
 CHANCE = "random"
 # Method name in rows for shares that are as equal as possible, which is the chance level for
 # methods that assign values to images.

@@ -1,4 +1,4 @@
-r"""Compute a record's figures from its counts.
+r"""Compute a record's results from its counts.
 
 The prompts in a protocol are fixed, and all of them have the same weight. Let :math:`s_j` be the
 share of images for which the judge answers j, averaged over prompts, and :math:`\theta_{ja}` the
@@ -31,10 +31,10 @@ UNKNOWN = "unknown"
 
 
 def figures_of(record: Record) -> tuple[Figure, ...]:
-    """Compute all figures from a record's counts.
+    """Compute all results from a record's counts.
 
     Args:
-        record: the record, whose stored figures are ignored.
+        record: the record, whose stored results are ignored.
 
     Returns:
         For each wording, the share of every value, the mean discrepancy over prompts, and the share
@@ -57,7 +57,7 @@ def _figures_of_wording(
     rows: Sequence[PromptCounts],
     labels: Sequence[LabelCounts],
 ) -> list[Figure]:
-    """Compute the figures for one wording."""
+    """Compute the results for the prompts with one wording."""
     counts = count_matrix(rows)
     counts = counts[counts.sum(axis=1) > 0]
     n_values = len(record.values)

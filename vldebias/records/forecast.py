@@ -297,7 +297,7 @@ def forecast(
             hits, n = counts[model][key]
             interval = Interval(hits / n, *wilson_interval(hits, n))
         elif mean is None:
-            reason = f"fewer than {OTHERS} other models have counts for it"
+            reason = f"fewer than {OTHERS} other models have counts for this subject"
         elif not coverage.is_shown:
             reason = _why_not(coverage)
         else:

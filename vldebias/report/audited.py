@@ -108,7 +108,7 @@ def audited_prompts(result: Result, frame: pd.DataFrame) -> list[AuditedPrompt]:
 
 
 def share_heading(prompts: Sequence[AuditedPrompt]) -> str:
-    """Return the heading for the shares of prompts: counted, predicted, both or of models."""
+    """Return a heading for the shares, which says whether they were counted or predicted."""
     if any(row.models for row in prompts):
         return "share over models"
     shares = [row for row in prompts if row.share]
@@ -143,7 +143,7 @@ def commands_of_remedies(prompts: Sequence[AuditedPrompt], attribute: str) -> li
             generated = len(row.images) or row.n_images
             totals.append(generated + int(more[1]))
     if totals:
-        words = "Generate more images (enough if the shares stay the same; earlier ones are kept)"
+        words = "Generate more images (enough if the shares stay the same; earlier images are kept)"
         commands.append((words, f"{command} --measure {min(totals)}"))
     elif "generate" in remedies or "measure" in remedies:
         commands.append(("Generate and judge images", f"{command} --measure 8"))

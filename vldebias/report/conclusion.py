@@ -339,7 +339,7 @@ def cost_and_verdict(block: Sequence[ReadableRow], row: ReadableRow) -> tuple[st
 
     Returns:
         The loss, such as "recall@1 -0.10 [-0.14, -0.06]", and the verdict. The verdict is "better,
-        at a cost" if a utility clearly fell, where hits kept count from `UPPER_BOUND_LOSS`.
+        at a cost" if a utility clearly fell; hits kept must have fallen by `UPPER_BOUND_LOSS`.
     """
     costs = _utilities(block, row)
     losses = [cost for cost in costs if _has_lost(cost)]

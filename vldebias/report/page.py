@@ -182,7 +182,7 @@ def render(result: Result, path: Path, *, run_folder: Path) -> Path:
     Args:
         result: the result to write.
         path: the HTML file to write. The CSV file has the same name with the suffix ".csv".
-        run_folder: the folder with the run's pictures, such as generated images.
+        run_folder: the folder with the run's images and plots.
     """
     frame = readable(result)
     concluded = conclusions(frame)
@@ -358,9 +358,9 @@ def front_groups(front: pd.DataFrame) -> list[FrontGroup]:
 
 
 def _figures(frame: pd.DataFrame, *, is_advised: bool) -> list[FigureGroup]:
-    """Return the main figures of a result without conclusions, such as a diagnosis.
+    """Return the main values of a result without conclusions, such as a diagnosis.
 
-    The figures are grouped by measure, with at most `MOST` rows in total.
+    The values are grouped by measure, with at most `MOST` rows in total.
     """
     if is_advised:
         rows = _advised_rows(frame)
@@ -444,7 +444,7 @@ def unbroken(words: str) -> str:
 
 
 def notebook(result: Result) -> str:
-    """Return a result's conclusions and main figures as HTML for a notebook."""
+    """Return a result's conclusions and main values as HTML for a notebook."""
     frame = readable(result)
     concluded = conclusions(frame)
     advice = advice_of(result)
@@ -467,7 +467,7 @@ def notebook(result: Result) -> str:
                 cells = (group["before"], after, row.moved, row.cost, row.verdict)
                 rows.append((group["task"], group["measure"], row.name, *cells))
     else:
-        # Without conclusions, there is no method to compare, so list the figures themselves.
+        # Without conclusions, there is no method to compare, so list the values themselves.
         head = ("task", "measure", "method", "value [95%]", "change [95%]", "verdict")
         columns = ["task", "measure", "name", "number", "moved", "verdict"]
         shown = frame if advice else frame[frame.is_summary].head(MOST)
@@ -477,7 +477,7 @@ def notebook(result: Result) -> str:
 
 
 def _pictures(name: str, folder: Path) -> list[tuple[dict[str, JSON], bytes]]:
-    """Load a run's pictures and their metadata, starting with generated images."""
+    """Load a run's images and plots with their metadata, starting with generated images."""
     files = sorted(folder.glob("*.png"), key=lambda file: ("side-by-side" not in file.stem, file))
     pictures = []
     for file in files:
@@ -509,7 +509,7 @@ def _strips(name: str, folder: Path) -> list[Strip]:
 def _blocks(
     result: Result, frame: pd.DataFrame, pictures: Sequence[tuple[dict[str, JSON], bytes]]
 ) -> list[dict[str, object]]:
-    """Return each task's protocol, pictures and tables."""
+    """Return each task's provenance, images and tables for the page."""
     known = {provenance.task: provenance for provenance in result.provenance}
     blocks = []
     for task, block in frame.groupby("task", sort=False):

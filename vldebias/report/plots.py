@@ -31,9 +31,9 @@ GRID = "#e4e7eb"  # grid lines
 LABELLED = "#c9ccd1"  # methods that use labels
 PLAIN = "#8a94a0"  # the model without a method
 OTHERS = ("#d9a441", "#b4656f", "#7d6b91", "#5f7a4f")  # methods without a specific color
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # of the methods in plots of bias against cost
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # for methods in plots of bias against cost
 LABEL = 24  # maximum line length for method names
-LEGEND = 38  # the same for the legends below plots of bias against cost
+LEGEND = 38  # maximum line length in the legends below plots of bias against cost
 
 
 def dots(rows: pd.DataFrame, provenance: Sequence[TaskProvenance] = ()) -> Plot:
@@ -76,7 +76,7 @@ def dot_plots(rows: pd.DataFrame, provenance: Sequence[TaskProvenance]) -> list[
     The task, the measure and the better direction are shown as text on the page instead.
 
     Args:
-        rows: the rows of the first table, see `front_rows`.
+        rows: the rows of the page's first table, from `front_rows`.
         provenance: the provenance of the tasks, which may define colors for methods.
     """
     colors = _colors(rows, provenance)
@@ -160,7 +160,7 @@ def tradeoffs(
     """Draw each measure's change against the change of the utility that fell the most.
 
     Args:
-        front: the rows of the first table, see `front_rows`.
+        front: the rows of the page's first table, from `front_rows`.
         frame: all rows of the result.
         provenance: the provenance of the tasks, which may define colors for methods.
 

@@ -325,7 +325,7 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
         return write_atomically(Path(path), spreadsheet_csv(self.to_pandas()))
 
     def to_latex(self) -> str:
-        """Return the main figures with their intervals as a LaTeX table (booktabs)."""
+        """Return the main values with their intervals as a LaTeX table (booktabs)."""
         from vldebias.report.latex import latex
 
         return latex(self)

@@ -188,7 +188,7 @@ def _leading_measure(block: pd.DataFrame) -> tuple[str, str]:
         else:
             row = rows.loc[rows.value.idxmin() if better == "higher" else rows.value.idxmax()]
         return str(metric), str(row.subset)
-    raise InvalidInputError("the result contains no figures to list")
+    raise InvalidInputError("the result contains no values to list")
 
 
 def render_runs(folder: Path, path: Path | None = None) -> tuple[Path, RunList]:

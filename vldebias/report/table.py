@@ -37,7 +37,7 @@ OWN_LAM = 1000.0  # the paper's lambda for classifiers
 SWEPT = (200.0, 400.0, 600.0)  # additional values of lambda in Table 7.3
 # Lower-case names for the weights of each model in published.csv: the open_clip architecture and
 # tag, the hub id with and without open_clip's prefix, and the transformers id. There are no
-# published figures for other weights of the same architecture.
+# published values for other weights of the same architecture.
 PUBLISHED_NAMES = {
     "RN50": (
         "rn50/openai",
@@ -266,12 +266,12 @@ def named(frame: pd.DataFrame, measures: Measures) -> pd.DataFrame:
 def published(
     suite: str, model: str, *, lam: float | None = None
 ) -> dict[tuple[str, str, str, str], float]:
-    """Return the paper's figures for a suite and a model.
+    """Return the paper's values for a suite and a model.
 
     Args:
         suite: name of the suite.
         model: name of the model as it appears in results, or NAME:PRETRAINED.
-        lam: one of the values of lambda in `SWEPT` (Table 7.3). If None, return the figures for the
+        lam: one of the values of lambda in `SWEPT` (Table 7.3). If None, return the values for the
             paper's own lambda.
 
     Returns:
@@ -304,16 +304,16 @@ def _published_rows() -> list[dict[str, str]]:
 def published_of_any_model(
     suite: str, model: str, *, lam: float | None = None
 ) -> dict[tuple[str, str, str, str], float]:
-    """Return all figures for a suite in the paper's tables, including those for other models.
+    """Return all values for a suite in the paper's tables, including those for other models.
 
     Args:
         suite: name of the suite.
-        model: name of the model; see `published`.
-        lam: lambda of the figures; see `published`.
+        model: name of the model as it appears in results, or NAME:PRETRAINED.
+        lam: a lambda in `SWEPT`, or None for the paper's own lambda.
 
     Returns:
-        Values by (task, metric, method, subset). A value is NaN if the paper only contains the
-        figure for other models.
+        Values by (task, metric, method, subset). A value is NaN if the paper only reports it for
+        other models.
     """
     figures = dict[tuple[str, str, str, str], float]()
     for published_model, names in PUBLISHED_NAMES.items():
@@ -379,14 +379,14 @@ def readable(result: Result) -> pd.DataFrame:
     `title` and `measure` are the name of the metric without and with the subset, `hint` says which
     direction is better, `units` lists the units that were counted, and `name` is the display name
     of the method. `number` and `moved` are the value and the change, formatted with their
-    intervals. `published` is the paper's figure. For `few`, see `few_units`, and for the other
+    intervals. `published` is the paper's value. For `few`, see `few_units`, and for the other
     columns, see `References.columns`.
     """
     pandas = need("pandas")
     names = method_names(result.rows)
     summaries = are_summaries(result.rows)
     references = References(result, summaries)
-    # Look up the paper's figures for its own lambda and for the lambdas in its sweep.
+    # Look up the paper's values for its own lambda and for the lambdas in its sweep.
     model = result.provenance[0].model if result.provenance else ""
     figures_of_lam: dict[float | None, dict[tuple[str, str, str, str], float]] = {}
     for lam in SWEPT:

@@ -93,7 +93,7 @@ def findings_of(result: Result) -> list[str]:
 
 
 def notes_of(result: Result) -> list[str]:
-    """Return notes that explain the figures, such as which groups are compared."""
+    """Return notes that explain the results, such as which groups are compared."""
     notes: list[str] = []
     for provenance in result.provenance:
         notes += provenance.settings.get("notes", ())

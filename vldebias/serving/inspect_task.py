@@ -312,7 +312,7 @@ def record_of_log(log: EvalLog, name: str) -> Record:
         name: record name.
 
     Returns:
-        The record with its figures. Before publishing it, add the licence and who measured it.
+        The record with its results. Before publishing it, add the licence and who measured it.
 
     Raises:
         InvalidInputError: If the evaluation did not succeed, or there are no samples.

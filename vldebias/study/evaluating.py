@@ -86,14 +86,15 @@ def evaluate(
         pretrained: weights for an open_clip model loaded by name.
         device: device for a model loaded by name.
         progress: whether to show progress on stderr.
-        options: task settings, and further inputs for its `measure`.
+        options: task settings, and further inputs for the task's `measure`.
 
             - retrieval: `queries`, a list of strings or a prompt set whose class prompts are the
               queries (default: the class prompts); `k`, one or more numbers (default: a twentieth
               of the images, at least 10); `prior`, `classes` and `resample`.
             - groups: the columns `label` and `spurious` (by default, these are found by matching
               their values to the prompt set); `train`, `train_labels`, `val` and `val_labels` for
-              `baselines`; `lams`, of which one is chosen on `val`; `group_weights`.
+              `baselines`; `lams`, candidates for lam, the best of which is chosen on `val`; and
+              `group_weights`.
             - retrieval and groups: `lam`, `strength`, `resamples` and `seed`.
             - generation: `model` is a pipeline; `judge` judges the images in the folder `images`;
               `attributes` and the other settings of `GenerationTask`.

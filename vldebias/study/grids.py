@@ -70,7 +70,8 @@ def grid(  # noqa: PLR0913 (settings of a public entry point)
         prompts: prompt sets for the bias to mitigate.
         methods: names in `vldebias.methods.METHODS`, methods or fitted edits, or a mapping from
             titles to these. "none" is the unedited pipeline, and "default" the method that
-            `vldebias.debias` attaches by default. Balanced prompts are balanced over all images.
+            `vldebias.debias` attaches by default. Balanced prompts spread the values evenly over
+            all images of the grid.
             For a search, "rerank" re-ranks the unedited model's results (`vldebias.rerank`).
         seeds: noise seeds; images in a column share a seed.
         texts: prompts or queries. Default: four class prompts from the set, held-out ones first.
@@ -88,7 +89,7 @@ def grid(  # noqa: PLR0913 (settings of a public entry point)
     >>> from vldebias.miniature import load_pipeline
     >>> pipe = load_pipeline()
     >>> image = grid(pipe, "professions-gender", texts="A photo of a nurse.", steps=5)
-    >>> picture.save("grid.png")  # doctest: +SKIP
+    >>> image.save("grid.png")  # doctest: +SKIP
     >>> grid(model, "gender", images="faces/", texts="a photo of a doctor",
     ...     methods=["none", "default", "rerank"])  # doctest: +SKIP
     """
@@ -97,8 +98,8 @@ def grid(  # noqa: PLR0913 (settings of a public entry point)
     method_of_name = methods if isinstance(methods, Mapping) else _named(methods)
     if not rows or not method_of_name or not len(seeds):
         raise InvalidInputError(
-            f"grid: expected texts=, methods= and seeds=, got {rows}, {list(method_of_name)} and"
-            f" {list(seeds)}"
+            f"grid: expected at least one of each, got texts={rows},"
+            f" methods={list(method_of_name)}, seeds={list(seeds)}"
         )
     if images is None:
         attach_of_name: dict[str, Callable[[], Attachment] | None] = {}

@@ -218,7 +218,7 @@ class Inputs(Mapping[str, Any]):
 
     @cached_property
     def edits(self) -> dict[str, Edit]:
-        """Return the edits: those passed in Python by name, and saved ones by folder name."""
+        """Return the edits passed in Python, by name, and the saved edits, by folder name."""
         edits: dict[str, Edit] = dict(self.sources.get("edits", {}))
         for path in self.options.projections:
             saved = load_edit(path)
@@ -235,7 +235,7 @@ class Inputs(Mapping[str, Any]):
         model = self.model
         if model.preprocess is None:
             raise InvalidInputError(
-                f"{name}: images need preprocessing, which the model was passed without; pass the"
+                f"{name}: got images, but the model was passed without its preprocessing; pass the"
                 " model by name, or from `vldebias.load_host`, or pass features (n, d)"
             )
         encoder = image_encoder(model.host, model.preprocess, name=model.name)
@@ -257,7 +257,7 @@ class Inputs(Mapping[str, Any]):
         return rows
 
     def _open_split(self, name: str, source: Images | Data | None) -> Embeddings | ImageData | None:
-        """Open the images in a split."""
+        """Return the features or images in a source, or None if an optional split is missing."""
         if source is None and name == "images":
             raise InvalidInputError(
                 "images: expected features (n, d), a file, a folder or a data set, got none"
@@ -323,7 +323,7 @@ class Inputs(Mapping[str, Any]):
             elif is_optional:
                 return None
             elif splits is None:
-                # If the file does not have this column, measure all of its rows.
+                # If the file has no column "split", measure all of its rows.
                 images = rows
             else:
                 raise InvalidInputError(

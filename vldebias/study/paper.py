@@ -1,6 +1,6 @@
 """Reproduce the tables in the paper on real models, and compare them with the published values.
 
-The paper is a list of suites with the models to run them on (`PARTS`), and a table of the values.
+`PARTS` lists the suites that reproduce the paper's tables, each with the models to run it on.
 
 Source: Chuang et al. (2023) and chapter 7 of the thesis. Data sets are never downloaded, because
 users must accept their licences at the source.
@@ -283,6 +283,9 @@ def compared(runs: Sequence[Run], results: Mapping[str, Result], out: Path) -> p
         runs: the planned runs, including those without a result.
         results: run name -> result.
         out: folder for the table and the page.
+
+    Returns:
+        The data frame that `paper` returns.
     """
     rows = list[tuple[object, ...]]()
     for run in runs:
@@ -359,7 +362,7 @@ def _rows(run: Run, result: Result | None) -> Iterator[tuple[object, ...]]:
             numbers = (row.value, *row.interval, row.value - value)
             n = ", ".join(f"{count:,} {unit}" for unit, count in row.n.items())
         name = f"{metric}, {subset}" if subset else metric
-        # Table 7.3 repeats the rows at other lambdas.
+        # Table 7.3 has rows for several lambdas, so the lambda is part of the method's name.
         shown = method if lam is None else f"{method} at lambda {lam:g}"
         about = (suite, task, run.model, name, shown, value, published_model)
         yield (*about, *numbers, n, reasons.get((task, method), ""))

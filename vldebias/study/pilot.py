@@ -63,7 +63,7 @@ def pilot_prompts(prompts: Sequence[str], attribute: PromptSet) -> list[str]:
     """Select the prompts whose images the pilot judges.
 
     Up to MOST_PROMPTS prompts are selected at even intervals from those that describe one person
-    without stating a value. If all of these are protocol prompts, all of them are measured.
+    without stating a value. If all of these are protocol prompts, all of them are selected.
 
     Args:
         prompts: candidate prompts.

@@ -49,7 +49,7 @@ def record_of_images(
         sure: probability below which an answer counts as unknown.
 
     Returns:
-        The record with its figures, or None if every prompt states the attribute.
+        The record with its results, or None if every prompt states the attribute.
     """
     answers_of_prompt: dict[str, Counter[int]] = defaultdict(Counter)
     concept_of_prompt: dict[str, str] = {}
@@ -137,7 +137,7 @@ def _generation_of_plan(plan: Plan) -> schema.Generation:
 
 
 def with_labels(record: Record, folder: Path, files: Sequence[Path]) -> Record:
-    """Add human image labels to a record, and recompute its figures.
+    """Add human image labels to a record, and recompute its results.
 
     Args:
         record: a record written by `vldebias audit --measure` or `vldebias eval generation`.

@@ -48,7 +48,7 @@ class Finished(BaseModel, extra="forbid"):
 
     @classmethod
     def read(cls, path: Path, key: str) -> Self | None:
-        """Load a stored result, or return None if it is missing, outdated or has a different key.
+        """Load a stored result, or return None if it is missing, invalid or has a different key.
 
         Args:
             path: the file.

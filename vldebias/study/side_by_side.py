@@ -102,7 +102,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Picture:
-    """Facts about a generated image: its prompt, its value and the judge's answers.
+    """Facts about a generated image: its prompt, its values and the judge's answers.
 
     Attributes:
         method: name of the method; "none" for the unedited pipeline.
@@ -134,7 +134,7 @@ class Picture:
         attributes: Sequence[PromptSet],
         seen: dict[str, str | None],
     ) -> Picture:
-        """Create an image from its metadata.
+        """Collect the facts about an image from the metadata in its file.
 
         Args:
             generated: the images in the folder.
@@ -171,7 +171,7 @@ class SideBySide:
     """The images generated for a request, row by row and in the order of the seeds.
 
     Attributes:
-        request: what was asked for.
+        request: the prompt, attributes, methods and settings.
         plan: the plan that lists the images.
         folder: folder that contains the images.
         pictures: facts about each image.

@@ -122,7 +122,7 @@ class ShareRows:
 
     @cached_property
     def n(self) -> dict[str, int]:
-        """Return the sample sizes for means over prompts: prompts, and images per prompt."""
+        """Return the sample sizes of a mean over prompts: the numbers of prompts and of images."""
         first = next(iter(self.counts.values()))
         if self.subset:
             # All prompts in a part have the same number of images.
@@ -195,8 +195,8 @@ class ShareRows:
         assigning = [name for name in self.counts if facts.get(name, {}).get("assigns_values")]
         if not assigning:
             return
-        # Use the first such method for all of them, because they have the same number of images and
-        # only differ in which of them are unknown.
+        # All such methods have the same number of images, and only differ in which images are
+        # unknown, so one row computed from the first method's counts serves for all of them.
         counts = self.counts[assigning[0]]
         means = assigned_gaps(counts, resamples=self.resamples, seed=self.seed).mean(axis=1)
         self.result.add(

@@ -72,7 +72,7 @@ class SharesTask(Task):
     Attributes:
         table: .csv, .tsv, .parquet or .jsonl file with one row per image. If None, the answers are
             passed as --label-file and the images as --image-dir. Each image then has the value that
-            most annotators chose, and these values also correct the judge's figures, if any.
+            most annotators chose, and these values also correct the judge's shares, if any.
         prompt: prompt column.
         value: label column.
         method: method column. If None, all images belong to one method.
@@ -365,7 +365,7 @@ class SharesTask(Task):
         """Return the values in the settings or, if there are none, the values that occur.
 
         Raises:
-            InvalidInputError: If there are fewer than two.
+            InvalidInputError: If there are fewer than two values.
         """
         judged = set(labels["value"].names)
         people = set(labels["people"].names) if "people" in labels else judged
@@ -394,7 +394,7 @@ class SharesTask(Task):
         names: Sequence[str],
         source: str,
     ) -> pd.DataFrame:
-        """Return a row per image: prompt, method, the judge's and human code, weight and count.
+        """Return one row per image: prompt, method, judged and human codes, weight and count.
 
         Raises:
             InvalidInputError: If the baseline does not occur, or a weight is not a number above 0.
@@ -444,11 +444,12 @@ class SharesTask(Task):
     ) -> list[TaskResult]:
         """Measure the majority labels of images whose prompts do not state a value.
 
-        If there is a judge, the labels also correct the last judge's figures.
+        If a judge has labelled the images, the human labels also correct the shares of the judge
+        that labelled them last.
         """
         answers = _answers(files, self.attribute, self.values)
         if answers.empty:
-            progress.print_line(f"{self.name}: nobody labelled {self.attribute}, so it is skipped")
+            progress.print_line(f"{self.name}: skipped, because nobody labelled {self.attribute}")
             return []
         judge = last_judgements(drawn, self.attribute, self.values)
         images = _with_answers(drawn, answers, None if judge is None else judge[1])
@@ -460,7 +461,7 @@ class SharesTask(Task):
                 f" {images.path.iloc[0]}. Give paths relative to the folder"
             )
         task = self.model_copy(update={"unknown": UNKNOWN})
-        # Compute the same figures from human labels instead of the judge's labels.
+        # Compute the same metrics from human labels instead of the judge's labels.
         by_people = labelled.assign(value=labelled.people).drop(columns="people")
         empty = partial(drawn.result, split="generated, labelled by people")
         (result,) = task._blocks(by_people, "labels", empty)

@@ -69,6 +69,7 @@ class GenerationTask(Task):
         attributes: attributes to judge; "gender x race" for an intersection. If every concept is a
             value of one of the judge's attributes, the share of images that show their concept is
             also measured.
+        judge: classifier that labels the images; required for measuring.
         variants: name -> how to debias, with any method that supports pipelines. The original
             pipeline, "none", is always included.
         images: number of images per prompt and seed.
@@ -85,6 +86,7 @@ class GenerationTask(Task):
         sure: minimum probability at which a judge's answer counts.
         steps, guidance, batch_size: pipeline settings.
         options: further pipeline arguments, such as {"height": 512}.
+        clip_score, fid: whether to also measure CLIPScore and FID, with an image-text model.
     """
 
     task: Literal["generation"] = "generation"
@@ -124,7 +126,7 @@ class GenerationTask(Task):
         """
         if "images" not in inputs.sources:
             raise InvalidInputError(
-                "images: expected the folder that contains the images, or will contain them"
+                "images: got no folder; expected a folder with images, or an empty one for new ones"
             )
         fields = dict(settings)
         variants = {}
@@ -473,7 +475,7 @@ class GenerationTask(Task):
         )
 
     def _check_judge(self, judge: Judge, scorer: Loaded | None) -> None:
-        """Reject a judge or a scorer that cannot handle the measured attributes."""
+        """Reject a judge that does not know the attributes, and a missing scorer."""
         for attribute in self.attributes:
             if not set(attribute.split(" x ")) <= set(judge.names):
                 raise InvalidInputError(

@@ -202,9 +202,9 @@ class GroupsTask(ImageTask):
         spurious = settings.get("spurious") or _spurious_column(columns, label, prompts)
         if label is None or spurious is None:
             raise InvalidInputError(
-                f"groups: expected label= and spurious=, two of the columns {sorted(columns)}; no"
-                f" single column has the values {list(prompts.class_names)}, which are the classes"
-                f" in {prompts.name}, or the attribute's values"
+                f"groups: pass label= and spurious=, two of the columns {sorted(columns)}, because"
+                f" none of them, or more than one, has the values {list(prompts.class_names)} (the"
+                f" classes in {prompts.name}) or the attribute's values"
             )
         chosen = {"label": label, "spurious": spurious, "prompts": prompts}
         return cls.build({**settings, **chosen})

@@ -168,7 +168,7 @@ class ImageTask(Task):
         origin = edit.provenance
         lams = set(origin.lam) if isinstance(origin.lam, tuple) else {origin.lam}
         lam = lams.pop()
-        # There is no single lambda to report if the parts differ.
+        # There is no single lambda to report if the method's parts use different ones.
         has_lam = not lams and lam > 0
         facts = {
             "method": origin.method,

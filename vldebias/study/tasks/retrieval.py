@@ -226,7 +226,7 @@ class RetrievalTask(ImageTask):
                     del edits_of_models[method]
                 self._add_recall(result, images, texts, edits_of_models)
                 self._add_accuracy(result, images, texts, edits_of_models, columns)
-                # 5. Warn about suspicious inputs; this does not affect the figures.
+                # 5. Warn about suspicious inputs; this does not affect the results.
                 prompts_of_sets = chain(*(prompts.texts for prompts in sets))
                 doubt_space(features, texts, [*self.queries, *prompts_of_sets])
                 for column, prompts in product(columns, sets):
@@ -398,7 +398,7 @@ class RetrievalTask(ImageTask):
     ) -> None:
         """Add the share of each value's top hits that remain after an edit, averaged over values.
 
-        A value is skipped if it has no more images than hits, because it cannot lose any.
+        A value with no more images than hits is skipped, because all of its images are always hits.
         """
         known_rows = np.flatnonzero(rankings.known)
         for k in self.k:

@@ -105,7 +105,7 @@ def test_numbers_are_values_regardless_of_sign_and_may_index_names(column: list[
     (lambda: Labels(np.array([-2]), ("a",)), r"got \[-2\]"),
     (lambda: Labels(np.array([0]), ("a", "a")), "expected distinct names"),
     (lambda: Labels.from_array([0.5, 1.0]), "got float64"),
-    (lambda: Labels.from_array(np.zeros((2, 2))), r"got \(2, 2\) of float64"),
+    (lambda: Labels.from_array(np.zeros((2, 2))), r"got shape \(2, 2\) with dtype float64"),
     (lambda: Labels.from_array("female"), r"got \(\)"),
     (lambda: Labels.from_array([["a"], ["b", "c"]]), "got lists of different lengths"),
     (lambda: Labels.from_array([b"\xff"]), "bytes of UTF-8, got b'.xff'"),

@@ -199,7 +199,7 @@ def predict(
 
     Args:
         source: the model or table that embeds prompts.
-        prompts: distinct prompts.
+        prompts: n distinct prompts.
         attribute: the attribute's prompt set.
         calibration: a name in `CALIBRATIONS`, or a source for `read_counts`. If None, the packaged
             counts for this model are used or, if there are none, the counts for every plain model.
@@ -265,7 +265,7 @@ def predict(
 
 
 def _places_of_judged(prompts: Sequence[str], counts: pd.DataFrame) -> dict[int, int]:
-    """Return the row of counts for each prompt with a judged subject, by prompt position."""
+    """Map the position of each prompt whose subject was judged to its row in `counts`."""
     row_of_text = {text.casefold(): row for row, text in enumerate(counts.index)}
     row_of_subject = {subject(text): row for row, text in enumerate(counts.index)}
     places = {}

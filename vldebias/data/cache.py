@@ -58,7 +58,7 @@ def embed_images(
     each process returns all features.
 
     Args:
-        data: the images.
+        data: the data set whose images are embedded.
         encoder: encoder from `vldebias.hosts.clip.images.image_encoder`.
         cache_dir: cache folder. Default: $VLDEBIAS_CACHE, or ~/.cache/vldebias.
         dtype: dtype of the cached features: "float16", "bfloat16" (returned as float32) or
@@ -179,7 +179,7 @@ class Shard:
     Attributes:
         features: (r, d), features of rows that could be read.
         rows: (r,), indices of rows that could be read.
-        start: first row.
+        start: index of the first row.
         count: number of rows, including unreadable ones.
         skipped: [id, reason] for each unreadable row.
     """
@@ -298,7 +298,7 @@ class _Run:
             else:
                 for index in indices:
                     self._shard(data, index, advance)
-        # Wait until all processes have written their shards.
+        # Other processes may still be writing shards, which are read below.
         group.wait()
         return _joined(data, self._complete(shards))
 

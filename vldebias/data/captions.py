@@ -323,7 +323,7 @@ def _texts_of_split(
     """Return the text files for a split's images.
 
     Args:
-        path: the folder.
+        path: folder of the images and text files.
         text_of_image: image -> text file.
         splits: folders treated as splits.
         wanted: the split, by any of its names.

@@ -319,8 +319,8 @@ def fingerprint_files(ids: Sequence[str], paths: Sequence[str | os.PathLike[str]
     size are not detected.
 
     Args:
-        ids: file names.
-        paths: file paths, in the same order.
+        ids: names of the files, which are part of the hash.
+        paths: paths of the files, in the same order.
     """
 
     def ends(path: str | os.PathLike[str]) -> bytes:
@@ -370,7 +370,7 @@ def check_images(data: ImageData, *, progress: bool = True) -> list[tuple[str, s
     """Read every image, and return the id of each unreadable image with the reason, in order.
 
     Args:
-        data: the images.
+        data: the data set whose images are read.
         progress: whether to show a progress bar.
     """
 

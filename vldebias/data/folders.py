@@ -138,7 +138,7 @@ def folder_of_images(table: Path, files: Sequence[str]) -> Path:
     This is the table's folder, or the only nearby folder that contains the files.
 
     Args:
-        table: the file.
+        table: path of the table.
         files: relative paths, for example from the first rows.
 
     Raises:

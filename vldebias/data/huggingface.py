@@ -100,7 +100,7 @@ def open_huggingface(
         labels: label columns, as a list or as {name to use: name in the data set}. Default: columns
             of type ClassLabel.
         images: base folder for paths in the image column. Default: the opened folder.
-        config: hub configuration.
+        config: name of the data set's configuration on the hub.
         revision: hub commit, branch or tag.
         streaming: whether to read rows sequentially, without copying them to disk.
         files: files to read from a folder, for example to skip img2dataset's statistics. Default:
@@ -390,8 +390,8 @@ def source_of(
 
     Args:
         root: a hub id, a folder, a file or a pattern.
-        config: hub configuration.
-        revision: hub revision.
+        config: name of the data set's configuration on the hub.
+        revision: commit, branch or tag on the hub.
         files: files in the folder to read. Default: all.
     """
     is_name = not is_pattern(root) and len(expanded(root)) == 1 and not Path(root).is_file()
@@ -432,12 +432,12 @@ class ImageStream:
     """Stream the rows of a data set sequentially, for training.
 
     Attributes:
-        image: image column.
-        caption: caption column.
+        image: name of the image column.
+        caption: name of the caption column, or None.
         labels: name to use -> column name, for each label column.
         classes: column name -> class names, for each ClassLabel column.
         base: base folder for paths in the image column; None if `datasets` resolves them.
-        dataset: the data set.
+        dataset: the opened data set or stream.
         name, split, about, fingerprint: the data set, its split, metadata for reports, and a
             string that changes whenever the images change, as in `ImageData`.
     """

@@ -372,7 +372,7 @@ def is_coco(path: Path, encoding: str | None) -> bool:
     """Return True if a file is a JSON object with the keys of COCO captions.
 
     Args:
-        path: the file.
+        path: path of the file.
         encoding: file encoding. If None, it is detected.
 
     Raises:
@@ -561,10 +561,10 @@ def _fetch_first(path: Path, form: str, url: str, caption: str, columns: Sequenc
     """Return the error for a table of URLs, with a command that downloads the images.
 
     Args:
-        path: the table.
+        path: path of the table.
         form: format of the table, such as "csv".
-        url: URL column.
-        caption: caption column.
+        url: name of the column with image URLs.
+        caption: name of the caption column.
         columns: column names of a table without a header line.
     """
     form = {"txt": "tsv", "ndjson": "jsonl"}.get(form, form)

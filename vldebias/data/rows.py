@@ -389,7 +389,7 @@ def _products(texts: Mapping[T, Tensor], rows: UnitRows) -> dict[T, Tensor]:
         products[name] = torch.empty(len(rows), len(text_rows))
     for start, block in zip(range(0, len(rows), BLOCK), rows.split(), strict=True):
         for name, text_rows in texts.items():
-            # A product with a single text is summed in a different order than with two or more.
+            # Use at least two texts, because a product with one is summed in a different order.
             scores = _filled(block) @ _filled(text_rows, 2).T
             kept = scores[: len(block), : len(text_rows)]
             products[name][start : start + len(block)] = kept
@@ -468,8 +468,8 @@ class FileRows:
     """Represent rows of an array (n, d) in a .npy file, which is opened for each read.
 
     Attributes:
-        path: the file.
-        shape: shape of these rows.
+        path: path of the .npy file.
+        shape: shape (n, d) of these rows.
         dtype: dtype of the array.
         stamp: size and modification time of the file when it was first opened.
         start: index of the first row in the file.
@@ -492,7 +492,7 @@ class FileRows:
         array, stamp = _mapped(path)
         if array.ndim != 2:
             raise InvalidInputError(
-                f"{path}: expected features (n, d), got {array.shape} of {array.dtype}"
+                f"{path}: expected floats (n, d), got shape {array.shape}, dtype {array.dtype}"
             )
         n, d = array.shape
         starts = range(0, max(n, 1), PART)

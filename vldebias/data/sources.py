@@ -247,8 +247,8 @@ def open_data(
         # Reader options may select different columns.
         if missing and not options:
             raise InvalidInputError(
-                f"data set {name!r}: its reader returned the columns {list(found.labels)}; expected"
-                f" {', '.join(missing)} as well, as declared in `columns`"
+                f"data set {name!r}: its reader returned the columns {list(found.labels)}, without"
+                f" {', '.join(missing)}; return them, or remove them from `columns`"
             )
         return found
     # Imported here, because `vldebias.data.huggingface` imports the hub libraries.

@@ -111,7 +111,7 @@ def open_tars(
     for label, column in mapped_columns(labels or ()).items():
         if not _has(samples, column):
             raise InvalidInputError(
-                f"{source}: expected columns [{column!r}]; the columns are {fields}"
+                f"{source}: expected a field {column!r}; the fields are {fields}"
             )
         columns[label] = Labels.from_values(
             Labels.text_of(_value(sample, column)).strip() for sample in samples
@@ -290,9 +290,7 @@ def _image_field(
     fields_of_images = list(dict.fromkeys(chain.from_iterable(s.places for s in samples)))
     if name is not None:
         if name not in fields_of_images:
-            raise InvalidInputError(
-                f"{source}: expected columns [{name!r}]; the columns are {fields}"
-            )
+            raise InvalidInputError(f"{source}: expected a field {name!r}; the fields are {fields}")
         return name
     if not fields_of_images:
         raise InvalidInputError(f"{source}: expected images, got the fields {fields}")
@@ -321,9 +319,7 @@ def _caption_field(
     """
     if name not in (None, "auto") or "auto" in fields:
         if not _has(samples, str(name)):
-            raise InvalidInputError(
-                f"{source}: expected columns [{name!r}]; the columns are {fields}"
-            )
+            raise InvalidInputError(f"{source}: expected a field {name!r}; the fields are {fields}")
         return name
     candidates = {*TEXTS, *CAPTION_COLUMNS}.intersection(fields)
     for field_name in (*_PREFERRED, *fields):

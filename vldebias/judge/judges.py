@@ -395,8 +395,8 @@ def logit_scale(model: nn.Module) -> float:
         if parameter is not None:
             return float(scale(parameter.detach().float()))
     raise InvalidInputError(
-        f"{type(model).__name__} has no logit_scale, which is needed to convert cosines to"
-        " probabilities"
+        f"{type(model).__name__} has no logit_scale to convert cosines to probabilities; use a"
+        " model such as CLIP, SigLIP or ALIGN"
     )
 
 

@@ -469,7 +469,7 @@ def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> KVar
         seed: random seed.
 
     Returns:
-        The value, with the size and the number of the sampled subsets.
+        The k-variance, the size k of the subsets, and the number of pairs.
 
     Raises:
         InvalidInputError: If features are not (n, d) with finite values and n >= 2, or k is outside
@@ -485,7 +485,7 @@ def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> KVar
     size = min(half, LARGEST_SUBSET) if k is None else k
     if half < 1 or not np.isfinite(points).all():
         raise InvalidInputError(
-            f"features: expected finite (n, d) with n >= 2, got shape {points.shape}"
+            f"features: expected finite numbers (n, d) with n >= 2, got shape {points.shape}"
         )
     if not isinstance(size, (int, np.integer)) or not 1 <= size <= half:
         raise InvalidInputError(
@@ -537,8 +537,7 @@ def agreement(labels: Values, *, resamples: int = 2000, seed: int = 0) -> Agreem
         seed: random seed.
 
     Returns:
-        An `Agreement` with the intervals `alpha` and `percent`, and the numbers `units` and
-            `answers`.
+        The intervals of alpha and of the percent agreement, and the numbers of units and answers.
 
     Raises:
         InvalidInputError: If the shape is wrong, no unit has two answers, or all answers are equal,
@@ -550,7 +549,7 @@ def agreement(labels: Values, *, resamples: int = 2000, seed: int = 0) -> Agreem
     array = np.asarray(labels)
     if array.ndim != 2 or array.dtype.kind not in "iufb":
         raise InvalidInputError(
-            f"labels: expected numbers (annotators, units), got shape {array.shape} of"
+            f"labels: expected numbers (annotators, units), got shape {array.shape} with dtype"
             f" {array.dtype}; encode names as codes and missing answers as NaN"
         )
     values = np.unique(array[array >= 0])

@@ -70,7 +70,7 @@ class Metric:
             - "weighted mean": a mean of the groups' accuracies with fixed weights;
             - "lowest": the lowest of the groups' accuracies;
             - "gap": a mean minus the lowest accuracy;
-            - "bootstrap": anything else; the interval has the percentiles of the resamples.
+            - "bootstrap": anything else; the interval contains the central 95% of the resamples.
 
     >>> import numpy as np
     >>> def spread(hits, size):

@@ -123,7 +123,7 @@ def ndkl(
 ) -> float:
     """Return NDKL = 1/Z sum_{i=1}^{k} KL(r_{.,i} || p) / log2(i + 1), which is 0 if fair.
 
-    Here Z = sum_i 1 / log2(i + 1). It raises the same errors as `max_skew`.
+    Here Z = sum_i 1 / log2(i + 1).
 
     Args:
         scores: scores (n,); the highest ranks first.
@@ -134,6 +134,9 @@ def ndkl(
 
     Returns:
         The divergence in nats.
+
+    Raises:
+        InvalidInputError: If `max_skew` rejects an argument.
 
     >>> round(ndkl([0.9, 0.8, 0.7, 0.6], [0, 1, 0, 1]), 3)
     0.282
@@ -276,7 +279,7 @@ def leaders(queries: Tensor, items: Blocks, k: int, place: NDArray[np.int64]) ->
     for block in items.split(rows_of_block):
         scores = (texts @ block.double().T).numpy().round(_ROUND)
         if not np.isfinite(scores).all():
-            raise InvalidInputError("queries and items: expected finite values")
+            raise InvalidInputError("queries and items: expected finite values, got NaN or inf")
         places = place[start : start + len(block)]
         start = start + len(block)
         if first[0].shape[1] == k:  # Skip items that cannot be in the top k of any query.

@@ -71,13 +71,13 @@ def _array(name: str, values: Values, ndim: int | None) -> np.ndarray:
     if array.dtype.kind in "Oc" or not has_shape:
         expected = {None: "(n, ...)", 1: "(n,)", 2: "(n, d)"}[ndim]
         raise InvalidInputError(
-            f"{name}: expected a non-empty array {expected}, got shape {array.shape} of"
+            f"{name}: expected a non-empty array {expected}, got shape {array.shape} with dtype"
             f" {array.dtype}"
         )
     # Do not drop NaN: the caller must decide which rows are unknown, and report their number.
     if array.dtype.kind == "f" and np.isnan(array).any():
         raise InvalidInputError(
-            f"{name}: {int(np.isnan(array).sum())} of {array.size} values are NaN"
+            f"{name}: {int(np.isnan(array).sum())} of {array.size} values are NaN; drop these rows"
         )
     return array
 
@@ -353,7 +353,7 @@ def bootstrap_interval(
     has_numbers = all(array.dtype.kind in "iufb" for array in data)
     if statistic is np.mean and (len(data) > 1 or not has_numbers):
         raise InvalidInputError(
-            f"expected one array of numbers to average, got {len(data)} of"
+            f"expected one array of numbers to average, got {len(data)} with dtype"
             f" {', '.join(str(array.dtype) for array in data)}; pass statistic=, such as"
             " lambda labels: (labels == 'male').mean()"
         )

@@ -169,9 +169,9 @@ class CorrectedShares:
     def figures(self, values: int) -> list[Interval]:
         """Return the share of each value, followed by discrepancy and MaxSkew.
 
-        Discrepancy and MaxSkew only count images with a known value. Their intervals use the radius
-        of the draws around the corrected shares, as in `shares_radius`. All intervals are widened
-        by the ratio between the quantiles of Student's t and the normal distribution.
+        Discrepancy and MaxSkew only count images with a known value. Their intervals reach as far
+        as 95% of the draws are from the corrected shares, as in `shares_radius`. All intervals are
+        widened by the ratio between the quantiles of Student's t and the normal distribution.
 
         Args:
             values: number of answers that name a value. These answers come first.
@@ -182,9 +182,7 @@ class CorrectedShares:
         known = self.shares[:values]  # The remaining answers do not name a value.
         draws = self.draws[..., :values]
         if not known.sum() > 0:
-            raise InvalidInputError(
-                "people: no labelled image has a known value; label more images"
-            )
+            raise InvalidInputError("people: no labelled image has a known value; label others")
         # A variance estimated from few labels is uncertain, so widen intervals by Student's t over
         # the normal quantile.
         stats = need("scipy.stats")
@@ -225,18 +223,18 @@ def _reach(norms: Floats) -> float:
 
 
 def _gap(shares: Floats, reach: float) -> Interval:
-    """Return the discrepancy of shares (values,) with an uncertainty of `reach`."""
+    """Return the discrepancy of shares (values,), and the interval that extends it by `reach`."""
     value = float(np.linalg.norm(shares - 1 / len(shares)))
     largest = (1 - 1 / len(shares)) ** 0.5
     return Interval(value, max(0.0, value - reach), min(largest, value + reach))
 
 
 def log_skew(shares: Floats, reach: float) -> Interval:
-    """Return MaxSkew with its interval.
+    """Return the MaxSkew of shares relative to equal shares, with its interval.
 
     Args:
-        shares: shares (values,).
-        reach: uncertainty of the largest share.
+        shares: shares (values,) that sum to 1.
+        reach: half-width of the interval of the largest share.
     """
     largest = float(shares.max())
     # MaxSkew is log(|A| largest share), and the largest share is at least 1 / |A|.
@@ -282,7 +280,7 @@ def corrected_shares(
         seed: random seed.
 
     Returns:
-        The corrected shares and their draws.
+        The corrected shares with their posterior draws, which give the intervals.
 
     Raises:
         InvalidInputError: If lengths differ, codes are out of range, fewer than 10 images are

@@ -99,7 +99,7 @@ def known_models(
         records: records of any models, as read from files.
         attribute: the attribute, such as "gender".
         value: the value, such as "female".
-        qualifier: prompt wording.
+        qualifier: qualifier of the wording; "" for the neutral wording.
     """
     fitting = []
     for record in records:
@@ -259,7 +259,7 @@ def forecast(
         attribute: the attribute, such as "gender".
         value: the value, such as "female".
         model: name of a model in the records, or of an unmeasured model.
-        qualifier: prompt wording.
+        qualifier: qualifier of the wording; "" for the neutral wording.
 
     Returns:
         One forecast per subject, and the coverage of the intervals if one subject (for a model with

@@ -124,10 +124,10 @@ def write_page(records: Sequence[Record], path: Path) -> Path:
 
     Args:
         records: the records to show.
-        path: the HTML file.
+        path: the HTML file to write.
 
     Returns:
-        The path.
+        The path of the file.
     """
     return write_atomically(path, render(records))
 
@@ -206,8 +206,8 @@ def _dots(records: Sequence[Record], rows: Sequence[Row], value: int, other: int
     Args:
         records: one record per dot.
         rows: the table row of each record.
-        value: the column with the share of the value in images of prompts with neutral wording.
-        other: the column with the share of the first value with a different wording.
+        value: index of the cell with the value's share for the neutral wording.
+        other: index of the cell with the first value's share for a different wording.
     """
     dots = []
     for record, row in zip(records, rows, strict=True):

@@ -21,7 +21,7 @@ class AuditedPrompt(NamedTuple):
     """An audit's findings for one prompt.
 
     Attributes:
-        prompt: the prompt.
+        prompt: text of the prompt.
         share: share of its most likely value, such as "87% male [60%, 95%]", or the range over
             several models, such as "9% to 94% female". Empty if no share is predicted.
         verdict: the audit's verdict on the prompt.
@@ -121,7 +121,7 @@ def commands_of_remedies(prompts: Sequence[AuditedPrompt], attribute: str) -> li
     """Return the recommended actions for audited prompts, each with a command or function call.
 
     Args:
-        prompts: the audited prompts.
+        prompts: the audited prompts with their remedies.
         attribute: name of the attribute's prompt set.
     """
     remedies = " ".join(row.remedy for row in prompts)

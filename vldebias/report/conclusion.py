@@ -351,13 +351,13 @@ def cost_and_verdict(block: Sequence[ReadableRow], row: ReadableRow) -> tuple[st
 
 
 def with_costs(frame: pd.DataFrame, concluded: Sequence[Conclusion]) -> pd.DataFrame:
-    """Add the column `cost`, and include the cost in the verdicts; see `cost_and_verdict`.
+    """Add the column `cost`, and include the cost in the verdicts, using `cost_and_verdict`.
 
     Only bias measures have costs, in the parts of tasks that conclusions are about.
 
     Args:
         frame: a result's rows from `readable`.
-        concluded: the conclusions.
+        concluded: the conclusions that were drawn from these rows.
     """
     rows = cast("list[ReadableRow]", list(frame.itertuples()))
     rows_of_task: dict[str, list[ReadableRow]] = {}

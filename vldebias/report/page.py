@@ -314,7 +314,7 @@ def front_rows(frame: pd.DataFrame, concluded: Sequence[Conclusion]) -> pd.DataF
 
     Args:
         frame: a result's rows from `readable`.
-        concluded: the conclusions.
+        concluded: the conclusions that were drawn from these rows.
     """
     method_of_row = {}
     for conclusion in concluded:
@@ -526,7 +526,7 @@ def write_page(path: Path, template: str, values: Mapping[str, object]) -> Path:
     Args:
         path: the file to write.
         template: the template name ("report", "runs" or "paper").
-        values: the template variables.
+        values: the template's variables by name.
     """
     return write_atomically(
         path, page_templates().get_template(f"{template}.html.jinja").render(values)

@@ -257,7 +257,7 @@ def group_plots(frame: pd.DataFrame, concluded: Sequence[Conclusion]) -> list[di
 
     Args:
         frame: all rows of the result.
-        concluded: the conclusions.
+        concluded: the conclusions that were drawn from these rows.
     """
     plots: list[dict[str, object]] = []
     for conclusion in concluded:

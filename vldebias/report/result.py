@@ -82,7 +82,7 @@ class _Origin(TypedDict):
 
 
 class MetricFrameArguments(TypedDict):
-    """Arguments for `fairlearn.metrics.MetricFrame`; see `Result.as_metric_frame`."""
+    """Keyword arguments for `fairlearn.metrics.MetricFrame`, from `Result.as_metric_frame`."""
 
     metrics: dict[str, Callable[[list[float], list[float], list[float]], float]]
     y_true: list[float]
@@ -399,7 +399,7 @@ def format_json(value: object, depth: int = 0) -> str:
     """Format a value as JSON, keeping lists and dicts that fit into one line on one line.
 
     Args:
-        value: a JSON value.
+        value: the JSON value to format.
         depth: nesting depth, which is the number of spaces to indent.
     """
     short = json.dumps(value, ensure_ascii=False)

@@ -160,7 +160,7 @@ def _rows_of(file: Path, name: str, page_folder: Path) -> list[RunRow]:
 
 
 def _representatives(block: pd.DataFrame, measure: tuple[str, str] | None) -> list[ReadableRow]:
-    """Select one row per method to represent a task in the list."""
+    """Select the row of a task that the list shows for each method."""
     measured = block[~block.method.isin(CHANCES)]
     if measured.empty:
         return []
@@ -195,7 +195,7 @@ def render_runs(folder: Path, path: Path | None = None) -> tuple[Path, RunList]:
     """Write a page that lists all results in a folder.
 
     Args:
-        folder: the folder with the results, see `list_runs`.
+        folder: the folder with the results, including its subfolders.
         path: the HTML file to write. Default: runs.html in the folder.
 
     Returns:

@@ -197,7 +197,7 @@ def form_of(value: float, low: float, high: float) -> str:
 
 
 def form_of_change(change: Change) -> str:
-    """Return the format for a change and its values before and after; see `form_of`.
+    """Return the format for a change and its values before and after, such as ".2f".
 
     Three decimals are also used if two would round a nonzero bound to zero, because the verdict
     depends on the signs of the bounds.
@@ -374,7 +374,7 @@ READABLE = {
 
 
 def readable(result: Result) -> pd.DataFrame:
-    """Return a result's data frame with additional columns for display; see `READABLE`.
+    """Return a result's data frame with the additional columns in `READABLE` for display.
 
     `title` and `measure` are the name of the metric without and with the subset, `hint` says which
     direction is better, `units` lists the units that were counted, and `name` is the display name
@@ -425,11 +425,11 @@ class References:
 
     Args:
         result: rows with and without methods.
-        summaries: whether each row belongs to a summary; see `are_summaries`.
+        summaries: whether each row belongs to the summary of its task, from `are_summaries`.
 
     Attributes:
-        metrics: metrics by name.
-        provenance: provenance by task.
+        metrics: declaration of each metric by name.
+        provenance: how each task was measured, by task name.
         summary_rows: summary rows by task, metric, subset and method.
         assigns_values: whether the method assigns values to images, by task and method.
         squares: rows with the unbiased square of the gap, by task, subset, method, lambda and
@@ -478,7 +478,7 @@ class References:
             `enough`: number of units that would be sufficient, if there are too few.
             `square_moved`: formatted change of the gap's unbiased square, if it decides the verdict
             because its interval contains zero but the interval of the gap does not.
-            `paper`: the paper's setting; see `paper_setting`.
+            `paper`: the paper's setting, if the row uses it, such as "orth-cali, λ = 1000".
             `is_off_target`: whether the method removes an attribute other than the measured one.
             `is_identity`: whether its edit changes nothing, for example because the default method
             decided not to edit.
@@ -736,7 +736,7 @@ def with_lam(method: str, lam: float) -> str:
 
     Args:
         method: name of the method.
-        lam: its lambda.
+        lam: lambda of the method.
     """
     note = " (no edit)" if lam == 0 and method == "cali" else ""
     return f"{method}, λ = {lam:g}{note}"

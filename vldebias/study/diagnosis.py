@@ -266,9 +266,9 @@ def margins(
     has_shapes = weight.shape == (len(sizes), rows.shape[1]) and bias.shape == weight.shape[:1]
     if not has_shapes or sizes[sizes > 0].min() < 2:
         raise InvalidInputError(
-            f"head: got weight {tuple(weight.shape)}, bias {tuple(bias.shape)} and classes with"
-            f" {sizes.tolist()} rows; expected (k, {rows.shape[1]}), (k,) and two or more rows per"
-            " class"
+            f"head: expected a weight (k, {rows.shape[1]}), a bias (k,) and two or more rows per"
+            f" class; got {tuple(weight.shape)}, {tuple(bias.shape)} and classes with"
+            f" {sizes.tolist()} rows"
         )
     scores = torch.cat([block.double() @ weight.T for block in rows.split(BLOCK)]) + bias
     margin, rival = _leads(scores.numpy(), codes)
@@ -439,7 +439,7 @@ def _columns(
             columns[role] = Column(role, Labels.from_array(values))
     if not columns:
         raise InvalidInputError(
-            f"expected labels= (classes) or groups= (an attribute), such as {sorted(data.labels)}"
+            f"expected labels= (classes) or groups= (an attribute); columns: {sorted(data.labels)}"
         )
     for role, column in columns.items():
         if len(column.labels) != len(data):
@@ -526,7 +526,7 @@ def how_readable(attribute: str, linear: Mapping[str, Probe], neighbour: Probe) 
     """Describe how well an attribute can be decoded from features, and which methods remove it.
 
     Args:
-        attribute: attribute name.
+        attribute: name of the attribute, as used in the sentence.
         linear: method -> linear probe of the features that it edited, including "none".
         neighbour: nearest-neighbour probe of the unedited features.
 

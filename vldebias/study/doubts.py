@@ -169,7 +169,7 @@ def doubt_chance(
     Args:
         nearest: (n,) position in `values` of the prompt nearest to each image.
         labels: (n,) position in `values` of each image's label.
-        values: value names.
+        values: names of the values.
         description: description of the prompts for the message.
     """
     k = len(values)

@@ -160,7 +160,7 @@ def evaluate(
             named_methods = [(None, method) for method in compared]
         else:
             raise InvalidInputError(
-                f"methods: got {compared!r}; expected method names, such as [none, default]"
+                f"methods: got {compared!r}; expected method names, such as ['none', 'default']"
             )
         methods_to_fit = []
         edits = {}
@@ -253,8 +253,8 @@ def _with_attachment(
         return methods
     if not isinstance(attachment, EditAttachment) or TEXT not in attachment.projections:
         raise InvalidInputError(
-            "model: its attachment only edits images (side='image'); expected an attachment that"
-            " edits text, or methods="
+            "model: its attachment only edits images (side='image'); attach an edit of text, or"
+            " pass methods= to choose what to measure"
         )
     # Compare all methods at the strength of the attachment.
     settings.setdefault("strength", attachment.strength)

@@ -133,12 +133,12 @@ def _generated(
     """Return the images for each method name and prompt, one per seed.
 
     Args:
-        pipe: the pipeline.
+        pipe: the diffusers pipeline.
         attach_of_name: method name -> function that attaches it, or None for no method.
-        texts: prompts.
-        seeds: noise seeds.
+        texts: prompts to generate images for.
+        seeds: noise seeds, one for each image of a prompt.
         batch_size: number of images generated at once.
-        settings: pipeline arguments.
+        settings: further arguments for calling the pipeline.
     """
     # List all seeds for the first prompt, then all seeds for the second prompt, and so on.
     listed: list[str] = []
@@ -165,7 +165,7 @@ def _searched(
     method_of_name: Mapping[str, AnyMethod],
     lam: float | None,
 ) -> dict[str, list[list[Image]]]:
-    """Return the top results for each method name and query."""
+    """Return a row of top images for each query, by method name."""
     host = inputs.texts
     images: ImageData = inputs.sources["images"]
     embeddings = inputs["images"]
@@ -223,7 +223,7 @@ def compose(
     Args:
         texts: prompts, each of which gets one row per name.
         images: name -> a row of images for each prompt.
-        heads: column titles.
+        heads: titles of the columns, such as "seed 0".
     """
     pil_image = need("PIL.Image")
     size = next(iter(images.values()))[0][0].size
@@ -267,8 +267,8 @@ def _write_label(pen: ImageDraw, top: int, name: str, text: str, height: int, le
         top: top edge of the row.
         name: name of the row, usually a method.
         text: text below the name, or "" for none.
-        height: row height.
-        letters: font size.
+        height: height of the row, in pixels.
+        letters: font size, in pixels.
     """
     line = LINE * letters // LETTERS
     # Assume 9 pixels per bold letter and 8 per regular letter at font size 13. These are generous

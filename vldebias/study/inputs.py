@@ -62,7 +62,7 @@ class Inputs(Mapping[str, Any]):
         sources: name -> object, array, file, folder, data set name or `Data`. Sources take
             precedence over the options.
         needs: description of what the user must provide, for error messages.
-        progress: progress bars.
+        progress: object that shows progress bars.
         split: split to use for data sets that are given only by name.
     """
 
@@ -123,7 +123,7 @@ class Inputs(Mapping[str, Any]):
         without the values that the user marked as unknown.
 
         Args:
-            name: input name, see `Inputs`.
+            name: name of the input, as listed in `Inputs`.
             split: split from a suite, used if there is no source with this name.
 
         Returns:
@@ -364,7 +364,7 @@ def open_split(
         unknown = sorted(set(options) - {"n", "start"})
         if unknown:
             raise InvalidInputError(
-                f"{name}: got the options {', '.join(unknown)}; expected n and start"
+                f"{name}: got the options {', '.join(unknown)}; expected only n and start"
             )
         return open_world(name, split=split or "test", **options)
     if name == PHOTOGRAPHS:

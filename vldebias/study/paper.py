@@ -82,7 +82,7 @@ class Run:
     """One part of the paper on one model, and the state of its measurement.
 
     Attributes:
-        suite: suite to run.
+        suite: suite that reproduces this part.
         model: NAME:PRETRAINED, or the id of a pipeline.
         missing: why the run cannot start.
         failure: why the run failed.
@@ -250,7 +250,7 @@ def paper(out: Path, runs: Sequence[Run], options: Options, progress: Progress) 
         out: folder for the results.
         runs: runs to measure.
         options: the user's options.
-        progress: progress bars.
+        progress: object that shows progress bars.
 
     Returns:
         A data frame with the columns `HEAD` and a row for each value that was published for the

@@ -40,12 +40,12 @@ def record_of_images(
     the attribute are counted.
 
     Args:
-        generated: the images.
+        generated: the generated images and their plan.
         labels: the judge's answer for each image.
         attribute: what the judge was asked about, such as "gender".
         judge: the classifier that labelled the images.
         model: name of the generator in tables.
-        variant: variant name; "none" for the unedited model.
+        variant: name of the variant to record; "none" for the unedited model.
         sure: probability below which an answer counts as unknown.
 
     Returns:
@@ -174,8 +174,8 @@ def with_labels(record: Record, folder: Path, files: Sequence[Path]) -> Record:
         values_of_group[key][value] += 1
     if not values_of_group:
         raise InvalidInputError(
-            f"labels: none of the answers is about an image in {folder} that is counted in the"
-            f" record {record.name!r}"
+            f"labels: none of the answers is about an image in {folder} that the record"
+            f" {record.name!r} counts; pass answers about these images"
         )
     rows = []
     for (qualifier, answer, weight), values in values_of_group.items():

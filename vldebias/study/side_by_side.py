@@ -293,7 +293,7 @@ def side_by_side(
         folder: output folder. It must not contain images generated with different settings.
         is_miniature: whether the pipeline is the miniature, whose images a packaged judge can
             judge.
-        progress: progress bars.
+        progress: object that shows progress bars.
 
     Raises:
         InvalidInputError: If a method is unknown, or the folder contains images generated with
@@ -342,7 +342,7 @@ def _seen(
 ) -> list[dict[str, str | None]]:
     """Return the packaged judge's answers for each image, by attribute. None means unknown.
 
-    Attributes that it does not judge are omitted.
+    Attributes that the judge does not know are omitted.
     """
     judge = MiniatureJudge().ready()
     names = {prompts.name: judged_as(judge, prompts) for prompts in attributes}

@@ -74,7 +74,7 @@ class Task(Strict, ABC):
     """Base class for the tasks in a suite; subclasses declare their kind in the field `task`.
 
     Attributes:
-        task: kind of task.
+        task: kind of task, such as "retrieval".
         name: name of the task's block in the result.
         title: title in reports.
         resamples: number of bootstrap resamples.

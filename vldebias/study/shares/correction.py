@@ -48,7 +48,7 @@ def corrected_block(
 
     Args:
         raw: block with the judge's results.
-        names: value names.
+        names: names of the attribute's values.
         images: one row per image, with the method, the prompt number, the judge's and the human
             label as codes (`value` and `people`), and the weight.
         counts: method -> counts (p, values + 1).

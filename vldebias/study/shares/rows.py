@@ -32,7 +32,7 @@ class ShareRows:
 
     Attributes:
         result: the result to add rows to.
-        names: value names.
+        names: names of the attribute's values.
         counts: method -> (p, values + 1) image counts per prompt and value, unknown last.
         prompts: prompt names used in the rows.
         subset: name of the prompt subset: "" for all prompts, which also get mean shares, or a part

@@ -73,9 +73,9 @@ class SharesTask(Task):
         table: .csv, .tsv, .parquet or .jsonl file with one row per image. If None, the answers are
             passed as --label-file and the images as --image-dir. Each image then has the value that
             most annotators chose, and these values also correct the judge's shares, if any.
-        prompt: prompt column.
-        value: label column.
-        method: method column. If None, all images belong to one method.
+        prompt: name of the prompt column.
+        value: name of the label column.
+        method: name of the method column. If None, all images belong to one method.
         weight: column with positive weights. If None, all weights are equal.
         people: column with human labels, empty for unlabelled images. These labels correct `value`,
             and the weights are inverse probabilities of being labelled.
@@ -138,11 +138,12 @@ class SharesTask(Task):
         Args:
             table: a file, or columns by name.
             labels: answer files for the generated images in `folder`.
-            folder: image folder.
+            folder: folder of the generated images.
             progress: progress object that reports what is skipped.
 
         Returns:
-            Shares and discrepancy, with a second result if human labels correct a judge's labels.
+            A result with shares and discrepancy, and a second one if human labels correct a judge's
+            labels.
 
         Raises:
             InvalidInputError: If columns, values or weights are missing or invalid.

@@ -235,7 +235,7 @@ def _probe(
 
     Args:
         examples: training and validation data.
-        candidates: values of c.
+        candidates: values of c to choose from.
         counts: (n,) number of times that each training row counts.
         settings: further arguments of `logistic_regression`.
 
@@ -319,8 +319,8 @@ def dfr(
         tolerance: solver tolerance.
 
     Returns:
-        The function that returns the logits, and a mapping with c, the group sizes, the number of
-        rows per group and the scores.
+        The function that returns the logits, and a mapping with the selected c, the group sizes,
+        the number of rows per group and the validation scores.
     """
     rng = np.random.default_rng(examples.seed)
     groups = examples.groups

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 else:
     pd = Lazily("pandas")
 
-# These are the dimensions of the image strip at the top of a page.
+# Numbers of rows and columns of the image strip at the top of a page.
 STRIP_ROWS = 4
 STRIP_COLUMNS = 8
 Counts = NDArray[np.integer] | NDArray[np.float64]
@@ -51,7 +51,7 @@ def image_table(
     - unit: identifies the prompts whose images are combined into one result row.
 
     Args:
-        generated: the images.
+        generated: the generated images and their plan.
         answers: attribute -> the judge's probabilities (n, values).
         codes: attribute -> value in lower case -> its column in the answers.
     """
@@ -79,8 +79,8 @@ class GeneratedRows:
     """Generated images with a judge's answers, from which rows are added to a result.
 
     Attributes:
-        generated: the images.
-        table: the result of `image_table`.
+        generated: the generated images and their plan.
+        table: one row per image, from `image_table`.
         answers: attribute -> probabilities (n, values).
         judge: the classifier that gave the answers.
         sure: minimum probability at which an answer counts.

@@ -201,7 +201,7 @@ class GenerationTask(Task):
         if not kept:
             values = list(self.prompts.attributes)
             raise InvalidInputError(
-                f"{file}: no prompt leaves {values} open, got {left_out}; add prompts that do"
+                f"{file}: no prompt leaves {values} open; skipped prompts by reason: {left_out}"
             )
         return kept, left_out
 
@@ -272,8 +272,8 @@ class GenerationTask(Task):
         # Several processes would write the same images to the same folder.
         if processes().world > 1:
             raise InvalidInputError(
-                f"{self.name}: expected a single process to generate images; launch one, or exclude"
-                " the task with --only"
+                f"{self.name}: expected a single process to generate images; do not launch several,"
+                " or exclude the task with --only"
             )
         variants = dict(self.variants)
         # Apply the other settings (strength, sets) of the suite's first variant to the user's
@@ -308,7 +308,7 @@ class GenerationTask(Task):
             judge = checked_judge(self.judge, self.judge.ready(self, inputs))
         if judge is None:
             raise InvalidInputError(
-                f"{self.name}: expected a judge to label the generated images; add `judge:`"
+                f"{self.name}: expected a judge to label the images; add `judge:` to the suite"
             )
         # Compute CLIPScore and FID with the user's model if there is one, because the judge's model
         # would bring in its own biases. Otherwise, use the judge's model, which is loaded anyway.
@@ -345,7 +345,7 @@ class GenerationTask(Task):
             judge: judge that labels the images (`vldebias.judge.judges`).
             pipe: diffusers pipeline without an attachment. If None, all images must already exist.
             scorer: image-text model for CLIPScore and FID, with its preprocessing.
-            progress: progress bars.
+            progress: object that shows progress bars.
 
         Returns:
             One result per attribute, followed by results for CLIPScore and FID.

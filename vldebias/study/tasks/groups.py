@@ -79,12 +79,12 @@ class GroupedImages:
         units: rows (n, d) of length 1.
         target: index (n,) of the correct class prompt.
         groups: label x spurious value, such as "landbird/water".
-        values: spurious values.
+        values: spurious value (n,) of each image.
         n_unknown: number of images with an unknown label or value.
         facts: metadata for the provenance, without local folders.
 
     Args:
-        images: the split.
+        images: embeddings of a split, with label columns.
         label: name of the label column.
         spurious: name of the column with the spurious values.
         prompts: prompt set with a class prompt for each label.
@@ -101,7 +101,7 @@ class GroupedImages:
         known = labels.known & values.known
         if not known.any():
             raise InvalidInputError(
-                f"no image has a known value in both columns {label!r} and {spurious!r}"
+                f"no image has a known value in both {label!r} and {spurious!r}; check the columns"
             )
         classes = class_of(labels.names, prompts)
         if not classes:
@@ -245,7 +245,7 @@ class GroupsTask(ImageTask):
             val: images to select baselines and lambda on.
             reference: unlabelled images, for methods that use them.
             edits: name -> fitted edit, measured like a method.
-            progress: progress bars.
+            progress: object that shows progress bars.
 
         Raises:
             InvalidInputError: If images and text have different widths, a label names no class, or

@@ -189,7 +189,7 @@ class ImageTask(Task):
 
         Args:
             texts: the host that embeds text.
-            prompts: n prompts.
+            prompts: n prompts to embed.
             edit: the edit, or None for no edit.
         """
         # An edit that only applies to images leaves text unchanged.
@@ -225,7 +225,7 @@ class ImageTask(Task):
             name: name of the block.
             images: the measured images.
             texts: the host of the model.
-            sets: prompt sets.
+            sets: prompt sets that the methods are fitted on.
             methods: result of `about` for each method name.
             settings: settings only known after measuring; the task's own settings are added.
             reference: images used to fit methods.
@@ -319,7 +319,7 @@ def sets_by_column(prompts: object) -> dict[str, tuple[PromptSet, ...]]:
     else:
         sets_of_column = {loaded.name: (loaded,) for loaded in _load_several(prompts)}
     if not sets_of_column:
-        raise InvalidInputError("prompts: expected a prompt set, by name or as an object")
+        raise InvalidInputError("prompts: expected a prompt set, by name or as an object, got none")
     return sets_of_column
 
 
@@ -343,7 +343,7 @@ def disjoint(
 
     Args:
         reference: images used to fit methods.
-        images: images to measure.
+        images: images that the task measures.
         methods: methods that are fitted to the reference. If None, a reference that is measured in
             full is rejected.
 

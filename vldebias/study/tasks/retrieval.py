@@ -157,7 +157,7 @@ class RetrievalTask(ImageTask):
             texts: host of the model that embedded the images.
             reference: unlabelled images, for methods that use them.
             edits: name -> fitted edit, measured like a method.
-            progress: progress bars.
+            progress: object that shows progress bars.
 
         Returns:
             A result for each attribute.
@@ -322,7 +322,7 @@ class RetrievalTask(ImageTask):
             result: the result to add rows to.
             gallery: images with a known group.
             rankings: queries and images as edited by each method.
-            images: all images.
+            images: all images, including those whose group is unknown.
             columns: the attribute's own columns, which are not used for precision.
             n: number of queries and images.
         """
@@ -381,7 +381,7 @@ class RetrievalTask(ImageTask):
 
         Args:
             result: the result to add rows to.
-            metric: metric name.
+            metric: name of the metric, with its k.
             values: method -> values (q,), one per query.
             draws: method -> means over queries (resamples,) for resampled images. None if the
                 values do not depend on the images.
@@ -580,7 +580,7 @@ def relevance(columns: Mapping[str, Labels], queries: Sequence[str]) -> tuple[st
 
     Args:
         columns: column -> image labels.
-        queries: q strings.
+        queries: q search texts.
 
     Returns:
         The first column for which every query names exactly one label, with its relevance matrix,

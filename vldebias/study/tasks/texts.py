@@ -80,7 +80,7 @@ class TextsTask(Task):
         Args:
             encoder: the host that embeds the prompts (`vldebias.hosts.resolve`).
             model: model name in reports; the host's name by default.
-            progress: progress bars.
+            progress: object that shows progress bars.
         """
         # Only record lambda if the method takes it. Otherwise, the report would suggest that it had
         # an effect.

@@ -232,9 +232,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
         {"features": np.ones((3, 4), dtype=int)},
         r"features: expected floats \(n, d\), got shape \(3, 4\) with dtype int64",
     ),
-    ({"features": np.float32(1)}, r"features: expected floats \(n, d\), got \(\)"),
+    ({"features": np.float32(1)}, r"features: expected floats \(n, d\), got shape \(\)"),
     ({"ids": np.array(["a", "b"])}, r"expected 3 rows in every column, got \{'ids': 2\}"),
-    ({"ids": np.array([1.0, 2, 3])}, r"'ids': expected strings \(n,\), got shape \(3,\) with dtype float64"),
+    ({"ids": np.array([1.0, 2, 3])}, r"'ids': expected strings \(n,\), got shape \(3,\)"),
     (
         {"ids": np.frombuffer(b'{"a": 1}', dtype=np.uint8)},
         r"'ids': expected strings \(n,\), got shape \(8,\) with dtype uint8",

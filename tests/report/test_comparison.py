@@ -146,7 +146,7 @@ def test_a_comparison_names_the_cost_and_writes_a_page(tmp_path: Path) -> None:
     page = comparison.write_page(tmp_path / "compare.html").read_text()
     assert "A: &lt;first&gt;<br>B: second" in page
     assert page.count('<tr class="better-at-a-cost">') == 1
-    shown, _, folded = page.partition("<details><summary>Figures of parts")
+    shown, _, folded = page.partition("<details><summary>Values that changed for parts")
     assert "a nurse" not in shown
     assert "MaxSkew@10, a nurse" in folded
     assert "2 equal values are not listed" in page

@@ -338,7 +338,7 @@ def fingerprint_files(ids: Sequence[str], paths: Sequence[str | os.PathLike[str]
         rows = slice(start, start + _FILES_AT_ONCE)
         state = hashlib.sha256()
         for name, path in zip(ids[rows], paths[rows], strict=True):
-            # Include the length, because names may contain spaces.
+            # Include the length of the name, because names may contain spaces.
             state.update(f"{len(name.encode())} {name} ".encode())
             state.update(ends(path))
         return state.digest()

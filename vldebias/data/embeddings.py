@@ -509,7 +509,7 @@ def _with_table(embeddings: Embeddings, files: Sequence[Path], table: str | Path
         column = column_of(rows, name, table)
         place = f"{table}: column {name!r}"
         field_name = name
-        # Column names used by clip-retrieval.
+        # Accept the column names that clip-retrieval uses.
         alias = {"image_path": "ids", "caption": "captions"}.get(name)
         if alias and alias not in rows.column_names:
             field_name = alias

@@ -29,7 +29,7 @@ _LITTER = {
     "__pycache__",
 }
 TEXT_ENDINGS = (".txt", ".caption")
-# Extensions of images that are not read. Captions of such images are reported.
+# Extensions of images that are not read. Messages list such images if they have captions.
 UNREAD_PICTURES = (".heic", ".heif", ".jxl", ".svg", ".psd", ".dng", ".raw", ".cr2", ".nef", ".arw")
 # Absolute paths (including Windows paths), URLs, and paths with "..".
 OUTSIDE = r"^[/\\]|^[A-Za-z]:|^[A-Za-z][A-Za-z0-9+.-]*://|(^|[/\\])\.\.([/\\]|$)"

@@ -478,7 +478,7 @@ class VlmJudge(JudgeSpec):
                 # Compute the largest total variation between two orders, averaged over images.
                 chances = np.exp(rows)  # (orders, n, options)
                 distances = 0.5 * np.abs(chances[:, None] - chances[None]).sum(-1)
-                bias = float(distances.max(axis=(0, 1)).mean())  # mean over (orders, orders, n)
+                bias = float(distances.max(axis=(0, 1)).mean())  # from (orders, orders, n)
                 if bias > BIAS and attribute not in warned:
                     warned.add(attribute)
                     warn(

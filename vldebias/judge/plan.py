@@ -214,7 +214,7 @@ class Plan(Strict):
     @field_validator("variants")
     @classmethod
     def _in_different_folders(cls, variants: dict[str, Facts]) -> dict[str, Facts]:
-        # "cali 1" and "cali-1" would share a folder.
+        # Compare folder names, because "cali 1" and "cali-1" would share a folder.
         folders = {file_slug(name)[:60] for name in variants}
         if variants[NONE] or len(folders - {""}) < len(variants):
             raise ValueError(

@@ -142,7 +142,7 @@ def scored(
     images_of_variant: dict[str, list[PlannedImage]]
     images_of_variant = {variant: [] for variant in generated.plan.variants}
     for image in generated:
-        # If a prompt states a value, the score would measure whether that value is shown.
+        # Skip prompts that state a value, whose score would measure whether it is shown.
         if image.stated is None:
             images_of_variant[image.variant].append(image)
     # variant -> (n, d) of its images

@@ -296,7 +296,7 @@ def resampled_values(
     n = len(data[0])
     measure = statistic or partial(np.mean, axis=-1)
 
-    def statistics_of_rows(index: NDArray[np.int64]) -> Floats:  # (b, n) -> (b, names)
+    def statistics_of_rows(index: NDArray[np.int64]) -> Floats:  # index (b, n) -> (b, names)
         return np.stack([measure(array[index]) for array in data], axis=-1)
 
     parts = list[Floats]()

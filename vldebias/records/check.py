@@ -75,7 +75,7 @@ def _wrong_figures(record: Record) -> Iterator[str]:
         numbers = figure.model_dump(exclude={"metric", "value", "qualifier"})
         for field, expected in numbers.items():
             received = getattr(stored[name], field)
-            # NaN is not within any tolerance, but `> ROUNDING` would be False for it.
+            # Use `not <=`, because NaN must count as wrong and `NaN > ROUNDING` is False.
             if not abs(received - expected) <= ROUNDING:
                 yield (
                     f"figures: {words}: got {field} {received:.6g}; the counts give {expected:.6g}"

@@ -149,7 +149,7 @@ def share_with_interval(
     judged = (counts / images[:, None]).mean(axis=0)
     truth = np.eye(n_answers) if people is None else _truth_by_answer(people)
     shares = judged @ truth
-    # The denominator is the number of images with a known value, or of all images.
+    # A value's share is relative to images with a known value, the unknown share to all images.
     is_counted = np.ones(n_answers)
     if place < n_answers - 1:
         is_counted[-1] = 0

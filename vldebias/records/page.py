@@ -12,7 +12,7 @@ from vldebias.records.schema import NEUTRAL, Figure, Record
 from vldebias.report.phrases import capitalised
 from vldebias.utils.files import write_atomically
 
-FIRST = ("female",)  # values to show if an attribute only has two
+FIRST = ("female",)  # values to show if an attribute has only two values
 
 
 @dataclass(frozen=True)

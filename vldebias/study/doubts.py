@@ -111,7 +111,7 @@ def _misspelt(labels: Labels, prompts: PromptSet) -> list[str]:
     problems = []
     for name in strangers:
         spellings = list(value_of_spelling)
-        # "femal" is close to "female"; "nonbinary" is close to neither value, so it is not a typo.
+        # Suggest "female" for "femal", but nothing for "nonbinary", which resembles no value.
         for match in difflib.get_close_matches(name.casefold(), spellings, n=1, cutoff=CLOSE):
             value = value_of_spelling[match]
             problems.append(f"{name!r} is not a value of {prompts.name}; did you mean {value!r}?")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 BATCH_SIZE = 8
 COLUMNS = 8  # maximum number of images per grid row
-# Default steps and guidance. The miniature was trained for few steps and weak guidance.
+# Default steps and guidance, for the miniature (True), which needs less of both, or not (False).
 STEPS_AND_GUIDANCE = {True: (20, 3.0), False: (30, 7.5)}
 
 

@@ -24,7 +24,7 @@ from vldebias.utils.arrays import Floats
 if TYPE_CHECKING:
     import pandas as pd
 
-# Key in the settings of a corrected block.
+# Settings key of a corrected block. Its value maps methods to numbers of labels.
 MORE_LABELS = "labels to add, sampled in the same way, to halve the interval"
 ABOUT_CORRECTED = (
     "A judge labelled every image, and people labelled some. The corrected results are valid"

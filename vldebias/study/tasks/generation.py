@@ -402,7 +402,7 @@ class GenerationTask(Task):
             for name, facts in result.provenance.methods.items():
                 if name in variants and variants[name].assigns_all_of(judged):
                     facts["assigns_values"] = True
-                # Results by race, for example, say nothing about a method for gender.
+                # Do not judge a method for gender, for example, by results for race.
                 if name in variants and not variants[name].covers(judged):
                     facts["off_target"] = True
             # All attributes share the same images, so show them in the first block only.

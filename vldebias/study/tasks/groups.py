@@ -50,7 +50,7 @@ from vldebias.utils.options import Options
 from vldebias.utils.progress import SILENT, Progress
 from vldebias.utils.schema import Lam
 
-Key = tuple[str, float | None]  # method, and its lam in a sweep
+Key = tuple[str, float | None]  # method, and its lambda if it belongs to a sweep
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 BARE: Key = (NONE, None)
@@ -502,7 +502,7 @@ class GroupsTask(ImageTask):
             groups: groups (n,) of the images.
             weights: group -> weight in `average_reweighted`.
         """
-        # name -> (statistic, rule of its interval)
+        # metric name -> (statistic, interval rule)
         statistics: dict[str, tuple[Statistic, IntervalRule]] = {
             metric.name: (compute, metric.interval) for metric, compute in computed("groups")
         }

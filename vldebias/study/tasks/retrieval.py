@@ -473,7 +473,7 @@ class RetrievalTask(ImageTask):
         try:
             texts.embed(captions.tolist())
         except InvalidInputError:
-            # The text embeddings lack some of the captions.
+            # Recall cannot be measured, because the text embeddings lack some of the captions.
             return
         code_of_image = torch.from_numpy(code)
         code_of_caption = torch.arange(len(captions))

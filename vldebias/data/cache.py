@@ -456,7 +456,7 @@ class _Batches:
         self._parts = list[Tensor]()
 
     def add(self, batch: list[Pixels], first_id: str) -> None:
-        """Start a batch. Its first image's id is used in error messages."""
+        """Start a batch. Error messages name it by `first_id`, the id of its first image."""
         # Start the next batch before waiting for the features of the previous one.
         features = self._encoder.start(batch)
         self._collect()

@@ -81,7 +81,7 @@ def left_out_of(facts: Mapping[str, Any]) -> list[str]:
 
 
 def _first(names: Sequence[str]) -> str:
-    """Join the first three names."""
+    """Join the first three names with commas, followed by "..." if there are more."""
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 

@@ -265,7 +265,7 @@ def _only_or_test(splits: Mapping[str, object], split: str | None) -> str:
 
 
 def _of_split(splits: Mapping[str, T], split: str, place: str, join: Callable[[list[T]], T]) -> T:
-    """Return the split with the given name or alias, or all splits concatenated in the usual order.
+    """Return the split with a name or alias, or all splits in the order train, val, test, others.
 
     Raises:
         InvalidInputError: If the split does not exist.

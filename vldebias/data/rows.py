@@ -397,7 +397,7 @@ def _products(texts: Mapping[T, Tensor], rows: UnitRows) -> dict[T, Tensor]:
 
 
 def _leaders(queries: Tensor, k: int, part: tuple[UnitRows, Index]) -> Leaders:
-    """Return at most k top rows from one part."""
+    """Return the top rows of one part for each query, at most k."""
     rows, place = part
     return leaders(queries, rows, min(k, len(rows)), place)
 

@@ -282,7 +282,7 @@ def _has(samples: Sequence[Sample], name: str) -> bool:
 def _image_field(
     source: str, samples: Sequence[Sample], fields: Sequence[str], name: str | None
 ) -> str:
-    """Return the image field.
+    """Return the given image field or, by default, the one that contains images.
 
     Raises:
         InvalidInputError: If there is no such field, or several are possible.

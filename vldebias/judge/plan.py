@@ -161,7 +161,7 @@ def planned_prompts(
 def _stated_prompts(
     prompts: PromptSet, part: str, names: Sequence[str], groups: Sequence[Sequence[str]]
 ) -> list[PlannedPrompt]:
-    """Return the distinct prompts that state a value in one part.
+    """Return one part's distinct prompts that state a value.
 
     Raises:
         InvalidInputError: If there are none, or a prompt does not state exactly one value.

@@ -165,7 +165,7 @@ def line_of_model(models: Mapping[str, Shares], model: str) -> ShareLine | None:
 
 
 def coverage_over_subjects(line: ShareLine | None) -> Coverage:
-    """Return how often the interval from a line fitted without a subject covers its share."""
+    """Return how often a line fitted without a subject gives an interval that covers its share."""
     if line is None or len(line.x) <= LEAST:
         return Coverage(0, 0, "subjects", 1.0)
     covered = 0

@@ -309,7 +309,7 @@ def _cost(block: Sequence[ReadableRow], row: ReadableRow) -> str:
 
 
 def _utilities(block: Sequence[ReadableRow], row: ReadableRow) -> list[ReadableRow]:
-    """Return one row per utility for a method, at the k with the largest loss."""
+    """Return a method's row for each utility, using the k with the largest loss."""
     cost_of_metric: dict[str, ReadableRow] = {}
     for cost in block:
         is_cost = cost.kind == "utility" and setting_of(cost) == setting_of(row)

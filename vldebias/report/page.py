@@ -334,7 +334,7 @@ def front_rows(frame: pd.DataFrame, concluded: Sequence[Conclusion]) -> pd.DataF
 
 
 def front_groups(front: pd.DataFrame) -> list[FrontGroup]:
-    """Group the rows from `front_rows` by measure, and add each measure's unmitigated value."""
+    """Group the rows from `front_rows` by measure, and add its value without a method."""
     groups: list[FrontGroup] = []
     for (task, measure), rows in front.groupby(["task", "measure"], sort=False):
         methods = rows[~rows.method.isin([NONE, *CHANCES])]

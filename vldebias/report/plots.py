@@ -233,7 +233,7 @@ def _draw_point(
 
 
 def _finish_tradeoff(axis: Axes, bias: ReadableRow, cost: ReadableRow) -> None:
-    """Add the model without a method and the titles of the axes."""
+    """Draw the model without a method at (0, 0), and set the titles of the axes."""
     for draw_line in (axis.axhline, axis.axvline):
         draw_line(0, color=INK, linewidth=0.8, linestyle=(0, (3, 3)), zorder=1)
     if cost.better == "lower":

@@ -215,7 +215,7 @@ def render_runs(folder: Path, path: Path | None = None) -> tuple[Path, RunList]:
 
 
 def _plots(paths: Sequence[str]) -> dict[str, list[dict[str, object]]]:
-    """Return the plots of bias against cost of the first runs that have any."""
+    """Return the plots of bias against cost by path, for the first runs that have any."""
     plots_of_path: dict[str, list[dict[str, object]]] = {}
     for path in paths:
         if len(plots_of_path) == PLOTTED:

@@ -379,8 +379,8 @@ def readable(result: Result) -> pd.DataFrame:
     `title` and `measure` are the name of the metric without and with the subset, `hint` says which
     direction is better, `units` lists the units that were counted, and `name` is the display name
     of the method. `number` and `moved` are the value and the change, formatted with their
-    intervals. `published` is the paper's value. For `few`, see `few_units`, and for the other
-    columns, see `References.columns`.
+    intervals. `published` is the paper's value. `few_units` describes the column `few`,
+    and `References.columns` the other columns.
     """
     pandas = need("pandas")
     names = method_names(result.rows)
@@ -680,9 +680,9 @@ def are_summaries(rows: Sequence[Measurement]) -> list[bool]:
     """Return whether each row belongs to the summary of its task.
 
     A summary consists of the rows for the entire task. For example, "birds" has rows for all images
-    in addition to those for each group. Tasks without such rows, such as audits, which only have
-    rows for prompts, are summarised by their subsets if there are at most three of them, with
-    several measures each, and otherwise by all rows.
+    in addition to those for each group. Some tasks, such as audits, only have rows for subsets. If
+    there are at most three subsets, with several measures each, their rows are the summary.
+    Otherwise, all rows are.
     """
     tasks_with_summary = {row.task for row in rows if not row.subset}
     metrics = defaultdict(set)

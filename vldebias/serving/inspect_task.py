@@ -262,7 +262,7 @@ def who_is_shown(attribute: str, judge: str | None = None) -> Scorer:
 
 
 def _judge(name: str | None) -> Judge:
-    """Load a judge by name."""
+    """Load the judge with a name, or the judge of the suite "generation"."""
     if name == "miniature":
         return MiniatureJudge().ready()
     return suite_judge(Options(out=Path(), judge=name))

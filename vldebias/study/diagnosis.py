@@ -300,7 +300,7 @@ def margins(
 
 @dataclass(frozen=True)
 class Column:
-    """A label column with its name."""
+    """A label column, with the name that results and sentences use for it."""
 
     name: str
     labels: Labels
@@ -561,7 +561,7 @@ def _add_suspects(
 ) -> list[str]:
     """Add the accuracy of each group and the share of suspect labels, and return advice on both.
 
-    `column` contains the classes.
+    `column` contains the classes, and `parts` the groups, if any.
     """
     classes = column.labels
     frame = wrong_labels(data.features, classes, seed=seed)

@@ -230,9 +230,9 @@ def _with_attachment(
     inputs: Inputs,
     settings: dict[str, object],
 ) -> AnyMethod | Iterable[AnyMethod] | Mapping[str, AnyMethod | None]:
-    """Return the methods to compare, and use the strength of the model's attachment.
+    """Return the methods to compare, with the model's attachment among them if none are passed.
 
-    By default, the methods are "default" and the attached edit.
+    The attachment's strength becomes the setting "strength", so that all methods use it.
 
     Raises:
         InvalidInputError: If the attachment only edits images.

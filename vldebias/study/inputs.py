@@ -397,7 +397,7 @@ def images_of_folder(folder: Path) -> ImageData:
     """Open all images in a folder, with the names of its subfolders as the column "folder".
 
     Nested folders are included. Hidden files, temporary files and other files that are not images
-    are skipped and counted.
+    are skipped and listed in `about`.
     """
     below, litter = files_below(folder)
     files = [file for file in below if is_picture(file)]

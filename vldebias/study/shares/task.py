@@ -308,7 +308,7 @@ class SharesTask(Task):
         return [result, *corrected]
 
     def _labels(self, images: pd.DataFrame, role: str, source: str) -> Labels:
-        """Return the labels in the column "value" or "people", without unknown labels."""
+        """Return the labels in the column "value" or "people", after the settings are applied."""
         column = f"{source}: {getattr(self, role)}"
         texts = images[role].where(~images[role].isin(self.unknown), "").replace(self.rename)
         if not self.attribute:
@@ -507,7 +507,7 @@ class SharesTask(Task):
 
 
 def _answers(files: Sequence[Path], attribute: str, values: Sequence[str]) -> pd.DataFrame:
-    """Return the answers about an attribute as a data frame, with values also as codes."""
+    """Return the answers about an attribute as a data frame, with values as strings and codes."""
     read = [dict(answer) for answer in read_answers(files) if answer.attribute == attribute]
     answers = need("pandas").DataFrame(read)
     if not answers.empty:

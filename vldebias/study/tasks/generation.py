@@ -212,7 +212,7 @@ class GenerationTask(Task):
 
     @property
     def resolved_variants(self) -> dict[str, Variant]:
-        """Return the variants with their prompt sets.
+        """Return the variants, using the task's prompt set for those that have none.
 
         If `stated` is set, each variant that leaves prompts with a stated value unchanged gets a
         second version that edits them.

@@ -390,7 +390,7 @@ class GroupsTask(ImageTask):
             }
 
     def _worst_group(self, images: GroupedImages, texts: Host, edit: Edit | None) -> float:
-        """Return the worst-group accuracy with an edit."""
+        """Return the worst-group accuracy on some images, with an edit or without one (None)."""
         rows = {"edit": self.rows(texts, self.prompts.classes, edit)}
         scores = self.images(images.units, edit).products(rows)["edit"].numpy()
         is_right = scores.argmax(1) == images.target
@@ -571,7 +571,8 @@ class GroupsTask(ImageTask):
     def _cells(self, groups: Labels, before: Mask, after: Mask) -> tuple[Counts, Counts]:
         """Return image counts (g, 2, 2), and their resamples.
 
-        The axes are the group, and whether an image is classified correctly before and after.
+        The axes are the group, and whether an image is classified correctly without a method and
+        with it.
         """
         codes = np.asarray(groups.codes, np.int64)
         # Four cells per group are sufficient for every group statistic, and keep changes paired.
@@ -633,7 +634,7 @@ class GroupsTask(ImageTask):
 def _label_column(
     columns: Mapping[str, Sequence[str]], spurious: object, prompts: PromptSet
 ) -> str | None:
-    """Return the first column whose values match the class prompts."""
+    """Return the first column whose values match the class prompts, or None."""
     for name, values in columns.items():
         if name != spurious and class_of(tuple(values), prompts):
             return name

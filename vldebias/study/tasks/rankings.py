@@ -78,7 +78,7 @@ class Rankings:
                 scores = torch.cat(blocks).numpy().round(12)
                 found = groups.candidates(scores, rows, POOL)
                 if order is expected:
-                    # This order fixes the group counts for the first k, so only append rows after k.
+                    # This order fixes the group counts of the first k, so add rows only after k.
                     top = expected(found, k)
                     rest = np.setdiff1d(rows, top)
                     following = quota(found.subset(rest), length - k)

@@ -501,7 +501,7 @@ class RetrievalTask(ImageTask):
         edits: Edits,
         columns: Sequence[str],
     ) -> None:
-        """Add the mean zero-shot accuracy over columns and, if there are several, each accuracy.
+        """Add the mean zero-shot accuracy over columns, and each column's own if there are several.
 
         `columns` contains the attribute's own columns, which are excluded.
         """
@@ -568,7 +568,7 @@ class RetrievalTask(ImageTask):
 
 
 def _means_over_values(values: Sequence[Mapping[str, Floats]]) -> dict[str, Floats]:
-    """Average each method's arrays over all values."""
+    """Average each method's arrays over a list with one mapping per attribute value."""
     return {name: np.mean([arrays[name] for arrays in values], axis=0) for name in values[0]}
 
 

@@ -34,8 +34,8 @@ def read_captions(path: Path, column: str | None = None) -> Captions:
         column: caption column. Default: the only column with a common caption name.
 
     Returns:
-        The captions of each image, or of each row of a table without images; () for images without
-        captions.
+        A tuple of captions for each image, or for each row of a table without images. The tuple is
+        empty for images without captions.
 
     Raises:
         InvalidInputError: If the column does not exist, several columns are possible, or there are

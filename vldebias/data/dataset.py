@@ -294,7 +294,7 @@ def refuse_outside(name: str, root: Path, files: Sequence[str]) -> None:
     Args:
         name: data name for the message.
         root: folder that all paths must be in.
-        files: the paths.
+        files: the paths to check, relative to `root`.
     """
     paths = pa.array(files, pa.string())
     outside = pc.filter(paths, pc.match_substring_regex(paths, OUTSIDE))

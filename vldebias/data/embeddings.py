@@ -289,7 +289,7 @@ def save_embeddings(
 
     Args:
         path: output file, ending in .npz.
-        embeddings: image embeddings.
+        embeddings: the image embeddings to save.
         texts: text embeddings, prompt -> (d,).
 
     Raises:

@@ -319,7 +319,7 @@ class UnitRows:
         Ties keep row order.
 
         Args:
-            queries: (q, d).
+            queries: query embeddings (q, d).
             k: number of rows per query.
         """
         if queries.ndim != 2 or queries.shape[1] != self.shape[1] or not 1 <= k <= len(self):

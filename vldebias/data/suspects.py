@@ -53,7 +53,7 @@ class Suspects:
 
     Args:
         scores: (n,), NaN for rows without a score.
-        ids: n row names.
+        ids: names of the n rows.
         read: row -> RGB image. Raises OSError if the image cannot be read. None if there are no
             images.
         path: row -> image path, or "" if the image is not a separate file.

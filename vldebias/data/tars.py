@@ -3,9 +3,9 @@
 Consecutive files with the same name form a sample; their extensions are its fields (jpg, txt,
 json).
 
-The reader of `datasets` is not used: it rejects tars in which one of the first samples lacks a
-field, in which images have different extensions or whose text is not UTF-8, merges samples whose
-names contain dots, and returns the first samples of a truncated tar without an error.
+The reader of `datasets` is not used. It rejects tars in which one of the first samples lacks a
+field, images have different extensions, or text is not UTF-8. It also merges samples whose names
+contain dots, and returns the first samples of a truncated tar without an error.
 """
 
 from __future__ import annotations

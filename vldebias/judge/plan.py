@@ -83,7 +83,7 @@ class PlannedImage:
         path: path relative to the image folder, with forward slashes. It identifies the image in
             annotations and judgements.
         variant: name of the variant; "none" for the unedited pipeline.
-        seed: index of the image.
+        seed: number of the image among those of its prompt and variant.
     """
 
     prompt: str

@@ -169,7 +169,7 @@ def register_metric(metric: Metric) -> Metric:
 
 
 def get_metric(name: str | Metric, *, strict: bool = True) -> Metric:
-    """Return the metric with a name, whose title includes any k, as in "max_skew@10".
+    """Look up a metric by name, and add the k in a name such as "max_skew@10" to its title.
 
     Args:
         name: a name, such as "max_skew@10", or a metric.

@@ -312,8 +312,8 @@ def reach(k: int, n: int) -> int:
     The probability that a resample needs more rows is below 1e-14.
 
     Args:
-        k: number of first rows.
-        n: number of rows.
+        k: number of first rows of the resample that are needed.
+        n: number of rows in the ranking and in a resample.
     """
     # m ranked rows occur m +- sqrt(m) times in a resample, so add eight standard deviations, and a
     # constant for small k.

@@ -94,7 +94,7 @@ def fitted_function(
         rows: inputs (n + m, d): the selected rows, followed by the population.
         signed: weights (n + m,), negative for the population.
         functions: the class of functions, or a function of `rows` and `signed`.
-        max_depth: depth of the trees.
+        max_depth: maximum depth of the trees.
     """
     if callable(functions):
         return functions(rows, signed)

@@ -290,7 +290,7 @@ def resampled_values(
         seed: random seed.
 
     Returns:
-        The statistic and its draws (resamples,), each by name.
+        Two dicts by name: the statistic, and its draws (resamples,).
     """
     data = [np.asarray(array) for array in values.values()]
     n = len(data[0])

@@ -87,7 +87,7 @@ class TaskProvenance(BaseModel, extra="forbid"):
         model: name of the model.
         fingerprint: fingerprint of the model's weights.
         prompts, prompts_hash: the prompt set and its hash.
-        split: data split.
+        split: name of the data set and split.
         methods: for each method name, lam, strength, prompts, how the default method was chosen,
             the title, the colour in charts, and whether the method assigns values to images.
         seeds: random seeds.

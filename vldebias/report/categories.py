@@ -18,7 +18,7 @@ class CategoryRow(NamedTuple):
     """A table row for one category.
 
     Attributes:
-        name: the category name.
+        name: the name of the category, such as "female".
         counts: the counts, such as the numbers of applicants and of selected applicants.
         figures: a (heading, value with interval) pair for each measure. Missing values are "".
         bounds: the lower bound, value and upper bound of the last measure, which is drawn as a

@@ -221,7 +221,7 @@ def conclude(block: Sequence[ReadableRow], row: ReadableRow) -> Conclusion:
 
     Args:
         block: all rows of the task from `readable`, which also contain the costs.
-        row: the row with the measured value.
+        row: the method's row for the bias measure.
     """
     other_prior, agrees = _other_prior(block, row)
     _, verdict_with_cost = cost_and_verdict(block, row)
@@ -378,7 +378,7 @@ def with_costs(frame: pd.DataFrame, concluded: Sequence[Conclusion]) -> pd.DataF
 def shared_cost(
     block: Sequence[ReadableRow], rows: Sequence[ReadableRow]
 ) -> list[tuple[ReadableRow, ReadableRow]]:
-    """Pair methods with one utility, which is the one with the largest loss of any method.
+    """Pair each method with its row for one utility, the one with any method's largest loss.
 
     Args:
         block: all rows of the task from `readable`.

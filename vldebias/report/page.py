@@ -309,8 +309,8 @@ def front_rows(frame: pd.DataFrame, concluded: Sequence[Conclusion]) -> pd.DataF
 
     For each measure with a conclusion, these are the rows for the unedited model, for chance, and
     for each method with its own and the paper's setting. The method that the conclusion is about
-    comes before the other methods, which keep their order in the result. For the column `cost`, see
-    `with_costs`.
+    comes before the other methods, which keep their order in the result. The column `cost` is
+    added by `with_costs`.
 
     Args:
         frame: a result's rows from `readable`.

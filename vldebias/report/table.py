@@ -473,7 +473,7 @@ class References:
             `is_assigned`: whether the method assigns values to images.
             `before`: value of the model without a method.
             `chance`: value for random rankings or images, or NaN if it was not measured.
-            `chance_after`: the same value, but with the method.
+            `chance_after`: chance with the method, which may assign values to images.
             `verdict`: "better", "worse", "no clear change", or the reason for having no verdict.
             `enough`: number of units that would be sufficient, if there are too few.
             `square_moved`: formatted change of the gap's unbiased square, if it decides the verdict

@@ -350,7 +350,7 @@ def diagnose(
     method if a linear probe is then no better than chance on held-out rows.
 
     Args:
-        features: features (n, d) of one model, as an array, a tensor, or
+        features: embeddings (n, d) from one model, as an array, a tensor, or
             `vldebias.data.Embeddings`; they are normalised to length 1.
         labels: classes (n,), or the name of a column. None, NaN and "" are unknown.
         groups: values (n,) of an attribute, or the name of a column.

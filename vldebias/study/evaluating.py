@@ -1,4 +1,4 @@
-"""Evaluate methods from Python: sort the arguments, open the inputs, and run the task."""
+"""Evaluate methods from Python: sort arguments into settings and inputs, and run the task."""
 
 from __future__ import annotations
 

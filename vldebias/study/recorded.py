@@ -141,7 +141,7 @@ def with_labels(record: Record, folder: Path, files: Sequence[Path]) -> Record:
 
     Args:
         record: a record written by `vldebias audit --measure` or `vldebias eval generation`.
-        folder: folder that contains its images and the judge's stored answers.
+        folder: folder that contains the record's images and the judge's stored answers.
         files: answer files from `vldebias label`. If annotators disagree, the value is unknown.
 
     Raises:

@@ -199,8 +199,8 @@ class SideBySide:
         """Count a method's images by observed value. Empty if they were not judged.
 
         Args:
-            method: method name.
-            attribute: attribute name.
+            method: name of the method; "none" for the unedited pipeline.
+            attribute: name of the attribute.
         """
         row = self.row(method)
         # Unjudged attributes have no entry; unknown values are None.

@@ -197,8 +197,8 @@ def with_looks(
     """Add each method's title and chart colour to its facts.
 
     Titles and colours are stored with the measurement, since the package that defines a method may
-    not be installed where the page is rendered. Nothing is added for other names, such as those of
-    saved edits.
+    not be installed where the page is rendered. Nothing is added for names that are neither
+    registered nor in `compared`, such as those of saved edits.
 
     Args:
         facts_of_method: facts about each method, by method name.

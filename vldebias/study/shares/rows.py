@@ -111,7 +111,7 @@ class ShareRows:
         """Return how much a method changes a prompt's gap, with the ends of the interval.
 
         Args:
-            method: method name.
+            method: name of the method.
             i: index of the prompt.
         """
         moved = float(self.gaps[method][i] - self.gaps[NONE][i])

@@ -118,7 +118,7 @@ class GeneratedRows:
 
         Args:
             result: the result to add rows to.
-            attribute: attribute name.
+            attribute: name of the attribute, or an intersection such as "gender x race".
             code_of_stated: stated value -> the judge's code. None if the prompts state a different
                 attribute.
             has_pictures: whether to also add images, and the share of identical images for

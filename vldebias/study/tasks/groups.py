@@ -136,8 +136,8 @@ class GroupsTask(ImageTask):
 
     Attributes:
         prompts: prompt set whose class prompts name the labels (see `class_of`).
-        label, spurious: columns; a group is one value of each, such as "landbird/water". Images
-            with an unknown value are counted and left out.
+        label, spurious: names of two columns. A group is one value of each, such as
+            "landbird/water". Images with an unknown value are counted and left out.
         lams: further values of lambda for methods that take one, reported with overall metrics
             only. With 0, methods use P0 alone, and "cali" has no effect. If there is a `val` split,
             there is also the method "cali@val", which uses the lambda with the best worst-group

@@ -454,7 +454,7 @@ class KVariance(NamedTuple):
 def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> KVariance:
     """Compute the mean Wasserstein-1 distance between disjoint random k-row subsets of `features`.
 
-    The result is small if a class's features are concentrated. The distance between two subsets is the
+    The result is small if the features are concentrated. The distance between two subsets is the
     cost of the cheapest one-to-one matching by Euclidean distance, divided by k. As many disjoint
     pairs of subsets as possible are sampled (Lemma 8.5), from at most 20,000 rows.
 

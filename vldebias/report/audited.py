@@ -22,8 +22,8 @@ class AuditedPrompt(NamedTuple):
 
     Attributes:
         prompt: text of the prompt.
-        share: share of the prompt's likeliest value, such as "87% male [60%, 95%]", or the range over
-            several models, such as "9% to 94% female". Empty if no share is predicted.
+        share: share of the prompt's likeliest value, such as "87% male [60%, 95%]", or the range
+            over several models, such as "9% to 94% female". Empty if no share is predicted.
         verdict: the audit's verdict on the prompt.
         remedy: the recommended action.
         models: shares predicted by several models, such as "sd3 94%, flux2 9%", if available.

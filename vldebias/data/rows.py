@@ -366,7 +366,8 @@ class UnitRows:
                 norms = np.linalg.norm(block.astype(np.float32), axis=1)
                 count += int((~np.isfinite(norms) | (norms == 0)).sum())
             raise InvalidInputError(
-                f"features: {count} of {len(self)} rows are zero or not finite, such as {examples}"
+                f"features: {count} of {len(self)} rows are zero or not finite, such as {examples};"
+                " remove them"
             )
         unit_rows /= lengths
         if self.change is None:

@@ -246,7 +246,6 @@ def resampled_weights(n: int, resamples: int, seed: int, size: int) -> Iterator[
     for b in _blocks(_WEIGHTS, size, resamples):
         block = np.empty((b, size), dtype=np.int32)
         for weights in block:  # Fill one resample at a time, to keep its counts in cache.
-            # The number of draws that fall on the counted rows is Binomial(n, size / n).
             draws = n if size == n else rng.binomial(n, size / n)
             weights[:] = np.bincount(rng.integers(size, size=draws), minlength=size)
         yield block

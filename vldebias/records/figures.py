@@ -204,7 +204,7 @@ def _variance_of_labels(judged: Floats, people: Floats, effect: Floats) -> float
 
 
 def _interval(share: float, variance: float, images: float) -> tuple[float, float]:
-    """Return the Wilson interval for the number of images that would give this variance."""
+    """Return the Wilson interval of a share for the number of images that would give `variance`."""
     # Add half an image of each kind, so that the spread is positive even if all images show the
     # same value.
     middle = (share * images + 0.5) / (images + 1)

@@ -589,7 +589,7 @@ class References:
             row: a row of the result.
             tested_row: the row whose change is tested, which is the unbiased square for a gap, and
                 otherwise `row` itself.
-            to_remove: distance between the model and chance; see the method `to_remove`.
+            to_remove: distance between the model and chance, from the method `to_remove`.
             is_assigned: whether the row's method assigns values to images.
         """
         verdict_of_change = verdict(tested_row.change, row.better)

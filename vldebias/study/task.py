@@ -108,7 +108,7 @@ class Task(Strict, ABC):
 
     def measured(self, inputs: Mapping[str, object]) -> list[TaskResult]:
         """Return the results of `measure`, with method titles and colours in the provenance."""
-        # Inputs are matched to arguments by name.
+        # `measure` takes only some of the inputs, which it names as arguments.
         arguments = {name: inputs[name] for name in self.input_names() if name in inputs}
         results = self.measure(**arguments)
         if not isinstance(results, list) or not all(isinstance(r, TaskResult) for r in results):

@@ -377,7 +377,7 @@ class SharesTask(Task):
         if not self.values and never_judged and never_by_people:
             warn(
                 f"{source}: column {self.people!r} contains {never_judged}, which the judge never"
-                f" uses, but not the judge's {never_by_people}; if two values mean the same, pass"
+                f" uses, and lacks the judge's {never_by_people}; if two values mean the same, pass"
                 f" --rename {never_judged[0]}={never_by_people[0]}",
                 SuspectInputWarning,
             )
@@ -537,7 +537,7 @@ def _with_answers(
 
 
 def _majority(values: pd.Series[str]) -> str:
-    """Return the value that most annotators chose."""
-    # A tie has no majority, because always choosing the first value would favour it.
+    """Return the value that most annotators chose, or NO_MAJORITY if there is a tie."""
+    # Choosing the first value in a tie would favour this value.
     modes = values.mode()
     return NO_MAJORITY if len(modes) > 1 else modes[0]

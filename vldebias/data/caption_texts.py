@@ -88,7 +88,7 @@ def _of_table(path: Path, column: str | None) -> Captions:
     files = as_texts(column_of(table, images[0], path), str(path))
     pairs = []
     for row, texts in enumerate(captions):
-        # Rows without an image are not grouped with others.
+        # Give each row without an image its own name, so that it is not grouped with others.
         image = without_number(files[row]) or f"row {row}"
         pairs += [(image, text) for text in texts]
     return _grouped(pairs)

@@ -101,20 +101,22 @@ def squared_discrepancies(counts: Counts) -> Floats:
 
 
 def deviation_ratios(counts: Counts) -> Floats:
-    """Return max_a |share_a - 1/|A|| / (1 - 1/|A|) (...) from counts (..., |A|).
+    """Return the largest deviations (...) from an equal share for counts (..., |A|).
 
-    The result is 1 if all counts are 0, and biased upwards for few images. Source: Gandikota et
-    al., "Unified Concept Editing in Diffusion Models" (2024).
+    They are max_a |share_a - 1/|A|| / (1 - 1/|A|), which is 1 if all counts are 0, and biased
+    upwards for few images. Source: Gandikota et al., "Unified Concept Editing in Diffusion Models"
+    (2024).
     """
     even = 1 / counts.shape[-1]
     return np.abs(_shares(counts) - even).max(axis=-1) / (1 - even)
 
 
 def kl_divergences(counts: Counts) -> Floats:
-    """Return sum_a share_a log(share_a |A|) in nats (...) from counts (..., |A|).
+    """Return KL divergences (...) from equal shares, in nats, for counts (..., |A|).
 
-    The result is log |A| if all counts are 0, and biased upwards for few images. Source: Zhang et
-    al., "ITI-GEN: Inclusive Text-to-Image Generation" (2023).
+    They are sum_a share_a log(share_a |A|), which is log |A| if all counts are 0, and biased
+    upwards for few images. Source: Zhang et al., "ITI-GEN: Inclusive Text-to-Image Generation"
+    (2023).
     """
     terms = need("scipy.special").rel_entr(_shares(counts), 1 / counts.shape[-1])
     return np.maximum(terms.sum(axis=-1), 0.0)  # negative only because of rounding

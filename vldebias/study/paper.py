@@ -370,7 +370,7 @@ def _rows(run: Run, result: Result | None) -> Iterator[tuple[object, ...]]:
     for lam in (None, *SWEPT):
         for key, value in published_of_any_model(suite, source, lam=lam).items():
             yield from row_of(key, value, lam=lam)
-    # Table 7.1 covers one of the models in the other tables.
+    # Table 7.1 does not name its model, which is one of the models in the other tables.
     for key, value in published(suite, UNNAMED_CLIP).items():
         yield from row_of(key, value if is_of_paper else nan, UNNAMED_CLIP if model else "")
     for task, metric, method, subset, own_lam in list(measurements):

@@ -201,7 +201,7 @@ class GenerationTask(Task):
         if not kept:
             values = list(self.prompts.attributes)
             raise InvalidInputError(
-                f"{file}: no prompt leaves {values} open; skipped prompts by reason: {left_out}"
+                f"{file}: add prompts that leave {values} open; all were skipped: {left_out}"
             )
         return kept, left_out
 

@@ -209,7 +209,7 @@ class RetrievalTask(ImageTask):
                 )
                 provenance.n.update(reference_counts)
                 result = TaskResult(provenance)
-                # List the unit that is resampled first.
+                # List first the unit that is resampled, since reports use the first one.
                 counts = {"images": len(gallery.codes), "queries": len(self.queries)}
                 n = {self.resample: counts[self.resample], **counts}
                 self._add_skews(result, gallery, rankings, images, columns, n)

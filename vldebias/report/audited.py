@@ -1,4 +1,4 @@
-"""Summarize what an audit found about each prompt, for the terminal and the page."""
+"""Summarise what an audit found about each prompt, for the terminal and the page."""
 
 from __future__ import annotations
 

@@ -439,7 +439,7 @@ def _notes(a: Result, b: Result) -> list[str]:
 
 
 def _settings_of(provenance: TaskProvenance) -> dict[str, object]:
-    """Return a task's settings without descriptive fields such as titles and colors."""
+    """Return a task's settings without descriptive fields such as titles and colours."""
     return provenance.model_dump(
         exclude={
             "task": True,

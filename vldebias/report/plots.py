@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 GRID = "#e4e7eb"  # grid lines
 LABELLED = "#c9ccd1"  # methods that use labels
 PLAIN = "#8a94a0"  # the model without a method
-OTHERS = ("#d9a441", "#b4656f", "#7d6b91", "#5f7a4f")  # methods without a specific color
+OTHERS = ("#d9a441", "#b4656f", "#7d6b91", "#5f7a4f")  # methods without a specific colour
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # for methods in plots of bias against cost
 LABEL = 24  # maximum line length for method names
 LEGEND = 38  # maximum line length in the legends below plots of bias against cost
@@ -44,7 +44,7 @@ def dots(rows: pd.DataFrame, provenance: Sequence[TaskProvenance] = ()) -> Plot:
 
     Args:
         rows: the rows to draw, from `readable`.
-        provenance: the provenance of the tasks, which may define colors for methods.
+        provenance: the provenance of the tasks, which may define colours for methods.
 
     Raises:
         InvalidInputError: If there are no rows.
@@ -77,7 +77,7 @@ def dot_plots(rows: pd.DataFrame, provenance: Sequence[TaskProvenance]) -> list[
 
     Args:
         rows: the rows of the page's first table, from `front_rows`.
-        provenance: the provenance of the tasks, which may define colors for methods.
+        provenance: the provenance of the tasks, which may define colours for methods.
     """
     colors = _colors(rows, provenance)
     drawn = []
@@ -116,7 +116,7 @@ def _draw_panel(
         axis: the axes to draw on.
         panel: the measure's rows.
         rows: the rows of all panels, which determine the axis limits.
-        colors: a color for each method.
+        colors: a colour for each method.
     """
     points = panel[~panel.method.isin(CHANCES)].drop_duplicates("name")
     for row in panel[panel.method.isin(CHANCES)].itertuples():
@@ -162,7 +162,7 @@ def tradeoffs(
     Args:
         front: the rows of the page's first table, from `front_rows`.
         frame: all rows of the result.
-        provenance: the provenance of the tasks, which may define colors for methods.
+        provenance: the provenance of the tasks, which may define colours for methods.
 
     Returns:
         For each measure, the names of the task, the measure and the utility, the plot as SVG and
@@ -291,9 +291,9 @@ def group_plots(frame: pd.DataFrame, concluded: Sequence[Conclusion]) -> list[di
 
 
 def _colors(rows: pd.DataFrame, provenance: Sequence[TaskProvenance]) -> dict[str, str]:
-    """Return a color for each method.
+    """Return a colour for each method.
 
-    The color in a method's provenance has priority. Other methods get the next color from `OTHERS`,
+    The colour in a method's provenance has priority. Other methods get the next colour from `OTHERS`,
     and "none" is grey.
     """
     color_of_method: dict[str, str] = {}

@@ -104,7 +104,7 @@ def sentences(result: Result, measures: Measures = ()) -> list[str]:
     """Return a result's advice, or its findings and verdicts, followed by its notes.
 
     Args:
-        result: the result to summarize.
+        result: the result to summarise.
         measures: the (task, metric) pairs to draw conclusions about. Default: all of them.
     """
     advice = advice_of(result)

@@ -293,8 +293,8 @@ def group_plots(frame: pd.DataFrame, concluded: Sequence[Conclusion]) -> list[di
 def _colors(rows: pd.DataFrame, provenance: Sequence[TaskProvenance]) -> dict[str, str]:
     """Return a colour for each method.
 
-    The colour in a method's provenance has priority. Other methods get the next colour from `OTHERS`,
-    and "none" is grey.
+    The colour in a method's provenance has priority. Other methods get the next colour from
+    `OTHERS`, and "none" is grey.
     """
     color_of_method: dict[str, str] = {}
     for task_provenance in provenance:

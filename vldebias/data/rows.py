@@ -493,7 +493,7 @@ class FileRows:
         array, stamp = _mapped(path)
         if array.ndim != 2:
             raise InvalidInputError(
-                f"{path}: expected floats (n, d), got shape {array.shape}, dtype {array.dtype}"
+                f"{path}: expected features (n, d), got shape {array.shape}, dtype {array.dtype}"
             )
         n, d = array.shape
         starts = range(0, max(n, 1), PART)

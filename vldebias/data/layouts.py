@@ -199,7 +199,7 @@ def refuse_absent_images(
             " relative to the table's folder or to --image-root, or allow such paths for a trusted"
             " table: --set allow_outside=true (in Python allow_outside=True)"
         )
-    # In a large table, images may be missing only for the first rows.
+    # Only check complete tables, since a large one may lack only the images of its first rows.
     if images is None and layout.is_complete:
         folder_of_images(path, layout.images)
 

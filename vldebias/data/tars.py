@@ -254,7 +254,7 @@ def _parsed(content: bytes, ending: str, source: str) -> object:
         try:
             return json.loads(content)
         except (ValueError, RecursionError) as error:
-            raise InvalidInputError(f"{source}: expected JSON, got {error}") from None
+            raise InvalidInputError(f"{source}: expected valid JSON ({error})") from None
     try:
         return content.decode("utf-8-sig").strip()
     except UnicodeDecodeError:

@@ -66,7 +66,7 @@ def impact_ratios(
     counts = list(zip(selected, applicants, strict=True))
     if any(hits < 0 or hits > n for hits, n in counts):
         raise InvalidInputError(
-            f"selected: expected 0 .. {list(applicants)} selected rows, got {list(selected)}"
+            f"selected: expected 0 .. n, for n = {list(applicants)} rows, got {list(selected)}"
         )
     total = sum(applicants)
     is_small = [n < SMALL * total for n in applicants]

@@ -61,8 +61,8 @@ class Metric:
             - "shares": counts (..., |A|) of images that show each attribute value;
             - "rankings": group codes (r, k) of the first k results in r rankings, and the prior
               (g,) or (r, g). The metric's name in rows then contains k, as in "ndkl@9".
-        compute: function that returns values (...) or (r,). None if tasks compute the metric
-            themselves.
+        compute: function that returns a value for each ranking (r,), or for each resample or
+            prompt (...). None if tasks compute the metric themselves.
         interval: what `compute` returns for groups, because a percentile interval of the lowest
             accuracy would be too narrow. Required for "groups", and unused otherwise:
 

@@ -2,8 +2,8 @@
 
 `corrected_shares` combines a judge's answers about all images with human answers about some of
 them, following Angelopoulos et al., "Prediction-Powered Inference" (2023), with the power tuning
-from section 6 of "PPI++" (2023). For indicators and least-squares powers, this is
-post-stratification,
+from section 6 of "PPI++" (2023). If the predictions are indicators of the judge's answers, and the
+powers are fitted by least squares, this is post-stratification,
 
     share_a = sum_j P(judge says j) P(people say a | judge says j),
 

@@ -201,7 +201,7 @@ def render(result: Result, path: Path, *, run_folder: Path) -> Path:
             sentences.append(f"{capitalised(name)}: {MEANINGS[title]}.")
         if "hits kept" in conclusion.cost:
             sentences.append(f"Hits kept@k: {MEANINGS['hits kept']}.")
-    # Several conclusions may share a measure.
+    # Explain each measure once, since several conclusions may share it.
     explained = list(dict.fromkeys(sentences))
     ends = ends_of_ranges(result, frame)
     categories = category_tables(result)

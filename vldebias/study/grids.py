@@ -106,7 +106,7 @@ def grid(  # noqa: PLR0913 (settings of a public entry point)
         for name, method in method_of_name.items():
             attach_of_name[name] = None
             if isinstance(method, (Edit, Mapping)):
-                # Pass a fitted edit without prompt sets, because it was already fitted on some.
+                # Pass a fitted edit without the prompt sets, which are only needed for fitting.
                 attach_of_name[name] = partial(debias, pipe, method, **options)
             elif method != NONE:
                 attach_of_name[name] = partial(debias, pipe, prompts, method=method, **options)

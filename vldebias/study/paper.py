@@ -99,12 +99,12 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Return the run's folder name."""
+        """Return the name of the run's folder, made from the suite and the model."""
         return file_slug(f"{self.suite.name} {self.model}")
 
     @property
     def state(self) -> str:
-        """Return the state of the run as shown in the tables."""
+        """Return the state for tables: why the run failed, what it waits for, or "measured"."""
         if self.failure:
             return f"failed: {self.failure}"
         finished = "measured" if self.is_measured else "data are available"

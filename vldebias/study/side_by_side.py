@@ -149,7 +149,7 @@ class Picture:
         value_of_attribute: dict[str, str | dict[str, int | None] | None] = {}
         for prompts, written in zip(attributes, values, strict=True):
             if isinstance(written, Mapping):
-                # Use the order of the set. The order in the prompt does not matter.
+                # Order the values as in the prompt set, not as they appear in the prompt.
                 counts = {name: written[name] for name in prompts.attributes if name in written}
                 value_of_attribute[prompts.name] = counts
             else:

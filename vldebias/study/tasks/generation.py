@@ -371,8 +371,8 @@ class GenerationTask(Task):
             generated = generate(pipe, self.plan(), variants, images, progress=progress)
         if prompts.hash != generated.plan.prompt_set_hash:
             raise InvalidInputError(
-                f"{generated.folder}: got a different version of {generated.plan.prompt_set!r};"
-                f" expected images for {prompts!r}"
+                f"{generated.folder}: got images for a different version of"
+                f" {generated.plan.prompt_set!r}; expected images for {prompts!r}"
             )
         answers = judge_images(judge, generated, progress=progress)
         table = image_table(generated, answers, codes)

@@ -367,7 +367,7 @@ def disjoint(
             "reference images": n_new,
             "left out of the reference, measured too": n_measured,
         }
-    # A method that uses labels would be evaluated on its training data.
+    # Refuse methods that use labels, which would be evaluated on their training data.
     learning = []
     for method in map(get_compared, methods or ()):
         if Need.LABELS in method.declaration.needs and reference.labels:

@@ -262,10 +262,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
         "'label.g': expected codes -1",
     ),
     ({"text": np.ones((2, 4))}, r"'text': expected floats \(0, 4\)"),
-    ({"prompts": np.array(["a"])}, r"'text': expected floats \(1, 4\) .* got shape \(0,\)"),
+    ({"prompts": np.array(["a"])}, r"'text': expected floats \(1, 4\).* got shape \(0,\)"),
     (
         {"text": np.ones((1, 5)), "prompts": np.array(["a"])},
-        r"'text': expected floats \(1, 4\) .* got shape \(1, 5\)",
+        r"'text': expected floats \(1, 4\).* got shape \(1, 5\)",
     ),
     (
         {"text": np.eye(2, 4), "prompts": np.array(["a", "a"])},

@@ -185,7 +185,7 @@ def test_a_digest_depends_on_every_row_and_the_order() -> None:
     (["a.csv"], r"a.csv: cannot be read"),
     (["a.npy", "wide.npy"], r"with the same d and dtype, got .*\(n, 4\).*\(n, 5\)"),
     (["int.npy"], r"expected floats \(n, d\) .* got .*int64"),
-    (["flat.npy"], r"flat.npy: expected features \(n, d\), got \(3,\)"),
+    (["flat.npy"], r"flat.npy: expected features \(n, d\), got shape \(3,\)"),
     (["junk.npy"], r"junk.npy: cannot be read"),
     (["header.npy"], r"header.npy: cannot be read"),
     (["pickled.npy"], r"pickled.npy: cannot be read"),

@@ -100,13 +100,16 @@ def test_numbers_are_values_regardless_of_sign_and_may_index_names(column: list[
 
 
 @refused(
-    (lambda: Labels(np.zeros((2, 2), int), ("a",)), r"expected integer codes \(n,\), got \(2, 2\)"),
+    (
+        lambda: Labels(np.zeros((2, 2), int), ("a",)),
+        r"expected integer codes \(n,\), got shape \(2, 2\)",
+    ),
     (lambda: Labels(np.array([0, 1]), ("a",)), r"-1 \(unknown\) .. 0 for \['a'\], got \[1\]"),
     (lambda: Labels(np.array([-2]), ("a",)), r"got \[-2\]"),
     (lambda: Labels(np.array([0]), ("a", "a")), "expected distinct names"),
     (lambda: Labels.from_array([0.5, 1.0]), "got float64"),
-    (lambda: Labels.from_array(np.zeros((2, 2))), r"got \(2, 2\) of float64"),
-    (lambda: Labels.from_array("female"), r"got \(\)"),
+    (lambda: Labels.from_array(np.zeros((2, 2))), r"got shape \(2, 2\) with dtype float64"),
+    (lambda: Labels.from_array("female"), r"got shape \(\)"),
     (lambda: Labels.from_array([["a"], ["b", "c"]]), "got lists of different lengths"),
     (lambda: Labels.from_array([b"\xff"]), "bytes of UTF-8, got b'.xff'"),
     (lambda: Labels.from_array([2], ["a", "b"]), r"got \[2\]"),

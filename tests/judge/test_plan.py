@@ -593,7 +593,7 @@ def test_a_check_passes_for_a_correct_host_and_reports_what_it_cannot_test(
     right = checks(copy.deepcopy(model), tokenizer)
     assert set(right.values()) == {True}
     assert checks(with_own_components(sd())) == right
-    unsure = right | {"merged: as attached": None}
+    unsure = right | {"merging changes nothing": None}
     assert checks(sd3()) == unsure
     assert (
         checks(with_own_components(sd(StableDiffusionImg2ImgPipeline)))

@@ -106,9 +106,9 @@ def test_strings_have_no_mean_and_a_statistic_must_be_a_number() -> None:
     labels = ["male", "female", "male"]
     interval = bootstrap_interval(labels, statistic=lambda values: (values == "male").mean())
     assert interval.value == pytest.approx(2 / 3)
-    with pytest.raises(InvalidInputError, match=r"numbers to average, got 1 of <U6; pass stat"):
+    with pytest.raises(InvalidInputError, match=r"to average, got 1 with dtype <U6; pass stat"):
         bootstrap_interval(labels)
-    with pytest.raises(InvalidInputError, match=r"one array .* got 2 of int64, int64"):
+    with pytest.raises(InvalidInputError, match=r"one array .* got 2 with dtype int64, int64"):
         bootstrap_interval([1, 2, 3], [1, 2, 3])
     for statistic in (lambda values: values[0], lambda values: values == "male", lambda _: {}):
         with pytest.raises(InvalidInputError, match=r"statistic: expected a number, got"):

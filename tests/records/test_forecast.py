@@ -114,7 +114,7 @@ def test_wordings_and_subjects_without_counts_are_not_predicted() -> None:
             qualifier=qualifier,
         )
         assert (row.kind, row.images) == ("abstains", None)
-        assert row.reason == "fewer than 2 other models have counts for it"
+        assert row.reason == "fewer than 2 other models have counts for this subject"
     with pytest.raises(InvalidInputError, match="gender: \\['female', 'male'\\]"):
         forecast(records, SUBJECTS, attribute="gender", value="woman", model="m0")
 

@@ -101,7 +101,7 @@ def test_two_equal_runs_are_reported_as_equal_on_the_first_line(made: Result) ->
     assert comparison.warnings == ()
     (line,) = str(comparison).splitlines()
     assert line.startswith("equal: ")
-    assert "12 figures" in line
+    assert "12 values" in line
     noise = [row.model_copy(update={"value": row.value + 8.5e-16}) for row in made.rows]
     assert str(compare(made, made.model_copy(update={"rows": noise}))) == str(comparison)
 
@@ -146,10 +146,10 @@ def test_a_comparison_names_the_cost_and_writes_a_page(tmp_path: Path) -> None:
     page = comparison.write_page(tmp_path / "compare.html").read_text()
     assert "A: &lt;first&gt;<br>B: second" in page
     assert page.count('<tr class="better-at-a-cost">') == 1
-    shown, _, folded = page.partition("<details><summary>Figures of parts")
+    shown, _, folded = page.partition("<details><summary>Values that changed for parts")
     assert "a nurse" not in shown
     assert "MaxSkew@10, a nurse" in folded
-    assert "2 equal figures are not listed" in page
+    assert "2 equal values are not listed" in page
     # Without a loss of utility, there is nothing to trade off.
     free = compare(run(0.9, 0.9), run(0.3, 0.9)).to_pandas()
     assert free[["verdict", "cost"]].iloc[1].tolist() == ["better", "no clear loss"]
@@ -229,7 +229,7 @@ def test_a_comparison_in_a_notebook_starts_with_the_changes_and_folds_the_settin
 
     shown = compare(run(0.3, "a"), run(0.9, "b"))._repr_html_()
     assert shown.startswith("<p><b>")
-    assert "8 of 10 figures that changed" in shown
+    assert "8 of 10 values that changed" in shown
     assert shown.count("<tr>") == 9
     assert shown.index("prompts_hash") > shown.index("<details>")
     assert "<a>" not in shown

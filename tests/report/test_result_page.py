@@ -279,7 +279,7 @@ def test_no_interval_is_split_across_lines() -> None:
 def test_a_result_without_rows_has_a_page_but_no_plot(tmp_path: Path) -> None:
     empty = result([], protocol())
     page = render(empty, tmp_path / "p.html", run_folder=tmp_path).read_text(encoding="utf-8")
-    assert "All 0 figures" in page
+    assert "All 0 values" in page
     with pytest.raises(InvalidInputError, match="no rows"):
         empty.plot()
 

@@ -299,7 +299,7 @@ def test_evaluate_generates_the_given_methods(tmp_path: Path) -> None:
         "attributes": ["gender"],
     }
     fields |= {"concepts": "train", "stated": False, "steps": 1, "batch_size": 100, "resamples": 5}
-    with pytest.raises(InvalidInputError, match="images: expected the folder"):
+    with pytest.raises(InvalidInputError, match="images: got no folder"):
         evaluate(load_pipeline(), task="generation", **fields)
     result = evaluate(load_pipeline(), tmp_path, task="generation", **fields)
     assert {row.method for row in result.rows if row.metric == "unknown"} == {"none", "cali"}

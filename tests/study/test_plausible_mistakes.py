@@ -298,9 +298,9 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
         "uint8 pixels",
         lambda: ev(images=lambda f: RNG.integers(0, 255, f.shape).astype("u1")),
         REFUSED,
-        "of uint8",
+        "dtype uint8",
     ),
-    ("complex", lambda: ev(images=lambda f: f.astype("c8")), REFUSED, "of complex64"),
+    ("complex", lambda: ev(images=lambda f: f.astype("c8")), REFUSED, "dtype complex64"),
     (
         "logits of classes",
         lambda: ev(images=lambda f: f[:, :2]),

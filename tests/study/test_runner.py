@@ -235,7 +235,10 @@ def test_an_attribute_without_labels_is_skipped_and_reported(run: Any, tmp_path:
     measured, output = run(
         {**PEOPLE, "attribute": "race"}, label_file=(log.path,), image_dir=drawn.folder
     )
-    assert (measured.rows, "by people: nobody labelled race" in output) == ([], True)
+    assert (measured.rows, "by people: skipped, because nobody labelled race" in output) == (
+        [],
+        True,
+    )
 
 
 def test_the_key_changes_with_everything_that_may_change_figures(

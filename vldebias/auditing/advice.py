@@ -144,7 +144,7 @@ def audit(
         task="audit",
         title=_title(advised, first),
         description=" ".join(sentences),
-        # "miniature" is also the name of a CLIP model.
+        # Add "pipeline", because "miniature" is also the name of a CLIP model.
         model="miniature pipeline"
         if pipe is not None and first.model == "miniature"
         else first.model,
@@ -271,7 +271,7 @@ def _advise(
         if len(predictions) > 1:
             rank, advice = _of_uncounted_model(advices)
         elif rank == LEANS and not predictions[0].is_of_model:
-            # The user chose counts for a different model by name.
+            # The user chose counts for a different model, so name that model.
             advice = f"{advice.partition(':')[0]} in {predictions[0].source_name}: {MEASURE}"
         advised.append(AdvisedPrompt(i, text, rank, advice))
     # Within a rank, sort by the largest share or, for models that disagree, by their distance.

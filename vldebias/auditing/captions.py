@@ -155,7 +155,7 @@ def _head(values: Sequence[str]) -> str:
 
 
 def _add(part: TaskResult, name: str, counts: _Counts, values: Sequence[str]) -> None:
-    """Add the rows for a noun."""
+    """Add the rows `stated` and `stated_share` for a noun or for all people."""
     stated = counts.share_stated()
     ends = (stated.low, stated.high)
     part.add("stated", NONE, stated.value, ends, n={"images": counts.images}, subset=name)

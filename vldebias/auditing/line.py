@@ -272,7 +272,7 @@ def read_shares(source: CountsSource, prompts: PromptSet) -> pd.DataFrame:
     """Return each value's share among each prompt's images.
 
     Args:
-        source: source of counts, see `read_counts`.
+        source: packaged counts, a data frame or a table file, as for `read_counts`.
         prompts: the attribute's prompt set.
 
     Returns:
@@ -361,7 +361,7 @@ def source_of(source: CountsSource) -> str:
 
 
 def _counts(table: pd.DataFrame, values: list[str], value_of_word: dict[str, str]) -> pd.DataFrame:
-    """Return image counts by prompt and value. Empty if the table has neither layout."""
+    """Return image counts by prompt and value, empty if `read_counts` rejects the layout."""
     pandas = need("pandas")
     if {"prompt", "value"} <= set(table):
         words = table["value"].astype(str).str.strip().str.casefold()

@@ -73,7 +73,7 @@ class Prediction:
         values: names (k,) of the values.
         shares: share, lower and upper end (3, k, n); NaN if nothing is predicted.
         chance: probability (k, n) that more than an equal share of the images shows the value.
-        covered: whether the calibration covers each prompt (n,).
+        covered: whether each prompt (n,) is close enough to the judged prompts to be predicted.
         lines: lines (k,), one per value; empty if too few prompts were judged.
         judged: prompts and concepts in the calibration table.
         n_judged: number of prompts and concepts in `judged` that could be embedded.
@@ -168,7 +168,7 @@ def is_clearly_above(share: float, hits: int, n: int) -> bool:
 
 
 def images_to_settle(share: float, n: int, equal_share: float) -> int | None:
-    """Return how many more images make a lean clear, if the share of images stays the same.
+    """Return how many more images make a lean clear, if the value's share stays the same.
 
     Args:
         share: share of the images that show the value.
@@ -199,7 +199,7 @@ def predict(
 
     Args:
         source: the model or table that embeds prompts.
-        prompts: distinct prompts.
+        prompts: n distinct prompts.
         attribute: the attribute's prompt set.
         calibration: a name in `CALIBRATIONS`, or a source for `read_counts`. If None, the packaged
             counts for this model are used or, if there are none, the counts for every plain model.
@@ -265,7 +265,7 @@ def predict(
 
 
 def _places_of_judged(prompts: Sequence[str], counts: pd.DataFrame) -> dict[int, int]:
-    """Return the row of counts for each prompt with a judged subject, by prompt position."""
+    """Map the position of each prompt whose subject was judged to its row in `counts`."""
     row_of_text = {text.casefold(): row for row, text in enumerate(counts.index)}
     row_of_subject = {subject(text): row for row, text in enumerate(counts.index)}
     places = {}

@@ -58,7 +58,7 @@ def embed_images(
     each process returns all features.
 
     Args:
-        data: the images.
+        data: the data set whose images are embedded.
         encoder: encoder from `vldebias.hosts.clip.images.image_encoder`.
         cache_dir: cache folder. Default: $VLDEBIAS_CACHE, or ~/.cache/vldebias.
         dtype: dtype of the cached features: "float16", "bfloat16" (returned as float32) or
@@ -111,7 +111,7 @@ def embed_images(
 
 
 def _origin(data: ImageData, encoder: ImageEncoder, dtype: str, fast: bool) -> dict[str, object]:
-    """Describe the images, the model and the settings."""
+    """Describe the images, the model and the settings that the features come from."""
     origin: dict[str, object] = {
         "data": data.name,
         "split": data.split,
@@ -179,7 +179,7 @@ class Shard:
     Attributes:
         features: (r, d), features of rows that could be read.
         rows: (r,), indices of rows that could be read.
-        start: first row.
+        start: index of the first row.
         count: number of rows, including unreadable ones.
         skipped: [id, reason] for each unreadable row.
     """
@@ -239,7 +239,7 @@ class _Run:
                 damage = "wrong checksum"
             # A renamed or copied file may be intact but contain a different shard's rows.
             elif shard.start != index * self.shard_size or shard.count > self.shard_size:
-                damage = f"its first row is {shard.start}"
+                damage = f"starts at row {shard.start}, not {index * self.shard_size}"
         except FileNotFoundError:
             return None
         # The file is not a safetensors file, or its header is invalid or has an unknown field.
@@ -298,7 +298,7 @@ class _Run:
             else:
                 for index in indices:
                     self._shard(data, index, advance)
-        # Wait until all processes have written their shards.
+        # Other processes may still be writing shards, which are read below.
         group.wait()
         return _joined(data, self._complete(shards))
 
@@ -456,7 +456,7 @@ class _Batches:
         self._parts = list[Tensor]()
 
     def add(self, batch: list[Pixels], first_id: str) -> None:
-        """Start a batch. Its first image's id is used in error messages."""
+        """Start a batch. Error messages name it by `first_id`, the id of its first image."""
         # Start the next batch before waiting for the features of the previous one.
         features = self._encoder.start(batch)
         self._collect()

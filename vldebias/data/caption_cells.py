@@ -48,7 +48,7 @@ def captions_in(cell: object, source: str) -> tuple[str, tuple[str, ...] | None]
 
 
 def captions_of(cells: Iterable[object], source: str) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Return the first caption of each cell, and its further captions; see `captions_in`.
+    """Return two lists with an entry per cell: its first caption, and its further captions.
 
     Args:
         cells: strings or lists of strings.
@@ -100,7 +100,8 @@ def one_row_per_image(
         labels: column -> labels of the rows.
 
     Returns:
-        The first row, the caption and the further captions of each image.
+        Three sequences with an entry per image: its first row, its first caption, and its further
+        captions.
 
     Raises:
         InvalidInputError: If an image occurs in several rows without captions, or with different

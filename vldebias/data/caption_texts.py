@@ -34,8 +34,8 @@ def read_captions(path: Path, column: str | None = None) -> Captions:
         column: caption column. Default: the only column with a common caption name.
 
     Returns:
-        The captions of each image, or of each row of a table without images; () for images without
-        captions.
+        A tuple of captions for each image, or for each row of a table without images. The tuple is
+        empty for images without captions.
 
     Raises:
         InvalidInputError: If the column does not exist, several columns are possible, or there are
@@ -88,7 +88,7 @@ def _of_table(path: Path, column: str | None) -> Captions:
     files = as_texts(column_of(table, images[0], path), str(path))
     pairs = []
     for row, texts in enumerate(captions):
-        # Rows without an image are not grouped with others.
+        # Give each row without an image its own name, so that it is not grouped with others.
         image = without_number(files[row]) or f"row {row}"
         pairs += [(image, text) for text in texts]
     return _grouped(pairs)

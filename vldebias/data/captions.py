@@ -35,7 +35,7 @@ _WITHOUT_COLUMNS = {"coco": "COCO's captions", "pairs": "images with text files 
 _MAX_COCO = 2_000_000_000  # bytes; captions_train2017.json has 92 million
 
 
-def open_captions(  # noqa: PLR0913  (each describes where something is, or its format)
+def open_captions(  # noqa: PLR0913  (each locates the data or describes their format)
     root: str | Path,
     split: str | None = None,
     *,
@@ -72,8 +72,8 @@ def open_captions(  # noqa: PLR0913  (each describes where something is, or its 
         streaming: whether to read rows sequentially, without copying them to disk.
 
     Raises:
-        InvalidInputError: If the data cannot be opened; see `find_layout` and the reader for each
-            format.
+        InvalidInputError: If files or columns are missing, the format is not supported, or the
+            reader for the format rejects the data.
     """
     if caption == "auto":
         caption = None
@@ -323,7 +323,7 @@ def _texts_of_split(
     """Return the text files for a split's images.
 
     Args:
-        path: the folder.
+        path: folder of the images and text files.
         text_of_image: image -> text file.
         splits: folders treated as splits.
         wanted: the split, by any of its names.

@@ -109,10 +109,10 @@ class DataSet:
         return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
 
     def find_root(self, root: str | Path | None) -> str | Path | None:
-        """Return the data root.
+        """Return the folder, file, hub id or pattern to read the data from.
 
         Args:
-            root: data root. Default: the data set's folder in the working directory.
+            root: the user's choice. Default: the data set's folder in the working directory.
 
         Raises:
             InvalidInputError: If there is no such folder.

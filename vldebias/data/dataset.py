@@ -27,7 +27,7 @@ else:
     pa = Lazily("pyarrow")
 pc = Lazily("pyarrow.compute")
 
-# Metadata for reports and records, such as the root; values are JSON or paths.
+# Metadata for reports and records, such as the data folder; values are JSON or paths.
 Facts = Mapping[str, Any]
 
 # Number of threads that check images, and number of images to read ahead.
@@ -159,7 +159,7 @@ class ImageData(Columns):
         fingerprint: string that changes whenever the images or their order change, or a function
             that returns it, called on first use.
         captions: n captions, or empty.
-        about: metadata for reports, such as the root.
+        about: metadata for reports, such as the data folder.
         path: index -> image path, or "" if the image is not a separate file.
         more_captions: n tuples of further captions, or empty.
 
@@ -294,7 +294,7 @@ def refuse_outside(name: str, root: Path, files: Sequence[str]) -> None:
     Args:
         name: data name for the message.
         root: folder that all paths must be in.
-        files: the paths.
+        files: the paths to check, relative to `root`.
     """
     paths = pa.array(files, pa.string())
     outside = pc.filter(paths, pc.match_substring_regex(paths, OUTSIDE))
@@ -319,8 +319,8 @@ def fingerprint_files(ids: Sequence[str], paths: Sequence[str | os.PathLike[str]
     size are not detected.
 
     Args:
-        ids: file names.
-        paths: file paths, in the same order.
+        ids: names of the files, which are part of the hash.
+        paths: paths of the files, in the same order.
     """
 
     def ends(path: str | os.PathLike[str]) -> bytes:
@@ -338,7 +338,7 @@ def fingerprint_files(ids: Sequence[str], paths: Sequence[str | os.PathLike[str]
         rows = slice(start, start + _FILES_AT_ONCE)
         state = hashlib.sha256()
         for name, path in zip(ids[rows], paths[rows], strict=True):
-            # Include the length, because names may contain spaces.
+            # Include the length of the name, because names may contain spaces.
             state.update(f"{len(name.encode())} {name} ".encode())
             state.update(ends(path))
         return state.digest()
@@ -370,7 +370,7 @@ def check_images(data: ImageData, *, progress: bool = True) -> list[tuple[str, s
     """Read every image, and return the id of each unreadable image with the reason, in order.
 
     Args:
-        data: the images.
+        data: the data set whose images are read.
         progress: whether to show a progress bar.
     """
 

@@ -81,7 +81,7 @@ class Embeddings(Columns):
         # Integer arrays are probably pixels or masks.
         if self.features.ndim != 2 or self.features.dtype.kind != "f":
             raise InvalidInputError(
-                f"features: expected floats (n, d), got {self.features.shape} of"
+                f"features: expected floats (n, d), got shape {self.features.shape} with dtype"
                 f" {self.features.dtype}; pass the output of a model's image tower"
             )
         self._check_lengths()
@@ -101,7 +101,7 @@ class Embeddings(Columns):
         Args:
             features: (n, d) numbers, or `Shards`. bfloat16 is converted to float32, and integers to
                 float64.
-            labels: column -> n strings, integers or booleans; see `Labels.from_array`.
+            labels: column -> n strings, integers or booleans; None, NaN and "" are unknown.
             ids: n names. Default: "0", "1", ...
             captions: n captions, or empty.
             about: origin of the features.
@@ -208,7 +208,8 @@ def load_embeddings(path: str | Path) -> tuple[Embeddings, Texts]:
     """Load image embeddings and any text embeddings from a .npz file.
 
     Returns:
-        The image embeddings, and a mapping prompt -> (d,), or None if there is no text.
+        The image embeddings, and a mapping from prompt to text embedding (d,), or None if the file
+        has no text embeddings.
 
     Raises:
         InvalidInputError: If the file is damaged, has no features or has an invalid entry, or
@@ -288,7 +289,7 @@ def save_embeddings(
 
     Args:
         path: output file, ending in .npz.
-        embeddings: image embeddings.
+        embeddings: the image embeddings to save.
         texts: text embeddings, prompt -> (d,).
 
     Raises:
@@ -407,14 +408,14 @@ def _strings(fields: Mapping[str, Array], key: str) -> tuple[str, ...]:
     is_column = array.ndim == 1 and isinstance(texts, list)
     if not is_column or not all(isinstance(text, str) for text in texts):
         raise InvalidInputError(
-            f"{key!r}: expected strings (n,), got {array.shape} of {array.dtype}"
+            f"{key!r}: expected strings (n,), got shape {array.shape} with dtype {array.dtype}"
         )
     return tuple(texts)
 
 
 def _texts(fields: Mapping[str, Array], dim: int) -> Texts:
     """Return text embeddings, prompt -> (dim,), or None if there are none."""
-    # If only one of the two exists, an error is raised below.
+    # If the file has only one of "text" and "prompts", the code below raises an error.
     if not {"text", "prompts"} & set(fields):
         return None
     prompts = _strings(fields, "prompts")
@@ -422,8 +423,8 @@ def _texts(fields: Mapping[str, Array], dim: int) -> Texts:
     has_shape = rows.shape == (len(prompts), dim) and len(prompts) > 0
     if not has_shape or rows.dtype.kind != "f":
         raise InvalidInputError(
-            f"'text': expected floats ({len(prompts)}, {dim}) for 'prompts', got {rows.shape} of"
-            f" {rows.dtype}"
+            f"'text': expected floats ({len(prompts)}, {dim}), one row for each of 'prompts', got"
+            f" shape {rows.shape} with dtype {rows.dtype}"
         )
     texts: dict[str, NDArray[np.float32]] = {}
     for prompt, vector in zip(prompts, rows.astype(np.float32), strict=True):
@@ -433,7 +434,9 @@ def _texts(fields: Mapping[str, Array], dim: int) -> Texts:
         # Embeddings of the same prompt from different batches differ in their last digits.
         difference = np.linalg.norm(texts[prompt] - vector)
         if difference > SAME * np.linalg.norm(vector):
-            raise InvalidInputError(f"'prompts': {prompt!r} occurs twice with different embeddings")
+            raise InvalidInputError(
+                f"'prompts': {prompt!r} occurs twice with different embeddings; keep one of them"
+            )
     return texts
 
 
@@ -445,10 +448,10 @@ def open_embeddings(
     Args:
         paths: a .npz file, a pattern for .npy files such as "shards/*.npy", which are opened as
             `Shards`, or a clip-retrieval folder with img_emb/*.npy and metadata/*.parquet.
-        table: for .npy, and for .npz without labels: a .csv, .tsv, .parquet or .jsonl file, or a
-            pattern, with one row per feature row. The columns "ids" (or "image_path") and
-            "captions" (or "caption") contain ids and captions. Other columns are labels
-            ("label.gender" is named "gender"), unless they have too many values.
+        table: a .csv, .tsv, .parquet or .jsonl file, or a pattern, with one row per row of
+            features; for .npy files, and for a .npz file without labels. The columns "ids" (or
+            "image_path") and "captions" (or "caption") contain ids and captions. Other columns are
+            labels ("label.gender" is named "gender"), unless they have too many values.
 
     Raises:
         InvalidInputError: If a file does not exist, files are inconsistent, or the table has the
@@ -506,7 +509,7 @@ def _with_table(embeddings: Embeddings, files: Sequence[Path], table: str | Path
         column = column_of(rows, name, table)
         place = f"{table}: column {name!r}"
         field_name = name
-        # Column names used by clip-retrieval.
+        # Accept the column names that clip-retrieval uses.
         alias = {"image_path": "ids", "caption": "captions"}.get(name)
         if alias and alias not in rows.column_names:
             field_name = alias

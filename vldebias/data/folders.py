@@ -29,7 +29,7 @@ _LITTER = {
     "__pycache__",
 }
 TEXT_ENDINGS = (".txt", ".caption")
-# Extensions of images that are not read. Captions of such images are reported.
+# Extensions of images that are not read. Messages list such images if they have captions.
 UNREAD_PICTURES = (".heic", ".heif", ".jxl", ".svg", ".psd", ".dng", ".raw", ".cr2", ".nef", ".arw")
 # Absolute paths (including Windows paths), URLs, and paths with "..".
 OUTSIDE = r"^[/\\]|^[A-Za-z]:|^[A-Za-z][A-Za-z0-9+.-]*://|(^|[/\\])\.\.([/\\]|$)"
@@ -81,7 +81,7 @@ def left_out_of(facts: Mapping[str, Any]) -> list[str]:
 
 
 def _first(names: Sequence[str]) -> str:
-    """Join the first three names."""
+    """Join the first three names with commas, followed by "..." if there are more."""
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
@@ -138,7 +138,7 @@ def folder_of_images(table: Path, files: Sequence[str]) -> Path:
     This is the table's folder, or the only nearby folder that contains the files.
 
     Args:
-        table: the file.
+        table: path of the table.
         files: relative paths, for example from the first rows.
 
     Raises:

@@ -90,7 +90,7 @@ def open_huggingface(
     the column names (jpg, txt, cls).
 
     Args:
-        root: data set to open; see `vldebias.data.layouts.LAYOUT`.
+        root: a hub id, a folder, a file, or a pattern such as shards/*.tar.
         split: "train", "val" (also matches validation, valid and dev), "test", any other split of
             the data set, or "all". Default: the only split, or test if there are several. Files
             and patterns only have the split "train".
@@ -100,7 +100,7 @@ def open_huggingface(
         labels: label columns, as a list or as {name to use: name in the data set}. Default: columns
             of type ClassLabel.
         images: base folder for paths in the image column. Default: the opened folder.
-        config: hub configuration.
+        config: name of the data set's configuration on the hub.
         revision: hub commit, branch or tag.
         streaming: whether to read rows sequentially, without copying them to disk.
         files: files to read from a folder, for example to skip img2dataset's statistics. Default:
@@ -265,7 +265,7 @@ def _only_or_test(splits: Mapping[str, object], split: str | None) -> str:
 
 
 def _of_split(splits: Mapping[str, T], split: str, place: str, join: Callable[[list[T]], T]) -> T:
-    """Return the split with the given name or alias, or all splits concatenated in the usual order.
+    """Return the split with a name or alias, or all splits in the order train, val, test, others.
 
     Raises:
         InvalidInputError: If the split does not exist.
@@ -390,8 +390,8 @@ def source_of(
 
     Args:
         root: a hub id, a folder, a file or a pattern.
-        config: hub configuration.
-        revision: hub revision.
+        config: name of the data set's configuration on the hub.
+        revision: commit, branch or tag on the hub.
         files: files in the folder to read. Default: all.
     """
     is_name = not is_pattern(root) and len(expanded(root)) == 1 and not Path(root).is_file()
@@ -432,13 +432,14 @@ class ImageStream:
     """Stream the rows of a data set sequentially, for training.
 
     Attributes:
-        image: image column.
-        caption: caption column.
+        image: name of the image column.
+        caption: name of the caption column, or None.
         labels: name to use -> column name, for each label column.
         classes: column name -> class names, for each ClassLabel column.
         base: base folder for paths in the image column; None if `datasets` resolves them.
-        dataset: the data set.
-        name, split, about, fingerprint: see `ImageData`.
+        dataset: the opened data set or stream.
+        name, split, about, fingerprint: the data set, its split, metadata for reports, and a
+            string that changes whenever the images change, as in `ImageData`.
     """
 
     image: str

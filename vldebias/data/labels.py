@@ -48,7 +48,7 @@ class Labels:
         names = tuple(self.names)
         if codes.ndim != 1 or codes.dtype.kind not in "iub":
             raise InvalidInputError(
-                f"labels: expected integer codes (n,), got {codes.shape} of {codes.dtype}"
+                f"labels: expected integer codes (n,), got shape {codes.shape}, dtype {codes.dtype}"
             )
         if len(set(names)) != len(names):
             raise InvalidInputError(f"labels: expected distinct names, got {list(names)}")
@@ -90,7 +90,7 @@ class Labels:
         None, NaN and "" are unknown.
 
         Args:
-            values: the column.
+            values: strings, integers or booleans (n,).
             names: names of the codes 0 .. k - 1 in the column; -1 then means unknown.
 
         Raises:
@@ -107,7 +107,8 @@ class Labels:
             ) from None
         if array.ndim != 1:
             raise InvalidInputError(
-                f"labels: expected strings or integers (n,), got {array.shape} of {array.dtype}"
+                f"labels: expected strings or integers (n,), got shape {array.shape} with dtype"
+                f" {array.dtype}"
             )
         if array.dtype.kind in "SU":
             # Collect distinct strings in blocks, which is faster than sorting n strings and needs
@@ -159,7 +160,7 @@ class Labels:
             if len(labels.names) > max(_MOST_NAMES, len(labels) // 2):
                 raise InvalidInputError(
                     f"{source}: {len(labels.names)} distinct values in {len(labels)} rows are too"
-                    " many for labels; is this the right column?"
+                    " many for labels; choose a column with a few groups"
                 )
             return labels
         name_of_value = {str(value): str(name) for value, name in mapped_columns(names).items()}

@@ -68,7 +68,8 @@ class Layout:
     Attributes:
         kind: "table", "coco", "pairs" (images with text files next to them), "tars", or "datasets"
             (loaded with that library).
-        files: the files; for pairs, all paths relative to the root.
+        files: paths of the files that contain the data; for pairs, all paths in the folder,
+            relative to it.
         image: image column of a table.
         caption: caption column of a table, or None.
         header: column names of a table without a header line.
@@ -198,7 +199,7 @@ def refuse_absent_images(
             " relative to the table's folder or to --image-root, or allow such paths for a trusted"
             " table: --set allow_outside=true (in Python allow_outside=True)"
         )
-    # In a large table, images may be missing only for the first rows.
+    # Only check complete tables, since a large one may lack only the images of its first rows.
     if images is None and layout.is_complete:
         folder_of_images(path, layout.images)
 
@@ -246,7 +247,7 @@ def _layout_of_pattern(root: str | Path, patterns: Sequence[str]) -> Layout:
 
 
 def _layout_of_folder(folder: Path, reads_captions: bool) -> Layout:
-    """Return the layout of a folder."""
+    """Detect the layout of a folder from the files in it."""
     files, _ = files_below(folder)
     if not files:
         raise InvalidInputError(
@@ -371,7 +372,7 @@ def is_coco(path: Path, encoding: str | None) -> bool:
     """Return True if a file is a JSON object with the keys of COCO captions.
 
     Args:
-        path: the file.
+        path: path of the file.
         encoding: file encoding. If None, it is detected.
 
     Raises:
@@ -560,10 +561,10 @@ def _fetch_first(path: Path, form: str, url: str, caption: str, columns: Sequenc
     """Return the error for a table of URLs, with a command that downloads the images.
 
     Args:
-        path: the table.
-        form: its format.
-        url: URL column.
-        caption: caption column.
+        path: path of the table.
+        form: format of the table, such as "csv".
+        url: name of the column with image URLs.
+        caption: name of the caption column.
         columns: column names of a table without a header line.
     """
     form = {"txt": "tsv", "ndjson": "jsonl"}.get(form, form)

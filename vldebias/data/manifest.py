@@ -50,11 +50,11 @@ def rows_of_split(data: str | Path, split: str, splits: Labels) -> NDArray[np.in
 
 
 def labels_of(table: pa.Table, column: str, names: Names, path: Path) -> Labels:
-    """Return the labels in a column.
+    """Return the labels in a column of a manifest.
 
     Args:
         table: the rows of the manifest.
-        column: column name.
+        column: name of the label column.
         names: allowed values, or a mapping from codes in the table to names. If None, any value is
             allowed.
         path: table path for messages.
@@ -71,7 +71,7 @@ def known_labels(table: pa.Table, column: str, names: Names, path: Path) -> Labe
 
     Args:
         table: the rows of the manifest.
-        column: column name.
+        column: name of the label column.
         names: allowed values, or a mapping from codes in the table to names.
         path: table path for messages.
 
@@ -98,7 +98,7 @@ def coded_labels(table: pa.Table, column: str, names: Names, path: Path) -> Labe
 
     Args:
         table: the rows of the manifest.
-        column: column name.
+        column: name of the label column.
         names: allowed values, or a mapping from codes in the table to names.
         path: table path for messages.
 
@@ -114,7 +114,7 @@ def coded_labels(table: pa.Table, column: str, names: Names, path: Path) -> Labe
     return labels
 
 
-def open_manifest(  # noqa: PLR0913  (each is a column, or describes the format)
+def open_manifest(  # noqa: PLR0913  (each names a column or describes the format)
     root: Path,
     split: str = "all",
     *,
@@ -130,7 +130,7 @@ def open_manifest(  # noqa: PLR0913  (each is a column, or describes the format)
     """Open the images listed in a table (csv, tsv, txt, parquet, jsonl or json).
 
     Args:
-        root: the table.
+        root: path of the table.
         split: value in `split_column` of the rows to keep, or "all".
         image: column of paths relative to `images`. Default: "image" or, if there is no such
             column, the only column with a different common name, such as "filename".
@@ -141,8 +141,8 @@ def open_manifest(  # noqa: PLR0913  (each is a column, or describes the format)
         split_column: column with the name of each row's split. If None, there is one split.
         images: base folder for the paths. Default: the table's folder.
         allow_outside: whether to allow absolute paths and paths with "..".
-        separator: table separator; see `read_table`.
-        encoding: table encoding; see `read_table`.
+        separator: separator of a csv, tsv or txt table. Default: detected.
+        encoding: text encoding. Default: UTF-8; if that fails, it is detected.
 
     Raises:
         InvalidInputError: If a column or split does not exist, an image occurs twice without
@@ -214,9 +214,9 @@ def images_of_table(
         path: table path.
         split: split name.
         table: one row per image, or per caption of an image.
-        image: column of paths.
-        caption: caption column, if any.
-        labels: label columns.
+        image: column of image paths.
+        caption: caption column, or None if there is none.
+        labels: label columns, as a list or as {name to use: name in the table}.
         folder: base folder for the paths.
         options: keyword arguments for `file_images`.
     """

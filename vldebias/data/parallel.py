@@ -1,4 +1,4 @@
-"""Run work in parallel: rows in threads, shards in processes, parts in this process or on Ray."""
+"""Run work in parallel, in threads, in several processes or on a Ray cluster."""
 
 from __future__ import annotations
 

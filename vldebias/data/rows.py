@@ -261,7 +261,7 @@ class UnitRows:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Return (n, d)."""
+        """Return the shape (n, d)."""
         return self.features.shape
 
     def select(self, rows: ArrayLike) -> UnitRows:
@@ -302,7 +302,7 @@ class UnitRows:
         """Return inner products (n, k) with several sets of text embeddings (k, d), in one pass.
 
         Args:
-            texts: name -> (k, d).
+            texts: name -> text embeddings (k, d).
         """
         products = {name: torch.empty(len(self), len(rows)) for name, rows in texts.items()}
         parts = self._parts()
@@ -319,7 +319,7 @@ class UnitRows:
         Ties keep row order.
 
         Args:
-            queries: (q, d).
+            queries: query embeddings (q, d).
             k: number of rows per query.
         """
         if queries.ndim != 2 or queries.shape[1] != self.shape[1] or not 1 <= k <= len(self):
@@ -366,7 +366,8 @@ class UnitRows:
                 norms = np.linalg.norm(block.astype(np.float32), axis=1)
                 count += int((~np.isfinite(norms) | (norms == 0)).sum())
             raise InvalidInputError(
-                f"features: {count} of {len(self)} rows are zero or not finite, such as {examples}"
+                f"features: {count} of {len(self)} rows are zero or not finite, such as {examples};"
+                " remove them"
             )
         unit_rows /= lengths
         if self.change is None:
@@ -389,7 +390,7 @@ def _products(texts: Mapping[T, Tensor], rows: UnitRows) -> dict[T, Tensor]:
         products[name] = torch.empty(len(rows), len(text_rows))
     for start, block in zip(range(0, len(rows), BLOCK), rows.split(), strict=True):
         for name, text_rows in texts.items():
-            # A product with a single text is summed in a different order than with two or more.
+            # Use at least two texts, because a product with one is summed in a different order.
             scores = _filled(block) @ _filled(text_rows, 2).T
             kept = scores[: len(block), : len(text_rows)]
             products[name][start : start + len(block)] = kept
@@ -397,7 +398,7 @@ def _products(texts: Mapping[T, Tensor], rows: UnitRows) -> dict[T, Tensor]:
 
 
 def _leaders(queries: Tensor, k: int, part: tuple[UnitRows, Index]) -> Leaders:
-    """Return at most k top rows from one part."""
+    """Return the top rows of one part for each query, at most k."""
     rows, place = part
     return leaders(queries, rows, min(k, len(rows)), place)
 
@@ -468,8 +469,8 @@ class FileRows:
     """Represent rows of an array (n, d) in a .npy file, which is opened for each read.
 
     Attributes:
-        path: the file.
-        shape: shape of these rows.
+        path: path of the .npy file.
+        shape: shape (n, d) of these rows.
         dtype: dtype of the array.
         stamp: size and modification time of the file when it was first opened.
         start: index of the first row in the file.
@@ -492,7 +493,7 @@ class FileRows:
         array, stamp = _mapped(path)
         if array.ndim != 2:
             raise InvalidInputError(
-                f"{path}: expected features (n, d), got {array.shape} of {array.dtype}"
+                f"{path}: expected features (n, d), got shape {array.shape}, dtype {array.dtype}"
             )
         n, d = array.shape
         starts = range(0, max(n, 1), PART)
@@ -508,7 +509,7 @@ class FileRows:
             InvalidInputError: If the file has changed.
         """
         array, stamp = _mapped(self.path)
-        # Otherwise, values from two versions of the file would be mixed.
+        # Refuse a changed file, so that values from two versions of it are not mixed.
         if stamp != self.stamp:
             raise InvalidInputError(
                 f"{self.path}: the file has changed since it was first read; run again"

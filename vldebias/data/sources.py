@@ -147,7 +147,7 @@ def _read_celeba(path: Path, header: int) -> pa.Table:
         return read_table(path)
     text = path.read_text(encoding="utf-8", errors="replace")
     lines = [line.split() for line in text.splitlines()]
-    # The released header only names the attributes.
+    # The header of the released file names the attributes, but not the column of file names.
     columns = ["image_id"]
     if 0 < header <= len(lines):
         columns += lines[header - 1]
@@ -244,11 +244,11 @@ def open_data(
         raise InvalidInputError(f"{error}{expected}") from None
     if isinstance(found, ImageData):
         missing = [column for column in data_set.columns if column not in found.labels]
-        # Reader options may select different columns.
+        # With options, do not check the columns, because options may select different ones.
         if missing and not options:
             raise InvalidInputError(
-                f"data set {name!r}: its reader returned the columns {list(found.labels)}; expected"
-                f" {', '.join(missing)} as well, as declared in `columns`"
+                f"data set {name!r}: its reader returned the columns {list(found.labels)}, without"
+                f" {', '.join(missing)}; return them, or remove them from `columns`"
             )
         return found
     # Imported here, because `vldebias.data.huggingface` imports the hub libraries.

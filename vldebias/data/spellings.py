@@ -207,7 +207,7 @@ def _abbreviated(letter: str, meanings: Iterable[str]) -> str | None:
         return None
     starting = {meaning for meaning in meanings if len(meaning) > 1 and meaning.startswith(letter)}
     word = min(starting, default="")
-    # "A" and "AB" are blood groups, and "V" and "VI" are Roman numerals.
+    # Ignore words of two letters: "A" does not abbreviate the blood group "AB", nor "V" "VI".
     return word if len(starting) == 1 and len(word) > 2 else None
 
 

@@ -53,7 +53,7 @@ class Suspects:
 
     Args:
         scores: (n,), NaN for rows without a score.
-        ids: n row names.
+        ids: names of the n rows.
         read: row -> RGB image. Raises OSError if the image cannot be read. None if there are no
             images.
         path: row -> image path, or "" if the image is not a separate file.
@@ -85,7 +85,7 @@ class Suspects:
         Rows without an image are unreadable. Ids cannot refer to files outside the folder.
 
         Args:
-            folder: image folder.
+            folder: folder of the images, including its subfolders.
             ids: path of each row's image in the folder, with or without its extension.
         """
         files = [folder / name for name in files_below(folder)[0] if is_picture(name)]
@@ -127,7 +127,7 @@ class Suspects:
         percentile. Cells that look like formulas are escaped (`files.shielded`).
 
         Args:
-            path: output file.
+            path: the csv file to write.
             columns: column -> function from a row to its cell text.
         """
         text_of_row = {"id": self.ids.__getitem__, **columns, "path": self.path}
@@ -166,9 +166,9 @@ class Suspects:
         """Write an HTML file with the most suspicious rows and their images.
 
         Args:
-            path: the file.
-            title: heading.
-            describe: row -> a mark ("" for none) and a description.
+            path: the HTML file to write.
+            title: heading of the page.
+            describe: row -> a word that marks the row ("" for none) and a description.
             introduction: what the scores mean and what to do next.
             marked: (n,) rows that the histogram of scores shows in a different colour.
             cut: score at which the histogram shows a line.

@@ -62,7 +62,7 @@ def read_table(
     list of objects.
 
     Args:
-        path: the file.
+        path: path of the table.
         separator: separator for csv, tsv and txt files. Default: detected.
         encoding: text encoding. Default: UTF-8; if that fails, it is detected, with a warning.
 
@@ -186,7 +186,7 @@ def column_of(table: pa.Table, name: str, source: str | Path) -> pa.Array:
 
     Args:
         table: a table as returned by `read_table`.
-        name: column name.
+        name: name of the column.
         source: name of the table in messages.
 
     Raises:

@@ -3,9 +3,9 @@
 Consecutive files with the same name form a sample; their extensions are its fields (jpg, txt,
 json).
 
-The reader of `datasets` is not used: it rejects tars in which one of the first samples lacks a
-field, in which images have different extensions or whose text is not UTF-8, merges samples whose
-names contain dots, and returns the first samples of a truncated tar without an error.
+The reader of `datasets` is not used. It rejects tars in which one of the first samples lacks a
+field, images have different extensions, or text is not UTF-8. It also merges samples whose names
+contain dots, and returns the first samples of a truncated tar without an error.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def open_tars(
     for label, column in mapped_columns(labels or ()).items():
         if not _has(samples, column):
             raise InvalidInputError(
-                f"{source}: expected columns [{column!r}]; the columns are {fields}"
+                f"{source}: expected a field {column!r}; the fields are {fields}"
             )
         columns[label] = Labels.from_values(
             Labels.text_of(_value(sample, column)).strip() for sample in samples
@@ -254,7 +254,7 @@ def _parsed(content: bytes, ending: str, source: str) -> object:
         try:
             return json.loads(content)
         except (ValueError, RecursionError) as error:
-            raise InvalidInputError(f"{source}: expected JSON, got {error}") from None
+            raise InvalidInputError(f"{source}: expected valid JSON ({error})") from None
     try:
         return content.decode("utf-8-sig").strip()
     except UnicodeDecodeError:
@@ -282,7 +282,7 @@ def _has(samples: Sequence[Sample], name: str) -> bool:
 def _image_field(
     source: str, samples: Sequence[Sample], fields: Sequence[str], name: str | None
 ) -> str:
-    """Return the image field.
+    """Return the given image field or, by default, the one that contains images.
 
     Raises:
         InvalidInputError: If there is no such field, or several are possible.
@@ -290,9 +290,7 @@ def _image_field(
     fields_of_images = list(dict.fromkeys(chain.from_iterable(s.places for s in samples)))
     if name is not None:
         if name not in fields_of_images:
-            raise InvalidInputError(
-                f"{source}: expected columns [{name!r}]; the columns are {fields}"
-            )
+            raise InvalidInputError(f"{source}: expected a field {name!r}; the fields are {fields}")
         return name
     if not fields_of_images:
         raise InvalidInputError(f"{source}: expected images, got the fields {fields}")
@@ -321,9 +319,7 @@ def _caption_field(
     """
     if name not in (None, "auto") or "auto" in fields:
         if not _has(samples, str(name)):
-            raise InvalidInputError(
-                f"{source}: expected columns [{name!r}]; the columns are {fields}"
-            )
+            raise InvalidInputError(f"{source}: expected a field {name!r}; the fields are {fields}")
         return name
     candidates = {*TEXTS, *CAPTION_COLUMNS}.intersection(fields)
     for field_name in (*_PREFERRED, *fields):

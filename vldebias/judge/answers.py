@@ -89,7 +89,7 @@ class AnnotationLog:
             annotator: the annotator's name.
             attribute: what was asked about, such as "gender".
             value: the answer.
-            numbers: `seconds` and `weight`, see `Answer`.
+            numbers: `seconds` taken, and sampling `weight`, as in `Answer`.
 
         Raises:
             InvalidInputError: If a field is invalid.

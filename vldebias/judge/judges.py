@@ -319,7 +319,7 @@ class ClipJudge(JudgeSpec):
         """Load the image-text model chosen by the user or the suite.
 
         Raises:
-            InvalidInputError: If neither names a model.
+            InvalidInputError: If neither the user nor the suite names a model.
         """
         model = session.options.judge or self.model
         if model is None:
@@ -395,8 +395,8 @@ def logit_scale(model: nn.Module) -> float:
         if parameter is not None:
             return float(scale(parameter.detach().float()))
     raise InvalidInputError(
-        f"{type(model).__name__} has no logit_scale, which is needed to convert cosines to"
-        " probabilities"
+        f"{type(model).__name__} has no logit_scale to convert cosines to probabilities; use a"
+        " model such as CLIP, SigLIP or ALIGN"
     )
 
 
@@ -478,7 +478,7 @@ class VlmJudge(JudgeSpec):
                 # Compute the largest total variation between two orders, averaged over images.
                 chances = np.exp(rows)  # (orders, n, options)
                 distances = 0.5 * np.abs(chances[:, None] - chances[None]).sum(-1)
-                bias = float(distances.max(axis=(0, 1)).mean())  # mean over (orders, orders, n)
+                bias = float(distances.max(axis=(0, 1)).mean())  # from (orders, orders, n)
                 if bias > BIAS and attribute not in warned:
                     warned.add(attribute)
                     warn(
@@ -528,7 +528,7 @@ class VlmJudge(JudgeSpec):
         text: str,
         count: int,
     ) -> np.ndarray:
-        """Return the log probabilities (n, count) of the first letters as the answer."""
+        """Return the log probability (n, count) that the answer is A, B, ... for each image."""
         chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": text}]}]
         prompt = processor.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
         # " A" and "A" are usually different tokens, so make sure that the letter follows a space.

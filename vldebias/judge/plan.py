@@ -83,7 +83,7 @@ class PlannedImage:
         path: path relative to the image folder, with forward slashes. It identifies the image in
             annotations and judgements.
         variant: name of the variant; "none" for the unedited pipeline.
-        seed: index of the image.
+        seed: number of the image among those of its prompt and variant.
     """
 
     prompt: str
@@ -161,7 +161,7 @@ def planned_prompts(
 def _stated_prompts(
     prompts: PromptSet, part: str, names: Sequence[str], groups: Sequence[Sequence[str]]
 ) -> list[PlannedPrompt]:
-    """Return the distinct prompts that state a value in one part.
+    """Return one part's distinct prompts that state a value.
 
     Raises:
         InvalidInputError: If there are none, or a prompt does not state exactly one value.
@@ -191,7 +191,7 @@ class Plan(Strict):
 
     Attributes:
         model: result of `identity` for the pipeline.
-        variants: `Variant.planned` by name, starting with "none".
+        variants: name -> description from `Variant.planned`, starting with "none".
         images: number of images per class prompt and seed.
         stated_images: number of images per seed for all other prompts.
         options: further pipeline arguments.
@@ -214,11 +214,11 @@ class Plan(Strict):
     @field_validator("variants")
     @classmethod
     def _in_different_folders(cls, variants: dict[str, Facts]) -> dict[str, Facts]:
-        # "cali 1" and "cali-1" would share a folder.
+        # Compare folder names, because "cali 1" and "cali-1" would share a folder.
         folders = {file_slug(name)[:60] for name in variants}
         if variants[NONE] or len(folders - {""}) < len(variants):
             raise ValueError(
-                "expected names that give different folder names, and no method called 'none'"
+                f"got {list(variants)}; expected different folder names, and no method named 'none'"
             )
         return variants
 

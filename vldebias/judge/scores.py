@@ -55,8 +55,8 @@ def judge_images(
 
     Args:
         judge: the classifier that answers.
-        images: the generated images.
-        progress: progress bars.
+        images: the generated images and their folder.
+        progress: object that shows progress bars.
 
     Raises:
         InvalidInputError: If images are missing, or the judge returns arrays of the wrong shape.
@@ -105,7 +105,7 @@ def answers_file(judge: Judge, images: GeneratedImages) -> Path:
 
     Args:
         judge: the classifier whose answers are stored.
-        images: the generated images.
+        images: the generated images and their folder.
     """
     name = f"{file_slug(judge.name)}-{file_slug(judge.fingerprint)[:16]}.jsonl"
     path = images.folder / "judgements" / name
@@ -129,7 +129,7 @@ def scored(
     """Return CLIPScore and FID results for images whose prompts do not state a value.
 
     Args:
-        generated: the images.
+        generated: the generated images and their folder.
         encoder: image encoder of the scoring model.
         texts: text encoder of the same model.
         name: task name.
@@ -142,7 +142,7 @@ def scored(
     images_of_variant: dict[str, list[PlannedImage]]
     images_of_variant = {variant: [] for variant in generated.plan.variants}
     for image in generated:
-        # If a prompt states a value, the score would measure whether that value is shown.
+        # Skip prompts that state a value, whose score would measure whether it is shown.
         if image.stated is None:
             images_of_variant[image.variant].append(image)
     # variant -> (n, d) of its images

@@ -58,7 +58,7 @@ def last_judgements(
     """Return the latest answers in a folder from a judge with these values.
 
     Args:
-        images: the generated images.
+        images: the generated images and their folder.
         attribute: what was asked about, such as "gender".
         values: the attribute's values.
 

@@ -27,7 +27,8 @@ from vldebias.measure.resampling import (
 from vldebias.utils.arrays import Counts, Floats, Mask
 
 Bounds = tuple[float, float]
-Statistic = Callable[[Counts, Counts], Floats]  # A function of hits and sizes (..., g).
+# Function of the numbers of correct images and of all images in each group, both (..., g).
+Statistic = Callable[[Counts, Counts], Floats]
 # What a statistic of the groups computes, which determines its interval. "" for other statistics.
 IntervalRule = Literal["", "bootstrap", "mean", "weighted mean", "lowest", "gap"]
 ROUNDING = 1e-6
@@ -72,7 +73,7 @@ class Reweighted:
     weights: Floats
 
     def __call__(self, hits: Counts, size: Counts) -> Floats:
-        """Return values (...) from hits and sizes (..., g)."""
+        """Return the weighted mean (...) for `hits` of `size` images per group (..., g)."""
         present = self.weights * (size > 0)
         return (present * hits / np.maximum(size, 1)).sum(axis=-1) / present.sum(axis=-1)
 
@@ -84,7 +85,7 @@ class ReweightedGap:
     weights: Floats
 
     def __call__(self, hits: Counts, size: Counts) -> Floats:
-        """Return values (...) from hits and sizes (..., g)."""
+        """Return the gap (...) for `hits` of `size` images per group (..., g)."""
         return Reweighted(self.weights)(hits, size) - lowest_accuracy(hits, size)
 
 
@@ -95,14 +96,15 @@ def interval_of(
 
     Every rule starts from the percentiles of the resamples and corrects what they miss:
 
-    - "bootstrap": nothing;
+    - "bootstrap": no correction;
     - "mean": resamples do not vary if all images are right, or all are wrong, so Wilson's interval
-      is used;
-    - "weighted mean": the same if this holds for one of the groups that have a weight;
-    - "lowest": the same for the lowest group. If several groups may be the worst, the observed
-      minimum is biased downwards, and the minimum of a resample even more, so the interval is
-      extended up to `_most_of_worst`;
-    - "gap": the lower end is reduced by the same extension.
+      is used in these cases;
+    - "weighted mean": if all images of a group with a weight are right, or all are wrong, the
+      groups' Wilson intervals are combined;
+    - "lowest": Wilson's interval is used if the lowest accuracy is 0 or 1. If several groups may be
+      the worst, the observed minimum is biased downwards, and the minimum of a resample even more,
+      so the upper end is raised to `_most_of_worst`;
+    - "gap": the lower end is reduced by as much as "lowest" raises its upper end.
 
     Args:
         statistic: function of hits and sizes (..., g).
@@ -208,7 +210,14 @@ def _wilson_of_mean(weights: Floats, hits: Counts, size: Counts) -> Bounds:
 
 
 class GroupAccuracy(NamedTuple):
-    """Store each group's accuracy and size, and the lowest and average accuracy."""
+    """Store each group's accuracy and size, and the lowest and average accuracy.
+
+    Attributes:
+        accuracy: group -> share of correct rows.
+        n: group -> number of rows.
+        worst: lowest accuracy of a group.
+        average: share of correct rows among all rows.
+    """
 
     accuracy: dict[str | float, float]
     n: dict[str | float, int]
@@ -295,7 +304,7 @@ def worst_group_accuracy(predictions: Values, labels: Values, groups: Values) ->
     if accuracy[lowest] < worst:
         group_code, class_code = divmod(int(cells[lowest]), len(classes))
         warn(
-            f"groups: the lowest accuracy of a group is {worst:.3g}, but groups hold several"
+            f"groups: the lowest accuracy of a group is {worst:.3g}, but a group contains several"
             f" classes, and the accuracy of class {classes[class_code]} within group"
             f" {names[group_code]} is {accuracy[lowest]:.3g} ({size[lowest]:,} rows). To include"
             " the class in the group, pass groups=[f'{label} {group}' for label, group in"
@@ -445,7 +454,7 @@ class KVariance(NamedTuple):
 def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> KVariance:
     """Compute the mean Wasserstein-1 distance between disjoint random k-row subsets of `features`.
 
-    It is small if a class's features are concentrated. The distance between two subsets is the
+    The result is small if the features are concentrated. The distance between two subsets is the
     cost of the cheapest one-to-one matching by Euclidean distance, divided by k. As many disjoint
     pairs of subsets as possible are sampled (Lemma 8.5), from at most 20,000 rows.
 
@@ -460,7 +469,7 @@ def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> KVar
         seed: random seed.
 
     Returns:
-        The value, with the size and the number of the sampled subsets.
+        The k-variance, the size k of the subsets, and the number of pairs.
 
     Raises:
         InvalidInputError: If features are not (n, d) with finite values and n >= 2, or k is outside
@@ -476,11 +485,11 @@ def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> KVar
     size = min(half, LARGEST_SUBSET) if k is None else k
     if half < 1 or not np.isfinite(points).all():
         raise InvalidInputError(
-            f"features: expected finite (n, d) with n >= 2, got shape {points.shape}"
+            f"features: expected finite numbers (n, d) with n >= 2, got shape {points.shape}"
         )
     if not isinstance(size, (int, np.integer)) or not 1 <= size <= half:
         raise InvalidInputError(
-            f"k: {len(points)} rows have two disjoint subsets of 1 .. {half} rows, got {k}"
+            f"k: expected 1 .. {half}, for two disjoint subsets of {len(points)} rows; got {k}"
         )
     spatial = need("scipy.spatial")
     match = need("scipy.optimize").linear_sum_assignment
@@ -528,8 +537,7 @@ def agreement(labels: Values, *, resamples: int = 2000, seed: int = 0) -> Agreem
         seed: random seed.
 
     Returns:
-        An `Agreement` with the intervals `alpha` and `percent`, and the numbers `units` and
-            `answers`.
+        The intervals of alpha and of the percent agreement, and the numbers of units and answers.
 
     Raises:
         InvalidInputError: If the shape is wrong, no unit has two answers, or all answers are equal,
@@ -541,7 +549,7 @@ def agreement(labels: Values, *, resamples: int = 2000, seed: int = 0) -> Agreem
     array = np.asarray(labels)
     if array.ndim != 2 or array.dtype.kind not in "iufb":
         raise InvalidInputError(
-            f"labels: expected numbers (annotators, units), got shape {array.shape} of"
+            f"labels: expected numbers (annotators, units), got shape {array.shape} with dtype"
             f" {array.dtype}; encode names as codes and missing answers as NaN"
         )
     values = np.unique(array[array >= 0])
@@ -552,7 +560,7 @@ def agreement(labels: Values, *, resamples: int = 2000, seed: int = 0) -> Agreem
     if occurring < 2:
         raise InvalidInputError(
             "labels: expected two or more values in units with two or more answers, got"
-            f" {len(counts)} such units with {occurring}"
+            f" {occurring} values in {len(counts)} such units"
         )
     units = len(counts)
     sizes = counts.sum(1)

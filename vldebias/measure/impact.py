@@ -49,7 +49,7 @@ def impact_ratios(
     """Compute each category's selection rate and impact ratio.
 
     Args:
-        names: category names.
+        names: names of the categories, such as "female".
         applicants: number of rows in each category.
         selected: number of selected rows in each category.
 
@@ -66,7 +66,7 @@ def impact_ratios(
     counts = list(zip(selected, applicants, strict=True))
     if any(hits < 0 or hits > n for hits, n in counts):
         raise InvalidInputError(
-            f"selected: expected 0 .. {list(applicants)} rows, got {list(selected)}"
+            f"selected: expected 0 .. n, for n = {list(applicants)} rows, got {list(selected)}"
         )
     total = sum(applicants)
     is_small = [n < SMALL * total for n in applicants]

@@ -22,7 +22,7 @@ def hits_of_value(k: int, groups: int) -> int:
     """Return the number of results per group among the first k if all shares are equal.
 
     Args:
-        k: number of results.
+        k: number of results over all groups.
         groups: number of groups.
 
     >>> hits_of_value(50, 2)

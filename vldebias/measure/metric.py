@@ -61,8 +61,8 @@ class Metric:
             - "shares": counts (..., |A|) of images that show each attribute value;
             - "rankings": group codes (r, k) of the first k results in r rankings, and the prior
               (g,) or (r, g). The metric's name in rows then contains k, as in "ndkl@9".
-        compute: function that returns values (...) or (r,). None if tasks compute the metric
-            themselves.
+        compute: function that returns a value for each ranking (r,), or for each resample or
+            prompt (...). None if tasks compute the metric themselves.
         interval: what `compute` returns for groups, because a percentile interval of the lowest
             accuracy would be too narrow. Required for "groups", and unused otherwise:
 
@@ -70,7 +70,7 @@ class Metric:
             - "weighted mean": a mean of the groups' accuracies with fixed weights;
             - "lowest": the lowest of the groups' accuracies;
             - "gap": a mean minus the lowest accuracy;
-            - "bootstrap": anything else; the interval has the percentiles of the resamples.
+            - "bootstrap": anything else; the interval contains the central 95% of the resamples.
 
     >>> import numpy as np
     >>> def spread(hits, size):
@@ -169,7 +169,7 @@ def register_metric(metric: Metric) -> Metric:
 
 
 def get_metric(name: str | Metric, *, strict: bool = True) -> Metric:
-    """Return the metric with a name, whose title includes any k, as in "max_skew@10".
+    """Look up a metric by name, and add the k in a name such as "max_skew@10" to its title.
 
     Args:
         name: a name, such as "max_skew@10", or a metric.
@@ -256,7 +256,7 @@ BUILT_IN = (
     _bias("cosine_spread", "spread of cosines between values", reads="texts"),
     _bias("pair_distance", "distance of pairs", bounds=POSITIVE, reads="texts"),
     _bias("max_skew", "MaxSkew", bounds=POSITIVE, reads="rankings", compute=max_skews),
-    # Used together with the other prior if the gallery is unbalanced.
+    # MaxSkew against the prior that a task did not choose, reported if its gallery is uneven.
     _bias("max_skew_dataset", "MaxSkew against the gallery's own shares", bounds=POSITIVE),
     _bias("max_skew_uniform", "MaxSkew against even shares", bounds=POSITIVE),
     _bias(
@@ -325,7 +325,7 @@ BUILT_IN = (
     _utility("signal_kept", "class signal kept", bounds=ANY),
     _utility("unchanged", "unchanged images"),
     _utility("unknown", "unknown attribute", better="lower"),
-    # Metrics of how reliable a figure is, and facts that are neither good nor bad.
+    # Metrics of how reliable a result is, and facts that are neither good nor bad.
     Metric(TO_MEDIAN, "difference from the median threshold", bounds=BOTH),
     Metric("alpha", "Krippendorff's alpha", better="higher"),
     Metric("percent_agreement", "pairs of answers that agree", better="higher", bounds=SHARE),

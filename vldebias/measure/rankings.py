@@ -123,7 +123,7 @@ def ndkl(
 ) -> float:
     """Return NDKL = 1/Z sum_{i=1}^{k} KL(r_{.,i} || p) / log2(i + 1), which is 0 if fair.
 
-    Here Z = sum_i 1 / log2(i + 1). It raises the same errors as `max_skew`.
+    Here Z = sum_i 1 / log2(i + 1).
 
     Args:
         scores: scores (n,); the highest ranks first.
@@ -134,6 +134,9 @@ def ndkl(
 
     Returns:
         The divergence in nats.
+
+    Raises:
+        InvalidInputError: If `max_skew` rejects an argument.
 
     >>> round(ndkl([0.9, 0.8, 0.7, 0.6], [0, 1, 0, 1]), 3)
     0.282
@@ -188,7 +191,7 @@ def _ranking(
 
 
 def max_skews(groups: Groups, prior: Floats) -> Floats:
-    """Return MaxSkew (r,).
+    """Return the MaxSkew (r,) of each ranking.
 
     Args:
         groups: group codes (r, k).
@@ -198,7 +201,7 @@ def max_skews(groups: Groups, prior: Floats) -> Floats:
 
 
 def min_skews(groups: Groups, prior: Floats, floor: float | None = None) -> Floats:
-    """Return MinSkew (r,).
+    """Return the MinSkew (r,) of each ranking.
 
     Args:
         groups: group codes (r, k).
@@ -210,7 +213,7 @@ def min_skews(groups: Groups, prior: Floats, floor: float | None = None) -> Floa
     with np.errstate(divide="ignore"):
         # A missing group would make the skew, and thus its mean over queries, -inf.
         smallest = np.log(floor / prior)
-    # MinSkew is at most 0. The floor may exceed a very small share of the gallery.
+    # Clip at 0, the maximum of MinSkew, because the floor may exceed the prior of a tiny group.
     return np.minimum(np.nanmin(np.maximum(_log_ratios(groups, prior), smallest), axis=1), 0.0)
 
 
@@ -223,7 +226,7 @@ def _log_ratios(groups: Groups, prior: Floats) -> Floats:
 
 
 def ndkls(groups: Groups, prior: Floats) -> Floats:
-    """Return NDKL (r,) in time linear in k, regardless of the number of groups.
+    """Return the NDKL (r,) of each ranking, in time linear in k for any number of groups.
 
     Let c_a be the number of rows from group a among the first i. Then i KL_i = sum_a c_a log c_a -
     i log i - sum_a c_a log p_a. The row at place i adds f(c) - f(c - 1) - log p_a to the sums over
@@ -276,7 +279,7 @@ def leaders(queries: Tensor, items: Blocks, k: int, place: NDArray[np.int64]) ->
     for block in items.split(rows_of_block):
         scores = (texts @ block.double().T).numpy().round(_ROUND)
         if not np.isfinite(scores).all():
-            raise InvalidInputError("queries and items: expected finite values")
+            raise InvalidInputError("queries and items: expected finite values, got NaN or inf")
         places = place[start : start + len(block)]
         start = start + len(block)
         if first[0].shape[1] == k:  # Skip items that cannot be in the top k of any query.
@@ -309,8 +312,8 @@ def reach(k: int, n: int) -> int:
     The probability that a resample needs more rows is below 1e-14.
 
     Args:
-        k: number of first rows.
-        n: number of rows.
+        k: number of first rows of the resample that are needed.
+        n: number of rows in the ranking and in a resample.
     """
     # m ranked rows occur m +- sqrt(m) times in a resample, so add eight standard deviations, and a
     # constant for small k.

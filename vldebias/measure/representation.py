@@ -67,7 +67,9 @@ def representation_gap(
         )
     k = float(weights.sum())
     if k <= 0 or weights.min() < 0 or weights.max() > 1:
-        raise InvalidInputError("selected: expected weights in [0, 1], some of them positive")
+        raise InvalidInputError(
+            f"selected: expected weights in [0, 1], some of them positive, got {weights[:8]}"
+        )
     m = len(population)
     both = np.concatenate([rows, population])
     signed = np.concatenate([weights / k, np.full(m, -1 / m)])
@@ -92,7 +94,7 @@ def fitted_function(
         rows: inputs (n + m, d): the selected rows, followed by the population.
         signed: weights (n + m,), negative for the population.
         functions: the class of functions, or a function of `rows` and `signed`.
-        max_depth: depth of the trees.
+        max_depth: maximum depth of the trees.
     """
     if callable(functions):
         return functions(rows, signed)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # Tensors are recognised by their methods to avoid importing torch.
 Values: TypeAlias = "Tensor | ArrayLike"
-LEVEL = 0.95  # of all intervals
+LEVEL = 0.95  # nominal coverage of all intervals
 _BLOCK = 1 << 20  # Maximum number of entries in a block of resampled rows, to limit memory use.
 _WEIGHTS = 1 << 23  # Maximum number of entries in a block of weights.
 _REPEATED = 8  # Minimum number of rows per distinct row for resampling counts.
@@ -71,13 +71,13 @@ def _array(name: str, values: Values, ndim: int | None) -> np.ndarray:
     if array.dtype.kind in "Oc" or not has_shape:
         expected = {None: "(n, ...)", 1: "(n,)", 2: "(n, d)"}[ndim]
         raise InvalidInputError(
-            f"{name}: expected a non-empty array {expected}, got shape {array.shape} of"
+            f"{name}: expected a non-empty array {expected}, got shape {array.shape} with dtype"
             f" {array.dtype}"
         )
     # Do not drop NaN: the caller must decide which rows are unknown, and report their number.
     if array.dtype.kind == "f" and np.isnan(array).any():
         raise InvalidInputError(
-            f"{name}: {int(np.isnan(array).sum())} of {array.size} values are NaN"
+            f"{name}: {int(np.isnan(array).sum())} of {array.size} values are NaN; drop these rows"
         )
     return array
 
@@ -246,7 +246,6 @@ def resampled_weights(n: int, resamples: int, seed: int, size: int) -> Iterator[
     for b in _blocks(_WEIGHTS, size, resamples):
         block = np.empty((b, size), dtype=np.int32)
         for weights in block:  # Fill one resample at a time, to keep its counts in cache.
-            # The number of draws that fall on the counted rows is Binomial(n, size / n).
             draws = n if size == n else rng.binomial(n, size / n)
             weights[:] = np.bincount(rng.integers(size, size=draws), minlength=size)
         yield block
@@ -290,13 +289,13 @@ def resampled_values(
         seed: random seed.
 
     Returns:
-        The statistic and its draws (resamples,), each by name.
+        Two dicts by name: the statistic, and its draws (resamples,).
     """
     data = [np.asarray(array) for array in values.values()]
     n = len(data[0])
     measure = statistic or partial(np.mean, axis=-1)
 
-    def statistics_of_rows(index: NDArray[np.int64]) -> Floats:  # (b, n) -> (b, names)
+    def statistics_of_rows(index: NDArray[np.int64]) -> Floats:  # index (b, n) -> (b, names)
         return np.stack([measure(array[index]) for array in data], axis=-1)
 
     parts = list[Floats]()
@@ -353,7 +352,7 @@ def bootstrap_interval(
     has_numbers = all(array.dtype.kind in "iufb" for array in data)
     if statistic is np.mean and (len(data) > 1 or not has_numbers):
         raise InvalidInputError(
-            f"expected one array of numbers to average, got {len(data)} of"
+            f"expected one array of numbers to average, got {len(data)} with dtype"
             f" {', '.join(str(array.dtype) for array in data)}; pass statistic=, such as"
             " lambda labels: (labels == 'male').mean()"
         )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # Method name in rows for the unedited model, the baseline of all changes.
 NONE = "none"
-# Method name in rows for random rankings and draws; these rows contain their mean and central 95%.
+# Method name in rows for random rankings and draws: their mean, with their central 95% range.
 CHANCE = "random"
 # Method name in rows for shares that are as equal as possible, which is the chance level for
 # methods that assign values to images.
@@ -87,7 +87,7 @@ class TaskProvenance(BaseModel, extra="forbid"):
         model: name of the model.
         fingerprint: fingerprint of the model's weights.
         prompts, prompts_hash: the prompt set and its hash.
-        split: data split.
+        split: name of the data set and split.
         methods: for each method name, lam, strength, prompts, how the default method was chosen,
             the title, the colour in charts, and whether the method assigns values to images.
         seeds: random seeds.

@@ -2,8 +2,8 @@
 
 `corrected_shares` combines a judge's answers about all images with human answers about some of
 them, following Angelopoulos et al., "Prediction-Powered Inference" (2023), with the power tuning
-from section 6 of "PPI++" (2023). For indicators and least-squares powers, this is
-post-stratification,
+from section 6 of "PPI++" (2023). If the predictions are indicators of the judge's answers, and the
+powers are fitted by least squares, this is post-stratification,
 
     share_a = sum_j P(judge says j) P(people say a | judge says j),
 
@@ -101,20 +101,22 @@ def squared_discrepancies(counts: Counts) -> Floats:
 
 
 def deviation_ratios(counts: Counts) -> Floats:
-    """Return max_a |share_a - 1/|A|| / (1 - 1/|A|) (...) from counts (..., |A|).
+    """Return the largest deviations (...) from an equal share for counts (..., |A|).
 
-    The result is 1 if all counts are 0, and biased upwards for few images. Source: Gandikota et
-    al., "Unified Concept Editing in Diffusion Models" (2024).
+    They are max_a |share_a - 1/|A|| / (1 - 1/|A|), which is 1 if all counts are 0, and biased
+    upwards for few images. Source: Gandikota et al., "Unified Concept Editing in Diffusion Models"
+    (2024).
     """
     even = 1 / counts.shape[-1]
     return np.abs(_shares(counts) - even).max(axis=-1) / (1 - even)
 
 
 def kl_divergences(counts: Counts) -> Floats:
-    """Return sum_a share_a log(share_a |A|) in nats (...) from counts (..., |A|).
+    """Return KL divergences (...) from equal shares, in nats, for counts (..., |A|).
 
-    The result is log |A| if all counts are 0, and biased upwards for few images. Source: Zhang et
-    al., "ITI-GEN: Inclusive Text-to-Image Generation" (2023).
+    They are sum_a share_a log(share_a |A|), which is log |A| if all counts are 0, and biased
+    upwards for few images. Source: Zhang et al., "ITI-GEN: Inclusive Text-to-Image Generation"
+    (2023).
     """
     terms = need("scipy.special").rel_entr(_shares(counts), 1 / counts.shape[-1])
     return np.maximum(terms.sum(axis=-1), 0.0)  # negative only because of rounding
@@ -169,9 +171,9 @@ class CorrectedShares:
     def figures(self, values: int) -> list[Interval]:
         """Return the share of each value, followed by discrepancy and MaxSkew.
 
-        Discrepancy and MaxSkew only count images with a known value. Their intervals use the radius
-        of the draws around the corrected shares, as in `shares_radius`. All intervals are widened
-        by the ratio between the quantiles of Student's t and the normal distribution.
+        Discrepancy and MaxSkew only count images with a known value. Their intervals reach as far
+        as 95% of the draws are from the corrected shares, as in `shares_radius`. All intervals are
+        widened by the ratio between the quantiles of Student's t and the normal distribution.
 
         Args:
             values: number of answers that name a value. These answers come first.
@@ -182,9 +184,7 @@ class CorrectedShares:
         known = self.shares[:values]  # The remaining answers do not name a value.
         draws = self.draws[..., :values]
         if not known.sum() > 0:
-            raise InvalidInputError(
-                "people: no labelled image has a known value; label more images"
-            )
+            raise InvalidInputError("people: no labelled image has a known value; label others")
         # A variance estimated from few labels is uncertain, so widen intervals by Student's t over
         # the normal quantile.
         stats = need("scipy.stats")
@@ -225,18 +225,18 @@ def _reach(norms: Floats) -> float:
 
 
 def _gap(shares: Floats, reach: float) -> Interval:
-    """Return the discrepancy of shares (values,) with an uncertainty of `reach`."""
+    """Return the discrepancy of shares (values,), and the interval that extends it by `reach`."""
     value = float(np.linalg.norm(shares - 1 / len(shares)))
     largest = (1 - 1 / len(shares)) ** 0.5
     return Interval(value, max(0.0, value - reach), min(largest, value + reach))
 
 
 def log_skew(shares: Floats, reach: float) -> Interval:
-    """Return MaxSkew with its interval.
+    """Return the MaxSkew of shares relative to equal shares, with its interval.
 
     Args:
-        shares: shares (values,).
-        reach: uncertainty of the largest share.
+        shares: shares (values,) that sum to 1.
+        reach: half-width of the interval of the largest share.
     """
     largest = float(shares.max())
     # MaxSkew is log(|A| largest share), and the largest share is at least 1 / |A|.
@@ -282,7 +282,7 @@ def corrected_shares(
         seed: random seed.
 
     Returns:
-        The corrected shares and their draws.
+        The corrected shares with their posterior draws, which give the intervals.
 
     Raises:
         InvalidInputError: If lengths differ, codes are out of range, fewer than 10 images are

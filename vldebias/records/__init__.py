@@ -1,1 +1,1 @@
-"""Records of who appears in generated images, which anyone can check and cite."""
+"""Store who appears in a model's images, in records that anyone can check and cite."""

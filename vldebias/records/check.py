@@ -1,4 +1,4 @@
-"""Recompute a record's figures, and compare them with the stored and published ones."""
+"""Recompute a record's results, and compare them with the stored and published ones."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from vldebias.records.figures import UNKNOWN, figures_of
 from vldebias.records.schema import Figure, Published, Record
 
-# Stored figures are not rounded, but the order of summation may vary between processors.
+# Stored results are not rounded, but the order of summation may vary between processors.
 ROUNDING = 1e-9
 
 
 def problems_of(record: Record) -> list[str]:
     """Return a list with a sentence for each problem in a record.
 
-    Problems are figures that do not follow from the counts, published figures that the counts do
+    Problems are results that do not follow from the counts, published numbers that the counts do
     not reproduce, more labels than images, and measured records with missing details about the
     model or the judge.
     """
@@ -28,19 +28,19 @@ def problems_of(record: Record) -> list[str]:
 
 
 def with_figures(record: Record) -> Record:
-    """Return a copy of a record with figures that are recomputed from its counts."""
+    """Return a copy of a record with results that are recomputed from its counts."""
     return record.model_copy(update={"figures": figures_of(record)})
 
 
 def recomputed(record: Record, published: Published) -> float | None:
-    """Recompute a published figure from a record's counts.
+    """Recompute a published number from a record's counts.
 
     Args:
         record: the counts by subject and value.
-        published: the published figure.
+        published: the published number.
 
     Returns:
-        The figure, or None if the counts do not determine it.
+        The recomputed number, or None if the counts do not determine it.
     """
     if published.subject is None:
         for figure in figures_of(record):
@@ -60,7 +60,7 @@ def recomputed(record: Record, published: Published) -> float | None:
 
 
 def _wrong_figures(record: Record) -> Iterator[str]:
-    """Yield a sentence for each stored figure that differs from the recomputed one."""
+    """Yield a sentence for each stored result that differs from the recomputed one."""
 
     def key(figure: Figure) -> tuple[str, str, str]:
         return figure.metric, figure.value, figure.qualifier
@@ -75,7 +75,7 @@ def _wrong_figures(record: Record) -> Iterator[str]:
         numbers = figure.model_dump(exclude={"metric", "value", "qualifier"})
         for field, expected in numbers.items():
             received = getattr(stored[name], field)
-            # NaN is not within any tolerance, but `> ROUNDING` would be False for it.
+            # Use `not <=`, because NaN must count as wrong and `NaN > ROUNDING` is False.
             if not abs(received - expected) <= ROUNDING:
                 yield (
                     f"figures: {words}: got {field} {received:.6g}; the counts give {expected:.6g}"
@@ -85,7 +85,7 @@ def _wrong_figures(record: Record) -> Iterator[str]:
 
 
 def _wrong_published(record: Record) -> Iterator[str]:
-    """Yield a sentence for each published figure that the counts do not reproduce."""
+    """Yield a sentence for each published number that the counts do not reproduce."""
     if not record.counts:
         return
     for published in record.published:

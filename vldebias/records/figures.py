@@ -1,4 +1,4 @@
-r"""Compute a record's figures from its counts.
+r"""Compute a record's results from its counts.
 
 The prompts in a protocol are fixed, and all of them have the same weight. Let :math:`s_j` be the
 share of images for which the judge answers j, averaged over prompts, and :math:`\theta_{ja}` the
@@ -31,10 +31,10 @@ UNKNOWN = "unknown"
 
 
 def figures_of(record: Record) -> tuple[Figure, ...]:
-    """Compute all figures from a record's counts.
+    """Compute all results from a record's counts.
 
     Args:
-        record: the record, whose stored figures are ignored.
+        record: the record, whose stored results are ignored.
 
     Returns:
         For each wording, the share of every value, the mean discrepancy over prompts, and the share
@@ -57,7 +57,7 @@ def _figures_of_wording(
     rows: Sequence[PromptCounts],
     labels: Sequence[LabelCounts],
 ) -> list[Figure]:
-    """Compute the figures for one wording."""
+    """Compute the results for the prompts with one wording."""
     counts = count_matrix(rows)
     counts = counts[counts.sum(axis=1) > 0]
     n_values = len(record.values)
@@ -149,7 +149,7 @@ def share_with_interval(
     judged = (counts / images[:, None]).mean(axis=0)
     truth = np.eye(n_answers) if people is None else _truth_by_answer(people)
     shares = judged @ truth
-    # The denominator is the number of images with a known value, or of all images.
+    # A value's share is relative to images with a known value, the unknown share to all images.
     is_counted = np.ones(n_answers)
     if place < n_answers - 1:
         is_counted[-1] = 0
@@ -204,7 +204,7 @@ def _variance_of_labels(judged: Floats, people: Floats, effect: Floats) -> float
 
 
 def _interval(share: float, variance: float, images: float) -> tuple[float, float]:
-    """Return the Wilson interval for the number of images that would give this variance."""
+    """Return the Wilson interval of a share for the number of images that would give `variance`."""
     # Add half an image of each kind, so that the spread is positive even if all images show the
     # same value.
     middle = (share * images + 0.5) / (images + 1)

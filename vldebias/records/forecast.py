@@ -99,7 +99,7 @@ def known_models(
         records: records of any models, as read from files.
         attribute: the attribute, such as "gender".
         value: the value, such as "female".
-        qualifier: prompt wording.
+        qualifier: qualifier of the wording; "" for the neutral wording.
     """
     fitting = []
     for record in records:
@@ -165,7 +165,7 @@ def line_of_model(models: Mapping[str, Shares], model: str) -> ShareLine | None:
 
 
 def coverage_over_subjects(line: ShareLine | None) -> Coverage:
-    """Return how often the interval from a line fitted without a subject covers its share."""
+    """Return how often a line fitted without a subject gives an interval that covers its share."""
     if line is None or len(line.x) <= LEAST:
         return Coverage(0, 0, "subjects", 1.0)
     covered = 0
@@ -259,7 +259,7 @@ def forecast(
         attribute: the attribute, such as "gender".
         value: the value, such as "female".
         model: name of a model in the records, or of an unmeasured model.
-        qualifier: prompt wording.
+        qualifier: qualifier of the wording; "" for the neutral wording.
 
     Returns:
         One forecast per subject, and the coverage of the intervals if one subject (for a model with
@@ -297,7 +297,7 @@ def forecast(
             hits, n = counts[model][key]
             interval = Interval(hits / n, *wilson_interval(hits, n))
         elif mean is None:
-            reason = f"fewer than {OTHERS} other models have counts for it"
+            reason = f"fewer than {OTHERS} other models have counts for this subject"
         elif not coverage.is_shown:
             reason = _why_not(coverage)
         else:

@@ -12,7 +12,7 @@ from vldebias.records.schema import NEUTRAL, Figure, Record
 from vldebias.report.phrases import capitalised
 from vldebias.utils.files import write_atomically
 
-FIRST = ("female",)  # values to show if an attribute only has two
+FIRST = ("female",)  # values to show if an attribute has only two values
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,10 @@ class Section:
 
     Attributes:
         title: name of the attribute.
-        about: an explanation of the figures.
+        about: an explanation of the numbers.
         dots: the dots for each value, with the lowest shares first.
         tables: the main table, followed by the table with the qualifiers, if any record has them.
-        missing: records without figures.
+        missing: records without counts and published numbers.
     """
 
     title: str
@@ -107,7 +107,7 @@ def read_records(paths: Sequence[Path]) -> list[Record]:
 
 
 def render(records: Sequence[Record]) -> str:
-    """Render the page as HTML, with the figures stored in the records."""
+    """Render the page as HTML, with the results stored in the records."""
     environment = need("jinja2").Environment(
         loader=need("jinja2").FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -124,16 +124,16 @@ def write_page(records: Sequence[Record], path: Path) -> Path:
 
     Args:
         records: the records to show.
-        path: the HTML file.
+        path: the HTML file to write.
 
     Returns:
-        The path.
+        The path of the file.
     """
     return write_atomically(path, render(records))
 
 
 def _sections(records: Sequence[Record]) -> list[Section]:
-    """Return a table for each attribute, starting with the largest."""
+    """Return a section for each attribute, starting with the one with the most records."""
     groups: dict[str, list[Record]] = {}
     for record in records:
         groups.setdefault(record.attribute, []).append(record)
@@ -144,7 +144,7 @@ def _sections(records: Sequence[Record]) -> list[Section]:
 
 
 def _section(attribute: str, records: Sequence[Record]) -> Section:
-    """Return the table for one attribute, starting with records that have counts."""
+    """Return the section for one attribute. Records with counts come first in its tables."""
     values = _shown_values([record.values for record in records])
     qualifiers = load_protocol().qualifiers
     columns = [f"{capitalised(value)}, neutral wording" for value in values]
@@ -206,8 +206,8 @@ def _dots(records: Sequence[Record], rows: Sequence[Row], value: int, other: int
     Args:
         records: one record per dot.
         rows: the table row of each record.
-        value: the column with the share of the value in images of prompts with neutral wording.
-        other: the column with the share of the first value with a different wording.
+        value: index of the cell with the value's share for the neutral wording.
+        other: index of the cell with the first value's share for a different wording.
     """
     dots = []
     for record, row in zip(records, rows, strict=True):
@@ -232,7 +232,7 @@ def _shown_values(values_of_record: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _row(record: Record, values: Sequence[str], qualifiers: Sequence[str]) -> Row:
-    """Return the row for a record."""
+    """Return a record's row, with its shares for each wording and its numbers of images."""
     figures = {(f.metric, f.value, f.qualifier): f for f in record.figures}
     cells = [_share(figures.get(("share", value, NEUTRAL))) for value in values]
     for qualifier in qualifiers:
@@ -263,7 +263,7 @@ def _share(figure: Figure | None, wording: str | None = None) -> Cell:
 def _gap(record: Record, figure: Figure | None) -> Cell:
     """Return the cell for the distance from equal shares.
 
-    If there are no counts, the published figure is shown.
+    If there are no counts, the published distance is shown.
     """
     if figure is not None:
         note = f"{figure.low:.2f} to {figure.high:.2f}"

@@ -21,7 +21,7 @@ Metric = Literal["share", "discrepancy", "unknown"]
 MOST_IMAGES = 10**9
 MOST_WEIGHT = 1e6
 # Half a unit in the first decimal, the coarsest rounding that a publication uses. With a larger
-# tolerance, any published figure would be reproduced.
+# tolerance, the counts would reproduce any published number.
 MOST_TOLERANCE = 0.05
 Images = Annotated[int, Field(ge=0, le=MOST_IMAGES, strict=True)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -125,7 +125,7 @@ class LabelCounts(Strict):
 
 
 class Published(Strict):
-    """A figure as printed in a publication.
+    """A number as printed in a publication.
 
     Attributes:
         metric: "share" of a value, "discrepancy" (the mean over prompts) or "unknown" (the share of
@@ -134,7 +134,7 @@ class Published(Strict):
         subject: prompt subject, or None for the mean over all prompts.
         qualifier: qualifier of the wording.
         figure: printed number.
-        tolerance: maximum difference from the recomputed figure, usually half a unit in the last
+        tolerance: maximum difference from the recomputed number, usually half a unit in the last
             printed digit; at most MOST_TOLERANCE.
         where: page, table or file in the source.
     """
@@ -149,7 +149,7 @@ class Published(Strict):
 
 
 class Figure(Strict):
-    """A figure computed from a record's counts.
+    """A number computed from a record's counts, with its interval.
 
     Attributes:
         metric: "share" of a value among images whose value is known, "discrepancy" (the distance
@@ -157,9 +157,9 @@ class Figure(Strict):
             is unknown).
         value: attribute value, for a share.
         qualifier: qualifier of the wording.
-        estimate, low, high: the figure with its 95% interval.
+        estimate, low, high: the computed number and its 95% interval.
         images, prompts: number of images and prompts.
-        labels: number of human labels that correct the figure, or 0 if it is not corrected.
+        labels: number of human labels that correct the number, or 0 if it is not corrected.
     """
 
     metric: Metric
@@ -187,8 +187,8 @@ class Record(Strict):
         labels: human labels, which correct the judge; may be empty.
         annotators: number of people who labelled the images, or who counted them if people are the
             judge.
-        published: figures in the source, which the counts must reproduce.
-        figures: figures computed from the counts; `vldebias records check` recomputes them.
+        published: numbers in the source, which the counts must reproduce.
+        figures: numbers computed from the counts; `vldebias records check` recomputes them.
         versions, commit: versions of the software that counted the images.
         date: date on which the images were judged or published (ISO 8601).
         measured_by: person or group who measured the record.
@@ -263,7 +263,7 @@ class Record(Strict):
 
     @classmethod
     def read(cls, path: str | Path) -> Record:
-        """Load a record from its JSON file, without recomputing its figures.
+        """Load a record from its JSON file, without recomputing its results.
 
         Raises:
             InvalidInputError: If the file is missing or is not a record. The message names the

@@ -1,4 +1,4 @@
-"""Summarize what an audit found about each prompt, for the terminal and the page."""
+"""Summarise what an audit found about each prompt, for the terminal and the page."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class AuditedPrompt(NamedTuple):
     """An audit's findings for one prompt.
 
     Attributes:
-        prompt: the prompt.
-        share: share of its most likely value, such as "87% male [60%, 95%]", or the range over
-            several models, such as "9% to 94% female". Empty if no share is predicted.
+        prompt: text of the prompt.
+        share: share of the prompt's likeliest value, such as "87% male [60%, 95%]", or the range
+            over several models, such as "9% to 94% female". Empty if no share is predicted.
         verdict: the audit's verdict on the prompt.
         remedy: the recommended action.
         models: shares predicted by several models, such as "sd3 94%, flux2 9%", if available.
@@ -108,7 +108,7 @@ def audited_prompts(result: Result, frame: pd.DataFrame) -> list[AuditedPrompt]:
 
 
 def share_heading(prompts: Sequence[AuditedPrompt]) -> str:
-    """Return the heading for the shares of prompts: counted, predicted, both or of models."""
+    """Return a heading for the shares, which says whether they were counted or predicted."""
     if any(row.models for row in prompts):
         return "share over models"
     shares = [row for row in prompts if row.share]
@@ -121,7 +121,7 @@ def commands_of_remedies(prompts: Sequence[AuditedPrompt], attribute: str) -> li
     """Return the recommended actions for audited prompts, each with a command or function call.
 
     Args:
-        prompts: the audited prompts.
+        prompts: the audited prompts with their remedies.
         attribute: name of the attribute's prompt set.
     """
     remedies = " ".join(row.remedy for row in prompts)
@@ -143,7 +143,7 @@ def commands_of_remedies(prompts: Sequence[AuditedPrompt], attribute: str) -> li
             generated = len(row.images) or row.n_images
             totals.append(generated + int(more[1]))
     if totals:
-        words = "Generate more images (enough if the shares stay the same; earlier ones are kept)"
+        words = "Generate more images (enough if the shares stay the same; earlier images are kept)"
         commands.append((words, f"{command} --measure {min(totals)}"))
     elif "generate" in remedies or "measure" in remedies:
         commands.append(("Generate and judge images", f"{command} --measure 8"))

@@ -1,4 +1,4 @@
-"""Build the page tables that list figures by category, such as "female"."""
+"""Build the page tables that list values by category, such as "female"."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class CategoryRow(NamedTuple):
     """A table row for one category.
 
     Attributes:
-        name: the category name.
+        name: the name of the category, such as "female".
         counts: the counts, such as the numbers of applicants and of selected applicants.
         figures: a (heading, value with interval) pair for each measure. Missing values are "".
         bounds: the lower bound, value and upper bound of the last measure, which is drawn as a
@@ -40,7 +40,7 @@ class CategoryTable(NamedTuple):
         figures: the headings of the measure columns.
         rows: one row per category.
         is_share: whether the last measure is a share, between 0 and 1.
-        missing: the text to show for missing figures.
+        missing: the text to show for missing values.
         rule: the threshold of the four-fifths rule, or None if it does not apply.
     """
 
@@ -54,7 +54,7 @@ class CategoryTable(NamedTuple):
 
 
 def category_tables(result: Result) -> list[CategoryTable]:
-    """Return a table for each task that measures figures by category.
+    """Return a table for each task that measures values by category.
 
     Such tasks have a "by_category" setting, which maps metrics to column headings.
     """

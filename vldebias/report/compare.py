@@ -1,4 +1,4 @@
-"""Compare two results figure by figure, and list the settings that differ."""
+"""Compare two results value by value, and list the settings that differ."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ if TYPE_CHECKING:
 COMPARED = (
     "Changes are B minus A. The runs are treated as independent, and half-widths are added in"
     " quadrature (MOVER, Zou and Donner 2008), so intervals are wider than paired ones. “Equal”"
-    " figures have the same value and the same interval."
+    " means the same value and the same interval."
 )
 CLEAR = ("better", AT_A_COST, "worse", "changed")
 SIDES = ["a", "low_a", "high_a", "b", "low_b", "high_b"]
 WARNED = 3  # maximum number of differing settings to print
 CONCLUDED = 3  # maximum number of conclusions to print
-HTML_ROWS = 8  # maximum number of figures to show in a notebook
+HTML_ROWS = 8  # maximum number of rows to show in a notebook
 # Smaller differences between two runs are ignored, because float32 sums depend on the order of
 # summation, which varies with the machine and the number of threads.
 RUN_NOISE = 1e-6
@@ -73,9 +73,9 @@ class Comparison:
 
     Attributes:
         names: the names of the two results.
-        frame: one row for each figure in both results, with the values `a` and `b`, their
+        frame: one row for each measurement in both results, with the values `a` and `b`, their
             difference, the intervals and the verdict.
-        only: figures that appear in only one result, by "A, NAME" or "B, NAME".
+        only: measurements that appear in only one result, by "A, NAME" or "B, NAME".
         warnings: the settings that differ.
         conclusions: how each conclusion of the second result differs from the first.
     """
@@ -92,9 +92,9 @@ class Comparison:
         if self.warnings:
             lines += wrapped(self._differences())
         notes = []
-        for name, figures in self.only.items():
-            counted = f"only in {name}: {quantity(len(figures), 'figure')}, such as"
-            notes += wrapped(f"{counted} {shortened('; '.join(figures[:2]), 120)}")
+        for name, values in self.only.items():
+            counted = f"only in {name}: {quantity(len(values), 'value')}, such as"
+            notes += wrapped(f"{counted} {shortened('; '.join(values[:2]), 120)}")
         if self.is_equal:
             return "\n".join([*lines, *notes])
         notes += wrapped(COMPARED)
@@ -134,7 +134,7 @@ class Comparison:
                 changes = (*_sides_of(row), row.moved, row.cost, row.verdict)
                 rows.append((row.task, row.measure, row.name, *changes))
             head = ("task", "measure", "method", *self.names, "change [95%]", "cost", "verdict")
-            caption = f"{min(HTML_ROWS, len(ordered))} of {len(ordered)} figures that changed"
+            caption = f"{min(HTML_ROWS, len(ordered))} of {len(ordered)} values that changed"
             parts.append(html_table(caption, head, rows))
         if self.warnings:
             notes = "".join(f"<li>{escape(note)}</li>" for note in self.warnings)
@@ -145,15 +145,15 @@ class Comparison:
 
     @property
     def is_equal(self) -> bool:
-        """Return whether no figure changed by more than floating-point noise."""
+        """Return whether no value changed by more than floating-point noise."""
         return set(self.frame.verdict) == {"equal"}
 
     @property
     def sentence(self) -> str:
-        """Return a sentence with the number of changed figures and the largest change."""
+        """Return a sentence with the number of changed values and the largest change."""
         name_a, name_b = self.names
         sides = f"A ({name_a}) to B ({name_b})"
-        total = quantity(len(self.frame), "figure")
+        total = quantity(len(self.frame), "value")
         if self.is_equal:
             return f"equal: no change from {sides} in {total} that both contain"
         verdicts = self.frame.verdict.value_counts()
@@ -176,7 +176,7 @@ class Comparison:
         )
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return one row per shared figure, with values, difference, cost and verdict."""
+        """Return one row per shared measurement, with values, difference, cost and verdict."""
         names = ["task", "metric", "method", "subset", "lam"]
         return self.frame[[*names, *SIDES, "difference", "low", "high", "cost", "verdict"]]
 
@@ -218,12 +218,12 @@ class Comparison:
         return write_page(Path(path), "compare", values)
 
     def _changed(self) -> pd.DataFrame:
-        """Return the figures that changed, without those about parts of tasks if possible."""
+        """Return the rows that changed: those for entire tasks or, if there are none, all."""
         changed = self.frame[self.frame.verdict != "equal"]
         return changed[changed.is_summary] if changed.is_summary.any() else changed
 
     def _table(self, room: int) -> list[str]:
-        """Format the changed figures with their values and verdicts in at most `room` lines."""
+        """Format the changed rows with their values and verdicts in at most `room` lines."""
         changed = self._changed()
         lines = ["values, and changes with 95% intervals"]
         remaining = Counter(self.frame.verdict)
@@ -245,7 +245,7 @@ class Comparison:
 
 
 def _counted(count_of_verdict: Mapping[str, int]) -> str:
-    """List the number of figures with each verdict, such as "3 equal, 1 better"."""
+    """List the number of rows with each verdict, such as "3 equal, 1 better"."""
     return ", ".join(
         f"{count:,} {name.replace(',', '')}" for name, count in count_of_verdict.items()
     )
@@ -281,7 +281,7 @@ def compare(
 ) -> Comparison:
     """Compare two results, for example from two models, or before and after a change.
 
-    Figures are matched by task, metric, subset and method, and also by lambda and strength if a
+    Rows are matched by task, metric, subset and method, and also by lambda and strength if a
     method was measured with several values. Differences are B minus A.
 
     Args:
@@ -291,11 +291,11 @@ def compare(
 
     Returns:
         The comparison. Printing it shows its conclusions, and `to_pandas` returns a row for each
-        figure that both results contain.
+        measurement that both results contain.
 
     Raises:
-        InvalidInputError: If a path contains no result, the results have no figure in common, or
-            one of them contains the same figure twice.
+        InvalidInputError: If a path contains no result, the results have no measurement in common,
+            or one of them contains the same measurement twice.
 
     >>> import vldebias
     >>> from vldebias.miniature import load_clip
@@ -317,7 +317,7 @@ def compare(
     shared = second.index.intersection(first.index, sort=False)
     if shared.empty:
         raise InvalidInputError(
-            "cannot compare results without a common figure: A contains the tasks"
+            "cannot compare results without a common measurement: A contains the tasks"
             f" {list(first.task.unique())}, and B contains {list(second.task.unique())}. Compare"
             " two results of the same suite"
         )
@@ -325,7 +325,7 @@ def compare(
     frame = with_costs(_joined(first.loc[shared], second.loc[shared]), conclusions_of_b)
     only = {}
     for name, side in zip(sides, (first, second), strict=True):
-        # Report these figures, because a method that is missing from one run may have got worse.
+        # Report these rows, because a method that is missing from one run may have got worse.
         rest = side[~side.index.isin(shared)]
         if len(rest):
             only[name] = [f"{row.task}: {row.measure}, {row.name}" for row in rest.itertuples()]
@@ -335,12 +335,12 @@ def compare(
 
 
 def _keyed(frame: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Index a readable frame by the columns that identify a figure."""
+    """Index a readable frame by the columns that identify a row."""
     keyed = frame.set_index([*KEYS, "name"], drop=False)
     repeated = keyed.index[keyed.index.duplicated()]
     if len(repeated):
         raise InvalidInputError(
-            f"{name} contains the figure {repeated[0]} twice; remove one of the rows"
+            f"{name} contains the measurement {repeated[0]} twice; remove one of the rows"
         )
     return keyed
 
@@ -357,7 +357,7 @@ def _joined(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
     frame["low"] = frame.difference - np.hypot(frame.b - frame.low_b, frame.high_a - frame.a)
     frame["high"] = frame.difference + np.hypot(frame.high_b - frame.b, frame.a - frame.low_a)
     changes = list(zip(frame.difference, frame.low, frame.high, strict=True))
-    # The cost of a method is also the change from A to B, rather than that from no method.
+    # The cost of a method is also the change from A to B, not the change from no method.
     frame[["change", "change_low", "change_high"]] = changes
     frame["verdict"] = list(map(verdict, changes, frame.better))
     frame["moved"] = [moved(change) for change in changes]
@@ -439,7 +439,7 @@ def _notes(a: Result, b: Result) -> list[str]:
 
 
 def _settings_of(provenance: TaskProvenance) -> dict[str, object]:
-    """Return a task's settings without descriptive fields such as titles and colors."""
+    """Return a task's settings without descriptive fields such as titles and colours."""
     return provenance.model_dump(
         exclude={
             "task": True,
@@ -455,7 +455,7 @@ def _differing(path: tuple[str, ...], a: object, b: object) -> Iterator[tuple[in
     """Yield the rank and a description of each setting that differs.
 
     If only one run contains a group of settings, the group is described in one line. Methods that
-    are missing from one of the runs are skipped, since their figures are listed separately.
+    are missing from one of the runs are skipped, since their values are listed separately.
 
     Args:
         path: the names of the task and the enclosing settings.

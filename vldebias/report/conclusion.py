@@ -221,7 +221,7 @@ def conclude(block: Sequence[ReadableRow], row: ReadableRow) -> Conclusion:
 
     Args:
         block: all rows of the task from `readable`, which also contain the costs.
-        row: the row with the measured value.
+        row: the method's row for the bias measure.
     """
     other_prior, agrees = _other_prior(block, row)
     _, verdict_with_cost = cost_and_verdict(block, row)
@@ -309,7 +309,7 @@ def _cost(block: Sequence[ReadableRow], row: ReadableRow) -> str:
 
 
 def _utilities(block: Sequence[ReadableRow], row: ReadableRow) -> list[ReadableRow]:
-    """Return one row per utility for a method, at the k with the largest loss."""
+    """Return a method's row for each utility, using the k with the largest loss."""
     cost_of_metric: dict[str, ReadableRow] = {}
     for cost in block:
         is_cost = cost.kind == "utility" and setting_of(cost) == setting_of(row)
@@ -339,7 +339,7 @@ def cost_and_verdict(block: Sequence[ReadableRow], row: ReadableRow) -> tuple[st
 
     Returns:
         The loss, such as "recall@1 -0.10 [-0.14, -0.06]", and the verdict. The verdict is "better,
-        at a cost" if a utility clearly fell, where hits kept count from `UPPER_BOUND_LOSS`.
+        at a cost" if a utility clearly fell; hits kept must have fallen by `UPPER_BOUND_LOSS`.
     """
     costs = _utilities(block, row)
     losses = [cost for cost in costs if _has_lost(cost)]
@@ -351,13 +351,13 @@ def cost_and_verdict(block: Sequence[ReadableRow], row: ReadableRow) -> tuple[st
 
 
 def with_costs(frame: pd.DataFrame, concluded: Sequence[Conclusion]) -> pd.DataFrame:
-    """Add the column `cost`, and include the cost in the verdicts; see `cost_and_verdict`.
+    """Add the column `cost`, and include the cost in the verdicts, using `cost_and_verdict`.
 
     Only bias measures have costs, in the parts of tasks that conclusions are about.
 
     Args:
         frame: a result's rows from `readable`.
-        concluded: the conclusions.
+        concluded: the conclusions that were drawn from these rows.
     """
     rows = cast("list[ReadableRow]", list(frame.itertuples()))
     rows_of_task: dict[str, list[ReadableRow]] = {}
@@ -378,7 +378,7 @@ def with_costs(frame: pd.DataFrame, concluded: Sequence[Conclusion]) -> pd.DataF
 def shared_cost(
     block: Sequence[ReadableRow], rows: Sequence[ReadableRow]
 ) -> list[tuple[ReadableRow, ReadableRow]]:
-    """Pair methods with one utility, which is the one with the largest loss of any method.
+    """Pair each method with its row for one utility, the one with any method's largest loss.
 
     Args:
         block: all rows of the task from `readable`.

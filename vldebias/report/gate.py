@@ -1,4 +1,4 @@
-"""Check the figures in a result against limits, for use in continuous integration."""
+"""Check the values in a result against limits, for use in continuous integration."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ WITHIN, UNDECIDED, BEYOND = "within", "undecided", "beyond"
 
 @dataclass(frozen=True)
 class GateCheck:
-    """Outcome of checking a figure against its limit.
+    """Outcome of checking a value against its limit.
 
     Attributes:
-        row: the figure with its interval.
+        row: the value with its interval.
         method: the method, with its lambda if several were measured.
         limit: the largest value that passes, or the smallest if higher values are better.
         outcome: "within" if the value and its interval satisfy the limit, "beyond" if the entire
@@ -56,7 +56,7 @@ class Gate:
     """Outcome of checking a result against limits.
 
     Attributes:
-        checks: one check per figure. Violated limits come first.
+        checks: one check per value. Violated limits come first.
         not_checked: what could not be checked, and why.
     """
 
@@ -67,7 +67,7 @@ class Gate:
     def status(self) -> int:
         """Return 1 if a limit is violated, else 2 if something was not checked, else 0.
 
-        A limit is violated if the figure's entire interval is beyond it.
+        A limit is violated if the value's entire interval is beyond the limit.
         """
         if any(check.outcome == BEYOND for check in self.checks):
             return 1
@@ -77,7 +77,7 @@ class Gate:
 def check_limits(
     result: Result, limits: Mapping[str, float], *, method: str | Mapping[str, str] | None = None
 ) -> Gate:
-    """Check one method's figures per task against limits, using their 95% intervals.
+    """Check one method's values per task against limits, using their 95% intervals.
 
     Args:
         result: the result to check.
@@ -97,7 +97,7 @@ def check_limits(
         raise InvalidInputError("no limits given; expected one or more, such as max_skew=0.2")
     frame = readable(result)
     method_of_task = _methods(frame, method)
-    # Only check figures for an entire task, not for individual queries, groups or professions.
+    # Only check values for an entire task, not for individual queries, groups or professions.
     summaries = frame[frame.is_summary]
     checks = []
     not_checked = []
@@ -124,7 +124,7 @@ def check_limits(
 
 
 def _methods(frame: pd.DataFrame, method: str | Mapping[str, str] | None) -> dict[str, str]:
-    """Return the method to check for each task; see `check_limits`."""
+    """Return the method to check for each task, from the `method` argument of `check_limits`."""
     rows = cast("list[ReadableRow]", list(frame.itertuples()))
     tasks = list(dict.fromkeys(row.task for row in rows))
     named = dict.fromkeys(tasks, method) if isinstance(method, str) else dict(method or {})
@@ -147,7 +147,7 @@ def _methods(frame: pd.DataFrame, method: str | Mapping[str, str] | None) -> dic
 
 
 def _outcome(row: Measurement, limit: float) -> str:
-    """Return whether a figure is within its limit, beyond it, or undecided."""
+    """Return whether a value is within its limit, beyond it, or undecided."""
     low, high = row.interval
     value = row.value
     if row.better == "higher":

@@ -1,4 +1,4 @@
-"""Write a result's main figures as a LaTeX table."""
+"""Write a result's main values as a LaTeX table."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _ESCAPES |= {"λ": r"$\lambda$", "†": r"$^\dagger$"}
 
 
 def latex(result: Result) -> str:
-    """Return a booktabs table of a result's main figures with their 95% intervals.
+    """Return a booktabs table of a result's main values with their 95% intervals.
 
     The rows are those of the first table on the result's page. For a result without methods, these
-    are all figures that do not describe only a part of a task.
+    are all values for entire tasks.
     """
     frame = readable(result)
     concluded = conclusions(frame)

@@ -182,7 +182,7 @@ def render(result: Result, path: Path, *, run_folder: Path) -> Path:
     Args:
         result: the result to write.
         path: the HTML file to write. The CSV file has the same name with the suffix ".csv".
-        run_folder: the folder with the run's pictures, such as generated images.
+        run_folder: the folder with the run's images and plots.
     """
     frame = readable(result)
     concluded = conclusions(frame)
@@ -201,7 +201,7 @@ def render(result: Result, path: Path, *, run_folder: Path) -> Path:
             sentences.append(f"{capitalised(name)}: {MEANINGS[title]}.")
         if "hits kept" in conclusion.cost:
             sentences.append(f"Hits kept@k: {MEANINGS['hits kept']}.")
-    # Several conclusions may share a measure.
+    # Explain each measure once, since several conclusions may share it.
     explained = list(dict.fromkeys(sentences))
     ends = ends_of_ranges(result, frame)
     categories = category_tables(result)
@@ -309,12 +309,12 @@ def front_rows(frame: pd.DataFrame, concluded: Sequence[Conclusion]) -> pd.DataF
 
     For each measure with a conclusion, these are the rows for the unedited model, for chance, and
     for each method with its own and the paper's setting. The method that the conclusion is about
-    comes before the other methods, which keep their order in the result. For the column `cost`, see
-    `with_costs`.
+    comes before the other methods, which keep their order in the result. The column `cost` is
+    added by `with_costs`.
 
     Args:
         frame: a result's rows from `readable`.
-        concluded: the conclusions.
+        concluded: the conclusions that were drawn from these rows.
     """
     method_of_row = {}
     for conclusion in concluded:
@@ -334,7 +334,7 @@ def front_rows(frame: pd.DataFrame, concluded: Sequence[Conclusion]) -> pd.DataF
 
 
 def front_groups(front: pd.DataFrame) -> list[FrontGroup]:
-    """Group the rows from `front_rows` by measure, and add each measure's unmitigated value."""
+    """Group the rows from `front_rows` by measure, and add its value without a method."""
     groups: list[FrontGroup] = []
     for (task, measure), rows in front.groupby(["task", "measure"], sort=False):
         methods = rows[~rows.method.isin([NONE, *CHANCES])]
@@ -358,9 +358,9 @@ def front_groups(front: pd.DataFrame) -> list[FrontGroup]:
 
 
 def _figures(frame: pd.DataFrame, *, is_advised: bool) -> list[FigureGroup]:
-    """Return the main figures of a result without conclusions, such as a diagnosis.
+    """Return the main values of a result without conclusions, such as a diagnosis.
 
-    The figures are grouped by measure, with at most `MOST` rows in total.
+    The values are grouped by measure, with at most `MOST` rows in total.
     """
     if is_advised:
         rows = _advised_rows(frame)
@@ -444,7 +444,7 @@ def unbroken(words: str) -> str:
 
 
 def notebook(result: Result) -> str:
-    """Return a result's conclusions and main figures as HTML for a notebook."""
+    """Return a result's conclusions and main values as HTML for a notebook."""
     frame = readable(result)
     concluded = conclusions(frame)
     advice = advice_of(result)
@@ -467,7 +467,7 @@ def notebook(result: Result) -> str:
                 cells = (group["before"], after, row.moved, row.cost, row.verdict)
                 rows.append((group["task"], group["measure"], row.name, *cells))
     else:
-        # Without conclusions, there is no method to compare, so list the figures themselves.
+        # Without conclusions, there is no method to compare, so list the values themselves.
         head = ("task", "measure", "method", "value [95%]", "change [95%]", "verdict")
         columns = ["task", "measure", "name", "number", "moved", "verdict"]
         shown = frame if advice else frame[frame.is_summary].head(MOST)
@@ -477,7 +477,7 @@ def notebook(result: Result) -> str:
 
 
 def _pictures(name: str, folder: Path) -> list[tuple[dict[str, JSON], bytes]]:
-    """Load a run's pictures and their metadata, starting with generated images."""
+    """Load a run's images and plots with their metadata, starting with generated images."""
     files = sorted(folder.glob("*.png"), key=lambda file: ("side-by-side" not in file.stem, file))
     pictures = []
     for file in files:
@@ -509,7 +509,7 @@ def _strips(name: str, folder: Path) -> list[Strip]:
 def _blocks(
     result: Result, frame: pd.DataFrame, pictures: Sequence[tuple[dict[str, JSON], bytes]]
 ) -> list[dict[str, object]]:
-    """Return each task's protocol, pictures and tables."""
+    """Return each task's provenance, images and tables for the page."""
     known = {provenance.task: provenance for provenance in result.provenance}
     blocks = []
     for task, block in frame.groupby("task", sort=False):
@@ -526,7 +526,7 @@ def write_page(path: Path, template: str, values: Mapping[str, object]) -> Path:
     Args:
         path: the file to write.
         template: the template name ("report", "runs" or "paper").
-        values: the template variables.
+        values: the template's variables by name.
     """
     return write_atomically(
         path, page_templates().get_template(f"{template}.html.jinja").render(values)

@@ -10,7 +10,7 @@ PERSONS = {"female": ("woman", "women"), "male": ("man", "men")}
 
 # What the methods in a result's first table do.
 METHODS = {
-    "default": "what is attached by default if there is only text: for searches, nothing",
+    "default": "the method attached by default if there is only text (for searches, none)",
     "default+equalise": "the default if there are also unlabelled images (reference=)",
     "difference": "removes the direction between the values, a simple baseline",
     "paper": "the settings of Chuang et al. (2023)",

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 GRID = "#e4e7eb"  # grid lines
 LABELLED = "#c9ccd1"  # methods that use labels
 PLAIN = "#8a94a0"  # the model without a method
-OTHERS = ("#d9a441", "#b4656f", "#7d6b91", "#5f7a4f")  # methods without a specific color
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # of the methods in plots of bias against cost
+OTHERS = ("#d9a441", "#b4656f", "#7d6b91", "#5f7a4f")  # methods without a specific colour
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # for methods in plots of bias against cost
 LABEL = 24  # maximum line length for method names
-LEGEND = 38  # the same for the legends below plots of bias against cost
+LEGEND = 38  # maximum line length in the legends below plots of bias against cost
 
 
 def dots(rows: pd.DataFrame, provenance: Sequence[TaskProvenance] = ()) -> Plot:
@@ -44,7 +44,7 @@ def dots(rows: pd.DataFrame, provenance: Sequence[TaskProvenance] = ()) -> Plot:
 
     Args:
         rows: the rows to draw, from `readable`.
-        provenance: the provenance of the tasks, which may define colors for methods.
+        provenance: the provenance of the tasks, which may define colours for methods.
 
     Raises:
         InvalidInputError: If there are no rows.
@@ -76,8 +76,8 @@ def dot_plots(rows: pd.DataFrame, provenance: Sequence[TaskProvenance]) -> list[
     The task, the measure and the better direction are shown as text on the page instead.
 
     Args:
-        rows: the rows of the first table, see `front_rows`.
-        provenance: the provenance of the tasks, which may define colors for methods.
+        rows: the rows of the page's first table, from `front_rows`.
+        provenance: the provenance of the tasks, which may define colours for methods.
     """
     colors = _colors(rows, provenance)
     drawn = []
@@ -116,7 +116,7 @@ def _draw_panel(
         axis: the axes to draw on.
         panel: the measure's rows.
         rows: the rows of all panels, which determine the axis limits.
-        colors: a color for each method.
+        colors: a colour for each method.
     """
     points = panel[~panel.method.isin(CHANCES)].drop_duplicates("name")
     for row in panel[panel.method.isin(CHANCES)].itertuples():
@@ -160,9 +160,9 @@ def tradeoffs(
     """Draw each measure's change against the change of the utility that fell the most.
 
     Args:
-        front: the rows of the first table, see `front_rows`.
+        front: the rows of the page's first table, from `front_rows`.
         frame: all rows of the result.
-        provenance: the provenance of the tasks, which may define colors for methods.
+        provenance: the provenance of the tasks, which may define colours for methods.
 
     Returns:
         For each measure, the names of the task, the measure and the utility, the plot as SVG and
@@ -233,7 +233,7 @@ def _draw_point(
 
 
 def _finish_tradeoff(axis: Axes, bias: ReadableRow, cost: ReadableRow) -> None:
-    """Add the model without a method and the titles of the axes."""
+    """Draw the model without a method at (0, 0), and set the titles of the axes."""
     for draw_line in (axis.axhline, axis.axvline):
         draw_line(0, color=INK, linewidth=0.8, linestyle=(0, (3, 3)), zorder=1)
     if cost.better == "lower":
@@ -257,7 +257,7 @@ def group_plots(frame: pd.DataFrame, concluded: Sequence[Conclusion]) -> list[di
 
     Args:
         frame: all rows of the result.
-        concluded: the conclusions.
+        concluded: the conclusions that were drawn from these rows.
     """
     plots: list[dict[str, object]] = []
     for conclusion in concluded:
@@ -291,10 +291,10 @@ def group_plots(frame: pd.DataFrame, concluded: Sequence[Conclusion]) -> list[di
 
 
 def _colors(rows: pd.DataFrame, provenance: Sequence[TaskProvenance]) -> dict[str, str]:
-    """Return a color for each method.
+    """Return a colour for each method.
 
-    The color in a method's provenance has priority. Other methods get the next color from `OTHERS`,
-    and "none" is grey.
+    The colour in a method's provenance has priority. Other methods get the next colour from
+    `OTHERS`, and "none" is grey.
     """
     color_of_method: dict[str, str] = {}
     for task_provenance in provenance:

@@ -82,7 +82,7 @@ class _Origin(TypedDict):
 
 
 class MetricFrameArguments(TypedDict):
-    """Arguments for `fairlearn.metrics.MetricFrame`; see `Result.as_metric_frame`."""
+    """Keyword arguments for `fairlearn.metrics.MetricFrame`, from `Result.as_metric_frame`."""
 
     metrics: dict[str, Callable[[list[float], list[float], list[float]], float]]
     y_true: list[float]
@@ -325,7 +325,7 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
         return write_atomically(Path(path), spreadsheet_csv(self.to_pandas()))
 
     def to_latex(self) -> str:
-        """Return the main figures with their intervals as a LaTeX table (booktabs)."""
+        """Return the main values with their intervals as a LaTeX table (booktabs)."""
         from vldebias.report.latex import latex
 
         return latex(self)
@@ -399,7 +399,7 @@ def format_json(value: object, depth: int = 0) -> str:
     """Format a value as JSON, keeping lists and dicts that fit into one line on one line.
 
     Args:
-        value: a JSON value.
+        value: the JSON value to format.
         depth: nesting depth, which is the number of spaces to indent.
     """
     short = json.dumps(value, ensure_ascii=False)

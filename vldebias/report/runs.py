@@ -160,7 +160,7 @@ def _rows_of(file: Path, name: str, page_folder: Path) -> list[RunRow]:
 
 
 def _representatives(block: pd.DataFrame, measure: tuple[str, str] | None) -> list[ReadableRow]:
-    """Select one row per method to represent a task in the list."""
+    """Select the row of a task that the list shows for each method."""
     measured = block[~block.method.isin(CHANCES)]
     if measured.empty:
         return []
@@ -188,14 +188,14 @@ def _leading_measure(block: pd.DataFrame) -> tuple[str, str]:
         else:
             row = rows.loc[rows.value.idxmin() if better == "higher" else rows.value.idxmax()]
         return str(metric), str(row.subset)
-    raise InvalidInputError("the result contains no figures to list")
+    raise InvalidInputError("the result contains no values to list")
 
 
 def render_runs(folder: Path, path: Path | None = None) -> tuple[Path, RunList]:
     """Write a page that lists all results in a folder.
 
     Args:
-        folder: the folder with the results, see `list_runs`.
+        folder: the folder with the results, including its subfolders.
         path: the HTML file to write. Default: runs.html in the folder.
 
     Returns:
@@ -215,7 +215,7 @@ def render_runs(folder: Path, path: Path | None = None) -> tuple[Path, RunList]:
 
 
 def _plots(paths: Sequence[str]) -> dict[str, list[dict[str, object]]]:
-    """Return the plots of bias against cost of the first runs that have any."""
+    """Return the plots of bias against cost by path, for the first runs that have any."""
     plots_of_path: dict[str, list[dict[str, object]]] = {}
     for path in paths:
         if len(plots_of_path) == PLOTTED:

@@ -41,7 +41,7 @@ def write_strip(strip: Strip, path: Path, metadata: Mapping[str, JSON]) -> Path:
         metadata: additional metadata, such as the run and task.
     """
     first = strip.rows[0][1][0]
-    # Do not enlarge small images, so that the miniature world's pictures are stored unchanged.
+    # Do not enlarge small images, so that the miniature world's images are stored unchanged.
     scale = min(LARGEST / max(first.size), 1)
     width, height = (round(side * scale) for side in first.size)
     across = max(len(images) for _, images in strip.rows)

@@ -37,7 +37,7 @@ OWN_LAM = 1000.0  # the paper's lambda for classifiers
 SWEPT = (200.0, 400.0, 600.0)  # additional values of lambda in Table 7.3
 # Lower-case names for the weights of each model in published.csv: the open_clip architecture and
 # tag, the hub id with and without open_clip's prefix, and the transformers id. There are no
-# published figures for other weights of the same architecture.
+# published values for other weights of the same architecture.
 PUBLISHED_NAMES = {
     "RN50": (
         "rn50/openai",
@@ -197,7 +197,7 @@ def form_of(value: float, low: float, high: float) -> str:
 
 
 def form_of_change(change: Change) -> str:
-    """Return the format for a change and its values before and after; see `form_of`.
+    """Return the format for a change and its values before and after, such as ".2f".
 
     Three decimals are also used if two would round a nonzero bound to zero, because the verdict
     depends on the signs of the bounds.
@@ -266,12 +266,12 @@ def named(frame: pd.DataFrame, measures: Measures) -> pd.DataFrame:
 def published(
     suite: str, model: str, *, lam: float | None = None
 ) -> dict[tuple[str, str, str, str], float]:
-    """Return the paper's figures for a suite and a model.
+    """Return the paper's values for a suite and a model.
 
     Args:
         suite: name of the suite.
         model: name of the model as it appears in results, or NAME:PRETRAINED.
-        lam: one of the values of lambda in `SWEPT` (Table 7.3). If None, return the figures for the
+        lam: one of the values of lambda in `SWEPT` (Table 7.3). If None, return the values for the
             paper's own lambda.
 
     Returns:
@@ -304,16 +304,16 @@ def _published_rows() -> list[dict[str, str]]:
 def published_of_any_model(
     suite: str, model: str, *, lam: float | None = None
 ) -> dict[tuple[str, str, str, str], float]:
-    """Return all figures for a suite in the paper's tables, including those for other models.
+    """Return all values for a suite in the paper's tables, including those for other models.
 
     Args:
         suite: name of the suite.
-        model: name of the model; see `published`.
-        lam: lambda of the figures; see `published`.
+        model: name of the model as it appears in results, or NAME:PRETRAINED.
+        lam: a lambda in `SWEPT`, or None for the paper's own lambda.
 
     Returns:
-        Values by (task, metric, method, subset). A value is NaN if the paper only contains the
-        figure for other models.
+        Values by (task, metric, method, subset). A value is NaN if the paper only reports it for
+        other models.
     """
     figures = dict[tuple[str, str, str, str], float]()
     for published_model, names in PUBLISHED_NAMES.items():
@@ -374,19 +374,19 @@ READABLE = {
 
 
 def readable(result: Result) -> pd.DataFrame:
-    """Return a result's data frame with additional columns for display; see `READABLE`.
+    """Return a result's data frame with the additional columns in `READABLE` for display.
 
     `title` and `measure` are the name of the metric without and with the subset, `hint` says which
     direction is better, `units` lists the units that were counted, and `name` is the display name
     of the method. `number` and `moved` are the value and the change, formatted with their
-    intervals. `published` is the paper's figure. For `few`, see `few_units`, and for the other
-    columns, see `References.columns`.
+    intervals. `published` is the paper's value. `few_units` describes the column `few`,
+    and `References.columns` the other columns.
     """
     pandas = need("pandas")
     names = method_names(result.rows)
     summaries = are_summaries(result.rows)
     references = References(result, summaries)
-    # Look up the paper's figures for its own lambda and for the lambdas in its sweep.
+    # Look up the paper's values for its own lambda and for the lambdas in its sweep.
     model = result.provenance[0].model if result.provenance else ""
     figures_of_lam: dict[float | None, dict[tuple[str, str, str, str], float]] = {}
     for lam in SWEPT:
@@ -425,11 +425,11 @@ class References:
 
     Args:
         result: rows with and without methods.
-        summaries: whether each row belongs to a summary; see `are_summaries`.
+        summaries: whether each row belongs to the summary of its task, from `are_summaries`.
 
     Attributes:
-        metrics: metrics by name.
-        provenance: provenance by task.
+        metrics: declaration of each metric by name.
+        provenance: how each task was measured, by task name.
         summary_rows: summary rows by task, metric, subset and method.
         assigns_values: whether the method assigns values to images, by task and method.
         squares: rows with the unbiased square of the gap, by task, subset, method, lambda and
@@ -473,12 +473,12 @@ class References:
             `is_assigned`: whether the method assigns values to images.
             `before`: value of the model without a method.
             `chance`: value for random rankings or images, or NaN if it was not measured.
-            `chance_after`: the same value, but with the method.
+            `chance_after`: chance with the method, which may assign values to images.
             `verdict`: "better", "worse", "no clear change", or the reason for having no verdict.
             `enough`: number of units that would be sufficient, if there are too few.
             `square_moved`: formatted change of the gap's unbiased square, if it decides the verdict
             because its interval contains zero but the interval of the gap does not.
-            `paper`: the paper's setting; see `paper_setting`.
+            `paper`: the paper's setting, if the row uses it, such as "orth-cali, λ = 1000".
             `is_off_target`: whether the method removes an attribute other than the measured one.
             `is_identity`: whether its edit changes nothing, for example because the default method
             decided not to edit.
@@ -589,7 +589,7 @@ class References:
             row: a row of the result.
             tested_row: the row whose change is tested, which is the unbiased square for a gap, and
                 otherwise `row` itself.
-            to_remove: distance between the model and chance; see the method `to_remove`.
+            to_remove: distance between the model and chance, from the method `to_remove`.
             is_assigned: whether the row's method assigns values to images.
         """
         verdict_of_change = verdict(tested_row.change, row.better)
@@ -680,9 +680,9 @@ def are_summaries(rows: Sequence[Measurement]) -> list[bool]:
     """Return whether each row belongs to the summary of its task.
 
     A summary consists of the rows for the entire task. For example, "birds" has rows for all images
-    in addition to those for each group. Tasks without such rows, such as audits, which only have
-    rows for prompts, are summarised by their subsets if there are at most three of them, with
-    several measures each, and otherwise by all rows.
+    in addition to those for each group. Some tasks, such as audits, only have rows for subsets. If
+    there are at most three subsets, with several measures each, their rows are the summary.
+    Otherwise, all rows are.
     """
     tasks_with_summary = {row.task for row in rows if not row.subset}
     metrics = defaultdict(set)
@@ -736,7 +736,7 @@ def with_lam(method: str, lam: float) -> str:
 
     Args:
         method: name of the method.
-        lam: its lambda.
+        lam: lambda of the method.
     """
     note = " (no edit)" if lam == 0 and method == "cali" else ""
     return f"{method}, λ = {lam:g}{note}"

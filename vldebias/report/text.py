@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 LABELS = f"{DAGGER} used labels of other images; the other methods see prompts only."
 NAME = 16  # width of the method column, chosen so that a row fits into 80 columns
 MOST = 25  # maximum number of lines, unless the verdicts leave too little space
-VERDICTS = 12  # verdicts that need at most this many lines are all shown
+VERDICTS = 12  # if the verdicts need at most this many lines, all of them are shown
 ROWS = 14  # minimum number of lines for the rows below the conclusions
 PART_ROWS = 4  # maximum number of rows per measure in a result without methods
 
@@ -93,7 +93,7 @@ def findings_of(result: Result) -> list[str]:
 
 
 def notes_of(result: Result) -> list[str]:
-    """Return notes that explain the figures, such as which groups are compared."""
+    """Return notes that explain the results, such as which groups are compared."""
     notes: list[str] = []
     for provenance in result.provenance:
         notes += provenance.settings.get("notes", ())
@@ -104,7 +104,7 @@ def sentences(result: Result, measures: Measures = ()) -> list[str]:
     """Return a result's advice, or its findings and verdicts, followed by its notes.
 
     Args:
-        result: the result to summarize.
+        result: the result to summarise.
         measures: the (task, metric) pairs to draw conclusions about. Default: all of them.
     """
     advice = advice_of(result)

@@ -219,7 +219,7 @@ def who_is_shown(attribute: str, judge: str | None = None) -> Scorer:
 
     Args:
         attribute: the attribute to measure.
-        judge: name of the judge, see `who_appears`.
+        judge: name of a CLIP model, "miniature", or None for the judge of "generation".
     """
     lock = Lock()
     loaded: list[Judge] = []
@@ -262,7 +262,7 @@ def who_is_shown(attribute: str, judge: str | None = None) -> Scorer:
 
 
 def _judge(name: str | None) -> Judge:
-    """Load a judge by name."""
+    """Load the judge with a name, or the judge of the suite "generation"."""
     if name == "miniature":
         return MiniatureJudge().ready()
     return suite_judge(Options(out=Path(), judge=name))
@@ -309,10 +309,10 @@ def record_of_log(log: EvalLog, name: str) -> Record:
 
     Args:
         log: a log from `inspect_ai.eval` or `inspect_ai.log.read_eval_log`.
-        name: record name.
+        name: name of the record.
 
     Returns:
-        The record with its figures. Before publishing it, add the licence and who measured it.
+        The record with its results. Before publishing it, add the licence and who measured it.
 
     Raises:
         InvalidInputError: If the evaluation did not succeed, or there are no samples.

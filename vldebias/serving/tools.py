@@ -52,7 +52,7 @@ class WrittenPrompt(BaseModel):
 
     Attributes:
         prompt: the prompt to generate from.
-        value: the value that was inserted into it.
+        value: the value that was inserted into the prompt.
         reason: why the prompt was left unchanged.
     """
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from vldebias.methods.reference import Features
 
-# Rows (n, d), or one value per row (n,).
+# Features (n, d), or one value per row of features (n,).
 Array: TypeAlias = "Tensor | ArrayLike"
 LabelArray: TypeAlias = "Labels | Tensor | ArrayLike"
 # Weight (k, d) and bias (k,) of a linear classifier.
@@ -56,7 +56,7 @@ PROBES["class_probe"] = "labels", "linear"
 
 
 def _known(features: Array, labels: LabelArray) -> tuple[Tensor, Codes, tuple[str, ...]]:
-    """Return the labelled rows as float32 of length 1, their codes, and the value names.
+    """Return the labelled rows as float32 unit vectors, their label codes, and the value names.
 
     Raises:
         InvalidInputError: If the lengths differ, features are not finite, there are fewer than two
@@ -111,7 +111,7 @@ def _ridge(rows: Tensor) -> Ridge:
 
 
 def _leads(scores: Floats, codes: Codes) -> tuple[Floats, Codes]:
-    """Return the lead (n,) of each row's class over the best other class, and that class (n,)."""
+    """Return the lead (n,) of each row's class over the best other class, and that other (n,)."""
     # (n, k): one-hot classes
     is_class = np.arange(scores.shape[1]) == codes[:, None]
     rival = np.where(is_class, -np.inf, scores).argmax(1)
@@ -123,7 +123,7 @@ class Probe:
     """A probe's out-of-fold balanced accuracy.
 
     Attributes:
-        accuracy: balanced accuracy.
+        accuracy: balanced accuracy over all rows.
         limit: accuracy that permuted labels exceed in 2.5% of cases (normal approximation).
         draws: (b,) bootstrap accuracies, with rows resampled within each value.
     """
@@ -134,7 +134,7 @@ class Probe:
 
     @property
     def is_at_chance(self) -> bool:
-        """Return whether the accuracy does not exceed the limit for guessing."""
+        """Return whether the accuracy is at most `limit`, as it would be for random guesses."""
         return self.accuracy <= self.limit
 
 
@@ -149,12 +149,16 @@ def readable(
     """Measure how well a cross-validated probe predicts labels from features.
 
     Args:
-        features: features (n, d).
+        features: embeddings (n, d), one row per image.
         labels: values (n,); rows with unknown values are ignored.
-        reader: "linear" for scikit-learn's linear discriminant analysis with equal priors and
-            Ledoit-Wolf shrinkage, or "neighbour" for the value of the row with the largest cosine.
+        reader: the probe: "linear" for scikit-learn's linear discriminant analysis with equal
+            priors and Ledoit-Wolf shrinkage, or "neighbour", which predicts the label of the row
+            with the largest cosine.
         seed: random seed for the folds and the bootstrap.
         resamples: number of bootstrap resamples.
+
+    Returns:
+        The probe's accuracy, the limit for guessing, and the bootstrap accuracies.
 
     Raises:
         InvalidInputError: If features are not finite, or a value has fewer than five rows.
@@ -199,12 +203,13 @@ def wrong_labels(features: Array, labels: LabelArray, *, seed: int = 0) -> pd.Da
     negative, a different label fits better.
 
     Args:
-        features: features (n, d).
+        features: embeddings (n, d), one row per image.
         labels: values (n,).
         seed: random seed for the folds.
 
     Returns:
-        A data frame with the columns `row`, `given`, `proposed` and `confidence`.
+        A data frame with one row per labelled image: `row` (index into `features`), `given` (its
+        label), `proposed` (the value with the highest score) and `confidence`.
 
     Raises:
         InvalidInputError: If features are not finite, or a value has fewer than five rows.
@@ -228,15 +233,15 @@ def margins(
 ) -> tuple[dict[str, Floats], Floats]:
     """Return the margins (n,) of a linear classifier, and the k-variance (k,) of its classes.
 
-    - "margin": eq. 8.1.
+    - "margin": score of the row's class minus the best other score (eq. 8.1 of the thesis).
     - "sn_margin": margin / spectral norm of the weight (Table A.11; Bartlett et al., 2017).
-    - "gn_margin": margin / (norm of its gradient + 1e-6), section 8.3.2.
+    - "gn_margin": margin / (norm of the margin's gradient + 1e-6), section 8.3.2.
     - "tv_gn_margin": gn_margin / square root of the total variance E ||x - E x||^2 of the features,
       which Table A.11 writes Var(||x||^2) (Jiang et al., 2019).
     - "kv_margin": margin / E_c[Lip_c Var_c], where Lip_c is the largest gradient norm in a class.
     - "kv_gn_margin": gn_margin / E_c[Var_c], section 8.4.
 
-    A margin is missing if its divisor is zero: both kv margins if all rows of each class are
+    A margin is left out if its divisor is zero: both kv margins if all rows of each class are
     identical, "tv_gn_margin" if all rows are identical, and "sn_margin" if all weights are zero.
 
     Args:
@@ -246,7 +251,7 @@ def margins(
         seed: random seed for the k-variance.
 
     Returns:
-        The margins (n,) for each metric, and the k-variances (k,).
+        A dict from the metric names above to margins (n,), and the k-variance of each class (k,).
 
     Raises:
         InvalidInputError: If the shapes do not match, or a class has only one row.
@@ -261,9 +266,9 @@ def margins(
     has_shapes = weight.shape == (len(sizes), rows.shape[1]) and bias.shape == weight.shape[:1]
     if not has_shapes or sizes[sizes > 0].min() < 2:
         raise InvalidInputError(
-            f"head: got weight {tuple(weight.shape)}, bias {tuple(bias.shape)} and classes with"
-            f" {sizes.tolist()} rows; expected (k, {rows.shape[1]}), (k,) and two or more rows per"
-            " class"
+            f"head: expected a weight (k, {rows.shape[1]}), a bias (k,) and two or more rows per"
+            f" class; got {tuple(weight.shape)}, {tuple(bias.shape)} and classes with"
+            f" {sizes.tolist()} rows"
         )
     scores = torch.cat([block.double() @ weight.T for block in rows.split(BLOCK)]) + bias
     margin, rival = _leads(scores.numpy(), codes)
@@ -286,7 +291,7 @@ def margins(
     if total > 0:
         margin_of_metric["tv_gn_margin"] = gn_margin / np.sqrt(total)
     shares = sizes / len(codes)
-    # If all rows of each class are identical, the variance is zero.
+    # Leave out the kv margins if all rows of each class are identical, since they divide by zero.
     if (steepest * variance).any():
         margin_of_metric["kv_margin"] = margin / float(shares @ (steepest * variance))
         margin_of_metric["kv_gn_margin"] = gn_margin / float(shares @ variance)
@@ -295,14 +300,14 @@ def margins(
 
 @dataclass(frozen=True)
 class Column:
-    """A label column with its name."""
+    """A label column, with the name that results and sentences use for it."""
 
     name: str
     labels: Labels
 
     @property
     def title(self) -> str:
-        """Return the noun that sentences use for this column, "class" if labels are unnamed."""
+        """Return the noun for this column in sentences: its name, or "class" for "labels"."""
         return "class" if self.name == "labels" else self.name
 
     @classmethod
@@ -312,7 +317,7 @@ class Column:
         Args:
             rows: unit rows (n, d).
             host: the model, used to embed text.
-            attribute: prompt set that describes its values.
+            attribute: prompt set of the attribute, with prompts for each value.
         """
         texts_of_value = attribute.by_value()
         centres = torch.stack([host.embed(group).mean(0) for group in texts_of_value.values()])
@@ -345,7 +350,7 @@ def diagnose(
     method if a linear probe is then no better than chance on held-out rows.
 
     Args:
-        features: features (n, d) of one model, as an array, a tensor, or
+        features: embeddings (n, d) from one model, as an array, a tensor, or
             `vldebias.data.Embeddings`; they are normalised to length 1.
         labels: classes (n,), or the name of a column. None, NaN and "" are unknown.
         groups: values (n,) of an attribute, or the name of a column.
@@ -378,8 +383,8 @@ def diagnose(
     compared = [get_method(method) for method in listed]
     # method -> features (n, d) of length 1
     rows = {NONE: data.unit[:]}
-    # The attribute's values are the groups. Without a group column, use the value whose prompts are
-    # nearest.
+    # The groups are the attribute's values. Without a group column, assign each image the value
+    # whose prompts are nearest.
     parts = columns.get("groups")
     facts: dict[str, object] = {"model": data.about.get("model"), "methods": {}}
     if prompts is not None and texts is not None:
@@ -434,7 +439,7 @@ def _columns(
             columns[role] = Column(role, Labels.from_array(values))
     if not columns:
         raise InvalidInputError(
-            f"expected labels= (classes) or groups= (an attribute), such as {sorted(data.labels)}"
+            f"expected labels= (classes) or groups= (an attribute); columns: {sorted(data.labels)}"
         )
     for role, column in columns.items():
         if len(column.labels) != len(data):
@@ -452,7 +457,7 @@ def _edited_rows(
     methods: Sequence[Method],
     reference: Embeddings | Features | None,
 ) -> tuple[dict[str, Tensor], dict[str, object]]:
-    """Return the features edited by each method, and provenance entries for the methods."""
+    """Return each method's edited features (n, d) by method name, and provenance fields."""
     if reference is not None and not isinstance(reference, Embeddings):
         reference = Embeddings.from_arrays(reference)
     kept = disjoint(reference, data)[0]
@@ -508,7 +513,7 @@ def _add_probes(
             method: probe.limit for method, probe in probe_of_method.items()
         }
     result.provenance.settings = {
-        "probes": "balanced accuracy out of five folds; see vldebias.diagnose",
+        "probes": "balanced accuracy over five folds; see vldebias.diagnose",
         "chance": limits,
     }
     if "groups" not in columns:
@@ -521,7 +526,7 @@ def how_readable(attribute: str, linear: Mapping[str, Probe], neighbour: Probe) 
     """Describe how well an attribute can be decoded from features, and which methods remove it.
 
     Args:
-        attribute: attribute name.
+        attribute: name of the attribute, as used in the sentence.
         linear: method -> linear probe of the features that it edited, including "none".
         neighbour: nearest-neighbour probe of the unedited features.
 
@@ -556,7 +561,7 @@ def _add_suspects(
 ) -> list[str]:
     """Add the accuracy of each group and the share of suspect labels, and return advice on both.
 
-    `column` contains the classes.
+    `column` contains the classes, and `parts` the groups, if any.
     """
     classes = column.labels
     frame = wrong_labels(data.features, classes, seed=seed)

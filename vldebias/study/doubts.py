@@ -40,7 +40,7 @@ def check_images(images: Embeddings, texts: Host, prompt: str) -> None:
     Warnings are issued if few rows are distinct, or if no entry is negative.
 
     Args:
-        images: image features.
+        images: image features to check.
         texts: the model, used to embed text.
         prompt: any prompt; its embedding determines the expected width.
 
@@ -79,8 +79,8 @@ def doubt_labels(images: Embeddings, columns: Sequence[str], sets: Sequence[Prom
     """Warn about labels that may be misspelt, and about small intersections.
 
     Args:
-        images: rows with labels.
-        columns: columns to check.
+        images: image features with label columns.
+        columns: names of the label columns to check.
         sets: prompt sets whose values are compared with the labels.
     """
     problems_of_column: dict[str, list[str]] = {}
@@ -111,7 +111,7 @@ def _misspelt(labels: Labels, prompts: PromptSet) -> list[str]:
     problems = []
     for name in strangers:
         spellings = list(value_of_spelling)
-        # "femal" is close to "female"; "nonbinary" is close to neither value, so it is not a typo.
+        # Suggest "female" for "femal", but nothing for "nonbinary", which resembles no value.
         for match in difflib.get_close_matches(name.casefold(), spellings, n=1, cutoff=CLOSE):
             value = value_of_spelling[match]
             problems.append(f"{name!r} is not a value of {prompts.name}; did you mean {value!r}?")
@@ -169,7 +169,7 @@ def doubt_chance(
     Args:
         nearest: (n,) position in `values` of the prompt nearest to each image.
         labels: (n,) position in `values` of each image's label.
-        values: value names.
+        values: names of the values.
         description: description of the prompts for the message.
     """
     k = len(values)
@@ -210,8 +210,8 @@ def doubt_values(images: Embeddings, column: str, texts: Host, prompts: PromptSe
     """Apply `doubt_chance` to an attribute's prompts, if the column's values match the attribute's.
 
     Args:
-        images: rows with labels.
-        column: the attribute's column.
+        images: image features with label columns.
+        column: name of the attribute's label column.
         texts: the model, used to embed text.
         prompts: the attribute's prompt set.
     """

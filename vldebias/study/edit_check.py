@@ -62,30 +62,30 @@ def check(loaded: Loaded, prompts: str = "gender", **call: object) -> Iterator[F
         unedited = measure()
 
     # If two unedited calls give different outputs, the other checks are meaningless.
-    yield "the same twice", _are_equal(unedited, measure()), ""
+    yield "two unedited calls agree", _are_equal(unedited, measure()), ""
     edits = fit_projections(model, prompts, method="cali", tokenizer=tokenizer)
     attachment = debias(model, edits, tokenizer=tokenizer)
     attached = measure()
-    yield "attached: changed", not _are_equal(unedited, attached), ""
+    yield "attaching changes the output", not _are_equal(unedited, attached), ""
     # Strength 0 must skip the edit instead of multiplying by the identity, which could change the
     # last bits.
     attachment.strength = 0.0
-    yield "strength 0: as without", _are_equal(unedited, measure()), ""
+    yield "strength 0 changes nothing", _are_equal(unedited, measure()), ""
     attachment.strength = 1.0
     with attachment.disabled():
-        yield "disabled: as without", _are_equal(unedited, measure()), ""
-    yield "attached again: the same", _are_equal(attached, measure()), ""
+        yield "disabling restores the output", _are_equal(unedited, measure()), ""
+    yield "enabling again restores the edit", _are_equal(attached, measure()), ""
     attachment.remove()
-    yield "removed: as without", _are_equal(unedited, measure()), ""
+    yield "removing restores the output", _are_equal(unedited, measure()), ""
     with tempfile.TemporaryDirectory() as folder:
         for role, edit in edits.items():
             edit.save_pretrained(Path(folder) / role)
         with debias(model, load_edit(folder), tokenizer=tokenizer):
-            yield "saved and loaded: the same", _are_equal(attached, measure()), ""
+            yield "saving and loading changes nothing", _are_equal(attached, measure()), ""
     # Edit every prompt, because merged weights also affect every prompt.
     attachment = debias(model, edits, keep_stated=False, negative=generates, tokenizer=tokenizer)
     expected = measure()
-    name = "merged: as attached"
+    name = "merging changes nothing"
     try:
         attachment.merge()
     except VldebiasError as error:
@@ -99,7 +99,7 @@ def check(loaded: Loaded, prompts: str = "gender", **call: object) -> Iterator[F
     # Merged weights are rounded to half precision, so allow a difference relative to the edit.
     difference = _distance(merged, expected)
     size = _distance(unedited, expected)
-    note = f"off by {difference / max(size, 1e-12):.1%} of the edit"
+    note = f"differs by {difference / max(size, 1e-12):.1%} of the edit's effect"
     yield name, difference <= TOLERANCE * size, note
 
 

@@ -1,4 +1,4 @@
-"""Evaluate methods from Python: sort the arguments, open the inputs, and run the task."""
+"""Evaluate methods from Python: sort arguments into settings and inputs, and run the task."""
 
 from __future__ import annotations
 
@@ -86,14 +86,15 @@ def evaluate(
         pretrained: weights for an open_clip model loaded by name.
         device: device for a model loaded by name.
         progress: whether to show progress on stderr.
-        options: task settings, and further inputs for its `measure`.
+        options: task settings, and further inputs for the task's `measure`.
 
             - retrieval: `queries`, a list of strings or a prompt set whose class prompts are the
               queries (default: the class prompts); `k`, one or more numbers (default: a twentieth
               of the images, at least 10); `prior`, `classes` and `resample`.
             - groups: the columns `label` and `spurious` (by default, these are found by matching
               their values to the prompt set); `train`, `train_labels`, `val` and `val_labels` for
-              `baselines`; `lams`, of which one is chosen on `val`; `group_weights`.
+              `baselines`; `lams`, candidates for lam, the best of which is chosen on `val`; and
+              `group_weights`.
             - retrieval and groups: `lam`, `strength`, `resamples` and `seed`.
             - generation: `model` is a pipeline; `judge` judges the images in the folder `images`;
               `attributes` and the other settings of `GenerationTask`.
@@ -159,7 +160,7 @@ def evaluate(
             named_methods = [(None, method) for method in compared]
         else:
             raise InvalidInputError(
-                f"methods: got {compared!r}; expected method names, such as [none, default]"
+                f"methods: got {compared!r}; expected method names, such as ['none', 'default']"
             )
         methods_to_fit = []
         edits = {}
@@ -229,9 +230,9 @@ def _with_attachment(
     inputs: Inputs,
     settings: dict[str, object],
 ) -> AnyMethod | Iterable[AnyMethod] | Mapping[str, AnyMethod | None]:
-    """Return the methods to compare, and use the strength of the model's attachment.
+    """Return the methods to compare, with the model's attachment among them if none are passed.
 
-    By default, the methods are "default" and the attached edit.
+    The attachment's strength becomes the setting "strength", so that all methods use it.
 
     Raises:
         InvalidInputError: If the attachment only edits images.
@@ -252,8 +253,8 @@ def _with_attachment(
         return methods
     if not isinstance(attachment, EditAttachment) or TEXT not in attachment.projections:
         raise InvalidInputError(
-            "model: its attachment only edits images (side='image'); expected an attachment that"
-            " edits text, or methods="
+            "model: its attachment only edits images (side='image'); attach an edit of text, or"
+            " pass methods= to choose what to measure"
         )
     # Compare all methods at the strength of the attachment.
     settings.setdefault("strength", attachment.strength)

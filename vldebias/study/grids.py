@@ -70,7 +70,8 @@ def grid(  # noqa: PLR0913 (settings of a public entry point)
         prompts: prompt sets for the bias to mitigate.
         methods: names in `vldebias.methods.METHODS`, methods or fitted edits, or a mapping from
             titles to these. "none" is the unedited pipeline, and "default" the method that
-            `vldebias.debias` attaches by default. Balanced prompts are balanced over all images.
+            `vldebias.debias` attaches by default. Balanced prompts spread the values evenly over
+            all images of the grid.
             For a search, "rerank" re-ranks the unedited model's results (`vldebias.rerank`).
         seeds: noise seeds; images in a column share a seed.
         texts: prompts or queries. Default: four class prompts from the set, held-out ones first.
@@ -88,7 +89,7 @@ def grid(  # noqa: PLR0913 (settings of a public entry point)
     >>> from vldebias.miniature import load_pipeline
     >>> pipe = load_pipeline()
     >>> image = grid(pipe, "professions-gender", texts="A photo of a nurse.", steps=5)
-    >>> picture.save("grid.png")  # doctest: +SKIP
+    >>> image.save("grid.png")  # doctest: +SKIP
     >>> grid(model, "gender", images="faces/", texts="a photo of a doctor",
     ...     methods=["none", "default", "rerank"])  # doctest: +SKIP
     """
@@ -97,15 +98,15 @@ def grid(  # noqa: PLR0913 (settings of a public entry point)
     method_of_name = methods if isinstance(methods, Mapping) else _named(methods)
     if not rows or not method_of_name or not len(seeds):
         raise InvalidInputError(
-            f"grid: expected texts=, methods= and seeds=, got {rows}, {list(method_of_name)} and"
-            f" {list(seeds)}"
+            f"grid: expected at least one of each, got texts={rows},"
+            f" methods={list(method_of_name)}, seeds={list(seeds)}"
         )
     if images is None:
         attach_of_name: dict[str, Callable[[], Attachment] | None] = {}
         for name, method in method_of_name.items():
             attach_of_name[name] = None
             if isinstance(method, (Edit, Mapping)):
-                # Pass a fitted edit without prompt sets, because it was already fitted on some.
+                # Pass a fitted edit without the prompt sets, which are only needed for fitting.
                 attach_of_name[name] = partial(debias, pipe, method, **options)
             elif method != NONE:
                 attach_of_name[name] = partial(debias, pipe, prompts, method=method, **options)
@@ -132,12 +133,12 @@ def _generated(
     """Return the images for each method name and prompt, one per seed.
 
     Args:
-        pipe: the pipeline.
+        pipe: the diffusers pipeline.
         attach_of_name: method name -> function that attaches it, or None for no method.
-        texts: prompts.
-        seeds: noise seeds.
+        texts: prompts to generate images for.
+        seeds: noise seeds, one for each image of a prompt.
         batch_size: number of images generated at once.
-        settings: pipeline arguments.
+        settings: further arguments for calling the pipeline.
     """
     # List all seeds for the first prompt, then all seeds for the second prompt, and so on.
     listed: list[str] = []
@@ -164,7 +165,7 @@ def _searched(
     method_of_name: Mapping[str, AnyMethod],
     lam: float | None,
 ) -> dict[str, list[list[Image]]]:
-    """Return the top results for each method name and query."""
+    """Return a row of top images for each query, by method name."""
     host = inputs.texts
     images: ImageData = inputs.sources["images"]
     embeddings = inputs["images"]
@@ -222,7 +223,7 @@ def compose(
     Args:
         texts: prompts, each of which gets one row per name.
         images: name -> a row of images for each prompt.
-        heads: column titles.
+        heads: titles of the columns, such as "seed 0".
     """
     pil_image = need("PIL.Image")
     size = next(iter(images.values()))[0][0].size
@@ -266,8 +267,8 @@ def _write_label(pen: ImageDraw, top: int, name: str, text: str, height: int, le
         top: top edge of the row.
         name: name of the row, usually a method.
         text: text below the name, or "" for none.
-        height: row height.
-        letters: font size.
+        height: height of the row, in pixels.
+        letters: font size, in pixels.
     """
     line = LINE * letters // LETTERS
     # Assume 9 pixels per bold letter and 8 per regular letter at font size 13. These are generous

@@ -62,7 +62,7 @@ class Inputs(Mapping[str, Any]):
         sources: name -> object, array, file, folder, data set name or `Data`. Sources take
             precedence over the options.
         needs: description of what the user must provide, for error messages.
-        progress: progress bars.
+        progress: object that shows progress bars.
         split: split to use for data sets that are given only by name.
     """
 
@@ -123,7 +123,7 @@ class Inputs(Mapping[str, Any]):
         without the values that the user marked as unknown.
 
         Args:
-            name: input name, see `Inputs`.
+            name: name of the input, as listed in `Inputs`.
             split: split from a suite, used if there is no source with this name.
 
         Returns:
@@ -218,7 +218,7 @@ class Inputs(Mapping[str, Any]):
 
     @cached_property
     def edits(self) -> dict[str, Edit]:
-        """Return the edits: those passed in Python by name, and saved ones by folder name."""
+        """Return the edits passed in Python, by name, and the saved edits, by folder name."""
         edits: dict[str, Edit] = dict(self.sources.get("edits", {}))
         for path in self.options.projections:
             saved = load_edit(path)
@@ -235,7 +235,7 @@ class Inputs(Mapping[str, Any]):
         model = self.model
         if model.preprocess is None:
             raise InvalidInputError(
-                f"{name}: images need preprocessing, which the model was passed without; pass the"
+                f"{name}: got images, but the model was passed without its preprocessing; pass the"
                 " model by name, or from `vldebias.load_host`, or pass features (n, d)"
             )
         encoder = image_encoder(model.host, model.preprocess, name=model.name)
@@ -257,7 +257,7 @@ class Inputs(Mapping[str, Any]):
         return rows
 
     def _open_split(self, name: str, source: Images | Data | None) -> Embeddings | ImageData | None:
-        """Open the images in a split."""
+        """Return the features or images in a source, or None if an optional split is missing."""
         if source is None and name == "images":
             raise InvalidInputError(
                 "images: expected features (n, d), a file, a folder or a data set, got none"
@@ -323,7 +323,7 @@ class Inputs(Mapping[str, Any]):
             elif is_optional:
                 return None
             elif splits is None:
-                # If the file does not have this column, measure all of its rows.
+                # If the file has no column "split", measure all of its rows.
                 images = rows
             else:
                 raise InvalidInputError(
@@ -364,7 +364,7 @@ def open_split(
         unknown = sorted(set(options) - {"n", "start"})
         if unknown:
             raise InvalidInputError(
-                f"{name}: got the options {', '.join(unknown)}; expected n and start"
+                f"{name}: got the options {', '.join(unknown)}; expected only n and start"
             )
         return open_world(name, split=split or "test", **options)
     if name == PHOTOGRAPHS:
@@ -397,7 +397,7 @@ def images_of_folder(folder: Path) -> ImageData:
     """Open all images in a folder, with the names of its subfolders as the column "folder".
 
     Nested folders are included. Hidden files, temporary files and other files that are not images
-    are skipped and counted.
+    are skipped and listed in `about`.
     """
     below, litter = files_below(folder)
     files = [file for file in below if is_picture(file)]

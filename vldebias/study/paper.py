@@ -1,6 +1,6 @@
 """Reproduce the tables in the paper on real models, and compare them with the published values.
 
-The paper is a list of suites with the models to run them on (`PARTS`), and a table of the values.
+`PARTS` lists the suites that reproduce the paper's tables, each with the models to run it on.
 
 Source: Chuang et al. (2023) and chapter 7 of the thesis. Data sets are never downloaded, because
 users must accept their licences at the source.
@@ -82,7 +82,7 @@ class Run:
     """One part of the paper on one model, and the state of its measurement.
 
     Attributes:
-        suite: suite to run.
+        suite: suite that reproduces this part.
         model: NAME:PRETRAINED, or the id of a pipeline.
         missing: why the run cannot start.
         failure: why the run failed.
@@ -99,12 +99,12 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Return the run's folder name."""
+        """Return the name of the run's folder, made from the suite and the model."""
         return file_slug(f"{self.suite.name} {self.model}")
 
     @property
     def state(self) -> str:
-        """Return the state of the run as shown in the tables."""
+        """Return the state for tables: why the run failed, what it waits for, or "measured"."""
         if self.failure:
             return f"failed: {self.failure}"
         finished = "measured" if self.is_measured else "data are available"
@@ -250,7 +250,7 @@ def paper(out: Path, runs: Sequence[Run], options: Options, progress: Progress) 
         out: folder for the results.
         runs: runs to measure.
         options: the user's options.
-        progress: progress bars.
+        progress: object that shows progress bars.
 
     Returns:
         A data frame with the columns `HEAD` and a row for each value that was published for the
@@ -283,6 +283,9 @@ def compared(runs: Sequence[Run], results: Mapping[str, Result], out: Path) -> p
         runs: the planned runs, including those without a result.
         results: run name -> result.
         out: folder for the table and the page.
+
+    Returns:
+        The data frame that `paper` returns.
     """
     rows = list[tuple[object, ...]]()
     for run in runs:
@@ -359,7 +362,7 @@ def _rows(run: Run, result: Result | None) -> Iterator[tuple[object, ...]]:
             numbers = (row.value, *row.interval, row.value - value)
             n = ", ".join(f"{count:,} {unit}" for unit, count in row.n.items())
         name = f"{metric}, {subset}" if subset else metric
-        # Table 7.3 repeats the rows at other lambdas.
+        # Table 7.3 has rows for several lambdas, so the lambda is part of the method's name.
         shown = method if lam is None else f"{method} at lambda {lam:g}"
         about = (suite, task, run.model, name, shown, value, published_model)
         yield (*about, *numbers, n, reasons.get((task, method), ""))
@@ -367,7 +370,7 @@ def _rows(run: Run, result: Result | None) -> Iterator[tuple[object, ...]]:
     for lam in (None, *SWEPT):
         for key, value in published_of_any_model(suite, source, lam=lam).items():
             yield from row_of(key, value, lam=lam)
-    # Table 7.1 covers one of the models in the other tables.
+    # Table 7.1 does not name its model, which is one of the models in the other tables.
     for key, value in published(suite, UNNAMED_CLIP).items():
         yield from row_of(key, value if is_of_paper else nan, UNNAMED_CLIP if model else "")
     for task, metric, method, subset, own_lam in list(measurements):

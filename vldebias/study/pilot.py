@@ -63,7 +63,7 @@ def pilot_prompts(prompts: Sequence[str], attribute: PromptSet) -> list[str]:
     """Select the prompts whose images the pilot judges.
 
     Up to MOST_PROMPTS prompts are selected at even intervals from those that describe one person
-    without stating a value. If all of these are protocol prompts, all of them are measured.
+    without stating a value. If all of these are protocol prompts, all of them are selected.
 
     Args:
         prompts: candidate prompts.
@@ -104,7 +104,7 @@ def measure_prompts(
 
     Args:
         pipe: a pipeline loaded by `vldebias.load_host`.
-        prompts: prompts to measure, see `pilot_prompts`.
+        prompts: prompts to measure, as selected by `pilot_prompts`.
         attribute_set: the attribute's prompt set, such as "gender".
         options: run options. `out` is the output folder, whose subfolder "images" may contain
             images from an earlier run, with at most as many images per prompt; `steps`, `judge`
@@ -113,10 +113,10 @@ def measure_prompts(
         judge: the judge. Default: the judge from the suite "generation", or the miniature judge for
             the miniature pipeline.
         guidance: guidance scale. Default: the pipeline's default.
-        progress: progress bars.
+        progress: object that shows progress bars.
 
     Returns:
-        The counts, a record and the judged images.
+        The pilot: counts by prompt, a record, and the images with the judge's answers.
 
     Raises:
         InvalidInputError: If the judge does not know the attribute (checked before anything is
@@ -181,7 +181,7 @@ def suite_judge(options: Options, progress: Progress = SILENT) -> Judge:
 
     Args:
         options: run options; `judge` is the name of a CLIP model.
-        progress: progress bars.
+        progress: object that shows progress bars.
     """
     for task in load_suite("generation").tasks:
         if isinstance(task, GenerationTask) and isinstance(task.judge, ClipJudge):

@@ -40,16 +40,16 @@ def record_of_images(
     the attribute are counted.
 
     Args:
-        generated: the images.
+        generated: the generated images and their plan.
         labels: the judge's answer for each image.
         attribute: what the judge was asked about, such as "gender".
         judge: the classifier that labelled the images.
         model: name of the generator in tables.
-        variant: variant name; "none" for the unedited model.
+        variant: name of the variant to record; "none" for the unedited model.
         sure: probability below which an answer counts as unknown.
 
     Returns:
-        The record with its figures, or None if every prompt states the attribute.
+        The record with its results, or None if every prompt states the attribute.
     """
     answers_of_prompt: dict[str, Counter[int]] = defaultdict(Counter)
     concept_of_prompt: dict[str, str] = {}
@@ -137,11 +137,11 @@ def _generation_of_plan(plan: Plan) -> schema.Generation:
 
 
 def with_labels(record: Record, folder: Path, files: Sequence[Path]) -> Record:
-    """Add human image labels to a record, and recompute its figures.
+    """Add human image labels to a record, and recompute its results.
 
     Args:
         record: a record written by `vldebias audit --measure` or `vldebias eval generation`.
-        folder: folder that contains its images and the judge's stored answers.
+        folder: folder that contains the record's images and the judge's stored answers.
         files: answer files from `vldebias label`. If annotators disagree, the value is unknown.
 
     Raises:
@@ -174,8 +174,8 @@ def with_labels(record: Record, folder: Path, files: Sequence[Path]) -> Record:
         values_of_group[key][value] += 1
     if not values_of_group:
         raise InvalidInputError(
-            f"labels: none of the answers is about an image in {folder} that is counted in the"
-            f" record {record.name!r}"
+            f"labels: none of the answers is about an image in {folder} that the record"
+            f" {record.name!r} counts; pass answers about these images"
         )
     rows = []
     for (qualifier, answer, weight), values in values_of_group.items():

@@ -48,11 +48,11 @@ class Finished(BaseModel, extra="forbid"):
 
     @classmethod
     def read(cls, path: Path, key: str) -> Self | None:
-        """Load a stored result, or return None if it is missing, outdated or has a different key.
+        """Load a stored result, or return None if it is missing, invalid or has a different key.
 
         Args:
-            path: the file.
-            key: key from `key_of`.
+            path: the JSON file of the task.
+            key: hash of everything that the result depends on, from `key_of`.
         """
         with suppress(FileNotFoundError, ValidationError):
             stored = cls.model_validate_json(path.read_bytes())
@@ -83,7 +83,7 @@ def run_suite(
         suite: a suite, its name or its path.
         options: the user's inputs. By default, only the output folder is set, to
             "vldebias-<suite>".
-        progress: progress bars. By default, they are shown on stderr.
+        progress: object that shows progress bars. By default, they appear on stderr.
         console: rich console for the progress bars.
         only: names of the tasks to run. If empty, all tasks run.
         loaded: the model or pipeline in the options, if it is already loaded.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 BATCH_SIZE = 8
 COLUMNS = 8  # maximum number of images per grid row
-# Default steps and guidance. The miniature was trained for few steps and weak guidance.
+# Default steps and guidance, for the miniature (True), which needs less of both, or not (False).
 STEPS_AND_GUIDANCE = {True: (20, 3.0), False: (30, 7.5)}
 
 
@@ -102,7 +102,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Picture:
-    """Facts about a generated image: its prompt, its value and the judge's answers.
+    """Facts about a generated image: its prompt, its values and the judge's answers.
 
     Attributes:
         method: name of the method; "none" for the unedited pipeline.
@@ -134,7 +134,7 @@ class Picture:
         attributes: Sequence[PromptSet],
         seen: dict[str, str | None],
     ) -> Picture:
-        """Create an image from its metadata.
+        """Collect the facts about an image from the metadata in its file.
 
         Args:
             generated: the images in the folder.
@@ -149,7 +149,7 @@ class Picture:
         value_of_attribute: dict[str, str | dict[str, int | None] | None] = {}
         for prompts, written in zip(attributes, values, strict=True):
             if isinstance(written, Mapping):
-                # Use the order of the set. The order in the prompt does not matter.
+                # Order the values as in the prompt set, not as they appear in the prompt.
                 counts = {name: written[name] for name in prompts.attributes if name in written}
                 value_of_attribute[prompts.name] = counts
             else:
@@ -171,7 +171,7 @@ class SideBySide:
     """The images generated for a request, row by row and in the order of the seeds.
 
     Attributes:
-        request: what was asked for.
+        request: the prompt, attributes, methods and settings.
         plan: the plan that lists the images.
         folder: folder that contains the images.
         pictures: facts about each image.
@@ -199,8 +199,8 @@ class SideBySide:
         """Count a method's images by observed value. Empty if they were not judged.
 
         Args:
-            method: method name.
-            attribute: attribute name.
+            method: name of the method; "none" for the unedited pipeline.
+            attribute: name of the attribute.
         """
         row = self.row(method)
         # Unjudged attributes have no entry; unknown values are None.
@@ -293,7 +293,7 @@ def side_by_side(
         folder: output folder. It must not contain images generated with different settings.
         is_miniature: whether the pipeline is the miniature, whose images a packaged judge can
             judge.
-        progress: progress bars.
+        progress: object that shows progress bars.
 
     Raises:
         InvalidInputError: If a method is unknown, or the folder contains images generated with
@@ -342,7 +342,7 @@ def _seen(
 ) -> list[dict[str, str | None]]:
     """Return the packaged judge's answers for each image, by attribute. None means unknown.
 
-    Attributes that it does not judge are omitted.
+    Attributes that the judge does not know are omitted.
     """
     judge = MiniatureJudge().ready()
     names = {prompts.name: judged_as(judge, prompts) for prompts in attributes}

@@ -20,7 +20,7 @@ class Suite(Strict):
     """The content of a suite file.
 
     Attributes:
-        name: suite name.
+        name: name of the suite, such as "waterbirds".
         title: title in reports.
         description: what the suite measures.
         source: publication that the suite follows.

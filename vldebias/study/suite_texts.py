@@ -42,13 +42,13 @@ def texts_of_retrieval(
     queries: Sequence[str],
     classes: Mapping[str, Mapping[str, str]],
 ) -> tuple[str, ...]:
-    """Return the distinct prompts of a retrieval task: of its sets, its queries and its classes.
+    """Return the distinct prompts of a retrieval task: sets, queries and class prompts.
 
     Captions are not included, because they are part of the data.
 
     Args:
         sets: prompt sets or their names.
-        queries: search texts, without class prompts.
+        queries: search texts, in addition to the prompts in the sets.
         classes: column -> value -> class prompt.
     """
     texts: list[str] = []

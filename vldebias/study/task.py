@@ -74,7 +74,7 @@ class Task(Strict, ABC):
     """Base class for the tasks in a suite; subclasses declare their kind in the field `task`.
 
     Attributes:
-        task: kind of task.
+        task: kind of task, such as "retrieval".
         name: name of the task's block in the result.
         title: title in reports.
         resamples: number of bootstrap resamples.
@@ -108,7 +108,7 @@ class Task(Strict, ABC):
 
     def measured(self, inputs: Mapping[str, object]) -> list[TaskResult]:
         """Return the results of `measure`, with method titles and colours in the provenance."""
-        # Inputs are matched to arguments by name.
+        # `measure` takes only some of the inputs, which it names as arguments.
         arguments = {name: inputs[name] for name in self.input_names() if name in inputs}
         results = self.measure(**arguments)
         if not isinstance(results, list) or not all(isinstance(r, TaskResult) for r in results):
@@ -197,8 +197,8 @@ def with_looks(
     """Add each method's title and chart colour to its facts.
 
     Titles and colours are stored with the measurement, since the package that defines a method may
-    not be installed where the page is rendered. Nothing is added for other names, such as those of
-    saved edits.
+    not be installed where the page is rendered. Nothing is added for names that are neither
+    registered nor in `compared`, such as those of saved edits.
 
     Args:
         facts_of_method: facts about each method, by method name.

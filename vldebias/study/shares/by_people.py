@@ -51,7 +51,7 @@ def how_the_judge_errs(images: pd.DataFrame, values: Sequence[str], judge: str) 
         images: one row per labelled image, with the majority label (`people`) and the judge's
             label (`value`).
         values: attribute values.
-        judge: judge name.
+        judge: name of the judge, as shown in the sentence.
     """
     known = images[images.people.isin(values)]
     right = int((known.people == known.value).sum())

@@ -24,10 +24,10 @@ from vldebias.utils.arrays import Floats
 if TYPE_CHECKING:
     import pandas as pd
 
-# Key in the settings of a corrected block.
+# Settings key of a corrected block. Its value maps methods to numbers of labels.
 MORE_LABELS = "labels to add, sampled in the same way, to halve the interval"
 ABOUT_CORRECTED = (
-    "A judge labelled every image, and people labelled some. The corrected figures are valid"
+    "A judge labelled every image, and people labelled some. The corrected results are valid"
     " regardless of the judge's errors if the labelled images were chosen at random"
     " (prediction-powered inference). Shares are computed over all images, including unknown ones;"
     " the gap from equal shares and MaxSkew are computed over images with a known value. The"
@@ -44,11 +44,11 @@ def corrected_block(
     resamples: int = 2000,
     seed: int = 0,
 ) -> list[TaskResult]:
-    """Return a block with a judge's figures, corrected with human labels.
+    """Return a block with a judge's results, corrected with human labels.
 
     Args:
-        raw: block with the judge's figures.
-        names: value names.
+        raw: block with the judge's results.
+        names: names of the attribute's values.
         images: one row per image, with the method, the prompt number, the judge's and the human
             label as codes (`value` and `people`), and the weight.
         counts: method -> counts (p, values + 1).
@@ -105,7 +105,7 @@ def _add_figures(
     images_of_method: Mapping[str, pd.DataFrame],
     labels: Mapping[str, int],
 ) -> dict[str, int | str]:
-    """Add the judge's and the corrected figures, and return how many more labels are needed.
+    """Add the judge's and the corrected results, and return how many more labels are needed.
 
     Different methods have different labelled images, so their estimates are treated as independent.
     """

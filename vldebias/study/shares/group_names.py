@@ -12,7 +12,7 @@ from vldebias.prompts import load_prompts
 from vldebias.report.phrases import listed_words, quantity
 from vldebias.utils.files import packaged
 
-# These packaged prompt sets have values that are groups used by judges or data sets.
+# Packaged prompt sets whose values are groups that judges or data sets use.
 SETS = ("gender", "age", "race", "fairface-race", "skin-tone")
 _SHOWN = 8  # maximum number of groups listed in a sentence
 # Matches 0.91, 0,91 (from spreadsheets), 9.1e-1 and 91 %.

@@ -1,6 +1,6 @@
 """Compute selection rates and impact ratios from a table, by sex, by race, and by both.
 
-New York City's Local Law 144 requires these figures in audits of hiring tools (6 RCNY 5-301).
+New York City's Local Law 144 requires these numbers in audits of hiring tools (6 RCNY 5-301).
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def measure_impact(
 
     Returns:
         One task by sex, one by race, and one for their intersections, with the rows
-        `selection_rate` and `impact_ratio`. Categories with less than 2% of the applicants do not
-        get a ratio, and are listed.
+        `selection_rate` and `impact_ratio`. Categories with less than 2% of the applicants have no
+        ratio; the advice lists them.
 
     Raises:
         InvalidInputError: If a column is missing or not categorical, an outcome is neither yes nor
@@ -92,7 +92,7 @@ def _texts(
 ) -> list[str]:
     """Return a column as stripped strings, with "" for unknown entries."""
     texts = as_texts(column_of(rows, column, table), f"{table}: {column}")
-    # Look at each different text once, because a table may have millions of rows.
+    # Look up each distinct text once, because a table may have millions of rows.
     value_of_text = {}
     for text in set(texts):
         value = rename.get(text.strip(), text.strip())

@@ -32,7 +32,7 @@ class ShareRows:
 
     Attributes:
         result: the result to add rows to.
-        names: value names.
+        names: names of the attribute's values.
         counts: method -> (p, values + 1) image counts per prompt and value, unknown last.
         prompts: prompt names used in the rows.
         subset: name of the prompt subset: "" for all prompts, which also get mean shares, or a part
@@ -111,7 +111,7 @@ class ShareRows:
         """Return how much a method changes a prompt's gap, with the ends of the interval.
 
         Args:
-            method: method name.
+            method: name of the method.
             i: index of the prompt.
         """
         moved = float(self.gaps[method][i] - self.gaps[NONE][i])
@@ -122,7 +122,7 @@ class ShareRows:
 
     @cached_property
     def n(self) -> dict[str, int]:
-        """Return the sample sizes for means over prompts: prompts, and images per prompt."""
+        """Return the sample sizes of a mean over prompts: the numbers of prompts and of images."""
         first = next(iter(self.counts.values()))
         if self.subset:
             # All prompts in a part have the same number of images.
@@ -195,8 +195,8 @@ class ShareRows:
         assigning = [name for name in self.counts if facts.get(name, {}).get("assigns_values")]
         if not assigning:
             return
-        # Use the first such method for all of them, because they have the same number of images and
-        # only differ in which of them are unknown.
+        # All such methods have the same number of images, and only differ in which images are
+        # unknown, so one row computed from the first method's counts serves for all of them.
         counts = self.counts[assigning[0]]
         means = assigned_gaps(counts, resamples=self.resamples, seed=self.seed).mean(axis=1)
         self.result.add(

@@ -72,10 +72,10 @@ class SharesTask(Task):
     Attributes:
         table: .csv, .tsv, .parquet or .jsonl file with one row per image. If None, the answers are
             passed as --label-file and the images as --image-dir. Each image then has the value that
-            most annotators chose, and these values also correct the judge's figures, if any.
-        prompt: prompt column.
-        value: label column.
-        method: method column. If None, all images belong to one method.
+            most annotators chose, and these values also correct the judge's shares, if any.
+        prompt: name of the prompt column.
+        value: name of the label column.
+        method: name of the method column. If None, all images belong to one method.
         weight: column with positive weights. If None, all weights are equal.
         people: column with human labels, empty for unlabelled images. These labels correct `value`,
             and the weights are inverse probabilities of being labelled.
@@ -138,11 +138,12 @@ class SharesTask(Task):
         Args:
             table: a file, or columns by name.
             labels: answer files for the generated images in `folder`.
-            folder: image folder.
+            folder: folder of the generated images.
             progress: progress object that reports what is skipped.
 
         Returns:
-            Shares and discrepancy, with a second result if human labels correct a judge's labels.
+            A result with shares and discrepancy, and a second one if human labels correct a judge's
+            labels.
 
         Raises:
             InvalidInputError: If columns, values or weights are missing or invalid.
@@ -307,7 +308,7 @@ class SharesTask(Task):
         return [result, *corrected]
 
     def _labels(self, images: pd.DataFrame, role: str, source: str) -> Labels:
-        """Return the labels in the column "value" or "people", without unknown labels."""
+        """Return the labels in the column "value" or "people", after the settings are applied."""
         column = f"{source}: {getattr(self, role)}"
         texts = images[role].where(~images[role].isin(self.unknown), "").replace(self.rename)
         if not self.attribute:
@@ -365,7 +366,7 @@ class SharesTask(Task):
         """Return the values in the settings or, if there are none, the values that occur.
 
         Raises:
-            InvalidInputError: If there are fewer than two.
+            InvalidInputError: If there are fewer than two values.
         """
         judged = set(labels["value"].names)
         people = set(labels["people"].names) if "people" in labels else judged
@@ -376,7 +377,7 @@ class SharesTask(Task):
         if not self.values and never_judged and never_by_people:
             warn(
                 f"{source}: column {self.people!r} contains {never_judged}, which the judge never"
-                f" uses, but not the judge's {never_by_people}; if two values mean the same, pass"
+                f" uses, and lacks the judge's {never_by_people}; if two values mean the same, pass"
                 f" --rename {never_judged[0]}={never_by_people[0]}",
                 SuspectInputWarning,
             )
@@ -394,7 +395,7 @@ class SharesTask(Task):
         names: Sequence[str],
         source: str,
     ) -> pd.DataFrame:
-        """Return a row per image: prompt, method, the judge's and human code, weight and count.
+        """Return one row per image: prompt, method, judged and human codes, weight and count.
 
         Raises:
             InvalidInputError: If the baseline does not occur, or a weight is not a number above 0.
@@ -444,11 +445,12 @@ class SharesTask(Task):
     ) -> list[TaskResult]:
         """Measure the majority labels of images whose prompts do not state a value.
 
-        If there is a judge, the labels also correct the last judge's figures.
+        If a judge has labelled the images, the human labels also correct the shares of the judge
+        that labelled them last.
         """
         answers = _answers(files, self.attribute, self.values)
         if answers.empty:
-            progress.print_line(f"{self.name}: nobody labelled {self.attribute}, so it is skipped")
+            progress.print_line(f"{self.name}: skipped, because nobody labelled {self.attribute}")
             return []
         judge = last_judgements(drawn, self.attribute, self.values)
         images = _with_answers(drawn, answers, None if judge is None else judge[1])
@@ -460,7 +462,7 @@ class SharesTask(Task):
                 f" {images.path.iloc[0]}. Give paths relative to the folder"
             )
         task = self.model_copy(update={"unknown": UNKNOWN})
-        # Compute the same figures from human labels instead of the judge's labels.
+        # Compute the same metrics from human labels instead of the judge's labels.
         by_people = labelled.assign(value=labelled.people).drop(columns="people")
         empty = partial(drawn.result, split="generated, labelled by people")
         (result,) = task._blocks(by_people, "labels", empty)
@@ -505,7 +507,7 @@ class SharesTask(Task):
 
 
 def _answers(files: Sequence[Path], attribute: str, values: Sequence[str]) -> pd.DataFrame:
-    """Return the answers about an attribute as a data frame, with values also as codes."""
+    """Return the answers about an attribute as a data frame, with values as strings and codes."""
     read = [dict(answer) for answer in read_answers(files) if answer.attribute == attribute]
     answers = need("pandas").DataFrame(read)
     if not answers.empty:
@@ -535,7 +537,7 @@ def _with_answers(
 
 
 def _majority(values: pd.Series[str]) -> str:
-    """Return the value that most annotators chose."""
-    # A tie has no majority, because always choosing the first value would favour it.
+    """Return the value that most annotators chose, or NO_MAJORITY if there is a tie."""
+    # Choosing the first value in a tie would favour this value.
     modes = values.mode()
     return NO_MAJORITY if len(modes) > 1 else modes[0]

@@ -74,8 +74,8 @@ def train_adapter(
         rate: learning rate.
 
     Returns:
-        The function that returns the logits, and the best epoch (the earliest on a tie) with its
-        scores.
+        The function that returns the logits, and a mapping with the best epoch (the earliest on a
+        tie) and its validation scores.
     """
     torch.default_generator.manual_seed(examples.seed)
     adapter = Adapter(examples.zero_shot, hidden)
@@ -227,7 +227,7 @@ class Contrasts:
         """Find the anchors, positives and negatives among the training rows.
 
         Args:
-            examples: training rows.
+            examples: training data, with the zero-shot classifier.
             neighbours: maximum number of nearest rows per anchor.
 
         Raises:
@@ -244,9 +244,9 @@ class Contrasts:
                 positives[label] = torch.from_numpy(np.flatnonzero(right & in_class))
         if not positives:
             raise InvalidInputError(
-                "contrastive-adapter: expected a class with some training rows that zero-shot gets"
-                f" right and some that it gets wrong; it gets {int(right.sum())} of {len(right)}"
-                " right"
+                "contrastive-adapter: expected a class with training rows that the zero-shot"
+                f" classifier gets right and others that it gets wrong; it gets {int(right.sum())}"
+                f" of {len(right)} right"
             )
         wrong = ~right & np.isin(labels, list(positives))
         anchors = torch.from_numpy(np.flatnonzero(wrong))

@@ -21,7 +21,7 @@ from vldebias.utils.arrays import Codes, Floats
 # Weight (k, d) and bias (k,) of a linear classifier in float64. With two classes, the logits sum to
 # 0.
 Head = tuple[Tensor, Tensor]
-CHUNK = 16384  # rows per product
+CHUNK = 16384  # rows per matrix product
 MAX_ITERATIONS = 5000
 
 
@@ -36,8 +36,8 @@ class Regression:
     Attributes:
         chunks: rows (m, d), labels (m,) and counts (m,) float64, at most `CHUNK` rows each.
         total: sum of the counts.
-        n_classes: k.
-        dim: d.
+        n_classes: number of classes k.
+        dim: number of features d.
         c: weight of the losses relative to the penalty.
         penalty: "l1" or "l2".
         scale: (d,) values that the features are divided by, after `shift` is subtracted.
@@ -167,7 +167,7 @@ def logistic_regression(
     Args:
         features: (n, d), processed in chunks.
         labels: (n,) classes 0 .. n_classes - 1.
-        n_classes: k.
+        n_classes: number of classes k.
         c: weight of the losses relative to the penalty.
         tolerance: the solver stops when no entry of the gradient exceeds this value.
         penalty: "l1" or "l2".
@@ -218,8 +218,8 @@ def linear_logits(head: Head, features: Tensor) -> Tensor:
     """Return the logits (m, k) for features (m, d).
 
     Args:
-        head: weight and bias.
-        features: (m, d).
+        head: weight (k, d) and bias (k,).
+        features: one row per image (m, d).
     """
     weight, bias = head
     return features @ weight.to(features).T + bias.to(features)
@@ -235,12 +235,12 @@ def _probe(
 
     Args:
         examples: training and validation data.
-        candidates: values of c.
+        candidates: values of c to choose from.
         counts: (n,) number of times that each training row counts.
         settings: further arguments of `logistic_regression`.
 
     Returns:
-        The head, and c with its scores.
+        The head, and a dict with the selected c and its validation scores.
     """
     strengths = sorted(candidates)  # on a tie, the strongest penalty is selected
     heads = list[Head]()
@@ -276,12 +276,13 @@ def linear_probe(
 
     Args:
         examples: training and validation data.
-        alphas: candidates for alpha.
-        candidates: candidates for c.
+        alphas: values of alpha to choose from.
+        candidates: values of c to choose from.
         tolerance: solver tolerance.
 
     Returns:
-        The function that returns the logits, and c and alpha with their scores.
+        The function that returns the logits, and a dict with the selected c and alpha and their
+        validation scores.
     """
     (weight, bias), selection = _probe(examples, candidates, tolerance=tolerance)
     # Use CLIP's logit scale; unscaled cosines would be negligible next to the probe's logits.
@@ -314,12 +315,12 @@ def dfr(
         balance: "sub" subsamples every group to the size of the smallest; "up" repeats rows up to
             the size of the largest group, and samples the remainder without replacement.
         draws: number of balanced samples.
-        candidates: candidates for c.
+        candidates: values of c to choose from.
         tolerance: solver tolerance.
 
     Returns:
-        The function that returns the logits, and a mapping with c, the group sizes, the number of
-        rows per group and the scores.
+        The function that returns the logits, and a mapping with the selected c, the group sizes,
+        the number of rows per group and the validation scores.
     """
     rng = np.random.default_rng(examples.seed)
     groups = examples.groups

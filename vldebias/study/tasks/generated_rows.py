@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 else:
     pd = Lazily("pandas")
 
-# These are the dimensions of the image strip at the top of a page.
+# Numbers of rows and columns of the image strip at the top of a page.
 STRIP_ROWS = 4
 STRIP_COLUMNS = 8
 Counts = NDArray[np.integer] | NDArray[np.float64]
@@ -51,7 +51,7 @@ def image_table(
     - unit: identifies the prompts whose images are combined into one result row.
 
     Args:
-        generated: the images.
+        generated: the generated images and their plan.
         answers: attribute -> the judge's probabilities (n, values).
         codes: attribute -> value in lower case -> its column in the answers.
     """
@@ -79,8 +79,8 @@ class GeneratedRows:
     """Generated images with a judge's answers, from which rows are added to a result.
 
     Attributes:
-        generated: the images.
-        table: the result of `image_table`.
+        generated: the generated images and their plan.
+        table: one row per image, from `image_table`.
         answers: attribute -> probabilities (n, values).
         judge: the classifier that gave the answers.
         sure: minimum probability at which an answer counts.
@@ -118,7 +118,7 @@ class GeneratedRows:
 
         Args:
             result: the result to add rows to.
-            attribute: attribute name.
+            attribute: name of the attribute, or an intersection such as "gender x race".
             code_of_stated: stated value -> the judge's code. None if the prompts state a different
                 attribute.
             has_pictures: whether to also add images, and the share of identical images for
@@ -218,7 +218,7 @@ class GeneratedRows:
     def _side_by_side(
         self, images: pd.DataFrame, counts: Mapping[str, Counts], names: Sequence[str]
     ) -> Image:
-        """Return an image with the images for some prompts, with one row per method.
+        """Compose a grid of the images for some prompts, with one row per method.
 
         The images in a column share a seed. Prompts are sorted by how often their images show the
         first value, and chosen at even intervals.
@@ -336,7 +336,7 @@ class GeneratedRows:
                 self._add_mean(result, "stated_right", "right", members, subset_of_value, n)
 
     def _n_stated(self, images: pd.DataFrame) -> dict[str, int]:
-        """Count the concepts, prompts and images behind a row for prompts that state a value."""
+        """Count the concepts, prompts and images in a row about prompts that state a value."""
         return {
             self.noun: images.unit.nunique(),
             "stated prompts": images.prompt.nunique(),
@@ -361,7 +361,7 @@ class GeneratedRows:
 
 
 def _means(table: pd.DataFrame, column: str) -> dict[str, NDArray[np.float64]]:
-    """Return the column mean over each unit's images for each variant, in table order."""
+    """Return, by variant, the means of a column over the images of each unit, in table order."""
     means = {}
     for variant, images in table.groupby("variant", sort=False):
         of_unit = images.groupby("unit", sort=False)[column].mean()
@@ -370,7 +370,7 @@ def _means(table: pd.DataFrame, column: str) -> dict[str, NDArray[np.float64]]:
 
 
 def _losses(share_rows: ShareRows, images: pd.DataFrame) -> list[tuple[float, str, int, str]]:
-    """Return the size, method, prompt position and description of each loss beyond chance."""
+    """Return each loss that exceeds chance, as (size, method, prompt position, description)."""
     losses = []
     # Find prompts whose gap from equal shares increased, with an interval above 0.
     for method in share_rows.counts:

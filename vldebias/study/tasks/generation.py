@@ -69,6 +69,7 @@ class GenerationTask(Task):
         attributes: attributes to judge; "gender x race" for an intersection. If every concept is a
             value of one of the judge's attributes, the share of images that show their concept is
             also measured.
+        judge: classifier that labels the images; required for measuring.
         variants: name -> how to debias, with any method that supports pipelines. The original
             pipeline, "none", is always included.
         images: number of images per prompt and seed.
@@ -85,6 +86,7 @@ class GenerationTask(Task):
         sure: minimum probability at which a judge's answer counts.
         steps, guidance, batch_size: pipeline settings.
         options: further pipeline arguments, such as {"height": 512}.
+        clip_score, fid: whether to also measure CLIPScore and FID, with an image-text model.
     """
 
     task: Literal["generation"] = "generation"
@@ -124,7 +126,7 @@ class GenerationTask(Task):
         """
         if "images" not in inputs.sources:
             raise InvalidInputError(
-                "images: expected the folder that contains the images, or will contain them"
+                "images: got no folder; expected a folder with images, or an empty one for new ones"
             )
         fields = dict(settings)
         variants = {}
@@ -199,7 +201,7 @@ class GenerationTask(Task):
         if not kept:
             values = list(self.prompts.attributes)
             raise InvalidInputError(
-                f"{file}: no prompt leaves {values} open, got {left_out}; add prompts that do"
+                f"{file}: add prompts that leave {values} open; all were skipped: {left_out}"
             )
         return kept, left_out
 
@@ -210,7 +212,7 @@ class GenerationTask(Task):
 
     @property
     def resolved_variants(self) -> dict[str, Variant]:
-        """Return the variants with their prompt sets.
+        """Return the variants, using the task's prompt set for those that have none.
 
         If `stated` is set, each variant that leaves prompts with a stated value unchanged gets a
         second version that edits them.
@@ -270,8 +272,8 @@ class GenerationTask(Task):
         # Several processes would write the same images to the same folder.
         if processes().world > 1:
             raise InvalidInputError(
-                f"{self.name}: expected a single process to generate images; launch one, or exclude"
-                " the task with --only"
+                f"{self.name}: expected a single process to generate images; do not launch several,"
+                " or exclude the task with --only"
             )
         variants = dict(self.variants)
         # Apply the other settings (strength, sets) of the suite's first variant to the user's
@@ -306,7 +308,7 @@ class GenerationTask(Task):
             judge = checked_judge(self.judge, self.judge.ready(self, inputs))
         if judge is None:
             raise InvalidInputError(
-                f"{self.name}: expected a judge to label the generated images; add `judge:`"
+                f"{self.name}: expected a judge to label the images; add `judge:` to the suite"
             )
         # Compute CLIPScore and FID with the user's model if there is one, because the judge's model
         # would bring in its own biases. Otherwise, use the judge's model, which is loaded anyway.
@@ -343,7 +345,7 @@ class GenerationTask(Task):
             judge: judge that labels the images (`vldebias.judge.judges`).
             pipe: diffusers pipeline without an attachment. If None, all images must already exist.
             scorer: image-text model for CLIPScore and FID, with its preprocessing.
-            progress: progress bars.
+            progress: object that shows progress bars.
 
         Returns:
             One result per attribute, followed by results for CLIPScore and FID.
@@ -369,8 +371,8 @@ class GenerationTask(Task):
             generated = generate(pipe, self.plan(), variants, images, progress=progress)
         if prompts.hash != generated.plan.prompt_set_hash:
             raise InvalidInputError(
-                f"{generated.folder}: got a different version of {generated.plan.prompt_set!r};"
-                f" expected images for {prompts!r}"
+                f"{generated.folder}: got images for a different version of"
+                f" {generated.plan.prompt_set!r}; expected images for {prompts!r}"
             )
         answers = judge_images(judge, generated, progress=progress)
         table = image_table(generated, answers, codes)
@@ -400,7 +402,7 @@ class GenerationTask(Task):
             for name, facts in result.provenance.methods.items():
                 if name in variants and variants[name].assigns_all_of(judged):
                     facts["assigns_values"] = True
-                # Results by race, for example, say nothing about a method for gender.
+                # Do not judge a method for gender, for example, by results for race.
                 if name in variants and not variants[name].covers(judged):
                     facts["off_target"] = True
             # All attributes share the same images, so show them in the first block only.
@@ -473,7 +475,7 @@ class GenerationTask(Task):
         )
 
     def _check_judge(self, judge: Judge, scorer: Loaded | None) -> None:
-        """Reject a judge or a scorer that cannot handle the measured attributes."""
+        """Reject a judge that does not know the attributes, and a missing scorer."""
         for attribute in self.attributes:
             if not set(attribute.split(" x ")) <= set(judge.names):
                 raise InvalidInputError(

@@ -50,7 +50,7 @@ from vldebias.utils.options import Options
 from vldebias.utils.progress import SILENT, Progress
 from vldebias.utils.schema import Lam
 
-Key = tuple[str, float | None]  # method, and its lam in a sweep
+Key = tuple[str, float | None]  # method, and its lambda if it belongs to a sweep
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 BARE: Key = (NONE, None)
@@ -79,12 +79,12 @@ class GroupedImages:
         units: rows (n, d) of length 1.
         target: index (n,) of the correct class prompt.
         groups: label x spurious value, such as "landbird/water".
-        values: spurious values.
+        values: spurious value (n,) of each image.
         n_unknown: number of images with an unknown label or value.
         facts: metadata for the provenance, without local folders.
 
     Args:
-        images: the split.
+        images: embeddings of a split, with label columns.
         label: name of the label column.
         spurious: name of the column with the spurious values.
         prompts: prompt set with a class prompt for each label.
@@ -101,7 +101,7 @@ class GroupedImages:
         known = labels.known & values.known
         if not known.any():
             raise InvalidInputError(
-                f"no image has a known value in both columns {label!r} and {spurious!r}"
+                f"no image has a known value in both {label!r} and {spurious!r}; check the columns"
             )
         classes = class_of(labels.names, prompts)
         if not classes:
@@ -136,8 +136,8 @@ class GroupsTask(ImageTask):
 
     Attributes:
         prompts: prompt set whose class prompts name the labels (see `class_of`).
-        label, spurious: columns; a group is one value of each, such as "landbird/water". Images
-            with an unknown value are counted and left out.
+        label, spurious: names of two columns. A group is one value of each, such as
+            "landbird/water". Images with an unknown value are counted and left out.
         lams: further values of lambda for methods that take one, reported with overall metrics
             only. With 0, methods use P0 alone, and "cali" has no effect. If there is a `val` split,
             there is also the method "cali@val", which uses the lambda with the best worst-group
@@ -202,9 +202,9 @@ class GroupsTask(ImageTask):
         spurious = settings.get("spurious") or _spurious_column(columns, label, prompts)
         if label is None or spurious is None:
             raise InvalidInputError(
-                f"groups: expected label= and spurious=, two of the columns {sorted(columns)}; no"
-                f" single column has the values {list(prompts.class_names)}, which are the classes"
-                f" in {prompts.name}, or the attribute's values"
+                f"groups: pass label= and spurious=, two of the columns {sorted(columns)}, because"
+                f" none of them, or more than one, has the values {list(prompts.class_names)} (the"
+                f" classes in {prompts.name}) or the attribute's values"
             )
         chosen = {"label": label, "spurious": spurious, "prompts": prompts}
         return cls.build({**settings, **chosen})
@@ -245,7 +245,7 @@ class GroupsTask(ImageTask):
             val: images to select baselines and lambda on.
             reference: unlabelled images, for methods that use them.
             edits: name -> fitted edit, measured like a method.
-            progress: progress bars.
+            progress: object that shows progress bars.
 
         Raises:
             InvalidInputError: If images and text have different widths, a label names no class, or
@@ -390,7 +390,7 @@ class GroupsTask(ImageTask):
             }
 
     def _worst_group(self, images: GroupedImages, texts: Host, edit: Edit | None) -> float:
-        """Return the worst-group accuracy with an edit."""
+        """Return the worst-group accuracy on some images, with an edit or without one (None)."""
         rows = {"edit": self.rows(texts, self.prompts.classes, edit)}
         scores = self.images(images.units, edit).products(rows)["edit"].numpy()
         is_right = scores.argmax(1) == images.target
@@ -502,7 +502,7 @@ class GroupsTask(ImageTask):
             groups: groups (n,) of the images.
             weights: group -> weight in `average_reweighted`.
         """
-        # name -> (statistic, rule of its interval)
+        # metric name -> (statistic, interval rule)
         statistics: dict[str, tuple[Statistic, IntervalRule]] = {
             metric.name: (compute, metric.interval) for metric, compute in computed("groups")
         }
@@ -571,7 +571,8 @@ class GroupsTask(ImageTask):
     def _cells(self, groups: Labels, before: Mask, after: Mask) -> tuple[Counts, Counts]:
         """Return image counts (g, 2, 2), and their resamples.
 
-        The axes are the group, and whether an image is classified correctly before and after.
+        The axes are the group, and whether an image is classified correctly without a method and
+        with it.
         """
         codes = np.asarray(groups.codes, np.int64)
         # Four cells per group are sufficient for every group statistic, and keep changes paired.
@@ -633,7 +634,7 @@ class GroupsTask(ImageTask):
 def _label_column(
     columns: Mapping[str, Sequence[str]], spurious: object, prompts: PromptSet
 ) -> str | None:
-    """Return the first column whose values match the class prompts."""
+    """Return the first column whose values match the class prompts, or None."""
     for name, values in columns.items():
         if name != spurious and class_of(tuple(values), prompts):
             return name

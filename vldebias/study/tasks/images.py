@@ -168,7 +168,7 @@ class ImageTask(Task):
         origin = edit.provenance
         lams = set(origin.lam) if isinstance(origin.lam, tuple) else {origin.lam}
         lam = lams.pop()
-        # There is no single lambda to report if the parts differ.
+        # There is no single lambda to report if the method's parts use different ones.
         has_lam = not lams and lam > 0
         facts = {
             "method": origin.method,
@@ -189,7 +189,7 @@ class ImageTask(Task):
 
         Args:
             texts: the host that embeds text.
-            prompts: n prompts.
+            prompts: n prompts to embed.
             edit: the edit, or None for no edit.
         """
         # An edit that only applies to images leaves text unchanged.
@@ -225,7 +225,7 @@ class ImageTask(Task):
             name: name of the block.
             images: the measured images.
             texts: the host of the model.
-            sets: prompt sets.
+            sets: prompt sets that the methods are fitted on.
             methods: result of `about` for each method name.
             settings: settings only known after measuring; the task's own settings are added.
             reference: images used to fit methods.
@@ -319,7 +319,7 @@ def sets_by_column(prompts: object) -> dict[str, tuple[PromptSet, ...]]:
     else:
         sets_of_column = {loaded.name: (loaded,) for loaded in _load_several(prompts)}
     if not sets_of_column:
-        raise InvalidInputError("prompts: expected a prompt set, by name or as an object")
+        raise InvalidInputError("prompts: expected a prompt set, by name or as an object, got none")
     return sets_of_column
 
 
@@ -343,7 +343,7 @@ def disjoint(
 
     Args:
         reference: images used to fit methods.
-        images: images to measure.
+        images: images that the task measures.
         methods: methods that are fitted to the reference. If None, a reference that is measured in
             full is rejected.
 
@@ -367,7 +367,7 @@ def disjoint(
             "reference images": n_new,
             "left out of the reference, measured too": n_measured,
         }
-    # A method that uses labels would be evaluated on its training data.
+    # Refuse methods that use labels, which would be evaluated on their training data.
     learning = []
     for method in map(get_compared, methods or ()):
         if Need.LABELS in method.declaration.needs and reference.labels:

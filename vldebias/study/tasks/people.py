@@ -149,10 +149,11 @@ class PeopleTask(Task):
             folder: folder with the user's images.
             pipe: diffusers pipeline. If None, all images must already be in the folder.
             command: command that opens the labelling page, printed if there are no answers.
-            progress: progress bars.
+            progress: object that shows progress bars.
 
         Returns:
-            Discrepancy and agreement, or an empty list if nobody has labelled the images yet.
+            A result with the shares, discrepancy and annotator agreement, or an empty list if
+            nobody has labelled the images yet.
         """
         if images is None:
             return self.shares.measure(labels=labels, folder=folder, progress=progress)

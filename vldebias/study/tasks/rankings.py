@@ -78,7 +78,7 @@ class Rankings:
                 scores = torch.cat(blocks).numpy().round(12)
                 found = groups.candidates(scores, rows, POOL)
                 if order is expected:
-                    # The group counts depend on k, so this list is only continued beyond k.
+                    # This order fixes the group counts of the first k, so add rows only after k.
                     top = expected(found, k)
                     rest = np.setdiff1d(rows, top)
                     following = quota(found.subset(rest), length - k)
@@ -86,8 +86,8 @@ class Rankings:
                 else:
                     lists.append(order(found, length))
             self.reranked[name] = np.stack(lists)
-            # These orders reserve the same ranks for a label in every resample, which requires the
-            # labels. FA*IR does not depend on them.
+            # All orders except FA*IR reserve the same ranks for a label in every resample, so store
+            # the labels.
             if method.order != "fair":
                 self.labels[name] = groups.codes
 

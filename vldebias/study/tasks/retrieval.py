@@ -157,7 +157,7 @@ class RetrievalTask(ImageTask):
             texts: host of the model that embedded the images.
             reference: unlabelled images, for methods that use them.
             edits: name -> fitted edit, measured like a method.
-            progress: progress bars.
+            progress: object that shows progress bars.
 
         Returns:
             A result for each attribute.
@@ -209,7 +209,7 @@ class RetrievalTask(ImageTask):
                 )
                 provenance.n.update(reference_counts)
                 result = TaskResult(provenance)
-                # List the unit that is resampled first.
+                # List first the unit that is resampled, since reports use the first one.
                 counts = {"images": len(gallery.codes), "queries": len(self.queries)}
                 n = {self.resample: counts[self.resample], **counts}
                 self._add_skews(result, gallery, rankings, images, columns, n)
@@ -226,7 +226,7 @@ class RetrievalTask(ImageTask):
                     del edits_of_models[method]
                 self._add_recall(result, images, texts, edits_of_models)
                 self._add_accuracy(result, images, texts, edits_of_models, columns)
-                # 5. Warn about suspicious inputs; this does not affect the figures.
+                # 5. Warn about suspicious inputs; this does not affect the results.
                 prompts_of_sets = chain(*(prompts.texts for prompts in sets))
                 doubt_space(features, texts, [*self.queries, *prompts_of_sets])
                 for column, prompts in product(columns, sets):
@@ -322,7 +322,7 @@ class RetrievalTask(ImageTask):
             result: the result to add rows to.
             gallery: images with a known group.
             rankings: queries and images as edited by each method.
-            images: all images.
+            images: all images, including those whose group is unknown.
             columns: the attribute's own columns, which are not used for precision.
             n: number of queries and images.
         """
@@ -381,7 +381,7 @@ class RetrievalTask(ImageTask):
 
         Args:
             result: the result to add rows to.
-            metric: metric name.
+            metric: name of the metric, with its k.
             values: method -> values (q,), one per query.
             draws: method -> means over queries (resamples,) for resampled images. None if the
                 values do not depend on the images.
@@ -398,7 +398,7 @@ class RetrievalTask(ImageTask):
     ) -> None:
         """Add the share of each value's top hits that remain after an edit, averaged over values.
 
-        A value is skipped if it has no more images than hits, because it cannot lose any.
+        A value with no more images than hits is skipped, because all of its images are always hits.
         """
         known_rows = np.flatnonzero(rankings.known)
         for k in self.k:
@@ -473,7 +473,7 @@ class RetrievalTask(ImageTask):
         try:
             texts.embed(captions.tolist())
         except InvalidInputError:
-            # The text embeddings lack some of the captions.
+            # Recall cannot be measured, because the text embeddings lack some of the captions.
             return
         code_of_image = torch.from_numpy(code)
         code_of_caption = torch.arange(len(captions))
@@ -501,7 +501,7 @@ class RetrievalTask(ImageTask):
         edits: Edits,
         columns: Sequence[str],
     ) -> None:
-        """Add the mean zero-shot accuracy over columns and, if there are several, each accuracy.
+        """Add the mean zero-shot accuracy over columns, and each column's own if there are several.
 
         `columns` contains the attribute's own columns, which are excluded.
         """
@@ -568,7 +568,7 @@ class RetrievalTask(ImageTask):
 
 
 def _means_over_values(values: Sequence[Mapping[str, Floats]]) -> dict[str, Floats]:
-    """Average each method's arrays over all values."""
+    """Average each method's arrays over a list with one mapping per attribute value."""
     return {name: np.mean([arrays[name] for arrays in values], axis=0) for name in values[0]}
 
 
@@ -580,7 +580,7 @@ def relevance(columns: Mapping[str, Labels], queries: Sequence[str]) -> tuple[st
 
     Args:
         columns: column -> image labels.
-        queries: q strings.
+        queries: q search texts.
 
     Returns:
         The first column for which every query names exactly one label, with its relevance matrix,

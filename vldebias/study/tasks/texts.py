@@ -29,10 +29,10 @@ class TextsTask(Task):
     """Measure the mean of |z_i - z_j| over prompt pairs, for fitted and for unseen concepts.
 
     Every prompt is edited, even if it states the attribute. The bootstrap resamples concepts
-    instead of pairs, because the pairs of a concept share prompts. See section 7.6.1.
+    instead of pairs, because the pairs of a concept share prompts (section 7.6.1 of the thesis).
 
     Attributes:
-        sets: name in the block title -> prompt set.
+        sets: name -> prompt set; the name becomes part of the name of the set's block.
         method: method that edits embeddings.
         lam: the method's lambda, if it takes one.
     """
@@ -80,7 +80,7 @@ class TextsTask(Task):
         Args:
             encoder: the host that embeds the prompts (`vldebias.hosts.resolve`).
             model: model name in reports; the host's name by default.
-            progress: progress bars.
+            progress: object that shows progress bars.
         """
         # Only record lambda if the method takes it. Otherwise, the report would suggest that it had
         # an effect.

@@ -52,7 +52,7 @@ class Variant(Strict):
 
     Attributes:
         prompts: prompt sets, solved jointly. If empty, the set that images are generated for.
-        method: method name.
+        method: name of a method that supports pipelines.
         lam: weight of the prompt pairs; 500 in the paper (section 7.6).
         strength: strength of the edit; for "balanced-prompts", the share of images that change.
         keep_stated: whether to leave prompts that state a value unchanged.
@@ -215,10 +215,10 @@ class Generator:
     """Generates images by index, each with its own random number generator.
 
     Attributes:
-        pipe: the pipeline.
+        pipe: the diffusers pipeline.
         texts: prompt for each image.
         noise: noise seed for each image.
-        options: pipeline arguments.
+        options: further arguments for calling the pipeline.
         values: value inserted into each image's prompt or set in cross-attention, or None.
         left_unchanged: whether each prompt is left unchanged.
         attachment: attachment that sets values in cross-attention, or None.
@@ -274,7 +274,7 @@ def prepared(
         noise: noise seed for each image.
         seeds: seed for each image, which determines its value. If None, values are balanced over
             all images.
-        options: pipeline arguments.
+        options: further arguments for calling the pipeline.
 
     Raises:
         AlreadyAttachedError: If the pipeline has an attachment.
@@ -342,7 +342,7 @@ def generate(
         folder: output folder.
         follow_seeds: if True, the seed of each image determines its value; otherwise, values are
             balanced over all images.
-        progress: progress bars.
+        progress: object that shows progress bars.
 
     Raises:
         InvalidInputError: If the folder contains a different plan (the message lists the

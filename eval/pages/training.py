@@ -27,8 +27,7 @@ CHANGES = (
 
 
 AT_AN_EDGE = (
-    " † the best temperature or learning rate is at an end of the range that was tried, so a better"
-    " one may exist."
+    " † the best temperature or learning rate is at the end of its range, so a better one may exist."
 )
 
 

@@ -1,10 +1,10 @@
-"""Compare all figures with those of a different version.
+"""Compare all numbers with those of a different version.
 
 The comparison covers the rows of committed results, identified by task, metric, method, subset and
 lam; the results of public calls on fixed inputs (see `eval/probe.py`); and tiny pipelines, with
-their fitted edits and generated images. The command prints the figures that changed, are missing or
-are new, and exits with 1 if a figure changed by more than the tolerance. A commit that changes
-figures should give the reasons.
+their fitted edits and generated images. The command prints the numbers that changed, are missing or
+are new, and exits with 1 if a number changed by more than the tolerance. A commit that changes
+numbers should give the reasons.
 
     python -m eval.against HEAD~1                            takes minutes
     python -m eval.against HEAD~1 --only rows                only committed results, in a second
@@ -38,7 +38,7 @@ VALUES = ("value", "low", "high", "change", "change_low", "change_high")
 
 @dataclass
 class Difference:
-    """The differences between two sets of named figures."""
+    """The differences between two sets of named numbers."""
 
     equal: int = 0
     changed: list[str] = field(default_factory=list)
@@ -84,7 +84,7 @@ def table_of(name: str, content: bytes) -> pd.DataFrame:
 
 
 def compare(old: dict[str, Any], new: dict[str, Any], tolerance: float) -> Difference:
-    """Sort the keys of two sets of figures into equal, changed, missing and added."""
+    """Sort the keys of two sets of numbers into equal, changed, missing and added."""
     comparison = Difference(
         missing=sorted(old.keys() - new.keys()), added=sorted(new.keys() - old.keys())
     )
@@ -98,7 +98,7 @@ def compare(old: dict[str, Any], new: dict[str, Any], tolerance: float) -> Diffe
 
 
 def difference_of(before: Any, after: Any, tolerance: float) -> str:
-    """Describe the difference between two figures, or return "" if it is within the tolerance."""
+    """Describe the difference between two numbers, or return "" if it is within the tolerance."""
     if isinstance(before, str) or isinstance(after, str):
         is_equal = isinstance(before, str) and isinstance(after, str) and before == after
         return "" if is_equal else f"{_short(before)} -> {_short(after)}"
@@ -118,7 +118,7 @@ def _short(value: Any) -> str:
 
 
 def probed(tree: Path, tests: Path, only: str, folder: Path) -> dict[str, Any]:
-    """Return the figures that `eval/probe.py` computes with the package in `tree`."""
+    """Return the numbers that `eval/probe.py` computes with the package in `tree`."""
     out = folder / f"{tree.name}.npz"
     # Use a single thread, because on a busy machine threads spend most time waiting for each other.
     environment = os.environ | {

@@ -26,7 +26,7 @@ from eval.tables import RESULTS
 from vldebias.utils.pictures import decode
 
 NODES = Path(__file__).parents[1] / "apps" / "comfyui"
-PICTURES = {"comfyui-list": "balance-prompt", "comfyui-batch": "one-sampler-call"}
+SCREENSHOTS = {"comfyui-list": "balance-prompt", "comfyui-batch": "one-sampler-call"}
 ADDRESS = "http://comfyui.test/"
 SIZE = (1500, 620)
 SCALE = 0.82  # zoom factor at which a workflow fills the screenshot
@@ -264,7 +264,7 @@ def take(static: Path, browser: str) -> None:
 
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
-        for picture, name in PICTURES.items():
+        for screenshot, name in SCREENSHOTS.items():
             width, height = SIZE
             context = chromium.new_context(viewport={"width": width, "height": height})
             page = context.new_page()
@@ -282,7 +282,7 @@ def take(static: Path, browser: str) -> None:
             facts.add_text("sockets", json.dumps(sockets()))
             example = NODES / "example_workflows" / name
             for path, clip in (
-                (RESULTS / f"{picture}.png", None),
+                (RESULTS / f"{screenshot}.png", None),
                 (example.with_suffix(".png"), NODES_ALONE),
             ):
                 png = page.screenshot(animations="disabled", clip=clip)

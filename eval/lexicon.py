@@ -91,7 +91,7 @@ class WordNet:
         return seen
 
     def is_name(self, word: str) -> bool:
-        """Return whether a word is capitalized in all of its senses as a noun."""
+        """Return whether a word is capitalised in all of its senses as a noun."""
         senses = self.senses.get(word, [])
         for _, offset, _ in senses:
             for member in self.words[offset]:
@@ -141,7 +141,7 @@ class WordNet:
         if not self.senses[word] or " " not in phrase or not PHRASE.fullmatch(phrase):
             return ""
         offset = min(self.senses[word])[1]
-        # Names are capitalized.
+        # Names are capitalised.
         if offset in self.instances or word not in self.words[offset]:
             return ""
         begin, *_, last = phrase.split()

@@ -1,4 +1,4 @@
-"""Compute figures with one version of the package on fixed inputs, for comparisons of versions.
+"""Compute numbers with one version of the package on fixed inputs, for comparisons of versions.
 
 `python eval/probe.py OUT TREE --tests OTHER` imports vldebias from TREE and tiny pipelines from the
 tests in OTHER. It uses only public calls, so that the same script works with every version.
@@ -88,7 +88,7 @@ def methods() -> Iterator[tuple[str, Any]]:
                             model, prompts, method=name, tokenizer=tokenizer, reference=images
                         ):
                             yield key, model.encode_text(tokenizer(texts)).detach().double().numpy()
-                    except Exception as error:  # the error is recorded as the figure
+                    except Exception as error:  # the error is recorded instead of the number
                         yield key, type(error).__name__
 
 

@@ -28,7 +28,7 @@ of the interval."""
 
 
 def problems(folder: Path) -> Iterator[str]:
-    """Yield the errors in the files, versions and figures of a contributed folder."""
+    """Yield the errors in the files, versions and numbers of a contributed folder."""
     try:
         result = Result.read(folder / "result.json")
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))

@@ -1,9 +1,9 @@
-"""Run the commands of committed results again, and compare their figures.
+"""Run the commands of committed results again, and compare their numbers.
 
 python -m eval.replay stated_values audit_other_models
 
-A figure is equal up to rounding errors, inside if it is within its committed interval, and apart
-otherwise. A figure without a counterpart in the new run is missing.
+A number is equal up to rounding errors, inside if it is within its committed interval, and apart
+otherwise. A number without a counterpart in the new run is missing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TIMES = ("seconds", "ms", "milliseconds", "times_a_sort", "ms a step")
 
 
 def replay(name: str) -> Counter[str]:
-    """Run the command of a result again, and compare its figures with the committed ones.
+    """Run the command of a result again, and compare its numbers with the committed ones.
 
     Raises:
         RuntimeError: If the command fails.
@@ -57,7 +57,7 @@ def key_of(row: Measurement) -> tuple[Any, ...]:
 
 
 def compared(committed: Result, again: Result) -> Counter[str]:
-    """Count the figures that are equal, inside their committed interval, apart, or missing."""
+    """Count the numbers that are equal, inside their committed interval, apart, or missing."""
     value_of_key = {key_of(row): row.value for row in again.rows}
     ends: Counter[str] = Counter()
     for row in committed.rows:

@@ -54,17 +54,17 @@ def label(chromium: Browser, run: Path, scratch: Path) -> None:
             page.get_by_role("button", name="Start").click()
             page.locator("#question h2").wait_for()
 
-        picture_of(chromium, "label", address, begin)
+        screenshots_of(chromium, "label", address, begin)
 
 
 def demo(chromium: Browser, scratch: Path) -> None:
     """Take a screenshot of `vldebias demo`."""
     with served(["demo"], scratch / "demo.log", free_port()) as (address, _):
         assert answers(address)
-        picture_of(chromium, "demo", address)
+        screenshots_of(chromium, "demo", address)
 
 
-def picture_of(chromium: Browser, name: str, address: str, begin: Any = None) -> None:
+def screenshots_of(chromium: Browser, name: str, address: str, begin: Any = None) -> None:
     """Save the first screen of a page at both widths.
 
     `begin` is an action to perform on the page first, such as answering a question.

@@ -96,7 +96,7 @@ Cell = Callable[[Measurement], str]
 
 
 def line_of(row: Measurement) -> Hashable:
-    """Return the key shared by the figures on one line: task, subset and method."""
+    """Return the key shared by the numbers on one line: task, subset and method."""
     return row.task, row.subset, row.method
 
 

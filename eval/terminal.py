@@ -2,7 +2,7 @@
 
 `python -m eval.terminal` writes all files, and `python -m eval.terminal train` only those of one
 command. Each file contains the output on stdout in a terminal with 80 or 120 columns, without
-colors. `label` prints nothing to stdout, so its output on stderr is used.
+colours. `label` prints nothing to stdout, so its output on stderr is used.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ BY_MODEL = (
 
 @contextlib.contextmanager
 def terminal(width: int) -> Iterator[None]:
-    """Set the width of both consoles, turn off colors, and change to an empty folder."""
+    """Set the width of both consoles, turn off colours, and change to an empty folder."""
     before = {console: console.width for console in (common.out(), common.err())}
     forced = os.environ.get("FORCE_COLOR")
     os.environ["FORCE_COLOR"] = "1"

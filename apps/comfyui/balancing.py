@@ -19,7 +19,7 @@ from .alternatives import choose_alternatives
 
 ATTRIBUTES = ("gender", "age", "race", "fairface-race", "skin-tone")
 MOST_IMAGES = 64
-LARGEST = 2**53 - 1  # the largest exact integer in JavaScript, in which widgets are written
+LARGEST = 2**53 - 1  # the largest integer that is exact in JavaScript, and thus in a widget
 # Tolerance for rounded shares, such as three times 33.3 %.
 ROUNDING = 0.005
 SEED_OF_VALUES = 0  # fixed, because values depend only on the images' seeds
@@ -37,7 +37,7 @@ _SHARE = re.compile(r"(?P<value>[^:=]+)[:=]\s*(?P<share>\d+(?:\.\d*)?|\.\d+)\s*%
 
 
 @dataclass(frozen=True)
-class PicturePrompts:
+class ImagePrompts:
     """Store the prompts, values and seeds for a run's images.
 
     Attributes:
@@ -83,7 +83,7 @@ def balance(
     seed: int = 0,
     index: int = 0,
     original: Sequence[str] = ("",),
-) -> PicturePrompts:
+) -> ImagePrompts:
     """State attribute values in the prompt for each image in a run.
 
     Args:
@@ -115,7 +115,7 @@ def balance(
     _check_number("seed", seed, 0, LARGEST)
     _check_number("index", index, 0, LARGEST // MOST_IMAGES)
     balancer = Balancer(attribute, shares=read_shares(shares, attribute), seed=SEED_OF_VALUES)
-    pictures = PicturePrompts()
+    result = ImagePrompts()
     # Number the images consecutively across all prompts and runs. Otherwise, the first image of
     # every prompt would have the same value and the same noise.
     size = images * len(prompts)
@@ -130,8 +130,8 @@ def balance(
         text, value, reason = _write(balancer, prompt, original_text, run, place)
         # Choose alternatives after inserting the value, so that it is also inserted into branches
         # that mention a person.
-        pictures.add(choose_alternatives(text, str(noise)), value, noise, reason)
-    return pictures
+        result.add(choose_alternatives(text, str(noise)), value, noise, reason)
+    return result
 
 
 def single_settings(settings: Mapping[str, Sequence[object]]) -> dict[str, Any]:

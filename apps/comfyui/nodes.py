@@ -129,8 +129,8 @@ class BalancePrompt(BalancingNode):
         cls, prompt: list[str], original: Sequence[str] = ("",), **settings: list[object]
     ) -> io.NodeOutput:
         """Return prompts, values and seeds as lists, and the reasons as text."""
-        pictures = balance(prompt, **single_settings(settings), original=original)
-        return io.NodeOutput(pictures.prompts, pictures.values, pictures.seeds, pictures.reasons)
+        balanced = balance(prompt, **single_settings(settings), original=original)
+        return io.NodeOutput(balanced.prompts, balanced.values, balanced.seeds, balanced.reasons)
 
 
 class EncodeBalancedPrompt(BalancingNode):
@@ -171,15 +171,15 @@ class EncodeBalancedPrompt(BalancingNode):
             raise ValueError("clip: the checkpoint has no text encoder; connect a CLIP Loader")
         # Reject unsupported models before doing any work.
         family = family_of(encoder.cond_stage_model)
-        pictures = balance(prompt, **single_settings(settings), original=original)
+        balanced = balance(prompt, **single_settings(settings), original=original)
         # Encode identical prompts only once.
         conditioning_of_prompt = {
             text: encoder.encode_from_tokens_scheduled(encoder.tokenize(text))
-            for text in dict.fromkeys(pictures.prompts)
+            for text in dict.fromkeys(balanced.prompts)
         }
-        rows = [conditioning_of_prompt[text] for text in pictures.prompts]
+        rows = [conditioning_of_prompt[text] for text in balanced.prompts]
         conditioning = join_rows(rows, family)
-        return io.NodeOutput(conditioning, len(rows), pictures.prompts, pictures.reasons)
+        return io.NodeOutput(conditioning, len(rows), balanced.prompts, balanced.reasons)
 
 
 class SaveBalancedImages(io.ComfyNode):

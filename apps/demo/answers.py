@@ -18,7 +18,7 @@ class Found:
 
     Attributes:
         rows: rows of the gallery, best first.
-        groups: the group of each picture in `rows`.
+        groups: the group of each image in `rows`.
         first: the first `top` rows, which determine the shares.
         shares: share of each group in these rows.
         skew: MaxSkew of these rows.
@@ -48,7 +48,7 @@ class Answer:
         reranked: results for the unedited query, re-ranked by the groups that the model predicts.
         why: why the method has no effect, or "" if it has one.
         stated: words in the query that name a value. If there are any, nothing is changed.
-        source: source of the pictures and labels, or "" if no citation is needed.
+        source: source of the images and labels, or "" if no citation is needed.
     """
 
     query: str
@@ -70,18 +70,18 @@ class Answer:
         return round(found.skew, 2) > round(self.before.skew, 2)
 
     def kept(self, found: Found) -> int:
-        """Return how many of the first pictures as found remain among the first."""
+        """Return how many of the first images as found remain among the first."""
         return len(set(self.before.first) & set(found.first))
 
     def movement(self, found: Found, row: int) -> str:
-        """Describe where a shown picture was as found, such as " (was 5)" or " (new)"."""
+        """Describe where a shown image was as found, such as " (was 5)" or " (new)"."""
         if row not in self.before.rows:
             return " (new)"
         was = self.before.rows.index(row)
         return "" if was == found.rows.index(row) else f" (was {was + 1})"
 
     def left(self, found: Found) -> str:
-        """Describe which pictures shown as found are not shown in a row, by their ranks."""
+        """Describe which images shown as found are not shown in a row, by their ranks."""
         before = zip(self.before.rows, self.before.groups, strict=True)
         gone = []
         for place, (row, group) in enumerate(before, start=1):
@@ -120,11 +120,11 @@ class Answer:
         )
 
     def counted(self) -> str:
-        """Describe which pictures are shown and how they are counted."""
+        """Describe which images are shown and how they are counted."""
         shown = len(self.before.rows)
         return (
             f"The first {shown} of {self.before.top} are shown, with their ranks now and, if they"
-            f" moved, as found. The word below each picture is its label in the column"
+            f" moved, as found. The word below each image is its label in the column"
             f" “{self.column}”, which is used for counting. MaxSkew is 0 if the"
             " groups are even."
         )

@@ -14,7 +14,7 @@ from vldebias.cli.common import device_of
 from vldebias.errors import InvalidInputError
 
 MINIATURE = "miniature"
-PHOTOGRAPHS = "photographs"  # the packaged gallery of real pictures
+PHOTOGRAPHS = "photographs"  # the packaged gallery
 KEPT = 32  # number of cached results
 Made = TypeVar("Made")
 
@@ -27,7 +27,7 @@ class Engine:
         model, pretrained: an image-text model, as for `vldebias.load_host`. It searches,
             classifies, and judges images from pipelines other than the miniature.
         embeddings: a file of labelled image embeddings to search. Default: the packaged photographs
-            and the miniature's pictures.
+            and the miniature's images.
         images: the folder of the images whose relative paths are the embeddings' ids.
         device, dtype: device and precision of the models. The device "auto" is chosen when the
             first model is loaded.
@@ -47,7 +47,7 @@ class Engine:
         device: str = "cpu",
         dtype: str | None = None,
     ) -> None:
-        # Without a judge, the page could show pictures but not results.
+        # Without a judge, the page could show images but not results.
         if pipeline != MINIATURE and model is None:
             raise InvalidInputError(
                 f"--pipeline {pipeline} needs a model that judges its images. Add --model with an"
@@ -131,7 +131,7 @@ class Engine:
         return self.once("pipeline", load)
 
     def load_search(self) -> None:
-        """Load the pictures of the first search and their model."""
+        """Load the images of the first search and their model."""
         from .search import open_gallery
 
         open_gallery(self, self.galleries[0])

@@ -1,4 +1,4 @@
-"""Render rows of pictures as HTML, in fixed-size boxes that a click or a key enlarges."""
+"""Render rows of images as HTML, in fixed-size boxes that a click or a key enlarges."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from PIL import Image
 
 from vldebias.utils.pictures import LARGEST, encoded
 
-# Only one picture is enlarged at a time. Escape or a click outside closes it.
+# Only one image is enlarged at a time. Escape or a click outside closes it.
 SCRIPT = """
 <script>
 const closeFaces = () => {
@@ -39,12 +39,12 @@ document.addEventListener("change", (event) => {
 
 @dataclass(frozen=True)
 class Face:
-    """Describe a picture in a row.
+    """Describe an image in a row.
 
     Attributes:
         name: text for screen readers, such as "seed 3: woman".
-        caption: the words below the picture, or "" for none.
-        title: picture title shown below the caption, in as many lines as fit.
+        caption: the words below the image, or "" for none.
+        title: image title shown below the caption, in as many lines as fit.
     """
 
     image: Image.Image
@@ -58,9 +58,9 @@ def row_of_faces(title: str, faces: Sequence[Face], boxes: int, *, pixels: bool)
 
     Args:
         title: the heading of the row.
-        faces: the available pictures.
-        boxes: the final number of pictures; missing ones are shown as empty boxes.
-        pixels: whether to enlarge pictures without smoothing, as for the miniature.
+        faces: the available images.
+        boxes: the final number of images; missing ones are shown as empty boxes.
+        pixels: whether to enlarge images without smoothing, as for the miniature.
     """
     style = "faces pixels" if pixels else "faces"
     if any(face.title for face in faces):
@@ -76,11 +76,11 @@ def _cell(face: Face) -> str:
     if face.title:
         title = escape(face.title)
         caption += f'<span class="title" title="{title}">{title}</span>'
-    # Embed the picture as a data URL, with sides of at most 384 pixels.
+    # Embed the image as a data URL, with sides of at most 384 pixels.
     shown = face.image
     if max(face.image.size) > LARGEST:
         shown = face.image.copy()
-        # Otherwise, a page with 48 one-megapixel pictures would take a hundred megabytes.
+        # Otherwise, a page with 48 one-megapixel images would take a hundred megabytes.
         shown.thumbnail((LARGEST, LARGEST), Image.Resampling.LANCZOS)
     kind = "png" if max(shown.size) <= 128 else "jpeg"
     source = f"data:image/{kind};base64,{base64.b64encode(encoded(shown)).decode()}"

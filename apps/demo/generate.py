@@ -117,7 +117,7 @@ class Result:
     def _sentence(self, plain: Row, row: Row) -> tuple[str, bool]:
         """Describe a method's effect, and whether the subject was lost."""
         if any(row.assigned):
-            # For balanced prompts, report whether the pictures show the requested values.
+            # For balanced prompts, report whether the images show the requested values.
             requested = [value for value in row.assigned if value]
             found = asked_for(requested, self.values, self.seen(row), judged=True)
             shown = {value: count for value, count in self.seen(plain).items() if count}

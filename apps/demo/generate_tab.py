@@ -1,4 +1,4 @@
-"""Build the "Generate" tab, with a prompt and rows of pictures from the same noise."""
+"""Build the "Generate" tab, with a prompt and rows of images from the same noise."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STARTING = "Starting … The first request also loads the model."
 SCRIPT = announce("status", STARTING, "#generate-button, #examples button", "#prompt")
 LOADING = "Loading the model …"
 STOPPED = "Stopped. Press Generate to start again."
-ABOUT = """Pictures in the same position start from the same noise. Balanced prompts name a value
+ABOUT = """Images in the same position start from the same noise. Balanced prompts name a value
 for each image. The projection only changes the text embedding. Cross-attention sets a value inside
 the model without changing the prompt. None of these methods makes a model fair."""
 
@@ -144,7 +144,7 @@ class GenerateTab:
             queue=False,
             **QUIET,
         )
-        # Dim the pictures if a setting changes, until they are generated again.
+        # Dim the images if a setting changes, until they are generated again.
         for part in form:
             part.change(None, None, None, js=dim("rows"), api_visibility="private")
             part.change(
@@ -152,7 +152,7 @@ class GenerateTab:
             )
 
     def _run(self, *values: Any) -> Iterator[list[Any]]:
-        """Yield the outputs as pictures are completed.
+        """Yield the outputs as images are completed.
 
         Gradio closes this generator when the visitor presses Stop or leaves, which ends generation.
         """
@@ -178,7 +178,7 @@ class GenerateTab:
             return gr.skip()  # the button explains the problem
 
     def _faces(self, result: Result | None, row_number: int) -> str:
-        """Return a row of pictures, with empty boxes for pictures that are not ready yet."""
+        """Return a row of images, with empty boxes for images that are not ready yet."""
         if result is None or row_number >= len(result.rows):
             return ""
         row = result.rows[row_number]
@@ -198,7 +198,7 @@ def _has(result: Result | None, row_number: int) -> bool:
 
 
 def _named(result: Result, row: Row, place: int) -> str:
-    """Return a picture's name: its seed and the judge's answer."""
+    """Return an image's name: its seed and the judge's answer."""
     seed = f"seed {result.request.seed + place}"
     if result.asks_for_nobody or result.asks_for_several:
         return seed
@@ -206,15 +206,15 @@ def _named(result: Result, row: Row, place: int) -> str:
 
 
 def _read(result: Result, row: Row, place: int) -> str:
-    """Return the judge's answer about a picture."""
+    """Return the judge's answer about an image."""
     code = row.codes[place]
     return person(result.values[code]) if code >= 0 else "unclear"
 
 
 def _status(result: Result | None, *, is_remembered: bool = False) -> str:
-    """Describe the progress and the time per picture.
+    """Describe the progress and the time per image.
 
-    `is_remembered` states whether the pictures were generated for an earlier request.
+    `is_remembered` states whether the images were generated for an earlier request.
     """
     if result is None:
         return lines([(EMPTY, "about")])
@@ -222,13 +222,13 @@ def _status(result: Result | None, *, is_remembered: bool = False) -> str:
         return lines([(SAVED, "about")])
     requested = result.request.number * len(result.rows)
     if not result.images:
-        return lines([(f"0 of {requested} pictures; generating the first ones …", "about")])
+        return lines([(f"0 of {requested} images; generating the first ones …", "about")])
     pace = result.seconds / result.generated
     if not result.whole:
         remaining = result.seconds / result.images * (requested - result.images)
-        text = f"{result.images} of {requested} pictures, {pace:.2f} s each; {remaining:.0f} s left"
+        text = f"{result.images} of {requested} images, {pace:.2f} s each; {remaining:.0f} s left"
         return lines([(text, "about")])
-    counted = f"{requested} pictures"
+    counted = f"{requested} images"
     if result.generated < requested:
         # A row identical to the first one takes no time.
         counted += f", {result.generated} of them generated,"

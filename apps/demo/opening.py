@@ -24,9 +24,9 @@ def saved_result() -> Result:
     """Return the rows shown when the "Generate" tab opens."""
     facts = json.loads(GENERATED.read_text(encoding="utf-8"))
     request = Request(**facts["request"])
-    # A single file contains all pictures, joined row by row by `sheet_of`.
+    # A single file contains all images, joined row by row by `sheet_of`.
     with open_image(GENERATED.with_suffix(".png")) as sheet:
-        pictures = cut(sheet, request.number)
+        images_of_row = cut(sheet, request.number)
     rows = tuple(
         Row(
             row["name"],
@@ -35,7 +35,7 @@ def saved_result() -> Result:
             tuple(row["recognised"]),
             tuple(row["assigned"]),
         )
-        for row, images in zip(facts["rows"], pictures, strict=True)
+        for row, images in zip(facts["rows"], images_of_row, strict=True)
     )
     return Result(request, tuple(facts["values"]), rows, share=1.0)
 
@@ -68,7 +68,7 @@ def save_search(answer: Answer) -> None:
 
 
 def sheet_of(rows: Sequence[Sequence[Image.Image]]) -> Image.Image:
-    """Join rows of equal-sized pictures into one picture."""
+    """Join rows of equal-sized images into one image."""
     side = rows[0][0].width
     sheet = Image.new("RGB", (side * len(rows[0]), side * len(rows)))
     for row_number, row in enumerate(rows):
@@ -78,7 +78,7 @@ def sheet_of(rows: Sequence[Sequence[Image.Image]]) -> Image.Image:
 
 
 def cut(sheet: Image.Image, columns: int) -> list[tuple[Image.Image, ...]]:
-    """Split the picture joined by `sheet_of` into rows of pictures."""
+    """Split the image joined by `sheet_of` into rows of images."""
     side = sheet.width // columns
     rows = []
     for top in range(0, sheet.height, side):

@@ -1,4 +1,4 @@
-"""Search and classify pictures with the image-text model, before and after a mitigation."""
+"""Search and classify images with the image-text model, before and after debiasing."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ from .answers import METHODS, SEARCH_METHODS, Answer, Found
 from .engine import PHOTOGRAPHS, Engine
 from .request import check_choice, check_text
 
-SHOWN = 12  # pictures per row
+SHOWN = 12  # images per row
 TOP = 50  # number of results whose shares are counted
 PHOTOGRAPHS_SHOWN, PHOTOGRAPHS_TOP = 8, 20  # for smaller galleries, whose titles need space
 SOURCE = (
     "Photographs from 1939 to 1944: {credit}. The gallery is balanced: {counts}, as labelled by two"
-    " vision-language models that looked at the pictures. Methods are fitted with {reference:,}"
+    " vision-language models that looked at the images. Methods are fitted with {reference:,}"
     " other photographs as a reference. The model is small, so the ranking is rough."
 )
 BATCH = 8  # larger batches are no faster, and their memory is not released
-PICTURES = 600  # pictures per world; more would delay the first visitor
+IMAGES = 600  # images per world; more would delay the first visitor
 BIRDS = ("This is a picture of a landbird.", "This is a picture of a waterbird.")
 
 
 @dataclass(frozen=True, eq=False)
 class Gallery:
-    """Store pictures as L2-normalised features (n, d), with labels.
+    """Store images as L2-normalised features (n, d), with labels.
 
     Attributes:
         host: embeds text in the same space.
-        reference: features of separate pictures, for methods that use a reference.
-        titles: titles of the pictures, or an empty tuple.
-        source: description of the pictures and their origin.
-        shown: number of pictures per row.
+        reference: features of separate images, for methods that use a reference.
+        titles: titles of the images, or an empty tuple.
+        source: description of the images and their origin.
+        shown: number of images per row.
         top: number of results whose shares are counted.
     """
 
@@ -64,8 +64,8 @@ class Gallery:
     shown: int = SHOWN
     top: int = TOP
 
-    def picture(self, engine: Engine, row: int) -> Image.Image | None:
-        """Return a picture, or None if it is not available."""
+    def image(self, engine: Engine, row: int) -> Image.Image | None:
+        """Return an image, or None if it is not available."""
         if self.data is not None:
             return self.data.read(row)
         path = None if engine.images is None else engine.images / self.paths[row]
@@ -79,7 +79,7 @@ class Gallery:
 
 
 def open_gallery(engine: Engine, name: str) -> Gallery:
-    """Return the pictures to search. `name` is one of `engine.galleries`.
+    """Return the images to search. `name` is one of `engine.galleries`.
 
     Raises:
         InvalidInputError: If a file cannot be read, or has no labels.
@@ -134,7 +134,7 @@ def birds(engine: Engine) -> Gallery:
 def _world(engine: Engine, name: str) -> Gallery:
     from vldebias.miniature import open_world
 
-    data = open_world(name, n=PICTURES)
+    data = open_world(name, n=IMAGES)
     loaded = engine.clip()
     encoder = image_encoder(loaded.host, loaded.preprocess)
     blocks = [
@@ -180,15 +180,15 @@ def search(
     strength: float = 1.0,
     gallery_name: object = None,
 ) -> tuple[Answer, Gallery]:
-    """Search as found, with the query edited and with re-ranking, and return the pictures too.
+    """Search with a query as written, with the query edited, and with re-ranked results.
 
-    `gallery_name` is one of `engine.galleries`, by default the first.
+    `gallery_name` is one of `engine.galleries`, by default the first. The gallery is returned too.
 
     Raises:
         InvalidInputError: If there is no query, or the method, a column or the gallery is unknown.
     """
     text = check_text(query, "query")
-    place = check_choice(gallery_name or engine.galleries[0], engine.galleries, "pictures")
+    place = check_choice(gallery_name or engine.galleries[0], engine.galleries, "images")
     name = check_choice(column, columns(engine, place), "groups")
     chosen = check_choice(method, SEARCH_METHODS, "method")
     gallery = open_gallery(engine, place)
@@ -231,11 +231,11 @@ def _found(
     groups = gallery.labels[column]
     known = groups != "unknown"
     values, codes = np.unique(groups[known], return_inverse=True)
-    # A small file may have fewer labelled pictures than `gallery.top`.
+    # A small file may have fewer labelled images than `gallery.top`.
     top = min(gallery.top, int(known.sum()))
     direction = _embed(engine, gallery, [query], prompts_of(column), method, strength)[0]
     scores = (gallery.features @ direction).numpy()
-    # Ties keep the order of the pictures, as in `vldebias.metrics`.
+    # Ties keep the order of the images, as in `vldebias.metrics`.
     order = np.argsort(-scores, kind="stable")
     if reranks:
         # Use the model's predicted groups, not the labels used for counting.
@@ -247,7 +247,7 @@ def _found(
         order = np.concatenate([positions, order[~np.isin(order, positions)]])
     place = np.empty(len(order))
     place[order] = np.arange(len(order))
-    # Pictures with unknown groups are shown, but not counted.
+    # Images with unknown groups are shown, but not counted.
     counted = order[known[order]][:top]
     first = groups[counted]
     shown = order[: gallery.shown]
@@ -306,7 +306,7 @@ def classify(
 
     Returns:
         The accuracy of the four groups, worst first; the rows that only the method classifies
-        correctly; the rows that only the method misclassifies; and the pictures.
+        correctly; the rows that only the method misclassifies; and the gallery.
 
     Raises:
         InvalidInputError: If a method is unknown.

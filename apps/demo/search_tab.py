@@ -36,11 +36,11 @@ QUERIES = {
     ),
 }
 """Maps a gallery to queries to try. Users' own models have the miniature's queries."""
-PICTURES = {PHOTOGRAPHS: "photographs", MINIATURE: "cartoons"}
+KIND_OF_GALLERY = {PHOTOGRAPHS: "photographs", MINIATURE: "cartoons"}
 # Without reference images, the default does not change any search, so a different method is
 # preselected for other galleries.
 FIRST_METHOD = {PHOTOGRAPHS: "default"}
-HEADS = ("group", "pictures", "without", "with method")
+HEADS = ("group", "images", "without", "with method")
 BIRDS_SHOWN = 8
 SAVED = "This is a saved example. Change the query or a setting, and press Search."
 FOUND = "As found"
@@ -71,16 +71,16 @@ class SearchTab:
             opening_lines = _lines(answer, method, SAVED)
             opening_source = _source(answer)
             for i, (title, found) in enumerate(_titled(answer, method)):
-                pictures = [read_thumbnail(shown[row]["file"]) for row in found.rows]
-                opening_rows[i] = _row(title, answer, found, pictures, titles)
+                images = [read_thumbnail(shown[row]["file"]) for row in found.rows]
+                opening_rows[i] = _row(title, answer, found, images, titles)
         gr.Markdown("## One query, three rows", elem_classes="note")
         with gr.Row(elem_classes="ask"):
             self.query = gr.Textbox(
                 queries[0], label="Query", elem_id="query", max_lines=3, scale=4, min_width=170
             )
             self.gallery = gr.Dropdown(
-                [(PICTURES.get(name, name), name) for name in engine.galleries],
-                label="Pictures",
+                [(KIND_OF_GALLERY.get(name, name), name) for name in engine.galleries],
+                label="Images",
                 elem_id="gallery",
                 min_width=175,
                 visible=len(engine.galleries) > 1,
@@ -170,8 +170,8 @@ class SearchTab:
         answer, gallery = search(self.engine, query, column, method, strength, gallery_name)
         rows = []
         for title, found in _titled(answer, method):
-            pictures = [gallery.picture(self.engine, row) for row in found.rows]
-            rows.append(_row(title, answer, found, pictures, gallery.titles))
+            images = [gallery.image(self.engine, row) for row in found.rows]
+            rows.append(_row(title, answer, found, images, gallery.titles))
         yield [_lines(answer, method), *rows, _source(answer)]
 
     def _classify(self, method: str) -> Iterator[list[Any]]:
@@ -181,7 +181,7 @@ class SearchTab:
         before = min(group.before[0] for group in groups)
         after = min(group.after[0] for group in groups)
         count = sum(group.n for group in groups)
-        text = f"Worst group: {before:.0%} → {after:.0%} correct ({count:,} pictures in total)."
+        text = f"Worst group: {before:.0%} → {after:.0%} correct ({count:,} images in total)."
         yield [
             lines([(text, "line")]),
             gr.update(value=_table(groups), visible=True),
@@ -193,9 +193,9 @@ class SearchTab:
         """Return the update for a row of birds, which shows the first few with their labels."""
         faces = []
         for i, row in enumerate(rows[:BIRDS_SHOWN], start=1):
-            picture = gallery.picture(self.engine, row)
-            if picture is not None:
-                faces.append(Face(picture, f"bird {i}", str(gallery.labels["label"][row])))
+            image = gallery.image(self.engine, row)
+            if image is not None:
+                faces.append(Face(image, f"bird {i}", str(gallery.labels["label"][row])))
         if len(rows) > len(faces):
             title = f"{title}: the first {len(faces)} of {len(rows)}"
         else:
@@ -257,22 +257,22 @@ def _row(
     title: str,
     answer: Answer,
     found: Found,
-    pictures: Sequence[Image.Image | None],
+    images: Sequence[Image.Image | None],
     titles: Sequence[str] = (),
 ) -> str:
     """Return a row of results, each with its rank, its group and, if available, its title.
 
-    Below the rows of a method, a line lists the pictures of the first row that are missing.
-    `titles` contains the titles of all pictures in the gallery, or is empty.
+    Below the rows of a method, a line lists the images of the first row that are missing.
+    `titles` contains the titles of all images in the gallery, or is empty.
     """
     faces = []
-    results = zip(found.rows, found.groups, pictures, strict=True)
-    for place, (row, group, picture) in enumerate(results, start=1):
-        if picture is not None:
+    results = zip(found.rows, found.groups, images, strict=True)
+    for place, (row, group, image) in enumerate(results, start=1):
+        if image is not None:
             name = person(group)
             text = titles[row] if titles else ""
             caption = f"{place}. {name}{answer.movement(found, row)}"
-            faces.append(Face(picture, f"result {place}: {name}", caption, text))
+            faces.append(Face(image, f"result {place}: {name}", caption, text))
     if not faces:
         return ""
     left = escape(answer.left(found))
@@ -281,7 +281,7 @@ def _row(
 
 
 def _source(answer: Answer) -> str:
-    """Describe how the pictures are counted and where they come from."""
+    """Describe how the images are counted and where they come from."""
     texts = f"{answer.counted()} {answer.source}"
     return f'<p class="about">{escape(texts.strip())}</p>'
 

@@ -1,4 +1,4 @@
-"""Put balanced prompts in front of any server with the OpenAI images API.
+"""Balance prompts on their way to any server with the OpenAI images API.
 
 `vldebias serve` starts the proxy, and `vldebias.serving.images_proxy` returns it as an ASGI app.
 """

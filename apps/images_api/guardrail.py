@@ -1,4 +1,4 @@
-"""Implement LiteLLM's Generic Guardrail API, which lets its gateway have requests changed."""
+"""Implement LiteLLM's Generic Guardrail API, which lets a service change its gateway's requests."""
 
 from __future__ import annotations
 

@@ -37,8 +37,8 @@ class Pools:
     """Connections to the upstream server, with one pool for each set of credentials.
 
     If an upstream server sends more bytes than its response has, they would be read as the response
-    to the next request on this connection. Two measures keep a response from another client: the
-    connection is closed if it has such bytes, and it is never used with other credentials.
+    to the next request on this connection. Two measures prevent a client from receiving such bytes:
+    the connection is closed if it has any, and it is never used with other credentials.
 
     Args:
         parallel: Maximum number of idle connections per pool.

@@ -45,7 +45,7 @@ class View:
     Attributes:
         annotator: the annotator's name.
         step: index of the question, or None if all are answered.
-        picture: the image as PNG, or None at the end or if the file is damaged.
+        png: the image as PNG, or None at the end or if the file is damaged.
         image: one-based number of the image in the annotator's order.
         images: total number of images.
         done: number of images for which all questions are answered.
@@ -59,7 +59,7 @@ class View:
 
     annotator: str
     step: int | None
-    picture: bytes | None
+    png: bytes | None
     image: int
     images: int
     done: int
@@ -240,7 +240,7 @@ class Labelling:
             return View(
                 annotator=place.annotator,
                 step=None,
-                picture=None,
+                png=None,
                 image=images,
                 images=images,
                 done=done,
@@ -261,7 +261,7 @@ class Labelling:
         return View(
             annotator=place.annotator,
             step=place.step,
-            picture=self._picture(record),
+            png=self._png(record),
             image=place.step // len(self.questions) + 1,
             images=images,
             done=done,
@@ -284,9 +284,9 @@ class Labelling:
         names = {annotator for annotator, _, _ in self._answer_of_key} | {*self.annotators}
         return {name: self._done(name) for name in sorted(names)}
 
-    def _picture(self, record: PlannedImage) -> bytes | None:
+    def _png(self, record: PlannedImage) -> bytes | None:
         try:
-            return self.folder.picture(record)
+            return self.folder.png(record)
         except (
             OSError
         ):  # the page reports the problem without the file name, which could reveal the variant
@@ -318,7 +318,7 @@ class Labelling:
         later = [record for record in self.folder.records if record.path not in self._first]
         records = later or list(self.folder.records)
         shown = sorted(records, key=lambda record: _hash(self.seed, record.path))[:2]
-        return [picture for picture in map(self._picture, shown) if picture is not None]
+        return [png for png in map(self._png, shown) if png is not None]
 
     def next_command(self) -> str:
         """Return the command that evaluates the answers."""

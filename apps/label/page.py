@@ -92,7 +92,7 @@ class Page:
             self.begin = gr.Button("Start", variant="primary", elem_id="start")
         with gr.Column(visible=False) as self.work:
             self.where = _html(elem_id="where")
-            self.picture = _html(elem_id="picture")
+            self.image = _html(elem_id="image")
             self.question = _html(
                 elem_id="question", js_on_load="element.setAttribute('aria-live', 'polite')"
             )
@@ -166,7 +166,7 @@ class Page:
     @property
     def _outputs(self) -> list[object]:
         screens = [self.entry, self.work, self.thanks, self.moving]
-        texts = [self.entry_note, self.where, self.picture, self.question, self.note, self.end]
+        texts = [self.entry_note, self.where, self.image, self.question, self.note, self.end]
         return [self.place, self.shown, *screens, *texts, self.back, self.forward, *self.choices]
 
     def _ask_name(self, remark: str) -> list[object]:
@@ -188,7 +188,7 @@ class Page:
         screens = [
             gr.update(visible=v) for v in (False, view.step is not None, view.step is None, True)
         ]
-        png = view.picture
+        png = view.png
         data = None
         is_small = False
         if png:
@@ -196,7 +196,7 @@ class Page:
             data = base64.b64encode(png).decode()
             # These bytes of a PNG contain its width.
             is_small = int.from_bytes(png[16:20], "big") < SMALL
-        shown = HTML.where(view), HTML.picture(view, data, is_small), HTML.question(view)
+        shown = HTML.where(view), HTML.image(view, data, is_small), HTML.question(view)
         texts = ["", *shown, HTML.said(remark), HTML.thanks(view, self.engine.next_command())]
         moves = [gr.update(interactive=view.can_go_back), gr.update(interactive=view.can_go_on)]
         return [place, str(view.step), *screens, *map(str, texts), *moves, *self._buttons(view)]

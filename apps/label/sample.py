@@ -56,7 +56,7 @@ class LabelSample(Strict):
 
         Args:
             images: one row per image with the columns `path`; `within`, a group such as a method,
-                for which separate figures are reported; `said`, the judge's answer; and `sure`, its
+                for which separate results are reported; `said`, the judge's answer; and `sure`, its
                 probability.
             labels: number of images to sample.
             seed: seed for the order within each stratum.
@@ -252,7 +252,7 @@ def _draw(images: ImageFolder, question: Question, labels: int, seed: int) -> La
         )
         return None
     table = pd.DataFrame(generated.images)
-    # Figures are reported per method, and separately for held-out prompts.
+    # Results are reported per method, and separately for held-out prompts.
     table["within"] = table.variant + ", " + table.part
     judge, table["said"], table["sure"] = last
     askable = table[table.path.isin([record.path for record in images.records])]

@@ -77,7 +77,7 @@ class ImageFolder:
             return _of_files(folder, limit)
         return _of_plan(GeneratedImages.open(root), limit)
 
-    def picture(self, record: PlannedImage) -> bytes:
+    def png(self, record: PlannedImage) -> bytes:
         """Return the image as a new PNG without metadata such as the prompt.
 
         Raises:

@@ -94,7 +94,7 @@ def compared(left_out: pd.DataFrame, others: Mapping[str, pd.DataFrame]) -> pd.D
 
 
 def add_rows(out: TaskResult, table: pd.DataFrame) -> None:
-    """Add the figures for some occupations."""
+    """Add the results for some occupations."""
     n = {"occupations": len(table)}
     error = (table["share"] - table["mean"]).abs().to_numpy()
     spread = bootstrap_interval(error)

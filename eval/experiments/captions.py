@@ -136,7 +136,7 @@ def learned_from(noise: str, share: float, seed: int) -> tuple[Tensor, list[str]
 
 
 def fresh() -> Towers:
-    """Return randomly initialized towers, using torch's global generator."""
+    """Return randomly initialised towers, using torch's global generator."""
     import open_clip
 
     tokenizer = open_clip_tokenizer(weights_dir())

@@ -116,7 +116,7 @@ def worst_digit(
 ) -> float:
     """Return the lowest accuracy on any digit for a classifier of the coarse label.
 
-    `groups` (n,) are the groups for Group DRO. If None, the mean loss is minimized.
+    `groups` (n,) are the groups for Group DRO. If None, the mean loss is minimised.
     """
     torch.manual_seed(cell["seed"])
     network = Learner(images.pixels)

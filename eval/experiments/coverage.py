@@ -71,7 +71,7 @@ COVERAGE = Metric(
     "coverage", "share of data sets whose interval holds the truth", "fact", "neither", (0.0, 1.0)
 )
 WIDTH = Metric("width", "mean width of the intervals", "fact", "neither")
-Found = Mapping[str, tuple[float, float, float]]  # (value, low, high) of each figure
+Found = Mapping[str, tuple[float, float, float]]  # (value, low, high) of each metric
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Case:
 
     Attributes:
         draw: A function that samples a data set and returns its intervals.
-        truth: The true value of each figure for which there is a formula.
+        truth: The true value of each metric for which there is a formula.
         size: SMALL, USUAL or LARGE.
     """
 
@@ -93,7 +93,7 @@ class Case:
 
 
 def figures_of(result: TaskResult) -> dict[str, tuple[float, float, float]]:
-    """Return the figures for both methods and the change between them, by name."""
+    """Return the numbers for both methods and the change between them, by name."""
     intervals = {}
     for row in result.rows:
         if row.method == NONE:
@@ -375,7 +375,7 @@ class Searches:
         return group, {NONE: noise + lean, AFTER: noise + lean / 2}
 
     def skews(self, rng: np.random.Generator) -> Found:
-        """Return the figures for rankings, as means over the queries."""
+        """Return the results for rankings, as means over the queries."""
         group, scores = self.images(rng)
         gallery = Gallery(
             Labels(group, ("a", "b")), [self.k], resamples=RESAMPLES, seed=seed_of(rng)
@@ -660,7 +660,7 @@ FAMILIES = (
 
 
 def simulate(case: Case, sets: int, seed: int) -> dict[str, tuple[float, float]]:
-    """Return the coverage and mean width of each figure over `sets` data sets."""
+    """Return the coverage and mean width of each metric over `sets` data sets."""
     rng = np.random.default_rng(seed)
     drawn = defaultdict[str, list[tuple[float, float, float]]](list)
     for _ in range(sets):

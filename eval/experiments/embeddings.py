@@ -60,7 +60,7 @@ class Gallery:
 
     @property
     def rows(self) -> Tensor:
-        """Return normalized image features (n, d)."""
+        """Return normalised image features (n, d)."""
         return self.images.unit[:].double()
 
     @property

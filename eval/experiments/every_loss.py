@@ -187,7 +187,7 @@ def validated(learner: Any, data: str, pool: Renders, rows: Species) -> float:
 
 
 def worth(learner: Any, data: str, pool: Renders, rows: Species) -> dict[str, Any]:
-    """Return the figures for a model on held-out renders, with the scores of each render."""
+    """Return the results for a model on held-out renders, with the scores of each render."""
     unseen = renders(captions.HELD_OUT, captions.HELD_OUT_SEED)
     if data == "coarse captions":
         right = unseen.right_by_means(learner, pool, rows)

@@ -10,7 +10,7 @@ The prompts are "A photo of a {profession}.", and the classifier of the miniatur
 images. There are three fits, each on 80 of the world's 100 professions and tested on the other 20.
 The first fit uses the packaged set, and the others hold out random professions. Intervals are over
 fits and professions (fits are resampled first, then the professions in each). Images are generated
-with ten steps, because the subject is recognized as often as with twenty. For prompts without a
+with ten steps, because the subject is recognised as often as with twenty. For prompts without a
 profession, the experiment measures how many images that show a person (or a bird) without a method
 still do so with it.
 

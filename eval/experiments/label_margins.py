@@ -44,7 +44,7 @@ def task(data: str) -> tuple[torch.Tensor, np.ndarray]:
 def medians(seed: int, share: float, data: str = EASY, steps: int = 600) -> dict[str, float]:
     """Return the median margins of a network that fits labels, a share of which are random.
 
-    The result includes the generalization error, which is the difference between the accuracies on
+    The result includes the generalisation error, which is the difference between the accuracies on
     training images and on held-out images.
 
     Raises:
@@ -99,7 +99,7 @@ def _add(part: TaskResult, metric: Metric, name: str, values: list[float], place
 
 
 def measure() -> Iterator[TaskResult]:
-    """Yield the ratios of margins with correct and random labels, and generalization errors."""
+    """Yield the ratios of margins with correct and random labels, and generalisation errors."""
     provenance = TaskProvenance(
         task="label_margins",
         description="Median margin with correct labels over that with random ones or on MNIST.",

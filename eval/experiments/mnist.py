@@ -35,7 +35,7 @@ from vldebias.training.settings import LoopSettings, LossSettings
 DOWNLOADS = Path(__file__).parents[1] / "downloads"
 CLASSES = 10
 VALIDATION = 10_000  # number of last training images, which are used for selecting settings
-TOLERANCE = 1e-2  # penalty of logistic regressions, as smaller values do not change figures
+TOLERANCE = 1e-2  # penalty of logistic regressions, as smaller values do not change results
 LINEAR = "linear evaluation"
 
 
@@ -302,7 +302,7 @@ def correct(
 
 
 def scored(metric: str, rows: NDArray[np.float64]) -> dict[str, Any]:
-    """Return a figure with the scores of all images."""
+    """Return a metric with its mean and the scores of all images."""
     return {metric: float(rows.mean()), **packed(metric, rows)}
 
 

@@ -130,7 +130,7 @@ def composed(cell: Cell) -> Iterator[tuple[str, Cell]]:
 
 
 def measured(cell: Cell, composition: str, edit: Edit) -> TaskResult:
-    """Return the figures of each method in a gallery, given the edit that the default fits."""
+    """Return the results of each method in a gallery, given the edit that the default fits."""
     part = TaskResult(
         TaskProvenance(
             task=f"{cell.name}, {cell.column}, {composition}",
@@ -287,9 +287,9 @@ def _figures(part: TaskResult) -> dict[tuple[str, str], float]:
 
 
 def measure(work: Path | None) -> Iterator[TaskResult]:
-    """Yield the figures for each gallery, and then the means.
+    """Yield the results for each gallery, and then the means.
 
-    `work` is a folder that stores the figures for each gallery.
+    `work` is a folder that stores the results for each gallery.
     """
     parts = []
     for even in map(with_fewer_queries, cells()):

@@ -230,7 +230,7 @@ def rank_kept(before: Floats, after: Floats, groups: Rows) -> Floats:
 
 
 def task(name: str, title: str, splits: Sequence[Split], methods: Sequence[Method]) -> TaskResult:
-    """Return the figures as means over splits."""
+    """Return a task with the means over splits."""
     rows_of_figure: dict[tuple[str, str], list[Measurement]] = {}
     orders: dict[str, list[float]] = {}
     facts_of_method: dict[str, dict[str, Any]] = {
@@ -239,7 +239,7 @@ def task(name: str, title: str, splits: Sequence[Split], methods: Sequence[Metho
     }
     for number, split in enumerate(splits):
         with warnings.catch_warnings():
-            # The figures reflect what the methods warn about.
+            # The results reflect what the methods warn about.
             warnings.simplefilter("ignore", VldebiasWarning)
             edits = split.fit(methods)
             result = split.measure(edits)
@@ -284,7 +284,7 @@ def task(name: str, title: str, splits: Sequence[Split], methods: Sequence[Metho
 
 
 def add_mean(result: TaskResult, rows: Sequence[Measurement]) -> None:
-    """Add the mean over splits of a figure, its interval and its change."""
+    """Add the mean over splits of a metric, its interval and its change."""
     first = rows[0]
     value, low, high = np.mean([[row.value, *row.interval] for row in rows], axis=0).tolist()
     changes = [row.change for row in rows if row.change is not None]

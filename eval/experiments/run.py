@@ -7,7 +7,7 @@
     python -m eval.experiments.run mine.yaml --out try   # your own experiment
 
 `work` names the function that runs a cell. It takes a mapping with the columns, "seed", "steps",
-"settings" (from the cell's arm) and everything under `given`, and returns figures. These are
+"settings" (from the cell's arm) and everything under `given`, and returns numbers by name. They are
 written to a file as soon as a cell is finished, so that an interrupted experiment can resume. They
 do not depend on other cells or on the number of processes.
 """
@@ -41,10 +41,10 @@ from vldebias.utils.files import commit, read_yaml, write_atomically
 from vldebias.utils.progress import Progress
 
 FOLDER = Path(__file__).parent
-ROWS = "rows: "  # prefix of figures that contain scores by image, see `packed`
+ROWS = "rows: "  # prefix of entries that contain scores by image, see `packed`
 Place = dict[str, Any]
 Cell = Mapping[str, Any]
-Runs = dict[int, Mapping[str, Any]]  # figures by seed
+Runs = dict[int, Mapping[str, Any]]  # numbers by seed
 Work = Callable[[Cell], dict[str, Any]]
 
 
@@ -55,7 +55,7 @@ class _Strict(BaseModel):
 class Table(_Strict):
     """A table with every combination of columns for every seed (`seeds` at most).
 
-    Tables for the same task are summarized together. `against` contains the columns and values of
+    Tables for the same task are summarised together. `against` contains the columns and values of
     the baseline arm.
     """
 
@@ -89,9 +89,9 @@ class Experiment(_Strict):
     Attributes:
         method: The column that contains the method of a row.
         arms: The settings for each value of this column.
-        also: Arms that other cells compute as by-products, as figures named "arm: metric".
-        metrics: The figures to report, and their better direction.
-        protocol: Information that a reader needs to interpret the figures.
+        also: Arms that other cells compute as by-products, as numbers named "arm: metric".
+        metrics: The numbers to report, and their better direction.
+        protocol: Information that a reader needs to interpret the results.
         draw: A function that takes the result and a path.
     """
 
@@ -118,7 +118,7 @@ class Experiment(_Strict):
         return cls.model_validate({"name": path.stem, **read_yaml(path)})
 
     def run(self, folder: Path, *, seeds: int, steps: int, processes: int) -> Result:
-        """Run the cells that are missing in `folder`, and summarize all cells."""
+        """Run the cells that are missing in `folder`, and summarise all cells."""
         do = partial(self._do, folder=folder, processes=processes)
         chosen = self.chosen(do(self.tried(steps), tuning=True))
         plan = self.plan(chosen, seeds, steps)
@@ -157,7 +157,7 @@ class Experiment(_Strict):
         ]
 
     def chosen(self, tuning: Sequence[Cell]) -> list[tuple[Place, Place]]:
-        """Return the settings with the highest figure for each tuning, or the first in ties."""
+        """Return the settings with the highest score for each tuning, or the first in ties."""
         found = []
         for one in self.tuning:
             for place in combinations(one.columns):
@@ -192,7 +192,7 @@ class Experiment(_Strict):
     def rows(
         self, plan: Sequence[tuple[Table, Place, Place]], done: Sequence[Cell]
     ) -> list[Measurement]:
-        """Return the means of figures over seeds, with changes paired by seed."""
+        """Return the means of numbers over seeds, with changes paired by seed."""
         figures, rows = {_key(cell): cell["figures"] for cell in done}, []
         for task in dict.fromkeys(table.task for table in self.tables):
             own = [
@@ -234,7 +234,7 @@ class Experiment(_Strict):
     def _do(
         self, cells: Sequence[Place], *, folder: Path, processes: int, **more: Any
     ) -> list[Place]:
-        """Run cells, with their own settings and the experiment's, and return their figures."""
+        """Run cells, with their own settings and the experiment's, and return their numbers."""
         whole = [
             {**self.given, **more, **cell, "settings": self.arms[cell[self.method]]}
             for cell in cells
@@ -267,7 +267,7 @@ def _key(cell: Cell) -> str:
 def run_cells(
     work: Work, cells: Sequence[Cell], folder: Path, *, processes: int, title: str
 ) -> list[dict[str, Any]]:
-    """Return the figures of cells in order, running those without results from this commit.
+    """Return the numbers from cells in order, running those without results from this commit.
 
     `work` must be a function in a module, because it runs in other processes.
     """

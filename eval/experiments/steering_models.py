@@ -55,7 +55,7 @@ METRICS = {
     "other": Metric("other stated", "shows another stated attribute", "utility", "higher"),
 }
 SHARES = {"left": "gap", "kept": "job"}
-"""Metrics that are shares of the original model's figure."""
+"""Metrics that are shares of the original model's value."""
 AUROC = {
     "stated": Metric("auroc stated", "gate: AUROC of stated values", "fact", "higher"),
     "person": Metric("auroc person", "gate: AUROC of people", "fact", "higher"),
@@ -122,7 +122,7 @@ class Laboratory:
         return attach_edit
 
     def outcome(self, method: str, attribute: str, split: int) -> Outcome:
-        """Return the figures for a method, which are measured once and cached."""
+        """Return the results for a method, which are measured once and cached."""
         path = self.work / f"{method}-{attribute}-{split}-{self.images}.npz"
         if path.is_file():
             return Outcome(**dict(np.load(path)))
@@ -233,7 +233,7 @@ def main() -> None:
     options.add_argument("--models", type=Path, default=Path("results/small_models"))
     options.add_argument("--only", nargs="*", default=list(MODELS), choices=MODELS)
     options.add_argument("--work", type=Path, default=Path("results/steering_models"))
-    options.add_argument("--pictures", action="store_true", help="draw pictures instead")
+    options.add_argument("--pictures", action="store_true", help="draw images instead")
     arguments = options.parse_args()
     warnings.simplefilter("ignore", VldebiasWarning)
     torch.set_num_threads(1)

@@ -45,7 +45,7 @@ Part = Callable[[Pen, Floats], None]
 
 
 class Dress(NamedTuple):
-    """A garment with the colors of its cloth and trim, headgear, and a held object."""
+    """A garment with the colours of its cloth and trim, headgear, and a held object."""
 
     garment: Garment
     cloth: Floats
@@ -250,7 +250,7 @@ _GARMENTS = (
     garments.pullunder,
     garments.dots,
 )
-# Colors of cloth, each with a color for the trim.
+# Colours of cloth, each with a colour for the trim.
 _CLOTHS = (
     (BLUE, WHITE),
     (YELLOW * 0.9, NAVY),
@@ -274,7 +274,7 @@ _TO_WEAR = (
 def _assign_dresses() -> dict[str, Dress]:
     """Assign a dress to each of the other professions.
 
-    Cycling through 7 garments and 10 colors at the same time repeats a pair only after 70 steps,
+    Cycling through 7 garments and 10 colours at the same time repeats a pair only after 70 steps,
     and neighbors, who may hold the same object, differ in both. Professions with the same object
     wear different headgear.
     """
@@ -295,7 +295,7 @@ def _assign_dresses() -> dict[str, Dress]:
 _ASSIGNED = _assign_dresses()
 GENERIC = tuple(name for name in PROFESSIONS if name in _ASSIGNED)  # dress is assigned by rule
 DRESSES = tuple({**_ASSIGNED, **_BY_HAND}[name] for name in PROFESSIONS)
-# Clothes for people off duty follow those for professions, by garment and color of the cloth.
+# Clothes for people off duty follow those for professions, by garment and colour of the cloth.
 _TRIMS = (CREAM, NAVY, NAVY, CREAM, WHITE, PINK, WINE, BLUE, SKY, STRAW)
 EVERYDAY = tuple(
     Dress(garment, everyday.cloth(colour), trim)
@@ -311,7 +311,7 @@ class Wardrobe:
     Args:
         pen: The pen for all images in the batch.
         profession: Indices (n,) into PROFESSIONS.
-        light: Factors (n,) for the colors.
+        light: Factors (n,) for the colours.
         scene: The clothes of people off duty, which replace those of the profession.
     """
 
@@ -323,7 +323,7 @@ class Wardrobe:
         self.cloth = self._colour(_CLOTH)
 
     def garments(self) -> None:
-        """Paint the garments on bodies that already have the color `cloth`."""
+        """Paint the garments on bodies that already have the colour `cloth`."""
         kinds, trim = _GARMENT[self._profession], self._colour(_TRIM)
         for kind in np.unique(kinds):
             _GARMENT_KINDS[kind](self._pen.where(kinds == kind), self.cloth, trim)

@@ -53,12 +53,12 @@ _PAINT = np.stack(list(_NAMED.values()))
 
 
 def cloth(colour: int) -> Floats:
-    """Return the red, green and blue components of a color by its number."""
+    """Return the red, green and blue components of a colour by its number."""
     return _PAINT[colour]
 
 
 class Backdrop(NamedTuple):
-    """A place with its phrase, upper and lower colors, the height of their border, and objects."""
+    """A place with its phrase, upper and lower colours, the height of their border, and objects."""
 
     words: str
     upper: tuple[float, float, float]
@@ -198,7 +198,7 @@ PLACES = (
 
 
 Strokes = tuple[tuple[Shape, Floats | float], ...]
-"""Shapes to paint on top of each other, each with a color or a factor for the assigned color."""
+"""Shapes to paint on top of each other, each with a colour or a factor for the assigned colour."""
 
 BESIDE: dict[str, Strokes] = {
     "a lamp": (

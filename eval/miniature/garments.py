@@ -1,4 +1,4 @@
-"""Define named colors, and garments for the world of portraits.
+"""Define named colours, and garments for the world of portraits.
 
 Lengths are in image heights around the middle of the face. A garment is painted over a body with
 the color of its cloth. `cloth` and `trim` are colors (n, 3) for the images in the batch.
@@ -77,7 +77,7 @@ def suit(pen: Pen, cloth: Floats, trim: Floats) -> None:
 
 
 def jacket(pen: Pen, cloth: Floats, trim: Floats) -> None:
-    """Paint an open jacket over a colored top."""
+    """Paint an open jacket over a coloured top."""
     pen(polygon((-0.11, 0.22), (0.11, 0.22), (0.07, 0.9), (-0.07, 0.9)), trim)
     pen(line(-0.105, 0.24, -0.065, 0.8, 0.03).both, cloth * 0.6)
     pen(oval(0, 0.225, 0.07, 0.035), trim * 0.75)
@@ -210,7 +210,7 @@ def smock(pen: Pen, cloth: Floats, trim: Floats) -> None:
 
 
 def space_suit(pen: Pen, cloth: Floats, trim: Floats) -> None:
-    """Paint a space suit with a neck ring, controls, and colored stripes on the sleeves."""
+    """Paint a space suit with a neck ring, controls, and coloured stripes on the sleeves."""
     pen(stripes_down((0.24,), 0.045), trim)
     pen(oval(0, 0.29, 0.24, 0.07), STEEL)
     pen(oval(0, 0.275, 0.21, 0.055), cloth * 0.92)

@@ -135,7 +135,7 @@ class Pen:
         return Pen(self.pixels, self.x, self.y, np.flatnonzero(condition), self.scale, self.flip)
 
     def __call__(self, shape: Shape, colour: ArrayLike) -> None:
-        """Paint a shape in one color (3,) or in a separate color for each image (n, 3)."""
+        """Paint a shape in one colour (3,) or in a separate colour for each image (n, 3)."""
         pick = np.arange(len(self.pixels)) if self.pick is None else self.pick
         if not len(pick):
             return

@@ -87,7 +87,7 @@ class Looks:
         concept = CONCEPTS[self.concept[picture]]
         pair = (f"{age} {gender}", f"{tone} {gender}", f"{age} {tone}")[variant % 3]
         nouns = (*_GENDER_NOUNS[self.gender[picture]], f"{gender} person", "person")
-        # Use the visible color.
+        # Use the visible colour.
         hair = "grey" if age == "old" else _HAIR_WORDS[self.hair[picture]]
         described = f" with {hair} hair" * (variant % 4 != 3)
         return {

@@ -1,4 +1,4 @@
-"""Define the colors and shapes of bird species."""
+"""Define the colours and shapes of bird species."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ _COLOURS = {
     "violet": (0.48, 0.28, 0.66),
     "pink": (0.97, 0.58, 0.68),
 }
-# Well-known species have natural colors, in the order of PARTS.
+# Well-known species have natural colours, in the order of PARTS.
 _TRUE = {
     "robin": "brown brown brown red black",
     "sparrow": "buff brown brown white black",
@@ -62,8 +62,8 @@ _TRUE = {
     "flamingo": "pink pink pink pink black",
     "ibis": "red red red red pink",
 }
-# The others have random colors, which are independent of the class.
-_SHUFFLE = "deal 502"  # the seed, which determines the colors
+# The others have random colours, which are independent of the class.
+_SHUFFLE = "deal 502"  # the seed, which determines the colours
 _BEAKS = ("orange", "black", "yellow", "grey", "red")
 _CRESTED = ("cardinal", "jay", "wren", "cuckoo", "egret", "grebe", "merganser")
 _LONG_NECKED = (
@@ -81,7 +81,7 @@ _LONG_NECKED = (
 
 
 def _assigned_colours(species: str) -> tuple[str, ...]:
-    """Return random colors of the parts, in which the head differs from the body."""
+    """Return random colours of the parts, in which the head differs from the body."""
     draws, names = Draws(0, 0, 1), list(_COLOURS)
     body, step, wing, breast = (
         int(v) for v in draws.bits(f"{_SHUFFLE} {species}", 4)[0] >> np.uint64(8)

@@ -58,7 +58,7 @@ __all__ = [
     "sample",
 ]
 
-# Hair colors by gender presentation. Blond hair is more often female, as in CelebA.
+# Hair colours by gender presentation. Blond hair is more often female, as in CelebA.
 _HAIR_SHARES = np.array([[0.40, 0.40, 0.07, 0.13], [0.25, 0.25, 0.37, 0.13]])
 
 BEARD_SHARE = 0.5  # share of men with a beard
@@ -73,7 +73,7 @@ _SKIN = colours(
 _HAIR = colours((0.10, 0.07, 0.05), (0.36, 0.21, 0.10), (0.88, 0.74, 0.38), (0.60, 0.22, 0.08))
 _GREY = colours(0.83, 0.83, 0.85)
 _PUPILS = colours(0.07, 0.05, 0.08)
-_LIPS = colours((0.58, 0.27, 0.25), (0.82, 0.14, 0.24))  # colors for the two gender presentations
+_LIPS = colours((0.58, 0.27, 0.25), (0.82, 0.14, 0.24))  # colours for the two gender presentations
 
 _HEAD = oval(0, 0, 0.165, 0.205)
 _EARS = oval(-0.163, 0.01, 0.028, 0.045).both
@@ -278,7 +278,7 @@ def _paint_short_hair(pen: Pen, style: Floats, hair: Floats) -> None:
     )
 
 
-# Wrinkles on the forehead and next to the eyes, in shades of the skin color.
+# Wrinkles on the forehead and next to the eyes, in shades of the skin colour.
 _LINES_OF_AGE = (
     (line(-0.055, -0.083, 0.055, -0.083, 0.012), 0.84),
     (

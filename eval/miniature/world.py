@@ -82,7 +82,7 @@ def shuffled(items: int, name: str) -> NDArray[np.int64]:
 
 
 def colours(*values: float | tuple[float, float, float]) -> Floats:
-    """Return red, green and blue (3,) in [0, 1], or rows (n, 3) for several colors."""
+    """Return red, green and blue (3,) in [0, 1], or rows (n, 3) for several colours."""
     return np.array(values, np.float32)
 
 

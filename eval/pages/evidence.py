@@ -13,7 +13,7 @@ SMALL, USUAL, LARGE = "small", "usual", "large"
 
 
 def coverages() -> dict[str, list[tuple[str, str, str, float]]]:
-    """Return the (figure, size, subset, coverage) of simulated intervals by kind."""
+    """Return the (metric, size, subset, coverage) of simulated intervals by kind."""
     result = read("coverage")
     size_of_subset: dict[tuple[str, str], str] = {}
     for protocol in result.provenance:

@@ -1,4 +1,4 @@
-"""Write the first table in the README, and the table in `docs/explanation/figures.md`."""
+"""Write the first table in the README, and the table in `docs/explanation/results.md`."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ WITHOUT_INTERVAL = ("lean_r2", "interval_width")
 
 
 def predicted(row: Measurement) -> str:
-    """Format a figure for a prediction, with its interval if there is one."""
+    """Format a metric of a prediction, with its interval if there is one."""
     return f"{row.value:.2f}" if row.metric in WITHOUT_INTERVAL else span(row, ".2f")
 
 

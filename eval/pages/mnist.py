@@ -25,7 +25,7 @@ def _method(row: Measurement) -> str:
 
 
 def _note(name: str, base: str) -> str:
-    """Describe the figures in a table."""
+    """Describe the results in a table."""
     seeds = read(name).rows[0].n["seeds"]
     return (
         f"Mean of {seeds} seeds ± half of its 95% interval; \\* if the change from {base} on the"

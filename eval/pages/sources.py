@@ -1,4 +1,4 @@
-"""Compare figures reported in the five sources with ours, and list what the package covers."""
+"""Compare results reported in the five sources with ours, and list what the package covers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PAPERS = {
 
 @cache
 def headlines() -> dict[str, list[dict[str, Any]]]:
-    """Return the reported figures by part of the sources, with the location of our closest row."""
+    """Return the reported results by part of the sources, with the location of our closest row."""
     return read_yaml(SOURCES / "headlines.yaml")
 
 
@@ -53,7 +53,7 @@ def row_of(place: dict[str, str], method: str) -> Measurement:
 
 
 def ours(entry: dict[str, Any]) -> str:
-    """Format our figure with its interval, and the figure for the compared method."""
+    """Format our result with its interval, and the result for the compared method."""
     if "ours" not in entry:
         return "not run"
     place = entry["ours"]
@@ -70,7 +70,7 @@ def ours(entry: dict[str, Any]) -> str:
 
 
 def reported(part: str) -> str:
-    """Write the reported figures in one part of the sources, each next to our figure."""
+    """Write the reported results in one part of the sources, each next to our result."""
     lines = [["where", "the authors report", "ours", "why they differ"]]
     for entry in headlines()[part]:
         lines.append([entry["where"], entry["theirs"], ours(entry), entry["why"]])
@@ -81,7 +81,7 @@ def reported(part: str) -> str:
 
 @cache
 def reports_of_losses() -> dict[str, str]:
-    """Return the figures that the authors of each loss report."""
+    """Return the results that the authors of each loss report."""
     with (SOURCES / "losses.csv").open(encoding="utf-8", newline="") as file:
         return {row["loss"]: row["report"] for row in csv.DictReader(file)}
 

@@ -27,8 +27,8 @@ CHANGES = (
 
 
 AT_AN_EDGE = (
-    " † the best temperature or learning rate is at an end of the range that was tried, so a better"
-    " one may exist."
+    " † the best temperature or learning rate is at the end of its range, so a better one may"
+    " exist."
 )
 
 
@@ -314,7 +314,7 @@ def every_loss() -> str:
 
 
 def with_reports(written: str) -> str:
-    """Add a column with the figures that the authors report to a table of losses."""
+    """Add a column with the results that the authors report to a table of losses."""
     lines = []
     for line in written.splitlines():
         if line.startswith("| "):

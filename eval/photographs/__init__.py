@@ -8,7 +8,7 @@ the folder in $VLDEBIAS_REAL, or from ../shared/real next to the checkout:
     sd35/     human counts of images from Stable Diffusion 3.5 (MIT)
     celeba1000_vitb32_openai.npz   CLIP embeddings of CelebA (`eval.experiments.embeddings`)
 
-Results may contain figures, but not features, text or file names from `photos/`.
+Results may contain numbers, but not features, text or file names from `photos/`.
 """
 
 from __future__ import annotations

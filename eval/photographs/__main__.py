@@ -4,7 +4,7 @@
     python -m eval.photographs --work DIR   # store each gallery, and resume an interrupted run
 
 The data are loaded from $VLDEBIAS_REAL (see `eval.photographs`), and missing parts are skipped with
-a note on stderr. The result contains only figures, and no features, queries or file names.
+a note on stderr. The result contains only numbers, and no features, queries or file names.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ files.
 The text encoder has one vector for each word piece, which is initially MiniLM's embedding of the
 individual piece. A linear map and a correction for each piece, both fitted by ridge regression,
 bring weighted means of these vectors close to MiniLM's embeddings of titles and packaged prompts.
-The heads come from a regularized canonical correlation analysis of photographs and titles. All
+The heads come from a regularised canonical correlation analysis of photographs and titles. All
 computations are in closed form. `eval.photographs.small` measures the loss in quality relative to
 MiniLM.
 """
@@ -210,7 +210,7 @@ def principal(features: Array) -> tuple[Array, Array]:
 
 
 def heads(images: Array, texts: Array) -> tuple[Array, Array]:
-    """Return the heads (a, d) and (b, d) from a regularized canonical correlation analysis.
+    """Return the heads (a, d) and (b, d) from a regularised canonical correlation analysis.
 
     Directions are weighted by the square root of their correlation.
     """

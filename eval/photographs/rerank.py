@@ -314,7 +314,7 @@ def measured() -> TaskResult:
 def _add(
     result: TaskResult, method: str, subset: str, rows: pd.DataFrame, clusters: pd.Series[Any]
 ) -> None:
-    """Add the figures for some lists."""
+    """Add the results for some lists."""
     for name, metric in METRICS.items():
         values = rows[name].astype(float).dropna()
         if len(values):

@@ -272,7 +272,7 @@ def _found(heads: Heads, pairs: RealPairs) -> NDArray[np.float64]:
 
 
 def _worth(heads: Heads, pairs: RealPairs) -> dict[str, Any]:
-    """Return the figures on held-out pairs with the scores of each photograph."""
+    """Return the results on held-out pairs with the scores of each photograph."""
     found = _found(heads, pairs)
     women, men = (pairs.gender == value for value in ASKED)
     cosines = image_features(heads, pairs.images) @ text_features(heads, list(ASKED.values())).T

@@ -3,9 +3,9 @@
 Images are generated for two kinds of prompts about the held-out jobs in a split, from the same
 noise for every method:
 
-- For open prompts, "A photo of a {job}.", the figures are the gap from even shares, how often an
-  image shows its assigned value, and how often the job is recognized.
-- For prompts that state a different attribute, "A photo of a {value} {job}.", the figure is how
+- For open prompts, "A photo of a {job}.", the results are the gap from even shares, how often an
+  image shows its assigned value, and how often the job is recognised.
+- For prompts that state a different attribute, "A photo of a {value} {job}.", the result is how
   often images show it.
 """
 
@@ -27,7 +27,7 @@ Attach = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Outcome:
-    """The figures for each job (jobs,), as described in `measure`."""
+    """The results for each job (jobs,), as described in `measure`."""
 
     gap: NDArray[np.float64]
     agrees: NDArray[np.float64]
@@ -60,7 +60,7 @@ def measure(
 
     Returns:
         The gap from even shares (L2, known images) for each job, and the shares of images that show
-        the assigned value, the job, no recognizable value, and the stated value of the other
+        the assigned value, the job, no recognisable value, and the stated value of the other
         attribute.
     """
     _, jobs = bench.jobs_of_split[split]
@@ -110,5 +110,5 @@ def _by_job(values: Sequence[str | None], images: int) -> NDArray[np.object_]:
 
 
 def _is_job(shown: Sequence[str | None], jobs: Sequence[str], images: int) -> NDArray[np.float64]:
-    """Return how often each job is recognized."""
+    """Return how often each job is recognised."""
     return (_by_job(shown, images) == np.array(jobs, dtype=object)[:, None]).mean(1)

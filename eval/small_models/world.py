@@ -1,7 +1,7 @@
-"""Draw captioned people and things at 32 x 32 pixels, and recognize what an image shows.
+"""Draw captioned people and things at 32 x 32 pixels, and recognise what an image shows.
 
-A person has a sex (length of the hair), a hair color and a job (color of the coat and the sign on
-it). In training images, sex and hair color are correlated with the job, so that models associate
+A person has a sex (length of the hair), a hair colour and a job (colour of the coat and the sign on
+it). In training images, sex and hair colour are correlated with the job, so that models associate
 them with it. The judge analyses pixels and is not trained.
 """
 
@@ -98,7 +98,7 @@ def share_of_women(job: str | None) -> float:
 
 
 def shares_of_hair(job: str | None) -> NDArray[np.float64]:
-    """Return the shares of hair colors in training images of a job."""
+    """Return the shares of hair colours in training images of a job."""
     if job is None:
         return np.full(len(HAIR), 1 / len(HAIR))
     number = JOBS.index(job)
@@ -242,7 +242,7 @@ class Painter:
         return Sample(caption, self.finished(picture), person)
 
     def captioned_person(self) -> tuple[str, Person]:
-        """Return a noun phrase, which states sex or hair color half of the time, and a person."""
+        """Return a noun phrase, which states sex or hair colour half of the time, and a person."""
         job = None if self.rng.random() < 0.12 else str(self.rng.choice(JOBS))
         states_something = self.rng.random() < 0.55
         # Stated values are often unusual for the job, because a model could otherwise ignore them.
@@ -289,11 +289,11 @@ class Verdict:
 
 
 def judge(picture: Picture) -> Verdict:
-    """Recognize the sex, hair color and job by the colors of the parts of a person.
+    """Recognise the sex, hair colour and job by the colours of the parts of a person.
 
-    Hair and coat colors are the nearest colors in the world, or unknown if the distance (sum over
+    Hair and coat colours are the nearest colours in the world, or unknown if the distance (sum over
     channels) is above 120. The sex is based on the share of pixels in the strands that are closer
-    to the hair color than to the coat or background. It is female above 0.65 and male below 0.35.
+    to the hair colour than to the coat or background. It is female above 0.65 and male below 0.35.
     """
     pixels = picture.astype(float)
     hair_color = pixels[REGIONS["crown"]].mean(0)
@@ -309,7 +309,7 @@ def judge(picture: Picture) -> Verdict:
 
 
 def _nearest(color: Pixels, colors: dict) -> object:
-    """Return the key of the nearest color, or None if all are far away."""
+    """Return the key of the nearest colour, or None if all are far away."""
     distances = {key: float(np.abs(color - value).sum()) for key, value in colors.items()}
     key = min(distances, key=lambda candidate: distances[candidate])
     return key if distances[key] <= 120 else None

@@ -1,4 +1,4 @@
-"""Provide helpers for browser tests: a server process, a page of a given width, pictures,
+"""Provide helpers for browser tests: a server process, a page of a given width, images,
 axe-core."""
 
 import io
@@ -124,7 +124,7 @@ def check_page(page: Any, name: str = "", *, full: bool = True) -> None:
         <= 0
     )
     if name:
-        # This is repeated on every poll, because pictures that the page inserts in the meantime
+        # This is repeated on every poll, because images that the page inserts in the meantime
         # load lazily and might never load.
         page.wait_for_function(
             "[...document.images].every(one => { one.loading = 'eager'; return one.complete; })"
@@ -132,8 +132,8 @@ def check_page(page: Any, name: str = "", *, full: bool = True) -> None:
         ARTEFACTS.mkdir(parents=True, exist_ok=True)
         with Image.open(
             io.BytesIO(page.screenshot(full_page=full, animations="disabled"))
-        ) as picture:
-            picture.convert("RGB").quantize(COLOURS).save(ARTEFACTS / f"{name}.png", optimize=True)
+        ) as image:
+            image.convert("RGB").quantize(COLOURS).save(ARTEFACTS / f"{name}.png", optimize=True)
 
 
 def settled(page: Any) -> None:

@@ -38,13 +38,13 @@ WIDE = "female\uff1a\uff17\uff15\uff05\uff0cmale\uff1a25"
 
 
 def test_values_are_even_and_written_into_the_prompts() -> None:
-    pictures = balance([CEO], "gender", 4)
-    assert Counter(pictures.values) == {"female": 2, "male": 2}
-    assert pictures.prompts == [
-        f"A photo of a {value} CEO in an office" for value in pictures.values
+    balanced = balance([CEO], "gender", 4)
+    assert Counter(balanced.values) == {"female": 2, "male": 2}
+    assert balanced.prompts == [
+        f"A photo of a {value} CEO in an office" for value in balanced.values
     ]
-    assert pictures.seeds == [0, 1, 2, 3]
-    assert pictures.reasons.splitlines()[0] == f"image 1: {pictures.values[0]}"
+    assert balanced.seeds == [0, 1, 2, 3]
+    assert balanced.reasons.splitlines()[0] == f"image 1: {balanced.values[0]}"
 
 
 @pytest.mark.parametrize("attribute", ATTRIBUTES)
@@ -61,7 +61,7 @@ def test_runs_stay_even_if_the_text_changes() -> None:
     assert values == {"female": 20, "male": 20}
 
 
-def test_runs_of_several_pictures_do_not_reuse_indices() -> None:
+def test_runs_of_several_images_do_not_reuse_indices() -> None:
     together = balance([CEO], "race", 6, seed=5)
     first = balance([CEO], "race", 3, seed=5, index=0)
     second = balance([CEO], "race", 3, seed=5, index=1)
@@ -71,10 +71,10 @@ def test_runs_of_several_pictures_do_not_reuse_indices() -> None:
 
 def test_a_list_of_prompts_is_assigned_values_as_one_run() -> None:
     people = ["a CEO", "a nurse", "a chef", "a pilot"]
-    pictures = balance(people, "gender", 1)
-    assert Counter(pictures.values) == {"female": 2, "male": 2}
-    assert pictures.seeds == [0, 1, 2, 3]
-    assert [line.split(":")[0] for line in pictures.reasons.splitlines()] == [
+    balanced = balance(people, "gender", 1)
+    assert Counter(balanced.values) == {"female": 2, "male": 2}
+    assert balanced.seeds == [0, 1, 2, 3]
+    assert [line.split(":")[0] for line in balanced.reasons.splitlines()] == [
         f"image {number}" for number in (1, 2, 3, 4)
     ]
     together = balance([CEO], "gender", 8)
@@ -95,10 +95,10 @@ def test_settings_given_as_lists_apply_to_all_prompts() -> None:
 
 
 def test_prompts_that_state_a_value_are_left_unchanged_with_the_reason() -> None:
-    pictures = balance(["a lady editor"], "gender", 2)
-    assert pictures.prompts == ["a lady editor"] * 2
-    assert pictures.values == ["", ""]
-    assert pictures.reasons == "\n".join(
+    balanced = balance(["a lady editor"], "gender", 2)
+    assert balanced.prompts == ["a lady editor"] * 2
+    assert balanced.values == ["", ""]
+    assert balanced.reasons == "\n".join(
         f"image {number}: left unchanged (states the attribute)" for number in (1, 2)
     )
 
@@ -111,32 +111,32 @@ def test_prompts_that_state_a_value_are_left_unchanged_with_the_reason() -> None
     ],
 )
 def test_prompts_in_other_languages_are_balanced(prompt: str, woman: str, man: str) -> None:
-    pictures = balance([prompt], "gender", 4)
-    assert Counter(pictures.values) == {"female": 2, "male": 2}
+    balanced = balance([prompt], "gender", 4)
+    assert Counter(balanced.values) == {"female": 2, "male": 2}
     text_of_value = {"female": woman, "male": man}
-    assert pictures.prompts == [text_of_value[value] for value in pictures.values]
+    assert balanced.prompts == [text_of_value[value] for value in balanced.values]
 
 
 def test_an_unsupported_language_is_named() -> None:
-    pictures = balance(["een dokter in het ziekenhuis"], "gender", 1)
-    assert pictures.reasons == "image 1: left unchanged (in Dutch, which is not supported)"
+    balanced = balance(["een dokter in het ziekenhuis"], "gender", 1)
+    assert balanced.reasons == "image 1: left unchanged (in Dutch, which is not supported)"
 
 
-def test_a_group_is_mixed_in_one_picture() -> None:
-    pictures = balance(["five engineers"], "gender", 2)
-    assert sorted(pictures.values) == ["3 female, 2 male", "3 male, 2 female"]
-    assert all("women" in text and " men" in text for text in pictures.prompts)
+def test_a_group_is_mixed_in_one_image() -> None:
+    balanced = balance(["five engineers"], "gender", 2)
+    assert sorted(balanced.values) == ["3 female, 2 male", "3 male, 2 female"]
+    assert all("women" in text and " men" in text for text in balanced.prompts)
 
 
 def test_each_person_gets_a_value_in_any_text() -> None:
     pair = "a doctor and a nurse in room {}"
-    pictures = [balance([pair.format(index)], "gender", 1, index=index) for index in range(4)]
-    values = [picture.values[0] for picture in pictures]
+    runs = [balance([pair.format(index)], "gender", 1, index=index) for index in range(4)]
+    values = [run.values[0] for run in runs]
     assert sorted(values) == ["female, female", "female, male", "male, female", "male, male"]
     for index, value in enumerate(values):
         doctor, nurse = value.split(", ")
         expected = f"a {doctor} doctor and a {nurse} nurse in room {index}"
-        assert pictures[index].prompts == [expected]
+        assert runs[index].prompts == [expected]
 
 
 def test_a_group_next_to_a_person_is_described() -> None:
@@ -148,9 +148,9 @@ def test_a_group_next_to_a_person_is_described() -> None:
 
 def test_the_original_prompt_decides_which_people_are_open() -> None:
     rewritten = ["A nurse smiles, her hair tied back.", "A woman, a nurse on her round."]
-    pictures = balance(rewritten, "gender", 2, original=["a nurse"])
-    assert Counter(pictures.values) == {"female": 2, "male": 2}
-    for text, value in zip(pictures.prompts, pictures.values, strict=True):
+    balanced = balance(rewritten, "gender", 2, original=["a nurse"])
+    assert Counter(balanced.values) == {"female": 2, "male": 2}
+    for text, value in zip(balanced.prompts, balanced.values, strict=True):
         assert (" her " in text) == (value == "female")
         assert (" his " in text) == (value == "male")
     kept = balance(rewritten, "gender", 1, original=["a lady nurse", "a nurse"])
@@ -216,7 +216,7 @@ def test_numbers_out_of_range_are_rejected(numbers: dict[str, int]) -> None:
         balance([CEO], "gender", **numbers)
 
 
-def test_alternatives_are_chosen_for_each_picture() -> None:
+def test_alternatives_are_chosen_for_each_image() -> None:
     syntax = "{red|blue} hat, (CEO:1.2), <lora:film:0.8> BREAK __colour__, {2$$a|b}, {0.3::c|d}"
     prompts = balance([syntax], "gender", 16).prompts
     assert {text.split()[0] for text in prompts} == {"red", "blue"}
@@ -248,7 +248,7 @@ def conditioning(length: int, value: float, **options: Any) -> Conditioning:
     ]
 
 
-def test_rows_have_states_and_pooled_vectors_in_the_order_of_the_pictures() -> None:
+def test_rows_have_states_and_pooled_vectors_in_the_order_of_the_images() -> None:
     rows = [conditioning(77, float(value)) for value in range(4)]
     ((states, options),) = join_rows(rows, FAMILIES["SDXLClipModel"])
     assert states.shape == (4, 77, 3)
@@ -344,22 +344,22 @@ def test_the_wheel_does_not_include_the_nodes() -> None:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_workflow_pictures_contain_their_workflows(path: Path) -> None:
-    with Image.open(path.with_suffix(".png"), formats=["PNG"]) as picture:
-        workflow = json.loads(picture.info["workflow"])
+def test_workflow_images_contain_their_workflows(path: Path) -> None:
+    with Image.open(path.with_suffix(".png"), formats=["PNG"]) as image:
+        workflow = json.loads(image.info["workflow"])
     assert workflow == json.loads(path.read_text())
     assert path.with_suffix(".png").stat().st_size < 150_000
     kinds = {node["type"] for node in workflow["nodes"]}
     assert kinds & {"BalancedPromptsText", "BalancedPromptsEncode"}
 
 
-def test_workflow_pictures_match_the_node_sockets() -> None:
-    from eval.comfyui import PICTURES, RESULTS, sockets
+def test_workflow_images_match_the_node_sockets() -> None:
+    from eval.comfyui import RESULTS, SCREENSHOTS, sockets
 
-    pictures = [RESULTS / f"{name}.png" for name in PICTURES]
-    for path in (*pictures, *(example.with_suffix(".png") for example in EXAMPLES)):
-        with Image.open(path, formats=["PNG"]) as picture:
-            shown = json.loads(picture.info["sockets"])
+    screenshots = [RESULTS / f"{name}.png" for name in SCREENSHOTS]
+    for path in (*screenshots, *(example.with_suffix(".png") for example in EXAMPLES)):
+        with Image.open(path, formats=["PNG"]) as image:
+            shown = json.loads(image.info["sockets"])
         assert shown == sockets(), f"{path}: take it again with python -m eval.comfyui"
 
 
@@ -383,7 +383,7 @@ def test_every_full_block_of_a_run_has_exact_shares_from_any_seed() -> None:
 
 
 @pytest.mark.parametrize("images", [1, 3, 5])
-def test_a_queue_of_runs_with_remaining_pictures_stays_even(images: int) -> None:
+def test_a_queue_of_runs_with_remaining_images_stays_even(images: int) -> None:
     for seed in (0, 7):
         values = Counter[str]()
         for index in range(20):
@@ -409,12 +409,12 @@ def test_the_same_seed_and_settings_give_the_same_values() -> None:
         runs = [balance([CEO], "gender", images, seed=seed).values for seed in range(20)]
         assert runs == [balance([CEO], "gender", images, seed=seed).values for seed in range(20)]
     for seed in range(20):
-        # A run of one picture continues the sequence of an index.
+        # A run of one image continues the sequence of an index.
         single = balance([CEO], "gender", 1, seed=seed).values
         assert single == balance([CEO], "gender", 1, seed=0, index=seed).values
 
 
-def test_values_are_written_into_saved_pictures(
+def test_values_are_written_into_saved_images(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = SimpleNamespace(get_output_directory=lambda: str(tmp_path))

@@ -79,7 +79,7 @@ def test_incompatible_options_are_rejected(option: str, value: Any, named: str) 
 
 
 def result(codes_before: list[int], codes_after: list[int], **changes: Any) -> Any:
-    """Return twelve pictures per row: 0 is male, 1 is female, -1 is unknown."""
+    """Return twelve images per row: 0 is male, 1 is female, -1 is unknown."""
     request = Request("A photo of a doctor.", number=12)
     plain = Row(rows.PLAIN, codes=tuple(codes_before), recognised=TWELVE)
     mitigated = replace(
@@ -264,7 +264,7 @@ def test_the_projection_is_fitted_once_and_removed_afterwards(engine: Any) -> No
 
 @pytest.mark.slow
 def test_the_saved_opening_matches_what_is_generated_now(engine: Any) -> None:
-    """The verdict is the same, and the pictures only differ by rounding."""
+    """The verdict is the same, and the images only differ by rounding."""
     opening = page("demo.opening").saved_result()
     now = run(engines.Engine(), opening.request)
     assert now.sentences() == opening.sentences()
@@ -282,7 +282,7 @@ def test_the_saved_search_matches_what_is_found_now(engine: Any) -> None:
     assert gallery.titles == open_thumbnails().captions
 
 
-def test_placeholders_appear_first_and_pictures_fill_them(painted: Any) -> None:
+def test_placeholders_appear_first_and_images_fill_them(painted: Any) -> None:
     request = Request("A photo of a doctor.", number=12)
     results = list(rows.generate(painted, request, threading.Event()))
     assert [result.images for result in results] == [0, 8, 16, 20, 24]
@@ -292,24 +292,24 @@ def test_placeholders_appear_first_and_pictures_fill_them(painted: Any) -> None:
     assert [text.count("face empty") for text in faces] == [12, 4, 4, 0, 0]
 
 
-def test_the_seconds_per_picture_are_measured_and_shown(painted: Any) -> None:
+def test_the_seconds_per_image_are_measured_and_shown(painted: Any) -> None:
     tab = page("demo.generate_tab")
     request = Request("A photo of a cook.", number=12)
     first, second, *_, last = rows.generate(painted, request, threading.Event())
     assert 0 < second.seconds <= last.seconds
-    assert "0 of 24 pictures" in tab._status(first)
-    assert "8 of 24 pictures" in tab._status(second)
-    text = f"24 pictures in {last.seconds:.1f} s, {last.seconds / 24:.2f} s each."
+    assert "0 of 24 images" in tab._status(first)
+    assert "8 of 24 images" in tab._status(second)
+    text = f"24 images in {last.seconds:.1f} s, {last.seconds / 24:.2f} s each."
     assert text in tab._status(last)
     assert "This is a saved example" in tab._status(replace(last, seconds=None))
     assert f"From an earlier request: {text}" in tab._status(last, is_remembered=True)
 
 
-def test_reused_pictures_are_not_counted_as_generated(painted: Any) -> None:
+def test_reused_images_are_not_counted_as_generated(painted: Any) -> None:
     tab = page("demo.generate_tab")
     outcome = run(painted, Request("A red chair", number=12))
     assert outcome.generated == 12
-    text = f"24 pictures, 12 of them generated, in {outcome.seconds:.1f} s"
+    text = f"24 images, 12 of them generated, in {outcome.seconds:.1f} s"
     assert text in tab._status(outcome)
     assert f"{outcome.seconds / 12:.2f} s each." in tab._status(outcome)
     row = tab.GenerateTab._faces(SimpleNamespace(is_small=True), outcome, 0)
@@ -331,7 +331,7 @@ def test_search_and_classification_show_results_before_and_after(engine: Any) ->
     assert sum(before.shares.values()) == pytest.approx(1)
     counted = [str(gallery.labels["gender"][row]) for row in before.rows]
     assert list(before.groups) == counted
-    assert gallery.picture(engine, before.rows[0]).size == (64, 64)
+    assert gallery.image(engine, before.rows[0]).size == (64, 64)
     # At strength 0, the model is unchanged.
     unchanged, _ = searches.search(engine, *query, "cali", 0.0, **cartoons)
     assert unchanged.before.rows == before.rows
@@ -389,17 +389,17 @@ def test_a_query_that_states_the_attribute_is_unchanged_and_explained(engine: An
     assert neutral.before.first != neutral.reranked.first
 
 
-def test_each_row_states_which_pictures_moved_came_and_left() -> None:
+def test_each_row_states_which_images_moved_came_and_left() -> None:
     values = {"male": 0.5, "female": 0.5}
     before = Found((4, 7, 9), ("male", "male", "female"), (4, 7, 9), values, 0.0, 3)
     after = replace(before, rows=(4, 9, 2), groups=("male", "female", "female"))
     answer = Answer("zzz", "gender", before, after, before)
-    pictures = [Image.new("RGB", (8, 8))] * 3
-    row = tabs._row("Edited", answer, after, pictures)
+    images = [Image.new("RGB", (8, 8))] * 3
+    row = tabs._row("Edited", answer, after, images)
     captions = re.findall(r"</label><span>(.*?)</span>", row)
     assert captions == ["1. man", "2. woman (was 3)", "3. woman (new)"]
     assert "No longer in the first 3: 2. man, ranked as found." in row
-    assert "was" not in (first := tabs._row("As found", answer, before, pictures))
+    assert "was" not in (first := tabs._row("As found", answer, before, images))
     assert "No longer" not in first
 
 
@@ -434,7 +434,7 @@ def test_a_worse_group_is_marked_in_the_table() -> None:
 def test_newly_misclassified_birds_are_shown_with_their_number(engine: Any) -> None:
     tab = SimpleNamespace(engine=engine)
     gallery = SimpleNamespace(
-        picture=lambda engine, row: Image.new("RGB", (8, 8)),
+        image=lambda engine, row: Image.new("RGB", (8, 8)),
         labels={"label": np.array(["landbird"] * 9)},
     )
     update = tabs.SearchTab._birds(tab, "Wrong only with the method", range(9), gallery)

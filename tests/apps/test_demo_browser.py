@@ -81,7 +81,7 @@ def test_a_click_enlarges_and_escape_closes(address: str, browser: Any, width: i
         first = page.locator("#row-0 img").first
         small = first.bounding_box()
         assert small["width"] >= 96
-        assert small["y"] + small["height"] < 844, "the first picture is visible without scrolling"
+        assert small["y"] + small["height"] < 844, "the first image is visible without scrolling"
         first.click()
         large = first.bounding_box()
         assert large["width"] >= 0.85 * min(width, 900)
@@ -144,7 +144,7 @@ def test_a_click_is_answered_at_once_and_the_announcement_disappears(
         )
 
 
-def test_the_layout_does_not_shift_while_pictures_load(address: str, browser: Any) -> None:
+def test_the_layout_does_not_shift_while_images_load(address: str, browser: Any) -> None:
     with opened(browser, address) as page:
         verdict(page)
         before = page.locator("#row-1 li").last.bounding_box()
@@ -197,7 +197,7 @@ def test_a_second_search_while_the_first_one_runs_is_answered(address: str, brow
 def test_each_gallery_has_its_own_queries_groups_and_method(address: str, browser: Any) -> None:
     with opened(browser, address) as page:
         page.get_by_role("tab", name="Search and classify").click()
-        page.get_by_label("Pictures").click()
+        page.get_by_label("Images", exact=True).click()
         page.get_by_role("option", name="cartoons").click()
         page.wait_for_function(
             "document.querySelector('#search-verdict').innerText.includes('First 50, as found')"
@@ -228,7 +228,7 @@ def test_an_empty_query_is_answered_by_one_message(address: str, browser: Any, w
     with opened(browser, address, width) as page:
         page.get_by_role("tab", name="Search and classify").click()
         first = page.locator("#search-0 img").first.bounding_box()
-        assert first["y"] + first["height"] < 844, "the first picture is visible without scrolling"
+        assert first["y"] + first["height"] < 844, "the first image is visible without scrolling"
         page.get_by_label("Query").fill("")
         page.locator("#search-button").click()
         page.get_by_text("query: the text is empty").wait_for()
@@ -254,7 +254,7 @@ def test_files_named_by_a_visitor_are_not_opened(address: str) -> None:
 
 
 def generated(address: str, prompt: str) -> tuple[str, str, list[str]]:
-    """Return the last status, verdict and pictures that a visitor receives."""
+    """Return the last status, verdict and images that a visitor receives."""
     url = f"{address}/gradio_api/call/generate"
     form = {"data": [prompt, "gender", 12, 1, "none", 0, 2, 3]}
     call = urllib.request.Request(
@@ -265,18 +265,18 @@ def generated(address: str, prompt: str) -> tuple[str, str, list[str]]:
     with urllib.request.urlopen(f"{url}/{event}", timeout=600) as stream:
         *_, last = stream.read().decode().strip().rpartition("data: ")
     status, verdict, *rows = json.loads(last)
-    pictures = [re.findall(r'src="([^"]+)"', row.get("value", "")) for row in rows]
-    return status, verdict, [source for row in pictures for source in row]
+    images = [re.findall(r'src="([^"]+)"', row.get("value", "")) for row in rows]
+    return status, verdict, [source for row in images for source in row]
 
 
-def test_ten_visitors_receive_the_same_pictures_for_the_same_prompt(address: str) -> None:
+def test_ten_visitors_receive_the_same_images_for_the_same_prompt(address: str) -> None:
     prompts = [f"A photo of a {word}." for word in ("doctor", "nurse", "cook")]
     with ThreadPoolExecutor(10) as visitors:
         answers = list(visitors.map(lambda i: generated(address, prompts[i % 3]), range(10)))
-    for i, (_, verdict, pictures) in enumerate(answers):
+    for i, (_, verdict, images) in enumerate(answers):
         assert prompts[i % 3] in verdict
-        assert len(pictures) == 24
-        assert (verdict, pictures) == answers[i % 3][1:]
-    assert len({tuple(pictures) for _, _, pictures in answers}) == 3
+        assert len(images) == 24
+        assert (verdict, images) == answers[i % 3][1:]
+    assert len({tuple(images) for _, _, images in answers}) == 3
     # Only the first visitor's status, which contains the time, differs.
     assert sum("From an earlier request" in status for status, _, _ in answers) == 7

@@ -16,7 +16,7 @@ from tests.apps.browsing import NARROW, WIDE, check_page, opened
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
-# Pages with wide code, wide tables, pictures, printed frames and generated reference material.
+# Pages with wide code, wide tables, images, printed frames and generated reference material.
 PAGES = (
     "",
     "how-to/balance-prompts/",
@@ -32,7 +32,7 @@ OVERFLOWING_CODE = """() =>
     [...document.querySelectorAll(".md-content pre:not(.framed) > code")]
         .filter(code => code.scrollWidth > code.clientWidth + 1)
         .map(code => code.textContent.slice(0, 80))"""
-SMALL_PICTURES = """() =>
+SMALL_IMAGES = """() =>
     [...document.querySelectorAll(".md-content img")]
         .filter(image => !image.closest("a")
             && image.getBoundingClientRect().width < 0.5 * image.naturalWidth)
@@ -92,7 +92,7 @@ def test_pages_fit_and_are_readable(browser: Any, address: str, width: int, colo
             page.goto(f"{address}/{name}")
             page.wait_for_load_state("load")
             assert page.evaluate(OVERFLOWING_CODE) == [], name
-            assert page.evaluate(SMALL_PICTURES) == [], name
+            assert page.evaluate(SMALL_IMAGES) == [], name
             check_page(page)
 
 

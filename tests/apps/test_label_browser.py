@@ -81,7 +81,7 @@ def press(page: Any, key: str) -> None:
 
 
 def shown(page: Any) -> str:
-    return str(page.locator("#picture img").get_attribute("src"))
+    return str(page.locator("#image img").get_attribute("src"))
 
 
 # The width changes the layout and the scheme changes the colours, so two screens cover both.

@@ -24,7 +24,7 @@ from vldebias.judge.plan import PlannedImage
 class Paper(studies.ImageFolder):
     """Provide image records without files."""
 
-    def picture(self, record: Any) -> bytes:
+    def png(self, record: Any) -> bytes:
         return record.path.encode()
 
 
@@ -35,15 +35,15 @@ def paper(*paths: str) -> Paper:
     return Paper(Path("nowhere"), records, records)
 
 
-def pictures_seen(engine: Any, name: str, choice: int = 0) -> list[bytes]:
-    """Return all pictures in the order in which an annotator who always gives the same answer sees
+def images_seen(engine: Any, name: str, choice: int = 0) -> list[bytes]:
+    """Return all images in the order in which an annotator who always gives the same answer sees
     them."""
     place = engine.start(name)
-    pictures = []
+    images = []
     while place.step is not None:
-        pictures.append(engine.view(place).picture)
+        images.append(engine.view(place).png)
         place = engine.answer(place, choice)
-    return pictures
+    return images
 
 
 def test_every_annotator_sees_all_images_once_with_shared_images_first(
@@ -60,7 +60,7 @@ def test_every_annotator_sees_all_images_once_with_shared_images_first(
         for name, seed in (("ada", 0), ("ada", 0), ("ben", 0), ("ada", 1))
     )
     files = [record.path for record in images.records]
-    assert pictures_seen(engine(), "ada") == [path.encode() for path in ada]
+    assert images_seen(engine(), "ada") == [path.encode() for path in ada]
     assert sorted(ada) == sorted(ben) == sorted(files)
     assert ada == ada_again
     assert len({tuple(order) for order in (ada, ben, other_seed, files)}) == 4
@@ -87,30 +87,28 @@ def test_the_page_does_not_reveal_the_source(tmp_path: Path) -> None:
     generated = draw(tmp_path)
     engine = study(tmp_path, GENDER, AGE)
     place = engine.start("ada")
-    picture = engine.view(place).picture
-    text = repr(replace(engine.view(place), picture=None)) + repr(place)
+    png = engine.view(place).png
+    text = repr(replace(engine.view(place), png=None)) + repr(place)
     words = set()
     for image in generated:
         words |= {image.path, image.variant, image.prompt, image.concept}
     assert {word for word in words if word in text} == set()
-    with Image.open(io.BytesIO(picture)) as image:
+    with Image.open(io.BytesIO(png)) as image:
         assert image.size == (8, 8)
         assert not image.info
-    assert b"prompt" not in picture
+    assert b"prompt" not in png
     original = generated.path(
         next(i for i in generated if i.path == engine._asked("ada", place.step)[0].path)
     )
     assert b"prompt" in original.read_bytes()  # otherwise the test above could not fail
-    with Image.open(original) as source_picture, Image.open(io.BytesIO(picture)) as sent_picture:
-        assert source_picture.convert("RGB").tobytes() == sent_picture.convert("RGB").tobytes()
+    with Image.open(original) as source, Image.open(io.BytesIO(png)) as sent:
+        assert source.convert("RGB").tobytes() == sent.convert("RGB").tobytes()
 
 
 def test_large_images_are_downscaled_for_the_page(tmp_path: Path) -> None:
     Image.new("RGB", (3000, 1500)).save(tmp_path / "large.jpg")
-    picture = studies.ImageFolder.open(tmp_path).picture(
-        studies.ImageFolder.open(tmp_path).records[0]
-    )
-    assert Image.open(io.BytesIO(picture)).size == (1024, 512)
+    png = studies.ImageFolder.open(tmp_path).png(studies.ImageFolder.open(tmp_path).records[0])
+    assert Image.open(io.BytesIO(png)).size == (1024, 512)
 
 
 class Twin:
@@ -226,7 +224,7 @@ def test_concurrent_annotators_do_not_interfere(tmp_path: Path) -> None:
     engine = engines.Labelling(paper(*map(str, range(12))), [GENDER], AnnotationLog(tmp_path / "x"))
     names = [f"annotator {i}" for i in range(8)]
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda i: pictures_seen(engine, names[i], i % 4), range(8)))
+        list(pool.map(lambda i: images_seen(engine, names[i], i % 4), range(8)))
     answers = engine.log.answers()
     assert len(answers) == 8 * 12 == len(engine.log.read())
     assert all(
@@ -369,7 +367,7 @@ def test_a_key_pressed_while_the_answer_is_saved_corrects_that_answer(tmp_path: 
     labelling = study(tmp_path / "images")
     first = labelling.start("ada")
     second = labelling.answer(first, 0, first.step)
-    # The first picture is still displayed.
+    # The first image is still displayed.
     assert labelling.answer(second, 0, first.step) == second  # the same key again
     assert labelling.answer(second, 1, first.step) == second
     answers = labelling.log.read()

@@ -76,7 +76,7 @@ def test_a_report_is_accessible_on_every_screen(
             plots = page.evaluate(
                 "[...document.images].map(one => getComputedStyle(one).backgroundColor)"
             )
-            assert set(plots) <= {GROUND["light"]}  # pictures have a white background
+            assert set(plots) <= {GROUND["light"]}  # images have a white background
         else:
             assert 0 < page.locator("table.front a").count() <= 10
             # Each method has a row at its own setting and at the paper's. The larger result has

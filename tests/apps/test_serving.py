@@ -260,7 +260,7 @@ def test_a_signal_ends_the_server_within_two_seconds(
         if command == "demo":
             request_arguments = ("A photo of a doctor.", "gender", 16, 1, "none", 0, 100, 3)
             drawing = client.submit(*request_arguments, api_name="/generate")
-            # The first output says that the models are loading. The second one says that pictures
+            # The first output says that the models are loading. The second one says that images
             # are being generated.
             while len(drawing.outputs()) < 2:
                 assert not drawing.done(), drawing.result()

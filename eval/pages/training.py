@@ -27,7 +27,7 @@ CHANGES = (
 
 
 AT_AN_EDGE = (
-    " † the best temperature or learning rate is at the end of its range, so a better one may"
+    " † the best temperature or learning rate is the lowest or highest tried, so a better one may"
     " exist."
 )
 

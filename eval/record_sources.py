@@ -119,7 +119,7 @@ def stay_fair() -> Iterator[Record]:
 
 
 def _printed_ratios(table: pd.DataFrame) -> Iterator[Published]:
-    """Yield the mean over seeds of the ratios, which the source prints with four digits."""
+    """Yield the mean of the ratios over all seeds, rounded as in the source's tables."""
     for occupation, rows in table.groupby("prompt"):
         ratios = (rows.female / rows.included).round(4)
         mean = float((ratios * rows.included).sum() / rows.included.sum())

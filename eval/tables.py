@@ -251,7 +251,7 @@ def medians(
     repetitions: int,
     clock: Callable[[], float] = time.process_time,
 ) -> dict[str, float]:
-    """Return the median seconds of each call, timed alternately after a warm-up call."""
+    """Call each function in turn, after one warm-up call, and return its median time in seconds."""
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         call()

@@ -42,7 +42,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True)
 class Order:
-    """Describe an image request.
+    """An image request, as the server received it.
 
     Attributes:
         body: The fields in the request.

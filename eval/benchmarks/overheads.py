@@ -144,7 +144,7 @@ def bare_loop(model: Any, images: Tensor, ids: Tensor, settings: TrainSettings) 
 def label(small: int = 1_000, large: int = 10_000) -> Iterator[Row]:
     """Compare the time per image in a large labelling study with that in a small one.
 
-    All images are shown and answered. Results are compared by the number of missing answers.
+    All images are shown and labelled. Results are compared by the number of missing answers.
     """
     seconds = {}
     missing = 0

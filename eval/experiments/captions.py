@@ -356,7 +356,7 @@ def which_loss(cell: Cell) -> dict[str, Any]:
 
 
 def watched(cell: Cell, images: Tensor, texts: Sequence[str]) -> tuple[Any, Watch]:
-    """Train the arm of a cell, and return the model and its validation scores."""
+    """Train one arm with the settings of a cell, and return the model and its validation scores."""
     watch, steps = Watch(cell["start"]), cell["steps"]
     loop = {"steps": steps, "batch_size": FEWER_BATCH, "lr": cell["lr"], "seed": cell["seed"]}
     loss = {**cell["settings"], "temperature": cell["temperature"]}

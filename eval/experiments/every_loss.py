@@ -66,7 +66,7 @@ class Renders:
         return (self.species[nearest] == np.arange(len(nearest))).astype(float)
 
     def right_by_means(self, model: Any, pool: Renders, rows: Species) -> NDArray[np.float64]:
-        """Return, for each image, 1 if the nearest class mean of training images has its species.
+        """Return 1 for each image that is nearest to the training mean of its own species, else 0.
 
         This shows how well features that were trained on coarser captions distinguish species.
         """

@@ -53,7 +53,7 @@ class _Strict(BaseModel):
 
 
 class Table(_Strict):
-    """A table with every combination of columns for every seed (`seeds` at most).
+    """A table with every combination of columns, each run with at most `seeds` seeds.
 
     Tables for the same task are summarised together. `against` contains the columns and values of
     the baseline arm.

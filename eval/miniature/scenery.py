@@ -28,7 +28,7 @@ _FLOWERS = colours((0.95, 0.85, 0.20), (0.95, 0.45, 0.55), (0.98, 0.98, 0.95))
 
 
 def on_water(place: Codes) -> NDArray[np.bool_]:
-    """Return whether places are on the water (n,)."""
+    """Return a mask (n,) of the places that are on water."""
     return place >= PER_BACKGROUND
 
 

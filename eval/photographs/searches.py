@@ -129,7 +129,7 @@ class Cell:
 
     @property
     def labels(self) -> Strings:
-        """Return the values (n,) in the gallery."""
+        """Return each photograph's value (n,) of the attribute."""
         return self.gallery.labels[self.column]
 
     @property

@@ -56,9 +56,10 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class RealPairs:
-    """Photographs (n, a, 1, 1) with one text each, and the vectors (m, b) of distinct texts.
+    """Photographs as an array (n, a, 1, 1), and the vectors (m, b) of the distinct texts.
 
-    `texts` contains n keys of `row_of_text`, and `gender` (n,) is "female", "male" or "".
+    `texts` contains the text of each photograph, `row_of_text` the row of each text in the vectors,
+    and `gender` (n,) is "female", "male" or "".
     """
 
     images: Tensor

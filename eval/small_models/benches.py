@@ -81,7 +81,7 @@ class Bench:
 
 
 def judge_small(pictures: Sequence[Image]) -> Verdicts:
-    """Return the values and jobs in images of the small world."""
+    """Return the judge's attribute value and job for each image of the small world."""
     verdicts = [world.judge(np.asarray(picture.convert("RGB"))) for picture in pictures]
     return {
         "sex": [verdict.sex for verdict in verdicts],

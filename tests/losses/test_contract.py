@@ -226,7 +226,7 @@ of_items = losses.GlobalContrastiveLoss(4, temperature=0.05)
     ),
     (
         calling("debiased_contrastive", (X[:, None], X[:, None].expand(-1, 2, -1))),
-        r"^positives: .* got \(4, 1, 3\), \(4, 2, 3\)",
+        r"^positives: .* got shape \(4, 1, 3\), \(4, 2, 3\)",
     ),
     (calling("debiased_contrastive", [[1.0]]), "^positives: .* got list"),
     (calling("debiased_contrastive", (X[:, None], None)), "^positives: .* got NoneType"),

@@ -131,7 +131,7 @@ def batch() -> Contrast:
 
 
 @refused(
-    (lambda: loss(PushLoss, Pull), "pushing takes no pull; expected .* got push: rename one"),
+    (lambda: loss(PushLoss, Pull), "pushing takes no pull; expected .* got push; rename the settings"),
     (lambda: loss(UnboundLoss), r"write `function = staticmethod\(pushing\)`"),
     (lambda: loss("nopackage.losses:Mine").load_module(), "'nopackage.losses:Mine'; expected the"),
     (lambda: loss("vldebias.losses:Mine").load_module(), "'vldebias.losses:Mine'; expected the"),
@@ -161,7 +161,7 @@ def empty(layout: str) -> Any:
 
 
 @refused(
-    (lambda: opened({}), r"'mine': its reader returned the columns \[\]; expected kind as well"),
+    (lambda: opened({}), r"'mine': its reader returned the columns \[\], without kind"),
     (lambda: opened({"kind": ["a", "b"]}), "column 'kind': got a list; expected .*Labels.from_v"),
     (lambda: opened({"kind": Labels.from_values(["a"])}), "expected 2 rows in every column, got"),
     (lambda: empty("file1.png, ..."), "expected images in split 'test' .*, got none; .* file1.png"),
@@ -193,7 +193,7 @@ def measured(compute: Any) -> Any:
     (lambda: measured(lambda hits, size: None), "compute returned None; expected an array"),
     (lambda: measured(lambda hits, size: hits), r"returned an array \(4,\) .*; expected \(\)"),
     (lambda: measured(lambda hits, size: 0.5), r"returned an array \(\) .*; expected \(2000,\)"),
-    (lambda: measured(lambda hits, size: hits.sum(-1) + 2.0), "expected values in its bounds"),
+    (lambda: measured(lambda hits, size: hits.sum(-1) + 2.0), "which is outside of bounds="),
 )
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 def test_a_mistake_in_a_metric_is_explained(mistake: Any) -> None:
@@ -281,7 +281,7 @@ def set_nothing(self: Any, model: Any, tokenizer: Any = None, negative: bool = F
     (lambda: host(install=Host.install), "Mine does not define install"),
     (lambda: host(__init__=object.__init__), "Mine does not define __init__"),
     (lambda: host(__init__=lambda self, model: None), r"signature \(self, model\); expected"),
-    (lambda: host(__init__=set_nothing), "Mine does not set name, exclusive_modules; set it in"),
+    (lambda: host(__init__=set_nothing), "Mine does not set name, exclusive_modules, which every host needs; set it in"),
     (lambda: host(library=""), "whose `library` names the package that defines its models"),
     (lambda: register_host(Hosted(None)), "expected a subclass of"),  # type: ignore[arg-type]
 )
@@ -322,7 +322,7 @@ def judged(answer: Any) -> Any:
     (lambda: register_judge(Unready), "kind 'mine': Unready does not define ready"),
     (
         lambda: checked_judge(Judged(), Judged().ready(None, None)),
-        r"judge 'mine': ready returned None .*: end ready with `return Judge\(...\)`",
+        r"judge 'mine': `ready` returned None .* end it with `return Judge\(...\)`",
     ),
     (lambda: judged(["dark"]), "judge mine: predict returned a list; expected a mapping"),
     (

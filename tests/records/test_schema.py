@@ -23,7 +23,7 @@ def test_a_record_round_trips_unchanged(tmp_path: Path) -> None:
     [
         ({"values": ["female", "male", "other"]}, "got 2 numbers; expected one for each"),
         ({"judge": None}, "must name who or what judged"),
-        ({"versions": {}}, "a measured record needs counts and versions"),
+        ({"versions": {}}, "a record with origin 'measured' needs counts and versions"),
         ({"origin": "published"}, "must name the source of its counts"),
         ({"colour": "red"}, "unknown key"),
         ({"labels": [{"judged": "woman", "counts": [1, 2]}]}, "got 'woman' with 2 numbers"),

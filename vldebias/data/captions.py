@@ -263,7 +263,7 @@ def _open_pairs(path: Path, split: str | None, layout: Layout, encoding: str | N
     if not splits and wanted not in ("all", "train"):
         raise InvalidInputError(
             f"{path}: expected a folder for split {split!r}; without such a folder, all images are"
-            " training data. Use split 'all' or a different folder (val_data)"
+            " training data. Use split 'all', or pass another folder as val_data"
         )
     pictures = list(filter(is_picture, layout.files))
     without_text = [file for file in pictures if file not in text_of_image]

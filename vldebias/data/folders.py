@@ -102,7 +102,7 @@ def captions_beside(files: Iterable[str]) -> dict[str, str]:
 
 
 def unread_pictures(files: Iterable[str]) -> list[str]:
-    """Return the images whose format is not read, such as .heic, if a text file is next to them."""
+    """Return images in unsupported formats, such as .heic, that have a text file next to them."""
     files = list(files)
     stems = {PurePosixPath(file).with_suffix("") for file in files if file.endswith(TEXT_ENDINGS)}
     return [

@@ -120,7 +120,7 @@ class Shards:
         )
         if len(kinds) != 1 or not are_floats:
             raise InvalidInputError(
-                "features in parts: expected floats (n, d) with the same d and dtype, got"
+                "features: expected float arrays of shape (n, d), all with one d and dtype; got"
                 f" {sorted(kinds)[:5]}"
             )
         lengths = [len(part) for part in self.arrays]

@@ -154,8 +154,8 @@ def checked_judge(spec: JudgeSpec, judge: object) -> Judge:
     if missing:
         received = "None" if judge is None else f"a {type(judge).__name__}"
         raise InvalidInputError(
-            f"judge {spec.kind!r}: ready returned {received} without {', '.join(missing)}; expected"
-            " a vldebias.judge.judges.Judge: end ready with `return Judge(...)`"
+            f"judge {spec.kind!r}: `ready` returned {received} without {', '.join(missing)}; it"
+            " must return a vldebias.judge.judges.Judge, so end it with `return Judge(...)`"
         )
     return judge  # type: ignore[return-value]
 

@@ -38,9 +38,9 @@ def _check_positives(positives: Positives, image_features: Tensor) -> None:
     )
     if not fits or not all(side.is_floating_point() for side in sides):
         raise InvalidInputError(
-            f"positives: expected floating point features ({n}, M, {d}) with M >= 1, one tensor for"
-            f" both directions or a tuple of two, got {', '.join(map(str, shapes))}"
-            f" {sides[0].dtype}; stack the M samples along the second axis"
+            f"positives: expected a floating-point tensor of shape ({n}, M, {d}), or a tuple of two"
+            " (one per direction), with M >= 1 samples along the second axis; got shape"
+            f" {', '.join(map(str, shapes))} and dtype {sides[0].dtype}"
         )
 
 

@@ -485,7 +485,8 @@ def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> KVar
     size = min(half, LARGEST_SUBSET) if k is None else k
     if half < 1 or not np.isfinite(points).all():
         raise InvalidInputError(
-            f"features: expected finite numbers (n, d) with n >= 2, got shape {points.shape}"
+            f"features: expected an array (n, d) of finite numbers with n >= 2; its shape is"
+            f" {points.shape}"
         )
     if not isinstance(size, (int, np.integer)) or not 1 <= size <= half:
         raise InvalidInputError(

@@ -221,8 +221,8 @@ def _values(metric: Metric, compute: Callable[..., np.ndarray], *counts: np.ndar
     wrong = wrong[(wrong < low - ROUNDING) | (wrong > high + ROUNDING)]
     if wrong.size:
         raise InvalidInputError(
-            f"metric {metric.name!r}: compute returned {wrong.flat[0]:.4g}; expected values in its"
-            f" bounds {metric.bounds}: correct one of the two"
+            f"metric {metric.name!r}: compute returned {wrong.flat[0]:.4g}, which is outside of"
+            f" bounds={metric.bounds}; correct either compute or the bounds"
         )
     return values
 

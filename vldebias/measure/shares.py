@@ -361,7 +361,7 @@ def _strata(
     """Return the size, shares of human answers and effective label counts of each stratum.
 
     A stratum contains images with the same judge answer and the same probability of being labelled.
-    Judge answers without a label get the overall shares.
+    A stratum without labelled images gets the overall shares.
 
     Returns:
         The share of all images (s,), the shares of human answers (s, answers), and the effective

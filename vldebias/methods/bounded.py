@@ -61,7 +61,7 @@ def bounded(
     if not isinstance(edit, CalibratedProjection):
         raise InvalidInputError(
             f"max_loss: expected a method that fits a projection, got {edit!r}; omit max_loss, or"
-            " lower strength"
+            " pass a lower strength="
         )
 
     def holds(projection: CalibratedProjection) -> bool:

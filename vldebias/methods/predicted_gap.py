@@ -134,7 +134,7 @@ def draw_counts(n: int, seed: int = 0, size: int | None = None) -> Tensor:
 
 
 def _differences(rows: Tensor, values: Tensor, labels: Tensor, drawn: Tensor) -> Tensor:
-    """Return the weighted differences between means (1 + b, pairs, d), computed in blocks."""
+    """Return differences (1 + b, pairs, d) between means, in the sample and in b resamples."""
     number_of_values = int(values.max()) + 1
     number_of_classes = int(labels.max()) + 1
     number_of_cells = number_of_classes * number_of_values

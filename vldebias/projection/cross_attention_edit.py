@@ -185,7 +185,7 @@ def _between(times: Tensor, rows: Tensor, time: float) -> Tensor:
 def clarity_sentence(clarity: Mapping[str, float]) -> str:
     """Return a sentence about how clearly a model responds to each value's words.
 
-    If it hardly does, the sentence names the values and what to do.
+    If the model hardly responds to some values, the sentence names them and suggests a remedy.
     """
     numbers = ", ".join(f"{value} {number:.2f}" for value, number in clarity.items())
     unclear = [repr(value) for value, number in clarity.items() if number < MIN_CLARITY]

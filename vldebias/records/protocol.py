@@ -109,7 +109,7 @@ def numbers_for_width(width: float, prompts: int, error: float = ERROR) -> Numbe
             f"width: got {width}; expected a width between 0 and 1, such as 0.1"
         )
     if not 0 <= error <= 0.5:
-        raise InvalidInputError(f"error: got {error}; expected a share between 0 and 0.5")
+        raise InvalidInputError(f"error={error}: expected a share between 0 and 0.5")
     half_of_variance = (width / 2 / NormalDist().inv_cdf(0.975)) ** 2 / 2
     images = ceil(0.25 / half_of_variance / prompts)
     labels = ceil(error * (1 - error) / half_of_variance)

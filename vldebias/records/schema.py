@@ -251,7 +251,7 @@ class Record(Strict):
         if self.counts and self.judge is None:
             raise ValueError("judge: a record with counts must name who or what judged the images")
         if self.origin == "measured" and (not self.counts or not self.versions):
-            raise ValueError("a measured record needs counts and versions")
+            raise ValueError("a record with origin 'measured' needs counts and versions")
         if self.origin == "published" and not self.source:
             raise ValueError("source: a published record must name the source of its counts")
         return self

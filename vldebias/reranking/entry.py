@@ -280,7 +280,8 @@ def _rows_of_ids(
         )
     if rows[~is_none].min(initial=0) < 0:
         raise InvalidInputError(
-            "ids: expected row numbers of the labels (0 or more), or -1 for none"
+            f"ids: expected an index into the labels (0 or more), or -1 for a missing result; got"
+            f" {rows[~is_none].min()}"
         )
     return labels, np.where(is_none, UNKNOWN, rows)
 

@@ -140,7 +140,7 @@ class IndexGroups:
                 tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
         except (OSError, SafetensorError) as error:
             raise InvalidInputError(
-                f"{file}: expected a file from `queries.index.save`, got {error}"
+                f"{file}: expected a file from `queries.index.save`, but reading it failed: {error}"
             ) from None
         if metadata.get("kind") != _KIND:
             raise InvalidInputError(
@@ -151,7 +151,7 @@ class IndexGroups:
         if groups and names_of_attributes != [list(names) for names in groups]:
             raise InvalidInputError(
                 f"{file}: contains the shares of {names_of_attributes}, but the prompt sets have"
-                f" {[list(names) for names in groups]}; fit them again with reference="
+                f" {[list(names) for names in groups]}; pass reference= to fit the queries again"
             )
         for number, names in enumerate(names_of_attributes):
             texts, slopes = tensors[f"{number}.texts"], tensors.get(f"{number}.slopes")

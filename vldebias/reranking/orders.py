@@ -208,7 +208,7 @@ def _within_one(shares: Floats, length: int) -> tuple[Counts, Counts]:
 
 
 def _within_one_and_a_half(shares: Floats, length: int) -> tuple[Counts, Counts]:
-    """Return bounds like those of `_within_one`, but half a result wider in both directions."""
+    """Return bounds like those of `_within_one`, with 0.5 subtracted below and added above."""
     exact = shares * np.arange(1, length + 1)[:, None]
     lowest = np.floor(exact - 0.5 + TINY).astype(np.intp)
     highest = np.ceil(exact + 0.5 - TINY).astype(np.intp)

@@ -111,7 +111,7 @@ def _ridge(rows: Tensor) -> Ridge:
 
 
 def _leads(scores: Floats, codes: Codes) -> tuple[Floats, Codes]:
-    """Return the lead (n,) of each row's class over the best other class, and that other (n,)."""
+    """Return each row's lead over the best other class, and the code of that class, both (n,)."""
     # (n, k): one-hot classes
     is_class = np.arange(scores.shape[1]) == codes[:, None]
     rival = np.where(is_class, -np.inf, scores).argmax(1)

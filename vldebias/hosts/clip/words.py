@@ -295,7 +295,7 @@ class StatedIds:
     """Decide whether rows of token ids contain one of a prompt set's words.
 
     Attributes:
-        targets: (phrases,) int64, the sorted numbers of the stated words and phrases.
+        targets: (phrases,) int64, the words and phrases to look for, encoded as sorted numbers.
         longest: number of words in the longest phrase.
     """
 

@@ -222,7 +222,7 @@ class PipelineReader(Host):
             first = results[0][part.place]
             second = results[1][part.place]
             if len(tensor_of(first)) != 1 or not same_values(first, second):
-                raise self.refusal(f"with guidance, {part.name} includes the negative prompt")
+                raise self.refusal(f"{part.name} contains the negative prompt if guidance is on")
 
     def refusal(self, why: str) -> UnsupportedHostError:
         """Return the error to raise for a pipeline whose source cannot be analysed."""
@@ -306,8 +306,8 @@ class PipelineReader(Host):
         # A pooled vector may depend only on other tokens.
         if share < 0.2 and (is_sequence or share > 0):
             raise self.refusal(
-                f"changing the state of the last token changes {share:.0%} of a row of {name};"
-                " expected (b, tokens, d) with one row per token, or (b, d)"
+                f"{name} does not have one row per token: a change of the last token changes"
+                f" {share:.0%} of a row; expected shape (b, tokens, d), or (b, d)"
             )
 
     # ---- reading

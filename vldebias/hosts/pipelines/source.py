@@ -216,8 +216,8 @@ class _ClassReader:
         encodes_elsewhere = name == "encode_prompt" and owner not in ("", pipeline)
         if calls_encoder or encodes_elsewhere:
             raise self.refusal(
-                f"{tree.name} calls {ast.unparse(call.func)}, so a change to encode_prompt would"
-                " miss some prompts"
+                f"{tree.name} encodes some prompts with {ast.unparse(call.func)} instead of the"
+                " pipeline's encode_prompt, so they would not be edited"
             )
 
     def _called_function(

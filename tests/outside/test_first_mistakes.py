@@ -131,7 +131,7 @@ def batch() -> Contrast:
 
 
 @refused(
-    (lambda: loss(PushLoss, Pull), "pushing takes no pull; expected .* got push; rename the settings"),
+    (lambda: loss(PushLoss, Pull), "pushing takes no pull; expected .* got push; rename"),
     (lambda: loss(UnboundLoss), r"write `function = staticmethod\(pushing\)`"),
     (lambda: loss("nopackage.losses:Mine").load_module(), "'nopackage.losses:Mine'; expected the"),
     (lambda: loss("vldebias.losses:Mine").load_module(), "'vldebias.losses:Mine'; expected the"),
@@ -281,7 +281,7 @@ def set_nothing(self: Any, model: Any, tokenizer: Any = None, negative: bool = F
     (lambda: host(install=Host.install), "Mine does not define install"),
     (lambda: host(__init__=object.__init__), "Mine does not define __init__"),
     (lambda: host(__init__=lambda self, model: None), r"signature \(self, model\); expected"),
-    (lambda: host(__init__=set_nothing), "Mine does not set name, exclusive_modules, which every host needs; set it in"),
+    (lambda: host(__init__=set_nothing), "not set name, exclusive_modules, .*; set it in"),
     (lambda: host(library=""), "whose `library` names the package that defines its models"),
     (lambda: register_host(Hosted(None)), "expected a subclass of"),  # type: ignore[arg-type]
 )

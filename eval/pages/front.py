@@ -67,7 +67,7 @@ class Line:
         cost = rows.loc[self.row, metric]
         text = f"{title} {cost.before:.2f} to {cost.value:.2f}"
         if cost.verdict != "worse":
-            text = f"none found: {text}"
+            text = f"no loss found: {text}"
         before = f"{bias.title} {bias.before:.2f}"
         return [f"{self.task}: {self.how}", before, value_and_interval(bias), text]
 
@@ -211,10 +211,10 @@ def _reranked() -> list[str]:
     even, uneven = (f"all: collections, gender, {galleries}" for galleries in ("even", "20 : 80"))
     return [
         "searching photographs and captions: `rerank`, estimated gender",
-        "share of the skew above chance 1",
+        "skew above chance, set to 1",
         f"{value[even, 'left']:.2f} if women and men are equally common,"
-        f" {value[uneven, 'left']:.2f} if not; {value[uneven, 'left_most']:.2f} in the worst"
-        " gallery",
+        f" {value[uneven, 'left']:.2f} if not; {value[uneven, 'left_most']:.2f}, so more than"
+        " before, in the worst gallery",
         f"hits kept {value[even, 'kept']:.2f} and {value[uneven, 'kept']:.2f}",
     ]
 

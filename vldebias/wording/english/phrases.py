@@ -201,6 +201,8 @@ def is_head(text: Text, i: int) -> bool:
     is_counted = listed(text.before(i), "number-word") and not plural
     if (is_counted and not is_gendered_noun(text.bare[i])) or _describes_product(text, i):
         return False
+    if after.endswith(POSSESSIVE):
+        return False  # The word describes an owner: "a professional women's event".
     if _follows_phrase(after, text.after(i + 1)):
         return plural or "a" not in kinds(text.low[i]) or not _may_be_adjective(text, i)
     return (not plural and _precedes_verb(text, i)) or not _is_before_noun(text, i)

@@ -40,8 +40,9 @@ def why_not_shown(text: Text, where: int, bare: bool, head: int) -> str:
     if listed(singular(text.low[head]), "double-sense", "tool-sense"):
         reason = _why_not_double(text, where, head)
     # The word before the first of two people counts for both: "for pet owners and tourists".
-    if relation == "and" and person(text.before(where)):
+    if relation in ("and", "or") and person(text.before(where)):
         first, _ = extend_left(text, where - 1)
+        first -= listed(text.before(first), "article")
         if text.before(first) in ("for", "by", "like"):
             reason = why_not_shown(text, first - 1, bare, where - 1)
     if reason:
@@ -49,7 +50,7 @@ def why_not_shown(text: Text, where: int, bare: bool, head: int) -> str:
     if relation == "of":
         reason = _why_not_of(text, where, head)
     elif relation == "by":
-        reason = _why_not_by(text.before(where), clause)
+        reason = _why_not_by(text.before(where), clause, is_plural(text.bare[head]))
     elif relation == "for":
         reason = _why_not_for(clause)
     elif relation == "as":
@@ -142,9 +143,10 @@ def _why_not_as(clause: Sequence[str], after: str) -> str:
     return NOBODY if verb.endswith(("ed", "ing")) else UNCLEAR
 
 
-def _why_not_by(before: str, clause: Sequence[str]) -> str:
+def _why_not_by(before: str, clause: Sequence[str], plural: bool) -> str:
     """Apply `why_not_shown` to "by": "pulled up by a guide", not "painted by a master"."""
-    if listed(before, "credit-verb", "picture"):
+    is_use = plural and listed(before, "uses")  # "boots worn by astronauts"
+    if is_use or listed(before, "credit-verb", "picture"):
         return NOBODY
     if before.endswith(("ed", "ing")) or listed(before, "past"):
         return ""

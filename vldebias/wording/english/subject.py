@@ -372,10 +372,13 @@ def _leaves_one_out(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
     has_group = any(subject.plural for subject in subjects)
     for i, word in enumerate(text.low):
         after = text.after(i)
-        is_compared = word == "than" and person(after)
+        is_compared = word == "than" and (after == "those" or person(after))
+        is_compared |= word == "other" and after == "half"
         is_object = word in ("someone", "somebody") and not after.endswith("s")
         # The person is introduced again as a man or woman: "a person, capturing a young man".
-        is_again = listed(word, "introduces") and has_gendered(text.low[i + 1 : i + 7])
+        is_again = listed(word, "introduces") and any(
+            map(is_gendered_noun, text.low[i + 1 : i + 7])
+        )
         if is_compared or is_object or (is_again and subjects[0].head < i):
             return True
         # In "two people, one reading and the other asleep", the group includes both.
@@ -405,22 +408,31 @@ def leaves_out_gendered(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
         subjects: The noun phrases for people, in order of appearance.
     """
     known = {singular(text.low[subject.head]) for subject in subjects}
+    described = {word for subject in subjects for _, word in subject.words}
     for i, word in enumerate(text.low):
         is_in_phrase = any(subject.opening <= i <= subject.head for subject in subjects)
-        is_other = is_gendered_noun(word) and singular(word) not in known and not is_in_phrase
-        if is_other and not text.silent[i] and not text.credited[i] and _is_mentioned(text, i):
+        if not is_gendered_noun(word) or is_in_phrase or text.silent[i] or text.credited[i]:
+            continue
+        after = text.after(i)
+        start, _ = extend_left(text, i)
+        if not ends_phrase(after) and not after.endswith("ing"):
+            continue
+        if singular(word) not in known:
+            is_other = not _is_object(text, start)
+        else:
+            # New adjectives describe another person: "a tall man beside the shorter man".
+            is_new = text.before(start) == "the" and not described.issuperset(text.low[start:i])
+            is_there = text.low[max(0, start - 3) : start - 1] == ["there", "is"]
+            is_other = is_new or (is_there and i > subjects[0].head)
+        if is_other:
             return True
     return False
 
 
-def _is_mentioned(text: Text, i: int) -> bool:
-    """Return whether word i is the head of a phrase that is not the object of a preposition."""
-    after = text.after(i)
-    if not ends_phrase(after) and not after.endswith("ing"):
-        return False
-    start, _ = extend_left(text, i)
+def _is_object(text: Text, start: int) -> bool:
+    """Return whether the phrase that starts at a word is the object of a preposition."""
     determiner = text.before(start)
     link = text.before(start - 1) if determiner else determiner
     is_object = listed(determiner, "possessor", "preposition", "not-subject")
     is_object = is_object or listed(link, "not-subject", "unsure-relation")
-    return not is_object and link not in ("by", "for", "as")
+    return is_object or link in ("by", "for", "as")

@@ -113,9 +113,9 @@ def _is_nobody(text: Text, i: int, start: int) -> bool:
     is_alike = is_plural(text.bare[i]) and has_listed(text.low[start:i], "kinship")
     is_half = text.low[i - 1 : i] in (["half"], ["part"])
     is_other |= text.before(start) == "no" or is_alike or is_half
-    is_other = is_other or _is_abstract(text, i, start)
+    is_other = is_other or _is_abstract(text, i, start) or _is_user(text, i, start)
     is_other = is_other or _is_credit(text, i, start) or _is_audience(text, i)
-    return is_other or _is_for_animal(text, i, start)
+    return is_other or _is_for_animal(text, i) or _is_companion_of_thing(text, i, start)
 
 
 def _is_miscounted(text: Text, i: int, start: int) -> bool:
@@ -139,13 +139,24 @@ def _counts_several(words: Sequence[str]) -> bool:
 
 def _is_abstract(text: Text, i: int, start: int) -> bool:
     """Return whether a noun is none for people here: "its size dwarfs the boxes", "his youth"."""
-    plural = is_plural(text.bare[i])
-    is_verb = plural and "v" in classes(base(text.low[i]))
+    is_verb = is_plural(text.bare[i]) and "v" in classes(base(text.low[i]))
     is_verb = is_verb and (listed(text.after(i), "article") or text.before(i) == "that")
-    # Only things and animals own people by "its".
-    is_of_things = plural and text.before(start) == "its"
     is_time = text.low[i] == "youth" and listed(text.before(start), "possessor")
-    return is_verb or is_of_things or is_time
+    return is_verb or is_time
+
+
+def _is_user(text: Text, i: int, start: int) -> bool:
+    """Return whether a clause only tells who uses a thing: "the hat chefs wear in kitchens"."""
+    behind = text.after(i + 1)
+    # The object of the verb is the thing before the clause.
+    has_object = listed(behind, "determiner") or not ends_phrase(behind)
+    if has_object or not listed(text.after(i), "uses"):
+        return False
+    determiner = text.before(start)
+    thing = text.before(start - 1) if determiner else ""
+    if determiner in ("", "the") and start < i:
+        thing = text.low[i - 1]  # "the hat chefs wear"
+    return determiner == "that" or thing == "that" or set(classes(thing)[:1]) <= set("nx")
 
 
 def _has_parts(text: Text, i: int, start: int) -> bool:
@@ -166,8 +177,8 @@ def _is_credit(text: Text, i: int, start: int) -> bool:
     return is_of_time or is_maker or listed(text.after(i), "award")
 
 
-def _is_for_animal(text: Text, i: int, start: int) -> bool:
-    """Return whether a noun stands for an animal: "a newborn (otter)", "a dog, a loyal friend"."""
+def _is_for_animal(text: Text, i: int) -> bool:
+    """Return whether a noun stands for an animal: "a newborn (otter)"."""
     noun = text.low[i]
     if listed(noun, "baby", "young-animal"):
         for word in text.low[i + 1 : i + 4]:
@@ -176,10 +187,17 @@ def _is_for_animal(text: Text, i: int, start: int) -> bool:
             if listed(word, *STOPS) or base(word) != word:
                 return False
     # A copula calls the people animals: "the workers are farm animals".
-    if listed(text.after(i), "copula") and any(map(is_animal, text.low[i + 2 : i + 4])):
-        return True
+    return listed(text.after(i), "copula") and any(map(is_animal, text.low[i + 2 : i + 4]))
+
+
+def _is_companion_of_thing(text: Text, i: int, start: int) -> bool:
+    """Return whether a noun belongs to a thing or an animal: "a dog, a loyal friend"."""
+    is_companion = listed(singular(text.low[i]), "companion")
+    if text.before(start) == "its":
+        return is_companion or is_plural(text.bare[i])  # not "a horse and its rider"
+    if text.after(i) == "to":
+        return is_companion and not any(map(person, text.low[i + 2 : i + 5]))
     before = [word for word in text.low[:start] if not listed(word, "companion")]
-    is_companion = listed(singular(noun), "companion")
     return is_companion and any(map(is_animal, before)) and not any(map(person, before))
 
 
@@ -216,6 +234,8 @@ def _is_title(text: Text, i: int, start: int) -> bool:
         return text.opens[start - 1] and not text.after(i)
     if is_year and has_listed(text.low[max(0, start - 2) : i], "picture", "depiction"):
         return True  # A year follows the title of a work: "the film alien (1979)".
+    if link == "the" and start == 1 and following[:1] == ["by"]:
+        return "".join(text.words[i + 2 : i + 3]).istitle()  # "the milkmaid by Vermeer"
     if is_plural(text.bare[i]):
         return _is_title_in_plural(text, i, start)
     # An adjective behind the kind of work begins a title: "the movie lone survivor".
@@ -252,11 +272,13 @@ def why_name(text: Text, i: int) -> str:
     first, _ = extend_left(text, i)
     link = text.before(first)
     may_be_name = _ends_full_name(text, i, first) or _plays_role(text, i)
+    # A name precedes an article: "Conan the librarian", "Emma a nurse".
+    before = text.before(first - 1)
     if link == "the":
-        # A name precedes "the": "Conan the librarian". An unknown name is in the phrase.
-        before = text.before(first - 1)
         is_name = set(kinds(before)) <= set("fliu") and not ends_phrase(before)
         may_be_name |= is_name or any(map(partial(_is_unknown_name, text), range(first, i)))
+    elif listed(link, "article"):
+        may_be_name |= "f" in kinds(before) and text.capital[first - 2]
     if text.capital[i] and not is_plural(text.bare[i]):
         # Capitals next to the noun make it a name: "Chief Sitting Bull", "Mason & Baker".
         neighbours = [i + 1] if text.after(i) else []
@@ -306,6 +328,9 @@ def _is_thing(text: Text, i: int, start: int) -> bool:
     modifiers = text.low[start:i]
     after = text.after(i)
     if _is_drawn(text, i, start) or _is_thing_by_modifiers(noun, modifiers):
+        return True
+    # Machines stand on furniture: "an ice cream maker on a table".
+    if after == "on" and is_agent(noun) and has_listed(text.low[i + 2 : i + 5], "furniture"):
         return True
     if _is_strict_thing(text, i, start):
         return not is_inflected(after, "s", "ing")

@@ -214,12 +214,15 @@ def _precedes_verb(text: Text, i: int) -> bool:
     start, _ = extend_left(text, i)
     determiner = text.before(start)
     has_article = listed(determiner, "article")
+    if listed(determiner, "possessor") and "a" in kinds(text.low[i]):
+        return False  # "their individual changes"
     # An unknown word in -s after a person is a verb: "a janitor waltzes".
     if after.endswith("s") and (base(after) != after or (has_article and not kinds(after))):
         return _is_verb(after, text.after(i + 1), determiner)
     # A bare verb follows the object of "help", and two nouns that are joined.
     link = text.before(start - 1) if has_article else determiner
-    return classes(after).startswith("v") and (link == "and" or listed(base(link), "helper"))
+    is_bare_verb = classes(after).startswith("v") and not adjective(text.low[i])
+    return is_bare_verb and (link == "and" or listed(base(link), "helper"))
 
 
 def _describes_product(text: Text, i: int) -> bool:
@@ -304,7 +307,8 @@ def _is_before_gerund(text: Text, i: int) -> bool:
     is_adjective = "a" in kinds(text.low[i]).split("p")[0] or listed(text.low[i], "size")
     # The gerund is what the person does: "a nurse reading".
     acts = is_plural(text.bare[i]) or not is_adjective or listed(after, "human-verb")
-    return not acts and _noun_follows(text, i + 1)
+    is_noun = classes(after).startswith("n") and not listed(text.after(i + 1), "determiner")
+    return not acts and (is_noun or _noun_follows(text, i + 1))
 
 
 def _is_of_work(after: str, rest: str) -> bool:

@@ -71,13 +71,16 @@ def _is_elsewhere(text: Text, where: int) -> bool:
     clause = text.low[text.clause_start(where) : where]
     is_metaphor = listed(relation, "copula") and _is_metaphor(clause)
     is_tribute = listed(relation, "not-subject", "worn") or listed(before, "tribute")
-    return is_place or is_metaphor or is_tribute
+    # Nobody is there: "open as if awaiting a guest".
+    is_simile = relation != "" and has_listed(clause, "simile")
+    return is_place or is_metaphor or is_tribute or is_simile
 
 
 def _is_metaphor(subject: Sequence[str]) -> bool:
     """Return whether a thing is called a person: "time is a thief", "the sea is a painter"."""
     noun = "".join(subject[-1:])
-    is_alone = len(subject) == 1 or (len(subject) == 2 and listed(subject[0], "determiner"))
+    words = [word for word in subject[-3:-1] if not listed(word, "determiner")]
+    is_alone = not words or (len(words) == 1 and words[0] in ("and", "but", "while", "where"))
     # A word for a role or for the picture is no metaphor: "the subject is a nurse".
     is_role = listed(noun, *STOPS, "thing", "generic", "picture", "names-role")
     return is_alone and "n" in kinds(noun) and not is_role

@@ -185,6 +185,8 @@ def _has_unsure_modifiers(text: Text, start: int, i: int) -> bool:
     is_title = bool(modifiers) and all(
         text.capital[j] and text.words[j].istitle() for j in range(start, i + 1)
     )
+    if modifiers[-1:] == ["and"]:
+        return True  # The last word is an adjective: "balanced and orderly".
     if is_title and not any(listed(word, "title") or "f" in kinds(word) for word in modifiers):
         return True
     is_understood = all(is_known(word) or _DERIVED.search(word) for word in modifiers)
@@ -373,12 +375,14 @@ def _leaves_one_out(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
     for i, word in enumerate(text.low):
         after = text.after(i)
         is_compared = word == "than" and (after == "those" or person(after))
+        is_compared |= (
+            word == "than" and "more" in text.low[:i] and any(map(person, text.low[i + 1 : i + 4]))
+        )
         is_compared |= word == "other" and after == "half"
         is_object = word in ("someone", "somebody") and not after.endswith("s")
         # The person is introduced again as a man or woman: "a person, capturing a young man".
-        is_again = listed(word, "introduces") and any(
-            map(is_gendered_noun, text.low[i + 1 : i + 7])
-        )
+        is_again = listed(word, "introduces") and not listed(after, "possessor")
+        is_again = is_again and has_gendered(text.low[i + 1 : i + 7])
         if is_compared or is_object or (is_again and subjects[0].head < i):
             return True
         # In "two people, one reading and the other asleep", the group includes both.

@@ -112,9 +112,12 @@ def _is_nobody(text: Text, i: int, start: int) -> bool:
     # Relatives of this kind look alike: "twin toddlers".
     is_alike = is_plural(text.bare[i]) and has_listed(text.low[start:i], "kinship")
     is_half = text.low[i - 1 : i] in (["half"], ["part"])
+    # The prompt denies that somebody is visible: "the guest is absent", "an unseen choir".
+    described = text.low[start:i] + text.low[i + 2 : i + 3] * listed(text.after(i), "copula")
+    is_other |= has_listed(described, "unseen")
     is_other |= text.before(start) == "no" or is_alike or is_half
     is_other = is_other or _is_abstract(text, i, start) or _is_user(text, i, start)
-    is_other = is_other or _is_credit(text, i, start) or _is_audience(text, i)
+    is_other = is_other or _is_credit(text, i, start) or _is_audience(text, i, start)
     return is_other or _is_for_animal(text, i) or _is_companion_of_thing(text, i, start)
 
 
@@ -139,7 +142,8 @@ def _counts_several(words: Sequence[str]) -> bool:
 
 def _is_abstract(text: Text, i: int, start: int) -> bool:
     """Return whether a noun is none for people here: "its size dwarfs the boxes", "his youth"."""
-    is_verb = is_plural(text.bare[i]) and "v" in classes(base(text.low[i]))
+    is_verb = is_plural(text.bare[i]) or text.before(i) == "that"
+    is_verb = is_verb and "v" in classes(base(text.low[i]))
     is_verb = is_verb and (listed(text.after(i), "article") or text.before(i) == "that")
     is_time = text.low[i] == "youth" and listed(text.before(start), "possessor")
     return is_verb or is_time
@@ -201,10 +205,13 @@ def _is_companion_of_thing(text: Text, i: int, start: int) -> bool:
     return is_companion and any(map(is_animal, before)) and not any(map(person, before))
 
 
-def _is_audience(text: Text, i: int) -> bool:
+def _is_audience(text: Text, i: int, start: int) -> bool:
     """Return whether a picture only addresses some people: "an ad that attracts gamers"."""
     words = text.low[max(text.clause_start(i), i - 6) : i]
-    return is_plural(text.bare[i]) and any(listed(base(word), "appeals") for word in words)
+    # One person may invite another, but not "a glow that invites the wanderer".
+    is_general = text.before(start) == "the" and not any(map(person, text.low[:start]))
+    is_general = is_general or is_plural(text.bare[i])
+    return is_general and any(listed(base(word), "appeals") for word in words)
 
 
 def _may_be_subject(text: Text, i: int, start: int) -> bool:
@@ -254,6 +261,10 @@ def _is_title_in_plural(text: Text, i: int, start: int) -> bool:
     following = text.low[i + 1 : i + 3]
     # "couple, super models" are the couple again
     is_couple = text.opens[start] and has_listed(text.low[:start], "group-left-unchanged")
+    # So is one with a number in capitals: "The Twelve Apostles".
+    is_counted = text.before(i - 1) == "the" and listed(text.low[i - 1], "number-word")
+    if is_counted and text.words[i - 1].istitle() and text.words[i].istitle():
+        return True
     # A plural before "of the" or "of" and a name is a title: "The Riders of Rohan".
     is_name = text.words[i].istitle() and "".join(text.words[i + 2 : i + 3]).istitle()
     is_order = following == ["of", "the"] or (following[:1] == ["of"] and is_name)
@@ -341,7 +352,8 @@ def _is_thing(text: Text, i: int, start: int) -> bool:
         # "the head of the department" is a person
         return after != "of" or not has_listed(nouns_behind, "organization")
     near = text.low[max(0, i - _NEAR) : i + _NEAR]
-    return listed(noun, "thing") and not _is_human(noun, modifiers, after, near)
+    is_its = "its" in text.low[i : i + _NEAR]  # "a printer at work, its tray full"
+    return listed(noun, "thing") and (is_its or not _is_human(noun, modifiers, after, near))
 
 
 def _is_drawn(text: Text, i: int, start: int) -> bool:
@@ -353,6 +365,7 @@ def _is_drawn(text: Text, i: int, start: int) -> bool:
         return before in ("its", "their", "the") or text.before(start - 1) == "with"
     # The character is a picture of the next person: "a full character of a monk".
     is_picture = listed(after, "picture") or after == "of" or before.endswith(POSSESSIVE)
+    is_picture |= has_listed(text.low, "lettering")
     return noun == "character" and is_picture
 
 

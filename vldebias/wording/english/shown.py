@@ -36,7 +36,8 @@ def why_not_shown(text: Text, where: int, bare: bool, head: int) -> str:
     """
     relation = text.before(where + 1)
     clause = text.low[text.clause_start(where) : where]
-    reason = ""
+    # Nobody is there: "an open door, as if waiting for a guest".
+    reason = NOBODY if relation and has_listed(clause, "simile") else ""
     if listed(singular(text.low[head]), "double-sense", "tool-sense"):
         reason = _why_not_double(text, where, head)
     # The word before the first of two people counts for both: "for pet owners and tourists".
@@ -71,9 +72,7 @@ def _is_elsewhere(text: Text, where: int) -> bool:
     clause = text.low[text.clause_start(where) : where]
     is_metaphor = listed(relation, "copula") and _is_metaphor(clause)
     is_tribute = listed(relation, "not-subject", "worn") or listed(before, "tribute")
-    # Nobody is there: "open as if awaiting a guest".
-    is_simile = relation != "" and has_listed(clause, "simile")
-    return is_place or is_metaphor or is_tribute or is_simile
+    return is_place or is_metaphor or is_tribute
 
 
 def _is_metaphor(subject: Sequence[str]) -> bool:

@@ -374,10 +374,9 @@ def _leaves_one_out(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
     has_group = any(subject.plural for subject in subjects)
     for i, word in enumerate(text.low):
         after = text.after(i)
-        is_compared = word == "than" and (after == "those" or person(after))
-        is_compared |= (
-            word == "than" and "more" in text.low[:i] and any(map(person, text.low[i + 1 : i + 4]))
-        )
+        # "more tired cooks than busy waiters", but not "a cook smaller than the waiter"
+        nouns = text.low[i + 1 : i + 4] if "more" in text.low[:i] else [after]
+        is_compared = word == "than" and (after == "those" or any(map(person, nouns)))
         is_compared |= word == "other" and after == "half"
         is_object = word in ("someone", "somebody") and not after.endswith("s")
         # The person is introduced again as a man or woman: "a person, capturing a young man".
@@ -415,20 +414,15 @@ def leaves_out_gendered(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
     described = {word for subject in subjects for _, word in subject.words}
     for i, word in enumerate(text.low):
         is_in_phrase = any(subject.opening <= i <= subject.head for subject in subjects)
-        if not is_gendered_noun(word) or is_in_phrase or text.silent[i] or text.credited[i]:
+        is_head = ends_phrase(text.after(i)) or text.after(i).endswith("ing")
+        is_silent = is_in_phrase or text.silent[i] or text.credited[i]
+        if is_silent or not is_head or not is_gendered_noun(word):
             continue
-        after = text.after(i)
         start, _ = extend_left(text, i)
-        if not ends_phrase(after) and not after.endswith("ing"):
-            continue
-        if singular(word) not in known:
-            is_other = not _is_object(text, start)
-        else:
-            # New adjectives describe another person: "a tall man beside the shorter man".
-            is_new = text.before(start) == "the" and not described.issuperset(text.low[start:i])
-            is_there = text.low[max(0, start - 3) : start - 1] == ["there", "is"]
-            is_other = is_new or (is_there and i > subjects[0].head)
-        if is_other:
+        # New adjectives describe another person: "a tall man beside the shorter man".
+        is_new = text.before(start) == "the" and not described.issuperset(text.low[start:i])
+        is_new |= text.before(start - 2) == "there"  # "there is a woman"
+        if is_new if singular(word) in known else not _is_object(text, start):
             return True
     return False
 

@@ -142,9 +142,9 @@ def _counts_several(words: Sequence[str]) -> bool:
 
 def _is_abstract(text: Text, i: int, start: int) -> bool:
     """Return whether a noun is none for people here: "its size dwarfs the boxes", "his youth"."""
-    is_verb = is_plural(text.bare[i]) or text.before(i) == "that"
-    is_verb = is_verb and "v" in classes(base(text.low[i]))
-    is_verb = is_verb and (listed(text.after(i), "article") or text.before(i) == "that")
+    # Two of these show a verb: "rules that guide the faithful".
+    signs = (is_plural(text.bare[i]), text.before(i) == "that", listed(text.after(i), "article"))
+    is_verb = sum(signs) > 1 and "v" in classes(base(text.low[i]))
     is_time = text.low[i] == "youth" and listed(text.before(start), "possessor")
     return is_verb or is_time
 
@@ -154,13 +154,9 @@ def _is_user(text: Text, i: int, start: int) -> bool:
     behind = text.after(i + 1)
     # The object of the verb is the thing before the clause.
     has_object = listed(behind, "determiner") or not ends_phrase(behind)
-    if has_object or not listed(text.after(i), "uses"):
-        return False
-    determiner = text.before(start)
-    thing = text.before(start - 1) if determiner else ""
-    if determiner in ("", "the") and start < i:
-        thing = text.low[i - 1]  # "the hat chefs wear"
-    return determiner == "that" or thing == "that" or set(classes(thing)[:1]) <= set("nx")
+    thing = text.before(i if text.before(start) in ("", "the") else start - 1)
+    is_relative = thing == "that" or kinds(thing)[:1] in ("n", "x")
+    return is_relative and listed(text.after(i), "uses") and not has_object
 
 
 def _has_parts(text: Text, i: int, start: int) -> bool:
@@ -261,15 +257,16 @@ def _is_title_in_plural(text: Text, i: int, start: int) -> bool:
     following = text.low[i + 1 : i + 3]
     # "couple, super models" are the couple again
     is_couple = text.opens[start] and has_listed(text.low[:start], "group-left-unchanged")
-    # So is one with a number in capitals: "The Twelve Apostles".
     is_counted = text.before(i - 1) == "the" and listed(text.low[i - 1], "number-word")
-    if is_counted and text.words[i - 1].istitle() and text.words[i].istitle():
-        return True
+    # A number in capitals begins a name: "The Twelve Apostles".
+    is_counted &= text.words[i - 1].istitle() and text.words[i].istitle()
     # A plural before "of the" or "of" and a name is a title: "The Riders of Rohan".
     is_name = text.words[i].istitle() and "".join(text.words[i + 2 : i + 3]).istitle()
     is_order = following == ["of", "the"] or (following[:1] == ["of"] and is_name)
-    return is_couple or (
-        is_order and not listed(text.before(start).replace("the", ""), "determiner")
+    return (
+        is_couple
+        or is_counted
+        or (is_order and not listed(text.before(start).replace("the", ""), "determiner"))
     )
 
 

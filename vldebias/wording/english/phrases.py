@@ -199,10 +199,10 @@ def is_head(text: Text, i: int) -> bool:
         return True  # A name follows a relative: "my aunt Rosa".
     # A number before a singular belongs to a later noun: "two passenger trains".
     is_counted = listed(text.before(i), "number-word") and not plural
-    if (is_counted and not is_gendered_noun(text.bare[i])) or _describes_product(text, i):
+    is_counted = is_counted and not is_gendered_noun(text.bare[i])
+    # Words for styles and words before an owner are adjectives: "a professional women's event".
+    if is_counted or listed(text.low[i], "style-noun") or after.endswith(POSSESSIVE):
         return False
-    if after.endswith(POSSESSIVE):
-        return False  # The word describes an owner: "a professional women's event".
     if _follows_phrase(after, text.after(i + 1)):
         return plural or "a" not in kinds(text.low[i]) or not _may_be_adjective(text, i)
     return (not plural and _precedes_verb(text, i)) or not _is_before_noun(text, i)
@@ -223,14 +223,6 @@ def _precedes_verb(text: Text, i: int) -> bool:
     link = text.before(start - 1) if has_article else determiner
     is_bare_verb = classes(after).startswith("v") and not adjective(text.low[i])
     return is_bare_verb and (link == "and" or listed(base(link), "helper"))
-
-
-def _describes_product(text: Text, i: int) -> bool:
-    """Return whether word i is a style or brand: "a minimalist poster", "commodore 64 computer"."""
-    rest = text.after(i + 1)
-    is_number = text.after(i).isdigit() and rest[1:].isalpha()
-    is_brand = is_number and not listed(rest, *STOPS, "unit", "tag")
-    return is_brand or listed(text.low[i], "style-noun")
 
 
 def _follows_phrase(after: str, rest: str) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import partial
 from itertools import pairwise
 
 from vldebias.prompts.english.words import (
@@ -27,7 +26,6 @@ from vldebias.prompts.english.words import (
     person,
     singular,
 )
-from vldebias.wording.english.names import is_known
 from vldebias.wording.english.phrases import (
     POSSESSIVE,
     extend_left,
@@ -97,8 +95,6 @@ def why_no_person(text: Text, i: int, start: int) -> str:
         reason = UNCLEAR
     elif not is_head(text, i):
         reason = UNCLEAR if _may_be_subject(text, i, start) else NOBODY
-    elif _has_parts(text, i, start):
-        reason = UNCLEAR if plural else NOBODY
     elif _is_thing(text, i, start) and not _has_face(text, i):
         reason = UNCLEAR if _may_be_human(text, i, start) else NOBODY
     elif not plural and _counts_several(text.low[max(0, start - 1) : i + 1]):
@@ -157,13 +153,6 @@ def _is_user(text: Text, i: int, start: int) -> bool:
     thing = text.before(i if text.before(start) in ("", "the") else start - 1)
     is_relative = thing == "that" or kinds(thing)[:1] in ("n", "x")
     return is_relative and listed(text.after(i), "uses") and not has_object
-
-
-def _has_parts(text: Text, i: int, start: int) -> bool:
-    """Return whether word i is followed by several parts: "character faces"."""
-    after = text.after(i)
-    is_part = is_plural(after) and listed(singular(after), "face", "picture")
-    return is_part and ends_phrase(text.after(i + 1)) and not text.before(start)
 
 
 def _is_credit(text: Text, i: int, start: int) -> bool:
@@ -284,7 +273,7 @@ def why_name(text: Text, i: int) -> str:
     before = text.before(first - 1)
     if link == "the":
         is_name = set(kinds(before)) <= set("fliu") and not ends_phrase(before)
-        may_be_name |= is_name or any(map(partial(_is_unknown_name, text), range(first, i)))
+        may_be_name |= is_name
     elif listed(link, "article"):
         may_be_name |= "f" in kinds(before) and text.capital[first - 2]
     if text.capital[i] and not is_plural(text.bare[i]):
@@ -322,11 +311,6 @@ def _plays_role(text: Text, i: int) -> bool:
     return is_role or (text.after(i) == "like" and set(kinds(rest)) <= set("fliu"))
 
 
-def _is_unknown_name(text: Text, i: int) -> bool:
-    """Return whether word i is capitalized and in no dictionary."""
-    return text.words[i].istitle() and not is_known(text.low[i])
-
-
 # ---- things and animals
 
 
@@ -340,9 +324,9 @@ def _is_thing(text: Text, i: int, start: int) -> bool:
     # Machines stand on furniture: "an ice cream maker on a table".
     if after == "on" and is_agent(noun) and has_listed(text.low[i + 2 : i + 5], "furniture"):
         return True
-    if _is_strict_thing(text, i, start):
-        return not is_inflected(after, "s", "ing")
-    if listed(noun, "cued-thing"):
+    is_counted = is_plural(text.bare[i]) and listed(text.before(start), "determiner")
+    is_strict = listed(text.bare[i], "strict-thing") and not is_counted
+    if listed(noun, "cued-thing") and not is_strict:
         return _is_cued_thing(text, i, start)
     if noun in ("head", "chair"):
         nouns_behind = map(singular, text.low[i + 2 : i + 5])
@@ -350,7 +334,8 @@ def _is_thing(text: Text, i: int, start: int) -> bool:
         return after != "of" or not has_listed(nouns_behind, "organization")
     near = text.low[max(0, i - _NEAR) : i + _NEAR]
     is_its = "its" in text.low[i : i + _NEAR]  # "a printer at work, its tray full"
-    return listed(noun, "thing") and (is_its or not _is_human(noun, modifiers, after, near))
+    is_human = not is_its and _is_human(noun, modifiers, after, near)
+    return (is_strict or listed(noun, "thing")) and not is_human
 
 
 def _is_drawn(text: Text, i: int, start: int) -> bool:
@@ -364,19 +349,6 @@ def _is_drawn(text: Text, i: int, start: int) -> bool:
     is_picture = listed(after, "picture") or after == "of" or before.endswith(POSSESSIVE)
     is_picture |= has_listed(text.low, "lettering")
     return noun == "character" and is_picture
-
-
-def _is_strict_thing(text: Text, i: int, start: int) -> bool:
-    """Return whether noun i is a thing unless it acts like a person, as in "a nyc diner"."""
-    plural = is_plural(text.bare[i])
-    modifiers = text.low[start:i]
-    is_counted = plural and listed(text.before(start), "determiner")
-    if is_counted or not listed(text.bare[i], "strict-thing"):
-        return False
-    if has_listed(modifiers, "thing-person", "occupational"):
-        return False
-    # "a nyc diner", but not "a tea picker"
-    return plural or all("a" in kinds(word) or not kinds(word) for word in modifiers)
 
 
 def _is_cued_thing(text: Text, i: int, start: int) -> bool:

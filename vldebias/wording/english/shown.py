@@ -147,8 +147,8 @@ def _why_not_as(clause: Sequence[str], after: str) -> str:
 
 def _why_not_by(before: str, clause: Sequence[str], plural: bool) -> str:
     """Apply `why_not_shown` to "by": "pulled up by a guide", not "painted by a master"."""
-    is_use = plural and listed(before, "uses")  # "boots worn by astronauts"
-    if is_use or listed(before, "credit-verb", "picture"):
+    # Several people use such a thing: "boots worn by astronauts".
+    if (plural and listed(before, "uses")) or listed(before, "credit-verb", "picture"):
         return NOBODY
     if before.endswith(("ed", "ing")) or listed(before, "past"):
         return ""
@@ -163,12 +163,8 @@ def _why_not_of(text: Text, where: int, head: int) -> str:
     if text.low[where + 1] in ("this", "these"):
         return UNCLEAR  # "a photo of this model" refers to another picture
     clause = text.low[text.clause_start(where) : where]
-    plural = is_plural(text.bare[head])
-    if (
-        listed(before, "group")
-        and not plural
-        and not listed(text.low[where + 1], "determiner", "number")
-    ):
+    is_one = not (is_plural(text.bare[head]) or listed(text.low[where + 1], "determiner", "number"))
+    if listed(before, "group") and is_one:
         return UNCLEAR  # A group needs a plural: "a group of police officer" is misspelled.
     # The owner is shown if somebody touches the thing: "checking the ticket of a passenger".
     is_carried = listed(before, "carried") and has_listed(clause, "touches")
@@ -178,7 +174,7 @@ def _why_not_of(text: Text, where: int, head: int) -> str:
     if "for" in clause and has_listed(clause[: clause.index("for")], "picture"):
         return ""  # A purpose may precede "of": "a portrait for my website of a lawyer".
     # There is no determiner or adjective before the noun, as in "change of guard".
-    is_term = where + 1 == head and not plural
+    is_term = where + 1 == head and not is_plural(text.bare[head])
     is_depiction = listed(before, "toy", "depiction")
     return NOBODY if is_depiction or is_term or person(before) else UNCLEAR
 

@@ -110,8 +110,7 @@ def _is_same(text: Text, subjects: Sequence[PersonPhrase], number: int) -> bool:
         # A description may follow the complement of a noun: "the hero of a film, a woman".
         is_apposed = words[0] == "of" and text.opens[subject.opening] and not is_new_sentence
         # "there is a waiter" introduces somebody, unlike "the painter is a woman".
-        is_called = listed(words[-1], "is-also") and words[-2:-1] != ["there"]
-        return is_called or (is_man and is_apposed)
+        return (listed(words[-1], "is-also") and "there" not in words) or (is_man and is_apposed)
     # A phrase with a verb of its own is someone else: "a baker serving a guest, a waiter holding".
     verb = text.after(subject.head)
     is_clause = verb.endswith(("s", "ing")) and base(verb) != verb

@@ -185,9 +185,9 @@ def _has_unsure_modifiers(text: Text, start: int, i: int) -> bool:
     is_title = bool(modifiers) and all(
         text.capital[j] and text.words[j].istitle() for j in range(start, i + 1)
     )
-    if modifiers[-1:] == ["and"]:
-        return True  # The last word is an adjective: "balanced and orderly".
-    if is_title and not any(listed(word, "title") or "f" in kinds(word) for word in modifiers):
+    has_title = any(listed(word, "title") or "f" in kinds(word) for word in modifiers)
+    # After "and", the last word is an adjective: "balanced and orderly".
+    if modifiers[-1:] == ["and"] or (is_title and not has_title):
         return True
     is_understood = all(is_known(word) or _DERIVED.search(word) for word in modifiers)
     if not is_understood and not is_gendered_noun(text.bare[i]):
@@ -283,8 +283,7 @@ def _why_nobody_else(text: Text, subject: PersonPhrase, subjects: Sequence[Perso
     is_of_group = any(
         earlier.plural and listed(text.low[earlier.opening], "number-word") for earlier in subjects
     )
-    is_in_brackets = "(" in text.prompt[last.end : subject.start]
-    if is_of_group and not subject.plural and (is_next_sentence or is_in_brackets):
+    if is_of_group and not subject.plural and is_next_sentence:
         # A single person after a group may be a member: "two people. One person reads".
         return UNCLEAR
     is_again = singular(text.low[subject.head]) in nouns
@@ -380,8 +379,7 @@ def _leaves_one_out(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
         is_compared |= word == "other" and after == "half"
         is_object = word in ("someone", "somebody") and not after.endswith("s")
         # The person is introduced again as a man or woman: "a person, capturing a young man".
-        is_again = listed(word, "introduces") and not listed(after, "possessor")
-        is_again = is_again and has_gendered(text.low[i + 1 : i + 7])
+        is_again = listed(word, "introduces") and has_gendered(text.low[i + 2 : i + 7])
         if is_compared or is_object or (is_again and subjects[0].head < i):
             return True
         # In "two people, one reading and the other asleep", the group includes both.

@@ -107,11 +107,9 @@ def _is_nobody(text: Text, i: int, start: int) -> bool:
     is_other = text.low[max(0, start - 3) : start : 2] == ["no", "or"]  # "no cook or nurse"
     # Relatives of this kind look alike: "twin toddlers".
     is_alike = is_plural(text.bare[i]) and has_listed(text.low[start:i], "kinship")
-    is_half = text.low[i - 1 : i] in (["half"], ["part"])
     # The prompt denies that somebody is visible: "the guest is absent", "an unseen choir".
     described = text.low[start:i] + text.low[i + 2 : i + 3] * listed(text.after(i), "copula")
-    is_other |= has_listed(described, "unseen")
-    is_other |= text.before(start) == "no" or is_alike or is_half
+    is_other |= text.before(start) == "no" or has_listed(described, "unseen") or is_alike
     is_other = is_other or _is_abstract(text, i, start) or _is_user(text, i, start)
     is_other = is_other or _is_credit(text, i, start) or _is_audience(text, i, start)
     return is_other or _is_for_animal(text, i) or _is_companion_of_thing(text, i, start)
@@ -222,8 +220,6 @@ def _is_title(text: Text, i: int, start: int) -> bool:
     following = text.low[i + 1 : i + 3]
     modifiers = text.low[start:i]
     is_year = re.fullmatch(r"(?:19|20)\d\d", "".join(following[:1])) is not None
-    if link == "your":
-        return text.opens[start - 1] and not text.after(i)
     if is_year and has_listed(text.low[max(0, start - 2) : i], "picture", "depiction"):
         return True  # A year follows the title of a work: "the film alien (1979)".
     if link == "the" and start == 1 and following[:1] == ["by"]:
@@ -272,17 +268,13 @@ def why_name(text: Text, i: int) -> str:
     # A name precedes an article: "Conan the librarian", "Emma a nurse".
     before = text.before(first - 1)
     if link == "the":
-        is_name = set(kinds(before)) <= set("fliu") and not ends_phrase(before)
-        may_be_name |= is_name
+        may_be_name |= set(kinds(before)) <= set("fliu") and not ends_phrase(before)
     elif listed(link, "article"):
         may_be_name |= "f" in kinds(before) and text.capital[first - 2]
     if text.capital[i] and not is_plural(text.bare[i]):
-        # Capitals next to the noun make it a name: "Chief Sitting Bull", "Mason & Baker".
-        neighbours = [i + 1] if text.after(i) else []
-        for step in (-1, 1):
-            if text.low[i + step : i + step + 1] == ["and"]:
-                neighbours.append(i + 2 * step)
-        may_be_name |= any(text.capital[number] for number in neighbours)
+        # Capitals behind the noun make it a name: "Chief Sitting Bull", "Mason & Baker".
+        behind = i + 2 if text.after(i) == "and" else i + 1
+        may_be_name |= bool(text.after(i)) and text.capital[behind : behind + 1] == [True]
         may_be_name |= text.before(i) in ("called", "named")
     return UNCLEAR if may_be_name else ""
 
@@ -319,10 +311,10 @@ def _is_thing(text: Text, i: int, start: int) -> bool:
     noun = singular(text.bare[i])
     modifiers = text.low[start:i]
     after = text.after(i)
-    if _is_drawn(text, i, start) or _is_thing_by_modifiers(noun, modifiers):
-        return True
     # Machines stand on furniture: "an ice cream maker on a table".
-    if after == "on" and is_agent(noun) and has_listed(text.low[i + 2 : i + 5], "furniture"):
+    is_placed = after == "on" and has_listed(text.low[i + 2 : i + 5], "furniture")
+    is_placed = is_placed and is_agent(noun)
+    if is_placed or _is_drawn(text, i, start) or _is_thing_by_modifiers(noun, modifiers):
         return True
     is_counted = is_plural(text.bare[i]) and listed(text.before(start), "determiner")
     is_strict = listed(text.bare[i], "strict-thing") and not is_counted
@@ -357,17 +349,14 @@ def _is_cued_thing(text: Text, i: int, start: int) -> bool:
     after = text.after(i)
     # The model is presented as a thing: "pointing at a model".
     is_made = after == "of" or listed(text.before(start - 1), "presents")
-    if singular(text.bare[i]) == "model" and (is_made or _is_of_thing(modifiers)):
+    word = "".join(modifiers[-1:])
+    is_of_person = person(word) or gendered(word) or listed(f"{word} model", "person-phrase")
+    # The last modifier is a thing: "a cloud model".
+    is_of_thing = "n" in kinds(word) and not (is_of_person or adjective(word))
+    if singular(text.bare[i]) == "model" and (is_made or is_of_thing):
         return True
     has_cue = has_listed(text.low, "thing-cue") and not has_listed(modifiers, "thing-person")
     return has_cue and not listed(after, "human-verb")
-
-
-def _is_of_thing(modifiers: Sequence[str]) -> bool:
-    """Return whether the last modifier of "model" is a thing, as in "a cloud model"."""
-    word = "".join(modifiers[-1:])
-    is_of_person = person(word) or gendered(word) or listed(f"{word} model", "person-phrase")
-    return "n" in kinds(word) and not (is_of_person or adjective(word))
 
 
 def _may_be_human(text: Text, i: int, start: int) -> bool:

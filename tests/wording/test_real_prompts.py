@@ -164,8 +164,8 @@ def test_the_other_may_be_a_thing_or_part_of_a_group(prompt: str) -> None:
         # Machines and other things that are named like workers.
         "a pasta maker on a kitchen counter",
         "a spice organizer beside a stove",
-        "a lone scanner hums in a dark room, its lamp glowing",
-        "the lorry is a sleek red model",
+        "one solitary scanner waits in a dark room, its lamp glowing",
+        "the van is blue, while the motorbike is a shiny red model",
         "comic book page with a dragon",
         "words in a slanted font with thin, jagged characters",
         # The companions of things and animals.
@@ -173,11 +173,10 @@ def test_the_other_may_be_a_thing_or_part_of_a_group(prompt: str) -> None:
         "a teapot, a faithful companion to the kettle",
         "two wolves at a river, the pack members run",
         # Adjectives and verbs that are nouns elsewhere.
-        "a small religious building beside a road",
-        "a mural about religious festivals",
-        "an old professional building in a town",
-        "two clouds and their individual movements",
-        "the layout is calm and orderly, in blue",
+        "young religious, candles",
+        "an old professional building that a road leads to",
+        "a leaf and a flower showing their individual changes",
+        "The page is balanced and orderly, with no clutter",
         "a book with signs that guide the faithful",
         "four girls at a valley professional women's club",
         "The Seven Shepherds of Morwen",
@@ -254,7 +253,7 @@ def test_the_same_person_in_other_words_stays_unchanged() -> None:
         # Nobody is there.
         "an unseen pianist behind a curtain",
         "the waiter is absent from a bright cafe",
-        "an open gate, a bench as if waiting for a painter",
+        "a gate that stands open, as if to greet a traveler",
     ],
 )
 def test_people_who_are_only_addressed_or_denied_are_not_in_the_picture(prompt: str) -> None:
@@ -357,7 +356,7 @@ def test_titles_things_and_people_who_cannot_all_get_a_value_stay_unchanged(prom
         ("a 28yearold woman in a lab", "age"),
         ("a woman with pink skin", "race"),
         ("a fair complexioned man on a pier", "race"),
-        ("a coquette with a fan", "gender"),
+        ("coquette, burning candles", "gender"),
         ("a tall man on a bench next to the smaller man", "race"),
         ("a bearded man plays chess. A boy looks at the elderly man", "age"),
         ("There is a woman in a car. Behind it, there is a woman", "race"),

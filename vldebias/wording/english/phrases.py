@@ -299,7 +299,7 @@ def _is_before_gerund(text: Text, i: int) -> bool:
     is_adjective = "a" in kinds(text.low[i]).split("p")[0] or listed(text.low[i], "size")
     # The gerund is what the person does: "a nurse reading".
     acts = is_plural(text.bare[i]) or not is_adjective or listed(after, "human-verb")
-    is_noun = classes(after).startswith("n") and not listed(text.after(i + 1), "determiner")
+    is_noun = classes(after).startswith("n") and not listed(text.after(i + 1), "article")
     return not acts and (is_noun or _noun_follows(text, i + 1))
 
 

@@ -194,7 +194,7 @@ def test_things_titles_credits_animals_and_templates_are_no_people(prompt: str) 
         "three mechanics in a workshop",
         "a guide in a cave",
         "two anchors report on a storm",
-        "a potter on a stool",
+        "a potter on a massage table",
         "a baker on a bench beside a table",
         "the twelve sailors on a raft",
         "the gardener by the gate",

@@ -311,9 +311,9 @@ def _is_thing(text: Text, i: int, start: int) -> bool:
     noun = singular(text.bare[i])
     modifiers = text.low[start:i]
     after = text.after(i)
-    # Machines stand on furniture: "an ice cream maker on a table".
+    # Machines stand on furniture: "an ice cream maker on a table", but not "a runner on a table".
     is_placed = after == "on" and has_listed(text.low[i + 2 : i + 5], "furniture")
-    is_placed = is_placed and is_agent(noun)
+    is_placed = is_placed and is_agent(noun) and "n" in kinds("".join(modifiers[-1:]))
     if is_placed or _is_drawn(text, i, start) or _is_thing_by_modifiers(noun, modifiers):
         return True
     is_counted = is_plural(text.bare[i]) and listed(text.before(start), "determiner")

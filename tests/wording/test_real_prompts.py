@@ -163,7 +163,7 @@ def test_the_other_may_be_a_thing_or_part_of_a_group(prompt: str) -> None:
         "persona 4, city, rain",
         # Machines and other things that are named like workers.
         "a pasta maker on a kitchen counter",
-        "a spice organizer beside a stove",
+        "a diamond drawer organizer beside a stove",
         "one solitary scanner waits in a dark room, its lamp glowing",
         "the van is blue, while the motorbike is a shiny red model",
         "comic book page with a dragon",

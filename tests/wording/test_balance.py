@@ -596,6 +596,7 @@ def test_a_prompt_in_capitals_stays_in_capitals() -> None:
         ("ink, 16-bit, baker leaning on a bench", "ink, 16-bit, female baker leaning on a bench"),
         ("a nurse beside a grandfather clock", "a female nurse beside a grandfather clock"),
         ("a nurse and her grandfather", "a nurse and her grandfather"),
+        ("a North Korean dancer", "a female North Korean dancer"),
     ],
 )
 def test_the_place_of_a_value_is_where_the_noun_of_the_person_begins(prompt, result):

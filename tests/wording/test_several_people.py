@@ -217,6 +217,8 @@ def test_people_named_by_regions_verbs_and_body_parts_get_values(prompt, written
         "a <> chess coach and a <> pupil studying a board",
         "my uncle Tariq and a <> tow truck driver",
         "a <> hairdresser cutting the hair of an old man with a white beard",
+        "a <> skater in a coat that warms its wearer",
+        "A <> cook at a stove. There is a <> waiter at the door",
         # People who are found in spite of the words around them.
         "(best quality:1.2), <> beekeeper, veil lifted, smoker in hand",
         "editorial shot, a <> venture capitalist in a lift",

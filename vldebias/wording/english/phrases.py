@@ -199,7 +199,9 @@ def is_head(text: Text, i: int) -> bool:
         return True  # A name follows a relative: "my aunt Rosa".
     # A number before a singular belongs to a later noun: "two passenger trains".
     is_counted = listed(text.before(i), "number-word") and not plural
-    if (is_counted and not is_gendered_noun(text.bare[i])) or _describes_product(text, i):
+    is_counted = is_counted and not is_gendered_noun(text.bare[i])
+    # Words for styles and words before an owner are adjectives: "a professional women's event".
+    if is_counted or listed(text.low[i], "style-noun") or after.endswith(POSSESSIVE):
         return False
     if _follows_phrase(after, text.after(i + 1)):
         return plural or "a" not in kinds(text.low[i]) or not _may_be_adjective(text, i)
@@ -212,20 +214,15 @@ def _precedes_verb(text: Text, i: int) -> bool:
     start, _ = extend_left(text, i)
     determiner = text.before(start)
     has_article = listed(determiner, "article")
+    if listed(determiner, "possessor") and "a" in kinds(text.low[i]):
+        return False  # "their individual changes"
     # An unknown word in -s after a person is a verb: "a janitor waltzes".
     if after.endswith("s") and (base(after) != after or (has_article and not kinds(after))):
         return _is_verb(after, text.after(i + 1), determiner)
     # A bare verb follows the object of "help", and two nouns that are joined.
     link = text.before(start - 1) if has_article else determiner
-    return classes(after).startswith("v") and (link == "and" or listed(base(link), "helper"))
-
-
-def _describes_product(text: Text, i: int) -> bool:
-    """Return whether word i is a style or brand: "a minimalist poster", "commodore 64 computer"."""
-    rest = text.after(i + 1)
-    is_number = text.after(i).isdigit() and rest[1:].isalpha()
-    is_brand = is_number and not listed(rest, *STOPS, "unit", "tag")
-    return is_brand or listed(text.low[i], "style-noun")
+    is_bare_verb = classes(after).startswith("v") and not adjective(text.low[i])
+    return is_bare_verb and (link == "and" or listed(base(link), "helper"))
 
 
 def _follows_phrase(after: str, rest: str) -> bool:
@@ -302,7 +299,8 @@ def _is_before_gerund(text: Text, i: int) -> bool:
     is_adjective = "a" in kinds(text.low[i]).split("p")[0] or listed(text.low[i], "size")
     # The gerund is what the person does: "a nurse reading".
     acts = is_plural(text.bare[i]) or not is_adjective or listed(after, "human-verb")
-    return not acts and _noun_follows(text, i + 1)
+    is_noun = classes(after).startswith("n") and not listed(text.after(i + 1), "article")
+    return not acts and (is_noun or _noun_follows(text, i + 1))
 
 
 def _is_of_work(after: str, rest: str) -> bool:

@@ -36,12 +36,14 @@ def why_not_shown(text: Text, where: int, bare: bool, head: int) -> str:
     """
     relation = text.before(where + 1)
     clause = text.low[text.clause_start(where) : where]
-    reason = ""
+    # Nobody is there: "an open door, as if waiting for a guest".
+    reason = NOBODY if relation and has_listed(clause, "simile") else ""
     if listed(singular(text.low[head]), "double-sense", "tool-sense"):
         reason = _why_not_double(text, where, head)
     # The word before the first of two people counts for both: "for pet owners and tourists".
-    if relation == "and" and person(text.before(where)):
+    if relation in ("and", "or") and person(text.before(where)):
         first, _ = extend_left(text, where - 1)
+        first -= listed(text.before(first), "article")
         if text.before(first) in ("for", "by", "like"):
             reason = why_not_shown(text, first - 1, bare, where - 1)
     if reason:
@@ -49,7 +51,7 @@ def why_not_shown(text: Text, where: int, bare: bool, head: int) -> str:
     if relation == "of":
         reason = _why_not_of(text, where, head)
     elif relation == "by":
-        reason = _why_not_by(text.before(where), clause)
+        reason = _why_not_by(text.before(where), clause, is_plural(text.bare[head]))
     elif relation == "for":
         reason = _why_not_for(clause)
     elif relation == "as":
@@ -76,7 +78,8 @@ def _is_elsewhere(text: Text, where: int) -> bool:
 def _is_metaphor(subject: Sequence[str]) -> bool:
     """Return whether a thing is called a person: "time is a thief", "the sea is a painter"."""
     noun = "".join(subject[-1:])
-    is_alone = len(subject) == 1 or (len(subject) == 2 and listed(subject[0], "determiner"))
+    words = [word for word in subject[-3:-1] if not listed(word, "determiner")]
+    is_alone = not words or (len(words) == 1 and words[0] in ("and", "but", "while", "where"))
     # A word for a role or for the picture is no metaphor: "the subject is a nurse".
     is_role = listed(noun, *STOPS, "thing", "generic", "picture", "names-role")
     return is_alone and "n" in kinds(noun) and not is_role
@@ -142,9 +145,10 @@ def _why_not_as(clause: Sequence[str], after: str) -> str:
     return NOBODY if verb.endswith(("ed", "ing")) else UNCLEAR
 
 
-def _why_not_by(before: str, clause: Sequence[str]) -> str:
+def _why_not_by(before: str, clause: Sequence[str], plural: bool) -> str:
     """Apply `why_not_shown` to "by": "pulled up by a guide", not "painted by a master"."""
-    if listed(before, "credit-verb", "picture"):
+    # Several people use such a thing: "boots worn by astronauts".
+    if (plural and listed(before, "uses")) or listed(before, "credit-verb", "picture"):
         return NOBODY
     if before.endswith(("ed", "ing")) or listed(before, "past"):
         return ""
@@ -159,12 +163,8 @@ def _why_not_of(text: Text, where: int, head: int) -> str:
     if text.low[where + 1] in ("this", "these"):
         return UNCLEAR  # "a photo of this model" refers to another picture
     clause = text.low[text.clause_start(where) : where]
-    plural = is_plural(text.bare[head])
-    if (
-        listed(before, "group")
-        and not plural
-        and not listed(text.low[where + 1], "determiner", "number")
-    ):
+    is_one = not (is_plural(text.bare[head]) or listed(text.low[where + 1], "determiner", "number"))
+    if listed(before, "group") and is_one:
         return UNCLEAR  # A group needs a plural: "a group of police officer" is misspelled.
     # The owner is shown if somebody touches the thing: "checking the ticket of a passenger".
     is_carried = listed(before, "carried") and has_listed(clause, "touches")
@@ -174,7 +174,7 @@ def _why_not_of(text: Text, where: int, head: int) -> str:
     if "for" in clause and has_listed(clause[: clause.index("for")], "picture"):
         return ""  # A purpose may precede "of": "a portrait for my website of a lawyer".
     # There is no determiner or adjective before the noun, as in "change of guard".
-    is_term = where + 1 == head and not plural
+    is_term = where + 1 == head and not is_plural(text.bare[head])
     is_depiction = listed(before, "toy", "depiction")
     return NOBODY if is_depiction or is_term or person(before) else UNCLEAR
 

@@ -37,7 +37,7 @@ _UNSPECIFIED = re.compile(
 _SKIN = re.compile(
     r"\b(?:pale|pallid|fair|light|dark|tan(?:ned)?|olive|brown|black|white|red|green|blue|purple|pink"
     r"|gr[ae]y|yellow|orange|teal|golden|silver|bronzed?|ebony|ivory|porcelain|caramel|chocolate)"
-    r"[- ]?(?:skin|skinned|complexion|face(?! ?(?:paint|mask|veil)))\b",
+    r"[- ]?(?:skin|skinned|complexion(?:ed)?|face(?! ?(?:paint|mask|veil)))\b",
     re.IGNORECASE,
 )
 _FRECKLES = re.compile(r"\bfreckle[sd]?\b", re.IGNORECASE)
@@ -109,7 +109,8 @@ def _is_same(text: Text, subjects: Sequence[PersonPhrase], number: int) -> bool:
     if words:
         # A description may follow the complement of a noun: "the hero of a film, a woman".
         is_apposed = words[0] == "of" and text.opens[subject.opening] and not is_new_sentence
-        return listed(words[-1], "is-also") or (is_man and is_apposed)
+        # "there is a waiter" introduces somebody, unlike "the painter is a woman".
+        return (listed(words[-1], "is-also") and "there" not in words) or (is_man and is_apposed)
     # A phrase with a verb of its own is someone else: "a baker serving a guest, a waiter holding".
     verb = text.after(subject.head)
     is_clause = verb.endswith(("s", "ing")) and base(verb) != verb

@@ -185,7 +185,9 @@ def _has_unsure_modifiers(text: Text, start: int, i: int) -> bool:
     is_title = bool(modifiers) and all(
         text.capital[j] and text.words[j].istitle() for j in range(start, i + 1)
     )
-    if is_title and not any(listed(word, "title") or "f" in kinds(word) for word in modifiers):
+    has_title = any(listed(word, "title") or "f" in kinds(word) for word in modifiers)
+    # After "and", the last word is an adjective: "balanced and orderly".
+    if modifiers[-1:] == ["and"] or (is_title and not has_title):
         return True
     is_understood = all(is_known(word) or _DERIVED.search(word) for word in modifiers)
     if not is_understood and not is_gendered_noun(text.bare[i]):
@@ -281,8 +283,7 @@ def _why_nobody_else(text: Text, subject: PersonPhrase, subjects: Sequence[Perso
     is_of_group = any(
         earlier.plural and listed(text.low[earlier.opening], "number-word") for earlier in subjects
     )
-    is_in_brackets = "(" in text.prompt[last.end : subject.start]
-    if is_of_group and not subject.plural and (is_next_sentence or is_in_brackets):
+    if is_of_group and not subject.plural and is_next_sentence:
         # A single person after a group may be a member: "two people. One person reads".
         return UNCLEAR
     is_again = singular(text.low[subject.head]) in nouns
@@ -372,10 +373,13 @@ def _leaves_one_out(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
     has_group = any(subject.plural for subject in subjects)
     for i, word in enumerate(text.low):
         after = text.after(i)
-        is_compared = word == "than" and person(after)
+        # "more tired cooks than busy waiters", but not "a cook smaller than the waiter"
+        nouns = text.low[i + 1 : i + 4] if "more" in text.low[:i] else [after]
+        is_compared = word == "than" and (after == "those" or any(map(person, nouns)))
+        is_compared |= word == "other" and after == "half"
         is_object = word in ("someone", "somebody") and not after.endswith("s")
         # The person is introduced again as a man or woman: "a person, capturing a young man".
-        is_again = listed(word, "introduces") and has_gendered(text.low[i + 1 : i + 7])
+        is_again = listed(word, "introduces") and has_gendered(text.low[i + 2 : i + 7])
         if is_compared or is_object or (is_again and subjects[0].head < i):
             return True
         # In "two people, one reading and the other asleep", the group includes both.
@@ -405,22 +409,26 @@ def leaves_out_gendered(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
         subjects: The noun phrases for people, in order of appearance.
     """
     known = {singular(text.low[subject.head]) for subject in subjects}
+    described = {word for subject in subjects for _, word in subject.words}
     for i, word in enumerate(text.low):
         is_in_phrase = any(subject.opening <= i <= subject.head for subject in subjects)
-        is_other = is_gendered_noun(word) and singular(word) not in known and not is_in_phrase
-        if is_other and not text.silent[i] and not text.credited[i] and _is_mentioned(text, i):
+        is_head = ends_phrase(text.after(i)) or text.after(i).endswith("ing")
+        is_silent = is_in_phrase or text.silent[i] or text.credited[i]
+        if is_silent or not is_head or not is_gendered_noun(word):
+            continue
+        start, _ = extend_left(text, i)
+        # New adjectives describe another person: "a tall man beside the shorter man".
+        is_new = text.before(start) == "the" and not described.issuperset(text.low[start:i])
+        is_new |= text.before(start - 2) == "there"  # "there is a woman"
+        if is_new if singular(word) in known else not _is_object(text, start):
             return True
     return False
 
 
-def _is_mentioned(text: Text, i: int) -> bool:
-    """Return whether word i is the head of a phrase that is not the object of a preposition."""
-    after = text.after(i)
-    if not ends_phrase(after) and not after.endswith("ing"):
-        return False
-    start, _ = extend_left(text, i)
+def _is_object(text: Text, start: int) -> bool:
+    """Return whether the phrase that starts at a word is the object of a preposition."""
     determiner = text.before(start)
     link = text.before(start - 1) if determiner else determiner
     is_object = listed(determiner, "possessor", "preposition", "not-subject")
     is_object = is_object or listed(link, "not-subject", "unsure-relation")
-    return not is_object and link not in ("by", "for", "as")
+    return is_object or link in ("by", "for", "as")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import partial
 from itertools import pairwise
 
 from vldebias.prompts.english.words import (
@@ -27,7 +26,6 @@ from vldebias.prompts.english.words import (
     person,
     singular,
 )
-from vldebias.wording.english.names import is_known
 from vldebias.wording.english.phrases import (
     POSSESSIVE,
     extend_left,
@@ -97,8 +95,6 @@ def why_no_person(text: Text, i: int, start: int) -> str:
         reason = UNCLEAR
     elif not is_head(text, i):
         reason = UNCLEAR if _may_be_subject(text, i, start) else NOBODY
-    elif _has_parts(text, i, start):
-        reason = UNCLEAR if plural else NOBODY
     elif _is_thing(text, i, start) and not _has_face(text, i):
         reason = UNCLEAR if _may_be_human(text, i, start) else NOBODY
     elif not plural and _counts_several(text.low[max(0, start - 1) : i + 1]):
@@ -111,11 +107,12 @@ def _is_nobody(text: Text, i: int, start: int) -> bool:
     is_other = text.low[max(0, start - 3) : start : 2] == ["no", "or"]  # "no cook or nurse"
     # Relatives of this kind look alike: "twin toddlers".
     is_alike = is_plural(text.bare[i]) and has_listed(text.low[start:i], "kinship")
-    is_half = text.low[i - 1 : i] in (["half"], ["part"])
-    is_other |= text.before(start) == "no" or is_alike or is_half
-    is_other = is_other or _is_abstract(text, i, start)
-    is_other = is_other or _is_credit(text, i, start) or _is_audience(text, i)
-    return is_other or _is_for_animal(text, i, start)
+    # The prompt denies that somebody is visible: "the guest is absent", "an unseen choir".
+    described = text.low[start:i] + text.low[i + 2 : i + 3] * listed(text.after(i), "copula")
+    is_other |= text.before(start) == "no" or has_listed(described, "unseen") or is_alike
+    is_other = is_other or _is_abstract(text, i, start) or _is_user(text, i, start)
+    is_other = is_other or _is_credit(text, i, start) or _is_audience(text, i, start)
+    return is_other or _is_for_animal(text, i) or _is_companion_of_thing(text, i, start)
 
 
 def _is_miscounted(text: Text, i: int, start: int) -> bool:
@@ -139,20 +136,21 @@ def _counts_several(words: Sequence[str]) -> bool:
 
 def _is_abstract(text: Text, i: int, start: int) -> bool:
     """Return whether a noun is none for people here: "its size dwarfs the boxes", "his youth"."""
-    plural = is_plural(text.bare[i])
-    is_verb = plural and "v" in classes(base(text.low[i]))
-    is_verb = is_verb and (listed(text.after(i), "article") or text.before(i) == "that")
-    # Only things and animals own people by "its".
-    is_of_things = plural and text.before(start) == "its"
+    # Two of these show a verb: "rules that guide the faithful".
+    signs = (is_plural(text.bare[i]), text.before(i) == "that", listed(text.after(i), "article"))
+    is_verb = sum(signs) > 1 and "v" in classes(base(text.low[i]))
     is_time = text.low[i] == "youth" and listed(text.before(start), "possessor")
-    return is_verb or is_of_things or is_time
+    return is_verb or is_time
 
 
-def _has_parts(text: Text, i: int, start: int) -> bool:
-    """Return whether word i is followed by several parts: "character faces"."""
-    after = text.after(i)
-    is_part = is_plural(after) and listed(singular(after), "face", "picture")
-    return is_part and ends_phrase(text.after(i + 1)) and not text.before(start)
+def _is_user(text: Text, i: int, start: int) -> bool:
+    """Return whether a clause only tells who uses a thing: "the hat chefs wear in kitchens"."""
+    behind = text.after(i + 1)
+    # The object of the verb is the thing before the clause.
+    has_object = listed(behind, "determiner") or not ends_phrase(behind)
+    thing = text.before(i if text.before(start) in ("", "the") else start - 1)
+    is_relative = thing == "that" or kinds(thing)[:1] in ("n", "x")
+    return is_relative and listed(text.after(i), "uses") and not has_object
 
 
 def _is_credit(text: Text, i: int, start: int) -> bool:
@@ -166,8 +164,8 @@ def _is_credit(text: Text, i: int, start: int) -> bool:
     return is_of_time or is_maker or listed(text.after(i), "award")
 
 
-def _is_for_animal(text: Text, i: int, start: int) -> bool:
-    """Return whether a noun stands for an animal: "a newborn (otter)", "a dog, a loyal friend"."""
+def _is_for_animal(text: Text, i: int) -> bool:
+    """Return whether a noun stands for an animal: "a newborn (otter)"."""
     noun = text.low[i]
     if listed(noun, "baby", "young-animal"):
         for word in text.low[i + 1 : i + 4]:
@@ -176,17 +174,27 @@ def _is_for_animal(text: Text, i: int, start: int) -> bool:
             if listed(word, *STOPS) or base(word) != word:
                 return False
     # A copula calls the people animals: "the workers are farm animals".
-    if listed(text.after(i), "copula") and any(map(is_animal, text.low[i + 2 : i + 4])):
-        return True
+    return listed(text.after(i), "copula") and any(map(is_animal, text.low[i + 2 : i + 4]))
+
+
+def _is_companion_of_thing(text: Text, i: int, start: int) -> bool:
+    """Return whether a noun belongs to a thing or an animal: "a dog, a loyal friend"."""
+    is_companion = listed(singular(text.low[i]), "companion")
+    if text.before(start) == "its":
+        return is_companion or is_plural(text.bare[i])  # not "a horse and its rider"
+    if text.after(i) == "to":
+        return is_companion and not any(map(person, text.low[i + 2 : i + 5]))
     before = [word for word in text.low[:start] if not listed(word, "companion")]
-    is_companion = listed(singular(noun), "companion")
     return is_companion and any(map(is_animal, before)) and not any(map(person, before))
 
 
-def _is_audience(text: Text, i: int) -> bool:
+def _is_audience(text: Text, i: int, start: int) -> bool:
     """Return whether a picture only addresses some people: "an ad that attracts gamers"."""
     words = text.low[max(text.clause_start(i), i - 6) : i]
-    return is_plural(text.bare[i]) and any(listed(base(word), "appeals") for word in words)
+    # One person may invite another, but not "a glow that invites the wanderer".
+    is_general = text.before(start) == "the" and not any(map(person, text.low[:start]))
+    is_general = is_general or is_plural(text.bare[i])
+    return is_general and any(listed(base(word), "appeals") for word in words)
 
 
 def _may_be_subject(text: Text, i: int, start: int) -> bool:
@@ -212,10 +220,10 @@ def _is_title(text: Text, i: int, start: int) -> bool:
     following = text.low[i + 1 : i + 3]
     modifiers = text.low[start:i]
     is_year = re.fullmatch(r"(?:19|20)\d\d", "".join(following[:1])) is not None
-    if link == "your":
-        return text.opens[start - 1] and not text.after(i)
     if is_year and has_listed(text.low[max(0, start - 2) : i], "picture", "depiction"):
         return True  # A year follows the title of a work: "the film alien (1979)".
+    if link == "the" and start == 1 and following[:1] == ["by"]:
+        return "".join(text.words[i + 2 : i + 3]).istitle()  # "the milkmaid by Vermeer"
     if is_plural(text.bare[i]):
         return _is_title_in_plural(text, i, start)
     # An adjective behind the kind of work begins a title: "the movie lone survivor".
@@ -234,11 +242,16 @@ def _is_title_in_plural(text: Text, i: int, start: int) -> bool:
     following = text.low[i + 1 : i + 3]
     # "couple, super models" are the couple again
     is_couple = text.opens[start] and has_listed(text.low[:start], "group-left-unchanged")
+    is_counted = text.before(i - 1) == "the" and listed(text.low[i - 1], "number-word")
+    # A number in capitals begins a name: "The Twelve Apostles".
+    is_counted &= text.words[i - 1].istitle() and text.words[i].istitle()
     # A plural before "of the" or "of" and a name is a title: "The Riders of Rohan".
     is_name = text.words[i].istitle() and "".join(text.words[i + 2 : i + 3]).istitle()
     is_order = following == ["of", "the"] or (following[:1] == ["of"] and is_name)
-    return is_couple or (
-        is_order and not listed(text.before(start).replace("the", ""), "determiner")
+    return (
+        is_couple
+        or is_counted
+        or (is_order and not listed(text.before(start).replace("the", ""), "determiner"))
     )
 
 
@@ -252,18 +265,16 @@ def why_name(text: Text, i: int) -> str:
     first, _ = extend_left(text, i)
     link = text.before(first)
     may_be_name = _ends_full_name(text, i, first) or _plays_role(text, i)
+    # A name precedes an article: "Conan the librarian", "Emma a nurse".
+    before = text.before(first - 1)
     if link == "the":
-        # A name precedes "the": "Conan the librarian". An unknown name is in the phrase.
-        before = text.before(first - 1)
-        is_name = set(kinds(before)) <= set("fliu") and not ends_phrase(before)
-        may_be_name |= is_name or any(map(partial(_is_unknown_name, text), range(first, i)))
+        may_be_name |= set(kinds(before)) <= set("fliu") and not ends_phrase(before)
+    elif listed(link, "article"):
+        may_be_name |= "f" in kinds(before) and text.capital[first - 2]
     if text.capital[i] and not is_plural(text.bare[i]):
-        # Capitals next to the noun make it a name: "Chief Sitting Bull", "Mason & Baker".
-        neighbours = [i + 1] if text.after(i) else []
-        for step in (-1, 1):
-            if text.low[i + step : i + step + 1] == ["and"]:
-                neighbours.append(i + 2 * step)
-        may_be_name |= any(text.capital[number] for number in neighbours)
+        # Capitals behind the noun make it a name: "Chief Sitting Bull", "Mason & Baker".
+        behind = i + 2 if text.after(i) == "and" else i + 1
+        may_be_name |= bool(text.after(i)) and text.capital[behind : behind + 1] == [True]
         may_be_name |= text.before(i) in ("called", "named")
     return UNCLEAR if may_be_name else ""
 
@@ -292,11 +303,6 @@ def _plays_role(text: Text, i: int) -> bool:
     return is_role or (text.after(i) == "like" and set(kinds(rest)) <= set("fliu"))
 
 
-def _is_unknown_name(text: Text, i: int) -> bool:
-    """Return whether word i is capitalized and in no dictionary."""
-    return text.words[i].istitle() and not is_known(text.low[i])
-
-
 # ---- things and animals
 
 
@@ -305,18 +311,23 @@ def _is_thing(text: Text, i: int, start: int) -> bool:
     noun = singular(text.bare[i])
     modifiers = text.low[start:i]
     after = text.after(i)
-    if _is_drawn(text, i, start) or _is_thing_by_modifiers(noun, modifiers):
+    # Machines stand on furniture: "an ice cream maker on a table", but not "a runner on a table".
+    is_placed = after == "on" and has_listed(text.low[i + 2 : i + 5], "furniture")
+    is_placed = is_placed and is_agent(noun) and "n" in kinds("".join(modifiers[-1:]))
+    if is_placed or _is_drawn(text, i, start) or _is_thing_by_modifiers(noun, modifiers):
         return True
-    if _is_strict_thing(text, i, start):
-        return not is_inflected(after, "s", "ing")
-    if listed(noun, "cued-thing"):
+    is_counted = is_plural(text.bare[i]) and listed(text.before(start), "determiner")
+    is_strict = listed(text.bare[i], "strict-thing") and not is_counted
+    if listed(noun, "cued-thing") and not is_strict:
         return _is_cued_thing(text, i, start)
     if noun in ("head", "chair"):
         nouns_behind = map(singular, text.low[i + 2 : i + 5])
         # "the head of the department" is a person
         return after != "of" or not has_listed(nouns_behind, "organization")
     near = text.low[max(0, i - _NEAR) : i + _NEAR]
-    return listed(noun, "thing") and not _is_human(noun, modifiers, after, near)
+    is_its = "its" in text.low[i : i + _NEAR]  # "a printer at work, its tray full"
+    is_human = not is_its and _is_human(noun, modifiers, after, near)
+    return (is_strict or listed(noun, "thing")) and not is_human
 
 
 def _is_drawn(text: Text, i: int, start: int) -> bool:
@@ -328,20 +339,8 @@ def _is_drawn(text: Text, i: int, start: int) -> bool:
         return before in ("its", "their", "the") or text.before(start - 1) == "with"
     # The character is a picture of the next person: "a full character of a monk".
     is_picture = listed(after, "picture") or after == "of" or before.endswith(POSSESSIVE)
+    is_picture |= has_listed(text.low, "lettering")
     return noun == "character" and is_picture
-
-
-def _is_strict_thing(text: Text, i: int, start: int) -> bool:
-    """Return whether noun i is a thing unless it acts like a person, as in "a nyc diner"."""
-    plural = is_plural(text.bare[i])
-    modifiers = text.low[start:i]
-    is_counted = plural and listed(text.before(start), "determiner")
-    if is_counted or not listed(text.bare[i], "strict-thing"):
-        return False
-    if has_listed(modifiers, "thing-person", "occupational"):
-        return False
-    # "a nyc diner", but not "a tea picker"
-    return plural or all("a" in kinds(word) or not kinds(word) for word in modifiers)
 
 
 def _is_cued_thing(text: Text, i: int, start: int) -> bool:
@@ -350,17 +349,14 @@ def _is_cued_thing(text: Text, i: int, start: int) -> bool:
     after = text.after(i)
     # The model is presented as a thing: "pointing at a model".
     is_made = after == "of" or listed(text.before(start - 1), "presents")
-    if singular(text.bare[i]) == "model" and (is_made or _is_of_thing(modifiers)):
+    word = "".join(modifiers[-1:])
+    is_of_person = person(word) or gendered(word) or listed(f"{word} model", "person-phrase")
+    # The last modifier is a thing: "a cloud model".
+    is_of_thing = "n" in kinds(word) and not (is_of_person or adjective(word))
+    if singular(text.bare[i]) == "model" and (is_made or is_of_thing):
         return True
     has_cue = has_listed(text.low, "thing-cue") and not has_listed(modifiers, "thing-person")
     return has_cue and not listed(after, "human-verb")
-
-
-def _is_of_thing(modifiers: Sequence[str]) -> bool:
-    """Return whether the last modifier of "model" is a thing, as in "a cloud model"."""
-    word = "".join(modifiers[-1:])
-    is_of_person = person(word) or gendered(word) or listed(f"{word} model", "person-phrase")
-    return "n" in kinds(word) and not (is_of_person or adjective(word))
 
 
 def _may_be_human(text: Text, i: int, start: int) -> bool:

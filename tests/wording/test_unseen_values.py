@@ -20,7 +20,7 @@ def genders(third: str) -> PromptSet:
 
 @pytest.mark.parametrize("word", ["non-binary", "nonbinary", "Non-binary"])
 def test_a_set_with_non_binary_values_warns_at_the_users_line(word: str) -> None:
-    with pytest.warns(UnseenValueWarning, match=f"'genders' states '{word}'.* 0 of 120") as record:
+    with pytest.warns(UnseenValueWarning, match=f"'genders': '{word}'.* 0 of 120") as record:
         balance_prompts(NURSES, genders(word), seed=0)
     assert [warning.filename for warning in record] == [__file__]
 

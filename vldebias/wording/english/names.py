@@ -177,7 +177,7 @@ def _is_name_of_person(text: Text, first: int, stop: int) -> bool:
 
 
 def _is_other_name(words: Sequence[str]) -> bool:
-    """Return whether a capitalized run is not a person's name, as in "the Supreme Court"."""
+    """Return whether capitalized words are not a person's name, as in "the Supreme Court"."""
     if " ".join(words) in names_of_history() or has_listed(words, "no-name"):
         return True  # Known institutions are not people: "La Liga".
     if len(words) > 1:

@@ -304,7 +304,10 @@ def _is_before_gerund(text: Text, i: int) -> bool:
 
 
 def _is_of_work(after: str, rest: str) -> bool:
-    """Return whether a work of art follows: "a child drawing", not "a child drawing a cat"."""
+    """Return whether the next word is a noun for a work of art, as in "a child drawing".
+
+    In "a child drawing a cat", it is a verb.
+    """
     is_adjective = "a" in kinds(rest) and not listed(rest, *STOPS)
     has_object = listed(rest, "determiner") or is_adjective or rest == "at"
     return listed(after, "made") and not has_object

@@ -146,7 +146,7 @@ class Scene:
         return any(fact.first <= i < fact.stop <= self.head + 1 for fact in phrases)
 
     def _is_said_of_other(self, fact: Fact) -> bool:
-        """Return whether a fact is the age of someone or something other than the subject.
+        """Return whether a word for an age describes someone or something other than the subject.
 
         Examples are "young adult novels" and "a doctor helping a young patient".
         """
@@ -206,7 +206,10 @@ class Scene:
         return False
 
     def has_owned(self, name: str) -> bool:
-        """Return whether a fact describes the subject, unlike "a nurse with a prostate patient"."""
+        """Return whether a fact is about the subject, as in "a nurse with prostate cancer".
+
+        In "a nurse with a prostate patient", it is about someone else.
+        """
         return any(self._owner(fact) == self.head for fact in self.facts(name))
 
     def undergoes(self, name: str) -> bool:

@@ -258,7 +258,7 @@ def _states_by_set(text: str, attribute: Attribute) -> bool:
 def _without_others(
     prompt: str, text: Text, persons: Persons, number: int, left_out: Iterable[int]
 ) -> str:
-    """Return a prompt without some words and without the phrases for all people except one."""
+    """Return a prompt without the given words and without the phrases for every other person."""
     words = set(left_out)
     for place, mentions in enumerate(persons):
         if place == number:

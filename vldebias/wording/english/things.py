@@ -344,7 +344,7 @@ def _is_drawn(text: Text, i: int, start: int) -> bool:
 
 
 def _is_cued_thing(text: Text, i: int, start: int) -> bool:
-    """Return whether the context makes noun i a thing: "a model of an atom"."""
+    """Return whether noun i is a thing according to its context, as in "a model of an atom"."""
     modifiers = text.low[start:i]
     after = text.after(i)
     # The model is presented as a thing: "pointing at a model".

@@ -174,7 +174,7 @@ def test_each_person_keeps_the_own_value():
         ("a busy street", "A man on a busy street.", "no person"),
         ("a soldier", "A weary soldier, Sergeant John Miller.", "rewritten: names John Miller"),
         ("a boxer", "A shirtless boxer.", "rewritten: shirtless"),
-        ("a boxer", "A ring under bright light.", "rewritten: the prompt does not mention the boxer"),
+        ("a boxer", "A ring under bright light.", "rewritten: no mention of the boxer"),
         ("a teacher", "A teacher helps a student with his homework.", "rewritten: not understood"),
         ("a driver", "A man waves at a man.", "rewritten: not understood"),
         ("a clerk", "A clerk helps a guest who smiles at him.", "rewritten: not understood"),

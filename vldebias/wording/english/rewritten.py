@@ -440,7 +440,7 @@ def _check_all_found(
     for number, (noun, value) in enumerate(people):
         if value is not None and number not in found:
             if find_subjects(text.prompt) == "no person":
-                raise RewrittenPromptError(f"rewritten: the prompt does not mention the {noun}")
+                raise RewrittenPromptError(f"rewritten: no mention of the {noun}")
             raise RewrittenPromptError(_NOT_UNDERSTOOD)
 
 

@@ -81,6 +81,7 @@ def test_articles_placeholders_other_attributes_and_several(names, prompt, resul
         ("a nurse checking her notes", "a Latina nurse checking her notes"),
         ("a chef and her brother", "a Latina chef and her Latino brother"),
         ("AN ACTRESS ON STAGE", "A LATINA ACTRESS ON STAGE"),
+        ("1girl, smiling", "Latina 1girl, smiling"),
         ("a nurse checking his notes", "a Latino nurse checking his notes"),
         ("a nurse", "a Latino nurse"),
     ],

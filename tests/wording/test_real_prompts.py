@@ -63,6 +63,7 @@ def test_people_of_another_picture_stay_unchanged(prompt: str) -> None:
         "function greet(guest) { return guest; }",
         "class Baker(Person):\n    pass",
         'const role = "a sailor at sea";',
+        "<role>You write prompts</role> Ask each visitor what they want to see",
     ],
 )
 def test_source_code_stays_unchanged(prompt: str) -> None:
@@ -167,6 +168,8 @@ def test_the_other_may_be_a_thing_or_part_of_a_group(prompt: str) -> None:
         "one solitary scanner waits in a dark room, its lamp glowing",
         "the van is blue, while the motorbike is a shiny red model",
         "comic book page with a dragon",
+        "a chess king and a pawn on a board",
+        "endless runner, pixel art, side view",
         "words in a slanted font with thin, jagged characters",
         # The companions of things and animals.
         "a kettle and its companion, a chipped cup",
@@ -353,6 +356,7 @@ def test_titles_things_and_people_who_cannot_all_get_a_value_stay_unchanged(prom
         ("an office worker. A man in his thirties", "gender"),
         ("the hero of a film, an attractive woman", "gender"),
         ("a man with wrinkles in a chair", "age"),
+        ("a Korean potter, close-up of aged hands", "age"),
         ("a 28yearold woman in a lab", "age"),
         ("a woman with pink skin", "race"),
         ("a fair complexioned man on a pier", "race"),

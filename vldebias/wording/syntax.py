@@ -114,6 +114,7 @@ _EDIT = re.compile(
     rf" (?:(?!of\b|an?\b|me\b|us\b)[\w'-]+ ){{0,2}}?{_THE}"
     rf"|(?:add|put|insert|paste|place)\b[^,.;:\n]{{0,80}}? (?:to|on|onto|in|into|next to|behind"
     rf"|beside|over|under|around|near) {_THE}"
+    r"|(?:remove|erase|delete) [^.;:\n]{1,60}? from the (?:image|photo|picture|background)\b"
     r"|let (?:him|her|them|it|this|the (?:person|man|woman|subject))\b)",
     re.IGNORECASE,
 )
@@ -123,6 +124,7 @@ _PICTURE = r"(?:image|photo|picture|photograph|attachment|screenshot)"
 _WHICH = r"(?:first|second|third|input|original|reference|uploaded|attached|provided|given|source)"
 _GIVEN_PICTURE = re.compile(
     r"\bdo not change\b|\bbackground is (?:removed|erased)\b"
+    r"|\breference (?:recording|video|clip|voice)\b"
     rf"|\b{_WHICH} (?:\w+ )?{_PICTURE}\b|\b(?:image|figure|photo|picture|reference)[ _]?#?\d\b"
     r"|\b(?:this|uploaded|attached|provided) (?:person|people|character|subject|individual)\b"
     # Chinese: "image 1", "the original image", "in the image", "replace the image"
@@ -135,10 +137,11 @@ _IN_GIVEN_PICTURE = re.compile(
     re.IGNORECASE,
 )
 
-# Source code, as in "def draw(person):" or "void main() {".
+# Source code and instructions to a language model: "def draw(person):", "void main() {", "</role>".
 _CODE = re.compile(
     r"\b(?:def|function|func|fn|void|int|class|public|private|static)"
     r" \w{1,40}\s?\([^()\n]{0,80}\)\s?[:{]"
+    r"|</(?:role|approach|instructions?|task|rules?)>"
     r"|\b(?:const|let|var|string|int) \w+ = |^\s*(?:import \w+\s*;?$|from \w+ import|#include)",
     re.MULTILINE,
 )

@@ -106,6 +106,8 @@ def agreeing_form(word: str, text: str, end: int) -> str:
         end: The offset of the end of the person's noun, or of a placeholder before it.
     """
     words = read_text(text)
+    if text[:end].endswith("girl") and not text[:end].endswith(" girl"):
+        return _FORMS_FOR_WOMEN.get(word, word)  # a tag: "1girl"
     if word not in _FORMS_FOR_WOMEN or not has_gendered(words.low):
         return word
     for figure in sorted(_find_figures(words, ()), key=attrgetter("first")):

@@ -42,7 +42,9 @@ _SKIN = re.compile(
 )
 _FRECKLES = re.compile(r"\bfreckle[sd]?\b", re.IGNORECASE)
 _RED_HAIR = re.compile(r"\b(?:strawberry[- ]blonde?|red[- ]?head(?:ed)?|ginger)\b", re.IGNORECASE)
-_WRINKLES = re.compile(r"\bwrinkles\b|\bwrinkl(?:ed|y) (?:face|skin|hands)\b", re.IGNORECASE)
+_WRINKLES = re.compile(
+    r"\bwrinkles\b|\b(?:wrinkl(?:ed|y)|aged) (?:face|skin|hands)\b", re.IGNORECASE
+)
 _MOST_READ = 16  # people per text; the values of all others count as stated
 
 

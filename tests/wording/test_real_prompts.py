@@ -173,6 +173,8 @@ def test_the_other_may_be_a_thing_or_part_of_a_group(prompt: str) -> None:
         "words in a slanted font with thin, jagged characters",
         # The companions of things and animals.
         "a kettle and its companion, a chipped cup",
+        "a cat is a surgeon, studio light",
+        "a bridge at dawn, film grain Negative: tourists, text",
         "a teapot, a faithful companion to the kettle",
         "two wolves at a river, the pack members run",
         # Adjectives and verbs that are nouns elsewhere.
@@ -363,6 +365,8 @@ def test_titles_things_and_people_who_cannot_all_get_a_value_stay_unchanged(prom
         ("coquette, burning candles", "gender"),
         ("a tall man on a bench next to the smaller man", "race"),
         ("a bearded man plays chess. A boy looks at the elderly man", "age"),
+        ("a girl in a red coat sings and the girl in yellow claps", "race"),
+        ("a man at a piano and other man with a violin", "age"),
         ("There is a woman in a car. Behind it, there is a woman", "race"),
         ("a male peacock and a female", "age"),
         ("a family, woman, men, girl is taller", "race"),

@@ -104,6 +104,7 @@ def test_only_the_description_of_the_picture_is_parsed(text):
         ("remove the tourist on the left", "edit"),
         ("Erase every sticker from the photo. The cooks stay as they are", "edit"),
         ("The character sings like the voice in the reference clip", "edit"),
+        ("let the boy wave at the camera", "edit"),
         ("The person in the photo wears a hat", "edit"),
         ("Add a dog next to the child", "edit"),
         ("please make her smile", "edit"),

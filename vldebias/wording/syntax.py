@@ -71,7 +71,7 @@ _WITHOUT = re.compile(
 )
 _NOT_IN_PICTURE = re.compile(
     r"(?<!\S)--(?:no?|neg(?:ative)?(?:[-_]prompt)?)\b.*?(?=\s--[a-z]|$)"
-    r"|\[negative:[^\]\n]*|(?:^|\|)[^\S\n]*negative:[^\n]*"
+    r"|\[negative:[^\]\n]*|(?<![\w\"'])negative:[^\n]*"
     r"|\bnegative[ _]prompt\s*[:=][^\n]*|^[^\S\n]*steps: \d+,.*"
     r"|\bno (?:people|persons|humans|characters|figures)\b[^.;:!?\n]*"
     r"|\bgod[- ]?rays\b|\A.*<prompt start>"
@@ -115,7 +115,7 @@ _EDIT = re.compile(
     rf"|(?:add|put|insert|paste|place)\b[^,.;:\n]{{0,80}}? (?:to|on|onto|in|into|next to|behind"
     rf"|beside|over|under|around|near) {_THE}"
     r"|(?:remove|erase|delete) [^.;:\n]{1,60}? from the (?:image|photo|picture|background)\b"
-    r"|let (?:him|her|them|it|this|the (?:person|man|woman|subject))\b)",
+    r"|let (?:him|her|them|it|this|the (?:person|man|woman|girl|boy|subject))\b)",
     re.IGNORECASE,
 )
 # References to an input picture: "the man in this photo", "the reference image", "image 1", "this

@@ -409,7 +409,6 @@ def leaves_out_gendered(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
         subjects: The noun phrases for people, in order of appearance.
     """
     known = {singular(text.low[subject.head]) for subject in subjects}
-    described = {word for subject in subjects for _, word in subject.words}
     for i, word in enumerate(text.low):
         is_in_phrase = any(subject.opening <= i <= subject.head for subject in subjects)
         is_head = ends_phrase(text.after(i)) or text.after(i).endswith("ing")
@@ -418,7 +417,11 @@ def leaves_out_gendered(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
             continue
         start, _ = extend_left(text, i)
         # New adjectives describe another person: "a tall man beside the shorter man".
-        is_new = text.before(start) == "the" and not described.issuperset(text.low[start:i])
+        words = text.low[start:i]
+        if text.after(i) in ("in", "wearing"):
+            words += text.low[i + 2 : i + 5]  # "a boy holds a cup, the boy in blue drinks"
+        is_new = text.before(start) == "the" and not set(text.low[:start]).issuperset(words)
+        is_new |= "other" in text.low[start - 1 : i]
         is_new |= text.before(start - 2) == "there"  # "there is a woman"
         if is_new if singular(word) in known else not _is_object(text, start):
             return True

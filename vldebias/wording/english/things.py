@@ -165,8 +165,10 @@ def _is_credit(text: Text, i: int, start: int) -> bool:
 
 
 def _is_for_animal(text: Text, i: int) -> bool:
-    """Return whether a noun stands for an animal: "a newborn (otter)"."""
+    """Return whether a noun stands for an animal: "a newborn (otter)", "a horse is a DJ"."""
     noun = text.low[i]
+    if text.low[max(0, i - 2) : i] == ["is", "a"] and is_animal(text.before(i - 2)):
+        return True
     if listed(noun, "baby", "young-animal"):
         for word in text.low[i + 1 : i + 4]:
             if is_animal(word):

@@ -35,10 +35,10 @@ def new_prompts() -> str:
 def real_prompts() -> str:
     """Write how many changes to newly drawn prompts from public lists are wrong, by list."""
     text = (RESULTS / "languages" / "real_prompts.json").read_text(encoding="utf-8")
-    names = ["draw", "source", "kind of list", "prompts", "changed"]
-    lines = [[*names, "wrong, of the changed [95%]"]]
-    # Draws 1 to 4 were made with much older rules.
-    for row in (row for row in json.loads(text)["rows"] if row["draw"] > 4):
+    names = ["draw", "source", "kind of list", "prompts", "changes read"]
+    lines = [[*names, "wrong, of the changes [95%]"]]
+    # Draws 1 to 11 were made with older rules.
+    for row in (row for row in json.loads(text)["rows"] if row["draw"] > 11 and row["changed"]):
         counts = [str(row["prompts"]), str(row["changed"])]
         share = _wrong_share(row["wrong"], row["changed"])
         lines.append([str(row["draw"]), row["source"], row["kind"], *counts, share])

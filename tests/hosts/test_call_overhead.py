@@ -13,8 +13,9 @@ from vldebias.miniature import load_pipeline
 ROOT = str(Path(vldebias.__file__).parent)
 # Number of functions that run on the first encode_prompt after attaching. Comprehensions, generator
 # expressions and lambdas count as part of their function. Balanced prompts parse the prompt, which
-# accounts for most of the second number.
-MOST = {"cali": 30, "balanced-prompts": 140}
+# accounts for most of the second number. It is the number with empty caches, as if the test
+# ran alone; after other tests, fewer functions run.
+MOST = {"cali": 30, "balanced-prompts": 160}
 
 
 def functions_of_first_call(method: str) -> set[CodeType]:

@@ -174,6 +174,7 @@ def test_the_other_may_be_a_thing_or_part_of_a_group(prompt: str) -> None:
         # The companions of things and animals.
         "a kettle and its companion, a chipped cup",
         "a cat is a surgeon, studio light",
+        "the dog is an elegant astronaut",
         "a bridge at dawn, film grain Negative: tourists, text",
         "a teapot, a faithful companion to the kettle",
         "two wolves at a river, the pack members run",

@@ -112,7 +112,7 @@ def _is_nobody(text: Text, i: int, start: int) -> bool:
     is_other |= text.before(start) == "no" or has_listed(described, "unseen") or is_alike
     is_other = is_other or _is_abstract(text, i, start) or _is_user(text, i, start)
     is_other = is_other or _is_credit(text, i, start) or _is_audience(text, i, start)
-    return is_other or _is_for_animal(text, i) or _is_companion_of_thing(text, i, start)
+    return is_other or _is_for_animal(text, i, start) or _is_companion_of_thing(text, i, start)
 
 
 def _is_miscounted(text: Text, i: int, start: int) -> bool:
@@ -164,10 +164,11 @@ def _is_credit(text: Text, i: int, start: int) -> bool:
     return is_of_time or is_maker or listed(text.after(i), "award")
 
 
-def _is_for_animal(text: Text, i: int) -> bool:
+def _is_for_animal(text: Text, i: int, start: int) -> bool:
     """Return whether a noun stands for an animal: "a newborn (otter)", "a horse is a DJ"."""
     noun = text.low[i]
-    if text.low[max(0, i - 2) : i] == ["is", "a"] and is_animal(text.before(i - 2)):
+    is_predicate = text.before(start) in ("a", "an") and text.before(start - 1) == "is"
+    if is_predicate and is_animal(text.before(start - 2)):
         return True
     if listed(noun, "baby", "young-animal"):
         for word in text.low[i + 1 : i + 4]:

@@ -18,6 +18,7 @@ from vldebias.wording.languages import (
     unregister_language,
 )
 from vldebias.wording.languages.pt.grammar import LANGUAGE as PORTUGUESE
+from vldebias.wording.reasons import reason_in_words
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(__file__).parent / "languages"
@@ -806,3 +807,10 @@ def test_values_are_inserted_with_agreement_or_not_at_all(prompt, female, male):
 )
 def test_prompts_that_are_not_understood_are_left_unchanged(prompt):
     assert balance_prompts(prompt, "gender").prompts == [prompt]
+
+
+def test_an_ambiguous_language_is_not_called_unsupported():
+    (reason,) = balance_prompts("un pianista", "gender").reasons
+    assert reason == "language: es or it"
+    assert reason_in_words(reason).endswith("which the rules cannot tell apart in this prompt")
+    assert reason_in_words("language: Dutch") == "in Dutch, which is not supported"

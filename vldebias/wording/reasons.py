@@ -34,5 +34,8 @@ def reason_in_words(reason: str) -> str:
     if reason.startswith(NO_PERSON_REASON):
         return "no person is asked for"
     if reason.startswith(_LANGUAGE_REASON):
-        return f"in {reason.removeprefix(_LANGUAGE_REASON)}, which is not supported"
+        language = reason.removeprefix(_LANGUAGE_REASON)
+        if " or " in language:  # such as "es or it"
+            return f"in {language}, which the rules cannot tell apart in this prompt"
+        return f"in {language}, which is not supported"
     return WORDS.get(reason, reason)

@@ -48,6 +48,12 @@ _WRINKLES = re.compile(
 _MOST_READ = 16  # people per text; the values of all others count as stated
 
 
+def find_persons(prompt: str) -> Persons:
+    """Return the noun phrases for each person in a prompt."""
+    subjects = find_subjects(prompt)
+    return [] if isinstance(subjects, str) else group_mentions(read_text(prompt), subjects)
+
+
 def group_mentions(text: Text, subjects: Sequence[PersonPhrase]) -> list[list[PersonPhrase]]:
     """Group noun phrases that refer to the same person.
 
@@ -172,14 +178,27 @@ def find_stated(prompt: str, persons: Persons, attribute: Attribute) -> list[boo
         else:
             left_out = [i for i, numbers in owners.items() if number not in numbers]
             rest = _without_others(unquoted, text, persons, number, left_out)
-            is_about_person = not _states_of_picture_alone(rest, prompt, first, attribute)
-            is_stated.append(states(rest, attribute) and is_about_person)
+            is_stated.append(_states_of_person(rest, prompt, first, attribute))
     return is_stated
 
 
 def _names_thing(text: Text, i: int) -> bool:
     """Return whether word i and the next one are a thing, such as "grandfather clock"."""
     return listed(f"{text.low[i]} {singular(text.after(i))}", "gendered-thing")
+
+
+def values_of_words(text: str, attribute: Attribute) -> list[str]:
+    """Return the values whose words a text contains.
+
+    Args:
+        text: The text.
+        attribute: The attribute.
+    """
+    values: list[str] = []
+    for value, words in attribute.set.attributes.items():
+        if StatedWords((*words, attribute.words[value])).find(text):
+            values.append(value)
+    return values
 
 
 def values_of_persons(prompt: str, attribute: Attribute) -> list[str | None]:
@@ -189,11 +208,8 @@ def values_of_persons(prompt: str, attribute: Attribute) -> list[str | None]:
         prompt: The prompt.
         attribute: Any attribute except gender.
     """
-    subjects = find_subjects(prompt)
-    if isinstance(subjects, str):
-        return []
     text = read_text(prompt)
-    persons = group_mentions(text, subjects)
+    persons = find_persons(prompt)
     is_stated = find_stated(prompt, persons, attribute)
     values: list[str | None] = []
     for number, mentions in enumerate(persons):
@@ -202,17 +218,15 @@ def values_of_persons(prompt: str, attribute: Attribute) -> list[str | None]:
         # may be the color of a coat.
         phrase = prompt[text.start[first.opening] : first.end]
         rest = _without_others(prompt, text, persons, number, ())
-        stated_words = {word.lower() for word in attribute.stated.find(rest)}
-        in_phrase = set()
-        in_rest = set()
-        for value, words_of_set in attribute.set.attributes.items():
-            words = (*words_of_set, attribute.words[value])
-            if StatedWords(words).find(phrase):
-                in_phrase.add(value)
-            if not stated_words.isdisjoint(word.lower() for word in words):
-                in_rest.add(value)
-        found = in_phrase or in_rest
-        values.append(found.pop() if is_stated[number] and len(found) == 1 else None)
+        found = values_of_words(phrase, attribute)
+        if not found:
+            # The longest words count: "an East Asian man" does not also name "Asian".
+            stated_words = {word.lower() for word in attribute.stated.find(rest)}
+            for value, words_of_set in attribute.set.attributes.items():
+                words = (*words_of_set, attribute.words[value])
+                if not stated_words.isdisjoint(word.lower() for word in words):
+                    found.append(value)
+        values.append(found[0] if is_stated[number] and len(found) == 1 else None)
     return values
 
 
@@ -331,16 +345,19 @@ def _gender_of(text: Text, subject: PersonPhrase) -> frozenset[str] | None:
     return None
 
 
-def _states_of_picture_alone(
-    rest: str, prompt: str, subject: PersonPhrase, attribute: Attribute
-) -> bool:
-    """Return whether only the medium or a thing has the value: "Japanese print of a nurse"."""
+def _states_of_person(rest: str, prompt: str, subject: PersonPhrase, attribute: Attribute) -> bool:
+    """Return whether `rest` states a value, unless only the medium or a thing has it.
+
+    An example of a medium is "Japanese print of a nurse".
+    """
     if _states_otherwise(rest, attribute):
+        return True
+    if not _states_by_set(rest, attribute):
         return False
     scene = read_scene(prompt, subject.start, subject.end)
-    kept = scene.without_picture(origins=attribute.kind == "origin", ages=attribute.kind == "age")
-    both = [" " if " " in pair else pair[0] for pair in zip(rest, kept, strict=True)]
-    return not _states_by_set("".join(both), attribute)
+    is_origin = attribute.kind == "origin"
+    about_picture = scene.words_about_picture(origins=is_origin, ages=attribute.kind == "age")
+    return _states_by_set(_without(rest, scene.text, about_picture), attribute)
 
 
 def _states_in_phrase(text: str, subject: PersonPhrase, attribute: Attribute) -> bool:

@@ -343,9 +343,7 @@ class Balancer:
             result.prompts.append(self._write(image))
             result.values.append(form(values))
             result.reasons.append(form(reasons))
-            people = [
-                (place[-1], form(values_of_place[place])) for place in sorted(values_of_place)
-            ]
+            people = [(place[-1], form(row)) for place, row in sorted(values_of_place.items())]
             result.people.append(people)
         return result
 
@@ -536,14 +534,11 @@ class Balancer:
         if not isinstance(values, list):
             return [[value] for value in self._as_row(values)]
         # The prompt may state one attribute of a person and not another.
-        places: set[tuple[Any, ...]] = set()
-        for reader in self._readers:
-            persons, _ = reader.open_persons(prompt)
-            places.update(person.place for person in persons)
+        persons_of_attributes = [reader.open_persons(prompt)[0] for reader in self._readers]
+        places = {person.place for person in chain(*persons_of_attributes)}
         value_of_place = dict(zip(sorted(places), values, strict=False))
         values_of_attributes: _Values = []
-        for number, reader in enumerate(self._readers):
-            persons, _ = reader.open_persons(prompt)
+        for number, persons in enumerate(persons_of_attributes):
             rows = [self._as_row(value_of_place.get(person.place)) for person in persons]
             values_of_attributes.append([row[number] for row in rows])
         return values_of_attributes
@@ -555,9 +550,9 @@ class Balancer:
             InvalidInputError: If the number of values is wrong or an attribute does not have the
                 given value.
         """
-        row = [values] if self._single or values is None else values
         if values is None:
-            row = [None] * len(self._readers)
+            return [None] * len(self._readers)
+        row = [values] if self._single else values
         if not isinstance(row, list | tuple) or len(row) != len(self._readers):
             raise InvalidInputError(
                 f"values: got {values!r} for a person; expected a tuple with one value for each of"

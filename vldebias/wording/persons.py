@@ -277,22 +277,21 @@ def _merge_mentions(
     then by order.
     """
     mentions_of_person: list[list[tuple[int, Mention, Language]]] = []
-    nouns_of_person: list[set[str]] = []
     for reading in readings:
-        free = list(range(len(mentions_of_person)))  # people not yet found in this reading
+        free = list(mentions_of_person)  # people not yet found in this reading
         for mention in reading:
             _, person, _ = mention
             noun = person.noun.lower()
-            candidates = [number for number in free if mention in mentions_of_person[number]]
-            candidates += [number for number in free if noun in nouns_of_person[number]]
+            candidates = [mentions for mentions in free if mention in mentions]
+            for mentions in free:
+                if noun in [known.noun.lower() for _, known, _ in mentions]:
+                    candidates.append(mentions)
             candidates += free
             if not candidates:
                 mentions_of_person.append([mention])
-                nouns_of_person.append({noun})
                 continue
-            number = candidates[0]
-            free.remove(number)
-            if mention not in mentions_of_person[number]:
-                mentions_of_person[number].append(mention)
-                nouns_of_person[number].add(noun)
+            mentions = candidates[0]
+            free.remove(mentions)
+            if mention not in mentions:
+                mentions.append(mention)
     return mentions_of_person

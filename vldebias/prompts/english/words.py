@@ -15,17 +15,9 @@ from pathlib import Path
 
 _HERE = Path(__file__).parent
 PEOPLES = _HERE / "peoples"
-# Replacements of endings for the base form: "cherries" -> "cherry", "baked" -> "bake".
-_PLURALS = {
-    "ies": ("y",),
-    "sses": ("ss",),
-    "ches": ("ch",),
-    "shes": ("sh",),
-    "xes": ("x",),
-    "oes": ("o",),
-    "s": ("",),
-}
-_VERBS = {**_PLURALS, "ied": ("y",), "ed": ("", "e"), "ing": ("", "e")}
+# Endings and what replaces them in the base form: "cherries" -> "cherry", "tried" -> "try".
+_PLURALS = {"ies": "y", "sses": "ss", "ches": "ch", "shes": "sh", "xes": "x", "oes": "o", "s": ""}
+_VERBS = {**_PLURALS, "ied": "y", "ed": "", "ing": ""}
 # Words such as "policewoman" and "cowboys" are gendered even if no dictionary contains them.
 _GENDERED_ENDING = re.compile(r"[a-z]{2}(?:men|man|women|woman|boys?|girls?)$")
 # Dictionary nouns for people with these endings are gendered: "prioress", "housemaid".
@@ -131,16 +123,17 @@ def has_listed(words: Iterable[str], *names: str) -> bool:
     return any(listed(word, *names) for word in words)
 
 
-def _without(word: str, endings: Mapping[str, tuple[str, ...]], accepted_classes: str) -> str:
+def _without(word: str, endings: Mapping[str, str], accepted_classes: str) -> str:
     """Strip an inflectional ending if a base form of an accepted class remains."""
-    for ending, replacements in endings.items():
+    for ending, replacement in endings.items():
         stem = word.removesuffix(ending)
         if stem == word:
             continue
-        candidates = [stem + replacement for replacement in replacements]
-        is_doubled = stem[-1:] == stem[-2:-1]  # as in "sitting", from "sit"
-        if len(replacements) > 1 and is_doubled:
-            candidates.append(stem[:-1])
+        candidates = [stem + replacement]
+        if ending in ("ed", "ing"):
+            candidates.append(f"{stem}e")  # "bake", from "baking"
+            if stem[-1:] == stem[-2:-1]:
+                candidates.append(stem[:-1])  # "sit", from "sitting"
         for candidate in candidates:
             if set(classes(candidate)) & set(accepted_classes):
                 return candidate

@@ -145,20 +145,6 @@ def _is_veteran_of_something(scene: Scene) -> bool:
 
 # ---- the rules
 
-_CONDITIONS: dict[str, Callable[..., bool]] = {
-    "is_after": _is_after,
-    "has_body_of_one_sex": _has_body_of_one_sex,
-    "is_before": _is_before,
-    "is_dated_before": _is_dated_before,
-    "is_of_a_people": _is_of_a_people,
-    "is_event": _is_event,
-    "is_shown": _is_shown,
-    "is_veteran_of_something": _is_veteran_of_something,
-    "looks_on": _looks_on,
-    "nurses_child": _nurses_child,
-    "plays_for_club": _plays_for_club,
-}
-
 
 class Condition(NamedTuple):
     """A condition for a scene: a function and its arguments after the scene."""
@@ -202,7 +188,8 @@ def _read_rules() -> Iterator[Rule]:
         unless: list[Condition] = []
         for line in conditions.splitlines():
             name, *arguments = line.replace("unless ", "").split()
-            function = _CONDITIONS.get(name) or getattr(Scene, name)
+            # A condition is one of the functions above or a method of `Scene`.
+            function = globals().get(f"_{name}") or getattr(Scene, name)
             conditions_of_line = unless if "unless " in line else needs
             conditions_of_line.append(Condition(function, tuple(arguments)))
         for kind in kinds.split():

@@ -9,27 +9,28 @@ from typing import NamedTuple
 
 from vldebias.prompts.attribute import Attribute
 from vldebias.prompts.english.adjectives import rank_of
-from vldebias.prompts.english.words import has_gendered, is_proper, kinds, singular
+from vldebias.prompts.english.words import has_gendered, is_proper, kinds, listed, singular
 from vldebias.prompts.english.words import person as is_person
-from vldebias.prompts.prompt_set import StatedWords, append_word
+from vldebias.prompts.prompt_set import append_word
 from vldebias.wording.english.context import find_rules
 from vldebias.wording.english.groups import describe, find_group, names_a_group
 from vldebias.wording.english.names import may_name
 from vldebias.wording.english.phrases import PersonPhrase
 from vldebias.wording.english.rewritten import (
     agreeing_form,
-    is_pronoun,
     match,
     replace_gender,
     sides_in,
     strip,
 )
 from vldebias.wording.english.statements import (
+    find_persons,
     find_stated,
     group_mentions,
     may_be_two,
     states,
     values_of_persons,
+    values_of_words,
 )
 from vldebias.wording.english.subject import find_subjects, is_foreign, leaves_out_gendered
 from vldebias.wording.english.text import read_text
@@ -171,10 +172,7 @@ class English(Language):
     ) -> list[Value]:
         if attribute.gender:
             return sides_in(text, attribute, people)
-        stated: list[Value] = []
-        for value, words in attribute.set.attributes.items():
-            if StatedWords((*words, attribute.words[value])).find(text):
-                stated.append(value)
+        stated = values_of_words(text, attribute)
         first = stated[0] if len(stated) == 1 else None
         return [first, *[None] * (len(people) - 1)]
 
@@ -226,8 +224,7 @@ def _remaining_assignments(
         RewrittenPromptError: If the text still states a value, or a person is not found.
     """
     words = read_text(replaced)
-    subjects = find_subjects(replaced)
-    persons = [] if isinstance(subjects, str) else group_mentions(words, subjects)
+    persons = find_persons(replaced)
     is_stated = find_stated(replaced, persons, attribute)
     matched = match(words, persons, people)
     assignments: list[Assignment] = []
@@ -238,7 +235,8 @@ def _remaining_assignments(
             raise RewrittenPromptError("rewritten: stated")
         value = unsaid.pop(matched_number)
         phrase = words.low[mentions[0].opening : mentions[0].head + 1]
-        if attribute.gender and has_gendered(word for word in phrase if not is_pronoun(word)):
+        nouns = [word for word in phrase if not listed(word, "gendered-pronoun")]
+        if attribute.gender and has_gendered(nouns):
             continue  # "her little girl" already states the gender
         person = _person(replaced, mentions[0], attribute, is_stated=False, is_first=True)
         if not person.can_be(value):

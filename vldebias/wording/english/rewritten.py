@@ -29,9 +29,9 @@ from vldebias.prompts.english.words import (
 )
 from vldebias.prompts.prompt_set import append_word
 from vldebias.wording.english.names import find_names
-from vldebias.wording.english.phrases import PersonPhrase, Persons
+from vldebias.wording.english.phrases import Persons
 from vldebias.wording.english.scene import AGE_BEFORE_NOUN, AGE_BEHIND
-from vldebias.wording.english.statements import group_mentions
+from vldebias.wording.english.statements import find_persons
 from vldebias.wording.english.subject import find_subjects
 from vldebias.wording.english.text import Text, read_text
 from vldebias.wording.language import (
@@ -117,11 +117,6 @@ def agreeing_form(word: str, text: str, end: int) -> str:
     return word
 
 
-def is_pronoun(word: str) -> bool:
-    """Return whether a lower-case word is a pronoun that states a gender."""
-    return listed(word, "gendered-pronoun")
-
-
 def _without_ending(word: str) -> str:
     """Remove an ending with an apostrophe, as in "man's"."""
     return re.sub(r"'(?:s|d|ll)?$", "", word)
@@ -152,7 +147,7 @@ class _Figure:
         is_plural: bool = False,
         is_animal: bool = False,
     ) -> None:
-        self.words = [i for i in words if not is_pronoun(text.low[i])]
+        self.words = [i for i in words if not listed(text.low[i], "gendered-pronoun")]
         self.heads = heads
         self.number = number
         sides = [_side_of(_without_ending(text.low[i])) for i in self.words]
@@ -193,32 +188,23 @@ def match(text: Text, persons: Persons, people: Sequence[NounValue]) -> list[int
     for number, (noun, _) in enumerate(people):
         last_word = singular(noun.lower().split()[-1])
         for place, mentions in enumerate(persons):
-            if matched[place] is None and _has_noun(text, mentions, last_word):
+            nouns = [singular(_without_ending(text.low[mention.head])) for mention in mentions]
+            if matched[place] is None and last_word in nouns:
                 matched[place] = number
                 break
     remaining = [number for number in range(len(people)) if number not in matched]
-    candidates = _unmatched(text, persons, matched)
+    candidates: list[int] = []
+    for place, (first, *_) in enumerate(persons):
+        # Groups and relatives ("his wife") are not the person from the original prompt.
+        is_other = first.plural or listed(text.low[first.opening], "possessor")
+        if matched[place] is None and not is_other:
+            candidates.append(place)
     of_gender = [place for place in candidates if gendered(text.low[persons[place][0].head])]
     if len(people) > 1 or of_gender:
         candidates = of_gender
     if len(remaining) == 1 and len(candidates) == 1:
         matched[candidates[0]] = remaining[0]
     return matched
-
-
-def _has_noun(text: Text, mentions: Iterable[PersonPhrase], noun: str) -> bool:
-    """Return whether any of a person's phrases has a given noun, in the singular or plural."""
-    return noun in [singular(_without_ending(text.low[mention.head])) for mention in mentions]
-
-
-def _unmatched(text: Text, persons: Persons, matched: Sequence[int | None]) -> list[int]:
-    """Return the indices of unmatched people, excluding groups and relatives ("his wife")."""
-    places: list[int] = []
-    for place, (first, *_) in enumerate(persons):
-        is_possessed = listed(text.low[first.opening], "possessor")
-        if matched[place] is None and not (first.plural or is_possessed):
-            places.append(place)
-    return places
 
 
 def _find_figures(text: Text, people: Sequence[NounValue]) -> list[_Figure]:
@@ -241,8 +227,7 @@ def _find_figures(text: Text, people: Sequence[NounValue]) -> list[_Figure]:
 
 def _figures_of_phrases(text: Text, people: Sequence[NounValue]) -> list[_Figure]:
     """Return the figures described by noun phrases in a text."""
-    subjects = find_subjects(text.prompt)
-    persons = [] if isinstance(subjects, str) else group_mentions(text, subjects)
+    persons = find_persons(text.prompt)
     numbers = match(text, persons, people)
     figures: list[_Figure] = []
     for mentions, number in zip(persons, numbers, strict=True):
@@ -255,13 +240,6 @@ def _figures_of_phrases(text: Text, people: Sequence[NounValue]) -> list[_Figure
     return figures
 
 
-def _start_of_clause(text: Text, i: int) -> int:
-    """Return the position of the first word in the clause of word i, such as "while" or "who"."""
-    while not text.opens[i] and not listed(text.low[i], "opens-clause"):
-        i -= 1
-    return i
-
-
 def _add_other_words(text: Text, figures: list[_Figure]) -> list[int]:
     """Add nouns outside of noun phrases to the figures, and return the positions of pronouns."""
     known = {i for figure in figures for i in figure.words}
@@ -269,7 +247,7 @@ def _add_other_words(text: Text, figures: list[_Figure]) -> list[int]:
     for i, word in enumerate(map(_without_ending, text.low)):
         if i in known or text.silent[i]:
             continue
-        if is_pronoun(word):
+        if listed(word, "gendered-pronoun"):
             pronouns.append(i)
             continue
         # The same noun with "the" is the same person.
@@ -324,7 +302,9 @@ def _main_figures(text: Text, figures: Sequence[_Figure], i: int) -> Sequence[_F
 
 def _figures_of_clause(text: Text, figures: Sequence[_Figure], i: int) -> list[_Figure]:
     """Return the figures in the clause of word i, to which a pronoun refers preferentially."""
-    opening = _start_of_clause(text, i)
+    opening = i  # the first word of the clause, such as "while" or "who"
+    while not text.opens[opening] and not listed(text.low[opening], "opens-clause"):
+        opening -= 1
     if text.low[opening] in ("who", "whose"):
         # A relative clause is about the noun before it: "a woman who wrings her hands".
         return [figure for figure in figures if figure.last_mention(i) >= opening - 1]
@@ -388,13 +368,13 @@ def replace_gender(
             new = _word_of_side(words, i, side)
             if new:
                 replacements.append(_replace(words, i, new))
-                is_said[number] |= gendered(new) and not is_pronoun(new)
+                is_said[number] |= gendered(new) and not listed(new, "gendered-pronoun")
     return replace_all(text, replacements), is_said
 
 
-def _sides_of_people(attribute: Attribute, people: Sequence[NounValue]) -> dict[int, str]:
+def _sides_of_people(attribute: Attribute, people: Sequence[NounValue]) -> dict[int | None, str]:
     """Map each person's index to the word for their value ("female"), or to "mixed" for groups."""
-    sides: dict[int, str] = {}
+    sides: dict[int | None, str] = {}
     for number, (_, value) in enumerate(people):
         if isinstance(value, str):
             sides[number] = attribute.words[value].lower()
@@ -446,7 +426,7 @@ def _check_all_found(
             raise RewrittenPromptError(_NOT_UNDERSTOOD)
 
 
-def _without_beards(text: Text, figures: Sequence[_Figure], sides: Mapping[int, str]) -> str:
+def _without_beards(text: Text, figures: Sequence[_Figure], sides: Mapping[int | None, str]) -> str:
     """Remove the beards of people who become women.
 
     `sides` maps the index of a person to the person's new gender.
@@ -460,7 +440,7 @@ def _without_beards(text: Text, figures: Sequence[_Figure], sides: Mapping[int, 
         if not _is_sign_of_gender(text, i, word):
             continue
         figure = max(figures, key=lambda figure: figure.last_mention(i + 1), default=None)
-        if figure is None or figure.number is None or figure.number not in sides:
+        if figure is None or figure.number not in sides:
             continue
         is_in_phrase = i in figure.words
         if is_in_phrase and _side_of(word):
@@ -549,14 +529,10 @@ def _replace(words: Text, i: int, new: str) -> Replacement:
         new = new[0].upper() + new[1:]
     new += old[len(_without_ending(words.low[i])) :]
     start = words.start[i]
-    return _with_article(words.prompt, start, start + len(old), new)
-
-
-def _with_article(text: str, start: int, end: int, new: str) -> Replacement:
-    """Replace the characters from start to end, and adjust the article before them if needed."""
-    article = re.search(r"\ban? $", text[:start], re.IGNORECASE)
+    end = start + len(old)
+    article = re.search(r"\ban? $", words.prompt[:start], re.IGNORECASE)
     if article is not None:
-        new = append_word(text[article.start() : start], new)
+        new = append_word(article[0], new)
         start = article.start()
     return Replacement(start, end, new)
 
@@ -576,8 +552,7 @@ def strip(text: str, attribute: Attribute, people: Sequence[NounValue]) -> str:
         RewrittenPromptError: If someone who gets a value is not found.
     """
     words = read_text(text)
-    subjects = find_subjects(text)
-    persons = [] if isinstance(subjects, str) else group_mentions(words, subjects)
+    persons = find_persons(text)
     numbers = match(words, persons, people)
     _check_all_found(words, numbers, people)
     openings = [words.start[mentions[0].opening] for mentions in persons]

@@ -174,6 +174,10 @@ class _Image:
     kept: dict[int, str] = field(default_factory=dict)
     values: _Values = field(default_factory=list)
 
+    def set_values(self, values: _Values) -> None:
+        """Set the values for all attributes, except those whose value the text keeps."""
+        self.values = [[] if number in self.kept else given for number, given in enumerate(values)]
+
 
 @dataclass(repr=False, eq=False)
 class Balancer:
@@ -413,9 +417,7 @@ class Balancer:
             if not _are_as_even(sources, values_of_images, even):
                 values_of_images = even
         for image, values in zip(images, values_of_images, strict=True):
-            image.values = list(values)
-            for number in image.kept:
-                image.values[number] = []
+            image.set_values(values)
         return self._result(images)
 
     def indices_of_run(self, prompt: str, run: range) -> list[int]:
@@ -524,9 +526,7 @@ class Balancer:
                 " one entry per prompt"
             )
         for image, received in zip(images, values, strict=True):
-            image.values = self._values_of_people(image.prompt, received)
-            for number in image.kept:
-                image.values[number] = []
+            image.set_values(self._values_of_people(image.prompt, received))
         return list(map(self._write, images))
 
     def _values_of_people(self, prompt: str, values: Any) -> _Values:

@@ -218,16 +218,15 @@ class PersonReader:
 
     def _why_unread(self, text: str) -> str:
         """Return why no person in a text is looked for, or ""."""
-        reason = ""
         if is_edit(text):
-            reason = "edit"
-        elif is_code(text):
-            reason = "not understood"
-        elif has_stating_emoji(text, self.attribute.kind) or self.states_in_syntax(text):
-            reason = "stated"
-        elif not self.attribute.gender and names_a_model(text):
-            reason = "named"  # The model shows a certain person: "<lora:ada:1>, a girl".
-        return reason
+            return "edit"
+        if is_code(text):
+            return "not understood"
+        if has_stating_emoji(text, self.attribute.kind) or self.states_in_syntax(text):
+            return "stated"
+        if not self.attribute.gender and names_a_model(text):
+            return "named"  # The model shows a certain person: "<lora:ada:1>, a girl".
+        return ""
 
     def states_in_syntax(self, text: str) -> bool:
         """Return whether JSON, markup or a variable states a value.

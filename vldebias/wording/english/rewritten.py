@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
@@ -33,7 +34,7 @@ from vldebias.wording.english.phrases import Persons
 from vldebias.wording.english.scene import AGE_BEFORE_NOUN, AGE_BEHIND
 from vldebias.wording.english.statements import find_persons
 from vldebias.wording.english.subject import find_subjects
-from vldebias.wording.english.text import Text, read_text
+from vldebias.wording.english.text import Text, read_text, with_capitals_of
 from vldebias.wording.language import (
     NounValue,
     Replacement,
@@ -125,38 +126,37 @@ def _without_ending(word: str) -> str:
 # ---- finding people and animals
 
 
+@dataclass(eq=False)
 class _Figure:
     """A person or an animal mentioned in a text.
 
     Attributes:
+        text: The text.
         words: The positions of the words that refer to the figure.
         heads: The positions of its nouns.
         number: The index of the corresponding person in the original prompt, or None.
-        side: The gender stated in the text, "female" or "male", or "" if none is stated.
-        is_plural, is_possessed, is_animal: Whether it is like "three cooks", "his wife" or "a dog".
+        is_plural, is_animal, is_possessed: Whether it is like "three cooks", "a dog" or "his wife".
         is_certain: Whether it is certain which words refer to this figure.
+        side: The gender stated in the text, "female" or "male", or "" if none is stated.
     """
 
-    def __init__(
-        self,
-        text: Text,
-        words: Iterable[int],
-        heads: Sequence[int],
-        number: int | None = None,
-        *,
-        is_plural: bool = False,
-        is_animal: bool = False,
-    ) -> None:
-        self.words = [i for i in words if not listed(text.low[i], "gendered-pronoun")]
-        self.heads = heads
-        self.number = number
-        sides = [_side_of(_without_ending(text.low[i])) for i in self.words]
+    text: Text
+    words: list[int]
+    heads: Sequence[int]
+    number: int | None = None
+    is_plural: bool = False
+    is_animal: bool = False
+    is_possessed: bool = field(init=False)
+    is_certain: bool = field(default=True, init=False)
+    side: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        low = self.text.low
+        self.words = [i for i in self.words if not listed(low[i], "gendered-pronoun")]
+        sides = [_side_of(_without_ending(low[i])) for i in self.words]
         self.side = next(filter(None, sides), "")
-        self.is_plural = is_plural
-        self.is_animal = is_animal
-        opening = text.low[max(text.clause_start(self.first), self.first - 2) : self.first + 1]
-        self.is_possessed = has_listed(opening, "possessor")
-        self.is_certain = True
+        opening = max(self.text.clause_start(self.first), self.first - 2)
+        self.is_possessed = has_listed(low[opening : self.first + 1], "possessor")
 
     @property
     def first(self) -> int:
@@ -236,7 +236,7 @@ def _figures_of_phrases(text: Text, people: Sequence[NounValue]) -> list[_Figure
         for part in parts:
             words = {i for mention in part for i in range(mention.opening, mention.head + 1)}
             heads = [mention.head for mention in part]
-            figures.append(_Figure(text, words, heads, number, is_plural=part[0].plural))
+            figures.append(_Figure(text, list(words), heads, number, is_plural=part[0].plural))
     return figures
 
 
@@ -363,7 +363,13 @@ def replace_gender(
         if number is None or number not in sides:
             continue
         side = sides[number]
-        _check_replaceable(figure, side, figures)
+        if figure.side and (figure.is_plural or side == "mixed"):
+            raise RewrittenPromptError("rewritten: group")
+        # A member of a group is mentioned separately: "two cooks; one wipes his brow".
+        is_split = figure.is_plural and any(other.number is None for other in figures)
+        is_unknown = bool(figure.side) and side not in _SIDES
+        if is_split or is_unknown or not figure.is_certain:
+            raise RewrittenPromptError(_NOT_UNDERSTOOD)
         for i in figure.words:
             new = _word_of_side(words, i, side)
             if new:
@@ -381,17 +387,6 @@ def _sides_of_people(attribute: Attribute, people: Sequence[NounValue]) -> dict[
         elif value is not None:
             sides[number] = "mixed"
     return sides
-
-
-def _check_replaceable(figure: _Figure, side: str, figures: Sequence[_Figure]) -> None:
-    """Raise a RewrittenPromptError if the gender of a figure cannot be replaced."""
-    if figure.side and (figure.is_plural or side == "mixed"):
-        raise RewrittenPromptError("rewritten: group")
-    # A member of a group is mentioned separately: "two cooks; one wipes his brow".
-    is_split = figure.is_plural and any(other.number is None for other in figures)
-    is_unknown = bool(figure.side) and side not in _SIDES
-    if is_split or is_unknown or not figure.is_certain:
-        raise RewrittenPromptError(_NOT_UNDERSTOOD)
 
 
 def _word_of_side(words: Text, i: int, side: str) -> str:
@@ -445,7 +440,16 @@ def _without_beards(text: Text, figures: Sequence[_Figure], sides: Mapping[int |
         is_in_phrase = i in figure.words
         if is_in_phrase and _side_of(word):
             continue  # the word will be replaced
-        span = _span_of_sign(text, i, word, is_in_phrase)
+        span = None
+        if word in _LISTS["beard"]:
+            span = _span_of_beard(text, i)
+        elif word in _LISTS["bearded"] and is_in_phrase:
+            # In "a tall, bearded man", the comma is removed as well.
+            start = text.start[i]
+            is_behind_comma = text.prompt[:start].endswith(", ")
+            span = (start - 2 * is_behind_comma, start + len(text.words[i]))
+        if span is None:
+            raise RewrittenPromptError(f"rewritten: {word}")  # as in "strokes his beard"
         if sides[figure.number] == "female":
             spans.append(span)
     return _take_out(text.prompt, spans)
@@ -459,26 +463,6 @@ def _is_sign_of_gender(text: Text, i: int, word: str) -> bool:
         return False
     is_stated = gendered(word) and (not _side_of(word) or word in _ADJECTIVES)
     return is_stated or word in _LISTS["beard"] or word in _LISTS["bearded"]
-
-
-def _span_of_sign(text: Text, i: int, word: str, is_in_phrase: bool) -> tuple[int, int]:
-    """Return the start and end of the text to remove along with a word that implies a gender.
-
-    Raises:
-        RewrittenPromptError: If the word cannot be removed, as in "strokes his beard".
-    """
-    span = None
-    if word in _LISTS["beard"]:
-        span = _span_of_beard(text, i)
-    elif word in _LISTS["bearded"] and is_in_phrase:
-        # In "a tall, bearded man", the comma is removed as well.
-        start = text.start[i]
-        end = start + len(text.words[i])
-        is_behind_comma = text.prompt[:start].endswith(", ")
-        span = (start - 2 * is_behind_comma, end)
-    if span is None:
-        raise RewrittenPromptError(f"rewritten: {word}")
-    return span
 
 
 def _span_of_beard(text: Text, i: int) -> tuple[int, int] | None:
@@ -522,11 +506,7 @@ def _is_before_noun(words: Text, i: int) -> bool:
 def _replace(words: Text, i: int, new: str) -> Replacement:
     """Replace word i, keeping its capitalization and ending, and fix the article before it."""
     old = words.words[i]
-    new = new.replace("_", " ")
-    if len(old) > 1 and old.isupper():
-        new = new.upper()
-    elif old[0].isupper():
-        new = new[0].upper() + new[1:]
+    new = with_capitals_of(old, new.replace("_", " "))
     new += old[len(_without_ending(words.low[i])) :]
     start = words.start[i]
     end = start + len(old)

@@ -25,6 +25,7 @@ from vldebias.wording.english.phrases import PersonPhrase, Persons, is_gendered_
 from vldebias.wording.english.scene import read_scene
 from vldebias.wording.english.subject import find_subjects
 from vldebias.wording.english.text import Text, read_text
+from vldebias.wording.language import Value
 
 _FEMALE = frozenset({"she", "her", "hers", "herself"})
 _MALE = frozenset({"he", "him", "his", "himself"})
@@ -63,11 +64,9 @@ def group_mentions(text: Text, subjects: Sequence[PersonPhrase]) -> list[list[Pe
         text: The text.
         subjects: The noun phrases for people, in order of appearance.
     """
-    persons: list[list[PersonPhrase]] = []
-    for number, subject in enumerate(subjects):
-        if not persons:
-            persons.append([subject])
-            continue
+    persons = [[subject] for subject in subjects[:1]]
+    for number in range(1, len(subjects)):
+        subject = subjects[number]
         # The phrase may describe members of the preceding group: "two cooks, a woman and a man".
         group = persons[-1]
         words = _words_between(text, subjects, number)
@@ -167,11 +166,10 @@ def find_stated(prompt: str, persons: Persons, attribute: Attribute) -> list[boo
     owners = _owners_of_pronouns(text, persons) if may_state and attribute.gender else {}
     is_stated: list[bool] = []
     for number, (first, *_) in enumerate(persons):
-        has_adjectives = len(first.words) > 1
         # The owner of a body part is the person: "a child's face".
         owner = first.words[-1][1].removesuffix("'s")
-        is_stated_in_phrase = has_adjectives and _states_in_phrase(prompt, first, attribute)
-        if attribute.kind and (is_stated_in_phrase or states(owner, attribute)):
+        is_in_phrase = _states_in_phrase(prompt, first, attribute) or states(owner, attribute)
+        if attribute.kind and is_in_phrase:
             is_stated.append(True)
         elif not may_state or number >= _MOST_READ:
             is_stated.append(may_state)
@@ -201,7 +199,7 @@ def values_of_words(text: str, attribute: Attribute) -> list[str]:
     return values
 
 
-def values_of_persons(prompt: str, attribute: Attribute) -> list[str | None]:
+def values_of_persons(prompt: str, attribute: Attribute) -> list[Value]:
     """Return the value that a prompt states for each person, or None.
 
     Args:
@@ -211,7 +209,7 @@ def values_of_persons(prompt: str, attribute: Attribute) -> list[str | None]:
     text = read_text(prompt)
     persons = find_persons(prompt)
     is_stated = find_stated(prompt, persons, attribute)
-    values: list[str | None] = []
+    values: list[Value] = []
     for number, mentions in enumerate(persons):
         first = mentions[0]
         # The person's noun phrase takes precedence over the rest of the text, in which "white"
@@ -318,20 +316,15 @@ def _owners_of_pronouns(text: Text, persons: Persons) -> dict[int, set[int]]:
             continue
         nearest = max(before)
         head = persons[nearest][0].head
-        if head == i - 2 and _is_object_of_preposition(text, i):
-            # In "Ada with a drummer behind her", "her" does not refer to the drummer.
+        # In "Ada with a drummer behind her", "her" does not refer to the drummer.
+        is_object = listed(text.low[i - 1], "preposition") and not text.after(i)
+        if head == i - 2 and text.before(i - 1) and is_object:
             owners[i] = before - {nearest}
             continue
         genders = {_gender_of(text, subject) for subject in persons[nearest]}
         is_of_nearest = (_FEMALE if word in _FEMALE else _MALE) in genders
         owners[i] = {nearest} if is_of_nearest else before
     return owners
-
-
-def _is_object_of_preposition(text: Text, i: int) -> bool:
-    """Return whether word i ends a clause and follows a preposition in the same clause."""
-    is_last = bool(text.before(i - 1)) and not text.after(i)
-    return is_last and listed(text.low[i - 1], "preposition")
 
 
 def _gender_of(text: Text, subject: PersonPhrase) -> frozenset[str] | None:

@@ -16,6 +16,7 @@ REMEMBERING = [
     words.kinds,
     words.person,
     words.gendered,
+    words.adjective,
     facts.plain,
     facts.lists_of_word,
 ]

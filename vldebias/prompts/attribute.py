@@ -83,13 +83,12 @@ def _stated_words(prompt_set: PromptSet) -> tuple[str, ...]:
     every such word states the attribute: "a Hindu priest" must stay unchanged even if the set only
     contains Sikhs and Muslims.
     """
-    stated_words = prompt_set.stated_words
     words_of_set = chain(prompt_set.attributes, *prompt_set.attributes.values())
     casefolded = {word.casefold() for word in words_of_set}
     words_for_religions = lists()["religion"]
     if any(word.casefold() in casefolded for word in words_for_religions):
-        return (*stated_words, *words_for_religions)
-    return stated_words
+        return (*prompt_set.stated_words, *words_for_religions)
+    return prompt_set.stated_words
 
 
 def can_balance(prompts: PromptSet) -> bool:

@@ -732,4 +732,4 @@ def _check_different(readers: Sequence[PersonReader]) -> None:
                     f"sets: {name_of_kind[kind]!r} and {name!r} are about the same attribute"
                     f" ({kind}); expected one set for each attribute"
                 )
-        name_of_kind |= dict.fromkeys(kinds, name)
+            name_of_kind[kind] = name

@@ -97,8 +97,7 @@ class PersonReader:
         if isinstance(persons, str):
             return (), persons
         if self._one_person and len(persons) > 1:
-            has_open_person = any(person.reason in ("", "context") for person in persons)
-            return (), "several people" if has_open_person else persons[0].reason
+            return (), "several people" if self._may_get_value(prompt) else persons[0].reason
         open_reasons = [""]
         allowed = self._allowed(prompt)
         if allowed is not None:
@@ -151,7 +150,8 @@ class PersonReader:
         """
         if self._decide is None or not self._may_get_value(prompt):
             return None
-        allowed = self._decide.allowed(_in_one_line(prompt))
+        text = _in_one_line(prompt)
+        allowed = self._decide.ask([text])[text]
         if allowed is None:
             return None
         shares = self.attribute.shares

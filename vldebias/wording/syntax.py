@@ -49,10 +49,7 @@ _PEOPLE_OF_REGIONS = re.compile(
 # snake_case, __wildcard__ and embedding:name, because words in file names do not describe people.
 _NAMES = re.compile(r"\b(?:embedding|lora|lyco|hypernet):\s?\S+|(?<!\w)\w*_\w*", re.IGNORECASE)
 # Names of files, wildcards, variables and tags in snake_case. They may state a value.
-_STATING = re.compile(
-    rf"<[^<>]*>|{_SCHEDULE}|{_VARIABLE}|__\S+?__|{_NAMES.pattern}",
-    re.IGNORECASE,
-)
+_STATING = re.compile(rf"<[^<>]*>|{_SCHEDULE}|{_VARIABLE}|__\S+?__|{_NAMES.pattern}", re.IGNORECASE)
 # Template placeholders: [gender], {{ gender }}, {sex|}.
 _TEMPLATE = re.compile(r"(?<![\w(])[\[{]{1,2}([^\[\]{}]{1,80})[\]}]")
 # Syntax of the library compel: ("a cook", "a baker").and(), ("a cook", "a baker").blend(0.6, 0.4).
@@ -277,9 +274,8 @@ def names_of_templates(prompt: str) -> list[str]:
     names: list[str] = []
     for match in _TEMPLATE.finditer(prompt):
         names += map(_words_of, match[1].split("|"))
-    for match in _STATING.finditer(prompt):
-        names += _words_of(match[0]).split()
-        names.append(_words_of(match[0]))
+    for words in texts_of_markup(prompt):
+        names += [words, *words.split()]
     return names
 
 

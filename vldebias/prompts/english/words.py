@@ -68,9 +68,8 @@ def origins() -> frozenset[str]:
 
 def is_proper(word: str) -> bool:
     """Return whether a lower-case word is always capitalized."""
-    if word in origins() or word in religions():
-        return True  # Origins and religions are proper: "Tibetan", "Catholic".
-    return word in lists()["nation"]  # nations without an adjective, such as "US"
+    # Origins, religions, and nations without an adjective: "Tibetan", "Catholic", "US".
+    return word in origins() or word in religions() or word in lists()["nation"]
 
 
 @cache
@@ -237,17 +236,15 @@ def has_gendered(words: Iterable[str]) -> bool:
     return any(map(gendered, words))
 
 
-@cache
+@lru_cache(REMEMBERED_WORDS)
 def adjective(word: str) -> bool:
     """Return whether a word before a noun is an adjective rather than a noun."""
     if word in origins():
         return True
     word_classes = classes(word)
     if "a" in word_classes:
-        if word_classes[0] == "a" or word.endswith("less"):
-            return True
         is_noun_too = bool(set(word_classes) & set("npx"))
-        if not is_noun_too:
+        if word_classes[0] == "a" or word.endswith("less") or not is_noun_too:
             return True
     # A compound's last part determines its class: "battle-weary".
     if "-" in word:

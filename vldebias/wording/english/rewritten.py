@@ -45,7 +45,6 @@ from vldebias.wording.language import (
 
 _LISTS = read_lists(Path(__file__).with_name("pairs.txt"))
 _ADJECTIVES = frozenset(word for pair in _LISTS["adjective"] for word in pair.split("/"))
-_SIDES = ("female", "male")
 _FORMS_FOR_WOMEN = {male: female for female, male in (pair.split("/") for pair in _LISTS["origin"])}
 _DESCENT = re.compile(
     r",? (?:of|with) (?:[\w-]+ ){1,2}(?:descent|heritage|origin|ethnicity|ancestry|background)\b",
@@ -367,7 +366,7 @@ def replace_gender(
             raise RewrittenPromptError("rewritten: group")
         # A member of a group is mentioned separately: "two cooks; one wipes his brow".
         is_split = figure.is_plural and any(other.number is None for other in figures)
-        is_unknown = bool(figure.side) and side not in _SIDES
+        is_unknown = bool(figure.side) and side not in ("female", "male")
         if is_split or is_unknown or not figure.is_certain:
             raise RewrittenPromptError(_NOT_UNDERSTOOD)
         for i in figure.words:

@@ -88,11 +88,9 @@ class Scene:
         """Group facts by list, except those about the picture or a thing."""
         facts_of_list = defaultdict[str, list[Fact]](list)
         for fact in facts:
-            if fact.first in self._about_picture:
-                continue
             # In "a book about the Crusades", the fact is only a topic.
             is_topic = fact.name in _SCENES and self._word_before_object(fact) == "about"
-            if is_topic or self._names_thing(fact):
+            if fact.first in self._about_picture or is_topic or self._names_thing(fact):
                 continue
             facts_of_list[fact.name].append(fact)
             is_in_capitals = self.text.words[fact.first][:2].isupper()

@@ -330,9 +330,8 @@ def _owners_of_pronouns(text: Text, persons: Persons) -> dict[int, set[int]]:
 def _gender_of(text: Text, subject: PersonPhrase) -> frozenset[str] | None:
     """Return the pronouns for the gender that a phrase states, or None if it states none."""
     words = [singular(word) for word in text.low[subject.opening : subject.head + 1]]
-    for word in words:
-        if listed(word, "female-noun"):
-            return _FEMALE
+    if has_listed(words, "female-noun"):
+        return _FEMALE
     if has_gendered(words) and not _PRONOUNS.intersection(words):
         return _MALE
     return None

@@ -505,10 +505,7 @@ class Balancer:
         return written, replace(balanced, prompts=first)
 
     def write(
-        self,
-        prompts: Sequence[str],
-        values: Sequence[Any],
-        original: Sequence[str] | None = None,
+        self, prompts: Sequence[str], values: Sequence[Any], original: Sequence[str] | None = None
     ) -> list[str]:
         """Insert given values into prompts, such as second prompts for the same images.
 

@@ -16,13 +16,7 @@ from vldebias.wording.english.context import find_rules
 from vldebias.wording.english.groups import describe, find_group, names_a_group
 from vldebias.wording.english.names import may_name
 from vldebias.wording.english.phrases import PersonPhrase
-from vldebias.wording.english.rewritten import (
-    agreeing_form,
-    match,
-    replace_gender,
-    sides_in,
-    strip,
-)
+from vldebias.wording.english.rewritten import agreeing_form, match, replace_gender, sides_in, strip
 from vldebias.wording.english.statements import (
     find_persons,
     find_stated,

@@ -1,6 +1,7 @@
 """Balanced prompts: which prompts state a value (lists written by hand), shares, seeds, order,
 errors."""
 
+import dataclasses
 import json
 import os
 import random
@@ -390,6 +391,17 @@ def test_a_template_declares_words_to_be_adjectives():
     assert can_balance(sight)
     out = balance_prompts(["a tired chef"] * 2, sight)
     assert sorted(out.prompts) == ["a tired blind chef", "a tired deaf chef"]
+
+
+def test_two_sets_of_an_unknown_kind_are_not_about_the_same_attribute():
+    sight = make_prompt_set("sight", {"blind": ["blind"], "sighted": ["sighted"]}, ["cook"])
+    mood = make_prompt_set("mood", {"glad": ["glad"], "sad": ["sad"]}, ["cook"])
+    assert balance_prompts("a cook", [sight, mood]).reasons == [(None, None)]
+
+
+def test_a_modified_prompt_set_keeps_its_declared_adjectives():
+    sight = make_prompt_set("sight", {"sighted": ["sighted"], "zorgish": ["zorgish"]}, ["cook"])
+    assert can_balance(dataclasses.replace(sight, note="another note"))
 
 
 def test_adjectives_are_declared_where_no_word_is_known_as_one(tmp_path):

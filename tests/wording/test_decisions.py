@@ -96,12 +96,10 @@ def test_answers_may_be_evicted_while_other_threads_read_theirs():
     sys.setswitchinterval(1e-6)
     try:
         with ThreadPoolExecutor(4) as pool:
-            answers = list(
-                pool.map(decisions.allowed, [f"a nurse in room {i}" for i in range(4000)])
-            )
+            answers = list(pool.map(decisions.ask, [[f"a nurse in room {i}"] for i in range(4000)]))
     finally:
         sys.setswitchinterval(interval)
-    assert set(answers) == {("female", "male")}
+    assert {allowed for answer in answers for allowed in answer.values()} == {("female", "male")}
 
 
 def test_exceptions_in_decide_are_raised():

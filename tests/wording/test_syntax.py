@@ -108,6 +108,8 @@ def test_only_the_description_of_the_picture_is_parsed(text):
         ("The person in the photo wears a hat", "edit"),
         ("Add a dog next to the child", "edit"),
         ("please make her smile", "edit"),
+        ("replace the nurse with a cook", "edit"),
+        ("a nurse, (insert a hero)", "not understood"),
         ("remove background, keep the chef", "edit"),
         ("put the person in the first image on a beach", "edit"),
         ('{"setting": "a kitchen with a chef"}', "no person"),
@@ -197,6 +199,7 @@ def test_hostile_prompts_are_parsed_in_bounded_time(prompt):
         "<lora:woman_portrait:0.8> a photo of a judge",
         *(f"a {name} cook" for name in ("${gender}", "{$gender}", "$gender", "%gender%")),
         *(f"a {name} cook" for name in ("@gender@", "#gender#", "[[gender]]", "{{ gender }}")),
+        "a {{sex}} cook",
     ],
 )
 def test_a_value_inside_markup_is_stated(prompt: str) -> None:

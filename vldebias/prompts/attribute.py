@@ -17,15 +17,6 @@ GROUPS = ("mixed", "leave", "same")
 # Names of placeholders by kind of attribute.
 _SLOTS = {"age": "age", "skin": "skin_tone", "origin": "race", "gender": "gender"}
 
-# Names of variables and wildcards by kind of attribute.
-_NAMES = {
-    "gender": ("gender", "genders", "sex", "sexes"),
-    "age": ("age", "ages", "age group", "age range"),
-    "origin": ("race", "races", "ethnicity", "ethnicities", "ethnic", "nationality",
-               "nationalities"),
-    "skin": ("skin", "skin tone", "skin tones", "skintone", "skin color", "race", "ethnicity"),
-}  # fmt: skip
-
 
 class Attribute:
     """Store a prompt set's values with their words and shares.
@@ -82,7 +73,7 @@ class Attribute:
         slots = {_SLOTS.get(self.kind, ""), "attribute", prompt_set.name.replace("-", "_")} - {""}
         name = "|".join(map(re.escape, sorted(slots)))
         self.slots = re.compile(rf"(?<![{{$])\{{\s*(?:{name})\s*\}}(?!\}})", re.IGNORECASE)
-        self.names = frozenset({prompt_set.name, *_NAMES.get(self.kind, ())})
+        self.names = frozenset({prompt_set.name, *lists().get(f"{self.kind}-variable", ())})
 
 
 def _stated_words(prompt_set: PromptSet) -> tuple[str, ...]:
@@ -92,13 +83,12 @@ def _stated_words(prompt_set: PromptSet) -> tuple[str, ...]:
     every such word states the attribute: "a Hindu priest" must stay unchanged even if the set only
     contains Sikhs and Muslims.
     """
-    stated_words = prompt_set.stated_words
     words_of_set = chain(prompt_set.attributes, *prompt_set.attributes.values())
     casefolded = {word.casefold() for word in words_of_set}
     words_for_religions = lists()["religion"]
     if any(word.casefold() in casefolded for word in words_for_religions):
-        return (*stated_words, *words_for_religions)
-    return stated_words
+        return (*prompt_set.stated_words, *words_for_religions)
+    return prompt_set.stated_words
 
 
 def can_balance(prompts: PromptSet) -> bool:
@@ -117,9 +107,7 @@ def _declared(prompts: PromptSet) -> dict[str, str]:
 
     The result is empty if any value has only phrases, or if a concept is not a person.
     """
-    recipe = vars(prompts).get("recipe")
-    templates = () if recipe is None else recipe.templates
-    if not any("{attribute} {concept}" in template for template in templates):
+    if not any("{attribute} {concept}" in template for template in prompts.templates):
         return {}
     concepts = [*prompts.class_names, *prompts.held_out_class_names]
     if not all(person(concept.lower().split()[-1]) for concept in concepts):
@@ -151,15 +139,14 @@ def words_of_values(prompts: PromptSet) -> dict[str, str]:
     adjective_of_value = {value: _adjective(words) for value, words in prompts.attributes.items()}
     if not all(adjective_of_value.values()):
         adjective_of_value = _declared(prompts) or adjective_of_value
-    missing = [value for value, word in adjective_of_value.items() if not word]
-    if missing:
-        value = missing[0]
-        raise InvalidInputError(
-            f"prompt set {prompts.name!r}: no word for the value {value!r}"
-            f" ({', '.join(prompts.attributes[value])}) is known as an adjective for a person; add"
-            f" adjectives={{{value!r}: ...}} as in 'a blind cook', or phrase={{{value!r}: ...}} as"
-            " in 'a cook who is blind', for every value"
-        )
+    for value, word in adjective_of_value.items():
+        if not word:
+            raise InvalidInputError(
+                f"prompt set {prompts.name!r}: no word for the value {value!r}"
+                f" ({', '.join(prompts.attributes[value])}) is known as an adjective for a person;"
+                f" add adjectives={{{value!r}: ...}} as in 'a blind cook', or"
+                f" phrase={{{value!r}: ...}} as in 'a cook who is blind', for every value"
+            )
     return adjective_of_value
 
 

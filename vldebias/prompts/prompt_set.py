@@ -481,12 +481,11 @@ def _build(content: Mapping[str, object], name: str) -> PromptSet:
             spurious += [fill(template, attribute=word) for word in words]
         else:
             spurious.append(fill(template))
-    stated_words = _stated_words_of(recipe)
     classes = recipe.classes or _class_prompts(recipe, trained)
     held_out_classes = _class_prompts(recipe, held_out)
     fields: dict[str, Any] = {
         "spurious": tuple(spurious),
-        "stated_words": stated_words,
+        "stated_words": _stated_words_of(recipe),
         "groups": recipe.groups + _filled_groups(recipe, trained),
         "classes": tuple(classes.values()),
         "class_names": tuple(classes),
@@ -536,9 +535,8 @@ def _check_recipe(recipe: Recipe, trained: Sequence[str], held_out: Sequence[str
     # Count the pairs before building them: a file can request millions.
     pairs = sum(comb(len(group), 2) for group in recipe.groups)
     if recipe.templates:
-        words_of_a_value = len(next(iter(recipe.attribute.values())))
         concepts = len(trained) + len(held_out)
-        groups = len(recipe.templates) * concepts * words_of_a_value
+        groups = len(recipe.templates) * concepts * max(lengths)
         pairs += groups * comb(len(recipe.attribute), 2)
     if pairs > MAX_PAIRS:
         raise ValueError(f"pairs: got {pairs:,} pairs; expected at most {MAX_PAIRS:,}")

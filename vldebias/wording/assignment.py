@@ -114,5 +114,4 @@ class EvenSampler(Generic[Outcome]):
         positions: list[tuple[float, Outcome]] = []
         for outcome, count in counts.items():
             positions += [((k + luck[outcome]) / count, outcome) for k in range(count)]
-        positions.sort(key=itemgetter(0))
-        return list(map(itemgetter(1), positions))
+        return [outcome for _, outcome in sorted(positions, key=itemgetter(0))]

@@ -174,6 +174,10 @@ class _Image:
     kept: dict[int, str] = field(default_factory=dict)
     values: _Values = field(default_factory=list)
 
+    def set_values(self, values: _Values) -> None:
+        """Set the values for all attributes, except those whose value the text keeps."""
+        self.values = [[] if number in self.kept else given for number, given in enumerate(values)]
+
 
 @dataclass(repr=False, eq=False)
 class Balancer:
@@ -343,9 +347,7 @@ class Balancer:
             result.prompts.append(self._write(image))
             result.values.append(form(values))
             result.reasons.append(form(reasons))
-            people = [
-                (place[-1], form(values_of_place[place])) for place in sorted(values_of_place)
-            ]
+            people = [(place[-1], form(row)) for place, row in sorted(values_of_place.items())]
             result.people.append(people)
         return result
 
@@ -415,9 +417,7 @@ class Balancer:
             if not _are_as_even(sources, values_of_images, even):
                 values_of_images = even
         for image, values in zip(images, values_of_images, strict=True):
-            image.values = list(values)
-            for number in image.kept:
-                image.values[number] = []
+            image.set_values(values)
         return self._result(images)
 
     def indices_of_run(self, prompt: str, run: range) -> list[int]:
@@ -505,10 +505,7 @@ class Balancer:
         return written, replace(balanced, prompts=first)
 
     def write(
-        self,
-        prompts: Sequence[str],
-        values: Sequence[Any],
-        original: Sequence[str] | None = None,
+        self, prompts: Sequence[str], values: Sequence[Any], original: Sequence[str] | None = None
     ) -> list[str]:
         """Insert given values into prompts, such as second prompts for the same images.
 
@@ -526,9 +523,7 @@ class Balancer:
                 " one entry per prompt"
             )
         for image, received in zip(images, values, strict=True):
-            image.values = self._values_of_people(image.prompt, received)
-            for number in image.kept:
-                image.values[number] = []
+            image.set_values(self._values_of_people(image.prompt, received))
         return list(map(self._write, images))
 
     def _values_of_people(self, prompt: str, values: Any) -> _Values:
@@ -536,14 +531,11 @@ class Balancer:
         if not isinstance(values, list):
             return [[value] for value in self._as_row(values)]
         # The prompt may state one attribute of a person and not another.
-        places: set[tuple[Any, ...]] = set()
-        for reader in self._readers:
-            persons, _ = reader.open_persons(prompt)
-            places.update(person.place for person in persons)
+        persons_of_attributes = [reader.open_persons(prompt)[0] for reader in self._readers]
+        places = {person.place for person in chain(*persons_of_attributes)}
         value_of_place = dict(zip(sorted(places), values, strict=False))
         values_of_attributes: _Values = []
-        for number, reader in enumerate(self._readers):
-            persons, _ = reader.open_persons(prompt)
+        for number, persons in enumerate(persons_of_attributes):
             rows = [self._as_row(value_of_place.get(person.place)) for person in persons]
             values_of_attributes.append([row[number] for row in rows])
         return values_of_attributes
@@ -555,9 +547,9 @@ class Balancer:
             InvalidInputError: If the number of values is wrong or an attribute does not have the
                 given value.
         """
-        row = [values] if self._single or values is None else values
         if values is None:
-            row = [None] * len(self._readers)
+            return [None] * len(self._readers)
+        row = [values] if self._single else values
         if not isinstance(row, list | tuple) or len(row) != len(self._readers):
             raise InvalidInputError(
                 f"values: got {values!r} for a person; expected a tuple with one value for each of"
@@ -737,4 +729,4 @@ def _check_different(readers: Sequence[PersonReader]) -> None:
                     f"sets: {name_of_kind[kind]!r} and {name!r} are about the same attribute"
                     f" ({kind}); expected one set for each attribute"
                 )
-        name_of_kind |= dict.fromkeys(kinds, name)
+            name_of_kind[kind] = name

@@ -28,14 +28,11 @@ class UserDecisions:
         self._capacity = capacity
         self._answers: dict[str, Any] = {}  # prompt -> values, or None
 
-    def allowed(self, prompt: str) -> tuple[str, ...] | None:
-        """Return the values allowed for a prompt, or None to let the word lists decide."""
-        return self.ask([prompt])[prompt]
-
     def ask(self, prompts: Sequence[str]) -> dict[str, tuple[str, ...] | None]:
-        """Return the answers for all prompts, asking only about those without a stored answer.
+        """Return the allowed values for all prompts, asking only about those not asked before.
 
-        Other threads may add and remove answers in the meantime.
+        The value None lets the word lists decide. Other threads may add and remove answers in the
+        meantime.
         """
         answers: dict[str, tuple[str, ...] | None] = {}
         new: list[str] = []

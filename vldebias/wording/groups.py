@@ -85,9 +85,6 @@ def fits(group: Group, mixture: Mapping[str, int | None]) -> bool:
         group: The group mentioned in a text.
         mixture: A mapping from value to number of people, or to None if there are no numbers.
     """
-    size = 0
-    for count in mixture.values():
-        if count is None:
-            return group.mixes and group.size is None
-        size += count
+    counts = [count for count in mixture.values() if count is not None]
+    size = sum(counts) if len(counts) == len(mixture) else None
     return group.mixes and group.size == size

@@ -97,8 +97,7 @@ class PersonReader:
         if isinstance(persons, str):
             return (), persons
         if self._one_person and len(persons) > 1:
-            has_open_person = any(person.reason in ("", "context") for person in persons)
-            return (), "several people" if has_open_person else persons[0].reason
+            return (), "several people" if self._may_get_value(prompt) else persons[0].reason
         open_reasons = [""]
         allowed = self._allowed(prompt)
         if allowed is not None:
@@ -151,7 +150,8 @@ class PersonReader:
         """
         if self._decide is None or not self._may_get_value(prompt):
             return None
-        allowed = self._decide.allowed(_in_one_line(prompt))
+        text = _in_one_line(prompt)
+        allowed = self._decide.ask([text])[text]
         if allowed is None:
             return None
         shares = self.attribute.shares
@@ -218,16 +218,15 @@ class PersonReader:
 
     def _why_unread(self, text: str) -> str:
         """Return why no person in a text is looked for, or ""."""
-        reason = ""
         if is_edit(text):
-            reason = "edit"
-        elif is_code(text):
-            reason = "not understood"
-        elif has_stating_emoji(text, self.attribute.kind) or self.states_in_syntax(text):
-            reason = "stated"
-        elif not self.attribute.gender and names_a_model(text):
-            reason = "named"  # The model shows a certain person: "<lora:ada:1>, a girl".
-        return reason
+            return "edit"
+        if is_code(text):
+            return "not understood"
+        if has_stating_emoji(text, self.attribute.kind) or self.states_in_syntax(text):
+            return "stated"
+        if not self.attribute.gender and names_a_model(text):
+            return "named"  # The model shows a certain person: "<lora:ada:1>, a girl".
+        return ""
 
     def states_in_syntax(self, text: str) -> bool:
         """Return whether JSON, markup or a variable states a value.
@@ -277,22 +276,21 @@ def _merge_mentions(
     then by order.
     """
     mentions_of_person: list[list[tuple[int, Mention, Language]]] = []
-    nouns_of_person: list[set[str]] = []
     for reading in readings:
-        free = list(range(len(mentions_of_person)))  # people not yet found in this reading
+        free = list(mentions_of_person)  # people not yet found in this reading
         for mention in reading:
             _, person, _ = mention
             noun = person.noun.lower()
-            candidates = [number for number in free if mention in mentions_of_person[number]]
-            candidates += [number for number in free if noun in nouns_of_person[number]]
+            candidates = [mentions for mentions in free if mention in mentions]
+            for mentions in free:
+                if noun in [known.noun.lower() for _, known, _ in mentions]:
+                    candidates.append(mentions)
             candidates += free
             if not candidates:
                 mentions_of_person.append([mention])
-                nouns_of_person.append({noun})
                 continue
-            number = candidates[0]
-            free.remove(number)
-            if mention not in mentions_of_person[number]:
-                mentions_of_person[number].append(mention)
-                nouns_of_person[number].add(noun)
+            mentions = candidates[0]
+            free.remove(mentions)
+            if mention not in mentions:
+                mentions.append(mention)
     return mentions_of_person

@@ -210,43 +210,34 @@ def _of_infotexts(lines: Sequence[str], where: str) -> PromptList:
     Raises:
         InvalidInputError: If a negative prompt or settings line is not preceded by a prompt.
     """
-    prompts: list[str] = []
-    joined = {"prompt": 0, "negative prompt": 0}
-    parts: dict[str, list[str]] = {"prompt": [], "negative prompt": []}
-
-    def end_of_infotext() -> None:
-        if parts["prompt"]:
-            prompts.append(" ".join(parts["prompt"]))
-        for kind, texts in parts.items():
-            joined[kind] += len(texts) > 1
-            texts.clear()
-
+    infotexts: list[dict[str, list[str]]] = []  # the lines of each infotext by kind
+    parts: dict[str, list[str]] = {}
     kind = ""
     for number, text in enumerate(map(str.strip, lines), start=1):
-        goes_on = kind == "negative prompt" and bool(parts[kind])
         if _SETTINGS.match(text):
             kind = "settings"
-        elif _NEGATIVE.match(text) or (text and goes_on):
-            kind = "negative prompt"
+        elif _NEGATIVE.match(text) or (text and kind == "negative prompt"):
+            kind = "negative prompt"  # which may go on for several lines
         else:
             kind = "prompt" if text else ""
-        # If an infotext has no settings, it ends at the next prompt or negative prompt.
+        # Without settings, an infotext ends at the next prompt or negative prompt.
         is_next = kind == "prompt" or _NEGATIVE.match(text) is not None
-        if is_next and parts["negative prompt"]:
-            end_of_infotext()
-        if kind in ("settings", "negative prompt") and not parts["prompt"]:
+        if "settings" in parts or (is_next and "negative prompt" in parts):
+            parts = {}
+        if kind in ("settings", "negative prompt") and "prompt" not in parts:
             raise InvalidInputError(
                 f"{where}: line {number}: expected a prompt before {text[:40]!r}. The file looks"
                 " like Automatic1111 infotexts, which consist of a prompt, a negative prompt and"
                 " settings"
             )
-        if kind == "settings":
-            end_of_infotext()
-        elif kind:
-            parts[kind].append(text)
-    end_of_infotext()
+        if kind and not parts:
+            infotexts.append(parts)
+        if kind:
+            parts.setdefault(kind, []).append(text)
+    prompts = [" ".join(parts["prompt"]) for parts in infotexts]
     note = "Automatic1111 infotexts, without their negative prompts and settings"
-    for kind, number in joined.items():
+    for kind in ("prompt", "negative prompt"):
+        number = sum(len(parts.get(kind, ())) > 1 for parts in infotexts)
         if number:
             note += f"; {number} had the {kind} on several lines, which were joined"
     return PromptList(tuple(prompts), note=note)

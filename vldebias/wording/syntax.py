@@ -10,18 +10,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
-from vldebias.prompts.english.words import gendered, lists, person
+from vldebias.prompts.english.words import gendered, lists, person, read_lists
 
 MOST_READINGS = 64  # Maximum number of readings, each of which is analysed like a prompt.
 
+_LISTS = read_lists(Path(__file__).with_suffix(".txt"))
 # Quality tags do not describe a person.
 _TAG = (
-    r"masterpiece|(?:best|high|highest|amazing|good|great|ultra|top)[ -]quality|(?:ultra |very )?"
-    r"high-?res(?:olution)?|absurd-?res|(?:ultra|highly|extremely|very|insanely)[ -]detailed|solo"
-    r"|raw photo|\d+k(?: (?:uhd|hdr))?|uhd|hdr|dslr|official art|very aesthetic|aesthetic|newest"
-    r"|detailed|intricate(?: details)?|beautiful|looking at (?:the )?viewer|sharp focus|realistic"
-    r"|photorealistic|cinematic|best|professional|trending on artstation|score \d+(?: up)?"
+    r"(?:best|high|highest|amazing|good|great|ultra|top)[ -]quality|(?:ultra |very )?high-?res"
+    r"(?:olution)?|absurd-?res|(?:ultra|highly|extremely|very|insanely)[ -]detailed"
+    rf"|\d+k(?: (?:uhd|hdr))?|score \d+(?: up)?|{'|'.join(_LISTS['tag'])}"
 )
 _TAGS = re.compile(
     rf"(?:^|(?<=[,(\[{{\n]))\s{{0,9}}(?:{_TAG})\s{{0,9}}(?::[\d.]+)?(?=\s{{0,9}}(?:[,)\]}}\n]|$))",
@@ -49,10 +49,7 @@ _PEOPLE_OF_REGIONS = re.compile(
 # snake_case, __wildcard__ and embedding:name, because words in file names do not describe people.
 _NAMES = re.compile(r"\b(?:embedding|lora|lyco|hypernet):\s?\S+|(?<!\w)\w*_\w*", re.IGNORECASE)
 # Names of files, wildcards, variables and tags in snake_case. They may state a value.
-_STATING = re.compile(
-    rf"<[^<>]*>|{_SCHEDULE}|{_VARIABLE}|__\S+?__|{_NAMES.pattern}",
-    re.IGNORECASE,
-)
+_STATING = re.compile(rf"<[^<>]*>|{_SCHEDULE}|{_VARIABLE}|__\S+?__|{_NAMES.pattern}", re.IGNORECASE)
 # Template placeholders: [gender], {{ gender }}, {sex|}.
 _TEMPLATE = re.compile(r"(?<![\w(])[\[{]{1,2}([^\[\]{}]{1,80})[\]}]")
 # Syntax of the library compel: ("a cook", "a baker").and(), ("a cook", "a baker").blend(0.6, 0.4).
@@ -106,12 +103,8 @@ _MARKS = re.compile(r"(?<=[)\]])[\d.+-]+|:[\d.]+|[()\[\]]")
 # An edit changes something in an existing picture: "make her smile", but not "make a cake".
 _THE = r"(?:the|this|these|that|those|it|him|her|them|his|their|its|my|background)\b"
 _EDIT = re.compile(
-    r"\s*(?:please |now |then |can you |could you |i want (?:you )?to |edit: ?)*(?:"
-    r"(?:change|replace|remove|erase|delete|extract|cut out"
-    r"|turn|keep|swap|edit|convert|transform|adjust|fix|restore"
-    r"|enhance|retouch|recolou?r|colou?rize|blur|modify|alter|extend|outpaint|inpaint|crop|give|move"
-    r"|dress|age|make|brighten|darken|sharpen|upscale|zoom (?:in|out)(?: on)?)"
-    rf" (?:(?!of\b|an?\b|me\b|us\b)[\w'-]+ ){{0,2}}?{_THE}"
+    r"\s*(?:please |now |then |can you |could you |i want (?:you )?to |edit: ?)*"
+    rf"(?:(?:{'|'.join(_LISTS['edit'])}) (?:(?!of\b|an?\b|me\b|us\b)[\w'-]+ ){{0,2}}?{_THE}"
     rf"|(?:add|put|insert|paste|place)\b[^,.;:\n]{{0,80}}? (?:to|on|onto|in|into|next to|behind"
     rf"|beside|over|under|around|near) {_THE}"
     r"|(?:remove|erase|delete) [^.;:\n]{1,60}? from the (?:image|photo|picture|background)\b"
@@ -146,12 +139,10 @@ _CODE = re.compile(
     re.MULTILINE,
 )
 # A template to be filled in: "[CHARACTER]", "[brand name]", "(insert a hero)".
+_INSIDE = r"[^\[\](){}:|]{0,60}"
 _PLACEHOLDER = re.compile(
-    r"[\[({](?!SEP\])(?:[A-Z][A-Z0-9 _/&-]{3,40}\b|(?:[Ii]nsert|[Yy]our|[Ss]ubject"
-    r"|[Cc]olou?r\d?|[Nn]ame|[Cc]haracter"
-    r"|[Bb]rand|[Pp]roduct|[Oo]bject|[Dd]escri(?:be|ption)|[Pp]ose|[Bb]ackground|[Pp]erson|[Cc]ity"
-    r"|[Ss]tyle)\b[^\[\](){}:|]{0,60})"
-    r"[^\[\](){}:|]{0,60}[\])}]"
+    r"[\[({](?!SEP\])(?:[A-Z][A-Z0-9 _/&-]{3,40}\b"
+    rf"|(?i:{'|'.join(_LISTS['gap'])}|colou?r\d?)\b{_INSIDE}){_INSIDE}[\])}}]"
 )
 # A placeholder, as in {argument name="job" default="a nurse"}, whose default value is read.
 _ARGUMENT = re.compile(r"\{argument [^{}]*?default=\\?\"([^{}\"\\]*)\\?\"[^{}]*\}")
@@ -160,12 +151,6 @@ _ARGUMENT = re.compile(r"\{argument [^{}]*?default=\\?\"([^{}\"\\]*)\\?\"[^{}]*\
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?')
 # The role of a chat message: {"role": "user", "content": "a nurse"}.
 _MESSAGE = re.compile(r'"role"\s*:\s*"(?:system|user|assistant|developer)"', re.IGNORECASE)
-_SUBJECT_KEYS = (
-    {"subject", "subjects", "main_subject", "character", "characters", "person", "people"}
-    | {"persons", "prompt", "positive", "positive_prompt", "description", "caption", "text"}
-    | {"main_character", "scene", "type", "role", "profession", "occupation", "who", "inputs"}
-)
-
 
 # Start and end of each alternative in braces, such as "nurse" and "doctor" in "{nurse|doctor}".
 _Branches = list[tuple[int, int]]
@@ -193,12 +178,9 @@ def picture_of(prompt: str) -> str:
     for entry in _ENTRY.finditer(prompt):
         if _NEGATIVE_WEIGHT.search(entry[0]):
             negative.update(range(*entry.span()))
-    key = ""
-    for string in _STRING.finditer(prompt):
+    for key, string in _json_values(prompt):
         start, end = string.span(1)
-        if string[2]:
-            key = string[1].lower()
-        elif _NEGATIVE_KEY.search(key) or start in negative:
+        if _NEGATIVE_KEY.search(key) or start in negative:
             reading = reading[:start] + " " * (end - start) + reading[end:]
     return reading
 
@@ -249,15 +231,11 @@ def json_texts(prompt: str) -> str | None:
         return None
     reading = ["\n"] * len(prompt)
     is_chat = _MESSAGE.search(prompt) is not None
-    key = ""
     speaker = ""
-    for string in _STRING.finditer(prompt):
-        if string[2]:
-            key = string[1].strip().lower().replace(" ", "_")
-            continue
+    for key, string in _json_values(prompt):
         if is_chat and key == "role":
             speaker = string[1].lower()
-        is_text = key in _SUBJECT_KEYS
+        is_text = key in _LISTS["subject-key"]
         if is_chat:
             # System and assistant messages do not describe the picture.
             is_text = speaker == "user" and key in ("content", "text")
@@ -266,6 +244,16 @@ def json_texts(prompt: str) -> str | None:
             # An escape such as "\\n" becomes a space and a letter, so that offsets stay valid.
             reading[start:end] = string[1].replace("\\", " ")
     return "".join(reading)
+
+
+def _json_values(prompt: str) -> Iterator[tuple[str, re.Match[str]]]:
+    """Yield the key, in lower case with spaces, and the match of each string value in JSON."""
+    key = ""
+    for string in _STRING.finditer(prompt):
+        if string[2]:
+            key = string[1].strip().lower().replace("_", " ")
+        else:
+            yield key, string
 
 
 def texts_of_markup(prompt: str) -> list[str]:
@@ -286,9 +274,8 @@ def names_of_templates(prompt: str) -> list[str]:
     names: list[str] = []
     for match in _TEMPLATE.finditer(prompt):
         names += map(_words_of, match[1].split("|"))
-    for match in _STATING.finditer(prompt):
-        names += _words_of(match[0]).split()
-        names.append(_words_of(match[0]))
+    for words in texts_of_markup(prompt):
+        names += [words, *words.split()]
     return names
 
 

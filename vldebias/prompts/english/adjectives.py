@@ -29,14 +29,9 @@ def rank_of(word: str) -> int:
 
 def kind_of_words(words: set[str]) -> str:
     """Return the most frequent kind of adjective, or "" if none of the words is known."""
-    most_frequent = ""
-    most_words = 0
-    for kind in KINDS:
-        known = len(words & lists()[kind].keys())
-        if known > most_words:
-            most_frequent = kind
-            most_words = known
-    return most_frequent
+    known_of_kind = {kind: len(words & lists()[kind].keys()) for kind in KINDS}
+    most_frequent = max(KINDS, key=known_of_kind.__getitem__)
+    return most_frequent if known_of_kind[most_frequent] else ""
 
 
 def rank_of_set(kind: str, words: Iterable[str]) -> int:

@@ -15,17 +15,9 @@ from pathlib import Path
 
 _HERE = Path(__file__).parent
 PEOPLES = _HERE / "peoples"
-# Replacements of endings for the base form: "cherries" -> "cherry", "baked" -> "bake".
-_PLURALS = {
-    "ies": ("y",),
-    "sses": ("ss",),
-    "ches": ("ch",),
-    "shes": ("sh",),
-    "xes": ("x",),
-    "oes": ("o",),
-    "s": ("",),
-}
-_VERBS = {**_PLURALS, "ied": ("y",), "ed": ("", "e"), "ing": ("", "e")}
+# Endings and what replaces them in the base form: "cherries" -> "cherry", "tried" -> "try".
+_PLURALS = {"ies": "y", "sses": "ss", "ches": "ch", "shes": "sh", "xes": "x", "oes": "o", "s": ""}
+_VERBS = {**_PLURALS, "ied": "y", "ed": "", "ing": ""}
 # Words such as "policewoman" and "cowboys" are gendered even if no dictionary contains them.
 _GENDERED_ENDING = re.compile(r"[a-z]{2}(?:men|man|women|woman|boys?|girls?)$")
 # Dictionary nouns for people with these endings are gendered: "prioress", "housemaid".
@@ -76,9 +68,8 @@ def origins() -> frozenset[str]:
 
 def is_proper(word: str) -> bool:
     """Return whether a lower-case word is always capitalized."""
-    if word in origins() or word in religions():
-        return True  # Origins and religions are proper: "Tibetan", "Catholic".
-    return word in lists()["nation"]  # nations without an adjective, such as "US"
+    # Origins, religions, and nations without an adjective: "Tibetan", "Catholic", "US".
+    return word in origins() or word in religions() or word in lists()["nation"]
 
 
 @cache
@@ -131,16 +122,17 @@ def has_listed(words: Iterable[str], *names: str) -> bool:
     return any(listed(word, *names) for word in words)
 
 
-def _without(word: str, endings: Mapping[str, tuple[str, ...]], accepted_classes: str) -> str:
+def _without(word: str, endings: Mapping[str, str], accepted_classes: str) -> str:
     """Strip an inflectional ending if a base form of an accepted class remains."""
-    for ending, replacements in endings.items():
+    for ending, replacement in endings.items():
         stem = word.removesuffix(ending)
         if stem == word:
             continue
-        candidates = [stem + replacement for replacement in replacements]
-        is_doubled = stem[-1:] == stem[-2:-1]  # as in "sitting", from "sit"
-        if len(replacements) > 1 and is_doubled:
-            candidates.append(stem[:-1])
+        candidates = [stem + replacement]
+        if ending in ("ed", "ing"):
+            candidates.append(f"{stem}e")  # "bake", from "baking"
+            if stem[-1:] == stem[-2:-1]:
+                candidates.append(stem[:-1])  # "sit", from "sitting"
         for candidate in candidates:
             if set(classes(candidate)) & set(accepted_classes):
                 return candidate
@@ -244,17 +236,15 @@ def has_gendered(words: Iterable[str]) -> bool:
     return any(map(gendered, words))
 
 
-@cache
+@lru_cache(REMEMBERED_WORDS)
 def adjective(word: str) -> bool:
     """Return whether a word before a noun is an adjective rather than a noun."""
     if word in origins():
         return True
     word_classes = classes(word)
     if "a" in word_classes:
-        if word_classes[0] == "a" or word.endswith("less"):
-            return True
         is_noun_too = bool(set(word_classes) & set("npx"))
-        if not is_noun_too:
+        if word_classes[0] == "a" or word.endswith("less") or not is_noun_too:
             return True
     # A compound's last part determines its class: "battle-weary".
     if "-" in word:

@@ -19,9 +19,6 @@ from vldebias.wording.english.scene import Scene, read_scene
 from vldebias.wording.english.text import read_text
 
 KINDS = ("gender", "origin", "skin", "age")
-_ORIGINS = ("people", "people-capital")
-# Fiction, costumes or acting, as in "a child dressed as a crusader".
-_FICTION = ("pretends", "invents")
 
 
 # ---- exceptions: facts that do not determine a value
@@ -29,7 +26,9 @@ _FICTION = ("pretends", "invents")
 
 def _is_shown(scene: Scene) -> bool:
     """Return whether history is only shown, for example in a museum or on a film set."""
-    return scene.has(*_FICTION) or scene.has_place("shows")
+    # Fiction, costumes or acting, as in "a child dressed as a crusader".
+    is_fiction = scene.has("pretends", "invents")
+    return is_fiction or scene.has_place("shows")
 
 
 def _looks_on(scene: Scene) -> bool:
@@ -115,7 +114,7 @@ def _plays_for_club(scene: Scene) -> bool:
 
 def _is_of_a_people(scene: Scene) -> bool:
     """Return whether the prompt states the subject's origin, as in "Hmong farmer"."""
-    for fact in scene.facts(*_ORIGINS):
+    for fact in scene.facts("people", "people-capital"):
         if fact.name == "people-capital" and not scene.is_capital(fact.first):
             continue
         # An origin may follow as a tag or belong to the owner: "a doctor, Nigerian".
@@ -145,26 +144,9 @@ def _is_veteran_of_something(scene: Scene) -> bool:
 
 # ---- the rules
 
-_CONDITIONS: dict[str, Callable[..., bool]] = {
-    "is_after": _is_after,
-    "has_body_of_one_sex": _has_body_of_one_sex,
-    "is_before": _is_before,
-    "is_dated_before": _is_dated_before,
-    "is_of_a_people": _is_of_a_people,
-    "is_event": _is_event,
-    "is_shown": _is_shown,
-    "is_veteran_of_something": _is_veteran_of_something,
-    "looks_on": _looks_on,
-    "nurses_child": _nurses_child,
-    "plays_for_club": _plays_for_club,
-}
 
-
-class Condition(NamedTuple):
-    """A condition for a scene: a function and its arguments after the scene."""
-
-    function: Callable[..., bool]
-    arguments: tuple[str, ...]
+# A function, and its arguments after the scene.
+_Condition = tuple[Callable[..., bool], tuple[str, ...]]
 
 
 class Rule(NamedTuple):
@@ -179,8 +161,8 @@ class Rule(NamedTuple):
 
     kind: str
     fixed: str
-    needs: tuple[Condition, ...]
-    unless: tuple[Condition, ...]
+    needs: tuple[_Condition, ...]
+    unless: tuple[_Condition, ...]
 
     def fixes(self, scene: Scene) -> bool:
         """Return whether the rule applies to a scene."""
@@ -198,13 +180,14 @@ def _read_rules() -> Iterator[Rule]:
     """Read the rules in `rules.txt`, which explains the format."""
     text = Path(__file__).with_name("rules.txt").read_text(encoding="utf-8")
     for kinds, fixed, conditions in re.findall(r"(?m)^(\w.*?): (.+)\n((?:  .+\n)+)", text):
-        needs: list[Condition] = []
-        unless: list[Condition] = []
+        needs: list[_Condition] = []
+        unless: list[_Condition] = []
         for line in conditions.splitlines():
             name, *arguments = line.replace("unless ", "").split()
-            function = _CONDITIONS.get(name) or getattr(Scene, name)
+            # A condition is one of the functions above or a method of `Scene`.
+            function = globals().get(f"_{name}") or getattr(Scene, name)
             conditions_of_line = unless if "unless " in line else needs
-            conditions_of_line.append(Condition(function, tuple(arguments)))
+            conditions_of_line.append((function, tuple(arguments)))
         for kind in kinds.split():
             yield Rule(kind, fixed, tuple(needs), tuple(unless))
 

@@ -42,14 +42,12 @@ def year_of_word(text: Text, i: int) -> int | None:
     if match is None or has_unit:
         return _last_year_of_century(text, i)
     digits, plural, era = match.groups()
-    return _ANCIENT if era else _last_year_of_number(int(digits), bool(plural))
-
-
-def _last_year_of_number(year: int, is_plural: bool) -> int:
-    """Return the last year of a year ("1943"), decade ("1870s") or century ("1800s")."""
-    if not is_plural or year % 10:
-        return year
-    return year + 9 if year % 100 else year + 99
+    if era:
+        return _ANCIENT
+    year = int(digits)
+    if plural and year % 10 == 0:
+        year += 9 if year % 100 else 99  # the decade "1870s" or the century "1800s"
+    return year
 
 
 def _last_year_of_century(text: Text, i: int) -> int | None:

@@ -9,30 +9,25 @@ from typing import NamedTuple
 
 from vldebias.prompts.attribute import Attribute
 from vldebias.prompts.english.adjectives import rank_of
-from vldebias.prompts.english.words import has_gendered, is_proper, kinds, singular
+from vldebias.prompts.english.words import has_gendered, is_proper, kinds, listed, singular
 from vldebias.prompts.english.words import person as is_person
-from vldebias.prompts.prompt_set import StatedWords, append_word
+from vldebias.prompts.prompt_set import append_word
 from vldebias.wording.english.context import find_rules
 from vldebias.wording.english.groups import describe, find_group, names_a_group
 from vldebias.wording.english.names import may_name
 from vldebias.wording.english.phrases import PersonPhrase
-from vldebias.wording.english.rewritten import (
-    agreeing_form,
-    is_pronoun,
-    match,
-    replace_gender,
-    sides_in,
-    strip,
-)
+from vldebias.wording.english.rewritten import agreeing_form, match, replace_gender, sides_in, strip
 from vldebias.wording.english.statements import (
+    find_persons,
     find_stated,
     group_mentions,
     may_be_two,
     states,
     values_of_persons,
+    values_of_words,
 )
 from vldebias.wording.english.subject import find_subjects, is_foreign, leaves_out_gendered
-from vldebias.wording.english.text import read_text
+from vldebias.wording.english.text import read_text, with_capitals_of
 from vldebias.wording.groups import Group, Mixture, can_mix
 from vldebias.wording.language import (
     MOST_PERSONS,
@@ -159,11 +154,32 @@ class English(Language):
         else:
             replaced = strip(text, attribute, people)
             is_said = [False] * len(people)
+        # The values that the text does not state yet, by the index of the person.
         unsaid: dict[int | None, str | Mixture] = {}
         for number, (_, value) in enumerate(people):
             if value is not None and not is_said[number]:
                 unsaid[number] = value
-        assignments = _remaining_assignments(replaced, attribute, people, unsaid)
+        words = read_text(replaced)
+        persons = find_persons(replaced)
+        is_stated = find_stated(replaced, persons, attribute)
+        matched = match(words, persons, people)
+        assignments: list[Assignment] = []
+        for (first, *_), stated, matched_number in zip(persons, is_stated, matched, strict=True):
+            if matched_number not in unsaid:
+                continue
+            if stated and not attribute.gender:
+                raise RewrittenPromptError("rewritten: stated")
+            value = unsaid.pop(matched_number)
+            phrase = words.low[first.opening : first.head + 1]
+            nouns = [word for word in phrase if not listed(word, "gendered-pronoun")]
+            if attribute.gender and has_gendered(nouns):
+                continue  # "her little girl" already states the gender
+            person = _person(replaced, first, attribute, is_stated=False, is_first=True)
+            if not person.can_be(value):
+                raise RewrittenPromptError("rewritten: group")
+            assignments.append((person, attribute, value))
+        if unsaid:
+            raise RewrittenPromptError("rewritten: not understood")
         return replace_all(replaced, self.write(replaced, assignments))
 
     def values_in(
@@ -171,10 +187,7 @@ class English(Language):
     ) -> list[Value]:
         if attribute.gender:
             return sides_in(text, attribute, people)
-        stated: list[Value] = []
-        for value, words in attribute.set.attributes.items():
-            if StatedWords((*words, attribute.words[value])).find(text):
-                stated.append(value)
+        stated = values_of_words(text, attribute)
         first = stated[0] if len(stated) == 1 else None
         return [first, *[None] * (len(people) - 1)]
 
@@ -189,7 +202,6 @@ class English(Language):
         if isinstance(persons, str):
             return []
         people: list[NounValue] = [(person.noun, None) for person in persons]
-        values: Sequence[Value]
         if attribute.gender:
             values = sides_in(text, attribute, people)
         else:
@@ -206,47 +218,6 @@ class English(Language):
             names_value = attribute.gender and has_gendered(words)
             described.append(DescribedPerson(" ".join(words), value, is_stated, names_value))
         return described
-
-
-def _remaining_assignments(
-    replaced: str,
-    attribute: Attribute,
-    people: Sequence[NounValue],
-    unsaid: dict[int | None, str | Mixture],
-) -> list[Assignment]:
-    """Return assignments for the values that the text does not state yet.
-
-    Args:
-        replaced: The text after stated values were replaced or removed.
-        attribute: The attribute to balance.
-        people: The noun and the value for each person in the original prompt.
-        unsaid: A mapping from person index to value. People found in the text are removed from it.
-
-    Raises:
-        RewrittenPromptError: If the text still states a value, or a person is not found.
-    """
-    words = read_text(replaced)
-    subjects = find_subjects(replaced)
-    persons = [] if isinstance(subjects, str) else group_mentions(words, subjects)
-    is_stated = find_stated(replaced, persons, attribute)
-    matched = match(words, persons, people)
-    assignments: list[Assignment] = []
-    for mentions, stated, matched_number in zip(persons, is_stated, matched, strict=True):
-        if matched_number not in unsaid:
-            continue
-        if stated and not attribute.gender:
-            raise RewrittenPromptError("rewritten: stated")
-        value = unsaid.pop(matched_number)
-        phrase = words.low[mentions[0].opening : mentions[0].head + 1]
-        if attribute.gender and has_gendered(word for word in phrase if not is_pronoun(word)):
-            continue  # "her little girl" already states the gender
-        person = _person(replaced, mentions[0], attribute, is_stated=False, is_first=True)
-        if not person.can_be(value):
-            raise RewrittenPromptError("rewritten: group")
-        assignments.append((person, attribute, value))
-    if unsaid:
-        raise RewrittenPromptError("rewritten: not understood")
-    return assignments
 
 
 # ---- deciding which people have no stated value
@@ -281,8 +252,6 @@ def _leaves(group: Group, attribute: Attribute) -> bool:
         return True
     if attribute.groups == "same" or 1 in attribute.shares.values():
         return attribute.has_phrases
-    if not attribute.gender:
-        return True  # mixtures need plural nouns, which exist only for gender
     return not can_mix(attribute.words.values())
 
 
@@ -304,11 +273,7 @@ def _write_before(text: str, start: int, end: int, word: str) -> Replacement:
     The word takes over the capitalization of the placeholder that it replaces: {gender}, {Gender}
     or {GENDER}. At the start of a sentence, it takes over the noun's capital letter.
     """
-    letters = text[start:end].strip("{ }")
-    if len(letters) > 1 and letters.isupper():
-        word = word.upper()
-    elif letters[:1].isupper():
-        word = word[0].upper() + word[1:]
+    word = with_capitals_of(text[start:end].strip("{ }"), word)
     text_before = text[:start]
     text_behind = text[end:].lstrip()
     end = len(text) - len(text_behind)

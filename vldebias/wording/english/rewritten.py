@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
@@ -29,11 +30,11 @@ from vldebias.prompts.english.words import (
 )
 from vldebias.prompts.prompt_set import append_word
 from vldebias.wording.english.names import find_names
-from vldebias.wording.english.phrases import PersonPhrase, Persons
+from vldebias.wording.english.phrases import Persons
 from vldebias.wording.english.scene import AGE_BEFORE_NOUN, AGE_BEHIND
-from vldebias.wording.english.statements import group_mentions
+from vldebias.wording.english.statements import find_persons
 from vldebias.wording.english.subject import find_subjects
-from vldebias.wording.english.text import Text, read_text
+from vldebias.wording.english.text import Text, read_text, with_capitals_of
 from vldebias.wording.language import (
     NounValue,
     Replacement,
@@ -44,7 +45,6 @@ from vldebias.wording.language import (
 
 _LISTS = read_lists(Path(__file__).with_name("pairs.txt"))
 _ADJECTIVES = frozenset(word for pair in _LISTS["adjective"] for word in pair.split("/"))
-_SIDES = ("female", "male")
 _FORMS_FOR_WOMEN = {male: female for female, male in (pair.split("/") for pair in _LISTS["origin"])}
 _DESCENT = re.compile(
     r",? (?:of|with) (?:[\w-]+ ){1,2}(?:descent|heritage|origin|ethnicity|ancestry|background)\b",
@@ -117,11 +117,6 @@ def agreeing_form(word: str, text: str, end: int) -> str:
     return word
 
 
-def is_pronoun(word: str) -> bool:
-    """Return whether a lower-case word is a pronoun that states a gender."""
-    return listed(word, "gendered-pronoun")
-
-
 def _without_ending(word: str) -> str:
     """Remove an ending with an apostrophe, as in "man's"."""
     return re.sub(r"'(?:s|d|ll)?$", "", word)
@@ -130,38 +125,37 @@ def _without_ending(word: str) -> str:
 # ---- finding people and animals
 
 
+@dataclass(eq=False)
 class _Figure:
     """A person or an animal mentioned in a text.
 
     Attributes:
+        text: The text.
         words: The positions of the words that refer to the figure.
         heads: The positions of its nouns.
         number: The index of the corresponding person in the original prompt, or None.
-        side: The gender stated in the text, "female" or "male", or "" if none is stated.
-        is_plural, is_possessed, is_animal: Whether it is like "three cooks", "his wife" or "a dog".
+        is_plural, is_animal, is_possessed: Whether it is like "three cooks", "a dog" or "his wife".
         is_certain: Whether it is certain which words refer to this figure.
+        side: The gender stated in the text, "female" or "male", or "" if none is stated.
     """
 
-    def __init__(
-        self,
-        text: Text,
-        words: Iterable[int],
-        heads: Sequence[int],
-        number: int | None = None,
-        *,
-        is_plural: bool = False,
-        is_animal: bool = False,
-    ) -> None:
-        self.words = [i for i in words if not is_pronoun(text.low[i])]
-        self.heads = heads
-        self.number = number
-        sides = [_side_of(_without_ending(text.low[i])) for i in self.words]
+    text: Text
+    words: list[int]
+    heads: Sequence[int]
+    number: int | None = None
+    is_plural: bool = False
+    is_animal: bool = False
+    is_possessed: bool = field(init=False)
+    is_certain: bool = field(default=True, init=False)
+    side: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        low = self.text.low
+        self.words = [i for i in self.words if not listed(low[i], "gendered-pronoun")]
+        sides = [_side_of(_without_ending(low[i])) for i in self.words]
         self.side = next(filter(None, sides), "")
-        self.is_plural = is_plural
-        self.is_animal = is_animal
-        opening = text.low[max(text.clause_start(self.first), self.first - 2) : self.first + 1]
-        self.is_possessed = has_listed(opening, "possessor")
-        self.is_certain = True
+        opening = max(self.text.clause_start(self.first), self.first - 2)
+        self.is_possessed = has_listed(low[opening : self.first + 1], "possessor")
 
     @property
     def first(self) -> int:
@@ -193,32 +187,23 @@ def match(text: Text, persons: Persons, people: Sequence[NounValue]) -> list[int
     for number, (noun, _) in enumerate(people):
         last_word = singular(noun.lower().split()[-1])
         for place, mentions in enumerate(persons):
-            if matched[place] is None and _has_noun(text, mentions, last_word):
+            nouns = [singular(_without_ending(text.low[mention.head])) for mention in mentions]
+            if matched[place] is None and last_word in nouns:
                 matched[place] = number
                 break
     remaining = [number for number in range(len(people)) if number not in matched]
-    candidates = _unmatched(text, persons, matched)
+    candidates: list[int] = []
+    for place, (first, *_) in enumerate(persons):
+        # Groups and relatives ("his wife") are not the person from the original prompt.
+        is_other = first.plural or listed(text.low[first.opening], "possessor")
+        if matched[place] is None and not is_other:
+            candidates.append(place)
     of_gender = [place for place in candidates if gendered(text.low[persons[place][0].head])]
     if len(people) > 1 or of_gender:
         candidates = of_gender
     if len(remaining) == 1 and len(candidates) == 1:
         matched[candidates[0]] = remaining[0]
     return matched
-
-
-def _has_noun(text: Text, mentions: Iterable[PersonPhrase], noun: str) -> bool:
-    """Return whether any of a person's phrases has a given noun, in the singular or plural."""
-    return noun in [singular(_without_ending(text.low[mention.head])) for mention in mentions]
-
-
-def _unmatched(text: Text, persons: Persons, matched: Sequence[int | None]) -> list[int]:
-    """Return the indices of unmatched people, excluding groups and relatives ("his wife")."""
-    places: list[int] = []
-    for place, (first, *_) in enumerate(persons):
-        is_possessed = listed(text.low[first.opening], "possessor")
-        if matched[place] is None and not (first.plural or is_possessed):
-            places.append(place)
-    return places
 
 
 def _find_figures(text: Text, people: Sequence[NounValue]) -> list[_Figure]:
@@ -241,8 +226,7 @@ def _find_figures(text: Text, people: Sequence[NounValue]) -> list[_Figure]:
 
 def _figures_of_phrases(text: Text, people: Sequence[NounValue]) -> list[_Figure]:
     """Return the figures described by noun phrases in a text."""
-    subjects = find_subjects(text.prompt)
-    persons = [] if isinstance(subjects, str) else group_mentions(text, subjects)
+    persons = find_persons(text.prompt)
     numbers = match(text, persons, people)
     figures: list[_Figure] = []
     for mentions, number in zip(persons, numbers, strict=True):
@@ -251,15 +235,8 @@ def _figures_of_phrases(text: Text, people: Sequence[NounValue]) -> list[_Figure
         for part in parts:
             words = {i for mention in part for i in range(mention.opening, mention.head + 1)}
             heads = [mention.head for mention in part]
-            figures.append(_Figure(text, words, heads, number, is_plural=part[0].plural))
+            figures.append(_Figure(text, list(words), heads, number, is_plural=part[0].plural))
     return figures
-
-
-def _start_of_clause(text: Text, i: int) -> int:
-    """Return the position of the first word in the clause of word i, such as "while" or "who"."""
-    while not text.opens[i] and not listed(text.low[i], "opens-clause"):
-        i -= 1
-    return i
 
 
 def _add_other_words(text: Text, figures: list[_Figure]) -> list[int]:
@@ -269,7 +246,7 @@ def _add_other_words(text: Text, figures: list[_Figure]) -> list[int]:
     for i, word in enumerate(map(_without_ending, text.low)):
         if i in known or text.silent[i]:
             continue
-        if is_pronoun(word):
+        if listed(word, "gendered-pronoun"):
             pronouns.append(i)
             continue
         # The same noun with "the" is the same person.
@@ -324,7 +301,9 @@ def _main_figures(text: Text, figures: Sequence[_Figure], i: int) -> Sequence[_F
 
 def _figures_of_clause(text: Text, figures: Sequence[_Figure], i: int) -> list[_Figure]:
     """Return the figures in the clause of word i, to which a pronoun refers preferentially."""
-    opening = _start_of_clause(text, i)
+    opening = i  # the first word of the clause, such as "while" or "who"
+    while not text.opens[opening] and not listed(text.low[opening], "opens-clause"):
+        opening -= 1
     if text.low[opening] in ("who", "whose"):
         # A relative clause is about the noun before it: "a woman who wrings her hands".
         return [figure for figure in figures if figure.last_mention(i) >= opening - 1]
@@ -383,35 +362,30 @@ def replace_gender(
         if number is None or number not in sides:
             continue
         side = sides[number]
-        _check_replaceable(figure, side, figures)
+        if figure.side and (figure.is_plural or side == "mixed"):
+            raise RewrittenPromptError("rewritten: group")
+        # A member of a group is mentioned separately: "two cooks; one wipes his brow".
+        is_split = figure.is_plural and any(other.number is None for other in figures)
+        is_unknown = bool(figure.side) and side not in ("female", "male")
+        if is_split or is_unknown or not figure.is_certain:
+            raise RewrittenPromptError(_NOT_UNDERSTOOD)
         for i in figure.words:
             new = _word_of_side(words, i, side)
             if new:
                 replacements.append(_replace(words, i, new))
-                is_said[number] |= gendered(new) and not is_pronoun(new)
+                is_said[number] |= gendered(new) and not listed(new, "gendered-pronoun")
     return replace_all(text, replacements), is_said
 
 
-def _sides_of_people(attribute: Attribute, people: Sequence[NounValue]) -> dict[int, str]:
+def _sides_of_people(attribute: Attribute, people: Sequence[NounValue]) -> dict[int | None, str]:
     """Map each person's index to the word for their value ("female"), or to "mixed" for groups."""
-    sides: dict[int, str] = {}
+    sides: dict[int | None, str] = {}
     for number, (_, value) in enumerate(people):
         if isinstance(value, str):
             sides[number] = attribute.words[value].lower()
         elif value is not None:
             sides[number] = "mixed"
     return sides
-
-
-def _check_replaceable(figure: _Figure, side: str, figures: Sequence[_Figure]) -> None:
-    """Raise a RewrittenPromptError if the gender of a figure cannot be replaced."""
-    if figure.side and (figure.is_plural or side == "mixed"):
-        raise RewrittenPromptError("rewritten: group")
-    # A member of a group is mentioned separately: "two cooks; one wipes his brow".
-    is_split = figure.is_plural and any(other.number is None for other in figures)
-    is_unknown = bool(figure.side) and side not in _SIDES
-    if is_split or is_unknown or not figure.is_certain:
-        raise RewrittenPromptError(_NOT_UNDERSTOOD)
 
 
 def _word_of_side(words: Text, i: int, side: str) -> str:
@@ -446,7 +420,7 @@ def _check_all_found(
             raise RewrittenPromptError(_NOT_UNDERSTOOD)
 
 
-def _without_beards(text: Text, figures: Sequence[_Figure], sides: Mapping[int, str]) -> str:
+def _without_beards(text: Text, figures: Sequence[_Figure], sides: Mapping[int | None, str]) -> str:
     """Remove the beards of people who become women.
 
     `sides` maps the index of a person to the person's new gender.
@@ -460,12 +434,21 @@ def _without_beards(text: Text, figures: Sequence[_Figure], sides: Mapping[int, 
         if not _is_sign_of_gender(text, i, word):
             continue
         figure = max(figures, key=lambda figure: figure.last_mention(i + 1), default=None)
-        if figure is None or figure.number is None or figure.number not in sides:
+        if figure is None or figure.number not in sides:
             continue
         is_in_phrase = i in figure.words
         if is_in_phrase and _side_of(word):
             continue  # the word will be replaced
-        span = _span_of_sign(text, i, word, is_in_phrase)
+        span = None
+        if word in _LISTS["beard"]:
+            span = _span_of_beard(text, i)
+        elif word in _LISTS["bearded"] and is_in_phrase:
+            # In "a tall, bearded man", the comma is removed as well.
+            start = text.start[i]
+            is_behind_comma = text.prompt[:start].endswith(", ")
+            span = (start - 2 * is_behind_comma, start + len(text.words[i]))
+        if span is None:
+            raise RewrittenPromptError(f"rewritten: {word}")  # as in "strokes his beard"
         if sides[figure.number] == "female":
             spans.append(span)
     return _take_out(text.prompt, spans)
@@ -479,26 +462,6 @@ def _is_sign_of_gender(text: Text, i: int, word: str) -> bool:
         return False
     is_stated = gendered(word) and (not _side_of(word) or word in _ADJECTIVES)
     return is_stated or word in _LISTS["beard"] or word in _LISTS["bearded"]
-
-
-def _span_of_sign(text: Text, i: int, word: str, is_in_phrase: bool) -> tuple[int, int]:
-    """Return the start and end of the text to remove along with a word that implies a gender.
-
-    Raises:
-        RewrittenPromptError: If the word cannot be removed, as in "strokes his beard".
-    """
-    span = None
-    if word in _LISTS["beard"]:
-        span = _span_of_beard(text, i)
-    elif word in _LISTS["bearded"] and is_in_phrase:
-        # In "a tall, bearded man", the comma is removed as well.
-        start = text.start[i]
-        end = start + len(text.words[i])
-        is_behind_comma = text.prompt[:start].endswith(", ")
-        span = (start - 2 * is_behind_comma, end)
-    if span is None:
-        raise RewrittenPromptError(f"rewritten: {word}")
-    return span
 
 
 def _span_of_beard(text: Text, i: int) -> tuple[int, int] | None:
@@ -542,21 +505,13 @@ def _is_before_noun(words: Text, i: int) -> bool:
 def _replace(words: Text, i: int, new: str) -> Replacement:
     """Replace word i, keeping its capitalization and ending, and fix the article before it."""
     old = words.words[i]
-    new = new.replace("_", " ")
-    if len(old) > 1 and old.isupper():
-        new = new.upper()
-    elif old[0].isupper():
-        new = new[0].upper() + new[1:]
+    new = with_capitals_of(old, new.replace("_", " "))
     new += old[len(_without_ending(words.low[i])) :]
     start = words.start[i]
-    return _with_article(words.prompt, start, start + len(old), new)
-
-
-def _with_article(text: str, start: int, end: int, new: str) -> Replacement:
-    """Replace the characters from start to end, and adjust the article before them if needed."""
-    article = re.search(r"\ban? $", text[:start], re.IGNORECASE)
+    end = start + len(old)
+    article = re.search(r"\ban? $", words.prompt[:start], re.IGNORECASE)
     if article is not None:
-        new = append_word(text[article.start() : start], new)
+        new = append_word(article[0], new)
         start = article.start()
     return Replacement(start, end, new)
 
@@ -576,8 +531,7 @@ def strip(text: str, attribute: Attribute, people: Sequence[NounValue]) -> str:
         RewrittenPromptError: If someone who gets a value is not found.
     """
     words = read_text(text)
-    subjects = find_subjects(text)
-    persons = [] if isinstance(subjects, str) else group_mentions(words, subjects)
+    persons = find_persons(text)
     numbers = match(words, persons, people)
     _check_all_found(words, numbers, people)
     openings = [words.start[mentions[0].opening] for mentions in persons]

@@ -9,12 +9,11 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Container, Iterable
 from functools import lru_cache
 
 from vldebias.prompts.english.words import (
-    STOPS,
     adjective,
+    ends_phrase,
     gendered,
     has_listed,
     kinds,
@@ -74,11 +73,12 @@ class Scene:
         self.roles = lists_of_word(self.noun) | lists_of_word(self.noun.rsplit("-", 1)[-1])
         facts = list(find_facts(self.text))
         self._about_picture = self._find_picture(facts)
-        self._ages = _of_lists(facts, _AGE_LISTS)
+        self._ages = [fact for fact in facts if fact.name in _AGE_LISTS]
         self._facts = self._sort_facts(facts)
         # Numbers take precedence over words for the present, which take precedence over periods.
         # Periods end before 1900, as in "Victorian" or "medieval".
-        self.year = max(self._read_numbers(), default=None)
+        self._year_in_numbers = self._read_numbers()
+        self.year = self._year_in_numbers
         if self.year is None and self.has("today"):
             self.year = MODERN
         elif self.year is None and self.has("period"):
@@ -88,11 +88,9 @@ class Scene:
         """Group facts by list, except those about the picture or a thing."""
         facts_of_list = defaultdict[str, list[Fact]](list)
         for fact in facts:
-            if self._about_picture[fact.first]:
-                continue
             # In "a book about the Crusades", the fact is only a topic.
             is_topic = fact.name in _SCENES and self._word_before_object(fact) == "about"
-            if is_topic or self._names_thing(fact):
+            if fact.first in self._about_picture or is_topic or self._names_thing(fact):
                 continue
             facts_of_list[fact.name].append(fact)
             is_in_capitals = self.text.words[fact.first][:2].isupper()
@@ -100,23 +98,20 @@ class Scene:
                 facts_of_list["troops"].append(fact)  # "a GI", not "a karate gi"
         return facts_of_list
 
-    def without_picture(self, origins: bool, ages: bool) -> str:
-        """Return the prompt with words about the picture replaced by spaces.
+    def words_about_picture(self, origins: bool, ages: bool) -> set[int]:
+        """Return the positions of words about the picture.
 
         Args:
-            origins: Whether to replace origins of things too ("in a Japanese restaurant").
-            ages: Whether to replace ages of things or other people too ("a 900-year-old oak").
+            origins: Whether to add the origins of things ("in a Japanese restaurant").
+            ages: Whether to add the ages of things or other people ("a 900-year-old oak").
         """
-        text = self.text
-        kept = list(text.prompt)
-        left_out: set[int] = self._ages_of_others() if ages else set()
-        for i, start in enumerate(text.start):
-            if self._about_picture[i] or (origins and self._names_thing(Fact("", i, i + 1))):
-                left_out.add(i)
-            if i in left_out:
-                end = start + len(text.words[i])
-                kept[start:end] = " " * (end - start)
-        return "".join(kept)
+        words = set(self._about_picture)
+        if ages:
+            words |= self._ages_of_others()
+        if origins:
+            count = len(self.text.words)
+            words.update(i for i in range(count) if self._names_thing(Fact("", i, i + 1)))
+        return words
 
     def _ages_of_others(self) -> set[int]:
         """Return the positions of words that state the age of a thing or of someone else."""
@@ -134,7 +129,7 @@ class Scene:
 
         Examples are "an elderly care worker" and "a newborn photographer".
         """
-        is_noun = i in {fact.first for fact in _of_lists(self._ages, ("young-person",))}
+        is_noun = any(fact.name == "young-person" and fact.first == i for fact in self._ages)
         if "works-with-age" in self.roles:
             return is_noun
         is_before_noun = i + 1 < self.head and self._is_thing(i + 1)
@@ -256,8 +251,7 @@ class Scene:
 
     def has_year_before(self, year: int) -> bool:
         """Return whether numbers such as "1810" or "14th century" date the scene before a year."""
-        years = self._read_numbers()
-        return bool(years) and max(years) < year
+        return self._year_in_numbers is not None and self._year_in_numbers < year
 
     def is_set_before(self, year: int) -> bool:
         """Return whether the scene is set before a year, and not merely about that time.
@@ -326,7 +320,7 @@ class Scene:
 
     def _goes_on(self, i: int) -> bool:
         """Return whether word i continues the phrase before it."""
-        return not self.text.opens[i] and not self._ends_phrase(i)
+        return not self.text.opens[i] and not ends_phrase(self.text.low[i])
 
     def is_in_phrase(self, fact: Fact) -> bool:
         """Return whether a fact is in the subject's phrase."""
@@ -363,9 +357,6 @@ class Scene:
                 return i
         return self._last_person_before(fact.first)
 
-    def _ends_phrase(self, i: int) -> bool:
-        return listed(self.text.low[i], *STOPS)
-
     def _names_thing(self, fact: Fact) -> bool:
         """Return whether a fact describes a thing: "a Viking museum", "Victorian house"."""
         if fact.first > self.head and self._is_thing(fact.stop):
@@ -380,7 +371,7 @@ class Scene:
             list_of_things = "thing-of-origin"
             last = min(last, self.head + 1)
         for i in range(fact.stop, last):
-            if self.text.opens[i] or self._ends_phrase(i):
+            if not self._goes_on(i):
                 return False
             lists_of_thing = lists_of_word(self.text.bare[i])
             if fact.name == "church" and "house-of-church" in lists_of_thing:
@@ -413,13 +404,13 @@ class Scene:
 
     # ---- words about the picture
 
-    def _find_picture(self, facts: list[Fact]) -> list[bool]:
-        """Return, for each word, whether it is about the picture."""
-        skipped = [False] * len(self.text.bare)
+    def _find_picture(self, facts: list[Fact]) -> set[int]:
+        """Return the positions of words about the picture."""
+        skipped: set[int] = set()
         for fact in facts:
             if fact.name == "medium-phrase":
-                skipped[fact.first : fact.stop] = [True] * (fact.stop - fact.first)
-        media = {fact.first for fact in _of_lists(facts, ("medium",))}
+                skipped.update(range(fact.first, fact.stop))
+        media = {fact.first for fact in facts if fact.name == "medium"}
         first = 0
         for stop in range(1, len(self.text.bare) + 1):
             if not self.text.opens[stop]:
@@ -431,11 +422,11 @@ class Scene:
         # Skip everything up to "of" in "a Victorian engraving of a nurse".
         for i in range(self.first - 1, -1, -1):
             if self.text.bare[i] == "of" and not media.isdisjoint(range(i - 4, i)):
-                skipped[: i + 1] = [True] * (i + 1)
+                skipped.update(range(i + 1))
                 break
         return skipped
 
-    def _skip_tag(self, first: int, stop: int, media: set[int], skipped: list[bool]) -> None:
+    def _skip_tag(self, first: int, stop: int, media: set[int], skipped: set[int]) -> None:
         """Skip a clause about the picture, such as "oil on canvas" or "1950s magazine cover".
 
         A clause that mentions a person is kept, unless the noun merely specifies the medium, as in
@@ -443,41 +434,41 @@ class Scene:
         """
         if first <= self.head < stop:
             return
-        about_picture = {i for i in range(first, stop) if i in media or skipped[i]}
+        about_picture = (media | skipped).intersection(range(first, stop))
         if not about_picture:
             return
         for i in range(first, stop):
             names_medium = i + 1 in about_picture
             owns_medium = self.text.words[i].endswith(("'s", "\u2019s"))
             may_show_person = not names_medium and not owns_medium
-            if may_show_person and not skipped[i] and self.is_person(i):
+            if may_show_person and i not in skipped and self.is_person(i):
                 return
-        skipped[first:stop] = [True] * (stop - first)
+        skipped.update(range(first, stop))
 
-    def _skip_style(self, i: int, first: int, stop: int, skipped: list[bool]) -> None:
+    def _skip_style(self, i: int, first: int, stop: int, skipped: set[int]) -> None:
         """Skip "in the style of a Victorian engraving", "shot on film", "ukiyo-e style"."""
         word = self.text.bare[i]
         is_behind_subject = i > self.head
         is_linked = listed(self.text.after(i), "shot-link")
         if listed(word, "shot") and is_behind_subject and is_linked:
-            skipped[i:stop] = [True] * (stop - i)
+            skipped.update(range(i, stop))
         if not listed(word, "style-opener") or i < self.head:
             return
         # Skip words that specify the style, too, as in "in the ukiyo-e | style".
         begin = i
         earliest = max(first, self.head + 1)
-        while begin > earliest and not self._ends_phrase(begin - 1):
+        while begin > earliest and not ends_phrase(self.text.low[begin - 1]):
             begin -= 1
-        skipped[begin:stop] = [True] * (stop - begin)
+        skipped.update(range(begin, stop))
 
     # ---- the time of the scene
 
-    def _read_numbers(self) -> list[int]:
-        """Return the years in the scene."""
+    def _read_numbers(self) -> int | None:
+        """Return the latest year in the scene, as in "1810" or "14th century", or None."""
         # Exclude the year of the picture, as in "1950s magazine cover".
-        words = [i for i in range(len(self.text.bare)) if not self._about_picture[i]]
+        words = [i for i in range(len(self.text.bare)) if i not in self._about_picture]
         years = [year_of_word(self.text, i) for i in words]
-        return [year for year in years if year is not None]
+        return max((year for year in years if year is not None), default=None)
 
 
 @lru_cache(maxsize=100)  # needed for stated values, and again for values determined by facts
@@ -490,8 +481,3 @@ def read_scene(prompt: str, start: int, end: int) -> Scene:
         end: The end of the last noun in the phrase.
     """
     return Scene(prompt, start, end)
-
-
-def _of_lists(facts: Iterable[Fact], names: Container[str]) -> list[Fact]:
-    """Return the facts that belong to the given lists."""
-    return [fact for fact in facts if fact.name in names]

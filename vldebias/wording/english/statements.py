@@ -25,6 +25,7 @@ from vldebias.wording.english.phrases import PersonPhrase, Persons, is_gendered_
 from vldebias.wording.english.scene import read_scene
 from vldebias.wording.english.subject import find_subjects
 from vldebias.wording.english.text import Text, read_text
+from vldebias.wording.language import Value
 
 _FEMALE = frozenset({"she", "her", "hers", "herself"})
 _MALE = frozenset({"he", "him", "his", "himself"})
@@ -48,6 +49,12 @@ _WRINKLES = re.compile(
 _MOST_READ = 16  # people per text; the values of all others count as stated
 
 
+def find_persons(prompt: str) -> Persons:
+    """Return the noun phrases for each person in a prompt."""
+    subjects = find_subjects(prompt)
+    return [] if isinstance(subjects, str) else group_mentions(read_text(prompt), subjects)
+
+
 def group_mentions(text: Text, subjects: Sequence[PersonPhrase]) -> list[list[PersonPhrase]]:
     """Group noun phrases that refer to the same person.
 
@@ -57,11 +64,9 @@ def group_mentions(text: Text, subjects: Sequence[PersonPhrase]) -> list[list[Pe
         text: The text.
         subjects: The noun phrases for people, in order of appearance.
     """
-    persons: list[list[PersonPhrase]] = []
-    for number, subject in enumerate(subjects):
-        if not persons:
-            persons.append([subject])
-            continue
+    persons = [[subject] for subject in subjects[:1]]
+    for number in range(1, len(subjects)):
+        subject = subjects[number]
         # The phrase may describe members of the preceding group: "two cooks, a woman and a man".
         group = persons[-1]
         words = _words_between(text, subjects, number)
@@ -161,19 +166,17 @@ def find_stated(prompt: str, persons: Persons, attribute: Attribute) -> list[boo
     owners = _owners_of_pronouns(text, persons) if may_state and attribute.gender else {}
     is_stated: list[bool] = []
     for number, (first, *_) in enumerate(persons):
-        has_adjectives = len(first.words) > 1
         # The owner of a body part is the person: "a child's face".
         owner = first.words[-1][1].removesuffix("'s")
-        is_stated_in_phrase = has_adjectives and _states_in_phrase(prompt, first, attribute)
-        if attribute.kind and (is_stated_in_phrase or states(owner, attribute)):
+        is_in_phrase = _states_in_phrase(prompt, first, attribute) or states(owner, attribute)
+        if attribute.kind and is_in_phrase:
             is_stated.append(True)
         elif not may_state or number >= _MOST_READ:
             is_stated.append(may_state)
         else:
             left_out = [i for i, numbers in owners.items() if number not in numbers]
             rest = _without_others(unquoted, text, persons, number, left_out)
-            is_about_person = not _states_of_picture_alone(rest, prompt, first, attribute)
-            is_stated.append(states(rest, attribute) and is_about_person)
+            is_stated.append(_states_of_person(rest, prompt, first, attribute))
     return is_stated
 
 
@@ -182,37 +185,46 @@ def _names_thing(text: Text, i: int) -> bool:
     return listed(f"{text.low[i]} {singular(text.after(i))}", "gendered-thing")
 
 
-def values_of_persons(prompt: str, attribute: Attribute) -> list[str | None]:
+def values_of_words(text: str, attribute: Attribute) -> list[str]:
+    """Return the values whose words a text contains.
+
+    Args:
+        text: The text.
+        attribute: The attribute.
+    """
+    values: list[str] = []
+    for value, words in attribute.set.attributes.items():
+        if StatedWords((*words, attribute.words[value])).find(text):
+            values.append(value)
+    return values
+
+
+def values_of_persons(prompt: str, attribute: Attribute) -> list[Value]:
     """Return the value that a prompt states for each person, or None.
 
     Args:
         prompt: The prompt.
         attribute: Any attribute except gender.
     """
-    subjects = find_subjects(prompt)
-    if isinstance(subjects, str):
-        return []
     text = read_text(prompt)
-    persons = group_mentions(text, subjects)
+    persons = find_persons(prompt)
     is_stated = find_stated(prompt, persons, attribute)
-    values: list[str | None] = []
+    values: list[Value] = []
     for number, mentions in enumerate(persons):
         first = mentions[0]
         # The person's noun phrase takes precedence over the rest of the text, in which "white"
         # may be the color of a coat.
         phrase = prompt[text.start[first.opening] : first.end]
         rest = _without_others(prompt, text, persons, number, ())
-        stated_words = {word.lower() for word in attribute.stated.find(rest)}
-        in_phrase = set()
-        in_rest = set()
-        for value, words_of_set in attribute.set.attributes.items():
-            words = (*words_of_set, attribute.words[value])
-            if StatedWords(words).find(phrase):
-                in_phrase.add(value)
-            if not stated_words.isdisjoint(word.lower() for word in words):
-                in_rest.add(value)
-        found = in_phrase or in_rest
-        values.append(found.pop() if is_stated[number] and len(found) == 1 else None)
+        found = values_of_words(phrase, attribute)
+        if not found:
+            # The longest words count: "an East Asian man" does not also name "Asian".
+            stated_words = {word.lower() for word in attribute.stated.find(rest)}
+            for value, words_of_set in attribute.set.attributes.items():
+                words = (*words_of_set, attribute.words[value])
+                if not stated_words.isdisjoint(word.lower() for word in words):
+                    found.append(value)
+        values.append(found[0] if is_stated[number] and len(found) == 1 else None)
     return values
 
 
@@ -304,8 +316,9 @@ def _owners_of_pronouns(text: Text, persons: Persons) -> dict[int, set[int]]:
             continue
         nearest = max(before)
         head = persons[nearest][0].head
-        if head == i - 2 and _is_object_of_preposition(text, i):
-            # In "Ada with a drummer behind her", "her" does not refer to the drummer.
+        # In "Ada with a drummer behind her", "her" does not refer to the drummer.
+        is_object = listed(text.low[i - 1], "preposition") and not text.after(i)
+        if head == i - 2 and text.before(i - 1) and is_object:
             owners[i] = before - {nearest}
             continue
         genders = {_gender_of(text, subject) for subject in persons[nearest]}
@@ -314,33 +327,29 @@ def _owners_of_pronouns(text: Text, persons: Persons) -> dict[int, set[int]]:
     return owners
 
 
-def _is_object_of_preposition(text: Text, i: int) -> bool:
-    """Return whether word i ends a clause and follows a preposition in the same clause."""
-    is_last = bool(text.before(i - 1)) and not text.after(i)
-    return is_last and listed(text.low[i - 1], "preposition")
-
-
 def _gender_of(text: Text, subject: PersonPhrase) -> frozenset[str] | None:
     """Return the pronouns for the gender that a phrase states, or None if it states none."""
     words = [singular(word) for word in text.low[subject.opening : subject.head + 1]]
-    for word in words:
-        if listed(word, "female-noun"):
-            return _FEMALE
+    if has_listed(words, "female-noun"):
+        return _FEMALE
     if has_gendered(words) and not _PRONOUNS.intersection(words):
         return _MALE
     return None
 
 
-def _states_of_picture_alone(
-    rest: str, prompt: str, subject: PersonPhrase, attribute: Attribute
-) -> bool:
-    """Return whether only the medium or a thing has the value: "Japanese print of a nurse"."""
+def _states_of_person(rest: str, prompt: str, subject: PersonPhrase, attribute: Attribute) -> bool:
+    """Return whether `rest` states a value, unless only the medium or a thing has it.
+
+    An example of a medium is "Japanese print of a nurse".
+    """
     if _states_otherwise(rest, attribute):
+        return True
+    if not _states_by_set(rest, attribute):
         return False
     scene = read_scene(prompt, subject.start, subject.end)
-    kept = scene.without_picture(origins=attribute.kind == "origin", ages=attribute.kind == "age")
-    both = [" " if " " in pair else pair[0] for pair in zip(rest, kept, strict=True)]
-    return not _states_by_set("".join(both), attribute)
+    is_origin = attribute.kind == "origin"
+    about_picture = scene.words_about_picture(origins=is_origin, ages=attribute.kind == "age")
+    return _states_by_set(_without(rest, scene.text, about_picture), attribute)
 
 
 def _states_in_phrase(text: str, subject: PersonPhrase, attribute: Attribute) -> bool:

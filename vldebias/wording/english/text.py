@@ -129,6 +129,18 @@ def _is_credited(words: list[str]) -> list[bool]:
     return credited
 
 
+def with_capitals_of(old: str, new: str) -> str:
+    """Return a word in the case of the word that it replaces: in capitals, or with a capital.
+
+    Args:
+        old: The word to replace.
+        new: The new word.
+    """
+    if len(old) > 1 and old.isupper():
+        return new.upper()
+    return new[0].upper() + new[1:] if old[:1].isupper() else new
+
+
 @lru_cache(maxsize=1000)
 def read_text(prompt: str) -> Text:
     """Return the `Text` for a prompt from a cache."""

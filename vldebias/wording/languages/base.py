@@ -195,6 +195,18 @@ class ListedLanguage(Language):
         """Return a list with "first/second" entries as a mapping from first to second."""
         return dict(entry.split("/") for entry in self.entries(name))
 
+    def _inflected(self, word: str, list_name: str) -> list[str]:
+        """Return a word's forms according to the first entry in a list that matches its ending.
+
+        Entries are "endings/number of letters to remove/endings of the forms".
+        """
+        for entry in self.entries(list_name):
+            endings, dropped, forms = entry.split("/")
+            if word.endswith(tuple(endings.split(","))):
+                stem = word[: len(word) - int(dropped)]
+                return [stem + form for form in forms.split(",")]
+        return []
+
     @cache  # noqa: B019
     def matcher(self, name: str) -> WordList:
         """Return the matcher for a word list."""
@@ -318,7 +330,7 @@ class Noun(NamedTuple):
             such as "un individu").
         number: whether the form is singular ("one"), plural ("many") or either ("any").
         kind: the noun class in a grammar, such as "neutral" in German.
-        cases: the cases that the form can have, as indices (Russian only).
+        cases: the cases that the form can have (Russian only).
     """
 
     masculine: str
@@ -326,7 +338,7 @@ class Noun(NamedTuple):
     gender: str = "m"
     number: str = "one"
     kind: str = ""
-    cases: tuple[int, ...] = ()
+    cases: tuple[str, ...] = ()
 
 
 class Phrase(NamedTuple):

@@ -63,9 +63,9 @@ class RomanceLanguage(SpacedLanguage):
             nouns.setdefault(plural, noun._replace(number="many"))
         nouns[form] = noun
 
-    def plurals_of(self, word: str) -> tuple[str, ...]:
+    def plurals_of(self, word: str) -> list[str]:
         """Return the possible plural forms of a word."""
-        return (word + "s",)
+        return self._inflected(word, "plural")
 
     @cached_property
     def feminine_nouns(self) -> frozenset[str]:
@@ -444,10 +444,13 @@ class RomanceLanguage(SpacedLanguage):
 
     def _change_article(self, tokens: Reading, article: int, changes: Changes) -> None:
         """Change an article to the feminine form required by the word after it."""
+        token = tokens[article]
         following = changes.get(article + 1, tokens[article + 1].text).lower()
-        text = self.feminine_article(tokens[article].low, following)
-        if text != tokens[article].low:
-            changes[article] = self._like(tokens[article], text)
+        sound = "vowel" if following.startswith(self.entries("vowel")) else "consonant"
+        forms = self.pairs("article") | self.pairs(f"article-before-{sound}")
+        text = forms.get(token.low, token.low)
+        if text != token.low:
+            changes[article] = self._like(token, text)
 
     def _as_human(self, tokens: Reading, phrase: Phrase, gender: str) -> Changes | None:
         """Return the changes that turn "una persona" into a woman or man.
@@ -473,12 +476,3 @@ class RomanceLanguage(SpacedLanguage):
             return None  # "de" and "el" would have to be contracted
         changes[phrase.article] = self._like(tokens[phrase.article], article)
         return changes
-
-    def feminine_article(self, article: str, following: str) -> str:
-        """Return the feminine form of an article.
-
-        Args:
-            article: the masculine article.
-            following: the word after the article.
-        """
-        return self.pairs("article").get(article, article)

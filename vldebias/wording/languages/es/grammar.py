@@ -12,15 +12,5 @@ class Spanish(RomanceLanguage):
     name = "Spanish"
     joiner = " y "
 
-    def plurals_of(self, word: str) -> tuple[str, ...]:
-        if word[-1] in "aeiouéáó":
-            return (word + "s",)
-        if word.endswith(("ón", "án", "ín", "és")):
-            plain = word[-2].translate(str.maketrans("óáíé", "oaie"))
-            return (word[:-2] + plain + word[-1] + "es",)
-        if word.endswith("s"):
-            return ()
-        return (word[:-1] + "ces",) if word.endswith("z") else (word + "es", word + "s")
-
 
 LANGUAGE = Spanish()

@@ -412,6 +412,74 @@ def test_russian_ranks_and_forms_written_without_dots_are_read(prompt, woman, yo
     assert young in balance_prompts([prompt] * 2, "age", seed=0).prompts
 
 
+@pytest.mark.parametrize(
+    ("prompt", "woman"),
+    [
+        # "Чей" agrees with what is owned.
+        ("Фото врача, чей голос слышен", "Фото женщины-врача, чей голос слышен"),
+        ("врач, которого обнимает собака", "женщина-врач, которую обнимает собака"),
+        ("врач, на которого смотрит собака", "женщина-врач, на которую смотрит собака"),
+        ("врач, у которого есть книга", "женщина-врач, у которой есть книга"),
+        ("врач, лицо которого видно", "женщина-врач, лицо которой видно"),
+        ("врач, рядом с которым собака", "женщина-врач, рядом с которой собака"),
+        (
+            "врач сидит за столом, на котором книга",
+            "женщина-врач сидит за столом, на котором книга",
+        ),
+    ],
+)
+def test_russian_relative_pronouns_agree_with_a_woman_in_their_own_case(prompt, woman):
+    assert woman in balance_prompts([prompt] * 2, "gender", seed=0).prompts
+
+
+@pytest.mark.parametrize(
+    ("prompt", "woman"),
+    [
+        ("врач, улыбающийся камере", "женщина-врач, улыбающаяся камере"),
+        ("фото с улыбавшимся врачом", "фото с улыбавшейся женщиной-врачом"),
+        ("Пекарь, вышедший из дома", "Женщина-пекарь, вышедшая из дома"),
+        ("Шёл пастух по полю", "Шла женщина-пастух по полю"),
+        (
+            "рядом с врачами стоял пекарь",
+            "рядом с врачами, мужчины и женщины, стояла женщина-пекарь",
+        ),
+        ("ЧИТАЛ ВРАЧ КНИГУ", "ЧИТАЛА ЖЕНЩИНА-ВРАЧ КНИГУ"),
+    ],
+)
+def test_russian_participles_and_verbs_agree_with_a_woman(prompt, woman):
+    assert woman in balance_prompts([prompt] * 2, "gender", seed=0).prompts
+
+
+def test_a_russian_verb_agrees_with_the_person_before_it():
+    texts = balance_prompts(["Пока врач читал пациент спал"] * 12, "gender", seed=0).prompts
+    assert set(texts) == {
+        "Пока женщина-врач читала женщина-пациент спала",
+        "Пока женщина-врач читала мужчина-пациент спал",
+        "Пока мужчина-врач читал женщина-пациент спала",
+        "Пока мужчина-врач читал мужчина-пациент спал",
+    }
+
+
+@pytest.mark.parametrize(
+    ("adjective", "woman", "with_man"),
+    [
+        ("средний", "средняя", "средним"),
+        ("большой", "большая", "большим"),
+        ("рыжий", "рыжая", "рыжим"),
+        ("хаки", "хаки", "хаки"),
+    ],
+)
+def test_russian_words_of_a_set_are_declined(adjective, woman, with_man):
+    words = {"one": adjective, "other": "белый"}
+    attribute = {value: [value] for value in words}
+    own = make_prompt_set("own", attribute, ["cook"], adjectives=words, languages={"ru": words})
+    shares = {"one": 0.9, "other": 0.1}
+    balanced = balance_prompts(["с врачом"] * 10, own, shares=shares, seed=0)
+    assert f"с {with_man} врачом" in balanced.prompts
+    both = balance_prompts(["врач"] * 40, ["gender", own], seed=0)
+    assert f"{woman} женщина-врач" in both.prompts
+
+
 def test_a_russian_genitive_or_plural_behind_another_noun_is_left_open():
     written = {
         "врач и судьи": "женщина-врач и судьи",

@@ -82,6 +82,13 @@ class Reading(list[Token]):
         is_last = i + 1 >= len(self) or self[i + 1].opens
         return NO_WORD if is_last else self[i + 1]
 
+    def clause_before(self, i: int) -> list[Token]:
+        """Return the words before word i in the same clause."""
+        opening = i
+        while not self[opening].opens:
+            opening -= 1
+        return self[opening:i]
+
     def gap(self, i: int) -> str:
         """Return the characters between the previous word and word i."""
         end = self[i - 1].end if i else 0
@@ -522,10 +529,7 @@ class SpacedLanguage(ListedLanguage):
             return True
         if tokens[phrase.first].opens:
             return False
-        opening = phrase.first
-        while not tokens[opening].opens:
-            opening -= 1
-        before = tokens[opening : phrase.first]
+        before = tokens.clause_before(phrase.first)
         is_shown = any(self.is_listed(token, "shows") or self.noun_of(token) for token in before)
         # In "il coltello dello chef", the article is contracted with "of".
         is_contracted = self.is_listed(tokens[phrase.first], "owner-link")

@@ -16,7 +16,7 @@ DASH = " \u2014 "
 _HUMANS_OF_GENDER = ("женщин", "мужчин")
 _SIBILANTS = "жшчщ"
 # Masculine participles. The ending "-ой" is feminine here: "у доски, исписанной формулами".
-_ACTIVE_PARTICIPLE = re.compile(".{3,}(?:щ|вш)(?:ий|его|ему|им|ем)(?:ся)?")
+_ACTIVE_PARTICIPLE = re.compile(".{2,}(?:щ|[бвгдкпрсх]ш)(?:ий|его|ему|им|ем)(?:ся)?")
 _PASSIVE_PARTICIPLE = re.compile(".{2,}(?:нн|.[тм])(?:ый|ого|ому|ым|ом)")
 _PAST = re.compile(".+[аиеяуёы]л|.+лся")
 
@@ -289,16 +289,16 @@ class Russian(SpacedLanguage):
             token = tokens[i]
             if token.opens:
                 is_subject, is_inserted = is_inserted, False
-            relative = {} if has_verb else self._feminine_relative(tokens, i)
             form: str | None = self._past(tokens, i)
-            has_verb |= form != "" or token.low.endswith(self.entries("verb-ending"))
-            if relative:
-                changes |= relative
-                is_subject = is_inserted = i in relative
-                continue
+            is_verb = form != "" or token.low.endswith(self.entries("verb-ending"))
+            relative = "" if has_verb else self._feminine_relative(tokens, i)
+            has_verb |= is_verb
             if form and not is_subject:
                 return None
-            if not form and (token.opens or i == phrase.head + 1):
+            if relative:
+                form = relative
+                is_subject = is_inserted = token.low in self.pairs("relative-nominative")
+            elif not form and (token.opens or i == phrase.head + 1):
                 form = self._feminine_participle(tokens, i, phrase.case)
                 is_inserted = token.opens and bool(form)
             if form is None:
@@ -311,8 +311,12 @@ class Russian(SpacedLanguage):
         """Return the change to a verb directly before its subject: "шёл старый пастух"."""
         if phrase.case != "nominative" or tokens[phrase.first].opens:
             return {}
-        verb = self._past(tokens, phrase.first - 1)
-        return {phrase.first - 1: verb} if verb else {}
+        i = phrase.first - 1
+        verb = self._past(tokens, i)
+        # Another person before the verb may be its subject: "пока врач читал пациент спал".
+        nouns = filter(None, map(self.noun_of, tokens.clause_before(i)))
+        has_subject = any("nominative" in noun.cases for noun in nouns)
+        return {i: verb} if verb and not has_subject else {}
 
     def _up_to_next_subject(self, tokens: Reading, head: int) -> Iterator[int]:
         """Yield the words after a noun in its sentence, up to a person who may be a subject."""
@@ -323,17 +327,17 @@ class Russian(SpacedLanguage):
                 break
             yield i
 
-    def _feminine_relative(self, tokens: Reading, i: int) -> Changes:
-        """Return the change to a relative pronoun at the start of clause i: ", с которым"."""
-        token = tokens[i]
-        if not token.opens:
-            return {}
-        nominative = self.pairs("relative-nominative").get(token.low)
-        if nominative:
-            return {i: nominative}
-        # A preposition may precede the relative pronoun: "с которым".
-        oblique = self.pairs("relative-oblique").get(tokens.after(i).low)
-        return {i + 1: oblique} if oblique and len(token.low) < 4 else {}
+    def _feminine_relative(self, tokens: Reading, i: int) -> str:
+        """Return the feminine form of "который" if it is word i, or ""."""
+        token, before = tokens[i], tokens.before(i)
+        if token.opens and token.low in self.pairs("relative-nominative"):
+            return self.pairs("relative-nominative")[token.low]
+        # "Которого" is an object in ", которого" and ", на которого", but not in ", лицо которого".
+        if token.opens or before.low in self.entries("before-accusative"):
+            accusative = self.pairs("relative-accusative").get(token.low)
+            if accusative:
+                return accusative
+        return self.pairs("relative-oblique").get(token.low, "")
 
     def _past(self, tokens: Reading, i: int) -> str:
         """Return the feminine form of a past-tense verb or short adjective ("готов"), or ""."""
@@ -352,25 +356,32 @@ class Russian(SpacedLanguage):
 
         Return None if it may agree with the next noun instead, and "" if it certainly does.
         """
+        low = tokens[i].low
+        is_active = _ACTIVE_PARTICIPLE.fullmatch(low) is not None
         if not self._is_participle(tokens[i], case):
             return ""
-        low = tokens[i].low
+        if tokens.after(i).text:
+            is_own = self._has_complement(tokens, i, case)
+            is_of_next = not is_active or low.endswith("ся")
+        else:
+            is_own = is_active or i + 1 == len(tokens)
+            # It may begin a series of adjectives: "одетый, усталый".
+            is_of_next = not is_own and self._cases_of_adjective(tokens[i + 1].low) != ()
+        if is_own:
+            return self._feminine(low, case)
+        return "" if is_of_next else None
+
+    def _has_complement(self, tokens: Reading, i: int, case: str) -> bool:
+        """Return whether the word after a participle depends on it: "держащий книгу"."""
         following = tokens.after(i)
-        is_active = _ACTIVE_PARTICIPLE.fullmatch(low) is not None
-        if not following.text:
-            if is_active or i + 1 == len(tokens):
-                return self._feminine(low, case)
-            is_series = self._cases_of_adjective(tokens[i + 1].low)
-            return "" if is_series else None
         is_instrumental = following.low.endswith(self.entries("instrumental-ending"))
         if is_instrumental or self.is_listed(following, "preposition"):
-            return self._feminine(low, case)
-        if not is_active or low.endswith("ся"):
-            return ""
+            return True
         # A noun in "-а" is an object, unless the participle is in the genitive.
         objects = self.entries("object-ending") + (("а", "я") if case == "nominative" else ())
+        low = tokens[i].low
         is_object = following.low.endswith(objects) or low.startswith(self.entries("takes-object"))
-        return self._feminine(low, case) if is_object else None
+        return is_object and _ACTIVE_PARTICIPLE.fullmatch(low) is not None
 
     def _is_participle(self, token: Token, case: str) -> bool:
         """Return whether a word may be a masculine participle in a case."""

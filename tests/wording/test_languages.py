@@ -480,6 +480,13 @@ def test_russian_words_of_a_set_are_declined(adjective, woman, with_man):
     assert f"{woman} женщина-врач" in both.prompts
 
 
+@pytest.mark.parametrize("prompt", ["صورة لطبيب وهو يبتسم", "الممرض وهي تبتسم"])
+def test_an_arabic_pronoun_states_the_gender_of_the_person_before_it(prompt):
+    balanced = balance_prompts(prompt, "gender", seed=0)
+    assert balanced.prompts == [prompt]
+    assert balanced.reasons == ["stated"]
+
+
 def test_a_russian_genitive_or_plural_behind_another_noun_is_left_open():
     written = {
         "врач и судьи": "женщина-врач и судьи",

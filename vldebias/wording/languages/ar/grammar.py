@@ -6,8 +6,6 @@ import re
 from collections.abc import Sequence
 from functools import cached_property
 
-from vldebias.prompts.attribute import Attribute
-from vldebias.wording.language import Mention
 from vldebias.wording.languages.base import Changes, Noun, Phrase, Reading, SpacedLanguage, Token
 
 _MARKS = re.compile("[\u064b-\u0652\u0670\u0640]")  # short vowels, nunation and lengthening
@@ -48,11 +46,8 @@ class Arabic(SpacedLanguage):
 
     @cached_property
     def _feminine_nouns(self) -> frozenset[str]:
-        forms: set[str] = set()
-        for noun in self._nouns.values():
-            if noun.number == "one":
-                forms.update((noun.feminine, noun.feminine[:-1] + "ات"))
-        return frozenset(forms)
+        singular = {noun.feminine for noun in self._nouns.values()}
+        return frozenset(singular | {noun[:-1] + "ات" for noun in singular})
 
     @cached_property
     def _people(self) -> frozenset[str]:
@@ -70,20 +65,6 @@ class Arabic(SpacedLanguage):
     def noun_of(self, token: Token) -> Noun | None:
         _, form = self._split(token)
         return self._nouns.get(form)
-
-    def find(self, text: str, attribute: Attribute) -> tuple[Mention, ...] | str:
-        persons = super().find(text, attribute)
-        if isinstance(persons, str):
-            return persons
-        tokens = self.read(text)
-        for i, token in enumerate(tokens):
-            # Verbs in the dual and accusative nouns are not supported ("يتحدثان", "يفحص مريضا"),
-            # except in roles ("يعمل سباكا").
-            is_of_two = token.low.endswith("ان") and self._is_verb(token)
-            is_person = token.low.endswith("ا") and token.low[:-1] in self._nouns
-            if is_of_two or (is_person and not self.is_listed(tokens.before(i), "role-verb")):
-                return "not understood"
-        return persons
 
     def states_gender(self, tokens: Reading, i: int) -> bool:
         token = tokens[i]
@@ -111,7 +92,9 @@ class Arabic(SpacedLanguage):
 
     def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
         if self.states_gender(tokens, i):
-            return Phrase(i, i, stated=True)
+            # A pronoun refers to the person before it: "طبيب وهو يبتسم".
+            is_pronoun = tokens[i].low.removeprefix("و") in self.entries("personal-pronoun")
+            return None if is_pronoun else Phrase(i, i, stated=True)
         prefix, form = self._split(tokens[i])
         noun = self._nouns.get(form)
         # A noun directly after a person describes that person, unless "and" separates them.
@@ -177,6 +160,8 @@ class Arabic(SpacedLanguage):
         return len(low) > 2 and low[0] == "ي" and low not in self.matcher("not-verb").words
 
     def is_unsure(self, tokens: Reading, phrase: Phrase) -> bool:
+        if any(self._is_unread(tokens, i) for i in range(len(tokens))):
+            return True
         is_joined = self._is_joined_person(tokens[phrase.first])
         is_unsure = super().is_unsure(tokens, phrase) and not is_joined
         if is_unsure or self._joins_unknown(tokens, phrase, is_joined):
@@ -194,6 +179,17 @@ class Arabic(SpacedLanguage):
             return not following.low.endswith("ة")
         is_listed = self._ends_noun(following) or self._ends_noun(second)
         return _LIKE_ADJECTIVE.fullmatch(second.low) is not None and not is_listed
+
+    def _is_unread(self, tokens: Reading, i: int) -> bool:
+        """Return whether a word is a verb in the dual or a noun in the accusative.
+
+        They are not supported ("يتحدثان", "يفحص مريضا"), except in roles ("يعمل سباكا").
+        """
+        low = tokens[i].low
+        if low.endswith("ان") and self._is_verb(tokens[i]):
+            return True
+        is_accusative = low.endswith("ا") and low[:-1] in self._nouns
+        return is_accusative and not self.is_listed(tokens.before(i), "role-verb")
 
     def _joins_unknown(self, tokens: Reading, phrase: Phrase, is_joined: bool) -> bool:
         """Return whether "and" joins a person and an unknown word: "طبيب ونحاس", "نحاس وطبيب"."""
@@ -286,19 +282,22 @@ class Arabic(SpacedLanguage):
         for i in range(phrase.last + 1, len(tokens)):
             if tokens.opens_sentence(i) or self.phrase_at(tokens, i) is not None:
                 break
-            is_place = self.is_listed(tokens[i], "place")
-            is_verb = self._is_verb(tokens[i]) and not self.is_listed(tokens[i - 1], "place")
-            text = ""
-            before = tokens[i - 1]
-            is_of_definite = before.low.startswith("ال") or self._is_possessed(before.low)
-            is_joined = tokens[i].low.startswith("و") or self._is_verb(before)
-            if is_verb and (is_subject or is_joined or is_of_definite):
-                text = _feminine_verb(tokens[i].text)
-            elif not (is_verb or is_place):
-                text = self._feminine_behind(tokens, i, is_subject)
-            if text:
-                changes[i] = text
-            is_subject = is_subject and not is_place and not is_verb
+            if self.is_listed(tokens[i], "place"):
+                is_subject = False
+            elif self._is_verb(tokens[i]) and not self.is_listed(tokens[i - 1], "place"):
+                if is_subject or self._continues(tokens, i):
+                    changes[i] = _feminine_verb(tokens[i].text)
+                is_subject = False
+            else:
+                word = self._feminine_behind(tokens, i, is_subject)
+                if word:
+                    changes[i] = word
+
+    def _continues(self, tokens: Reading, i: int) -> bool:
+        """Return whether a verb has the subject of the verb before it: "يجلس في مكتبه ويبتسم"."""
+        before = tokens[i - 1]
+        is_joined = tokens[i].low.startswith("و") or self._is_verb(before)
+        return is_joined or before.low.startswith("ال") or self._is_possessed(before.low)
 
     def _is_possessed(self, word: str) -> bool:
         """Return whether a word has the suffix "his"."""

@@ -348,13 +348,16 @@ class Noun(NamedTuple):
     cases: tuple[str, ...] = ()
 
 
+NO_NOUN = Noun("", "", gender="")
+
+
 class Phrase(NamedTuple):
     """A noun phrase for a person or a group.
 
     Attributes:
         first: the position of the first word.
         head: the position of the noun.
-        noun: the noun, if the phrase is for one person whose gender is not stated.
+        noun: the noun if `is_open`, else `NO_NOUN`.
         plural: whether the phrase is for several people.
         size: the number of people, if the prompt states it.
         stated: whether the phrase states a gender.
@@ -367,7 +370,7 @@ class Phrase(NamedTuple):
 
     first: int
     head: int
-    noun: Noun | None = None
+    noun: Noun = NO_NOUN
     plural: bool = False
     size: int | None = None
     stated: bool = False
@@ -377,6 +380,11 @@ class Phrase(NamedTuple):
     apart: tuple[int, ...] = ()
     case: str = ""
     declension: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the phrase is for one person whose gender is not stated."""
+        return self.noun != NO_NOUN
 
     @property
     def last(self) -> int:
@@ -579,7 +587,7 @@ class SpacedLanguage(ListedLanguage):
 
     def _has_trade(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
         """Return whether a phrase states a person's trade: "une personne, métier : soudeur"."""
-        if person.noun is None or not self.matcher("anybody").words & {person.noun.masculine}:
+        if person.noun.masculine not in self.entries("anybody"):
             return False
         between = range(person.last + 1, phrase.first)
         if not all(self.is_listed(tokens[i], "trade") for i in between):

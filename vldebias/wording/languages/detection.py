@@ -11,11 +11,6 @@ from pathlib import Path
 from vldebias.prompts.english.words import kinds, read_lists
 
 _READ = frozenset({"en", "de", "fr", "es", "it", "pt"})  # in Latin letters
-_LETTERS = (
-    ("uk", "CYRILLIC", frozenset("іїєґ")),
-    ("ur", "ARABIC", frozenset("ٹڈڑںے")),
-    ("fa", "ARABIC", frozenset("پچژگ\u06a9\u06cc")),
-)
 _LETTERS = "letters-"  # prefix of the lists of characteristic letters
 LETTER_SCORE = 0.4  # score of a characteristic letter, lower than that of a function word
 # Gender-inclusive forms that only German uses: "eine*r Lehrer*in", "Ärzt:innen".

@@ -114,14 +114,11 @@ class RomanceLanguage(SpacedLanguage):
             return None
         phrase = self._phrase_before(tokens, i)
         noun = self.noun_of(token)
-        if token.low in self.feminine_nouns and phrase.article is not None:
-            # "un cliente" is not French, because "cliente" requires a feminine article.
-            article = tokens[phrase.article].low
-            if article in self.pairs("article") and not article.endswith("'"):
-                return None
-        is_for_one_gender = token.low in self.feminine_nouns or self.is_listed(
-            token, "gendered-noun"
-        )
+        is_feminine = token.low in self.feminine_nouns
+        article = "" if phrase.article is None else tokens[phrase.article].low
+        if is_feminine and article in self.pairs("article") and not article.endswith("'"):
+            return None  # "un cliente" is not French: "cliente" requires a feminine article.
+        is_for_one_gender = is_feminine or self.is_listed(token, "gendered-noun")
         if is_for_one_gender or (noun is not None and self.states_gender(tokens, i)):
             return Phrase(phrase.first, i, stated=True)
         if noun is None or self._says_kind(tokens, phrase):
@@ -248,29 +245,33 @@ class RomanceLanguage(SpacedLanguage):
     def _adjectives_apart(self, tokens: Reading, last: int) -> tuple[int, ...]:
         """Return predicates, participles after a comma or "and", and words such as "sentado"."""
         apart: list[int] = []
-        has_copula = self.is_listed(tokens.after(last), "copula")
         for i in range(last + 1, len(tokens)):
             token = tokens[i]
             if tokens.opens_sentence(i) or self.noun_of(token):
                 break
-            # A copula links the adjective: "el médico está muy cansado".
-            is_behind_adverb = i == last + 3 and self.is_listed(tokens[i - 1], "adverb")
-            if has_copula and (i == last + 2 or is_behind_adverb) and self.is_adjective(token):
-                apart.append(i)
-            # An adjective of a person may follow a complement: "un chevalier sans armure assis".
-            is_own = token.opens or not self._is_masculine_article(tokens.before(i - 1))
-            is_own = is_own and self.is_listed(token, "of-person")
-            # The adjective agrees with the first noun: "um ladrão de bancos mascarado".
-            is_behind_plural = i == last + 3 and tokens[i - 1].low.endswith("s")
-            if i not in apart and (is_own or (is_behind_plural and self._is_participle(token))):
-                apart.append(i)
-            if i in apart or not self._is_participle(token):
-                continue
             is_opening = token.opens and "," in tokens.gap(i)
-            is_behind_and = tokens[i - 1].low in self.entries("and") and i - 2 in (last, *apart)
-            if is_opening or is_behind_and:
+            is_joined = tokens[i - 1].low in self.entries("and") and i - 2 in (last, *apart)
+            is_apposition = (is_opening or is_joined) and self._is_participle(token)
+            is_predicate = self._is_predicate(tokens, i, last)
+            if is_apposition or is_predicate or self._follows_complement(tokens, i, last):
                 apart.append(i)
         return tuple(apart)
+
+    def _is_predicate(self, tokens: Reading, i: int, last: int) -> bool:
+        """Return whether a copula links word i to the noun: "el médico está muy cansado"."""
+        if not self.is_listed(tokens.after(last), "copula") or not self.is_adjective(tokens[i]):
+            return False
+        return i == last + 2 or (i == last + 3 and self.is_listed(tokens[i - 1], "adverb"))
+
+    def _follows_complement(self, tokens: Reading, i: int, last: int) -> bool:
+        """Return whether an adjective behind the noun's complement describes the person."""
+        token = tokens[i]
+        # The adjective agrees with the first noun: "um ladrão de bancos mascarado".
+        if i == last + 3 and tokens[i - 1].low.endswith("s") and self._is_participle(token):
+            return True
+        # Only a person can be "assis": "un chevalier sans armure assis".
+        is_own = token.opens or not self._is_masculine_article(tokens.before(i - 1))
+        return is_own and self.is_listed(token, "of-person")
 
     def _is_participle(self, token: Token) -> bool:
         return token.low.endswith(self.entries("participle-ending")) and self.is_adjective(token)
@@ -295,11 +296,10 @@ class RomanceLanguage(SpacedLanguage):
     def write_one(
         self, tokens: Reading, phrase: Phrase, gender: str, adjectives: Sequence[str]
     ) -> Changes:
-        assert phrase.noun is not None
         changes: Changes = {}
         marker = ""
         if gender:
-            changes, marker = self._write_gender(tokens, phrase, phrase.noun, gender)
+            changes, marker = self._write_gender(tokens, phrase, gender)
         is_feminine = gender == "female" if changes else phrase.noun.gender == "f"
         words = [self.feminine_of(word) or word if is_feminine else word for word in adjectives]
         words += [marker] if marker else []
@@ -309,14 +309,13 @@ class RomanceLanguage(SpacedLanguage):
             changes[place] = text.upper() if tokens.text.isupper() else text
         return changes
 
-    def _write_gender(
-        self, tokens: Reading, phrase: Phrase, noun: Noun, gender: str
-    ) -> tuple[Changes, str]:
+    def _write_gender(self, tokens: Reading, phrase: Phrase, gender: str) -> tuple[Changes, str]:
         """Return the changes for a gender, and the word to add after the noun, if needed."""
         changes: Changes = {}
         marker = ""
+        noun = phrase.noun
         if noun.gender in ("f", "m!"):
-            changes = self._as_human(tokens, phrase, gender) or {}
+            changes = self._as_human(tokens, phrase, gender)
             marker = "" if changes else self.entries(f"sex-{gender}")[0]
         elif gender == "male":
             marker = self._word_behind(noun, "boy", "male")
@@ -344,7 +343,7 @@ class RomanceLanguage(SpacedLanguage):
         return (words or self.entries(f"say-{grown}"))[0]
 
     def write_role(self, tokens: Reading, role: Phrase, gender: str) -> Changes:
-        if role.noun is None or role.noun.gender != "m":
+        if role.noun.gender != "m":
             return {}
         changes = (self._agree(tokens, role) or {}) if gender == "female" else {}
         self._drop_signs(tokens, role, changes)
@@ -367,7 +366,6 @@ class RomanceLanguage(SpacedLanguage):
         # In "vigile del fuoco", the complement is part of the noun.
         fixed = self.matcher("fixed-complement").length_at(tokens, phrase.head + 1)
         place = phrase.head + fixed
-        assert phrase.noun is not None
         is_fixed = phrase.noun.gender in ("f", "m!")
         for position in phrase.behind:
             # Keep classifying adjectives next to the noun: "un ingeniero industrial varón", but
@@ -400,7 +398,6 @@ class RomanceLanguage(SpacedLanguage):
 
     def _agree(self, tokens: Reading, phrase: Phrase) -> Changes | None:
         """Return the changes to the feminine, or None if one of the forms is unknown."""
-        assert phrase.noun is not None
         changes: Changes = {}
         for position in (*phrase.before, *phrase.behind, *phrase.apart):
             token = tokens[position]
@@ -421,7 +418,7 @@ class RomanceLanguage(SpacedLanguage):
     def is_unsure(self, tokens: Reading, phrase: Phrase) -> bool:
         if super().is_unsure(tokens, phrase):
             return True
-        if phrase.noun is None or phrase.noun.gender in ("f", "m!"):
+        if phrase.noun.gender in ("", "f", "m!"):
             return False
         is_unsure = self._is_unsure_apart(tokens, phrase) or self._agree(tokens, phrase) is None
         return is_unsure or self._is_unsure_behind(tokens, phrase.last)
@@ -452,15 +449,14 @@ class RomanceLanguage(SpacedLanguage):
         if text != token.low:
             changes[article] = self._like(token, text)
 
-    def _as_human(self, tokens: Reading, phrase: Phrase, gender: str) -> Changes | None:
+    def _as_human(self, tokens: Reading, phrase: Phrase, gender: str) -> Changes:
         """Return the changes that turn "una persona" into a woman or man.
 
-        Return None for other nouns with a fixed gender, or if another word would have to agree.
+        There are none for other nouns with a fixed gender, or if another word would have to agree.
         """
-        assert phrase.noun is not None
         nouns = self.nouns_of_gender("human").get(phrase.noun.masculine)
         if nouns is None or phrase.article is None:
-            return None
+            return {}
         changes = {phrase.head: self._like(tokens[phrase.head], nouns[gender])}
         if gender == "female":
             return changes
@@ -471,8 +467,8 @@ class RomanceLanguage(SpacedLanguage):
         following = tokens.after(phrase.last)
         is_unclear = following.text and not self.is_listed(following, "behind-noun")
         if phrase.before or phrase.behind or agrees or is_unclear or article is None:
-            return None
+            return {}
         if f"{tokens[phrase.article - 1].low}+{article}" in self.pairs("contracted"):
-            return None  # "de" and "el" would have to be contracted
+            return {}  # "de" and "el" would have to be contracted
         changes[phrase.article] = self._like(tokens[phrase.article], article)
         return changes

@@ -167,7 +167,7 @@ class Arabic(SpacedLanguage):
         if is_unsure or self._joins_unknown(tokens, phrase, is_joined):
             return True
         following = tokens.after(phrase.last)
-        if phrase.noun is None or not following.text:
+        if not phrase.is_open or not following.text:
             return False
         # The next word may be an unlisted adjective, which would have to agree: "طبيب مجنون".
         is_listed = self._ends_noun(following) or self.is_listed(following, "of-noun")
@@ -206,11 +206,11 @@ class Arabic(SpacedLanguage):
         return len(before) == 1 and not is_other_word
 
     def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
-        is_like = phrase.noun is not None and self._split(tokens[phrase.head])[0] == "ك"
+        is_like = phrase.is_open and self._split(tokens[phrase.head])[0] == "ك"
         return (is_like and not person.plural) or super().is_role(tokens, person, phrase)
 
     def write_role(self, tokens: Reading, role: Phrase, gender: str) -> Changes:
-        if role.noun is None or gender != "female":
+        if not role.is_open or gender != "female":
             return {}
         prefix, _ = self._split(tokens[role.head])
         return {role.head: prefix + role.noun.feminine}
@@ -219,14 +219,13 @@ class Arabic(SpacedLanguage):
 
     def lacks_form(self, phrase: Phrase) -> bool:
         # No adjective can be added to "one of the engineers": أحد المهندسين.
-        return phrase.noun is None or phrase.article is not None
+        return not phrase.is_open or phrase.article is not None
 
     def write_one(
         self, tokens: Reading, phrase: Phrase, gender: str, adjectives: Sequence[str]
     ) -> Changes:
-        assert phrase.noun is not None
         if phrase.article is not None:
-            return self._of_several(tokens, phrase, phrase.noun, gender)
+            return self._of_several(tokens, phrase, gender)
         prefix, _ = self._split(tokens[phrase.head])
         article = _article_in(prefix)
         changes: Changes = {}
@@ -240,15 +239,15 @@ class Arabic(SpacedLanguage):
             self._agree(tokens, phrase, changes)
             adjectives = [feminine(word) for word in adjectives]
         elif gender == "male":
-            changes |= self._as_man(tokens, phrase, phrase.noun, prefix)
+            changes |= self._as_man(tokens, phrase, prefix)
         if adjectives:
             last_word = changes.get(phrase.last, tokens[phrase.last].text)
             changes[phrase.last] = " ".join([last_word, *(article + word for word in adjectives)])
         return changes
 
-    def _as_man(self, tokens: Reading, phrase: Phrase, noun: Noun, prefix: str) -> Changes:
+    def _as_man(self, tokens: Reading, phrase: Phrase, prefix: str) -> Changes:
         """Return the changes that add "man": طبيب رجل متعب, الطبيب الرجل, الرجل مدير المبيعات."""
-        if noun.masculine == _HUMAN:
+        if phrase.noun.masculine == _HUMAN:
             return {phrase.head: f"{prefix}رجل"}
         article = _article_in(prefix)
         following = tokens.after(phrase.head)
@@ -258,7 +257,7 @@ class Arabic(SpacedLanguage):
             # A relational adjective is part of the job title: مهندس معماري رجل.
             while place + 1 in phrase.behind and self._is_relation(tokens[place + 1].low):
                 place += 1
-            man = "ذكر" if noun.masculine in self.entries("child") else "رجل"
+            man = "ذكر" if phrase.noun.masculine in self.entries("child") else "رجل"
             return {place: f"{tokens[place].text} {article}{man}"}
         # No word can separate the two nouns in "bus driver", so "man" comes first. The first of
         # the two nouns is definite if the second is.
@@ -266,7 +265,7 @@ class Arabic(SpacedLanguage):
         if is_next_definite and not article:
             prefix = prefix[:-1] + "لل" if prefix.endswith("ل") else prefix + "ال"
         article = "" if is_next_definite else article
-        return {phrase.head: f"{prefix}رجل {article}{noun.masculine}"}
+        return {phrase.head: f"{prefix}رجل {article}{phrase.noun.masculine}"}
 
     def _ends_noun(self, following: Token) -> bool:
         """Return whether a word cannot belong to the noun before it."""
@@ -324,7 +323,7 @@ class Arabic(SpacedLanguage):
             states = states | self._nouns.keys()
         return feminine(stem) if stem != token.low and stem in states else ""
 
-    def _of_several(self, tokens: Reading, phrase: Phrase, noun: Noun, gender: str) -> Changes:
+    def _of_several(self, tokens: Reading, phrase: Phrase, gender: str) -> Changes:
         """Return the changes to "one of the doctors": إحدى الطبيبات, أحد الأطباء الرجال."""
         head = phrase.head
         if gender == "male":
@@ -333,7 +332,7 @@ class Arabic(SpacedLanguage):
             return {last: f"{tokens[last].text} الرجال"}
         prefix, _ = self._split(tokens[head])
         pronoun = "لإحدى" if tokens[head - 1].low.startswith("ل") else "إحدى"
-        return {head - 1: pronoun, head: prefix + noun.feminine[:-1] + "ات"}
+        return {head - 1: pronoun, head: prefix + phrase.noun.feminine[:-1] + "ات"}
 
 
 def _article_in(prefix: str) -> str:

@@ -192,9 +192,9 @@ class German(SpacedLanguage):
                 persons = []
             if phrase is not None and j < i:
                 persons.append(phrase)
-            elif phrase is not None and phrase.article == i and phrase.noun is not None:
+            elif phrase is not None and phrase.article == i and phrase.is_open:
                 return None  # The other noun can be a woman too: "ein Koch und sein Lehrling".
-        return persons[0] if len(persons) == 1 and persons[0].noun else None
+        return persons[0] if len(persons) == 1 and persons[0].is_open else None
 
     # ---- phrases
 
@@ -370,7 +370,6 @@ class German(SpacedLanguage):
     def write_one(
         self, tokens: Reading, phrase: Phrase, gender: str, adjectives: Sequence[str]
     ) -> Changes:
-        assert phrase.noun is not None
         is_feminine = gender == "female" and phrase.noun.kind != "neutral"
         changes: Changes = {}
         if is_feminine:
@@ -403,11 +402,10 @@ class German(SpacedLanguage):
     def is_unsure(self, tokens: Reading, phrase: Phrase) -> bool:
         if super().is_unsure(tokens, phrase) or self._is_in_relative_clause(tokens, phrase):
             return True
-        noun = phrase.noun
-        if noun is None or noun.kind != "pair":
+        if phrase.noun.kind != "pair":
             return False
         # An unlisted compound may refer to a thing: "Scheinwerfer".
-        low = noun.masculine.lower()
+        low = phrase.noun.masculine.lower()
         is_sure = low in self._nouns or low.endswith(self.entries("sure-part"))
         return low.endswith("er") and not is_sure
 
@@ -424,14 +422,13 @@ class German(SpacedLanguage):
         return is_behind_comma and is_pronoun and is_before_verb and is_last
 
     def write_role(self, tokens: Reading, role: Phrase, gender: str) -> Changes:
-        if role.noun is None or role.noun.kind == "neutral":
+        if role.noun.kind in ("", "neutral"):
             return {}
         write = self._feminine if gender == "female" else self._without_sign
         return write(tokens, role)
 
     def _without_sign(self, tokens: Reading, phrase: Phrase) -> Changes:
         """Return the changes that make a gender-inclusive noun and its article masculine."""
-        assert phrase.noun is not None
         if phrase.noun.kind != "star":
             return {}
         changes = {phrase.head: phrase.noun.masculine}
@@ -445,7 +442,6 @@ class German(SpacedLanguage):
 
     def _feminine(self, tokens: Reading, phrase: Phrase) -> Changes:
         """Return the changes that make a phrase and its relative pronoun feminine."""
-        assert phrase.noun is not None
         ending = self._ending(phrase.declension, "f", phrase.case)
         noun = phrase.noun.feminine
         if phrase.noun.kind == "adjectival":

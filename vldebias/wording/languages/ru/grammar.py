@@ -226,9 +226,8 @@ class Russian(SpacedLanguage):
     def write_one(
         self, tokens: Reading, phrase: Phrase, gender: str, adjectives: Sequence[str]
     ) -> Changes:
-        assert phrase.noun is not None
         is_woman = gender == "female"
-        place = self._start_of_noun(tokens, phrase, phrase.noun)
+        place = self._start_of_noun(tokens, phrase)
         declension = "feminine" if is_woman else "adjective"
         words = " ".join(self._in_case(word, declension, phrase.case) for word in adjectives)
         text = tokens[place].text
@@ -244,17 +243,16 @@ class Russian(SpacedLanguage):
             changes |= self._agreeing(tokens, phrase) or {}
         return changes
 
-    def _start_of_noun(self, tokens: Reading, phrase: Phrase, noun: Noun) -> int:
+    def _start_of_noun(self, tokens: Reading, phrase: Phrase) -> int:
         """Return the start of a noun including classifying adjectives: "уличный музыкант"."""
         place = phrase.head
         is_of_kind = self.matcher("adjective-of-kind").has
-        while noun.kind == "noun" and place > phrase.first and is_of_kind(tokens[place - 1]):
+        while phrase.noun.kind == "noun" and place > phrase.first and is_of_kind(tokens[place - 1]):
             place -= 1
         return place
 
     def _gendered(self, tokens: Reading, place: int, phrase: Phrase, is_woman: bool) -> str:
         """Return the replacement for the first word of a noun, which adds "woman" or "man"."""
-        assert phrase.noun is not None
         token = tokens[place]
         is_child = self.is_listed(tokens[phrase.head], "child")
         female, male = ("девочка", "мальчик") if is_child else ("женщина", "мужчина")
@@ -274,7 +272,7 @@ class Russian(SpacedLanguage):
         return f"{self._like(token, human)}{link}{_inside(token.text)}"
 
     def is_unsure(self, tokens: Reading, phrase: Phrase) -> bool:
-        is_unclear = phrase.noun is not None and self._agreeing(tokens, phrase) is None
+        is_unclear = phrase.is_open and self._agreeing(tokens, phrase) is None
         return is_unclear or super().is_unsure(tokens, phrase)
 
     def _agreeing(self, tokens: Reading, phrase: Phrase) -> Changes | None:

@@ -122,26 +122,18 @@ class WordList:
     """
 
     def __init__(self, entries: Iterable[str]) -> None:
-        self.words: set[str] = set()
-        stems: list[str] = []
-        endings: list[str] = []
-        self._phrases: dict[str, list[list[str]]] = {}  # keyed by first word
-        self._phrases_of_stems: list[list[str]] = []  # phrases that begin with a stem
+        self._phrases: dict[str, list[list[str]]] = {}  # keyed by first word, or "" for a stem
+        words: list[str] = []
         for entry in entries:
-            if " " in entry:
-                parts = entry.split()
-                phrases = self._phrases.setdefault(parts[0], [])
-                if parts[0].endswith("*"):
-                    phrases = self._phrases_of_stems
-                phrases.append(parts)
-            elif entry.endswith("*"):
-                stems.append(entry[:-1])
-            elif entry.startswith("*"):
-                endings.append(entry[1:])
+            first, *others = entry.split()
+            if others:
+                key = "" if first.endswith("*") else first
+                self._phrases.setdefault(key, []).append([first, *others])
             else:
-                self.words.add(entry)
-        self._stems = tuple(stems)
-        self._endings = tuple(endings)
+                words.append(entry)
+        self.words = {word for word in words if "*" not in word}
+        self._stems = tuple(word[:-1] for word in words if word.endswith("*"))
+        self._endings = tuple(word[1:] for word in words if word.startswith("*"))
 
     def has(self, token: Token) -> bool:
         """Return whether a word matches the list."""
@@ -172,7 +164,7 @@ class WordList:
             i: the position of a word.
         """
         first = tokens[i].low if i < len(tokens) else ""
-        for parts in (*self._phrases.get(first, ()), *self._phrases_of_stems):
+        for parts in (*self._phrases.get(first, ()), *self._phrases.get("", ())):
             words = [token.low for token in tokens[i : i + len(parts)]]
             if len(words) == len(parts) and all(map(fnmatchcase, words, parts)):
                 return len(parts)
@@ -258,8 +250,6 @@ class ListedLanguage(Language):
         gender = ""
         adjectives: list[str] = []
         for _, attribute, value in assignments:
-            if isinstance(value, Mapping):
-                continue
             value_gender = self._gender_of(value, attribute)
             if self.kind_of(attribute) == "gender" and value_gender:
                 gender = value_gender
@@ -299,11 +289,22 @@ class ListedLanguage(Language):
 
     @abstractmethod
     def write_person(self, text: str, assignments: Sequence[Assignment]) -> list[Replacement]:
-        """Return the replacements that insert the values for one person or group.
+        """Return the replacements that insert the values for one person.
 
         Args:
             text: the prompt.
             assignments: the assigned values, all for the same mention.
+        """
+
+    @abstractmethod
+    def write_group(self, text: str, end: int, parts: list[str], is_counted: bool) -> Replacement:
+        """Return the replacement that inserts the numbers of women and men in a group.
+
+        Args:
+            text: the prompt.
+            end: the end of the group's noun.
+            parts: the words for the women and men, from `parts_of_group`.
+            is_counted: whether the prompt states the number of people.
         """
 
     def write(self, text: str, assignments: Sequence[Assignment]) -> list[Replacement]:
@@ -313,13 +314,20 @@ class ListedLanguage(Language):
             assignments_of_end.setdefault(person.end, []).append(assignment)
         replacements: list[Replacement] = []
         for assignments_of_one in assignments_of_end.values():
-            person, _, _ = assignments_of_one[0]
-            if person.noun:
-                replacements += self.write_person(text, assignments_of_one)
-                continue
-            # The value replaces a placeholder, or goes to the place returned by a custom `find`.
+            of_person: list[Assignment] = []
             for person, attribute, value in assignments_of_one:
-                replacements.append(Replacement(*person.place, self._word_of(value, attribute)))
+                if not person.noun:
+                    # It replaces a placeholder, or goes to the place returned by a custom `find`.
+                    word = self._word_of(value, attribute)
+                    replacements.append(Replacement(*person.place, word))
+                elif person.group is not None and isinstance(value, Mapping):
+                    parts = self.parts_of_group(person.group, attribute, value)
+                    is_counted = None not in value.values()
+                    replacements.append(self.write_group(text, person.end, parts, is_counted))
+                else:
+                    of_person.append((person, attribute, value))
+            if of_person:
+                replacements += self.write_person(text, of_person)
         return replacements
 
     def kind_of(self, attribute: Attribute) -> str:
@@ -727,15 +735,7 @@ class SpacedLanguage(ListedLanguage):
         # In "un médico varón", choose "médico", although "varón" is also a noun.
         phrase = next((phrase for phrase in of_person if not phrase.stated), of_person[0])
         if phrase.plural:
-            replacements: list[Replacement] = []
-            is_closed = re.match(r"\s*(?:[^\w\s'\"(<-]|$)", text[person.end :])
-            for mention, attribute, value in assignments:
-                if mention.group is None or not isinstance(value, Mapping):
-                    continue
-                words = self.joiner.join(self.parts_of_group(mention.group, attribute, value))
-                words = f"{self.comma} {words}{'' if is_closed else self.comma}"
-                replacements.append(Replacement(person.end, person.end, words))
-            return replacements
+            return []
         gender, adjectives = self.words_of(assignments)
         changes = self.write_one(tokens, phrase, gender, adjectives)
         # The person's roles agree with the gender, up to the next person.
@@ -745,6 +745,11 @@ class SpacedLanguage(ListedLanguage):
                     break
                 changes |= self.write_role(tokens, other, gender)
         return self._replace_words(tokens, changes)
+
+    def write_group(self, text: str, end: int, parts: list[str], is_counted: bool) -> Replacement:
+        is_closed = re.match(r"\s*(?:[^\w\s'\"(<-]|$)", text[end:])
+        words = f"{self.comma} {self.joiner.join(parts)}{'' if is_closed else self.comma}"
+        return Replacement(end, end, words)
 
     def _replace_words(self, tokens: Reading, changes: Changes) -> list[Replacement]:
         """Convert changes by word position to replacements by offset."""

@@ -1,4 +1,4 @@
-"""Base class for Romance languages, in which articles and adjectives agree with the noun."""
+"""Romance languages, in which articles and adjectives agree with the noun."""
 
 from __future__ import annotations
 
@@ -13,9 +13,14 @@ _LONGEST_PHRASE = 4
 
 
 class RomanceLanguage(SpacedLanguage):
-    """Parse a Romance language.
+    """Find people in prompts in a Romance language, and insert values with the required agreement.
 
     Entries in the `person` list are "masculine/feminine", or a single form for both genders.
+
+    Args:
+        code: the ISO 639 code.
+        name: the English name of the language.
+        joiner: the word for "and", with spaces.
     """
 
     word = (
@@ -31,6 +36,11 @@ class RomanceLanguage(SpacedLanguage):
             known = [form for form in forms if form in self.pairs("article") or form in self.nouns]
             masculine = known[0] if known else word
         return masculine
+
+    def __init__(self, code: str, name: str, joiner: str) -> None:
+        self.code = code
+        self.name = name
+        self.joiner = joiner
 
     # ---- words
 

@@ -11,12 +11,8 @@ from vldebias.wording.languages.base import Changes, Noun, Phrase, Reading, Spac
 
 # Separators in gender-inclusive nouns: "Ärzt*in", "Ärzt:innen", "Ärzt/-in".
 _STAR = r"(?:[*:·]|/-?)"
-_WORD = (
-    r"(?:[^\W\d_]+-)*[^\W\d_]+(?:"
-    + _STAR
-    + r"(?:innen|in|r|n|s|m|e|er|en|em)\b|\((?:in|innen|r|n)\)|['’-][^\W\d_]+)*"
-    r"(?:" + _STAR + r"(?:innen|in|r|n|s|m|e)\b|\((?:in|innen|r|n)\))?|\d+(?:er)?"
-)
+_SIGNED_ENDING = rf"{_STAR}(?:innen|in|r|n|s|m|e|er|en|em)\b|\((?:in|innen|r|n)\)"
+_WORD = rf"[^\W\d_]+(?:{_SIGNED_ENDING}|['’-][^\W\d_]+)*|\d+(?:er)?"
 _IN = re.compile(rf"{_STAR}in(nen)?$|\(in(nen)?\)$|(?<=[a-zäöüß])In(nen)?$")
 _STAR_ENDING = re.compile(rf"(?:{_STAR}(?:r|n|s|m|e)$)|\((?:r|n)\)$")
 
@@ -451,17 +447,8 @@ class German(SpacedLanguage):
             stem = re.sub(r"(?:er|en|em|es|e)$", "", tokens[position].text)
             changes[position] = stem + ending
         if phrase.article is not None:
-            article = tokens[phrase.article]
-            stem, _ = self._article(article)
-            ending_of_article = self._ending("none", "f", phrase.case)
-            preposition = self.pairs("contracted").get(stem)
-            if preposition:
-                text = "zur" if stem == "zum" else f"{preposition} der"
-            elif stem in self._articles:
-                text = "die" if ending_of_article == "e" else "der"
-            else:
-                text = stem + ending_of_article
-            changes[phrase.article] = self._like(article, text)
+            article = self._feminine_article(tokens[phrase.article], phrase.case)
+            changes[phrase.article] = article
         for i in range(phrase.head + 1, len(tokens)):
             owner = self._owner_of(tokens, i) if _HIS.fullmatch(tokens[i].low) else None
             if owner is not None and owner.head == phrase.head:
@@ -475,6 +462,21 @@ class German(SpacedLanguage):
         if feminine and tokens.after(i).text:
             changes[i] = self._like(tokens[i], feminine)
         return changes
+
+    def _feminine_article(self, article: Token, case: str) -> str:
+        """Return a masculine determiner in the feminine: "zum" becomes "zur"."""
+        stem, _ = self._article(article)
+        ending = self._ending("none", "f", case)
+        preposition = self.pairs("contracted").get(stem)
+        if stem == "zum":
+            text = "zur"
+        elif preposition:
+            text = f"{preposition} der"
+        elif stem in self._articles:
+            text = "die" if ending == "e" else "der"
+        else:
+            text = stem + ending
+        return self._like(article, text)
 
 
 def _is_capital_inside(token: Token) -> bool:

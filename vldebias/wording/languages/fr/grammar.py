@@ -4,13 +4,4 @@ from __future__ import annotations
 
 from vldebias.wording.languages.romance import RomanceLanguage
 
-
-class French(RomanceLanguage):
-    """Find people in French prompts, and insert values with the required agreement."""
-
-    code = "fr"
-    name = "French"
-    joiner = " et "
-
-
-LANGUAGE = French()
+LANGUAGE = RomanceLanguage("fr", "French", " et ")

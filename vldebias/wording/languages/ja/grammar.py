@@ -29,7 +29,7 @@ class Japanese(UnspacedLanguage):
     reach = 8
     brackets = ("（", "）")
 
-    def _joined(self, parts: list[str], is_counted: bool) -> str:
+    def joined(self, parts: list[str], is_counted: bool) -> str:
         return ("、" if is_counted else "と").join(parts)
 
     def humans(self, text: str) -> Iterator[Match]:

@@ -480,6 +480,42 @@ def test_russian_words_of_a_set_are_declined(adjective, woman, with_man):
     assert f"{woman} женщина-врач" in both.prompts
 
 
+@pytest.mark.parametrize(
+    ("prompt", "woman", "man"),
+    [
+        ("Dieses Kind lacht", "Dieses weibliche Kind lacht", "Dieses männliche Kind lacht"),
+        (
+            "Foto dieses Kindes",
+            "Foto dieses weiblichen Kindes",
+            "Foto dieses männlichen Kindes",
+        ),
+        (
+            "Der Beamte am Schalter",
+            "Die Beamtin am Schalter",
+            "Der männliche Beamte am Schalter",
+        ),
+        ("mit einem Beamten", "mit einer Beamtin", "mit einem männlichen Beamten"),
+        (
+            "Ein Arzt, für den es regnet",
+            "Eine Ärztin, für die es regnet",
+            "Ein männlicher Arzt, für den es regnet",
+        ),
+        (
+            "Ein Arzt, welcher liest",
+            "Eine Ärztin, welche liest",
+            "Ein männlicher Arzt, welcher liest",
+        ),
+    ],
+)
+def test_german_cases_and_relative_pronouns_are_those_of_the_noun(prompt, woman, man):
+    assert set(balance_prompts([prompt] * 2, "gender", seed=0).prompts) == {woman, man}
+
+
+def test_german_officials_in_the_plural_are_a_group():
+    (text,) = balance_prompts("die Beamten am Schalter", "gender", seed=0).prompts
+    assert text == "die Beamten, Männer und Frauen, am Schalter"
+
+
 @pytest.mark.parametrize("prompt", ["صورة لطبيب وهو يبتسم", "الممرض وهي تبتسم"])
 def test_an_arabic_pronoun_states_the_gender_of_the_person_before_it(prompt):
     balanced = balance_prompts(prompt, "gender", seed=0)

@@ -69,13 +69,9 @@ class RomanceLanguage(SpacedLanguage):
         return nouns
 
     def _add(self, nouns: dict[str, Noun], form: str, noun: Noun) -> None:
-        for plural in self.plurals_of(form):
+        for plural in self._inflected(form, "plural"):
             nouns.setdefault(plural, noun._replace(number="many"))
         nouns[form] = noun
-
-    def plurals_of(self, word: str) -> list[str]:
-        """Return the possible plural forms of a word."""
-        return self._inflected(word, "plural")
 
     @cached_property
     def feminine_nouns(self) -> frozenset[str]:
@@ -84,7 +80,7 @@ class RomanceLanguage(SpacedLanguage):
         forms: set[str] = set()
         for noun in self.nouns.values():
             if noun.gender == "m" and noun.number == "one" and noun.feminine not in not_stated:
-                forms.update((noun.feminine, *self.plurals_of(noun.feminine)))
+                forms.update((noun.feminine, *self._inflected(noun.feminine, "plural")))
         return frozenset(forms - not_stated - self.nouns.keys())
 
     def noun_of(self, token: Token) -> Noun | None:
@@ -348,7 +344,7 @@ class RomanceLanguage(SpacedLanguage):
     def _word_behind(self, noun: Noun, young: str, grown: str) -> str:
         """Return the gender word for a noun: "un bambino maschio", "un medico uomo"."""
         children = self.matcher("child").words
-        is_young = not children.isdisjoint(self.plurals_of(noun.masculine))
+        is_young = not children.isdisjoint(self._inflected(noun.masculine, "plural"))
         words = self.entries(f"say-{young}") if is_young else ()
         return (words or self.entries(f"say-{grown}"))[0]
 

@@ -61,11 +61,14 @@ class German(SpacedLanguage):
             noun = Noun(masculine, feminine, "m", "one", "pair")
             is_weak = genitive == plural and plural != masculine
             dative_plural = plural if plural.endswith(("n", "s")) else plural + "n"
-            nouns.setdefault(dative_plural.lower(), noun._replace(number="many"))
+            # "Beamten" can be a genitive: "Beamter" is declined like an adjective.
+            number = "any" if dative_plural == genitive else "many"
+            nouns.setdefault(dative_plural.lower(), noun._replace(number=number))
             if not is_weak:
                 nouns.setdefault(genitive.lower(), noun)
-            # "Bäcker" can also be plural, and "Patienten" any form but the nominative singular.
-            number = "any" if plural in (masculine, genitive) else "many"
+            # "Bäcker" can also be plural, "Patienten" any form but the nominative singular, and
+            # "Beamte" the nominative after "der".
+            number = "any" if plural in (masculine, masculine[:-1], genitive) else "many"
             nouns[plural.lower()] = noun._replace(number=number)
             if plural != masculine:
                 nouns[masculine.lower()] = noun
@@ -302,7 +305,7 @@ class German(SpacedLanguage):
         self, tokens: Reading, phrase: Phrase, determiner: int, noun: Noun
     ) -> Phrase | None:
         """Return a phrase with its case, or None if the article does not fit the noun."""
-        case = self._case_of(tokens, determiner, noun)
+        case = self._case_of(tokens[determiner], tokens[phrase.head], noun)
         is_plural = noun.number == "many"
         if noun.number == "any" and noun.kind != "star":
             low = tokens[determiner].low
@@ -322,13 +325,12 @@ class German(SpacedLanguage):
         declension = "ein" if stem in self.entries("ein-word") else "der"
         return phrase._replace(noun=noun, case=case, declension=declension)
 
-    def _case_of(self, tokens: Reading, determiner: int, noun: Noun) -> str | None:
-        """Return the case of a singular phrase, or None if the article does not fit."""
-        token = tokens[determiner]
-        if _STAR_ENDING.search(token.low) or noun.kind == "star":
+    def _case_of(self, determiner: Token, head: Token, noun: Noun) -> str | None:
+        """Return the case of a singular phrase, or None if the determiner does not fit."""
+        if _STAR_ENDING.search(determiner.low) or noun.kind == "star":
             # The case of "eine*r Ärzt*in" is only certain at the start of a clause.
-            return "nominative" if token.opens else None
-        stem, ending = self._article(token)
+            return "nominative" if determiner.opens else None
+        stem, ending = self._article(determiner)
         case_of_article = self.pairs(f"article-{noun.gender[0]}")
         if stem in case_of_article:
             return case_of_article[stem]
@@ -336,9 +338,11 @@ class German(SpacedLanguage):
             return None
         if noun.gender == "f":
             return {"er": "dative", "e": "nominative"}.get(ending)
-        if stem in self.entries("der-word") and ending == "er":
-            # With a masculine noun, a determiner in -er is nominative: "dieser Arzt".
-            return "nominative"
+        if stem in self.entries("der-word"):
+            # "dieser Arzt" and "dieses Kind" are nominative, but "dieses Kindes" is a genitive.
+            is_neuter = noun.gender == "n" and ending == "es" and not head.low.endswith("s")
+            if ending == "er" or is_neuter:
+                return "nominative"
         return _ENDINGS.get(ending)
 
     def _bare(self, tokens: Reading, phrase: Phrase, noun: Noun) -> Phrase | None:
@@ -457,7 +461,7 @@ class German(SpacedLanguage):
         i = phrase.head + 1
         if i + 1 >= len(tokens) or tokens.gap(i).strip() != ",":
             return changes
-        i += self.is_listed(tokens[i], "dative-preposition")
+        i += self.is_listed(tokens[i], "dative-preposition", "accusative-preposition")
         feminine = self.pairs("relative-pair").get(tokens[i].low)
         if feminine and tokens.after(i).text:
             changes[i] = self._like(tokens[i], feminine)
@@ -467,15 +471,9 @@ class German(SpacedLanguage):
         """Return a masculine determiner in the feminine: "zum" becomes "zur"."""
         stem, _ = self._article(article)
         ending = self._ending("none", "f", case)
-        preposition = self.pairs("contracted").get(stem)
-        if stem == "zum":
-            text = "zur"
-        elif preposition:
-            text = f"{preposition} der"
-        elif stem in self._articles:
-            text = "die" if ending == "e" else "der"
-        else:
-            text = stem + ending
+        text = stem + ending
+        if stem in self._articles:
+            text = self.pairs("contracted").get(stem) or ("die" if ending == "e" else "der")
         return self._like(article, text)
 
 

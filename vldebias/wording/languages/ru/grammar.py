@@ -100,10 +100,8 @@ class Russian(SpacedLanguage):
 
     def states_gender(self, tokens: Reading, i: int) -> bool:
         token = tokens[i]
-        is_human = self.is_listed(token, "female", "male") or token.low.startswith(
-            _HUMANS_OF_GENDER
-        )
-        return is_human and not self.is_listed(token, "not-stated")
+        is_listed = self.is_listed(token, "female", "male")
+        return is_listed and not self.is_listed(token, "not-stated")
 
     # ---- phrases
 

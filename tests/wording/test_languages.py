@@ -651,7 +651,7 @@ def test_words_that_english_shares_with_languages_that_are_not_read_are_english(
 def test_portuguese_plurals_of_ao_are_all_three() -> None:
     for stem in ("campe", "capit", "cidad"):
         plurals = {f"{stem}ões", f"{stem}ães", f"{stem}ãos"}
-        assert set(PORTUGUESE.plurals_of(f"{stem}ão")) == plurals
+        assert set(PORTUGUESE.inflected(f"{stem}ão", "plural")) == plurals
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,11 @@ class Token(NamedTuple):
     opens: bool
     small: bool
 
+    @property
+    def is_capitalised(self) -> bool:
+        """Whether the word begins with a capital and continues in lower case."""
+        return self.text[:1].isupper() and not self.text.isupper()
+
 
 NO_WORD = Token(0, 0, "", "", opens=True, small=False)
 
@@ -194,7 +199,7 @@ class ListedLanguage(Language):
         """Return a list with "first/second" entries as a mapping from first to second."""
         return dict(entry.split("/") for entry in self.entries(name))
 
-    def _inflected(self, word: str, list_name: str) -> list[str]:
+    def inflected(self, word: str, list_name: str) -> list[str]:
         """Return a word's forms according to the first entry in a list that matches its ending.
 
         Entries are "endings/number of letters to remove/endings of the forms".
@@ -696,7 +701,7 @@ class SpacedLanguage(ListedLanguage):
 
     def _is_name(self, tokens: Reading, i: int) -> bool:
         """Return whether word i may be a surname, judging by its capital."""
-        return tokens[i].text[0].isupper() and not tokens[i].text.isupper()
+        return tokens[i].is_capitalised
 
     def _person(
         self, tokens: Reading, phrase: Phrase, attribute: Attribute, is_fixed: bool

@@ -69,7 +69,7 @@ class RomanceLanguage(SpacedLanguage):
         return nouns
 
     def _add(self, nouns: dict[str, Noun], form: str, noun: Noun) -> None:
-        for plural in self._inflected(form, "plural"):
+        for plural in self.inflected(form, "plural"):
             nouns.setdefault(plural, noun._replace(number="many"))
         nouns[form] = noun
 
@@ -80,7 +80,7 @@ class RomanceLanguage(SpacedLanguage):
         forms: set[str] = set()
         for noun in self.nouns.values():
             if noun.gender == "m" and noun.number == "one" and noun.feminine not in not_stated:
-                forms.update((noun.feminine, *self._inflected(noun.feminine, "plural")))
+                forms.update((noun.feminine, *self.inflected(noun.feminine, "plural")))
         return frozenset(forms - not_stated - self.nouns.keys())
 
     def noun_of(self, token: Token) -> Noun | None:
@@ -202,9 +202,8 @@ class RomanceLanguage(SpacedLanguage):
             if token.opens or self.noun_of(token):
                 break
             noun = tokens[i - 1]
-            is_function_word = self._is_article(noun) or self.is_listed(
-                noun, "behind-noun", "no-adjective", "adverb", "copula", "of"
-            )
+            lists = ("behind-noun", "no-adjective", "adverb", "copula", "of")
+            is_function_word = self._is_article(noun) or self.is_listed(noun, *lists)
             is_noun = not is_function_word and not noun.low.endswith(self.entries("gerund-ending"))
             is_kind = tokens[i - 2].low in self.entries("of-kind")
             may_agree = self._is_participle(token) or (is_kind and self.is_adjective(token))
@@ -219,11 +218,9 @@ class RomanceLanguage(SpacedLanguage):
 
     def _says_kind(self, tokens: Reading, phrase: Phrase) -> bool:
         """Return whether a noun only modifies the noun before it: "agente de policía"."""
-        if phrase.article is not None or tokens.before(phrase.first).low not in self.entries(
-            "of-kind"
-        ):
-            return False
-        return self.noun_of(tokens.before(phrase.first - 1)) is not None
+        link = tokens.before(phrase.first).low
+        is_kind = phrase.article is None and link in self.entries("of-kind")
+        return is_kind and self.noun_of(tokens.before(phrase.first - 1)) is not None
 
     def _is_article(self, token: Token) -> bool:
         is_other = self.is_listed(token, "any-article", "feminine-article")
@@ -284,13 +281,12 @@ class RomanceLanguage(SpacedLanguage):
 
     def is_adjective(self, token: Token) -> bool:
         """Return whether a word after a noun is an adjective."""
-        if len(token.low) < 3 or token.low.isdigit() or self.is_listed(token, "no-adjective"):
+        if len(token.low) < 3 or token.low.isdigit() or token.is_capitalised:
             return False
-        if token.text[0].isupper() and not token.text.isupper():
+        if self.is_listed(token, "no-adjective"):
             return False
-        if self.is_listed(token, "adjective", "quality") or token.low in self.pairs(
-            "adjective-pair"
-        ):
+        is_listed = self.is_listed(token, "adjective", "quality")
+        if is_listed or token.low in self.pairs("adjective-pair"):
             return True
         if token.low.endswith(self.entries("no-adjective-ending")):
             return False
@@ -344,7 +340,7 @@ class RomanceLanguage(SpacedLanguage):
     def _word_behind(self, noun: Noun, young: str, grown: str) -> str:
         """Return the gender word for a noun: "un bambino maschio", "un medico uomo"."""
         children = self.matcher("child").words
-        is_young = not children.isdisjoint(self._inflected(noun.masculine, "plural"))
+        is_young = not children.isdisjoint(self.inflected(noun.masculine, "plural"))
         words = self.entries(f"say-{young}") if is_young else ()
         return (words or self.entries(f"say-{grown}"))[0]
 
@@ -391,8 +387,7 @@ class RomanceLanguage(SpacedLanguage):
         if i >= len(tokens) or tokens[i].opens or tokens[i].low not in self.entries("of-kind"):
             return 0
         complement = tokens.after(i)
-        is_name = complement.text[:1].isupper() and not complement.text.isupper()
-        if not complement.text or is_name or self._is_article(complement):
+        if not complement.text or complement.is_capitalised or self._is_article(complement):
             return 0
         following = tokens.after(i + 1)
         # In "un profesor de educación física", the last word may describe either noun.

@@ -86,9 +86,8 @@ class German(SpacedLanguage):
             for word in self.entries(f"person-{name}-noun"):
                 noun = Noun(word, word, gender, "one", "neutral")
                 nouns[word] = noun
-                if gender != "f":
-                    nouns.setdefault(word + "s", noun)
-                    nouns.setdefault(word + "es", noun)
+                for ending in ("s", "es") if gender != "f" else ():
+                    nouns.setdefault(word + ending, noun)
                 for ending in _PLURAL_ENDINGS[gender]:
                     nouns.setdefault(word + ending, noun._replace(number="many"))
         for form in self.entries("person-plural"):
@@ -214,10 +213,8 @@ class German(SpacedLanguage):
 
     def _is_before_noun(self, tokens: Reading, i: int) -> bool:
         """Return whether a word ending in "-er" modifies the next noun: "vor dem Kölner Dom"."""
-        token = tokens[i]
-        following = tokens.after(i).text
-        is_noun = following[:1].isupper() and not following.isupper()
-        return not token.small and token.low.endswith("er") and is_noun
+        is_adjective = tokens[i].low.endswith("er") and not tokens[i].small
+        return is_adjective and tokens.after(i).is_capitalised
 
     def _phrase_before(self, tokens: Reading, i: int) -> Phrase:
         """Return a phrase with a noun, its article and the adjectives before it."""
@@ -250,10 +247,8 @@ class German(SpacedLanguage):
         if self.is_feminine(token) or self._is_feminine_adjectival(tokens, i):
             return True
         # The lists also contain pronouns and adjectives.
-        is_noun = token.text[0].isupper() and not self.is_listed(
-            token, "polite", "gendered-modifier"
-        )
-        return is_noun and self.is_listed(token, "female", "male")
+        is_noun = not self.is_listed(token, "polite", "gendered-modifier")
+        return is_noun and token.text[0].isupper() and self.is_listed(token, "female", "male")
 
     @cached_property
     def _articles(self) -> frozenset[str]:

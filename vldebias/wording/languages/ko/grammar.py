@@ -70,9 +70,7 @@ class Korean(UnspacedLanguage):
         modifiers = self.entries("modifier")
         while True:
             before = re.search(r"(\S+)\s$", text[:start])
-            if before is None:
-                return start
-            if before[1] not in modifiers and not self._is_bare_noun(before[1]):
+            if before is None or not (before[1] in modifiers or self._is_bare_noun(before[1])):
                 return start
             start = before.start()
 

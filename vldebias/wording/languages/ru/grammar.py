@@ -39,8 +39,8 @@ class Russian(SpacedLanguage):
         nouns: dict[str, Noun] = {}
         for name, plural in (("person", "plural"), ("person-a", "plural-of-a")):
             for word in self.entries(name):
-                forms = self._inflected(word, "singular")
-                self._add(nouns, "noun", forms, self._inflected(word, plural))
+                forms = self.inflected(word, "singular")
+                self._add(nouns, "noun", forms, self.inflected(word, plural))
                 if word[-1] in _SIBILANTS:
                     # After a sibilant, the instrumental is often misspelled: "сторожом".
                     nouns[word + "ом"] = Noun(word, word, kind="noun", cases=("instrumental",))
@@ -48,12 +48,12 @@ class Russian(SpacedLanguage):
         adjectives = self.matcher("adjective-alone").words
         for word in self.entries("person-adjectival"):
             kind = "adjective" if word in adjectives else "noun"
-            forms = self._inflected(word, "adjective")
-            self._add(nouns, kind, forms, self._inflected(word, "plural-of-adjective"))
+            forms = self.inflected(word, "adjective")
+            self._add(nouns, kind, forms, self.inflected(word, "plural-of-adjective"))
         for word in self.entries("person-still"):
             nouns[word] = Noun(word, word, kind="noun")
         for kind, word in (("human", "человек"), ("child", "ребёнок")):
-            self._add(nouns, kind, self._inflected(word, "singular"), ())
+            self._add(nouns, kind, self.inflected(word, "singular"), ())
         return nouns
 
     def _add(
@@ -73,7 +73,7 @@ class Russian(SpacedLanguage):
 
     def _in_case(self, word: str, declension: str, case: str) -> str:
         """Return a word in a case, or the word itself if the declension has no such ending."""
-        forms = self._inflected(word, declension)
+        forms = self.inflected(word, declension)
         return forms[CASES.index(case)] if forms else word
 
     def _feminine(self, word: str, case: str) -> str:
@@ -258,7 +258,7 @@ class Russian(SpacedLanguage):
         if phrase.noun.kind in ("child", "human"):
             return self._like(token, human)
         first, hyphen, trade = token.text.partition("-")
-        if first.lower() in self._inflected("человек", "singular"):
+        if first.lower() in self.inflected("человек", "singular"):
             # A hyphen joins the trade: "человек-сварщик".
             return self._like(token, human) + hyphen + trade
         if phrase.noun.kind == "adjective":
@@ -344,7 +344,7 @@ class Russian(SpacedLanguage):
             return ""
         form = self.pairs("predicate").get(token.low, "")
         if not form and token.low not in self.entries("no-verb") and _PAST.fullmatch(token.low):
-            (form,) = self._inflected(token.low, "past")
+            (form,) = self.inflected(token.low, "past")
         return form and self._like(token, form)
 
     def _feminine_participle(self, tokens: Reading, i: int, case: str) -> str | None:

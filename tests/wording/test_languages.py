@@ -435,6 +435,10 @@ def test_russian_relative_pronouns_agree_with_a_woman_in_their_own_case(prompt, 
 @pytest.mark.parametrize(
     ("prompt", "woman"),
     [
+        (
+            "фото рыбака, сидящего в лодке и смотрящего на воду",
+            "фото женщины-рыбака, сидящей в лодке и смотрящей на воду",
+        ),
         ("врач, улыбающийся камере", "женщина-врач, улыбающаяся камере"),
         ("фото с улыбавшимся врачом", "фото с улыбавшейся женщиной-врачом"),
         ("Пекарь, вышедший из дома", "Женщина-пекарь, вышедшая из дома"),
@@ -509,6 +513,22 @@ def test_russian_words_of_a_set_are_declined(adjective, woman, with_man):
 )
 def test_german_cases_and_relative_pronouns_are_those_of_the_noun(prompt, woman, man):
     assert set(balance_prompts([prompt] * 2, "gender", seed=0).prompts) == {woman, man}
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "Einer der Ärzte lacht",
+        "Uno de los médicos sonríe",
+        "Uno dei medici sorride",
+        "Один из врачей улыбается",
+        "Фото одного из врачей",
+    ],
+)
+def test_one_of_several_people_is_no_group(prompt):
+    balanced = balance_prompts(prompt, "gender", seed=0)
+    assert balanced.prompts == [prompt]
+    assert balanced.reasons == ["not understood"]
 
 
 def test_german_officials_in_the_plural_are_a_group():

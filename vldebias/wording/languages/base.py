@@ -175,19 +175,23 @@ class WordList:
                 return len(parts)
         return 0
 
+    def ends_before(self, tokens: Sequence[Token], i: int) -> bool:
+        """Return whether a listed phrase of several words ends directly before word i.
+
+        Args:
+            tokens: the tokens of a prompt.
+            i: the position of a word.
+        """
+        return any(self.length_at(tokens, start) == i - start for start in range(i))
+
 
 class ListedLanguage(Language):
     """Provide a language's word lists, which are loaded from `words.txt` in its folder."""
 
-    @property
-    def folder(self) -> Path:
-        """Folder that contains the word lists."""
-        return Path(__file__).parent / self.code
-
     @cached_property
     def lists(self) -> dict[str, dict[str, None]]:
         """Return the word lists by name."""
-        return read_lists(self.folder / "words.txt")
+        return read_lists(Path(__file__).parent / self.code / "words.txt")
 
     @cache  # noqa: B019 - languages are kept as long as the program runs
     def entries(self, name: str) -> tuple[str, ...]:
@@ -548,6 +552,10 @@ class SpacedLanguage(ListedLanguage):
             return False
         if self._joins_unknown_trade(tokens, phrase):
             return True
+        # One person of several is no group: "uno de los médicos", "einer der Ärzte".
+        is_one = self.is_listed(tokens.before(phrase.first), "one-of")
+        if phrase.plural and (is_one or self.matcher("one-of").ends_before(tokens, phrase.first)):
+            return True
         if tokens[phrase.first].opens:
             return False
         before = tokens.clause_before(phrase.first)
@@ -595,8 +603,7 @@ class SpacedLanguage(ListedLanguage):
         if len(between) > 1 and words.has(tokens[phrase.first - 1]):
             return True
         # Words of a role precede the noun: "en tant que médecin".
-        starts = range(person.head + 1, phrase.first)
-        return any(words.length_at(tokens, i) == phrase.first - i for i in starts)
+        return words.ends_before(tokens, phrase.first)
 
     def _has_trade(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
         """Return whether a phrase states a person's trade: "une personne, métier : soudeur"."""
@@ -627,8 +634,7 @@ class SpacedLanguage(ListedLanguage):
             return True  # A negation precedes the noun: "kein Arzt".
         if tokens[first].opens:
             return False
-        about_picture = self.matcher("about-picture")
-        if any(about_picture.length_at(tokens, i) == first - i for i in range(first)):
+        if self.matcher("about-picture").ends_before(tokens, first):
             return False  # A portrait of a person shows the person: "gros plan sur un horloger".
         if self.is_listed(tokens[first - 1], "not-subject"):
             return True

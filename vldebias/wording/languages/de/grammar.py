@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import chain
+from pathlib import Path
 
 from vldebias.wording.languages.base import Changes, Noun, Phrase, Reading, SpacedLanguage, Token
 
@@ -46,7 +47,7 @@ class German(SpacedLanguage):
         nouns: dict[str, Noun] = {}
         gendered = self.matcher("male").words | self.matcher("female").words
         things = self.matcher("thing").words | gendered
-        lines = (self.folder / "persons.txt").read_text(encoding="utf-8").splitlines()
+        lines = Path(__file__).with_name("persons.txt").read_text(encoding="utf-8").splitlines()
         for line in [*lines, *self.entries("pair")]:
             if line.startswith("#"):
                 continue

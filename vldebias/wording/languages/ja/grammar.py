@@ -38,7 +38,7 @@ class Japanese(UnspacedLanguage):
             # Only after a verb or adjective, because 人 after a number is a counter.
             is_described = bool(re.search(r"[いなたるうくすぐぶむぬつのだ]$", before))
             is_named = self._covers(text, match.start(), "not-human")
-            if is_described and not is_named and not re.search(rf"[{_NUMBER}]$", before):
+            if is_described and not is_named:
                 yield Match(match.start(), match.end(), "人")
 
     def by_ending(self, text: str) -> Iterator[Match]:

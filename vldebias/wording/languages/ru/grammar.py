@@ -294,9 +294,9 @@ class Russian(SpacedLanguage):
             if relative:
                 form = relative
                 is_subject = is_inserted = token.low in self.pairs("relative-nominative")
-            elif not form and (token.opens or i == phrase.head + 1):
-                form = self._feminine_participle(tokens, i, phrase.case)
-                is_inserted = token.opens and bool(form)
+            elif not form:
+                form = self._feminine_participle(tokens, i, phrase, is_inserted)
+                is_inserted |= token.opens and bool(form)
             if form is None:
                 return None
             if form:
@@ -347,24 +347,31 @@ class Russian(SpacedLanguage):
             (form,) = self.inflected(token.low, "past")
         return form and self._like(token, form)
 
-    def _feminine_participle(self, tokens: Reading, i: int, case: str) -> str | None:
+    def _feminine_participle(
+        self, tokens: Reading, i: int, phrase: Phrase, is_inserted: bool
+    ) -> str | None:
         """Return the feminine form of a participle that follows its noun.
 
         Return None if it may agree with the next noun instead, and "" if it certainly does.
+
+        is_inserted: whether the word is in a clause that begins with a participle of the noun.
         """
         low = tokens[i].low
         is_active = _ACTIVE_PARTICIPLE.fullmatch(low) is not None
-        if not self._is_participle(tokens[i], case):
+        # "И" joins participles: "сидящего в лодке и смотрящего на воду".
+        is_joined = is_inserted and tokens[i - 1].low in self.entries("and")
+        is_attribute = tokens[i].opens or is_joined or i == phrase.head + 1
+        if not is_attribute or not self._is_participle(tokens[i], phrase.case):
             return ""
         if tokens.after(i).text:
-            is_own = self._has_complement(tokens, i, case)
+            is_own = self._has_complement(tokens, i, phrase.case)
             is_of_next = not is_active or low.endswith("ся")
         else:
             is_own = is_active or i + 1 == len(tokens)
             # It may begin a series of adjectives: "одетый, усталый".
             is_of_next = not is_own and self._cases_of_adjective(tokens[i + 1].low) != ()
         if is_own:
-            return self._feminine(low, case)
+            return self._feminine(low, phrase.case)
         return "" if is_of_next else None
 
     def _has_complement(self, tokens: Reading, i: int, case: str) -> bool:
@@ -382,9 +389,8 @@ class Russian(SpacedLanguage):
     def _is_participle(self, token: Token, case: str) -> bool:
         """Return whether a word may be a masculine participle in a case."""
         agrees = case in self._cases_of_adjective(token.low.removesuffix("ся"))
-        patterns = (_ACTIVE_PARTICIPLE, _PASSIVE_PARTICIPLE)
-        is_participle = any(pattern.fullmatch(token.low) for pattern in patterns)
-        return agrees and is_participle and self.noun_of(token) is None
+        form = _ACTIVE_PARTICIPLE.fullmatch(token.low) or _PASSIVE_PARTICIPLE.fullmatch(token.low)
+        return agrees and form is not None and self.noun_of(token) is None
 
 
 def _inside(text: str) -> str:

@@ -536,6 +536,22 @@ def test_german_officials_in_the_plural_are_a_group():
     assert text == "die Beamten, Männer und Frauen, am Schalter"
 
 
+@pytest.mark.parametrize(
+    ("prompt", "woman"),
+    [
+        ("Le hockeyeur sourit", "La hockeyeuse sourit"),
+        ("Le visage du hockeyeur", "Le visage de la hockeyeuse"),
+        ("Mon infirmier sourit", "Mon infirmière sourit"),
+        ("Un architetto sorride", "Un'architetta sorride"),
+        ("Il volto dell'architetto", "Il volto dell'architetta"),
+        ("Quell'architetto sorride", "Quell'architetta sorride"),
+        ("El médico, el juez y el escritor", "La médica, la jueza y la escritora"),
+    ],
+)
+def test_articles_of_romance_languages_depend_on_the_next_sound(prompt, woman):
+    assert woman in balance_prompts([prompt] * 24, "gender", seed=0).prompts
+
+
 @pytest.mark.parametrize("prompt", ["صورة لطبيب وهو يبتسم", "الممرض وهي تبتسم"])
 def test_an_arabic_pronoun_states_the_gender_of_the_person_before_it(prompt):
     balanced = balance_prompts(prompt, "gender", seed=0)

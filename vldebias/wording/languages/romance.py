@@ -444,8 +444,9 @@ class RomanceLanguage(SpacedLanguage):
         """Change an article to the feminine form required by the word after it."""
         token = tokens[article]
         following = changes.get(article + 1, tokens[article + 1].text).lower()
-        sound = "vowel" if following.startswith(self.entries("vowel")) else "consonant"
-        forms = self.pairs("article") | self.pairs(f"article-before-{sound}")
+        forms = self.pairs("article")
+        if following.startswith(self.entries("vowel")):
+            forms = forms | self.pairs("article-before-vowel")
         text = forms.get(token.low, token.low)
         if text != token.low:
             changes[article] = self._like(token, text)

@@ -546,10 +546,52 @@ def test_german_officials_in_the_plural_are_a_group():
         ("Il volto dell'architetto", "Il volto dell'architetta"),
         ("Quell'architetto sorride", "Quell'architetta sorride"),
         ("El médico, el juez y el escritor", "La médica, la jueza y la escritora"),
+        ("Zum Arzt", "Zur Ärztin"),
     ],
 )
-def test_articles_of_romance_languages_depend_on_the_next_sound(prompt, woman):
+def test_articles_agree_with_a_woman_and_with_the_next_sound(prompt, woman):
     assert woman in balance_prompts([prompt] * 24, "gender", seed=0).prompts
+
+
+@pytest.mark.parametrize(
+    ("prompt", "woman"),
+    [
+        ("El médico es rico", "La médica es rica"),
+        ("Un médico en la calle, vestido de azul", "Una médica en la calle, vestida de azul"),
+        ("Um ladrão de bancos mascarado", "Uma ladra de bancos mascarada"),
+        ("Врач стоит у окна, одетый", "Женщина-врач стоит у окна, одетая"),
+    ],
+)
+def test_adjectives_apart_from_the_noun_agree_with_a_woman(prompt, woman):
+    assert woman in balance_prompts([prompt] * 2, "gender", seed=0).prompts
+
+
+@pytest.mark.parametrize(
+    ("prompt", "attribute", "reason"),
+    [
+        ("طبيب يفحص مريضا", "gender", "not understood"),
+        ("帅哥站着，人物微笑", "age", "not understood"),
+        ("模特走秀，模特微笑", "gender", "not understood"),
+    ],
+)
+def test_people_who_may_be_mentioned_twice_are_left_unchanged(prompt, attribute, reason):
+    balanced = balance_prompts(prompt, attribute, seed=0)
+    assert (balanced.prompts, balanced.reasons) == ([prompt], [reason])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "written"),
+    [
+        ("两位厨师。厨房", "两位厨师，一女一男。厨房"),
+        ("два учёных и собака", "два учёных, одна женщина и один мужчина, и собака"),
+        ("рабочие у станка", "рабочие, мужчины и женщины, у станка"),
+        ("jueces en la sala", "jueces, hombres y mujeres, en la sala"),
+        ("gli operai al lavoro", "gli operai, uomini e donne, al lavoro"),
+    ],
+)
+def test_numbers_of_a_group_are_written_behind_it(prompt, written):
+    texts = balance_prompts([prompt] * 2, "gender", seed=0).prompts
+    assert any(text.startswith(written) for text in texts)
 
 
 @pytest.mark.parametrize("prompt", ["صورة لطبيب وهو يبتسم", "الممرض وهي تبتسم"])

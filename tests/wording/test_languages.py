@@ -412,6 +412,195 @@ def test_russian_ranks_and_forms_written_without_dots_are_read(prompt, woman, yo
     assert young in balance_prompts([prompt] * 2, "age", seed=0).prompts
 
 
+@pytest.mark.parametrize(
+    ("prompt", "woman"),
+    [
+        # "Чей" agrees with what is owned.
+        ("Фото врача, чей голос слышен", "Фото женщины-врача, чей голос слышен"),
+        ("врач, которого обнимает собака", "женщина-врач, которую обнимает собака"),
+        ("врач, на которого смотрит собака", "женщина-врач, на которую смотрит собака"),
+        ("врач, у которого есть книга", "женщина-врач, у которой есть книга"),
+        ("врач, лицо которого видно", "женщина-врач, лицо которой видно"),
+        ("врач, рядом с которым собака", "женщина-врач, рядом с которой собака"),
+        (
+            "врач сидит за столом, на котором книга",
+            "женщина-врач сидит за столом, на котором книга",
+        ),
+    ],
+)
+def test_russian_relative_pronouns_agree_with_a_woman_in_their_own_case(prompt, woman):
+    assert woman in balance_prompts([prompt] * 2, "gender", seed=0).prompts
+
+
+@pytest.mark.parametrize(
+    ("prompt", "woman"),
+    [
+        (
+            "фото рыбака, сидящего в лодке и смотрящего на воду",
+            "фото женщины-рыбака, сидящей в лодке и смотрящей на воду",
+        ),
+        ("врач, улыбающийся камере", "женщина-врач, улыбающаяся камере"),
+        ("фото с улыбавшимся врачом", "фото с улыбавшейся женщиной-врачом"),
+        ("Пекарь, вышедший из дома", "Женщина-пекарь, вышедшая из дома"),
+        ("Шёл пастух по полю", "Шла женщина-пастух по полю"),
+        (
+            "рядом с врачами стоял пекарь",
+            "рядом с врачами, мужчины и женщины, стояла женщина-пекарь",
+        ),
+        ("ЧИТАЛ ВРАЧ КНИГУ", "ЧИТАЛА ЖЕНЩИНА-ВРАЧ КНИГУ"),
+    ],
+)
+def test_russian_participles_and_verbs_agree_with_a_woman(prompt, woman):
+    assert woman in balance_prompts([prompt] * 2, "gender", seed=0).prompts
+
+
+def test_a_russian_verb_agrees_with_the_person_before_it():
+    texts = balance_prompts(["Пока врач читал пациент спал"] * 12, "gender", seed=0).prompts
+    assert set(texts) == {
+        "Пока женщина-врач читала женщина-пациент спала",
+        "Пока женщина-врач читала мужчина-пациент спал",
+        "Пока мужчина-врач читал женщина-пациент спала",
+        "Пока мужчина-врач читал мужчина-пациент спал",
+    }
+
+
+@pytest.mark.parametrize(
+    ("adjective", "woman", "with_man"),
+    [
+        ("средний", "средняя", "средним"),
+        ("большой", "большая", "большим"),
+        ("рыжий", "рыжая", "рыжим"),
+        ("хаки", "хаки", "хаки"),
+    ],
+)
+def test_russian_words_of_a_set_are_declined(adjective, woman, with_man):
+    words = {"one": adjective, "other": "белый"}
+    attribute = {value: [value] for value in words}
+    own = make_prompt_set("own", attribute, ["cook"], adjectives=words, languages={"ru": words})
+    shares = {"one": 0.9, "other": 0.1}
+    balanced = balance_prompts(["с врачом"] * 10, own, shares=shares, seed=0)
+    assert f"с {with_man} врачом" in balanced.prompts
+    both = balance_prompts(["врач"] * 40, ["gender", own], seed=0)
+    assert f"{woman} женщина-врач" in both.prompts
+
+
+@pytest.mark.parametrize(
+    ("prompt", "woman", "man"),
+    [
+        ("Dieses Kind lacht", "Dieses weibliche Kind lacht", "Dieses männliche Kind lacht"),
+        (
+            "Foto dieses Kindes",
+            "Foto dieses weiblichen Kindes",
+            "Foto dieses männlichen Kindes",
+        ),
+        (
+            "Der Beamte am Schalter",
+            "Die Beamtin am Schalter",
+            "Der männliche Beamte am Schalter",
+        ),
+        ("mit einem Beamten", "mit einer Beamtin", "mit einem männlichen Beamten"),
+        (
+            "Ein Arzt, für den es regnet",
+            "Eine Ärztin, für die es regnet",
+            "Ein männlicher Arzt, für den es regnet",
+        ),
+        (
+            "Ein Arzt, welcher liest",
+            "Eine Ärztin, welche liest",
+            "Ein männlicher Arzt, welcher liest",
+        ),
+    ],
+)
+def test_german_cases_and_relative_pronouns_are_those_of_the_noun(prompt, woman, man):
+    assert set(balance_prompts([prompt] * 2, "gender", seed=0).prompts) == {woman, man}
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "Einer der Ärzte lacht",
+        "Uno de los médicos sonríe",
+        "Uno dei medici sorride",
+        "Один из врачей улыбается",
+        "Фото одного из врачей",
+    ],
+)
+def test_one_of_several_people_is_no_group(prompt):
+    balanced = balance_prompts(prompt, "gender", seed=0)
+    assert balanced.prompts == [prompt]
+    assert balanced.reasons == ["not understood"]
+
+
+def test_german_officials_in_the_plural_are_a_group():
+    (text,) = balance_prompts("die Beamten am Schalter", "gender", seed=0).prompts
+    assert text == "die Beamten, Männer und Frauen, am Schalter"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "woman"),
+    [
+        ("Le hockeyeur sourit", "La hockeyeuse sourit"),
+        ("Le visage du hockeyeur", "Le visage de la hockeyeuse"),
+        ("Mon infirmier sourit", "Mon infirmière sourit"),
+        ("Un architetto sorride", "Un'architetta sorride"),
+        ("Il volto dell'architetto", "Il volto dell'architetta"),
+        ("Quell'architetto sorride", "Quell'architetta sorride"),
+        ("El médico, el juez y el escritor", "La médica, la jueza y la escritora"),
+        ("Zum Arzt", "Zur Ärztin"),
+    ],
+)
+def test_articles_agree_with_a_woman_and_with_the_next_sound(prompt, woman):
+    assert woman in balance_prompts([prompt] * 24, "gender", seed=0).prompts
+
+
+@pytest.mark.parametrize(
+    ("prompt", "woman"),
+    [
+        ("El médico es rico", "La médica es rica"),
+        ("Un médico en la calle, vestido de azul", "Una médica en la calle, vestida de azul"),
+        ("Um ladrão de bancos mascarado", "Uma ladra de bancos mascarada"),
+        ("Врач стоит у окна, одетый", "Женщина-врач стоит у окна, одетая"),
+    ],
+)
+def test_adjectives_apart_from_the_noun_agree_with_a_woman(prompt, woman):
+    assert woman in balance_prompts([prompt] * 2, "gender", seed=0).prompts
+
+
+@pytest.mark.parametrize(
+    ("prompt", "attribute", "reason"),
+    [
+        ("طبيب يفحص مريضا", "gender", "not understood"),
+        ("帅哥站着，人物微笑", "age", "not understood"),
+        ("模特走秀，模特微笑", "gender", "not understood"),
+    ],
+)
+def test_people_who_may_be_mentioned_twice_are_left_unchanged(prompt, attribute, reason):
+    balanced = balance_prompts(prompt, attribute, seed=0)
+    assert (balanced.prompts, balanced.reasons) == ([prompt], [reason])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "written"),
+    [
+        ("两位厨师。厨房", "两位厨师，一女一男。厨房"),
+        ("два учёных и собака", "два учёных, одна женщина и один мужчина, и собака"),
+        ("рабочие у станка", "рабочие, мужчины и женщины, у станка"),
+        ("jueces en la sala", "jueces, hombres y mujeres, en la sala"),
+        ("gli operai al lavoro", "gli operai, uomini e donne, al lavoro"),
+    ],
+)
+def test_numbers_of_a_group_are_written_behind_it(prompt, written):
+    texts = balance_prompts([prompt] * 2, "gender", seed=0).prompts
+    assert any(text.startswith(written) for text in texts)
+
+
+@pytest.mark.parametrize("prompt", ["صورة لطبيب وهو يبتسم", "الممرض وهي تبتسم"])
+def test_an_arabic_pronoun_states_the_gender_of_the_person_before_it(prompt):
+    balanced = balance_prompts(prompt, "gender", seed=0)
+    assert balanced.prompts == [prompt]
+    assert balanced.reasons == ["stated"]
+
+
 def test_a_russian_genitive_or_plural_behind_another_noun_is_left_open():
     written = {
         "врач и судьи": "женщина-врач и судьи",
@@ -540,7 +729,7 @@ def test_words_that_english_shares_with_languages_that_are_not_read_are_english(
 def test_portuguese_plurals_of_ao_are_all_three() -> None:
     for stem in ("campe", "capit", "cidad"):
         plurals = {f"{stem}ões", f"{stem}ães", f"{stem}ãos"}
-        assert set(PORTUGUESE.plurals_of(f"{stem}ão")) == plurals
+        assert set(PORTUGUESE.inflected(f"{stem}ão", "plural")) == plurals
 
 
 @pytest.mark.parametrize(

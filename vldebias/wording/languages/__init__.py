@@ -14,9 +14,9 @@ from vldebias.wording.language import Assignment, Language, Replacement
 from vldebias.wording.languages.base import SpacedLanguage
 from vldebias.wording.languages.detection import (
     LETTER_SCORE,
-    NAMES,
     code_of_script,
     latin_scores,
+    name_of,
     scripts_of,
 )
 
@@ -44,7 +44,7 @@ class Unread(Language):
 
     def __init__(self, code: str) -> None:
         self.code = code
-        self.name = NAMES.get(code, code)
+        self.name = name_of(code)
 
     def reads(self, text: str) -> bool:
         return False  # such a language is only detected by its function words
@@ -163,25 +163,36 @@ def _foreign_language(text: str, scores: Mapping[str, float]) -> Language | None
     best = max(scores.values(), default=0)
     ranked = sorted(scores, key=scores.__getitem__, reverse=True)
     likely = [code for code in ranked if scores[code] >= _LIKELY * best]
-    candidates = likely
-    # In "police officer", most words are English.
-    words = re.findall(r"[^\W\d_]{3,}", text.lower())
-    is_mostly_english = 2 * sum(1 for word in words if kinds(word)) > len(words)
-    n_english = sum(1 for word in words if kinds(word).strip("fliu"))  # except names
-    if 0 < best < _SURE and 2 * n_english > len(words) > 1:
-        return None  # One word is too little beside an English one: "persona 5, school".
-    if best < _SURE and not is_mostly_english:
-        # "Krankenpfleger, 4k" contains no function words.
-        candidates = list(dict.fromkeys([*likely, *_LATIN]))
+    candidates = likely if best >= _SURE else _candidates(text, likely)
+    if not candidates:
+        return None
     readers = [code for code in candidates if load_language(code).reads(text)]
     if readers:
-        # "un vigile urbano" is Italian, because French recognises only two of its words.
-        fits = {code: (scores.get(code, 0), _fit_of(text, code)) for code in readers}
-        equal = [code for code in readers if fits[code] == max(fits.values())]
-        # Words of another language are worse than none.
-        return load_language(" or ".join(equal))
+        return _best_fit(text, {code: scores.get(code, 0) for code in readers})
     knowing = [code for code in likely if load_language(code).knows(text)]
-    if not knowing and best >= _SURE:
-        # Prefer the likeliest language that has a grammar.
-        knowing = sorted(likely, key=lambda code: code not in CODES)
+    if best >= _SURE:
+        # Otherwise prefer the likeliest language that has a grammar.
+        knowing += sorted(likely, key=lambda code: code not in CODES)
     return load_language(knowing[0]) if knowing else None
+
+
+def _candidates(text: str, likely: Sequence[str]) -> list[str]:
+    """Return the languages to try if the function words are too few to be sure."""
+    words = re.findall(r"[^\W\d_]{3,}", text.lower())
+    n_english = sum(1 for word in words if kinds(word).strip("fliu"))  # except names
+    if likely and 2 * n_english > len(words) > 1:
+        return []  # One word is too little beside an English one: "persona 5, school".
+    # In "police officer", most words are English. "Krankenpfleger, 4k" has no function words.
+    is_mostly_english = 2 * sum(1 for word in words if kinds(word)) > len(words)
+    return list(likely) if is_mostly_english else list(dict.fromkeys([*likely, *_LATIN]))
+
+
+def _best_fit(text: str, scores: Mapping[str, float]) -> Language:
+    """Return the language with the best score and the most words that it reads.
+
+    "un vigile urbano" is Italian, because French recognises only two of its words. Words of another
+    language are worse than none.
+    """
+    fits = {code: (score, _fit_of(text, code)) for code, score in scores.items()}
+    best = max(fits.values())
+    return load_language(" or ".join(code for code in fits if fits[code] == best))

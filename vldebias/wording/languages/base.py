@@ -64,6 +64,11 @@ class Token(NamedTuple):
     opens: bool
     small: bool
 
+    @property
+    def is_capitalised(self) -> bool:
+        """Whether the word begins with a capital and continues in lower case."""
+        return self.text[:1].isupper() and not self.text.isupper()
+
 
 NO_WORD = Token(0, 0, "", "", opens=True, small=False)
 
@@ -81,6 +86,13 @@ class Reading(list[Token]):
         """Return the word after word i in the same clause, or `NO_WORD`."""
         is_last = i + 1 >= len(self) or self[i + 1].opens
         return NO_WORD if is_last else self[i + 1]
+
+    def clause_before(self, i: int) -> list[Token]:
+        """Return the words before word i in the same clause."""
+        opening = i
+        while not self[opening].opens:
+            opening -= 1
+        return self[opening:i]
 
     def gap(self, i: int) -> str:
         """Return the characters between the previous word and word i."""
@@ -115,26 +127,18 @@ class WordList:
     """
 
     def __init__(self, entries: Iterable[str]) -> None:
-        self.words: set[str] = set()
-        stems: list[str] = []
-        endings: list[str] = []
-        self._phrases: dict[str, list[list[str]]] = {}  # keyed by first word
-        self._phrases_of_stems: list[list[str]] = []  # phrases that begin with a stem
+        self._phrases: dict[str, list[list[str]]] = {}  # keyed by first word, or "" for a stem
+        words: list[str] = []
         for entry in entries:
-            if " " in entry:
-                parts = entry.split()
-                phrases = self._phrases.setdefault(parts[0], [])
-                if parts[0].endswith("*"):
-                    phrases = self._phrases_of_stems
-                phrases.append(parts)
-            elif entry.endswith("*"):
-                stems.append(entry[:-1])
-            elif entry.startswith("*"):
-                endings.append(entry[1:])
+            first, *others = entry.split()
+            if others:
+                key = "" if first.endswith("*") else first
+                self._phrases.setdefault(key, []).append([first, *others])
             else:
-                self.words.add(entry)
-        self._stems = tuple(stems)
-        self._endings = tuple(endings)
+                words.append(entry)
+        self.words = {word for word in words if "*" not in word}
+        self._stems = tuple(word[:-1] for word in words if word.endswith("*"))
+        self._endings = tuple(word[1:] for word in words if word.startswith("*"))
 
     def has(self, token: Token) -> bool:
         """Return whether a word matches the list."""
@@ -165,25 +169,29 @@ class WordList:
             i: the position of a word.
         """
         first = tokens[i].low if i < len(tokens) else ""
-        for parts in (*self._phrases.get(first, ()), *self._phrases_of_stems):
+        for parts in (*self._phrases.get(first, ()), *self._phrases.get("", ())):
             words = [token.low for token in tokens[i : i + len(parts)]]
             if len(words) == len(parts) and all(map(fnmatchcase, words, parts)):
                 return len(parts)
         return 0
 
+    def ends_before(self, tokens: Sequence[Token], i: int) -> bool:
+        """Return whether a listed phrase of several words ends directly before word i.
+
+        Args:
+            tokens: the tokens of a prompt.
+            i: the position of a word.
+        """
+        return any(self.length_at(tokens, start) == i - start for start in range(i))
+
 
 class ListedLanguage(Language):
     """Provide a language's word lists, which are loaded from `words.txt` in its folder."""
 
-    @property
-    def folder(self) -> Path:
-        """Folder that contains the word lists."""
-        return Path(__file__).parent / self.code
-
     @cached_property
     def lists(self) -> dict[str, dict[str, None]]:
         """Return the word lists by name."""
-        return read_lists(self.folder / "words.txt")
+        return read_lists(Path(__file__).parent / self.code / "words.txt")
 
     @cache  # noqa: B019 - languages are kept as long as the program runs
     def entries(self, name: str) -> tuple[str, ...]:
@@ -194,6 +202,18 @@ class ListedLanguage(Language):
     def pairs(self, name: str) -> dict[str, str]:
         """Return a list with "first/second" entries as a mapping from first to second."""
         return dict(entry.split("/") for entry in self.entries(name))
+
+    def inflected(self, word: str, list_name: str) -> list[str]:
+        """Return a word's forms according to the first entry in a list that matches its ending.
+
+        Entries are "endings/number of letters to remove/endings of the forms".
+        """
+        for entry in self.entries(list_name):
+            endings, dropped, forms = entry.split("/")
+            if word.endswith(tuple(endings.split(","))):
+                stem = word[: len(word) - int(dropped)]
+                return [stem + form for form in forms.split(",")]
+        return []
 
     @cache  # noqa: B019
     def matcher(self, name: str) -> WordList:
@@ -239,8 +259,6 @@ class ListedLanguage(Language):
         gender = ""
         adjectives: list[str] = []
         for _, attribute, value in assignments:
-            if isinstance(value, Mapping):
-                continue
             value_gender = self._gender_of(value, attribute)
             if self.kind_of(attribute) == "gender" and value_gender:
                 gender = value_gender
@@ -280,11 +298,22 @@ class ListedLanguage(Language):
 
     @abstractmethod
     def write_person(self, text: str, assignments: Sequence[Assignment]) -> list[Replacement]:
-        """Return the replacements that insert the values for one person or group.
+        """Return the replacements that insert the values for one person.
 
         Args:
             text: the prompt.
             assignments: the assigned values, all for the same mention.
+        """
+
+    @abstractmethod
+    def write_group(self, text: str, end: int, parts: list[str], is_counted: bool) -> Replacement:
+        """Return the replacement that inserts the numbers of women and men in a group.
+
+        Args:
+            text: the prompt.
+            end: the end of the group's noun.
+            parts: the words for the women and men, from `parts_of_group`.
+            is_counted: whether the prompt states the number of people.
         """
 
     def write(self, text: str, assignments: Sequence[Assignment]) -> list[Replacement]:
@@ -294,13 +323,20 @@ class ListedLanguage(Language):
             assignments_of_end.setdefault(person.end, []).append(assignment)
         replacements: list[Replacement] = []
         for assignments_of_one in assignments_of_end.values():
-            person, _, _ = assignments_of_one[0]
-            if person.noun:
-                replacements += self.write_person(text, assignments_of_one)
-                continue
-            # The value replaces a placeholder, or goes to the place returned by a custom `find`.
+            of_person: list[Assignment] = []
             for person, attribute, value in assignments_of_one:
-                replacements.append(Replacement(*person.place, self._word_of(value, attribute)))
+                if not person.noun:
+                    # It replaces a placeholder, or goes to the place returned by a custom `find`.
+                    word = self._word_of(value, attribute)
+                    replacements.append(Replacement(*person.place, word))
+                elif person.group is not None and isinstance(value, Mapping):
+                    parts = self.parts_of_group(person.group, attribute, value)
+                    is_counted = None not in value.values()
+                    replacements.append(self.write_group(text, person.end, parts, is_counted))
+                else:
+                    of_person.append((person, attribute, value))
+            if of_person:
+                replacements += self.write_person(text, of_person)
         return replacements
 
     def kind_of(self, attribute: Attribute) -> str:
@@ -318,7 +354,7 @@ class Noun(NamedTuple):
             such as "un individu").
         number: whether the form is singular ("one"), plural ("many") or either ("any").
         kind: the noun class in a grammar, such as "neutral" in German.
-        cases: the cases that the form can have, as indices (Russian only).
+        cases: the cases that the form can have (Russian only).
     """
 
     masculine: str
@@ -326,7 +362,10 @@ class Noun(NamedTuple):
     gender: str = "m"
     number: str = "one"
     kind: str = ""
-    cases: tuple[int, ...] = ()
+    cases: tuple[str, ...] = ()
+
+
+NO_NOUN = Noun("", "", gender="")
 
 
 class Phrase(NamedTuple):
@@ -335,7 +374,7 @@ class Phrase(NamedTuple):
     Attributes:
         first: the position of the first word.
         head: the position of the noun.
-        noun: the noun, if the phrase is for one person whose gender is not stated.
+        noun: the noun if `is_open`, else `NO_NOUN`.
         plural: whether the phrase is for several people.
         size: the number of people, if the prompt states it.
         stated: whether the phrase states a gender.
@@ -348,7 +387,7 @@ class Phrase(NamedTuple):
 
     first: int
     head: int
-    noun: Noun | None = None
+    noun: Noun = NO_NOUN
     plural: bool = False
     size: int | None = None
     stated: bool = False
@@ -358,6 +397,11 @@ class Phrase(NamedTuple):
     apart: tuple[int, ...] = ()
     case: str = ""
     declension: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the phrase is for one person whose gender is not stated."""
+        return self.noun != NO_NOUN
 
     @property
     def last(self) -> int:
@@ -508,12 +552,13 @@ class SpacedLanguage(ListedLanguage):
             return False
         if self._joins_unknown_trade(tokens, phrase):
             return True
+        # One person of several is no group: "uno de los médicos", "einer der Ärzte".
+        is_one = self.is_listed(tokens.before(phrase.first), "one-of")
+        if phrase.plural and (is_one or self.matcher("one-of").ends_before(tokens, phrase.first)):
+            return True
         if tokens[phrase.first].opens:
             return False
-        opening = phrase.first
-        while not tokens[opening].opens:
-            opening -= 1
-        before = tokens[opening : phrase.first]
+        before = tokens.clause_before(phrase.first)
         is_shown = any(self.is_listed(token, "shows") or self.noun_of(token) for token in before)
         # In "il coltello dello chef", the article is contracted with "of".
         is_contracted = self.is_listed(tokens[phrase.first], "owner-link")
@@ -558,12 +603,11 @@ class SpacedLanguage(ListedLanguage):
         if len(between) > 1 and words.has(tokens[phrase.first - 1]):
             return True
         # Words of a role precede the noun: "en tant que médecin".
-        starts = range(person.head + 1, phrase.first)
-        return any(words.length_at(tokens, i) == phrase.first - i for i in starts)
+        return words.ends_before(tokens, phrase.first)
 
     def _has_trade(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
         """Return whether a phrase states a person's trade: "une personne, métier : soudeur"."""
-        if person.noun is None or not self.matcher("anybody").words & {person.noun.masculine}:
+        if person.noun.masculine not in self.entries("anybody"):
             return False
         between = range(person.last + 1, phrase.first)
         if not all(self.is_listed(tokens[i], "trade") for i in between):
@@ -590,8 +634,7 @@ class SpacedLanguage(ListedLanguage):
             return True  # A negation precedes the noun: "kein Arzt".
         if tokens[first].opens:
             return False
-        about_picture = self.matcher("about-picture")
-        if any(about_picture.length_at(tokens, i) == first - i for i in range(first)):
+        if self.matcher("about-picture").ends_before(tokens, first):
             return False  # A portrait of a person shows the person: "gros plan sur un horloger".
         if self.is_listed(tokens[first - 1], "not-subject"):
             return True
@@ -664,7 +707,7 @@ class SpacedLanguage(ListedLanguage):
 
     def _is_name(self, tokens: Reading, i: int) -> bool:
         """Return whether word i may be a surname, judging by its capital."""
-        return tokens[i].text[0].isupper() and not tokens[i].text.isupper()
+        return tokens[i].is_capitalised
 
     def _person(
         self, tokens: Reading, phrase: Phrase, attribute: Attribute, is_fixed: bool
@@ -703,15 +746,7 @@ class SpacedLanguage(ListedLanguage):
         # In "un médico varón", choose "médico", although "varón" is also a noun.
         phrase = next((phrase for phrase in of_person if not phrase.stated), of_person[0])
         if phrase.plural:
-            replacements: list[Replacement] = []
-            is_closed = re.match(r"\s*(?:[^\w\s'\"(<-]|$)", text[person.end :])
-            for mention, attribute, value in assignments:
-                if mention.group is None or not isinstance(value, Mapping):
-                    continue
-                words = self.joiner.join(self.parts_of_group(mention.group, attribute, value))
-                words = f"{self.comma} {words}{'' if is_closed else self.comma}"
-                replacements.append(Replacement(person.end, person.end, words))
-            return replacements
+            return []
         gender, adjectives = self.words_of(assignments)
         changes = self.write_one(tokens, phrase, gender, adjectives)
         # The person's roles agree with the gender, up to the next person.
@@ -721,6 +756,11 @@ class SpacedLanguage(ListedLanguage):
                     break
                 changes |= self.write_role(tokens, other, gender)
         return self._replace_words(tokens, changes)
+
+    def write_group(self, text: str, end: int, parts: list[str], is_counted: bool) -> Replacement:
+        is_closed = re.match(r"\s*(?:[^\w\s'\"(<-]|$)", text[end:])
+        words = f"{self.comma} {self.joiner.join(parts)}{'' if is_closed else self.comma}"
+        return Replacement(end, end, words)
 
     def _replace_words(self, tokens: Reading, changes: Changes) -> list[Replacement]:
         """Convert changes by word position to replacements by offset."""

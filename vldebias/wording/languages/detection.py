@@ -10,25 +10,7 @@ from pathlib import Path
 
 from vldebias.prompts.english.words import kinds, read_lists
 
-# Names of languages without a grammar.
-NAMES = {
-    "nl": "Dutch", "sv": "Swedish", "da": "Danish", "pl": "Polish", "cs": "Czech",
-    "ro": "Romanian", "tr": "Turkish", "vi": "Vietnamese", "id": "Indonesian", "fi": "Finnish",
-    "hu": "Hungarian", "ca": "Catalan", "uk": "Ukrainian", "fa": "Persian", "ur": "Urdu",
-}  # fmt: skip
 _READ = frozenset({"en", "de", "fr", "es", "it", "pt"})  # in Latin letters
-_LANGUAGE_OF_SCRIPT = {
-    "HANGUL": "ko", "HIRAGANA": "ja", "KATAKANA": "ja", "CJK": "zh", "CYRILLIC": "ru",
-    "ARABIC": "ar",
-}  # fmt: skip
-# Unlisted scripts, such as "GREEK", share their name with a language.
-_NAME_OF_SCRIPT = {"DEVANAGARI": "Hindi", "MYANMAR": "Burmese", "ETHIOPIC": "Amharic"}
-# Letters that are used by only one language in their script.
-_CODES_OF_LETTERS = (
-    ("uk", "CYRILLIC", frozenset("іїєґ")),
-    ("ur", "ARABIC", frozenset("ٹڈڑںے")),
-    ("fa", "ARABIC", frozenset("پچژگ\u06a9\u06cc")),
-)
 _LETTERS = "letters-"  # prefix of the lists of characteristic letters
 LETTER_SCORE = 0.4  # score of a characteristic letter, lower than that of a function word
 # Gender-inclusive forms that only German uses: "eine*r Lehrer*in", "Ärzt:innen".
@@ -53,11 +35,22 @@ def _lists(path: str) -> dict[str, dict[str, None]]:
 
 
 @cache
+def _pairs(name: str) -> dict[str, str]:
+    """Return a list with "first/second" entries as a mapping from first to second."""
+    return dict(entry.split("/") for entry in _lists("function_words.txt").get(name, ()))
+
+
+def name_of(code: str) -> str:
+    """Return the English name of a language without a grammar, given its code or its name."""
+    return _pairs("name").get(code, code)
+
+
+@cache
 def _codes_of_word() -> dict[str, tuple[str, ...]]:
     """Return a mapping from each function word to the languages that use it."""
     codes_of_word: dict[str, tuple[str, ...]] = {}
     for code, words in _lists("function_words.txt").items():
-        for word in words if not code.startswith(_LETTERS) else ():
+        for word in words if len(code) == 2 else ():
             codes_of_word[word] = (*codes_of_word.get(word, ()), code)
     # A word that is also English is weaker evidence: "an elderly care worker" is not Romanian.
     for word, codes in codes_of_word.items():
@@ -89,10 +82,11 @@ def code_of_script(text: str, script: str) -> str:
     letters = set(text.lower())
     if script in ("CJK", "HIRAGANA", "KATAKANA"):
         return "ja" if _is_japanese(text) else "zh"
-    for code, its_script, its_letters in _CODES_OF_LETTERS:
-        if script == its_script and letters & its_letters:
+    for code, own_letters in _pairs(f"script-{script}").items():
+        if letters.intersection(own_letters):
             return code
-    return _LANGUAGE_OF_SCRIPT.get(script) or _NAME_OF_SCRIPT.get(script, script.capitalize())
+    # Unlisted scripts, such as "GREEK", share their name with a language.
+    return _pairs("script").get(script, script.capitalize())
 
 
 def _is_japanese(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Base class for Romance languages, in which articles and adjectives agree with the noun."""
+"""Romance languages, in which articles and adjectives agree with the noun."""
 
 from __future__ import annotations
 
@@ -13,9 +13,14 @@ _LONGEST_PHRASE = 4
 
 
 class RomanceLanguage(SpacedLanguage):
-    """Parse a Romance language.
+    """Find people in prompts in a Romance language, and insert values with the required agreement.
 
     Entries in the `person` list are "masculine/feminine", or a single form for both genders.
+
+    Args:
+        code: the ISO 639 code.
+        name: the English name of the language.
+        joiner: the word for "and", with spaces.
     """
 
     word = (
@@ -31,6 +36,11 @@ class RomanceLanguage(SpacedLanguage):
             known = [form for form in forms if form in self.pairs("article") or form in self.nouns]
             masculine = known[0] if known else word
         return masculine
+
+    def __init__(self, code: str, name: str, joiner: str) -> None:
+        self.code = code
+        self.name = name
+        self.joiner = joiner
 
     # ---- words
 
@@ -59,13 +69,9 @@ class RomanceLanguage(SpacedLanguage):
         return nouns
 
     def _add(self, nouns: dict[str, Noun], form: str, noun: Noun) -> None:
-        for plural in self.plurals_of(form):
+        for plural in self.inflected(form, "plural"):
             nouns.setdefault(plural, noun._replace(number="many"))
         nouns[form] = noun
-
-    def plurals_of(self, word: str) -> tuple[str, ...]:
-        """Return the possible plural forms of a word."""
-        return (word + "s",)
 
     @cached_property
     def feminine_nouns(self) -> frozenset[str]:
@@ -74,7 +80,7 @@ class RomanceLanguage(SpacedLanguage):
         forms: set[str] = set()
         for noun in self.nouns.values():
             if noun.gender == "m" and noun.number == "one" and noun.feminine not in not_stated:
-                forms.update((noun.feminine, *self.plurals_of(noun.feminine)))
+                forms.update((noun.feminine, *self.inflected(noun.feminine, "plural")))
         return frozenset(forms - not_stated - self.nouns.keys())
 
     def noun_of(self, token: Token) -> Noun | None:
@@ -114,14 +120,11 @@ class RomanceLanguage(SpacedLanguage):
             return None
         phrase = self._phrase_before(tokens, i)
         noun = self.noun_of(token)
-        if token.low in self.feminine_nouns and phrase.article is not None:
-            # "un cliente" is not French, because "cliente" requires a feminine article.
-            article = tokens[phrase.article].low
-            if article in self.pairs("article") and not article.endswith("'"):
-                return None
-        is_for_one_gender = token.low in self.feminine_nouns or self.is_listed(
-            token, "gendered-noun"
-        )
+        is_feminine = token.low in self.feminine_nouns
+        article = "" if phrase.article is None else tokens[phrase.article].low
+        if is_feminine and article in self.pairs("article") and not article.endswith("'"):
+            return None  # "un cliente" is not French: "cliente" requires a feminine article.
+        is_for_one_gender = is_feminine or self.is_listed(token, "gendered-noun")
         if is_for_one_gender or (noun is not None and self.states_gender(tokens, i)):
             return Phrase(phrase.first, i, stated=True)
         if noun is None or self._says_kind(tokens, phrase):
@@ -199,9 +202,8 @@ class RomanceLanguage(SpacedLanguage):
             if token.opens or self.noun_of(token):
                 break
             noun = tokens[i - 1]
-            is_function_word = self._is_article(noun) or self.is_listed(
-                noun, "behind-noun", "no-adjective", "adverb", "copula", "of"
-            )
+            lists = ("behind-noun", "no-adjective", "adverb", "copula", "of")
+            is_function_word = self._is_article(noun) or self.is_listed(noun, *lists)
             is_noun = not is_function_word and not noun.low.endswith(self.entries("gerund-ending"))
             is_kind = tokens[i - 2].low in self.entries("of-kind")
             may_agree = self._is_participle(token) or (is_kind and self.is_adjective(token))
@@ -216,11 +218,9 @@ class RomanceLanguage(SpacedLanguage):
 
     def _says_kind(self, tokens: Reading, phrase: Phrase) -> bool:
         """Return whether a noun only modifies the noun before it: "agente de policía"."""
-        if phrase.article is not None or tokens.before(phrase.first).low not in self.entries(
-            "of-kind"
-        ):
-            return False
-        return self.noun_of(tokens.before(phrase.first - 1)) is not None
+        link = tokens.before(phrase.first).low
+        is_kind = phrase.article is None and link in self.entries("of-kind")
+        return is_kind and self.noun_of(tokens.before(phrase.first - 1)) is not None
 
     def _is_article(self, token: Token) -> bool:
         is_other = self.is_listed(token, "any-article", "feminine-article")
@@ -248,42 +248,45 @@ class RomanceLanguage(SpacedLanguage):
     def _adjectives_apart(self, tokens: Reading, last: int) -> tuple[int, ...]:
         """Return predicates, participles after a comma or "and", and words such as "sentado"."""
         apart: list[int] = []
-        has_copula = self.is_listed(tokens.after(last), "copula")
         for i in range(last + 1, len(tokens)):
             token = tokens[i]
             if tokens.opens_sentence(i) or self.noun_of(token):
                 break
-            # A copula links the adjective: "el médico está muy cansado".
-            is_behind_adverb = i == last + 3 and self.is_listed(tokens[i - 1], "adverb")
-            if has_copula and (i == last + 2 or is_behind_adverb) and self.is_adjective(token):
-                apart.append(i)
-            # An adjective of a person may follow a complement: "un chevalier sans armure assis".
-            is_own = token.opens or not self._is_masculine_article(tokens.before(i - 1))
-            is_own = is_own and self.is_listed(token, "of-person")
-            # The adjective agrees with the first noun: "um ladrão de bancos mascarado".
-            is_behind_plural = i == last + 3 and tokens[i - 1].low.endswith("s")
-            if i not in apart and (is_own or (is_behind_plural and self._is_participle(token))):
-                apart.append(i)
-            if i in apart or not self._is_participle(token):
-                continue
             is_opening = token.opens and "," in tokens.gap(i)
-            is_behind_and = tokens[i - 1].low in self.entries("and") and i - 2 in (last, *apart)
-            if is_opening or is_behind_and:
+            is_joined = tokens[i - 1].low in self.entries("and") and i - 2 in (last, *apart)
+            is_apposition = (is_opening or is_joined) and self._is_participle(token)
+            is_predicate = self._is_predicate(tokens, i, last)
+            if is_apposition or is_predicate or self._follows_complement(tokens, i, last):
                 apart.append(i)
         return tuple(apart)
+
+    def _is_predicate(self, tokens: Reading, i: int, last: int) -> bool:
+        """Return whether a copula links word i to the noun: "el médico está muy cansado"."""
+        if not self.is_listed(tokens.after(last), "copula") or not self.is_adjective(tokens[i]):
+            return False
+        return i == last + 2 or (i == last + 3 and self.is_listed(tokens[i - 1], "adverb"))
+
+    def _follows_complement(self, tokens: Reading, i: int, last: int) -> bool:
+        """Return whether an adjective behind the noun's complement describes the person."""
+        token = tokens[i]
+        # The adjective agrees with the first noun: "um ladrão de bancos mascarado".
+        if i == last + 3 and tokens[i - 1].low.endswith("s") and self._is_participle(token):
+            return True
+        # Only a person can be "assis": "un chevalier sans armure assis".
+        is_own = token.opens or not self._is_masculine_article(tokens.before(i - 1))
+        return is_own and self.is_listed(token, "of-person")
 
     def _is_participle(self, token: Token) -> bool:
         return token.low.endswith(self.entries("participle-ending")) and self.is_adjective(token)
 
     def is_adjective(self, token: Token) -> bool:
         """Return whether a word after a noun is an adjective."""
-        if len(token.low) < 3 or token.low.isdigit() or self.is_listed(token, "no-adjective"):
+        if len(token.low) < 3 or token.low.isdigit() or token.is_capitalised:
             return False
-        if token.text[0].isupper() and not token.text.isupper():
+        if self.is_listed(token, "no-adjective"):
             return False
-        if self.is_listed(token, "adjective", "quality") or token.low in self.pairs(
-            "adjective-pair"
-        ):
+        is_listed = self.is_listed(token, "adjective", "quality")
+        if is_listed or token.low in self.pairs("adjective-pair"):
             return True
         if token.low.endswith(self.entries("no-adjective-ending")):
             return False
@@ -295,11 +298,10 @@ class RomanceLanguage(SpacedLanguage):
     def write_one(
         self, tokens: Reading, phrase: Phrase, gender: str, adjectives: Sequence[str]
     ) -> Changes:
-        assert phrase.noun is not None
         changes: Changes = {}
         marker = ""
         if gender:
-            changes, marker = self._write_gender(tokens, phrase, phrase.noun, gender)
+            changes, marker = self._write_gender(tokens, phrase, gender)
         is_feminine = gender == "female" if changes else phrase.noun.gender == "f"
         words = [self.feminine_of(word) or word if is_feminine else word for word in adjectives]
         words += [marker] if marker else []
@@ -309,14 +311,13 @@ class RomanceLanguage(SpacedLanguage):
             changes[place] = text.upper() if tokens.text.isupper() else text
         return changes
 
-    def _write_gender(
-        self, tokens: Reading, phrase: Phrase, noun: Noun, gender: str
-    ) -> tuple[Changes, str]:
+    def _write_gender(self, tokens: Reading, phrase: Phrase, gender: str) -> tuple[Changes, str]:
         """Return the changes for a gender, and the word to add after the noun, if needed."""
         changes: Changes = {}
         marker = ""
+        noun = phrase.noun
         if noun.gender in ("f", "m!"):
-            changes = self._as_human(tokens, phrase, gender) or {}
+            changes = self._as_human(tokens, phrase, gender)
             marker = "" if changes else self.entries(f"sex-{gender}")[0]
         elif gender == "male":
             marker = self._word_behind(noun, "boy", "male")
@@ -339,12 +340,12 @@ class RomanceLanguage(SpacedLanguage):
     def _word_behind(self, noun: Noun, young: str, grown: str) -> str:
         """Return the gender word for a noun: "un bambino maschio", "un medico uomo"."""
         children = self.matcher("child").words
-        is_young = not children.isdisjoint(self.plurals_of(noun.masculine))
+        is_young = not children.isdisjoint(self.inflected(noun.masculine, "plural"))
         words = self.entries(f"say-{young}") if is_young else ()
         return (words or self.entries(f"say-{grown}"))[0]
 
     def write_role(self, tokens: Reading, role: Phrase, gender: str) -> Changes:
-        if role.noun is None or role.noun.gender != "m":
+        if role.noun.gender != "m":
             return {}
         changes = (self._agree(tokens, role) or {}) if gender == "female" else {}
         self._drop_signs(tokens, role, changes)
@@ -367,7 +368,6 @@ class RomanceLanguage(SpacedLanguage):
         # In "vigile del fuoco", the complement is part of the noun.
         fixed = self.matcher("fixed-complement").length_at(tokens, phrase.head + 1)
         place = phrase.head + fixed
-        assert phrase.noun is not None
         is_fixed = phrase.noun.gender in ("f", "m!")
         for position in phrase.behind:
             # Keep classifying adjectives next to the noun: "un ingeniero industrial varón", but
@@ -387,8 +387,7 @@ class RomanceLanguage(SpacedLanguage):
         if i >= len(tokens) or tokens[i].opens or tokens[i].low not in self.entries("of-kind"):
             return 0
         complement = tokens.after(i)
-        is_name = complement.text[:1].isupper() and not complement.text.isupper()
-        if not complement.text or is_name or self._is_article(complement):
+        if not complement.text or complement.is_capitalised or self._is_article(complement):
             return 0
         following = tokens.after(i + 1)
         # In "un profesor de educación física", the last word may describe either noun.
@@ -400,7 +399,6 @@ class RomanceLanguage(SpacedLanguage):
 
     def _agree(self, tokens: Reading, phrase: Phrase) -> Changes | None:
         """Return the changes to the feminine, or None if one of the forms is unknown."""
-        assert phrase.noun is not None
         changes: Changes = {}
         for position in (*phrase.before, *phrase.behind, *phrase.apart):
             token = tokens[position]
@@ -421,7 +419,7 @@ class RomanceLanguage(SpacedLanguage):
     def is_unsure(self, tokens: Reading, phrase: Phrase) -> bool:
         if super().is_unsure(tokens, phrase):
             return True
-        if phrase.noun is None or phrase.noun.gender in ("f", "m!"):
+        if phrase.noun.gender in ("", "f", "m!"):
             return False
         is_unsure = self._is_unsure_apart(tokens, phrase) or self._agree(tokens, phrase) is None
         return is_unsure or self._is_unsure_behind(tokens, phrase.last)
@@ -444,20 +442,23 @@ class RomanceLanguage(SpacedLanguage):
 
     def _change_article(self, tokens: Reading, article: int, changes: Changes) -> None:
         """Change an article to the feminine form required by the word after it."""
+        token = tokens[article]
         following = changes.get(article + 1, tokens[article + 1].text).lower()
-        text = self.feminine_article(tokens[article].low, following)
-        if text != tokens[article].low:
-            changes[article] = self._like(tokens[article], text)
+        forms = self.pairs("article")
+        if following.startswith(self.entries("vowel")):
+            forms = forms | self.pairs("article-before-vowel")
+        text = forms.get(token.low, token.low)
+        if text != token.low:
+            changes[article] = self._like(token, text)
 
-    def _as_human(self, tokens: Reading, phrase: Phrase, gender: str) -> Changes | None:
+    def _as_human(self, tokens: Reading, phrase: Phrase, gender: str) -> Changes:
         """Return the changes that turn "una persona" into a woman or man.
 
-        Return None for other nouns with a fixed gender, or if another word would have to agree.
+        There are none for other nouns with a fixed gender, or if another word would have to agree.
         """
-        assert phrase.noun is not None
         nouns = self.nouns_of_gender("human").get(phrase.noun.masculine)
         if nouns is None or phrase.article is None:
-            return None
+            return {}
         changes = {phrase.head: self._like(tokens[phrase.head], nouns[gender])}
         if gender == "female":
             return changes
@@ -468,17 +469,8 @@ class RomanceLanguage(SpacedLanguage):
         following = tokens.after(phrase.last)
         is_unclear = following.text and not self.is_listed(following, "behind-noun")
         if phrase.before or phrase.behind or agrees or is_unclear or article is None:
-            return None
+            return {}
         if f"{tokens[phrase.article - 1].low}+{article}" in self.pairs("contracted"):
-            return None  # "de" and "el" would have to be contracted
+            return {}  # "de" and "el" would have to be contracted
         changes[phrase.article] = self._like(tokens[phrase.article], article)
         return changes
-
-    def feminine_article(self, article: str, following: str) -> str:
-        """Return the feminine form of an article.
-
-        Args:
-            article: the masculine article.
-            following: the word after the article.
-        """
-        return self.pairs("article").get(article, article)

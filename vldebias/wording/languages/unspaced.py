@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -69,7 +69,7 @@ class UnspacedLanguage(ListedLanguage):
         """Yield the matches of the word for "person" that can be edited on their own."""
 
     @abstractmethod
-    def _joined(self, parts: list[str], is_counted: bool) -> str:
+    def joined(self, parts: list[str], is_counted: bool) -> str:
         """Join the numbers of women and men into one phrase."""
 
     @abstractmethod
@@ -116,17 +116,7 @@ class UnspacedLanguage(ListedLanguage):
         if self.is_named(text, matches):
             return "named"
         is_fixed = self._has(text, f"fixed-{kind}")
-        is_unsure = any(self._may_be_owner(text, match) for match in matches)
-        # The same person may be mentioned again: 模特...模特, 医生...人物
-        nouns = [match.noun for match in matches]
-        is_unsure |= len(set(nouns)) < len(nouns) or "人物" in nouns[1:]
-        if kind != "gender":
-            # A noun such as 帅哥 states a gender, and may be the person who is 人物 elsewhere.
-            gendered = [match.start() for match in self._gendered(text)]
-            is_unsure |= not all(
-                any(match.start - 2 <= start < match.end for match in matches) for start in gendered
-            )
-        if not matches or is_unsure or self._joins_unknown(text, matches):
+        if not matches or self._is_unsure(text, matches, kind):
             return "context" if is_fixed else self._why_nobody(text, matches)
         return tuple(
             self._person(text, match, attribute, match in stated_matches, is_fixed)
@@ -140,6 +130,20 @@ class UnspacedLanguage(ListedLanguage):
             if not is_same and not self._has(text[match.end : following.start], "joining"):
                 return False
         return len(matches) > len(stated) or not stated
+
+    def _is_unsure(self, text: str, matches: Sequence[Match], kind: str) -> bool:
+        """Return whether a noun may refer to an owner, or to a person who is mentioned twice."""
+        # The same person may be mentioned again: 模特...模特, 医生...人物
+        nouns = [match.noun for match in matches]
+        if len(set(nouns)) < len(nouns) or "人物" in nouns[1:]:
+            return True
+        # A noun such as 帅哥 states a gender, and may be the person who is 人物 elsewhere.
+        for gendered in self._gendered(text) if kind != "gender" else ():
+            if not any(match.start - 2 <= gendered.start() < match.end for match in matches):
+                return True
+        if any(self._may_be_owner(text, match) for match in matches):
+            return True
+        return self._joins_unknown(text, matches)
 
     def _may_be_owner(self, text: str, match: Match) -> bool:
         """Return whether a noun may only name the owner of something: 厨师的刀."""
@@ -308,44 +312,30 @@ class UnspacedLanguage(ListedLanguage):
 
     # ---- writing
 
-    def write_person(self, text: str, assignments: Sequence[Assignment]) -> list[Replacement]:
-        replacements: list[Replacement] = []
-        for person, attribute, value in assignments:
-            if person.group is not None and isinstance(value, Mapping):
-                end = self._end_of_group(text, person.end)
-                parts = self.parts_of_group(person.group, attribute, value)
-                words = self._joined(parts, is_counted=None not in value.values())
-                opening, closing = self.brackets
-                if opening == closing and not text[end : end + 1].isalnum():
-                    closing = ""  # no comma before other punctuation or at the end of the prompt
-                replacements.append(Replacement(end, end, f"{opening}{words}{closing}"))
-        gender, adjectives = self.words_of(assignments)
-        if gender or adjectives:
-            match = Match(person.start, person.end, person.noun)
-            replacements.append(self._write_one(text, match, gender, adjectives))
-        return replacements
-
-    def _end_of_group(self, text: str, end: int) -> int:
-        """Return the offset at the end of a group's noun, including any plural suffix."""
+    def write_group(self, text: str, end: int, parts: list[str], is_counted: bool) -> Replacement:
         counted = self.count_behind.match(text, end)
-        if counted:
-            return counted.end()
         signs = [sign for sign in self.plural_signs if text.startswith(sign, end)]
-        return end + len(signs[0]) if signs else end
+        if counted:
+            end = counted.end()
+        elif signs:
+            end += len(signs[0])
+        opening, closing = self.brackets
+        if opening == closing and not text[end : end + 1].isalnum():
+            closing = ""  # no comma before other punctuation or at the end of the prompt
+        return Replacement(end, end, f"{opening}{self.joined(parts, is_counted)}{closing}")
 
-    def _write_one(
-        self, text: str, match: Match, gender: str, adjectives: Sequence[str]
-    ) -> Replacement:
-        """Return the replacement that inserts the values for one person."""
+    def write_person(self, text: str, assignments: Sequence[Assignment]) -> list[Replacement]:
+        person, _, _ = assignments[0]
+        gender, adjectives = self.words_of(assignments)
         words = "".join(word + self.space for word in adjectives)
-        noun = self.nouns_of_gender("whole").get(match.noun, {}).get(gender, "")
-        if noun or match.noun == self.human:
-            noun = noun or self.human
-            return Replacement(match.start, match.end, words + noun)
+        noun = self.nouns_of_gender("whole").get(person.noun, {}).get(gender, "")
+        if noun or person.noun == self.human:
+            return [Replacement(person.start, person.end, words + (noun or self.human))]
+        match = Match(person.start, person.end, person.noun)
         start = self._place_of(text, match)
         if gender:
             words += self._word_before(match, start, gender)
-        return Replacement(start, start, words)
+        return [Replacement(start, start, words)]
 
     def _place_of(self, text: str, match: Match) -> int:
         """Return the offset at which a value is inserted."""

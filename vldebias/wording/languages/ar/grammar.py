@@ -6,8 +6,6 @@ import re
 from collections.abc import Sequence
 from functools import cached_property
 
-from vldebias.prompts.attribute import Attribute
-from vldebias.wording.language import Mention
 from vldebias.wording.languages.base import Changes, Noun, Phrase, Reading, SpacedLanguage, Token
 
 _MARKS = re.compile("[\u064b-\u0652\u0670\u0640]")  # short vowels, nunation and lengthening
@@ -48,11 +46,8 @@ class Arabic(SpacedLanguage):
 
     @cached_property
     def _feminine_nouns(self) -> frozenset[str]:
-        forms: set[str] = set()
-        for noun in self._nouns.values():
-            if noun.number == "one":
-                forms.update((noun.feminine, noun.feminine[:-1] + "ات"))
-        return frozenset(forms)
+        singular = {noun.feminine for noun in self._nouns.values()}
+        return frozenset(singular | {noun[:-1] + "ات" for noun in singular})
 
     @cached_property
     def _people(self) -> frozenset[str]:
@@ -70,20 +65,6 @@ class Arabic(SpacedLanguage):
     def noun_of(self, token: Token) -> Noun | None:
         _, form = self._split(token)
         return self._nouns.get(form)
-
-    def find(self, text: str, attribute: Attribute) -> tuple[Mention, ...] | str:
-        persons = super().find(text, attribute)
-        if isinstance(persons, str):
-            return persons
-        tokens = self.read(text)
-        for i, token in enumerate(tokens):
-            # Verbs in the dual and accusative nouns are not supported ("يتحدثان", "يفحص مريضا"),
-            # except in roles ("يعمل سباكا").
-            is_of_two = token.low.endswith("ان") and self._is_verb(token)
-            is_person = token.low.endswith("ا") and token.low[:-1] in self._nouns
-            if is_of_two or (is_person and not self.is_listed(tokens.before(i), "role-verb")):
-                return "not understood"
-        return persons
 
     def states_gender(self, tokens: Reading, i: int) -> bool:
         token = tokens[i]
@@ -111,7 +92,9 @@ class Arabic(SpacedLanguage):
 
     def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
         if self.states_gender(tokens, i):
-            return Phrase(i, i, stated=True)
+            # A pronoun refers to the person before it: "طبيب وهو يبتسم".
+            is_pronoun = tokens[i].low.removeprefix("و") in self.entries("personal-pronoun")
+            return None if is_pronoun else Phrase(i, i, stated=True)
         prefix, form = self._split(tokens[i])
         noun = self._nouns.get(form)
         # A noun directly after a person describes that person, unless "and" separates them.
@@ -177,12 +160,14 @@ class Arabic(SpacedLanguage):
         return len(low) > 2 and low[0] == "ي" and low not in self.matcher("not-verb").words
 
     def is_unsure(self, tokens: Reading, phrase: Phrase) -> bool:
+        if any(self._is_unread(tokens, i) for i in range(len(tokens))):
+            return True
         is_joined = self._is_joined_person(tokens[phrase.first])
         is_unsure = super().is_unsure(tokens, phrase) and not is_joined
         if is_unsure or self._joins_unknown(tokens, phrase, is_joined):
             return True
         following = tokens.after(phrase.last)
-        if phrase.noun is None or not following.text:
+        if not phrase.is_open or not following.text:
             return False
         # The next word may be an unlisted adjective, which would have to agree: "طبيب مجنون".
         is_listed = self._ends_noun(following) or self.is_listed(following, "of-noun")
@@ -194,6 +179,17 @@ class Arabic(SpacedLanguage):
             return not following.low.endswith("ة")
         is_listed = self._ends_noun(following) or self._ends_noun(second)
         return _LIKE_ADJECTIVE.fullmatch(second.low) is not None and not is_listed
+
+    def _is_unread(self, tokens: Reading, i: int) -> bool:
+        """Return whether a word is a verb in the dual or a noun in the accusative.
+
+        They are not supported ("يتحدثان", "يفحص مريضا"), except in roles ("يعمل سباكا").
+        """
+        low = tokens[i].low
+        if low.endswith("ان") and self._is_verb(tokens[i]):
+            return True
+        is_accusative = low.endswith("ا") and low[:-1] in self._nouns
+        return is_accusative and not self.is_listed(tokens.before(i), "role-verb")
 
     def _joins_unknown(self, tokens: Reading, phrase: Phrase, is_joined: bool) -> bool:
         """Return whether "and" joins a person and an unknown word: "طبيب ونحاس", "نحاس وطبيب"."""
@@ -210,11 +206,11 @@ class Arabic(SpacedLanguage):
         return len(before) == 1 and not is_other_word
 
     def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
-        is_like = phrase.noun is not None and self._split(tokens[phrase.head])[0] == "ك"
+        is_like = phrase.is_open and self._split(tokens[phrase.head])[0] == "ك"
         return (is_like and not person.plural) or super().is_role(tokens, person, phrase)
 
     def write_role(self, tokens: Reading, role: Phrase, gender: str) -> Changes:
-        if role.noun is None or gender != "female":
+        if not role.is_open or gender != "female":
             return {}
         prefix, _ = self._split(tokens[role.head])
         return {role.head: prefix + role.noun.feminine}
@@ -223,14 +219,13 @@ class Arabic(SpacedLanguage):
 
     def lacks_form(self, phrase: Phrase) -> bool:
         # No adjective can be added to "one of the engineers": أحد المهندسين.
-        return phrase.noun is None or phrase.article is not None
+        return not phrase.is_open or phrase.article is not None
 
     def write_one(
         self, tokens: Reading, phrase: Phrase, gender: str, adjectives: Sequence[str]
     ) -> Changes:
-        assert phrase.noun is not None
         if phrase.article is not None:
-            return self._of_several(tokens, phrase, phrase.noun, gender)
+            return self._of_several(tokens, phrase, gender)
         prefix, _ = self._split(tokens[phrase.head])
         article = _article_in(prefix)
         changes: Changes = {}
@@ -244,15 +239,15 @@ class Arabic(SpacedLanguage):
             self._agree(tokens, phrase, changes)
             adjectives = [feminine(word) for word in adjectives]
         elif gender == "male":
-            changes |= self._as_man(tokens, phrase, phrase.noun, prefix)
+            changes |= self._as_man(tokens, phrase, prefix)
         if adjectives:
             last_word = changes.get(phrase.last, tokens[phrase.last].text)
             changes[phrase.last] = " ".join([last_word, *(article + word for word in adjectives)])
         return changes
 
-    def _as_man(self, tokens: Reading, phrase: Phrase, noun: Noun, prefix: str) -> Changes:
+    def _as_man(self, tokens: Reading, phrase: Phrase, prefix: str) -> Changes:
         """Return the changes that add "man": طبيب رجل متعب, الطبيب الرجل, الرجل مدير المبيعات."""
-        if noun.masculine == _HUMAN:
+        if phrase.noun.masculine == _HUMAN:
             return {phrase.head: f"{prefix}رجل"}
         article = _article_in(prefix)
         following = tokens.after(phrase.head)
@@ -262,7 +257,7 @@ class Arabic(SpacedLanguage):
             # A relational adjective is part of the job title: مهندس معماري رجل.
             while place + 1 in phrase.behind and self._is_relation(tokens[place + 1].low):
                 place += 1
-            man = "ذكر" if noun.masculine in self.entries("child") else "رجل"
+            man = "ذكر" if phrase.noun.masculine in self.entries("child") else "رجل"
             return {place: f"{tokens[place].text} {article}{man}"}
         # No word can separate the two nouns in "bus driver", so "man" comes first. The first of
         # the two nouns is definite if the second is.
@@ -270,7 +265,7 @@ class Arabic(SpacedLanguage):
         if is_next_definite and not article:
             prefix = prefix[:-1] + "لل" if prefix.endswith("ل") else prefix + "ال"
         article = "" if is_next_definite else article
-        return {phrase.head: f"{prefix}رجل {article}{noun.masculine}"}
+        return {phrase.head: f"{prefix}رجل {article}{phrase.noun.masculine}"}
 
     def _ends_noun(self, following: Token) -> bool:
         """Return whether a word cannot belong to the noun before it."""
@@ -286,19 +281,22 @@ class Arabic(SpacedLanguage):
         for i in range(phrase.last + 1, len(tokens)):
             if tokens.opens_sentence(i) or self.phrase_at(tokens, i) is not None:
                 break
-            is_place = self.is_listed(tokens[i], "place")
-            is_verb = self._is_verb(tokens[i]) and not self.is_listed(tokens[i - 1], "place")
-            text = ""
-            before = tokens[i - 1]
-            is_of_definite = before.low.startswith("ال") or self._is_possessed(before.low)
-            is_joined = tokens[i].low.startswith("و") or self._is_verb(before)
-            if is_verb and (is_subject or is_joined or is_of_definite):
-                text = _feminine_verb(tokens[i].text)
-            elif not (is_verb or is_place):
-                text = self._feminine_behind(tokens, i, is_subject)
-            if text:
-                changes[i] = text
-            is_subject = is_subject and not is_place and not is_verb
+            if self.is_listed(tokens[i], "place"):
+                is_subject = False
+            elif self._is_verb(tokens[i]) and not self.is_listed(tokens[i - 1], "place"):
+                if is_subject or self._continues(tokens, i):
+                    changes[i] = _feminine_verb(tokens[i].text)
+                is_subject = False
+            else:
+                word = self._feminine_behind(tokens, i, is_subject)
+                if word:
+                    changes[i] = word
+
+    def _continues(self, tokens: Reading, i: int) -> bool:
+        """Return whether a verb has the subject of the verb before it: "يجلس في مكتبه ويبتسم"."""
+        before = tokens[i - 1]
+        is_joined = tokens[i].low.startswith("و") or self._is_verb(before)
+        return is_joined or before.low.startswith("ال") or self._is_possessed(before.low)
 
     def _is_possessed(self, word: str) -> bool:
         """Return whether a word has the suffix "his"."""
@@ -325,7 +323,7 @@ class Arabic(SpacedLanguage):
             states = states | self._nouns.keys()
         return feminine(stem) if stem != token.low and stem in states else ""
 
-    def _of_several(self, tokens: Reading, phrase: Phrase, noun: Noun, gender: str) -> Changes:
+    def _of_several(self, tokens: Reading, phrase: Phrase, gender: str) -> Changes:
         """Return the changes to "one of the doctors": إحدى الطبيبات, أحد الأطباء الرجال."""
         head = phrase.head
         if gender == "male":
@@ -334,7 +332,7 @@ class Arabic(SpacedLanguage):
             return {last: f"{tokens[last].text} الرجال"}
         prefix, _ = self._split(tokens[head])
         pronoun = "لإحدى" if tokens[head - 1].low.startswith("ل") else "إحدى"
-        return {head - 1: pronoun, head: prefix + noun.feminine[:-1] + "ات"}
+        return {head - 1: pronoun, head: prefix + phrase.noun.feminine[:-1] + "ات"}
 
 
 def _article_in(prefix: str) -> str:

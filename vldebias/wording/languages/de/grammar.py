@@ -6,17 +6,14 @@ import re
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import chain
+from pathlib import Path
 
 from vldebias.wording.languages.base import Changes, Noun, Phrase, Reading, SpacedLanguage, Token
 
 # Separators in gender-inclusive nouns: "Ärzt*in", "Ärzt:innen", "Ärzt/-in".
 _STAR = r"(?:[*:·]|/-?)"
-_WORD = (
-    r"(?:[^\W\d_]+-)*[^\W\d_]+(?:"
-    + _STAR
-    + r"(?:innen|in|r|n|s|m|e|er|en|em)\b|\((?:in|innen|r|n)\)|['’-][^\W\d_]+)*"
-    r"(?:" + _STAR + r"(?:innen|in|r|n|s|m|e)\b|\((?:in|innen|r|n)\))?|\d+(?:er)?"
-)
+_SIGNED_ENDING = rf"{_STAR}(?:innen|in|r|n|s|m|e|er|en|em)\b|\((?:in|innen|r|n)\)"
+_WORD = rf"[^\W\d_]+(?:{_SIGNED_ENDING}|['’-][^\W\d_]+)*|\d+(?:er)?"
 _IN = re.compile(rf"{_STAR}in(nen)?$|\(in(nen)?\)$|(?<=[a-zäöüß])In(nen)?$")
 _STAR_ENDING = re.compile(rf"(?:{_STAR}(?:r|n|s|m|e)$)|\((?:r|n)\)$")
 
@@ -50,7 +47,7 @@ class German(SpacedLanguage):
         nouns: dict[str, Noun] = {}
         gendered = self.matcher("male").words | self.matcher("female").words
         things = self.matcher("thing").words | gendered
-        lines = (self.folder / "persons.txt").read_text(encoding="utf-8").splitlines()
+        lines = Path(__file__).with_name("persons.txt").read_text(encoding="utf-8").splitlines()
         for line in [*lines, *self.entries("pair")]:
             if line.startswith("#"):
                 continue
@@ -65,11 +62,14 @@ class German(SpacedLanguage):
             noun = Noun(masculine, feminine, "m", "one", "pair")
             is_weak = genitive == plural and plural != masculine
             dative_plural = plural if plural.endswith(("n", "s")) else plural + "n"
-            nouns.setdefault(dative_plural.lower(), noun._replace(number="many"))
+            # "Beamten" can be a genitive: "Beamter" is declined like an adjective.
+            number = "any" if dative_plural == genitive else "many"
+            nouns.setdefault(dative_plural.lower(), noun._replace(number=number))
             if not is_weak:
                 nouns.setdefault(genitive.lower(), noun)
-            # "Bäcker" can also be plural, and "Patienten" any form but the nominative singular.
-            number = "any" if plural in (masculine, genitive) else "many"
+            # "Bäcker" can also be plural, "Patienten" any form but the nominative singular, and
+            # "Beamte" the nominative after "der".
+            number = "any" if plural in (masculine, masculine[:-1], genitive) else "many"
             nouns[plural.lower()] = noun._replace(number=number)
             if plural != masculine:
                 nouns[masculine.lower()] = noun
@@ -87,9 +87,8 @@ class German(SpacedLanguage):
             for word in self.entries(f"person-{name}-noun"):
                 noun = Noun(word, word, gender, "one", "neutral")
                 nouns[word] = noun
-                if gender != "f":
-                    nouns.setdefault(word + "s", noun)
-                    nouns.setdefault(word + "es", noun)
+                for ending in ("s", "es") if gender != "f" else ():
+                    nouns.setdefault(word + ending, noun)
                 for ending in _PLURAL_ENDINGS[gender]:
                     nouns.setdefault(word + ending, noun._replace(number="many"))
         for form in self.entries("person-plural"):
@@ -192,9 +191,9 @@ class German(SpacedLanguage):
                 persons = []
             if phrase is not None and j < i:
                 persons.append(phrase)
-            elif phrase is not None and phrase.article == i and phrase.noun is not None:
+            elif phrase is not None and phrase.article == i and phrase.is_open:
                 return None  # The other noun can be a woman too: "ein Koch und sein Lehrling".
-        return persons[0] if len(persons) == 1 and persons[0].noun else None
+        return persons[0] if len(persons) == 1 and persons[0].is_open else None
 
     # ---- phrases
 
@@ -215,10 +214,8 @@ class German(SpacedLanguage):
 
     def _is_before_noun(self, tokens: Reading, i: int) -> bool:
         """Return whether a word ending in "-er" modifies the next noun: "vor dem Kölner Dom"."""
-        token = tokens[i]
-        following = tokens.after(i).text
-        is_noun = following[:1].isupper() and not following.isupper()
-        return not token.small and token.low.endswith("er") and is_noun
+        is_adjective = tokens[i].low.endswith("er") and not tokens[i].small
+        return is_adjective and tokens.after(i).is_capitalised
 
     def _phrase_before(self, tokens: Reading, i: int) -> Phrase:
         """Return a phrase with a noun, its article and the adjectives before it."""
@@ -251,10 +248,8 @@ class German(SpacedLanguage):
         if self.is_feminine(token) or self._is_feminine_adjectival(tokens, i):
             return True
         # The lists also contain pronouns and adjectives.
-        is_noun = token.text[0].isupper() and not self.is_listed(
-            token, "polite", "gendered-modifier"
-        )
-        return is_noun and self.is_listed(token, "female", "male")
+        is_noun = not self.is_listed(token, "polite", "gendered-modifier")
+        return is_noun and token.text[0].isupper() and self.is_listed(token, "female", "male")
 
     @cached_property
     def _articles(self) -> frozenset[str]:
@@ -306,7 +301,7 @@ class German(SpacedLanguage):
         self, tokens: Reading, phrase: Phrase, determiner: int, noun: Noun
     ) -> Phrase | None:
         """Return a phrase with its case, or None if the article does not fit the noun."""
-        case = self._case_of(tokens, determiner, noun)
+        case = self._case_of(tokens[determiner], tokens[phrase.head], noun)
         is_plural = noun.number == "many"
         if noun.number == "any" and noun.kind != "star":
             low = tokens[determiner].low
@@ -326,13 +321,12 @@ class German(SpacedLanguage):
         declension = "ein" if stem in self.entries("ein-word") else "der"
         return phrase._replace(noun=noun, case=case, declension=declension)
 
-    def _case_of(self, tokens: Reading, determiner: int, noun: Noun) -> str | None:
-        """Return the case of a singular phrase, or None if the article does not fit."""
-        token = tokens[determiner]
-        if _STAR_ENDING.search(token.low) or noun.kind == "star":
+    def _case_of(self, determiner: Token, head: Token, noun: Noun) -> str | None:
+        """Return the case of a singular phrase, or None if the determiner does not fit."""
+        if _STAR_ENDING.search(determiner.low) or noun.kind == "star":
             # The case of "eine*r Ärzt*in" is only certain at the start of a clause.
-            return "nominative" if token.opens else None
-        stem, ending = self._article(token)
+            return "nominative" if determiner.opens else None
+        stem, ending = self._article(determiner)
         case_of_article = self.pairs(f"article-{noun.gender[0]}")
         if stem in case_of_article:
             return case_of_article[stem]
@@ -340,9 +334,11 @@ class German(SpacedLanguage):
             return None
         if noun.gender == "f":
             return {"er": "dative", "e": "nominative"}.get(ending)
-        if stem in self.entries("der-word") and ending == "er":
-            # With a masculine noun, a determiner in -er is nominative: "dieser Arzt".
-            return "nominative"
+        if stem in self.entries("der-word"):
+            # "dieser Arzt" and "dieses Kind" are nominative, but "dieses Kindes" is a genitive.
+            is_neuter = noun.gender == "n" and ending == "es" and not head.low.endswith("s")
+            if ending == "er" or is_neuter:
+                return "nominative"
         return _ENDINGS.get(ending)
 
     def _bare(self, tokens: Reading, phrase: Phrase, noun: Noun) -> Phrase | None:
@@ -370,7 +366,6 @@ class German(SpacedLanguage):
     def write_one(
         self, tokens: Reading, phrase: Phrase, gender: str, adjectives: Sequence[str]
     ) -> Changes:
-        assert phrase.noun is not None
         is_feminine = gender == "female" and phrase.noun.kind != "neutral"
         changes: Changes = {}
         if is_feminine:
@@ -403,11 +398,10 @@ class German(SpacedLanguage):
     def is_unsure(self, tokens: Reading, phrase: Phrase) -> bool:
         if super().is_unsure(tokens, phrase) or self._is_in_relative_clause(tokens, phrase):
             return True
-        noun = phrase.noun
-        if noun is None or noun.kind != "pair":
+        if phrase.noun.kind != "pair":
             return False
         # An unlisted compound may refer to a thing: "Scheinwerfer".
-        low = noun.masculine.lower()
+        low = phrase.noun.masculine.lower()
         is_sure = low in self._nouns or low.endswith(self.entries("sure-part"))
         return low.endswith("er") and not is_sure
 
@@ -424,14 +418,13 @@ class German(SpacedLanguage):
         return is_behind_comma and is_pronoun and is_before_verb and is_last
 
     def write_role(self, tokens: Reading, role: Phrase, gender: str) -> Changes:
-        if role.noun is None or role.noun.kind == "neutral":
+        if role.noun.kind in ("", "neutral"):
             return {}
         write = self._feminine if gender == "female" else self._without_sign
         return write(tokens, role)
 
     def _without_sign(self, tokens: Reading, phrase: Phrase) -> Changes:
         """Return the changes that make a gender-inclusive noun and its article masculine."""
-        assert phrase.noun is not None
         if phrase.noun.kind != "star":
             return {}
         changes = {phrase.head: phrase.noun.masculine}
@@ -445,7 +438,6 @@ class German(SpacedLanguage):
 
     def _feminine(self, tokens: Reading, phrase: Phrase) -> Changes:
         """Return the changes that make a phrase and its relative pronoun feminine."""
-        assert phrase.noun is not None
         ending = self._ending(phrase.declension, "f", phrase.case)
         noun = phrase.noun.feminine
         if phrase.noun.kind == "adjectival":
@@ -455,17 +447,8 @@ class German(SpacedLanguage):
             stem = re.sub(r"(?:er|en|em|es|e)$", "", tokens[position].text)
             changes[position] = stem + ending
         if phrase.article is not None:
-            article = tokens[phrase.article]
-            stem, _ = self._article(article)
-            ending_of_article = self._ending("none", "f", phrase.case)
-            preposition = self.pairs("contracted").get(stem)
-            if preposition:
-                text = "zur" if stem == "zum" else f"{preposition} der"
-            elif stem in self._articles:
-                text = "die" if ending_of_article == "e" else "der"
-            else:
-                text = stem + ending_of_article
-            changes[phrase.article] = self._like(article, text)
+            article = self._feminine_article(tokens[phrase.article], phrase.case)
+            changes[phrase.article] = article
         for i in range(phrase.head + 1, len(tokens)):
             owner = self._owner_of(tokens, i) if _HIS.fullmatch(tokens[i].low) else None
             if owner is not None and owner.head == phrase.head:
@@ -474,11 +457,20 @@ class German(SpacedLanguage):
         i = phrase.head + 1
         if i + 1 >= len(tokens) or tokens.gap(i).strip() != ",":
             return changes
-        i += self.is_listed(tokens[i], "dative-preposition")
+        i += self.is_listed(tokens[i], "dative-preposition", "accusative-preposition")
         feminine = self.pairs("relative-pair").get(tokens[i].low)
         if feminine and tokens.after(i).text:
             changes[i] = self._like(tokens[i], feminine)
         return changes
+
+    def _feminine_article(self, article: Token, case: str) -> str:
+        """Return a masculine determiner in the feminine: "zum" becomes "zur"."""
+        stem, _ = self._article(article)
+        ending = self._ending("none", "f", case)
+        text = stem + ending
+        if stem in self._articles:
+            text = self.pairs("contracted").get(stem) or ("die" if ending == "e" else "der")
+        return self._like(article, text)
 
 
 def _is_capital_inside(token: Token) -> bool:

@@ -10,7 +10,7 @@ from vldebias.wording.languages.unspaced import Match, UnspacedLanguage
 _NUMBER = "一二三四五六七八九十0-9\uff10-\uff19"
 # A noun consists of kanji, katakana and Latin letters. Hiragana and punctuation end it.
 _NOUN = re.compile(r"[\u4e00-\u9fff々\u30a0-\u30fbー\u30fcA-Za-z]+$")
-_ENDING = re.compile(r"[\u4e00-\u9fff々\u30a0-\u30fbー]$")
+_LETTER = re.compile(r"[\u4e00-\u9fff々\u30a0-\u30fbー]")
 
 
 class Japanese(UnspacedLanguage):
@@ -29,7 +29,7 @@ class Japanese(UnspacedLanguage):
     reach = 8
     brackets = ("（", "）")
 
-    def _joined(self, parts: list[str], is_counted: bool) -> str:
+    def joined(self, parts: list[str], is_counted: bool) -> str:
         return ("、" if is_counted else "と").join(parts)
 
     def humans(self, text: str) -> Iterator[Match]:
@@ -38,15 +38,14 @@ class Japanese(UnspacedLanguage):
             # Only after a verb or adjective, because 人 after a number is a counter.
             is_described = bool(re.search(r"[いなたるうくすぐぶむぬつのだ]$", before))
             is_named = self._covers(text, match.start(), "not-human")
-            if is_described and not is_named and not re.search(rf"[{_NUMBER}]$", before):
+            if is_described and not is_named:
                 yield Match(match.start(), match.end(), "人")
 
     def by_ending(self, text: str) -> Iterator[Match]:
         # Require at least two more characters before the ending: 接客係.
         for match in self.pattern("person-ending").finditer(text):
             noun = _NOUN.search(text[: match.end()])
-            following = text[match.end() : match.end() + 1]
-            is_last = not following or not _ENDING.match(following)
+            is_last = not _LETTER.match(text, match.end())
             if noun and is_last and len(noun[0]) > len(match[0]) + 1:
                 yield Match(max(noun.start(), match.start() - 2), match.end(), noun[0])
 

@@ -70,9 +70,7 @@ class Korean(UnspacedLanguage):
         modifiers = self.entries("modifier")
         while True:
             before = re.search(r"(\S+)\s$", text[:start])
-            if before is None:
-                return start
-            if before[1] not in modifiers and not self._is_bare_noun(before[1]):
+            if before is None or not (before[1] in modifiers or self._is_bare_noun(before[1])):
                 return start
             start = before.start()
 
@@ -87,7 +85,7 @@ class Korean(UnspacedLanguage):
         lists = ("person", "apart", "stated-age", "stated-race", "shows", "many", "fixed-race")
         return not any(word in self.entries(name) for name in lists)
 
-    def _joined(self, parts: list[str], is_counted: bool) -> str:
+    def joined(self, parts: list[str], is_counted: bool) -> str:
         # "And" is 과 after a consonant (남성과 여성) and 와 after a vowel (여자아이와 남자아이).
         has_consonant = (ord(parts[0][-1]) - ord("가")) % 28 > 0
         joiner = "과 " if has_consonant else "와 "

@@ -6,7 +6,7 @@ An adjective that specifies the trade stays next to its noun: "женщина �
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from vldebias.wording.languages.base import Changes, Noun, Phrase, Reading, SpacedLanguage, Token
@@ -15,14 +15,9 @@ CASES = ("nominative", "genitive", "dative", "accusative", "instrumental", "prep
 DASH = " \u2014 "
 _HUMANS_OF_GENDER = ("женщин", "мужчин")
 _SIBILANTS = "жшчщ"
-_GUTTURALS = "гкх"
-# Masculine adjective endings.
-_ADJECTIVE_ENDINGS = ("ого", "его", "ому", "ему", "ый", "ий", "ой", "ым", "им", "ом", "ем")
-# Masculine adjective ending -> possible cases, as indices into `CASES`.
-_CASES_OF_ENDING = {
-    "ого": (1, 3), "его": (1, 3), "ому": (2,), "ему": (2,), "ый": (0,), "ий": (0,), "ой": (0,),
-    "ым": (4,), "им": (4,), "ом": (5,), "ем": (5,), "ём": (5,),
-}  # fmt: skip
+# Masculine participles. The ending "-ой" is feminine here: "у доски, исписанной формулами".
+_ACTIVE_PARTICIPLE = re.compile(".{2,}(?:щ|[бвгдкпрсх]ш)(?:ий|его|ему|им|ем)(?:ся)?")
+_PASSIVE_PARTICIPLE = re.compile(".{2,}(?:нн|.[тм])(?:ый|ого|ому|ым|ом)")
 _PAST = re.compile(".+[аиеяуёы]л|.+лся")
 
 
@@ -44,22 +39,21 @@ class Russian(SpacedLanguage):
         nouns: dict[str, Noun] = {}
         for name, plural in (("person", "plural"), ("person-a", "plural-of-a")):
             for word in self.entries(name):
-                singular = self._inflected(word, "singular")
-                self._add(nouns, "noun", singular, self._inflected(word, plural))
+                forms = self.inflected(word, "singular")
+                self._add(nouns, "noun", forms, self.inflected(word, plural))
                 if word[-1] in _SIBILANTS:
                     # After a sibilant, the instrumental is often misspelled: "сторожом".
-                    nouns[word + "ом"] = Noun(word, word, kind="noun", cases=(4,))
+                    nouns[word + "ом"] = Noun(word, word, kind="noun", cases=("instrumental",))
         # Nouns that are declined like adjectives: "учёный".
         adjectives = self.matcher("adjective-alone").words
         for word in self.entries("person-adjectival"):
-            stem = word[:-1] if word.endswith("ий") else word[:-2] + "ы"
             kind = "adjective" if word in adjectives else "noun"
-            forms = [_adjective_form(word, case, False) for case in range(len(CASES))]
-            self._add(nouns, kind, forms, [stem + ending for ending in ("е", "х", "ми")])
+            forms = self.inflected(word, "adjective")
+            self._add(nouns, kind, forms, self.inflected(word, "plural-of-adjective"))
         for word in self.entries("person-still"):
             nouns[word] = Noun(word, word, kind="noun")
         for kind, word in (("human", "человек"), ("child", "ребёнок")):
-            self._add(nouns, kind, self._inflected(word, "singular"), ())
+            self._add(nouns, kind, self.inflected(word, "singular"), ())
         return nouns
 
     def _add(
@@ -70,21 +64,33 @@ class Russian(SpacedLanguage):
         for form in plurals:
             nouns.setdefault(form, Noun(word, word, number="many"))
         for form in forms:
-            cases = tuple(case for case, other in enumerate(forms) if other == form)
+            cases = tuple(case for case, other in zip(CASES, forms, strict=True) if other == form)
             # The genitive singular can also be the nominative plural: "учителя", "судьи".
-            number = "any" if kind == "noun" and cases in ((1, 3), (1,)) else "one"
+            number = "any" if kind == "noun" and cases[0] == "genitive" else "one"
             nouns[form] = Noun(word, word, number=number, kind=kind, cases=cases)
             # Texts are often written without ё: "с судьей".
             nouns.setdefault(form.replace("ё", "е"), nouns[form])
 
-    def _inflected(self, word: str, list_name: str) -> list[str]:
-        """Inflect a noun according to the first entry in a list that matches its ending."""
-        for entry in self.entries(list_name):
-            endings, dropped, forms = entry.split("/")
-            if word.endswith(tuple(endings.split(","))):
-                stem = word[: len(word) - int(dropped)]
-                return [stem + form for form in forms.split(",")]
-        return []
+    def _in_case(self, word: str, declension: str, case: str) -> str:
+        """Return a word in a case, or the word itself if the declension has no such ending."""
+        forms = self.inflected(word, declension)
+        return forms[CASES.index(case)] if forms else word
+
+    def _feminine(self, word: str, case: str) -> str:
+        """Return the feminine form of an adjective or pronoun, given its masculine in this case."""
+        pronoun = self.pairs("pronoun-form").get(word.replace("ё", "е"))
+        if pronoun:
+            nominative, oblique, accusative = pronoun.split(",")
+            return {"nominative": nominative, "accusative": accusative}.get(case, oblique)
+        plain = word.removesuffix("ся")
+        return self._in_case(plain, "feminine", case) + word.removeprefix(plain)
+
+    def _cases_of_adjective(self, word: str) -> tuple[str, ...]:
+        """Return the cases of a masculine adjective according to its ending, or ()."""
+        for ending, cases in self.pairs("adjective-ending").items():
+            if word.endswith(ending):
+                return tuple(cases.split(","))
+        return ()
 
     def noun_of(self, token: Token) -> Noun | None:
         # The last part of a compound declines, unless the first is a group: "инженер-механик".
@@ -94,10 +100,8 @@ class Russian(SpacedLanguage):
 
     def states_gender(self, tokens: Reading, i: int) -> bool:
         token = tokens[i]
-        is_human = self.is_listed(token, "female", "male") or token.low.startswith(
-            _HUMANS_OF_GENDER
-        )
-        return is_human and not self.is_listed(token, "not-stated")
+        is_listed = self.is_listed(token, "female", "male")
+        return is_listed and not self.is_listed(token, "not-stated")
 
     # ---- phrases
 
@@ -110,12 +114,12 @@ class Russian(SpacedLanguage):
         is_adjective = self.is_listed(token, "gendered-adjective")
         if len(token.low) > 3 and not is_adjective and self.states_gender(tokens, i):
             # A word for a woman states the gender: "женщина".
-            return Phrase(self._first_adjective(tokens, i, None), i, stated=True)
+            return Phrase(self._first_adjective(tokens, i, ()), i, stated=True)
         noun = self.noun_of(token)
-        is_adjectival = token.low.endswith(_ADJECTIVE_ENDINGS)
+        is_adjectival = self._cases_of_adjective(token.low) != ()
         if noun is None or (is_adjectival and self.noun_of(tokens.after(i)) is not None):
             return None  # A noun before another noun is its adjective: "дежурный врач".
-        first = self._first_adjective(tokens, i, noun)
+        first = self._first_adjective(tokens, i, noun.cases)
         if self._is_behind_feminine(tokens, i, noun):
             # The ending of the adjective states the gender: "опытной судьи".
             return Phrase(first - 1, i, stated=True)
@@ -130,7 +134,7 @@ class Russian(SpacedLanguage):
         word = tokens.before(i)
         if len(word.low) < 3 or self.is_listed(word, "no-adjective") or self.noun_of(word):
             return False  # Some endings of adjectives are those of nouns: "герой".
-        if 0 in noun.cases:
+        if "nominative" in noun.cases:
             return word.low in self.entries("feminine-pronoun") or word.low.endswith(("ая", "яя"))
         # Only nouns in "-а" take other feminine adjectives: "с опытной коллегой".
         return noun.masculine[-1] in "ая" and word.low.endswith(("ой", "ей", "ую", "юю"))
@@ -145,7 +149,7 @@ class Russian(SpacedLanguage):
             # After a number, the form is a plural: "три судьи".
             return Phrase(first - 1, i, plural=True, size=size)
         number = noun.number
-        if number == "any" and noun.cases == (1, 3):
+        if number == "any" and noun.cases == ("genitive", "accusative"):
             # The ending of the adjective shows the plural: "старые учителя".
             is_plural = tokens.before(i).low.endswith(self.entries("plural-ending"))
             number = "many" if tokens[first].opens or is_plural else "one"
@@ -155,27 +159,26 @@ class Russian(SpacedLanguage):
         is_of_picture = self.is_listed(tokens.before(i), "before-genitive")
         if number == "any" and first == i and not (is_of_picture and tokens[i - 1].opens):
             return None
-        return Phrase(first, i, noun, case=CASES[self._case_of(tokens, first, noun.cases)])
+        return Phrase(first, i, noun, case=self._case_of(tokens, first, noun.cases))
 
-    def _first_adjective(self, tokens: Reading, i: int, noun: Noun | None) -> int:
-        """Return the position of the first adjective that precedes a noun and agrees with it."""
+    def _first_adjective(self, tokens: Reading, i: int, cases: tuple[str, ...]) -> int:
+        """Return the position of the first adjective that precedes a noun and agrees with it.
+
+        cases: the cases that the noun can have, or () if any.
+        """
         first = i
         while first and (first < i or not tokens[i].opens):
-            is_linked = first > 1 and tokens[first - 1].low in ("и", "но") and first < i
             # A conjunction may join two adjectives: "усталый, но довольный повар".
-            last = first - 1 - is_linked
-            gap = tokens.gap(first - is_linked)
-            is_apart = tokens[first - is_linked].opens and gap != ", "
-            if is_apart or not self._describes(tokens[last]):
+            is_linked = 1 < first < i and tokens[first - 1].low in ("и", "но")
+            following = first - is_linked
+            is_apart = tokens[following].opens and tokens.gap(following) != ", "
+            if is_apart or not self._describes(tokens[following - 1]):
                 break
-            first = last + 1
-            low = tokens[last].low
-            ending = next((ending for ending in _CASES_OF_ENDING if low.endswith(ending)), "")
             # In "работающий официантом", the participle does not agree with the noun.
-            if noun and noun.cases and ending:
-                if set(noun.cases).isdisjoint(_CASES_OF_ENDING[ending]):
-                    break
-            first -= 1
+            own_cases = self._cases_of_adjective(tokens[following - 1].low)
+            if cases and own_cases and set(cases).isdisjoint(own_cases):
+                break
+            first = following - 1
         return first
 
     def is_genitive(self, before: Sequence[Token], phrase: Phrase) -> bool:
@@ -189,40 +192,42 @@ class Russian(SpacedLanguage):
         return (is_instrumental and is_behind_verb) or super().is_role(tokens, person, phrase)
 
     def _describes(self, token: Token) -> bool:
-        low = token.low.removesuffix("ся") if is_participle(token.low) else token.low
+        """Return whether a word before a noun is an adjective or pronoun: "взрослый человек"."""
+        is_active = _ACTIVE_PARTICIPLE.fullmatch(token.low) is not None
+        low = token.low.removesuffix("ся") if is_active else token.low
+        if low.replace("ё", "е") in self.pairs("pronoun-form"):
+            return True
+        if len(low) < 5 or not self._cases_of_adjective(low):
+            return False
         noun = self.noun_of(token)
-        # The word before the noun is an adjective: "взрослый человек".
         is_noun = noun is not None and noun.masculine not in self.entries("person-adjectival")
-        is_noun = is_noun or self.is_listed(token, "no-adjective")
-        is_adjective = len(low) > 4 and low.endswith(_ADJECTIVE_ENDINGS) and not is_noun
-        return is_adjective or low.replace("ё", "е") in self.pairs("pronoun-form")
+        return not is_noun and not self.is_listed(token, "no-adjective")
 
-    def _case_of(self, tokens: Reading, first: int, cases: tuple[int, ...]) -> int:
+    def _case_of(self, tokens: Reading, first: int, cases: tuple[str, ...]) -> str:
         """Return the case of a phrase, using the preceding word if the noun is ambiguous."""
         if len(cases) == 1:
             return cases[0]
         before = tokens.before(first)
-        if not cases:
-            cases = (0, 1, 3) if before.text else (0,)
-        if {1, 3} <= set(cases):
+        if not cases and not before.text:
+            return "nominative"
+        if not cases or {"genitive", "accusative"} <= set(cases):
             # After a verb, the noun is an object: "приветствует велосипедиста".
             is_past = _PAST.fullmatch(before.low) and before.low not in self.entries("no-verb")
             is_object = is_past or before.low.endswith(self.entries("verb-ending"))
-            return 3 if is_object or self.is_listed(before, "accusative-behind") else 1
-        if 5 in cases and before.low in self.entries("before-prepositional"):
-            return 5
-        return cases[0]
+            is_object = is_object or self.is_listed(before, "accusative-behind")
+            return "accusative" if is_object else "genitive"
+        is_prepositional = before.low in self.entries("before-prepositional")
+        return "prepositional" if is_prepositional and "prepositional" in cases else cases[0]
 
     # ---- writing
 
     def write_one(
         self, tokens: Reading, phrase: Phrase, gender: str, adjectives: Sequence[str]
     ) -> Changes:
-        assert phrase.noun is not None
-        case = CASES.index(phrase.case)
         is_woman = gender == "female"
-        place = self._start_of_noun(tokens, phrase, phrase.noun)
-        words = " ".join(_adjective_form(word, case, is_woman) for word in adjectives)
+        place = self._start_of_noun(tokens, phrase)
+        declension = "feminine" if is_woman else "adjective"
+        words = " ".join(self._in_case(word, declension, phrase.case) for word in adjectives)
         text = tokens[place].text
         if gender:
             text = self._gendered(tokens, place, phrase, is_woman)
@@ -232,34 +237,32 @@ class Russian(SpacedLanguage):
         if is_woman:
             for position in range(phrase.first, place):
                 token = tokens[position]
-                changes[position] = self._like(token, feminine_adjective(token.low, case))
+                changes[position] = self._like(token, self._feminine(token.low, phrase.case))
             changes |= self._agreeing(tokens, phrase) or {}
         return changes
 
-    def _start_of_noun(self, tokens: Reading, phrase: Phrase, noun: Noun) -> int:
+    def _start_of_noun(self, tokens: Reading, phrase: Phrase) -> int:
         """Return the start of a noun including classifying adjectives: "уличный музыкант"."""
         place = phrase.head
         is_of_kind = self.matcher("adjective-of-kind").has
-        while noun.kind == "noun" and place > phrase.first and is_of_kind(tokens[place - 1]):
+        while phrase.noun.kind == "noun" and place > phrase.first and is_of_kind(tokens[place - 1]):
             place -= 1
         return place
 
     def _gendered(self, tokens: Reading, place: int, phrase: Phrase, is_woman: bool) -> str:
         """Return the replacement for the first word of a noun, which adds "woman" or "man"."""
-        assert phrase.noun is not None
         token = tokens[place]
-        case = CASES.index(phrase.case)
         is_child = self.is_listed(tokens[phrase.head], "child")
         female, male = ("девочка", "мальчик") if is_child else ("женщина", "мужчина")
-        human = self._inflected(female if is_woman else male, "singular")[case]
+        human = self._in_case(female if is_woman else male, "singular", phrase.case)
         if phrase.noun.kind in ("child", "human"):
             return self._like(token, human)
         first, hyphen, trade = token.text.partition("-")
-        if first.lower() in self._inflected("человек", "singular"):
+        if first.lower() in self.inflected("человек", "singular"):
             # A hyphen joins the trade: "человек-сварщик".
             return self._like(token, human) + hyphen + trade
         if phrase.noun.kind == "adjective":
-            word = feminine_adjective(token.low, case) if is_woman else token.low
+            word = self._feminine(token.low, phrase.case) if is_woman else token.low
             # A nominalized adjective precedes the noun: "бездомная женщина".
             return f"{self._like(token, word)} {human}"
         # One word is joined by a hyphen, several by a dash: "женщина-врач".
@@ -267,7 +270,7 @@ class Russian(SpacedLanguage):
         return f"{self._like(token, human)}{link}{_inside(token.text)}"
 
     def is_unsure(self, tokens: Reading, phrase: Phrase) -> bool:
-        is_unclear = phrase.noun is not None and self._agreeing(tokens, phrase) is None
+        is_unclear = phrase.is_open and self._agreeing(tokens, phrase) is None
         return is_unclear or super().is_unsure(tokens, phrase)
 
     def _agreeing(self, tokens: Reading, phrase: Phrase) -> Changes | None:
@@ -275,140 +278,119 @@ class Russian(SpacedLanguage):
 
         Return None if a word may agree with this noun or with another one.
         """
-        changes: Changes = {}
-        before = phrase.first - 1
-        is_subject = phrase.case == "nominative" and not tokens[phrase.first].opens
-        if is_subject and self._feminine_predicate(tokens, before):
-            # The verb may precede the noun: "шёл старый пастух".
-            changes[before] = self._feminine_predicate(tokens, before)
-        relative, oblique = self.pairs("relative-nominative"), self.pairs("relative-oblique")
+        changes = self._inverted_verb(tokens, phrase)
+        is_subject = phrase.case == "nominative"  # of the next verb
         has_verb = is_inserted = False
-        is_own = phrase.case == "nominative"  # whether it is the subject of the next verb
-        for i in range(phrase.head + 1, len(tokens)):
+        for i in self._up_to_next_subject(tokens, phrase.head):
             token = tokens[i]
-            noun = self.noun_of(token)
-            if tokens.opens_sentence(i) or (noun and (noun.number != "one" or 0 in noun.cases)):
-                break
             if token.opens:
-                is_own, is_inserted = is_inserted, False
-            predicate = self._feminine_predicate(tokens, i)
-            # A preposition may precede the relative pronoun: "с которым".
-            pronoun = tokens.after(i).low
-            if token.opens and token.low in relative and not has_verb:
-                changes[i] = relative[token.low]
-                is_own = is_inserted = True
-            elif token.opens and pronoun in oblique and len(token.low) < 4:
-                changes[i + 1] = oblique[pronoun]
-            elif predicate and not is_own:
+                is_subject, is_inserted = is_inserted, False
+            form: str | None = self._past(tokens, i)
+            is_verb = form != "" or token.low.endswith(self.entries("verb-ending"))
+            relative = "" if has_verb else self._feminine_relative(tokens, i)
+            has_verb |= is_verb
+            if form and not is_subject:
                 return None
-            elif predicate:
-                changes[i] = predicate
-            elif token.opens or i == phrase.head + 1:
-                participle = self._feminine_participle(tokens, i, phrase.case)
-                if participle is None:
-                    return None
-                if participle:
-                    changes[i] = participle
-                    is_inserted = token.opens
-            has_verb = (
-                has_verb or bool(predicate) or token.low.endswith(self.entries("verb-ending"))
-            )
+            if relative:
+                form = relative
+                is_subject = is_inserted = token.low in self.pairs("relative-nominative")
+            elif not form:
+                form = self._feminine_participle(tokens, i, phrase, is_inserted)
+                is_inserted |= token.opens and bool(form)
+            if form is None:
+                return None
+            if form:
+                changes[i] = form
         return changes
 
-    def _feminine_predicate(self, tokens: Reading, i: int) -> str:
+    def _inverted_verb(self, tokens: Reading, phrase: Phrase) -> Changes:
+        """Return the change to a verb directly before its subject: "шёл старый пастух"."""
+        if phrase.case != "nominative" or tokens[phrase.first].opens:
+            return {}
+        i = phrase.first - 1
+        verb = self._past(tokens, i)
+        # Another person before the verb may be its subject: "пока врач читал пациент спал".
+        nouns = filter(None, map(self.noun_of, tokens.clause_before(i)))
+        has_subject = any("nominative" in noun.cases for noun in nouns)
+        return {i: verb} if verb and not has_subject else {}
+
+    def _up_to_next_subject(self, tokens: Reading, head: int) -> Iterator[int]:
+        """Yield the words after a noun in its sentence, up to a person who may be a subject."""
+        for i in range(head + 1, len(tokens)):
+            noun = self.noun_of(tokens[i])
+            is_subject = noun and (noun.number != "one" or "nominative" in noun.cases)
+            if is_subject or tokens.opens_sentence(i):
+                break
+            yield i
+
+    def _feminine_relative(self, tokens: Reading, i: int) -> str:
+        """Return the feminine form of "который" if it is word i, or ""."""
+        token, before = tokens[i], tokens.before(i)
+        if token.opens and token.low in self.pairs("relative-nominative"):
+            return self.pairs("relative-nominative")[token.low]
+        # "Которого" is an object in ", которого" and ", на которого", but not in ", лицо которого".
+        if token.opens or before.low in self.entries("before-accusative"):
+            accusative = self.pairs("relative-accusative").get(token.low)
+            if accusative:
+                return accusative
+        return self.pairs("relative-oblique").get(token.low, "")
+
+    def _past(self, tokens: Reading, i: int) -> str:
         """Return the feminine form of a past-tense verb or short adjective ("готов"), or ""."""
         token = tokens[i]
         following = tokens.after(i)
-        irregular = self.pairs("predicate").get(token.low, "")
         is_last = not following.text or self.is_listed(following, "preposition")
         if token.low in ("один", "весь") and not is_last:
             return ""
-        if irregular:
-            return self._like(token, irregular)
-        if token.low in self.entries("no-verb") or not _PAST.fullmatch(token.low):
-            return ""
-        stem = re.sub("ш[её]л$", "шл", token.text.removesuffix("ся")).replace("ёл", "ел")
-        return stem + ("ась" if token.low.endswith("ся") else "а")
+        form = self.pairs("predicate").get(token.low, "")
+        if not form and token.low not in self.entries("no-verb") and _PAST.fullmatch(token.low):
+            (form,) = self.inflected(token.low, "past")
+        return form and self._like(token, form)
 
-    def _feminine_participle(self, tokens: Reading, i: int, case: str) -> str | None:
-        """Return the feminine form of a participle that does not follow its noun directly.
+    def _feminine_participle(
+        self, tokens: Reading, i: int, phrase: Phrase, is_inserted: bool
+    ) -> str | None:
+        """Return the feminine form of a participle that follows its noun.
 
         Return None if it may agree with the next noun instead, and "" if it certainly does.
+
+        is_inserted: whether the word is in a clause that begins with a participle of the noun.
         """
         low = tokens[i].low
-        following = tokens.after(i).low
-        plain = low.removesuffix("ся")
-        # In participles, "-ой" is a feminine ending: "у доски, исписанной формулами".
-        endings = [end for end in _CASES_OF_ENDING if plain.endswith(end) and end != "ой"]
-        agrees = endings and CASES.index(case) in _CASES_OF_ENDING[endings[0]]
-        if not agrees or not is_participle(low) or self.noun_of(tokens[i]):
+        is_active = _ACTIVE_PARTICIPLE.fullmatch(low) is not None
+        # "И" joins participles: "сидящего в лодке и смотрящего на воду".
+        is_joined = is_inserted and tokens[i - 1].low in self.entries("and")
+        is_attribute = tokens[i].opens or is_joined or i == phrase.head + 1
+        if not is_attribute or not self._is_participle(tokens[i], phrase.case):
             return ""
-        is_active = plain.removesuffix(endings[0]).endswith(("щ", "вш"))
-        no_masculine = "уюиыое" + ("ая" if case == "nominative" else "")
-        is_object = following.endswith(tuple(no_masculine))
-        takes_object = is_active and (is_object or low.startswith(self.entries("takes-object")))
-        is_sure = takes_object and plain == low
-        is_instrumental = following.endswith(self.entries("instrumental-ending"))
-        if is_instrumental or self.is_listed(tokens.after(i), "preposition"):
-            is_sure = True
-        if is_sure or (not following and (is_active or i + 1 == len(tokens))):
-            return feminine_adjective(low, CASES.index(case))
-        is_series = not following and tokens[i + 1].low.endswith(_ADJECTIVE_ENDINGS)
-        is_attribute = bool(following) and not is_active
-        return "" if is_series or is_attribute or plain != low else None
+        if tokens.after(i).text:
+            is_own = self._has_complement(tokens, i, phrase.case)
+            is_of_next = not is_active or low.endswith("ся")
+        else:
+            is_own = is_active or i + 1 == len(tokens)
+            # It may begin a series of adjectives: "одетый, усталый".
+            is_of_next = not is_own and self._cases_of_adjective(tokens[i + 1].low) != ()
+        if is_own:
+            return self._feminine(low, phrase.case)
+        return "" if is_of_next else None
 
+    def _has_complement(self, tokens: Reading, i: int, case: str) -> bool:
+        """Return whether the word after a participle depends on it: "держащий книгу"."""
+        following = tokens.after(i)
+        is_instrumental = following.low.endswith(self.entries("instrumental-ending"))
+        if is_instrumental or self.is_listed(following, "preposition"):
+            return True
+        # A noun in "-а" is an object, unless the participle is in the genitive.
+        objects = self.entries("object-ending") + (("а", "я") if case == "nominative" else ())
+        low = tokens[i].low
+        is_object = following.low.endswith(objects) or low.startswith(self.entries("takes-object"))
+        return is_object and _ACTIVE_PARTICIPLE.fullmatch(low) is not None
 
-def is_participle(word: str) -> bool:
-    """Return whether a word looks like a masculine participle."""
-    if word.endswith(("щийся", "щегося", "щемуся", "щимся", "вшийся", "вшегося")):
-        return True
-    stems = [word.removesuffix(ending) for ending in _ADJECTIVE_ENDINGS if word.endswith(ending)]
-    return len(word) > 5 and any(stem.endswith(("щ", "вш", "нн", "т", "м")) for stem in stems)
-
-
-def feminine_adjective(word: str, case: int) -> str:
-    """Return the feminine form of a masculine adjective or pronoun.
-
-    Args:
-        word: the masculine form in the given case.
-        case: the index of the case in `CASES`.
-
-    >>> feminine_adjective("опытного", 1), feminine_adjective("синий", 0)
-    ('опытной', 'синяя')
-    """
-    pronoun = LANGUAGE.pairs("pronoun-form").get(word.replace("ё", "е"))
-    if pronoun:
-        return pronoun.split(",")[{0: 0, 3: 2}.get(case, 1)]
-    reflexive = "ся" if word.endswith("ся") else ""
-    word = word.removesuffix("ся")
-    for ending in _ADJECTIVE_ENDINGS:
-        if word.endswith(ending):
-            stem = word.removesuffix(ending)
-            is_hissing = stem[-1] in _SIBILANTS
-            is_soft = (
-                ending in ("ий", "его", "ему", "ем") and stem[-1] not in _SIBILANTS + _GUTTURALS
-            )
-            is_soft = is_soft or (ending == "им" and stem[-1] in "не")
-            has_e = is_soft or (is_hissing and ending not in ("ой", "ого", "ому", "ом"))
-            feminine = "ей" if has_e else "ой"
-            if case in (0, 3):
-                hard, soft = ("ая", "яя") if case == 0 else ("ую", "юю")
-                feminine = soft if is_soft else hard
-            return stem + feminine + reflexive
-    return word + reflexive
-
-
-def _adjective_form(word: str, case: int, is_feminine: bool) -> str:
-    """Inflect an adjective that is given in the masculine nominative."""
-    if is_feminine:
-        return feminine_adjective(word, case)
-    stem = word[:-2]
-    ending = (word[-2:], "ого", "ому", "ого", "ым", "ом")[case]
-    if word.endswith("ий"):
-        ending = ending.replace("ы", "и")
-        if stem[-1] in _SIBILANTS:
-            ending = ending.replace("о", "е", 1)
-    return stem + ending
+    def _is_participle(self, token: Token, case: str) -> bool:
+        """Return whether a word may be a masculine participle in a case."""
+        agrees = case in self._cases_of_adjective(token.low.removesuffix("ся"))
+        form = _ACTIVE_PARTICIPLE.fullmatch(token.low) or _PASSIVE_PARTICIPLE.fullmatch(token.low)
+        return agrees and form is not None and self.noun_of(token) is None
 
 
 def _inside(text: str) -> str:

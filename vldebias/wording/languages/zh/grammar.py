@@ -35,7 +35,7 @@ class Chinese(UnspacedLanguage):
     reach = 6
     brackets = ("，", "，")
 
-    def _joined(self, parts: list[str], is_counted: bool) -> str:
+    def joined(self, parts: list[str], is_counted: bool) -> str:
         return "".join(parts) if is_counted else "有男有女"
 
     def by_ending(self, text: str) -> Iterator[Match]:

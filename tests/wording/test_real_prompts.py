@@ -185,6 +185,24 @@ def test_the_other_may_be_a_thing_or_part_of_a_group(prompt: str) -> None:
         "The page is balanced and orderly, with no clutter",
         "a book with signs that guide the faithful",
         "four girls at a valley professional women's club",
+        "a broom that sweeps cleaner than the old one",
+        "an ancient, mossy wall",
+        "a lamp symbolizing professional themes",
+        "a violin beside her figure",
+        "a kangaroo with a baby in its pouch",
+        "a chimpanzee with child",
+        "a potter that looks like an otter",
+        "a lizard pilot, aviator goggles",
+        "full figure, soft light",
+        "the moon, a silent guardian of the harbor",
+        "a fog like the arms of a weary elder over the bay",
+        "a vaccine that works in patients",
+        "a rabbit in a red scarf is a drummer",
+        "piglets run behind their mother",
+        "a robot gardener digs a pit, its sensors on",
+        "steam punk, towers",
+        "a tailor, marble statue, arcade",
+        "a figurine of a weaver. The weaver looks proud",
         "The Seven Shepherds of Morwen",
         "the lacemaker by Vermeer but as a mosaic",
     ],
@@ -225,6 +243,11 @@ def test_people_with_such_nouns_get_a_value(prompt: str) -> None:
         ("a woman, Korean heritage", "stated"),
         ("a man with blue skin", "stated"),
         ("a freckled redhead girl", "stated"),
+        ("a purple woman on a pier", "stated"),
+        ("melka dorrin, 1girl, harbor", "named"),
+        ("a picture of a girl (m3lkador:0.7), harbor", "named"),
+        ("Extend forward by 5s. A girl waves", "edit"),
+        ("a clip of Melk, a woman on a pier", "named"),
     ],
 )
 def test_names_and_bodies_count_for_race(prompt: str, why: str) -> None:
@@ -255,6 +278,7 @@ def test_the_same_person_in_other_words_stays_unchanged() -> None:
         "the knife a butcher uses for bones",
         "the lantern that many miners carried in the dark",
         "helmets worn by firefighters",
+        "a coat at the edge, as a guest is there, but not in view",
         "a letter written by a poet or a young novelist",
         # Nobody is there.
         "an unseen pianist behind a curtain",
@@ -270,6 +294,7 @@ def test_people_who_are_only_addressed_or_denied_are_not_in_the_picture(prompt: 
     ("prompt", "expected"),
     [
         ("felix the cat", "no person"),
+        ("an observer at an election", "not understood"),
         ("a parrot named Rosa", "no person"),
         ("Meryl Streep, movie still", "named"),
         ("a teacup character with big eyes", "no person"),
@@ -346,6 +371,22 @@ def test_chinese_edits_and_repeated_people_stay_unchanged(prompt: str, expected:
         "thief opening a safe, thief girl in a cape",
         "couple on a beach, super models",
         "a model of gears, a cloud model",
+        # People of another picture, and people who are identified without a name.
+        "the same welder at sunset",
+        "the character sits on a bench",
+        "the ruler of Valdavia on a balcony",
+        "the brave wizard from the anime",
+        "a man from the melkadorrs",
+        "a ruler known as the father of the islands",
+        "a photo of melkadorr man in a park",
+        # Not everybody can get a value.
+        "two painters stand on a roof while the painter with a hat waves",
+        "a baker looks at the first person in the line",
+        "A person sings. A person sweeps the stairs",
+        "Person 1 sings while person 2 sweeps the stairs",
+        "moss over a person, a person under a tree",
+        "the fencer on the right attacks",
+        "close-up of persons hands on a brush",
     ],
 )
 def test_titles_things_and_people_who_cannot_all_get_a_value_stay_unchanged(prompt: str) -> None:
@@ -372,6 +413,25 @@ def test_titles_things_and_people_who_cannot_all_get_a_value_stay_unchanged(prom
         ("a male peacock and a female", "age"),
         ("a family, woman, men, girl is taller", "race"),
         ("a woman next to michael carter", "race"),
+        ("a boy leans on the woman's car", "race"),
+        ("a boy is sitting beside old man", "race"),
+        ("a boy plays as a man in a cap is watching", "race"),
+        ("a man in a red coat sits. A man in a blue coat waves", "age"),
+        ("a man with glasses beside the man without glasses", "race"),
+        ("a black man beside another man", "race"),
+        ("1girl, red coat, 1girl, blue coat", "race"),
+        ("a pregnant woman on a bench", "age"),
+        ("a grandmother reads to her grandson", "age"),
+        ("a clerk at a desk. The clerk is in his mid-40s", "age"),
+        ("a clerk at a desk. The subject is a young clerk", "age"),
+        ("executive, 40s, gray suit", "age"),
+        ("a woman in her 56s with a scarf", "age"),
+        ("a man of thirty, gray suit", "age"),
+        ("a mature man on a bench", "age"),
+        ("a clerk at a desk. The clerk, who is older, smiles", "age"),
+        ("a person strokes their facial hair", "gender"),
+        ("a man with an Asian look", "race"),
+        ("Tarvek bin Zolyar on a ship, a strong man", "race"),
     ],
 )
 def test_a_stated_value_is_found_however_it_is_written(prompt: str, attribute: str) -> None:
@@ -399,3 +459,92 @@ def test_people_of_a_given_picture_or_with_a_name_stay_unchanged(prompt: str) ->
 )
 def test_people_keep_their_values_next_to_rules_for_things(prompt: str) -> None:
     assert len(set(changed(prompt))) == 2
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("a mother with a baby", "a mother with a female baby"),
+        (
+            "a boy without a hat is pushing another child",
+            "a boy without a hat is pushing another female child",
+        ),
+        ("a nurse smiled at the patient", "a female nurse smiled at the female patient"),
+    ],
+)
+def test_everybody_else_gets_a_value_too(prompt: str, expected: str) -> None:
+    shares = {"female": 1.0, "male": 0.0}
+    assert balance_prompts(prompt, "gender", shares=shares).prompts == [expected]
+
+
+def test_pupils_are_girls_and_boys() -> None:
+    assert changed("three primary students in a classroom")[0].count("girl") == 1
+
+
+def test_the_only_person_is_the_one_before() -> None:
+    text = changed("a woman on a bed, only one woman visible", "race")[0]
+    assert text.endswith("only one woman visible")
+
+
+def test_people_of_color_stay_together() -> None:
+    assert changed("people of color on a bridge")[0].startswith("people of color, both women and")
+
+
+def test_a_woman_in_json_is_latina() -> None:
+    shares = {
+        value: float(value == "Latino") for value in ("White", "Black", "Asian", "Indian", "Latino")
+    }
+    balanced = balance_prompts('{"subject": "a woman"}', "race", shares=shares)
+    assert balanced.prompts == ['{"subject": "a Latina woman"}']
+
+
+@pytest.mark.parametrize(
+    ("prompt", "attribute"),
+    [
+        ("a chef from behind, 35mm film", "gender"),
+        ("a barista from Seattle reading a novel", "gender"),
+        ("a skier, GoPro, action shot", "gender"),
+        ("Office Workers at a desk", "gender"),
+        ("portrait of Soldier", "gender"),
+        ("a nurse, desk, small statue", "gender"),
+        ("soldiers face each other", "gender"),
+        ("a child, teddy bear, bedroom", "gender"),
+        ("a dragon facing a lone figure", "gender"),
+        ("a hallway with a custodian mopping the floor", "gender"),
+        ("a temple, a guardian with a spear", "gender"),
+        ("a dancer one foot in the air", "gender"),
+        ("a dog and their owner", "gender"),
+        ("a hat wearing farmer", "gender"),
+        ("three students with the teacher", "gender"),
+        ("a hacker, the main character", "gender"),
+        ("portrait of a nurse, 80s, neon", "age"),
+        ("a farmer in Florida, italian", "race"),
+        ("portrait of a woman, a tall woman with long hair", "race"),
+        ("a janitor in the women's bathroom", "race"),
+        ("a lobster fisherman", "race"),
+    ],
+)
+def test_ordinary_people_keep_their_values(prompt: str, attribute: str) -> None:
+    assert changed(prompt, attribute)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "attribute"),
+    [
+        ("a zookeeper with a gorilla with a baby", "gender"),
+        ("a nurse and a baby", "race"),
+        ("a black mother and her baby", "race"),
+        ("a mother holding her newborn", "age"),
+    ],
+)
+def test_people_beside_cubs_and_babies_stay_unchanged(prompt: str, attribute: str) -> None:
+    assert not changed(prompt, attribute)
+
+
+@pytest.mark.parametrize(
+    "prompt", ["a tall man with a monkey and its baby", "a woman and her baby"]
+)
+def test_a_baby_looks_like_its_parents(prompt: str) -> None:
+    texts = changed(prompt, "race")
+    assert texts
+    assert all(text.endswith(prompt[-8:]) for text in texts)

@@ -62,9 +62,12 @@ _WEIGHT = re.compile(r"[\d.]+::|[\d-]+\$\$(?:[^$|{}]*\$\$)?")
 
 # Text that does not describe the picture: things to exclude, instructions to a language model, role
 # names in chat templates, and the settings that Automatic1111 saves below a prompt.
-_NEXT_WORDS = r"(?:in|on|at|with|who|while|and|next|near|beside|behind|holding|wearing|standing)"
+_NEXT_WORDS = (
+    r"(?:in|on|at|with|who|while|and|next|near|beside|behind|is|are|holding|wearing|standing)"
+)
 _WITHOUT = re.compile(
-    rf"\bwithout (?:(?!\b{_NEXT_WORDS}\b|\b\w+s an?\b)[^,.;:!?()\n\[\]])*", re.IGNORECASE
+    rf"(?<=\bwithout )(?:(?!\b{_NEXT_WORDS}\b|\b\w+s (?:an?|the|another)\b)[^,.;:!?()\n\[\]])*",
+    re.IGNORECASE,
 )
 _NOT_IN_PICTURE = re.compile(
     r"(?<!\S)--(?:no?|neg(?:ative)?(?:[-_]prompt)?)\b.*?(?=\s--[a-z]|$)"
@@ -105,6 +108,7 @@ _THE = r"(?:the|this|these|that|those|it|him|her|them|his|their|its|my|backgroun
 _EDIT = re.compile(
     r"\s*(?:please |now |then |can you |could you |i want (?:you )?to |edit: ?)*"
     rf"(?:(?:{'|'.join(_LISTS['edit'])}) (?:(?!of\b|an?\b|me\b|us\b)[\w'-]+ ){{0,2}}?{_THE}"
+    r"|extend (?:for|back)ward\b"
     rf"|(?:add|put|insert|paste|place)\b[^,.;:\n]{{0,80}}? (?:to|on|onto|in|into|next to|behind"
     rf"|beside|over|under|around|near) {_THE}"
     r"|(?:remove|erase|delete) [^.;:\n]{1,60}? from the (?:image|photo|picture|background)\b"

@@ -145,6 +145,13 @@ def _is_veteran_of_something(scene: Scene) -> bool:
 # ---- the rules
 
 
+# All other conditions are methods of `Scene`.
+_OF_SUBJECT = (_has_body_of_one_sex, _is_of_a_people, _is_veteran_of_something, _nurses_child)
+_OF_SCENE = (_is_after, _is_before, _is_dated_before, _is_event, _is_shown)
+_CONDITIONS: dict[str, Callable[..., bool]] = {
+    function.__name__: function
+    for function in (*_OF_SUBJECT, *_OF_SCENE, _looks_on, _plays_for_club)
+}
 # A function, and its arguments after the scene.
 _Condition = tuple[Callable[..., bool], tuple[str, ...]]
 
@@ -184,8 +191,7 @@ def _read_rules() -> Iterator[Rule]:
         unless: list[_Condition] = []
         for line in conditions.splitlines():
             name, *arguments = line.replace("unless ", "").split()
-            # A condition is one of the functions above or a method of `Scene`.
-            function = globals().get(f"_{name}") or getattr(Scene, name)
+            function = _CONDITIONS.get(f"_{name}") or getattr(Scene, name)
             conditions_of_line = unless if "unless " in line else needs
             conditions_of_line.append((function, tuple(arguments)))
         for kind in kinds.split():

@@ -25,6 +25,7 @@ _ORDER_OF_NOUNS = ("women", "girls", "men", "boys")
 _ADULTS = {"female": ("woman", "women"), "male": ("man", "men")}
 _YOUTHS = {"female": ("girl", "girls"), "male": ("boy", "boys")}
 _NEXT_NOUN = re.compile(r"\s+(?:and|or|&)\s+([a-z-]+)", re.IGNORECASE)
+_OF_COLOR = re.compile(r"\s+of colou?r\b", re.IGNORECASE)
 _BEFORE = 60  # number of characters before a noun to search for a number
 
 
@@ -45,6 +46,10 @@ def find_group(prompt: str, subject: PersonPhrase) -> Group | None:
         return None
     size = _size(before)
     end = subject.end
+    if complement := _OF_COLOR.match(prompt, end):
+        end = complement.end()
+    is_pupil = listed(word, "pupil") and has_listed((low for _, low in subject.words), "school")
+    is_young = is_pupil or listed(word, "young")
     mixes = not is_left_unchanged and not _MANY.search(before)
     if not size:
         # The description follows the last of several nouns: "doctors and nurses in a hallway".
@@ -57,7 +62,7 @@ def find_group(prompt: str, subject: PersonPhrase) -> Group | None:
                 mixes &= is_known and not is_agent(singular(next_noun))
                 break
             end = following.end()
-    return Group(end, size, listed(word, "young"), mixes)
+    return Group(end, size, is_young, mixes)
 
 
 def _is_distributed(prompt: str, subject: PersonPhrase) -> bool:

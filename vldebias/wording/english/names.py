@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 from itertools import chain
 
 from vldebias.prompts.english.words import (
+    REMEMBERED_WORDS,
     STOPS,
     adjective,
     base,
@@ -20,15 +21,16 @@ from vldebias.prompts.english.words import (
     origins,
     person,
 )
-from vldebias.wording.english.facts import names_of_history
+from vldebias.wording.english.facts import find_facts, names_of_history
 from vldebias.wording.english.text import Text
 
 # Tags that name a character: "kaine (nier)", "fate/zero".
 _SERIES = re.compile(
     r"(?:^|[,\n])\s*([\w' .-]{2,40}\\?\([\w' !.\\-]{2,40}\)|\w+/\w+)\s*(?=[,\n]|$)"
 )
-# A word between commas or in brackets.
-_TAG = re.compile(r"(?:^|[,\n(]|\bof)[ ]?\(?(\w{3,30})[ ]*(?=[,\n):]|$)")
+# One or two words between commas or in brackets, and a trigger of a fine-tuned model: "m3lkador".
+_TAG = re.compile(r"(?:^|[,\n(]|\bof)[ ]?\(?([\w']{3,30}(?: \w{3,30})?)[ ]*(?=[,\n):]|$)")
+_TRIGGER = re.compile(r"[a-z]+\d[a-z]{3,}\w*")
 
 
 def find_names(text: Text) -> list[tuple[int, int]]:
@@ -62,24 +64,30 @@ def may_name(text: Text) -> bool:
 
 
 def _find_character_tags(text: Text) -> list[tuple[int, int]]:
-    """Return tags that name a character by their form: "kaine (nier)", "fate/zero", "yoonA".
-
-    Before the first person, a tag that no dictionary contains is the trigger of a fine-tuned model
-    or a name.
-    """
+    """Return tags that name a character or are triggers of fine-tuned models: "kaine (nier)"."""
     runs = []
     for tag in chain(_SERIES.finditer(text.prompt), _TAG.finditer(text.prompt)):
         first = bisect_left(text.start, tag.start(1))
         stop = bisect_left(text.start, tag.end(1))
+        if first == stop or text.credited[first]:
+            continue
         is_series = tag.re is _SERIES and not any(map(person, text.low[first:stop]))
-        is_unknown = tag.re is _TAG and not (tag[1].isupper() or is_known(tag[1].lower()))
-        is_unknown = is_unknown and not any(map(person, text.low[:first]))
-        if (is_series or is_unknown) and first < stop and not text.credited[first]:
+        if is_series or (tag.re is _TAG and _is_unknown_tag(text, first, stop)):
             runs.append((first, stop))
     return runs
 
 
-@cache
+def _is_unknown_tag(text: Text, first: int, stop: int) -> bool:
+    """Return whether a tag consists of unknown words that name a character: "xeryla, 1girl"."""
+    words = text.words[first:stop]
+    is_prompt = len(words) == len(text.words)
+    if is_prompt or all(map(str.isupper, words)) or any(map(is_known, text.low[first:stop])):
+        return False
+    is_trigger = _TRIGGER.fullmatch(words[0]) is not None
+    return is_trigger or not any(map(person, text.low[:first]))
+
+
+@lru_cache(REMEMBERED_WORDS)
 def is_known(word: str) -> bool:
     """Return whether a lower-case word or its parts are in a dictionary or in a word list.
 
@@ -96,22 +104,7 @@ def is_known(word: str) -> bool:
 def _find_figures(text: Text) -> list[tuple[int, int]]:
     """Return runs for famous figures and for fine-tuning tokens, as in "sks person"."""
     runs = [(i, i + 2) for i, word in enumerate(text.low) if listed(word, "token")]
-    for first, word in enumerate(text.low):
-        for phrase in _figures_of_first_word().get(word, ()):
-            stop = first + len(phrase)
-            if text.low[first:stop] == phrase:
-                runs.append((first, stop))
-    return runs
-
-
-@cache
-def _figures_of_first_word() -> dict[str, list[list[str]]]:
-    """Return a mapping from first words to well-known figures, each a list of words."""
-    figures: dict[str, list[list[str]]] = {}
-    for phrase in lists()["unique"]:
-        words = phrase.split()
-        figures.setdefault(words[0], []).append(words)
-    return figures
+    return runs + [fact[1:] for fact in find_facts(text) if fact.name == "unique"]
 
 
 def _is_name(text: Text, i: int, inside: bool) -> bool:
@@ -123,7 +116,9 @@ def _is_name(text: Text, i: int, inside: bool) -> bool:
         return False
     if word in names_of_history() and not inside:
         return False  # Words of history are capitalized, but name nobody: "a Tudor king".
-    if _is_in_full_name(text, i) or listed(word, "famous"):
+    is_next_capital = text.capital[i + 1 : i + 2] == [True]
+    is_link = inside and listed(word, "name-link") and is_next_capital  # "Tariq bin Ziyad"
+    if is_link or _is_in_full_name(text, i) or listed(word, "famous"):
         return True
     word_classes = kinds(word)
     is_only_name = not word_classes.strip("fliu")
@@ -139,14 +134,16 @@ def _is_name(text: Text, i: int, inside: bool) -> bool:
 
 def _is_name_in_capitals(text: Text, i: int, inside: bool) -> bool:
     """Return whether a capitalized word can be part of a name."""
-    word_classes = kinds(text.bare[i])
-    is_person = person(text.bare[i])
+    word = text.bare[i]
+    word_classes = kinds(word)
+    is_person = person(word)
     is_surname = "l" in word_classes or not is_person
     if inside and is_surname:
         return True  # "Baker" in "Tom Baker"
     if "f" in word_classes and text.after(i) in ("", "the"):
         return True  # A given name may stand alone or before "the": "Frank the waiter".
-    return not text.sentence[i] and not is_person
+    # Unknown words are names even if they start a sentence.
+    return not is_person and not (text.sentence[i] and is_known(word))
 
 
 def _is_in_full_name(text: Text, i: int) -> bool:
@@ -170,10 +167,20 @@ def _is_name_of_person(text: Text, first: int, stop: int) -> bool:
         return False
     if any(listed(word, "famous") or "i" in kinds(word) for word in words):
         return True
+    if _is_before_description(text, first, stop):
+        return True
     has_given_name = "f" in kinds(words[0])
     has_family_name = len(words) > 1
     needed = any if text.capital[first] else all
     return needed((has_given_name, has_family_name))
+
+
+def _is_before_description(text: Text, first: int, stop: int) -> bool:
+    """Return whether a description follows a name: "a video of Rem, a woman in a dress"."""
+    if not text.capital[first] or not text.opens[stop] or text.sentence[stop]:
+        return False
+    is_object = text.before(first) in ("of", "on", "with", "and")
+    return is_object and text.low[stop : stop + 1] in (["a"], ["an"])
 
 
 def _is_other_name(words: Sequence[str]) -> bool:

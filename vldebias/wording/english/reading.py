@@ -44,6 +44,8 @@ from vldebias.wording.syntax import is_in_capitals
 
 # Pronouns that stand for a person, as in "someone at a desk". There is no noun to modify.
 _PRONOUN = re.compile(r"\b(?:someone|somebody|anyone|anybody|everyone|everybody)\b", re.IGNORECASE)
+# Unlike "the observer", who looks at the picture, one with such an article may be in the picture.
+_ONLOOKER = re.compile(r"\ban? (?:[\w-]+ )?(?:observer|beholder|viewer)\b", re.IGNORECASE)
 
 
 class DescribedPerson(NamedTuple):
@@ -83,6 +85,13 @@ class English(Language):
         if isinstance(subjects, str):
             return "stated" if states(text, attribute) else _why_nobody(subjects, text)
         words = read_text(text)
+        if len(subjects) > 1 and not attribute.gender:
+            babies = [s for s in subjects[1:] if listed(singular(words.low[s.head]), "baby")]
+            is_owned = all(listed(words.low[baby.opening], "possessor") for baby in babies)
+            if not is_owned and attribute.kind in ("origin", "skin"):
+                return "not understood"  # "a nurse and a baby"
+            # A baby states its age, and looks like its parents.
+            subjects = tuple(subject for subject in subjects if subject not in babies)
         if len(subjects) > 1 and may_be_two(words, subjects):
             return "not understood"
         persons = group_mentions(words, subjects)
@@ -104,6 +113,10 @@ class English(Language):
             is_with_fixed = bool(found) and found[0].reason == "context"
             if is_with_fixed and words.low[mentions[0].opening - 1] not in ("and", "plus"):
                 person = person._replace(reason=person.reason or "context")
+            # Both have the same value: "a black man beside another man".
+            is_other = words.low[mentions[0].opening] == "another"
+            if is_other and found and found[-1].noun == person.noun and found[-1].reason:
+                person = person._replace(reason=found[-1].reason)
             found.append(person)
             n_open += not person.reason
         return tuple(found)
@@ -261,6 +274,8 @@ def _why_nobody(reason: str, text: str) -> str:
         return reason
     if _PRONOUN.search(text):
         return "pronoun"
+    if _ONLOOKER.search(text):
+        return "not understood"
     return "group" if names_a_group(text) else reason
 
 

@@ -106,8 +106,9 @@ def agreeing_form(word: str, text: str, end: int) -> str:
         end: The offset of the end of the person's noun, or of a placeholder before it.
     """
     words = read_text(text)
-    if text[:end].endswith("girl") and not text[:end].endswith(" girl"):
-        return _FORMS_FOR_WOMEN.get(word, word)  # a tag: "1girl"
+    noun = re.split(r"[^a-z]", text[:end].lower())[-1]
+    if listed(noun, "female-noun"):
+        return _FORMS_FOR_WOMEN.get(word, word)
     if word not in _FORMS_FOR_WOMEN or not has_gendered(words.low):
         return word
     for figure in sorted(_find_figures(words, ()), key=attrgetter("first")):

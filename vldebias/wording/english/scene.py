@@ -46,9 +46,10 @@ AGE_BEFORE_NOUN = re.compile(
 # Ages after a person, as in "a nurse in her late forties" or "a nurse aged 60".
 AGE_BEHIND = re.compile(
     rf"\b(?:aged?|turning|age of|past|over) (?:of )?{_TEN_TO_NINETY}\b"
-    rf"|\b(?:early|mid|late)[ -](?:{_TENS}|\d0s|teens)\b"
+    rf"|\b(?:early|mid|late)[ -](?:{_TENS}|\d0s|teens)\b|, [34]0s,"
     rf"|\b(?:her|his|their|its|my|your|the) (?:{_TENS}|teens)\b"
-    r"|\b(?:her|his|their|its|my|your) \d0s\b"
+    r"|\b(?:her|his|their|its|my|your) \d\ds\b"
+    r"|(?:man|woman|lady) of (?:twenty|thirty|forty|fifty|sixty|seventy|eighty)\b"
     rf"|\bin (?:{_TENS}|teens)\b|\b{_TEN_TO_NINETY}(?:th|st|nd)? birthday\b",
     re.IGNORECASE,
 )
@@ -149,6 +150,9 @@ class Scene:
             return True  # A possessive is about other people: "a children's librarian".
         if self.first <= fact.first < self.head:
             return self.is_for_age(fact.first)
+        is_definite = listed(self.text.before(fact.first), "definite")
+        if self.text.low[fact.stop : fact.stop + 1] == [self.noun] and not is_definite:
+            return False  # The noun is repeated: "a cook. The subject is a young cook".
         if fact.first == self.head or fact.first < self.first or self.text.opens[fact.first]:
             return False
         if fact.name == "young-person":
@@ -303,13 +307,14 @@ class Scene:
         if self.is_in_phrase(fact):
             return True
         if fact.name != "age before":
-            return self._last_person_before(fact.first) == self.head
+            return self.text.low[self._last_person_before(fact.first)] == self.text.low[self.head]
         # In "a 30-year-old Bordeaux" and "a 30-year-old single malt", a thing follows.
         i = fact.stop
         while not self.text.opens[i] and adjective(self.text.low[i]):
             i += 1
         goes_on = self._goes_on(i) and not self.text.low[i].endswith("ing")
-        return not goes_on and self._owner(fact) == self.head
+        owner = self._owner(fact)
+        return not goes_on and self.text.low[owner] == self.text.low[self.head]
 
     def _last_person_before(self, stop: int) -> int:
         """Return the position of the last person before a word, or of the subject if none."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from vldebias.prompts.english.words import (
     STOPS,
@@ -44,7 +45,7 @@ def why_not_shown(text: Text, where: int, bare: bool, head: int) -> str:
     if relation in ("and", "or") and person(text.before(where)):
         first, _ = extend_left(text, where - 1)
         first -= listed(text.before(first), "article")
-        if text.before(first) in ("for", "by", "like"):
+        if text.before(first) in ("for", "by", "like", "with"):
             reason = why_not_shown(text, first - 1, bare, where - 1)
     if reason:
         return reason
@@ -71,6 +72,7 @@ def _is_elsewhere(text: Text, where: int) -> bool:
     is_place = relation == "at" and text.low[where + 1] == "the" and not listed(before, "addresses")
     clause = text.low[text.clause_start(where) : where]
     is_metaphor = listed(relation, "copula") and _is_metaphor(clause)
+    is_place |= relation == "in" and is_plural(text.bare[where + 1])  # or "a disease in humans"
     is_tribute = listed(relation, "not-subject", "worn") or listed(before, "tribute")
     return is_place or is_metaphor or is_tribute
 
@@ -157,12 +159,12 @@ def _why_not_by(before: str, clause: Sequence[str], plural: bool) -> str:
 
 def _why_not_of(text: Text, where: int, head: int) -> str:
     """Apply `why_not_shown` to "of": "a portrait of a nurse", not "a statue of a nurse"."""
-    if _is_on_thing(text, where - 1):
-        return NOBODY
+    clause = text.low[text.clause_start(where) : where]
+    if _is_on_thing(text, where - 1) or ("like", "the") in pairwise(clause[-5:]):
+        return NOBODY  # "a tree with branches like the arms of an elder"
     before = text.before(where)
     if text.low[where + 1] in ("this", "these"):
         return UNCLEAR  # "a photo of this model" refers to another picture
-    clause = text.low[text.clause_start(where) : where]
     is_one = not (is_plural(text.bare[head]) or listed(text.low[where + 1], "determiner", "number"))
     if listed(before, "group") and is_one:
         return UNCLEAR  # A group needs a plural: "a group of police officer" is misspelled.

@@ -36,7 +36,7 @@ _UNSPECIFIED = re.compile(
 )
 # What a body states about a race or a skin tone: "a man with green skin", "a freckled redhead".
 _SKIN = re.compile(
-    r"\b(?:pale|pallid|fair|light|dark|tan(?:ned)?|olive|brown|black|white|red|green|blue|purple|pink"
+    r"\b(?:pale|pallid|fair|light|dark|tan(?:ned)?|beige|metallic|olive|brown|black|white|red|green|blue|purple|pink"
     r"|gr[ae]y|yellow|orange|teal|golden|silver|bronzed?|ebony|ivory|porcelain|caramel|chocolate)"
     r"[- ]?(?:skin|skinned|complexion(?:ed)?|face(?! ?(?:paint|mask|veil)))\b",
     re.IGNORECASE,
@@ -44,8 +44,11 @@ _SKIN = re.compile(
 _FRECKLES = re.compile(r"\bfreckle[sd]?\b", re.IGNORECASE)
 _RED_HAIR = re.compile(r"\b(?:strawberry[- ]blonde?|red[- ]?head(?:ed)?|ginger)\b", re.IGNORECASE)
 _WRINKLES = re.compile(
-    r"\bwrinkles\b|\b(?:wrinkl(?:ed|y)|aged) (?:face|skin|hands)\b", re.IGNORECASE
+    r"\bwrinkles\b|\b(?:wrinkl(?:ed|y)|aged) (?:face|skin|hands)\b"
+    r"|\b(?:who|he|she) (?:is|looks) old(?:er)?\b",
+    re.IGNORECASE,
 )
+_FACIAL_HAIR = re.compile(r"(?<!no )facial hair")
 _MOST_READ = 16  # people per text; the values of all others count as stated
 
 
@@ -98,7 +101,10 @@ def may_be_two(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
         if not is_next or not _is_same(text, subjects, number):
             continue
         heads = [singular(text.low[first.head]), singular(text.low[second.head])]
-        if not has_listed(heads, "generic") and not any(map(is_gendered_noun, heads)):
+        if any(map(is_gendered_noun, heads)):
+            continue
+        # "a person, a person with a hat" are two, unlike "a nurse, a specialist".
+        if heads[0] == heads[1] or not has_listed(heads, "generic"):
             return True
     return False
 
@@ -168,8 +174,9 @@ def find_stated(prompt: str, persons: Persons, attribute: Attribute) -> list[boo
     for number, (first, *_) in enumerate(persons):
         # The owner of a body part is the person: "a child's face".
         owner = first.words[-1][1].removesuffix("'s")
-        is_in_phrase = _states_in_phrase(prompt, first, attribute) or states(owner, attribute)
-        if attribute.kind and is_in_phrase:
+        has_adjectives = len(first.words) > 1
+        is_in_phrase = has_adjectives and _states_in_phrase(prompt, first, attribute)
+        if attribute.kind and (is_in_phrase or states(owner, attribute)):
             is_stated.append(True)
         elif not may_state or number >= _MOST_READ:
             is_stated.append(may_state)
@@ -241,7 +248,7 @@ def states(text: str, attribute: Attribute) -> bool:
 def _states_otherwise(text: str, attribute: Attribute) -> bool:
     """Return whether a text states a value without a word from the prompt set: "green skin"."""
     if attribute.gender:
-        is_stated = has_gendered(read_text(text).low)
+        is_stated = has_gendered(read_text(text).low) or _FACIAL_HAIR.search(text) is not None
     elif attribute.kind in ("origin", "skin"):
         is_stated = _body_states(text)
     else:
@@ -257,6 +264,9 @@ def _body_states(text: str) -> bool:
     words = read_text(text)
     for i, word in enumerate(words.low):
         after = words.after(i)  # The word describes a being, unlike in "an alien planet".
+        noun = after.removesuffix("'s")
+        if listed(word, "body-color") and (person(noun) or is_gendered_noun(noun)):
+            return True  # "a green man"
         is_being = not after or listed(after, *STOPS) or person(after) or has_gendered([after])
         if listed(word, "body-of-origin") and is_being:
             return True

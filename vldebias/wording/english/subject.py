@@ -74,10 +74,16 @@ def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
     names = _names_of_people(text)
     has_names = not all(is_of_picture(text, first) for first, _ in names)
     subjects: list[PersonPhrase] = []
+    depicted: set[str] = set()
     for i in range(len(text.bare)):
         if not may_be_person(text, i):
             continue
         phrase = _read_phrase(text, i)
+        noun = singular(text.bare[i])
+        if phrase == NOBODY and has_listed(text.low[max(0, i - 4) : i], "statue"):
+            depicted.add(noun)
+        elif noun in depicted and text.before(i) == "the":
+            phrase = NOBODY  # "a statue of a cook. The cook looks angry"
         if isinstance(phrase, PersonPhrase):
             phrase = _checked(text, phrase, names, subjects)
         if isinstance(phrase, PersonPhrase):
@@ -121,9 +127,22 @@ def _checked(
     if is_named(text, names, phrase.opening, phrase.head):
         phrase = phrase._replace(named=True)
     reason = "" if phrase.named else why_name(text, phrase.head)
+    is_definite = text.low[phrase.opening] == "the"
+    if is_definite and not subjects and not phrase.named and _is_given(text, phrase):
+        reason = UNCLEAR
     if subjects and not reason:
         reason = _why_nobody_else(text, phrase, subjects)
     return reason or phrase
+
+
+def _is_given(text: Text, phrase: PersonPhrase) -> bool:
+    """Return whether a definite phrase is about another picture: "the same astronaut"."""
+    words = text.low[phrase.opening : phrase.head + 1]
+    behind = text.low[phrase.head + 1 : phrase.head + 4]
+    # Somebody else is on the other side.
+    is_left = behind == ["on", "the", "left"] and "right" not in text.low
+    is_right = behind == ["on", "the", "right"] and "left" not in text.low
+    return "same" in words or listed(words[-1], "given-person") or is_left or is_right
 
 
 # ---- reading one phrase
@@ -267,8 +286,8 @@ def _is_object_in_brackets(text: Text, start: int) -> bool:
 def _why_nobody_else(text: Text, subject: PersonPhrase, subjects: Sequence[PersonPhrase]) -> str:
     """Return why a phrase after others does not add a person, or "" if it adds one.
 
-    It may repeat a person ("a nurse at a desk. The nurse smiles"), or it may be a brand name ("a
-    pilot in a Spitfire") or a baby, whose gender is not visible in a picture.
+    It may repeat a person ("a nurse at a desk. The nurse smiles") or be a brand name ("a pilot in a
+    Spitfire").
     """
     if _is_object_in_brackets(text, subject.opening):
         return ""
@@ -276,17 +295,18 @@ def _why_nobody_else(text: Text, subject: PersonPhrase, subjects: Sequence[Perso
     is_next_sentence = not text.is_same_sentence(last.head, subject.head)
     if _is_no_noun_for_another(text, subject.head, last.head, is_next_sentence):
         return NOBODY
-    nouns = [singular(text.low[earlier.head]) for earlier in subjects]
+    nouns = [singular(text.bare[earlier.head]) for earlier in subjects]
     if _is_further_tag(text, subject):
         words = text.low[subject.opening : subject.head]
         return _why_no_further_tag(text, subject, subjects, not set(nouns).isdisjoint(words))
     is_of_group = any(
         earlier.plural and listed(text.low[earlier.opening], "number-word") for earlier in subjects
     )
-    if is_of_group and not subject.plural and is_next_sentence:
+    is_member = text.low[subject.opening] == "the" and listed(text.low[subject.head], "generic")
+    if is_of_group and not subject.plural and (is_next_sentence or is_member):
         # A single person after a group may be a member: "two people. One person reads".
         return UNCLEAR
-    is_again = singular(text.low[subject.head]) in nouns
+    is_again = singular(text.bare[subject.head]) in nouns
     is_apposed = subject.opening == last.head + 1
     return _why_not_again(text, subject, is_again, is_next_sentence, is_apposed)
 
@@ -297,8 +317,7 @@ def _is_no_noun_for_another(text: Text, head: int, last: int, is_next_sentence: 
     is_make = text.capital[head] and not text.words[head].isupper()
     # A word right behind the person is a verb.
     is_verb = head == last + 1 and not text.opens[head]
-    is_thing = listed(noun, "baby") or (is_next_sentence and listed(noun, "thing"))
-    return is_make or is_verb or is_thing
+    return is_make or is_verb or (is_next_sentence and listed(noun, "thing"))
 
 
 def _is_further_tag(text: Text, subject: PersonPhrase) -> bool:
@@ -332,15 +351,24 @@ def _why_not_again(
     `is_again` is True if an earlier person has the same noun.
     """
     is_definite = listed(text.low[subject.opening], "definite")
-    if is_again and (is_next_sentence or is_definite):
+    is_owned = listed(text.low[subject.opening], "possessor")
+    if is_again and "only" in text.low[subject.opening - 1 : subject.head]:
+        return NOBODY  # "a woman on a bed, only one woman visible"
+    if is_again and is_next_sentence and text.low[subject.opening] in ("a", "an"):
+        return UNCLEAR  # "A person eats. A person sweeps"
+    if is_again and (is_next_sentence or is_definite or is_owned):
         # Without adjectives, the noun repeats a person; otherwise it may be another one.
         return NOBODY if is_next_sentence and len(subject.words) == 1 else UNCLEAR
     if is_definite and listed(text.low[subject.opening + 1], "number"):
         return UNCLEAR  # "the two figures" are those mentioned before.
     # A definite or general noun may repeat a person: "a swimmer on a rock, the athlete looks".
     is_clause = is_next_sentence or (text.opens[subject.opening] and not is_apposed)
-    is_repeated = is_definite or text.low[subject.head] in ("figure", "character", "being")
-    return UNCLEAR if is_clause and is_repeated else ""
+    is_general = text.low[subject.head] in ("figure", "character", "being", "subject")
+    # "1girl, light around the character", but not "a hacker, the main character"
+    is_called = is_apposed or listed(text.before(subject.opening), "is-also")
+    is_repeated = is_definite and is_general and not is_called
+    is_repeated |= is_clause and (is_definite or is_general)
+    return UNCLEAR if is_repeated else ""
 
 
 # ---- people without a noun phrase
@@ -366,9 +394,10 @@ def _has_unknown_person(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
 
 
 def _leaves_one_out(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
-    """Return whether a person is only mentioned by a pronoun or in a comparison.
+    """Return whether a person is mentioned only by a pronoun, a number or in a comparison.
 
-    Examples are "hugging someone", "one cook stirs, another chops" and "more cooks than waiters".
+    Examples are "hugging someone", "the first cook helps the second cook" and "more cooks than
+    waiters".
     """
     has_group = any(subject.plural for subject in subjects)
     for i, word in enumerate(text.low):
@@ -382,10 +411,23 @@ def _leaves_one_out(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
         is_again = listed(word, "introduces") and has_gendered(text.low[i + 2 : i + 7])
         if is_compared or is_object or (is_again and subjects[0].head < i):
             return True
+        if has_listed((word, after), "counts-people") and _is_one_of_several(text, i, subjects):
+            return True
         # In "two people, one reading and the other asleep", the group includes both.
         if not has_group and _is_pronoun_for_another(text, i):
             return True
     return False
+
+
+def _is_one_of_several(text: Text, i: int, subjects: Sequence[PersonPhrase]) -> bool:
+    """Return whether word i counts people: "the first cook", "another cook", "person 1"."""
+    word = text.low[i]
+    after = text.after(i)
+    if word == "person" and after in ("1", "2", "one", "two"):
+        return True
+    is_number = word == "another" or text.before(i) == "the"
+    is_number = is_number and text.after(i + 1) not in ("view", "perspective")
+    return is_number and person(after) and not _is_in_phrase(i + 1, subjects)
 
 
 def _is_pronoun_for_another(text: Text, i: int) -> bool:
@@ -410,10 +452,18 @@ def leaves_out_gendered(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
     """
     known = {singular(text.low[subject.head]) for subject in subjects}
     for i, word in enumerate(text.low):
-        is_in_phrase = any(subject.opening <= i <= subject.head for subject in subjects)
-        is_head = ends_phrase(text.after(i)) or text.after(i).endswith("ing")
-        is_silent = is_in_phrase or text.silent[i] or text.credited[i]
-        if is_silent or not is_head or not is_gendered_noun(word):
+        is_silent = _is_in_phrase(i, subjects) or text.silent[i] or text.credited[i]
+        if is_silent or not is_gendered_noun(text.bare[i]):
+            continue
+        if word != text.bare[i]:
+            # The owner of something is in the picture: "a boy beside the man's car".
+            is_owner = text.before(i) == "the" or listed(text.after(i), "body-part")
+            if is_owner and not is_plural(text.bare[i]) and text.bare[i] not in known:
+                return True
+            continue
+        after = text.after(i)
+        is_verb = after.endswith("s") and classes(base(after)).startswith("v")
+        if not (ends_phrase(after) or after.endswith("ing") or is_verb):
             continue
         start, _ = extend_left(text, i)
         # New adjectives describe another person: "a tall man beside the shorter man".
@@ -421,7 +471,13 @@ def leaves_out_gendered(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
         if text.after(i) in ("in", "wearing"):
             words += text.low[i + 2 : i + 5]  # "a boy holds a cup, the boy in blue drinks"
         is_new = text.before(start) == "the" and not set(text.low[:start]).issuperset(words)
-        is_new |= "other" in text.low[start - 1 : i]
+        is_new |= "other" in text.low[start - 1 : i] or text.before(start) == "another"
+        is_new |= text.after(i) == "without"  # "the man beside the man without glasses"
+        is_new |= word[0].isdigit()  # "1girl, black hair, 1girl, blond hair"
+        # "a tall man sits. A man in blue stands"
+        is_introduced = text.before(start) in ("a", "an") and i > subjects[0].head
+        is_introduced = is_introduced and not text.is_same_sentence(subjects[0].head, i)
+        is_new |= is_introduced and not set(text.low[:start]).issuperset(words)
         is_new |= text.before(start - 2) == "there"  # "there is a woman"
         if is_new if singular(word) in known else not _is_object(text, start):
             return True
@@ -432,6 +488,14 @@ def _is_object(text: Text, start: int) -> bool:
     """Return whether the phrase that starts at a word is the object of a preposition."""
     determiner = text.before(start)
     link = text.before(start - 1) if determiner else determiner
+    if link == "as" and has_listed(text.low[start : start + 8], "copula"):
+        return False  # "a cook tastes the soup as a man is watching"
     is_object = listed(determiner, "possessor", "preposition", "not-subject")
+    is_object = is_object and determiner not in ("beside", "near", "behind")
     is_object = is_object or listed(link, "not-subject", "unsure-relation")
     return is_object or link in ("by", "for", "as")
+
+
+def _is_in_phrase(i: int, subjects: Sequence[PersonPhrase]) -> bool:
+    """Return whether word i is in the phrase for one of the people."""
+    return any(subject.opening <= i <= subject.head for subject in subjects)

@@ -26,6 +26,7 @@ from vldebias.prompts.english.words import (
     person,
     singular,
 )
+from vldebias.wording.english.names import is_known
 from vldebias.wording.english.phrases import (
     POSSESSIVE,
     extend_left,
@@ -91,7 +92,9 @@ def why_no_person(text: Text, i: int, start: int) -> str:
     reason = ""
     # Diagrams show roles, not people.
     is_diagram = has_listed(text.low, "diagram")
-    if is_diagram or _is_miscounted(text, i, start) or _is_title(text, i, start):
+    # "a monkey with a baby"
+    may_be_cub = listed(text.low[i], "baby") and any(map(is_animal, text.low[:start]))
+    if may_be_cub or is_diagram or _is_miscounted(text, i, start) or _is_title(text, i, start):
         reason = UNCLEAR
     elif not is_head(text, i):
         reason = UNCLEAR if _may_be_subject(text, i, start) else NOBODY
@@ -104,15 +107,34 @@ def why_no_person(text: Text, i: int, start: int) -> str:
 
 def _is_nobody(text: Text, i: int, start: int) -> bool:
     """Return whether a phrase certainly shows no person: "no nurse", "half mechanic"."""
-    is_other = text.low[max(0, start - 3) : start : 2] == ["no", "or"]  # "no cook or nurse"
+    is_denied = text.before(start) == "no"
+    is_denied |= text.low[max(0, start - 3) : start : 2] == ["no", "or"]  # "no cook or nurse"
     # Relatives of this kind look alike: "twin toddlers".
     is_alike = is_plural(text.bare[i]) and has_listed(text.low[start:i], "kinship")
     # The prompt denies that somebody is visible: "the guest is absent", "an unseen choir".
     described = text.low[start:i] + text.low[i + 2 : i + 3] * listed(text.after(i), "copula")
-    is_other |= text.before(start) == "no" or has_listed(described, "unseen") or is_alike
-    is_other = is_other or _is_abstract(text, i, start) or _is_user(text, i, start)
-    is_other = is_other or _is_credit(text, i, start) or _is_audience(text, i, start)
-    return is_other or _is_for_animal(text, i, start) or _is_companion_of_thing(text, i, start)
+    is_unseen = has_listed(described, "unseen") or "not in view" in " ".join(text.low[i : i + 10])
+    is_metaphor = listed(singular(text.low[i]), "metaphor") and _is_metaphor(text, i, start)
+    if is_denied or is_alike or is_unseen or is_metaphor:
+        return True
+    return (
+        _is_abstract(text, i, start)
+        or _is_user(text, i, start)
+        or _is_credit(text, i, start)
+        or _is_audience(text, i, start)
+        or _is_for_animal(text, i, start)
+        or _is_companion_of_thing(text, i, start)
+        or (has_listed(text.low, "statue") and _is_statue(text))
+    )
+
+
+def _is_statue(text: Text) -> bool:
+    """Return whether a tag turns the person into a statue: "a woman, marble statue, museum"."""
+    for i, word in enumerate(text.low):
+        is_tag = listed(word, "statue") and text.opens[i + 1] and text.opens[i - 1]
+        if is_tag and listed(text.low[i - 1], "toy"):
+            return True
+    return False
 
 
 def _is_miscounted(text: Text, i: int, start: int) -> bool:
@@ -120,6 +142,7 @@ def _is_miscounted(text: Text, i: int, start: int) -> bool:
     words = text.low[max(0, start - 1) : i + 1]
     plural = is_plural(text.bare[i])
     is_one = words[0] in ("a", "an", "one") and plural and not any(map(person, words[:-1]))
+    is_one |= text.low[i] == "persons" and listed(text.after(i), "body-part")
     if is_one or any(re.fullmatch(r"[a-z]|[a-z]{2,}\d+", word) for word in words[1:]):
         return True
     before = text.before(start - 1)
@@ -140,7 +163,8 @@ def _is_abstract(text: Text, i: int, start: int) -> bool:
     signs = (is_plural(text.bare[i]), text.before(i) == "that", listed(text.after(i), "article"))
     is_verb = sum(signs) > 1 and "v" in classes(base(text.low[i]))
     is_time = text.low[i] == "youth" and listed(text.before(start), "possessor")
-    return is_verb or is_time
+    is_comparative = text.after(i) == "than" and text.low[i].endswith("er")  # "cleaner than"
+    return is_verb or is_time or is_comparative
 
 
 def _is_user(text: Text, i: int, start: int) -> bool:
@@ -168,25 +192,52 @@ def _is_for_animal(text: Text, i: int, start: int) -> bool:
     """Return whether a noun stands for an animal: "a newborn (otter)", "a horse is a DJ"."""
     noun = text.low[i]
     is_predicate = text.before(start) in ("a", "an") and text.before(start - 1) == "is"
-    if is_predicate and is_animal(text.before(start - 2)):
+    clause = text.low[text.clause_start(i) : start]
+    if is_predicate and any(map(is_animal, clause)) and not any(map(person, clause)):
         return True
-    if listed(noun, "baby", "young-animal"):
-        for word in text.low[i + 1 : i + 4]:
+    behind = text.low[i + 1 : i + 4]
+    is_young = listed(noun, "baby", "young-animal")
+    if (is_young or noun == "child") and text.before(start) == "with":
+        if is_animal(text.before(start - 1)):
+            return True  # "a gorilla with child"
+    if is_young:
+        for word in behind:
             if is_animal(word):
                 return True
             if listed(word, *STOPS) or base(word) != word:
-                return False
-    # A copula calls the people animals: "the workers are farm animals".
-    return listed(text.after(i), "copula") and any(map(is_animal, text.low[i + 2 : i + 4]))
+                break
+    # A copula or a comparison calls the person an animal: "the workers are farm animals".
+    is_like = behind == ["that", "looks", "like"]
+    if is_like or has_listed(behind[1:2], "article"):
+        behind = text.low[i + 1 : i + 9]
+    return (is_like or listed(text.after(i), "copula")) and any(map(is_animal, behind))
+
+
+def _is_metaphor(text: Text, i: int, start: int) -> bool:
+    """Return whether a thing is called a person: "the moon, a guardian of the heavens"."""
+    is_apposed = text.before(start) in ("a", "an") and text.opens[start - 1]
+    is_like_thing = text.after(i) in ("of", "amid", "amidst", "whose")
+    if not is_apposed or not (is_like_thing or text.low[i] == "companion"):
+        return False
+    nouns = [
+        word
+        for j, word in enumerate(text.low[:start])
+        if kinds(word).startswith("n") and text.is_same_sentence(j, i)
+    ]
+    is_thing = any(not listed(word, *STOPS, "picture") for word in nouns)
+    return is_thing and not any(map(person, nouns))
 
 
 def _is_companion_of_thing(text: Text, i: int, start: int) -> bool:
     """Return whether a noun belongs to a thing or an animal: "a dog, a loyal friend"."""
     is_companion = listed(singular(text.low[i]), "companion")
     if text.before(start) == "its":
-        return is_companion or is_plural(text.bare[i])  # not "a horse and its rider"
+        # "a monkey and its baby", but not "a horse and its rider"
+        return is_companion or is_plural(text.bare[i]) or listed(text.low[i], "baby")
     if text.after(i) == "to":
         return is_companion and not any(map(person, text.low[i + 2 : i + 5]))
+    # "ducklings behind their mother"
+    is_companion |= text.before(start) == "their" and listed(text.low[i], "relative")
     before = [word for word in text.low[:start] if not listed(word, "companion")]
     return is_companion and any(map(is_animal, before)) and not any(map(person, before))
 
@@ -268,6 +319,7 @@ def why_name(text: Text, i: int) -> str:
     first, _ = extend_left(text, i)
     link = text.before(first)
     may_be_name = _ends_full_name(text, i, first) or _plays_role(text, i)
+    may_be_name = may_be_name or (bool(text.after(i)) and _is_identified(text, i, first))
     # A name precedes an article: "Conan the librarian", "Emma a nurse".
     before = text.before(first - 1)
     if link == "the":
@@ -280,6 +332,29 @@ def why_name(text: Text, i: int) -> str:
         may_be_name |= bool(text.after(i)) and text.capital[behind : behind + 1] == [True]
         may_be_name |= text.before(i) in ("called", "named")
     return UNCLEAR if may_be_name else ""
+
+
+def _is_identified(text: Text, i: int, first: int) -> bool:
+    """Return whether a description applies to one person only: "the leader of North Korea"."""
+    behind = text.low[i + 1 : i + 4]
+    is_known_person = behind[:2] in (["known", "as"], ["revered", "as"], ["who", "famously"])
+    is_office = listed(text.low[i], "office") and not listed(text.before(first), "one-determiner")
+    is_leader = is_office and text.after(i) == "of" and text.capital[i + 2 : i + 3] == [True]
+    return is_known_person or is_leader or (behind[:1] == ["from"] and _is_of_work(text, i + 1))
+
+
+def _is_of_work(text: Text, link: int) -> bool:
+    """Return whether a work follows "from": "a wizard from the movie", "from the croods"."""
+    determiner = text.after(link)
+    if not (determiner in ("the", "a") or is_proper(determiner)):
+        return False
+    stop = link + 2
+    while not text.opens[stop] and stop < link + 6:
+        stop += 1
+    words = text.low[link + 2 : stop]
+    is_unknown = determiner == "the" and words[:1] and not is_known(words[0])
+    is_unknown = is_unknown and text.words[link + 2].islower()
+    return is_unknown or has_listed(words, "work")
 
 
 def _ends_full_name(text: Text, i: int, first: int) -> bool:
@@ -329,8 +404,9 @@ def _is_thing(text: Text, i: int, start: int) -> bool:
         return after != "of" or not has_listed(nouns_behind, "organization")
     near = text.low[max(0, i - _NEAR) : i + _NEAR]
     is_its = "its" in text.low[i : i + _NEAR]  # "a printer at work, its tray full"
+    is_robot = is_its and "robot" in modifiers  # "a robot cook and its arms"
     is_human = not is_its and _is_human(noun, modifiers, after, near)
-    return (is_strict or listed(noun, "thing")) and not is_human
+    return is_robot or ((is_strict or listed(noun, "thing")) and not is_human)
 
 
 def _is_drawn(text: Text, i: int, start: int) -> bool:
@@ -339,7 +415,8 @@ def _is_drawn(text: Text, i: int, start: int) -> bool:
     after = text.after(i)
     before = text.before(start)
     if noun == "figure":
-        return before in ("its", "their", "the") or text.before(start - 1) == "with"
+        is_owned = listed(before, "possessor", "definite") or before == "its"
+        return is_owned or text.before(start - 1) == "with"
     # The character is a picture of the next person: "a full character of a monk".
     is_picture = listed(after, "picture") or after == "of" or before.endswith(POSSESSIVE)
     is_picture |= has_listed(text.low, "lettering")

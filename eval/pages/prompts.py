@@ -19,6 +19,10 @@ SCORED_ONCE = {
 }
 
 
+# The latest draws from lists that had not been used before.
+NEW_LISTS = (13, 14, 17, 18)
+
+
 def new_prompts() -> str:
     """Write the scores of prompts that were scored once, including wrong changes."""
     lines = [["prompts", "n", "right [95%]", "wrong edits [95%]"]]
@@ -35,10 +39,10 @@ def new_prompts() -> str:
 def real_prompts() -> str:
     """Write how many changes to newly drawn prompts from public lists are wrong, by list."""
     text = (RESULTS / "languages" / "real_prompts.json").read_text(encoding="utf-8")
+    drawn = json.loads(text)["rows"]
     names = ["draw", "source", "kind of list", "prompts", "changes read"]
     lines = [[*names, "wrong, of the changes [95%]"]]
-    # Draws 1 to 11 were made with older rules.
-    for row in (row for row in json.loads(text)["rows"] if row["draw"] > 11 and row["changed"]):
+    for row in (row for row in drawn if row["draw"] in NEW_LISTS and row["changed"]):
         counts = [str(row["prompts"]), str(row["changed"])]
         share = _wrong_share(row["wrong"], row["changed"])
         lines.append([str(row["draw"]), row["source"], row["kind"], *counts, share])

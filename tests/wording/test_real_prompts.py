@@ -201,6 +201,8 @@ def test_the_other_may_be_a_thing_or_part_of_a_group(prompt: str) -> None:
         "piglets run behind their mother",
         "a robot gardener digs a pit, its sensors on",
         "steam punk, towers",
+        "an orb weaver on a wall",
+        "a lawn, sprinklers running",
         "a tailor, marble statue, arcade",
         "a figurine of a weaver. The weaver looks proud",
         "The Seven Shepherds of Morwen",
@@ -428,6 +430,12 @@ def test_titles_things_and_people_who_cannot_all_get_a_value_stay_unchanged(prom
         ("a woman in her 56s with a scarf", "age"),
         ("a man of thirty, gray suit", "age"),
         ("a mature man on a bench", "age"),
+        ("a woman stands on a man head", "race"),
+        ("a pale dancer on a stage", "race"),
+        ("a red-haired woman with freckles", "race"),
+        ("Don't change her face. A woman in a hat", "race"),
+        ("a storm, Maria as a magician on a hill", "race"),
+        ("two man on a bench", "age"),
         ("a clerk at a desk. The clerk, who is older, smiles", "age"),
         ("a person strokes their facial hair", "gender"),
         ("a man with an Asian look", "race"),
@@ -479,6 +487,7 @@ def test_everybody_else_gets_a_value_too(prompt: str, expected: str) -> None:
 
 def test_pupils_are_girls_and_boys() -> None:
     assert changed("three primary students in a classroom")[0].count("girl") == 1
+    assert changed("baby dancers on a stage")[0] == "baby dancers, both girls and boys, on a stage"
 
 
 def test_the_only_person_is_the_one_before() -> None:

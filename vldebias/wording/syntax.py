@@ -120,7 +120,7 @@ _EDIT = re.compile(
 _PICTURE = r"(?:image|photo|picture|photograph|attachment|screenshot)"
 _WHICH = r"(?:first|second|third|input|original|reference|uploaded|attached|provided|given|source)"
 _GIVEN_PICTURE = re.compile(
-    r"\bdo not change\b|\bbackground is (?:removed|erased)\b"
+    r"\b(?:do not|don['\u2019]t) change\b|\bbackground is (?:removed|erased)\b"
     r"|\breference (?:recording|video|clip|voice)\b"
     rf"|\b{_WHICH} (?:\w+ )?{_PICTURE}\b|\b(?:image|figure|photo|picture|reference)[ _]?#?\d\b"
     r"|\b(?:this|uploaded|attached|provided) (?:person|people|character|subject|individual)\b"

@@ -49,7 +49,8 @@ def find_group(prompt: str, subject: PersonPhrase) -> Group | None:
     if complement := _OF_COLOR.match(prompt, end):
         end = complement.end()
     is_pupil = listed(word, "pupil") and has_listed((low for _, low in subject.words), "school")
-    is_young = is_pupil or listed(word, "young")
+    is_baby = has_listed((low for _, low in subject.words), "baby")  # "baby dancers"
+    is_young = is_pupil or is_baby or listed(word, "young")
     mixes = not is_left_unchanged and not _MANY.search(before)
     if not size:
         # The description follows the last of several nouns: "doctors and nurses in a hallway".

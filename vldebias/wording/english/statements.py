@@ -42,7 +42,10 @@ _SKIN = re.compile(
     re.IGNORECASE,
 )
 _FRECKLES = re.compile(r"\bfreckle[sd]?\b", re.IGNORECASE)
-_RED_HAIR = re.compile(r"\b(?:strawberry[- ]blonde?|red[- ]?head(?:ed)?|ginger)\b", re.IGNORECASE)
+_RED_HAIR = re.compile(
+    r"\b(?:strawberry[- ]blonde?|red[- ]?(?:head(?:ed)?|haired)|reddish[- ](?:\w+ )?hair|ginger)\b",
+    re.IGNORECASE,
+)
 _WRINKLES = re.compile(
     r"\bwrinkles\b|\b(?:wrinkl(?:ed|y)|aged) (?:face|skin|hands)\b"
     r"|\b(?:who|he|she) (?:is|looks) old(?:er)?\b",

@@ -75,6 +75,7 @@ def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
     has_names = not all(is_of_picture(text, first) for first, _ in names)
     subjects: list[PersonPhrase] = []
     depicted: set[str] = set()
+    is_unclear = False
     for i in range(len(text.bare)):
         if not may_be_person(text, i):
             continue
@@ -90,12 +91,14 @@ def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
             subjects.append(phrase)
             # In "a Black nurse and a patient", "Black" is not the name of the patient.
             names = [name for name in names if not phrase.opening <= name[0] <= phrase.head]
+        is_unclear |= phrase == UNCLEAR
         # "an elder general" is one person
         is_overlapping = len(subjects) > 1 and subjects[-1].start < subjects[-2].end
         if is_overlapping or (phrase == UNCLEAR and not is_gendered_noun(text.bare[i])):
             return UNCLEAR
     if not subjects:
-        return "named" if has_names else NOBODY
+        reason = UNCLEAR if is_unclear else NOBODY
+        return "named" if has_names else reason
     if _has_unknown_person(text, subjects) or _leaves_one_out(text, subjects):
         return UNCLEAR
     return tuple(subjects)
@@ -463,7 +466,10 @@ def leaves_out_gendered(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
             continue
         after = text.after(i)
         is_verb = after.endswith("s") and classes(base(after)).startswith("v")
-        if not (ends_phrase(after) or after.endswith("ing") or is_verb):
+        # "a woman on a man head"
+        is_body = listed(text.before(i), "article") and not is_plural(word)
+        is_body = is_body and listed(after, "body-part")
+        if not (ends_phrase(after) or after.endswith("ing") or is_verb or is_body):
             continue
         start, _ = extend_left(text, i)
         # New adjectives describe another person: "a tall man beside the shorter man".

@@ -152,7 +152,7 @@ def _is_miscounted(text: Text, i: int, start: int) -> bool:
 
 def _counts_several(words: Sequence[str]) -> bool:
     """Return whether a phrase in the singular counts several people: "two anime character"."""
-    is_number = len(words) > 2 and listed(words[0], "number-word")
+    is_number = len(words) > 1 and listed(words[0], "number-word")
     is_number = is_number or (words[0].isdigit() and 1 < int(words[0]) < 13)
     return is_number and not has_listed(words, "time-noun")
 

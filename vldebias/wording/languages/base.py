@@ -130,10 +130,10 @@ class WordList:
         self._phrases: dict[str, list[list[str]]] = {}  # keyed by first word, or "" for a stem
         words: list[str] = []
         for entry in entries:
-            first, *others = entry.split()
-            if others:
+            first, *later = entry.split()
+            if later:
                 key = "" if first.endswith("*") else first
-                self._phrases.setdefault(key, []).append([first, *others])
+                self._phrases.setdefault(key, []).append([first, *later])
             else:
                 words.append(entry)
         self.words = {word for word in words if "*" not in word}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 from eval.tables import RESULTS, crossed, read, rows_in, span, table
 from vldebias.measure.resampling import wilson_interval
@@ -19,8 +20,8 @@ SCORED_ONCE = {
 }
 
 
-# The latest draws from lists that had not been used before.
-NEW_LISTS = (13, 14, 17, 18)
+# The latest draws from lists that had not been used before, and later draws from the same lists.
+NEW_LISTS = (13, 14, 17, 18, 19, 20)
 
 
 def new_prompts() -> str:
@@ -39,13 +40,16 @@ def new_prompts() -> str:
 def real_prompts() -> str:
     """Write how many changes to newly drawn prompts from public lists are wrong, by list."""
     text = (RESULTS / "languages" / "real_prompts.json").read_text(encoding="utf-8")
-    drawn = json.loads(text)["rows"]
-    names = ["draw", "source", "kind of list", "prompts", "changes read"]
-    lines = [[*names, "wrong, of the changes [95%]"]]
-    for row in (row for row in drawn if row["draw"] in NEW_LISTS and row["changed"]):
-        counts = [str(row["prompts"]), str(row["changed"])]
-        share = _wrong_share(row["wrong"], row["changed"])
-        lines.append([str(row["draw"]), row["source"], row["kind"], *counts, share])
+    rows_of_list: dict[str, list[dict[str, Any]]] = {}
+    for row in json.loads(text)["rows"]:
+        if row["draw"] in NEW_LISTS and row["changed"]:
+            rows_of_list.setdefault(row["source"], []).append(row)
+    lines = [["source", "kind of list", "draws", "changes read", "wrong, of the changes [95%]"]]
+    for source, rows in rows_of_list.items():
+        draws = ", ".join(str(row["draw"]) for row in rows)
+        changed = sum(row["changed"] for row in rows)
+        share = _wrong_share(sum(row["wrong"] for row in rows), changed)
+        lines.append([source, rows[0]["kind"], draws, str(changed), share])
     return table(*lines, note="From `eval/results/languages/real_prompts.json`.")
 
 
@@ -104,15 +108,8 @@ def stated() -> str:
         value, _, words = row.subset.partition(", ")
         if words and value not in ("Non-binary", "White"):
             continue
-        lines.append(
-            [
-                value,
-                words or "anything",
-                str(row.n["prompts"]),
-                f"{row.n['images']:,}",
-                span(row),
-            ]
-        )
+        counts = [str(row.n["prompts"]), f"{row.n['images']:,}"]
+        lines.append([value, words or "anything", *counts, span(row)])
     return table(*lines, note="From `eval/results/stated_values.json`.")
 
 

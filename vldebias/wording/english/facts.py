@@ -47,6 +47,7 @@ class _Index:
             to the names of its lists.
         openings: The initial parts of phrases with several words. They make it possible to end a
             search early, since most words do not start a phrase.
+        words_of_figures: The longest words of well-known figures, such as "hatter".
         longest: The length of the longest stem or ending.
     """
 
@@ -55,6 +56,7 @@ class _Index:
         self.lists_of_stem = defaultdict[str, list[str]](list)
         self.lists_of_ending = defaultdict[str, list[str]](list)
         self.openings: set[str] = set()
+        self.words_of_figures: set[str] = set()
         self.longest = 0
 
     def add(self, phrase: str, name: str) -> None:
@@ -69,6 +71,8 @@ class _Index:
         else:
             self.lists_of_phrase[phrase].append(name)
             words = phrase.split()
+            if name == "unique":
+                self.words_of_figures.add(max(words, key=len))
             for n in range(1, len(words)):
                 self.openings.add(" ".join(words[:n]))
 
@@ -140,3 +144,11 @@ def find_facts(text: Text) -> tuple[Fact, ...]:
             facts += [Fact(name, first, stop) for name in names]
             phrase = f"{phrase} {last}"
     return tuple(facts)
+
+
+def find_figures(text: Text) -> list[tuple[int, int]]:
+    """Return the (first, stop) positions of well-known figures, as in "the mad hatter"."""
+    # Hardly any prompt needs the search, so that it must not slow down the others.
+    if _index().words_of_figures.isdisjoint(text.bare):
+        return []
+    return [fact[1:] for fact in find_facts(text) if fact.name == "unique"]

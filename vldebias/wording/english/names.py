@@ -21,7 +21,7 @@ from vldebias.prompts.english.words import (
     origins,
     person,
 )
-from vldebias.wording.english.facts import find_facts, names_of_history
+from vldebias.wording.english.facts import find_figures, names_of_history
 from vldebias.wording.english.text import Text
 
 # Tags that name a character: "kaine (nier)", "fate/zero".
@@ -48,7 +48,9 @@ def find_names(text: Text) -> list[tuple[int, int]]:
         stop = i + 1
         runs.append((first, stop))
     runs = [run for run in runs if _is_name_of_person(text, *run)]
-    return runs + _find_figures(text) + _find_character_tags(text)
+    # "sks" in "sks person" is the trigger of a fine-tuned model.
+    tokens = [(i, i + 2) for i, word in enumerate(text.low) if listed(word, "token")]
+    return runs + tokens + find_figures(text) + _find_character_tags(text)
 
 
 def may_name(text: Text) -> bool:
@@ -99,12 +101,6 @@ def is_known(word: str) -> bool:
     is_listed = any(word in words for words in lists().values()) or word in origins()
     is_listed = is_listed or word[0].isdigit()
     return bool(kinds(word)) or is_listed or gendered(word) or person(word)
-
-
-def _find_figures(text: Text) -> list[tuple[int, int]]:
-    """Return runs for famous figures and for fine-tuning tokens, as in "sks person"."""
-    runs = [(i, i + 2) for i, word in enumerate(text.low) if listed(word, "token")]
-    return runs + [fact[1:] for fact in find_facts(text) if fact.name == "unique"]
 
 
 def _is_name(text: Text, i: int, inside: bool) -> bool:

@@ -27,7 +27,7 @@ from vldebias.wording.english.statements import (
     values_of_words,
 )
 from vldebias.wording.english.subject import find_subjects, is_foreign, leaves_out_gendered
-from vldebias.wording.english.text import read_text, with_capitals_of
+from vldebias.wording.english.text import Text, read_text, with_capitals_of
 from vldebias.wording.groups import Group, Mixture, can_mix
 from vldebias.wording.language import (
     MOST_PERSONS,
@@ -86,9 +86,8 @@ class English(Language):
             return "stated" if states(text, attribute) else _why_nobody(subjects, text)
         words = read_text(text)
         if len(subjects) > 1 and not attribute.gender:
-            babies = [s for s in subjects[1:] if listed(singular(words.low[s.head]), "baby")]
-            is_owned = all(listed(words.low[baby.opening], "possessor") for baby in babies)
-            if not is_owned and attribute.kind in ("origin", "skin"):
+            babies = _find_babies(words, subjects)
+            if attribute.kind in ("origin", "skin") and not _are_of_parents(words, babies):
                 return "not understood"  # "a nurse and a baby"
             # A baby states its age, and looks like its parents.
             subjects = tuple(subject for subject in subjects if subject not in babies)
@@ -108,15 +107,9 @@ class English(Language):
             person = _person(text, mentions[0], attribute, is_closed, not found)
             if not person.reason and any(mention.named for mention in mentions):
                 person = person._replace(reason="named")
-            # Facts that fix the value for the first person also fix it for everybody else who is
-            # not introduced by "and".
-            is_with_fixed = bool(found) and found[0].reason == "context"
-            if is_with_fixed and words.low[mentions[0].opening - 1] not in ("and", "plus"):
-                person = person._replace(reason=person.reason or "context")
-            # Both have the same value: "a black man beside another man".
-            is_other = words.low[mentions[0].opening] == "another"
-            if is_other and found and found[-1].noun == person.noun and found[-1].reason:
-                person = person._replace(reason=found[-1].reason)
+            if found:
+                reason = _reason_of_earlier(words, mentions[0], person, found)
+                person = person._replace(reason=reason)
             found.append(person)
             n_open += not person.reason
         return tuple(found)
@@ -257,6 +250,32 @@ def _person(
             place = min(place, offset)
             break
     return Mention(noun, start, subject.end, (place, place), reason, group)
+
+
+def _find_babies(text: Text, subjects: Sequence[PersonPhrase]) -> list[PersonPhrase]:
+    """Return the phrases for babies after the first person."""
+    return [subject for subject in subjects[1:] if listed(singular(text.low[subject.head]), "baby")]
+
+
+def _are_of_parents(text: Text, babies: Sequence[PersonPhrase]) -> bool:
+    """Return whether all babies belong to somebody in the text, as in "a woman and her baby"."""
+    return all(listed(text.low[baby.opening], "possessor") for baby in babies)
+
+
+def _reason_of_earlier(
+    text: Text, phrase: PersonPhrase, person: Mention, found: Sequence[Mention]
+) -> str:
+    """Return why a person gets no value, which may be the reason for someone before, or ""."""
+    # Both have the same value: "a black man beside another man".
+    is_other = text.low[phrase.opening] == "another" and found[-1].noun == person.noun
+    if is_other and found[-1].reason:
+        return found[-1].reason
+    # Facts that fix the value for the first person also fix it for everybody else who is not
+    # introduced by "and".
+    is_joined = text.low[phrase.opening - 1] in ("and", "plus")
+    if found[0].reason == "context" and not is_joined:
+        return person.reason or "context"
+    return person.reason
 
 
 def _leaves(group: Group, attribute: Attribute) -> bool:

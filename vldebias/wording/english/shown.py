@@ -72,7 +72,8 @@ def _is_elsewhere(text: Text, where: int) -> bool:
     is_place = relation == "at" and text.low[where + 1] == "the" and not listed(before, "addresses")
     clause = text.low[text.clause_start(where) : where]
     is_metaphor = listed(relation, "copula") and _is_metaphor(clause)
-    is_place |= relation == "in" and is_plural(text.bare[where + 1])  # or "a disease in humans"
+    # People are no place: "a disease in humans" is about people in general.
+    is_place |= relation == "in" and is_plural(text.bare[where + 1])
     is_tribute = listed(relation, "not-subject", "worn") or listed(before, "tribute")
     return is_place or is_metaphor or is_tribute
 

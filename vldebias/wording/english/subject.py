@@ -472,22 +472,38 @@ def leaves_out_gendered(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
         if not (ends_phrase(after) or after.endswith("ing") or is_verb or is_body):
             continue
         start, _ = extend_left(text, i)
-        # New adjectives describe another person: "a tall man beside the shorter man".
-        words = text.low[start:i]
-        if text.after(i) in ("in", "wearing"):
-            words += text.low[i + 2 : i + 5]  # "a boy holds a cup, the boy in blue drinks"
-        is_new = text.before(start) == "the" and not set(text.low[:start]).issuperset(words)
-        is_new |= "other" in text.low[start - 1 : i] or text.before(start) == "another"
-        is_new |= text.after(i) == "without"  # "the man beside the man without glasses"
-        is_new |= word[0].isdigit()  # "1girl, black hair, 1girl, blond hair"
-        # "a tall man sits. A man in blue stands"
-        is_introduced = text.before(start) in ("a", "an") and i > subjects[0].head
-        is_introduced = is_introduced and not text.is_same_sentence(subjects[0].head, i)
-        is_new |= is_introduced and not set(text.low[:start]).issuperset(words)
-        is_new |= text.before(start - 2) == "there"  # "there is a woman"
-        if is_new if singular(word) in known else not _is_object(text, start):
+        if singular(word) in known:
+            is_left_out = _is_new_person(text, i, start, subjects[0])
+        else:
+            is_left_out = not _is_object(text, start)
+        if is_left_out:
             return True
     return False
+
+
+def _is_new_person(text: Text, i: int, start: int, first: PersonPhrase) -> bool:
+    """Return whether word i is someone else with the same noun: "a tall man, the shorter man".
+
+    Args:
+        text: The text.
+        i: The position of a gendered noun that also occurs in the phrase of an earlier person.
+        start: The position of the first word of its phrase, without determiners.
+        first: The phrase of the first person.
+    """
+    determiner = text.before(start)
+    # "the man beside the man without glasses", "1girl, black hair, 1girl, blond hair"
+    if determiner == "another" or text.after(i) == "without" or text.low[i][0].isdigit():
+        return True
+    if "other" in text.low[start - 1 : i] or text.before(start - 2) == "there":
+        return True  # "there is a woman"
+    words = text.low[start:i]
+    if text.after(i) in ("in", "wearing"):
+        words += text.low[i + 2 : i + 5]  # "a boy holds a cup, the boy in blue drinks"
+    has_new_words = not set(text.low[:start]).issuperset(words)
+    # "a tall man sits. A man in blue stands"
+    is_next = i > first.head and not text.is_same_sentence(first.head, i)
+    is_introduced = determiner in ("a", "an") and is_next
+    return has_new_words and (determiner == "the" or is_introduced)
 
 
 def _is_object(text: Text, start: int) -> bool:

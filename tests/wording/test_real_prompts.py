@@ -185,8 +185,9 @@ def test_the_other_may_be_a_thing_or_part_of_a_group(prompt: str) -> None:
         "The page is balanced and orderly, with no clutter",
         "a book with signs that guide the faithful",
         "four girls at a valley professional women's club",
-        "a broom that sweeps cleaner than the old one",
-        "an ancient, mossy wall",
+        "a brush in front is cleaner than one without",
+        "a wig associated with judges and aristocrats",
+        "a gull stands in front of an ancient, mossy rock",
         "a lamp symbolizing professional themes",
         "a violin beside her figure",
         "a kangaroo with a baby in its pouch",
@@ -249,7 +250,9 @@ def test_people_with_such_nouns_get_a_value(prompt: str) -> None:
         ("melka dorrin, 1girl, harbor", "named"),
         ("a picture of a girl (m3lkador:0.7), harbor", "named"),
         ("Extend forward by 5s. A girl waves", "edit"),
-        ("a clip of Melk, a woman on a pier", "named"),
+        ("a clip of Rem, a woman on a pier", "named"),
+        ("the sky cracks, Maria as a magician casts a spell", "named"),
+        ("a man with beige skin", "stated"),
     ],
 )
 def test_names_and_bodies_count_for_race(prompt: str, why: str) -> None:
@@ -378,8 +381,8 @@ def test_chinese_edits_and_repeated_people_stay_unchanged(prompt: str, expected:
         "the character sits on a bench",
         "the ruler of Valdavia on a balcony",
         "the brave wizard from the anime",
-        "a man from the melkadorrs",
-        "a ruler known as the father of the islands",
+        "leader of Valdavia, soft light",
+        "a popular character from Japanese animation",
         "a photo of melkadorr man in a park",
         # Not everybody can get a value.
         "two painters stand on a roof while the painter with a hat waves",
@@ -430,11 +433,17 @@ def test_titles_things_and_people_who_cannot_all_get_a_value_stay_unchanged(prom
         ("a woman in her 56s with a scarf", "age"),
         ("a man of thirty, gray suit", "age"),
         ("a mature man on a bench", "age"),
-        ("a woman stands on a man head", "race"),
+        ("woman feet on a man head", "race"),
+        ("using a rope to praise daughter kneeling", "race"),
+        ("guy from the melkadorrs on a roof", "race"),
+        ("a quiet lake. The light falls on her figure", "race"),
+        ("1girl, light around the character", "race"),
+        ("a man ties the bow of person one", "race"),
+        ("the shorter man opens a box while the taller man remains alone", "race"),
+        ("kittens walk behind their mother", "age"),
         ("a pale dancer on a stage", "race"),
         ("a red-haired woman with freckles", "race"),
         ("Don't change her face. A woman in a hat", "race"),
-        ("a storm, Maria as a magician on a hill", "race"),
         ("two man on a bench", "age"),
         ("a clerk at a desk. The clerk, who is older, smiles", "age"),
         ("a person strokes their facial hair", "gender"),
@@ -531,6 +540,9 @@ def test_a_woman_in_json_is_latina() -> None:
         ("portrait of a woman, a tall woman with long hair", "race"),
         ("a janitor in the women's bathroom", "race"),
         ("a lobster fisherman", "race"),
+        ("a doctor, no facial hair", "gender"),
+        ("the first person view of a skier", "gender"),
+        ("the nurse on the left hands a cup to the doctor on the right", "gender"),
     ],
 )
 def test_ordinary_people_keep_their_values(prompt: str, attribute: str) -> None:
@@ -557,3 +569,7 @@ def test_a_baby_looks_like_its_parents(prompt: str) -> None:
     texts = changed(prompt, "race")
     assert texts
     assert all(text.endswith(prompt[-8:]) for text in texts)
+
+
+def test_people_whose_phrase_is_unclear_are_not_called_no_person() -> None:
+    assert reason("two man on a bench", "age") == "not understood"

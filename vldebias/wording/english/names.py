@@ -138,8 +138,7 @@ def _is_name_in_capitals(text: Text, i: int, inside: bool) -> bool:
         return True  # "Baker" in "Tom Baker"
     if "f" in word_classes and text.after(i) in ("", "the"):
         return True  # A given name may stand alone or before "the": "Frank the waiter".
-    # Unknown words are names even if they start a sentence.
-    return not is_person and not (text.sentence[i] and is_known(word))
+    return not text.sentence[i] and not is_person
 
 
 def _is_in_full_name(text: Text, i: int) -> bool:

@@ -150,9 +150,6 @@ class Scene:
             return True  # A possessive is about other people: "a children's librarian".
         if self.first <= fact.first < self.head:
             return self.is_for_age(fact.first)
-        is_definite = listed(self.text.before(fact.first), "definite")
-        if self.text.low[fact.stop : fact.stop + 1] == [self.noun] and not is_definite:
-            return False  # The noun is repeated: "a cook. The subject is a young cook".
         if fact.first == self.head or fact.first < self.first or self.text.opens[fact.first]:
             return False
         if fact.name == "young-person":
@@ -313,8 +310,7 @@ class Scene:
         while not self.text.opens[i] and adjective(self.text.low[i]):
             i += 1
         goes_on = self._goes_on(i) and not self.text.low[i].endswith("ing")
-        owner = self._owner(fact)
-        return not goes_on and self.text.low[owner] == self.text.low[self.head]
+        return not goes_on and self._owner(fact) == self.head
 
     def _last_person_before(self, stop: int) -> int:
         """Return the position of the last person before a word, or of the subject if none."""

@@ -354,12 +354,11 @@ def _why_not_again(
     `is_again` is True if an earlier person has the same noun.
     """
     is_definite = listed(text.low[subject.opening], "definite")
-    is_owned = listed(text.low[subject.opening], "possessor")
     if is_again and "only" in text.low[subject.opening - 1 : subject.head]:
         return NOBODY  # "a woman on a bed, only one woman visible"
     if is_again and is_next_sentence and text.low[subject.opening] in ("a", "an"):
         return UNCLEAR  # "A person eats. A person sweeps"
-    if is_again and (is_next_sentence or is_definite or is_owned):
+    if is_again and (is_next_sentence or is_definite):
         # Without adjectives, the noun repeats a person; otherwise it may be another one.
         return NOBODY if is_next_sentence and len(subject.words) == 1 else UNCLEAR
     if is_definite and listed(text.low[subject.opening + 1], "number"):

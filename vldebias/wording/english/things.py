@@ -336,11 +336,9 @@ def why_name(text: Text, i: int) -> str:
 
 def _is_identified(text: Text, i: int, first: int) -> bool:
     """Return whether a description applies to one person only: "the leader of North Korea"."""
-    behind = text.low[i + 1 : i + 4]
-    is_known_person = behind[:2] in (["known", "as"], ["revered", "as"], ["who", "famously"])
     is_office = listed(text.low[i], "office") and not listed(text.before(first), "one-determiner")
     is_leader = is_office and text.after(i) == "of" and text.capital[i + 2 : i + 3] == [True]
-    return is_known_person or is_leader or (behind[:1] == ["from"] and _is_of_work(text, i + 1))
+    return is_leader or (text.after(i) == "from" and _is_of_work(text, i + 1))
 
 
 def _is_of_work(text: Text, link: int) -> bool:

@@ -101,8 +101,8 @@ def losses() -> Iterator[tuple[str, Any]]:
     calls: dict[str, dict[str, float]] = {
         "info_nce": {},
         "rince": {"q": 0.5, "lam": 0.01},
-        "debiased_contrastive": {"tau_plus": 0.1},
-        "hard_negative_contrastive": {"tau_plus": 0.1, "beta": 1.0},
+        "debiased": {"tau_plus": 0.1},
+        "hard_negative": {"tau_plus": 0.1, "beta": 1.0},
     }
     for name, settings in calls.items():
         for temperature in (0.01, 0.07, 0.5):

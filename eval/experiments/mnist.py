@@ -24,7 +24,7 @@ from eval.experiments.run import Cell, packed
 from eval.experiments.tensor_batches import TensorBatches
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.clip.towers import Towers
-from vldebias.losses import GlobalContrastiveLoss
+from vldebias.losses import NUCLR
 from vldebias.study.tasks.classifiers import logistic_regression
 from vldebias.training.batches import Batch
 from vldebias.training.loop import fit
@@ -249,7 +249,7 @@ def learn(
     )
     if zero_xi:
 
-        def reset(loss: GlobalContrastiveLoss, _: object) -> None:
+        def reset(loss: NUCLR, _: object) -> None:
             loss.xi.zero_()
 
         objective.loss.register_forward_pre_hook(reset)

@@ -90,7 +90,7 @@ def formulas() -> str:
     """Write the formula, purpose and source of each loss."""
     lines = [["`--loss`", "function", "loss per pair", "for", "source"]]
     for loss in BUILT_IN:
-        name = loss.function or str(loss.module).partition(":")[2]
+        name = str(loss.module).partition(":")[2] if loss.has_state else loss.name
         lines.append(
             [f"`{loss.name}`", f"`{name}`", f"${loss.formula}$", loss.summary, loss.source]
         )

@@ -39,7 +39,7 @@ class RINCESettings(BaseModel):
 
 
 class DebiasedSettings(BaseModel):
-    """Settings for `debiased_contrastive`."""
+    """Settings for `debiased`."""
 
     tau_plus: float = Field(0.1, ge=0, lt=1, description="share of false negatives.")
     floor: float | None = Field(
@@ -54,7 +54,7 @@ class DebiasedSettings(BaseModel):
 
 
 class HardNegativeSettings(DebiasedSettings):
-    """Settings for `hard_negative_contrastive`."""
+    """Settings for `hard_negative`."""
 
     beta: float = Field(1.0, ge=0, description="concentration on hard negatives.")
     beta_changes: int | None = Field(
@@ -63,7 +63,7 @@ class HardNegativeSettings(DebiasedSettings):
 
 
 class SogCLRSettings(BaseModel):
-    """Settings for `GlobalContrastiveLoss` without margins."""
+    """Settings for `SogCLR`."""
 
     gamma: float = Field(
         0.8, gt=0, le=1, description="weight of the new estimate in the moving average."
@@ -71,7 +71,7 @@ class SogCLRSettings(BaseModel):
 
 
 class NUCLRSettings(SogCLRSettings):
-    """Settings for `GlobalContrastiveLoss` with learned margins."""
+    """Settings for `NUCLR`."""
 
     zeta_init: float = Field(
         0.0, description="initial margin of every item; -0.05 in the paper on CC3M."
@@ -91,7 +91,7 @@ class SpreadSettings(BaseModel):
 
 
 class GCESettings(BaseModel):
-    """Settings for `generalized_cross_entropy`."""
+    """Settings for `gce`."""
 
     gce_q: float = Field(
         0.7, ge=0, le=1, description="from 0 (cross-entropy) to 1 (mean absolute error)."
@@ -112,7 +112,8 @@ class Loss:
         source: paper and equation.
         module: the loss class, usually a subclass of `vldebias.losses.ContrastiveLoss`, or its
             import path ("package.module:Class"), which avoids importing torch.
-        function: public function in `vldebias.losses` that computes the loss, if any.
+        has_state: whether the loss carries state from batch to batch, so that there is a class but
+            no function. Other losses are also a function in `vldebias.losses`, named `name`.
         formula: the loss for one pair, in LaTeX.
         settings: pydantic model of the loss's settings, each of which needs a default. Users pass
             them as `--set name=value`.
@@ -138,7 +139,7 @@ class Loss:
     summary: str
     source: str
     module: str | type[nn.Module]
-    function: str = ""
+    has_state: bool = False
     formula: str = ""
     settings: type[BaseModel] = NoSettings
     reads: Column = ""
@@ -266,9 +267,9 @@ def register_loss(loss: Loss) -> Loss:
     Raises:
         InvalidInputError: If `loss` is not a `Loss`, or its name is already taken.
 
-    >>> from vldebias.losses import LOSSES, InfoNCELoss, Loss
+    >>> from vldebias.losses import LOSSES, InfoNCE, Loss
     >>> loss = register_loss(
-    ...     Loss("mine", title="mine", summary="example", source="none", module=InfoNCELoss)
+    ...     Loss("mine", title="mine", summary="example", source="none", module=InfoNCE)
     ... )
     >>> "mine" in LOSSES  # vldebias train --loss mine
     True
@@ -283,8 +284,7 @@ BUILT_IN = (
         title="InfoNCE",
         summary="correct pairs; the loss of CLIP",
         source="van den Oord et al., 2018; Radford et al., 2021",
-        module="vldebias.losses.info_nce_loss:InfoNCELoss",
-        function="info_nce",
+        module="vldebias.losses.info_nce_loss:InfoNCE",
         formula=r"-\log \frac{e^{s^+}}{e^{s^+} + \sum_i e^{s_i^-}}",
     ),
     Loss(
@@ -292,8 +292,7 @@ BUILT_IN = (
         title="RINCE",
         summary="captions, many of which belong to other images",
         source="Chuang et al., 2022; section 5.2 of the thesis",
-        module="vldebias.losses.rince_loss:RINCELoss",
-        function="rince",
+        module="vldebias.losses.rince_loss:RINCE",
         formula=(
             r"-\frac{e^{q s^+}}{q}"
             r" + \frac{(\lambda (e^{s^+} + \sum_i e^{s_i^-}))^q}{q}"
@@ -313,8 +312,7 @@ BUILT_IN = (
         title="DCL (debiased)",
         summary="negatives, a known share of which has the class of the pair",
         source="Chuang et al., Debiased Contrastive Learning, 2020; eq. 3.6 of the thesis",
-        module="vldebias.losses.debiased:DebiasedContrastiveLoss",
-        function="debiased_contrastive",
+        module="vldebias.losses.debiased_loss:Debiased",
         formula=(
             r"-\log \frac{e^{s^+}}{e^{s^+} + N g},\;"
             r" g = \max\!\left(\frac{\bar e^- - \tau^+ \bar e^+}{1 - \tau^+},"
@@ -327,8 +325,7 @@ BUILT_IN = (
         title="HCL (hard negatives)",
         summary="captions that are coarser than the classes you need",
         source="Robinson et al., 2021; eq. 4.4 of the thesis",
-        module="vldebias.losses.debiased:HardNegativeContrastiveLoss",
-        function="hard_negative_contrastive",
+        module="vldebias.losses.debiased_loss:HardNegative",
         formula=r"\text{as debiased, with negatives weighted by } e^{\beta s^-}",
         settings=HardNegativeSettings,
     ),
@@ -337,7 +334,8 @@ BUILT_IN = (
         title="SogCLR",
         summary="small batches",
         source="Yuan et al., 2022",
-        module="vldebias.losses.global_contrastive:GlobalContrastiveLoss",
+        module="vldebias.losses.global_contrastive:SogCLR",
+        has_state=True,
         formula=r"t \log(1 + u),\; u \text{ a moving average of } \sum_i e^{s_i^- - s^+}",
         settings=SogCLRSettings,
         reads="index",
@@ -348,7 +346,8 @@ BUILT_IN = (
         title="NUCLR",
         summary="small batches, and items that differ in popularity",
         source="Wang et al., NUCLR (2024), Algorithm 1",
-        module="vldebias.losses.global_contrastive:GlobalContrastiveLoss",
+        module="vldebias.losses.global_contrastive:NUCLR",
+        has_state=True,
         formula=r"\text{as SogCLR, with } s_i^- - \zeta_i / t \text{ and learned } \zeta_i",
         settings=NUCLRSettings,
         reads="index",
@@ -359,8 +358,7 @@ BUILT_IN = (
         title="SigLIP",
         summary="classifying each pair on its own, without a softmax over the batch",
         source="Zhai et al., 2023, eq. 1",
-        module="vldebias.losses.sigmoid_loss:SigmoidLoss",
-        function="sigmoid",
+        module="vldebias.losses.sigmoid_loss:Sigmoid",
         formula=r"-\log \sigma(s^+ + b) - \sum_i \log \sigma(-(s_i^- + b))",
     ),
     Loss(
@@ -368,8 +366,7 @@ BUILT_IN = (
         title="spread",
         summary="labelled classes whose subclasses must stay distinct",
         source="Fu et al., The Details Matter (2022), eq. 1-3",
-        module="vldebias.losses.spread_loss:SpreadLoss",
-        function="spread",
+        module="vldebias.losses.spread_loss:Spread",
         formula=r"\alpha L_{attract} + (1 - \alpha) L_{repel}",
         settings=SpreadSettings,
         reads="labels",
@@ -379,8 +376,7 @@ BUILT_IN = (
         title="SupCon",
         summary="labelled classes whose subclasses need not stay distinct",
         source="Khosla et al., 2020, eq. 2",
-        module="vldebias.losses.supcon_loss:SupConLoss",
-        function="supcon",
+        module="vldebias.losses.supcon_loss:SupCon",
         formula=r"-\frac{1}{|P|} \sum_p \log \frac{e^{s_p}}{\sum_a e^{s_a}}",
         reads="labels",
     ),
@@ -389,8 +385,7 @@ BUILT_IN = (
         title="GCE",
         summary="wrong captions, without tuning any settings",
         source="Zhang and Sabuncu (2018), eq. 6",
-        module="vldebias.losses.gce_loss:GCELoss",
-        function="generalized_cross_entropy",
+        module="vldebias.losses.gce_loss:GCE",
         formula=r"(1 - p^q) / q,\; p \text{ the softmax of the caption}",
         settings=GCESettings,
         reads="captions",

@@ -88,7 +88,7 @@ def _log_floor(floor: float | None, temperature: float | Tensor, tau_plus: float
     return math.log(floor)
 
 
-def debiased_contrastive(
+def debiased(
     image_features: Tensor,
     text_features: Tensor,
     positives: Positives | None = None,
@@ -109,7 +109,7 @@ def debiased_contrastive(
     A share tau+ of the negatives is assumed to have the anchor's class. Their contribution is
     estimated from the positives and subtracted (Chuang et al., Debiased Contrastive Learning,
     2020). With tau+ = 0 and no floor, the loss reduces to `info_nce`.
-    `hard_negative_contrastive` reduces to this loss with beta = 0.
+    `hard_negative` reduces to this loss with beta = 0.
 
     This is not lightly's `DCLLoss`, which implements DEcoupled contrastive learning and drops the
     positive from the denominator.
@@ -141,10 +141,10 @@ def debiased_contrastive(
 
     >>> import torch
     >>> images = torch.eye(4)
-    >>> debiased_contrastive(images, images, tau_plus=0.1, temperature=0.5)
+    >>> debiased(images, images, tau_plus=0.1, temperature=0.5)
     tensor(0.1113)
     """
-    return hard_negative_contrastive(
+    return hard_negative(
         image_features,
         text_features,
         positives,
@@ -157,7 +157,7 @@ def debiased_contrastive(
     )
 
 
-def hard_negative_contrastive(
+def hard_negative(
     image_features: Tensor,
     text_features: Tensor,
     positives: Positives | None = None,
@@ -169,7 +169,7 @@ def hard_negative_contrastive(
     below_floor: BelowFloor = "floor",
     **options: Unpack[BatchOptions],
 ) -> Tensor:
-    """Return the hard negative loss (HCL): `debiased_contrastive` with importance weights.
+    """Return the hard negative loss (HCL): `debiased` with importance weights.
 
     Nothing is sampled. The two means of eq. 3.6, over negatives u and positives v, become weighted
     means with weights e^{beta s} (eq. 4.4 of the thesis):
@@ -178,14 +178,14 @@ def hard_negative_contrastive(
         sum_v e^{(beta + 1) s_v} / sum_v e^{beta s_v}
 
     The gradient includes the weights (Robinson et al., Contrastive Learning with Hard Negative
-    Samples, 2021). With beta = 0, this is `debiased_contrastive`; as beta goes to infinity, only
+    Samples, 2021). With beta = 0, this is `debiased`; as beta goes to infinity, only
     the hardest negative counts.
 
     Args:
         image_features: (n, d), rows of norm 1.
         text_features: (n, d), rows of norm 1.
         positives: (n, M, d), M further samples from each row's class, or a tuple of two such
-            tensors, as for `debiased_contrastive`.
+            tensors, as for `debiased`.
         tau_plus: the probability in [0, 1) that a random row has the anchor's class.
         beta: concentration on hard negatives, >= 0. The thesis uses 0.2 to 2. A value of 6 is too
             large.
@@ -203,7 +203,7 @@ def hard_negative_contrastive(
 
     >>> import torch
     >>> images = torch.eye(4)
-    >>> hard_negative_contrastive(images, images, tau_plus=0.1, beta=1.0, temperature=0.5)
+    >>> hard_negative(images, images, tau_plus=0.1, beta=1.0, temperature=0.5)
     tensor(0.1113)
     """
     check_interval("tau_plus", tau_plus, "[0, 1)")
@@ -239,17 +239,17 @@ def hard_negative_contrastive(
     return batch.reduce(softplus(log_g + math.log(batch.count) - batch.positive))
 
 
-class DebiasedContrastiveLoss(ContrastiveLoss[DebiasedSettings]):
-    """Apply `debiased_contrastive` with stored settings; `forward` also takes positives.
+class Debiased(ContrastiveLoss[DebiasedSettings]):
+    """Apply `debiased` with stored settings; `forward` also takes positives.
 
     >>> import torch
-    >>> loss = DebiasedContrastiveLoss(tau_plus=0.1, temperature=0.5)
+    >>> loss = Debiased(tau_plus=0.1, temperature=0.5)
     >>> images = torch.eye(4)
     >>> loss(images, images)
     tensor(0.1113)
     """
 
-    function = staticmethod(debiased_contrastive)
+    function = staticmethod(debiased)
     tau_plus: float
     floor: float | None
     below_floor: BelowFloor
@@ -261,17 +261,17 @@ class DebiasedContrastiveLoss(ContrastiveLoss[DebiasedSettings]):
         return super().from_settings(settings, **options)
 
 
-class HardNegativeContrastiveLoss(ContrastiveLoss[HardNegativeSettings]):
-    """Apply `hard_negative_contrastive` with stored settings; `forward` also takes positives.
+class HardNegative(ContrastiveLoss[HardNegativeSettings]):
+    """Apply `hard_negative` with stored settings; `forward` also takes positives.
 
     >>> import torch
-    >>> loss = HardNegativeContrastiveLoss(beta=1.0, temperature=0.5)
+    >>> loss = HardNegative(beta=1.0, temperature=0.5)
     >>> images = torch.eye(4)
     >>> loss(images, images)
     tensor(0.1113)
     """
 
-    function = staticmethod(hard_negative_contrastive)
+    function = staticmethod(hard_negative)
     tau_plus: float
     beta: float
     floor: float | None

@@ -18,10 +18,10 @@ pytest.importorskip("inspect_ai", reason="make test-integrations installs it")
 from inspect_ai import eval as evaluate
 from inspect_ai.log import EvalLog
 
+from apps.audit.records.check import problems_of
+from apps.inspect.task import record_of_log, who_appears
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.loading import load_host
-from vldebias.records.check import problems_of
-from vldebias.serving.inspect_task import record_of_log, who_appears
 
 REFUSED = "A photo of a nurse."
 IMAGES = 2

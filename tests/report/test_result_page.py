@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from apps.audit.section import audited_prompts
 from tests.study.made_figures import DOWN, UP, bias, figure, protocol, result
 from vldebias.errors import InvalidInputError
 from vldebias.measure.rows import Strip
-from vldebias.report.audited import audited_prompts
 from vldebias.report.page import (
     day_of,
     ends_of_ranges,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 MOST_MB = 30  # maximum size of packaged weights and pictures
 NEWEST_METADATA = (2, 4)  # metadata version that the publishing action can read
+APPS = Path(__file__).parents[1] / "apps"
 EXPECTED = (
     "vldebias/py.typed",
     "vldebias/prompts/english/words.txt",
@@ -21,15 +22,10 @@ EXPECTED = (
     "vldebias/_resources/suites/quickstart.yaml",
     "vldebias_apps/__init__.py",
     "vldebias_apps/serving.py",
-    "vldebias_apps/audit/program.py",
     "vldebias_apps/audit/calibrations/sd35.LICENSE",
     "vldebias_apps/audit/records/page.html.jinja",
     "vldebias_apps/audit/section.html.jinja",
-    "vldebias_apps/demo/program.py",
-    "vldebias_apps/images_api/program.py",
-    "vldebias_apps/inspect/program.py",
-    "vldebias_apps/label/program.py",
-    "vldebias_apps/mcp/program.py",
+    *(f"vldebias_apps/{path.parent.name}/program.py" for path in APPS.glob("*/program.py")),
 )
 """Files, or folders with a slash, without which an installed command fails."""
 UNWANTED = ("tests/", "eval/", "apps/", "docs/", "vldebias_apps/comfyui/", "vldebias_apps/modular/")

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from vldebias import programs
 from vldebias.errors import lazy_names
 from vldebias.version import __version__ as __version__
 
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
     from vldebias.api import fit_projections as fit_projections
     from vldebias.api import fit_shares as fit_shares
     from vldebias.api import inspect as inspect
-    from vldebias.auditing.advice import audit as audit
     from vldebias.hosts import Attachment as Attachment
     from vldebias.hosts import attachment_of as attachment_of
     from vldebias.hosts.loading import load_host as load_host
@@ -48,7 +48,6 @@ _NAMES_OF_HOME = {
     "vldebias.prompts": ("PromptSet", "list_prompts", "load_prompts", "make_prompt_set"),
     "vldebias.queries": ("DebiasedQueries", "debias_queries"),
     "vldebias.reranking": ("rerank",),
-    "vldebias.auditing.advice": ("audit",),
     "vldebias.report.compare": ("compare",),
     "vldebias.study.diagnosis": ("diagnose",),
     "vldebias.study.evaluating": ("evaluate",),
@@ -56,8 +55,9 @@ _NAMES_OF_HOME = {
     "vldebias.wording": ("BalancedPrompts", "balance_prompts"),
 }
 __all__ = sorted(name for names in _NAMES_OF_HOME.values() for name in names)
+__all__ = sorted([*__all__, *programs.names_without_extra()])
 
-__getattr__ = lazy_names(__name__, _NAMES_OF_HOME)
+__getattr__ = lazy_names(__name__, _NAMES_OF_HOME | programs.names_of_home())
 
 
 def __dir__() -> list[str]:

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from vldebias import programs
+
 # Import names of the optional packages in each extra of pyproject.toml.
 _EXTRAS = {
     "torch": "huggingface_hub numpy safetensors torch",
@@ -21,13 +23,10 @@ _EXTRAS = {
     "diffusers": "diffusers",
     "eval": "PIL datasets jinja2 markupsafe matplotlib pandas pyarrow scipy sklearn torchmetrics",
     "train": "accelerate",
-    "serve": "httpx2 python_multipart starlette uvicorn",
-    "mcp": "mcp",
-    "inspect": "inspect_ai",
-    "demo": "gradio",
     "lora": "peft",
     "ray": "ray",
     "track": "tensorboard",
+    **programs.extras(),
 }
 EXTRA_OF = {package: extra for extra, packages in _EXTRAS.items() for package in packages.split()}
 

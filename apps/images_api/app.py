@@ -15,7 +15,7 @@ from vldebias.errors import InvalidInputError
 from vldebias.wording import Balancer
 
 from .endpoints import IMAGE_MODELS
-from .limits import Limits
+from .limits import ProxyLimits
 from .middleware import EveryAnswer
 from .service import Service
 from .upstream import checked_address
@@ -28,7 +28,7 @@ def images_proxy(  # noqa: PLR0913
     shares: Mapping[str, float] | None = None,
     seed: int | None = None,
     batch: bool = False,
-    limits: Limits | None = None,
+    limits: ProxyLimits | None = None,
     log_prompts: bool = False,
     follow_seeds: bool = True,
     image_models: Sequence[str] = IMAGE_MODELS,
@@ -55,8 +55,8 @@ def images_proxy(  # noqa: PLR0913
         seed: Seed of the assigned values. Default: random.
         batch: Whether to make one call per distinct prompt, which requests several images, instead
             of one call per image.
-        limits: Limits on time, memory and the number of requests, see `Limits`.
-        log_prompts: Whether to write prompts to the log "vldebias.serving".
+        limits: Limits on time, memory and the number of requests, see `ProxyLimits`.
+        log_prompts: Whether to write prompts to the log "vldebias.images_api".
         follow_seeds: Whether values are derived from the `seed` of a request, so that the same
             request returns the same image. If False, values are even over all requests, regardless
             of their seeds.
@@ -88,7 +88,7 @@ def images_proxy(  # noqa: PLR0913
         from .embeddings import QueryEdits
 
         edits = QueryEdits(edit)
-    limits = Limits() if limits is None else limits
+    limits = ProxyLimits() if limits is None else limits
     service = Service(
         None if upstream is None else checked_address(upstream),
         balancer,
@@ -114,4 +114,4 @@ def images_proxy(  # noqa: PLR0913
     return app
 
 
-__all__ = ["Limits", "Service", "images_proxy"]
+__all__ = ["ProxyLimits", "Service", "images_proxy"]

@@ -32,7 +32,7 @@ from .endpoints import (
 )
 from .guardrail import guarded_texts
 from .headers import INDEX, NOTE, OF_BODY, ORIGINAL, Headers, forwarded
-from .limits import Limits
+from .limits import ProxyLimits
 from .memory import ClientBody, HeldAnswers, IncompleteBodies, IncompleteBody
 from .middleware import json_response, refusal_response
 from .order import (
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from .embeddings import QueryEdits
 
 T = TypeVar("T")
-log = logging.getLogger("vldebias.serving")
+log = logging.getLogger("vldebias.images_api")
 ORIGINAL_FIELD = "vldebias_original"  # field with the user's own words, which is not forwarded
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 GUARDRAIL = "beta/litellm_basic_guardrail_api"
@@ -119,7 +119,7 @@ class Service:
         balancer: Balancer | None,
         edits: QueryEdits | None,
         *,
-        limits: Limits,
+        limits: ProxyLimits,
         batch: bool,
         log_prompts: bool,
         follow_seeds: bool,

@@ -32,8 +32,8 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
+from apps.audit.line import ShareLine
 from eval.tables import parser, run
-from vldebias.auditing.line import ShareLine
 from vldebias.data import Labels
 from vldebias.errors import SuspectInputWarning
 from vldebias.measure.classification import agreement, interval_of, worst_areas

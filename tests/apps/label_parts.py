@@ -6,15 +6,13 @@ from typing import Any
 
 from PIL import Image
 
-from vldebias.cli.apps import page
+from apps.label import engine as engines
+from apps.label import study as studies
 from vldebias.judge.answers import AnnotationLog
 from vldebias.judge.plan import GeneratedImages
 from vldebias.prompts import PromptSet
 from vldebias.study.tasks.generation import GenerationTask
 from vldebias.utils.pictures import write_png
-
-engines = page("label.engine")
-studies = page("label.study")
 
 TRAIN = ("doctor", "nurse")
 UNSEEN = ("pilot", "baker")

@@ -9,7 +9,6 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from itertools import cycle, islice, product
 from pathlib import Path
 from types import SimpleNamespace
@@ -74,13 +73,15 @@ def use_embedded_models(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("transformers.AutoModel.from_pretrained", lambda name, **_: model)
     monkeypatch.setattr("transformers.AutoProcessor.from_pretrained", lambda name, **_: processor)
     # The embedded CLIP is too unsure about its own small pictures, unlike the embedded judge.
-    monkeypatch.setattr("vldebias.study.pilot.suite_judge", lambda *_: MiniatureJudge().ready())
+    monkeypatch.setattr("apps.audit.pilot.suite_judge", lambda *_: MiniatureJudge().ready())
 
 
 def use_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use the CPU regardless of the requested device."""
-    for module in ("apps", "audit", "debias", "evaluate", "results"):
-        monkeypatch.setattr(f"vldebias.cli.{module}.device_of", lambda name: "cpu")
+    commands = [f"vldebias.cli.{name}" for name in ("debias", "diagnose", "evaluate", "results")]
+    commands += ["apps.audit.commands", "apps.demo.commands"]
+    for module in commands:
+        monkeypatch.setattr(f"{module}.device_of", lambda name: "cpu")
 
 
 def use_two_steps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,14 +137,16 @@ def shorten_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 @contextmanager
 def collect_pages(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """Build pages completely, but append them to a list instead of waiting for visitors."""
-    from vldebias.cli import apps
+    from apps.demo import engine
+    from apps.demo import page as demo_page
+    from apps.images_api import server
+    from apps.label import page as label_page
 
     served: list[Any] = []
     # Models loaded in the background would outlive the stand-ins.
-    monkeypatch.setattr(apps.page("demo.engine").Engine, "warm", lambda engine: None)
-    for name in ("demo.page", "label.page"):
-        monkeypatch.setattr(apps.page(name), "serve", lambda page, **_: served.append(page))
-    server = import_module("vldebias.serving.images_api.server")
+    monkeypatch.setattr(engine.Engine, "warm", lambda engine: None)
+    for module in (demo_page, label_page):
+        monkeypatch.setattr(module, "serve", lambda page, **_: served.append(page))
     monkeypatch.setattr(server, "serve", lambda app, **_: served.append(app))
     yield served
 

@@ -30,7 +30,7 @@ from vldebias.cli import app
 
 # These two folders are the largest of the user's files, and no command writes to them.
 READ_ONLY = ("DIR", "captions")
-# Commands with separate tests: tests/cli/test_cli_records.py, test_tutorials.py and
+# Commands with separate tests: tests/apps/audit/records/test_cli_records.py, test_tutorials.py and
 # tests/report/test_gate.py.
 ELSEWHERE = (
     "eval paper",

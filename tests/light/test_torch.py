@@ -73,12 +73,17 @@ class Without:
         return self.finder.find_spec(name, path, target)
 
 sys.meta_path[:] = map(Without, sys.meta_path)
-import vldebias
+import vldebias.programs
 missed = {{}}
-modules = [module.name for module in pkgutil.walk_packages(vldebias.__path__, "vldebias.")]
+modules = []
+packages = ["vldebias"]
+packages += [name for name in vldebias.programs.programs() if name.endswith((".audit", ".mcp"))]
+for package in packages:
+    folders = importlib.import_module(package).__path__
+    modules += [module.name for module in pkgutil.walk_packages(folders, f"{{package}}.")]
+assert "vldebias.api" in modules and "apps.audit.advice" in modules
 for name in ["pandas", *modules]:
-    # In a checkout both reach into apps/.
-    if name.startswith(("vldebias.cli.apps.", "vldebias.serving.")) or name.endswith(".__main__"):
+    if name.endswith(".__main__"):
         continue
     try:
         importlib.import_module(name)

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from apps.audit.recorded import record_of_images
+from tests.apps.audit.records.test_figures import made
+from tests.apps.audit.test_recorded import JUDGE, VALUES, answer
 from tests.limits import limited_files
-from tests.records.test_figures import made
 from tests.study.test_applicants import applicants
-from tests.study.test_recorded import JUDGE, VALUES, answer
 from vldebias import cli
 from vldebias.data import Labels
 from vldebias.judge.plan import GeneratedImages, Plan
 from vldebias.report.result import Result, TaskProvenance, TaskResult
-from vldebias.study.recorded import record_of_images
 
 IMAGES = 20
 

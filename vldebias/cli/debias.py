@@ -45,6 +45,14 @@ class EditFacts(TypedDict):
     provenance: dict[str, JSON]
 
 
+def _refuse_flag(value: str | None) -> None:
+    """Reject --attribute, which other commands take, before the missing argument is reported."""
+    if value is not None:
+        raise InvalidInputError(
+            "debias: got --attribute; omit the flag, as in vldebias debias gender"
+        )
+
+
 @with_flags(flags_of_options(*HOST))
 def debias_command(  # noqa: PLR0913  (each is an option of the command)
     prompts: Annotated[
@@ -84,6 +92,10 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
         ),
     ] = False,
     as_json: Json = False,
+    attribute: Annotated[
+        str | None,
+        typer.Option(hidden=True, is_eager=True, callback=_refuse_flag, help="Not an option here."),
+    ] = None,
     **flags: Any,
 ) -> None:
     """Fit an edit for a model or pipeline, and report its effect on text embeddings.

@@ -21,17 +21,11 @@ import numpy as np
 from vldebias.errors import need
 from vldebias.measure.metric import CORRECTED, SHARE, get_metric
 from vldebias.measure.rows import CHANCES, NONE, WORSE_STRIP, Strip, TaskProvenance
-from vldebias.report.audited import (
-    audited_prompts,
-    commands_of_remedies,
-    ends_of_ranges,
-    ranges_of_prompts,
-    share_heading,
-)
 from vldebias.report.categories import category_tables
 from vldebias.report.conclusion import LEADS, Conclusion, conclusions, with_costs
 from vldebias.report.phrases import METHODS, capitalised, listed_words
 from vldebias.report.plots import dot_plots, group_plots, tradeoffs
+from vldebias.report.section import section_of
 from vldebias.report.strip import read_strip
 from vldebias.report.table import (
     FEW_NOTE,
@@ -57,7 +51,6 @@ if TYPE_CHECKING:
 # Model names that mean "unknown", for example in results computed from embeddings or tables.
 UNNAMED = ("", "none", "not said", "unnamed model")
 MOST = 8  # maximum number of rows in the first table of a result without conclusions
-PROMPTS = 20  # maximum number of rows in an audit's first table; prompts.csv lists all prompts
 # Measures that are not shown in the first table of a diagnosis. Margins have quartiles instead of
 # confidence intervals.
 FURTHER = (
@@ -203,9 +196,7 @@ def render(result: Result, path: Path, *, run_folder: Path) -> Path:
             sentences.append(f"Hits kept@k: {MEANINGS['hits kept']}.")
     # Explain each measure once, since several conclusions may share it.
     explained = list(dict.fromkeys(sentences))
-    ends = ends_of_ranges(result, frame)
     categories = category_tables(result)
-    prompts = audited_prompts(result, frame)
     values = {
         "result": result,
         "title": title_of(result),
@@ -219,15 +210,9 @@ def render(result: Result, path: Path, *, run_folder: Path) -> Path:
         "statements": [] if concluded or advice else _statements(frame),
         "categories": categories,
         "figures": [] if concluded or categories else _figures(frame, is_advised=bool(advice)),
-        "prompts": prompts,
-        "share_heading": share_heading(prompts),
-        "remedies": commands_of_remedies(prompts, result.provenance[0].prompts) if prompts else [],
-        "ranges": ranges_of_prompts(frame),
-        "ends": ends or ("0%", "100%"),
-        "is_even": ends is not None,
+        "section": section_of(result, frame),
         "explained": explained,
         "methods": {name: METHODS[name] for name in front.name.unique() if name in METHODS},
-        "most_prompts": PROMPTS,
         "strips": _strips(result.name, run_folder),
         "blocks": _blocks(result, frame, pictures),
         "dots": dot_plots(front, result.provenance) if concluded else [],

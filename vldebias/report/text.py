@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from vldebias.measure.rows import CHANCE, COLUMNS, NONE
-from vldebias.report.audited import AuditedPrompt, audited_prompts, share_heading
 from vldebias.report.conclusion import (
     AT_A_COST,
     BASELINES,
@@ -18,6 +16,7 @@ from vldebias.report.conclusion import (
     with_costs,
 )
 from vldebias.report.phrases import quantity_of
+from vldebias.report.section import section_of
 from vldebias.report.table import DAGGER, FEW_NOTE, Measures, at_settings, named, readable
 
 if TYPE_CHECKING:
@@ -115,44 +114,17 @@ def sentences(result: Result, measures: Measures = ()) -> list[str]:
 
 
 def _advised(result: Result, frame: pd.DataFrame, max_lines: int, width: int) -> str:
-    """Format a result's advice, followed by its prompts (for audits) or its measures."""
+    """Format a result's advice, followed by its section, if any, or its measures."""
     lines: list[str] = []
     for sentence in advice_of(result):
         lines += wrapped(sentence, width)
     room = max_lines - len(lines) - 1
-    prompts = audited_prompts(result, frame)
-    if prompts:
-        lines += _prompt_lines(prompts, room, width)
-    else:
+    section = section_of(result, frame)
+    if section is None:
         lines += _measure_lines(frame, room, width)
+    else:
+        lines += section.lines(room, width)
     return "\n".join(lines)
-
-
-def _prompt_lines(prompts: Sequence[AuditedPrompt], room: int, width: int) -> list[str]:
-    """Format as many prompts as fit into `room` lines, and report how many are left."""
-    shown = prompts[: max(room - 1, 0)]  # one line is needed for the heading
-    head = ["verdict", f"{share_heading(prompts)} [95%]", "prompt"]
-    if any(row.models for row in prompts):
-        head[1] = share_heading(prompts)
-    has_prediction = any(row.predicted for row in prompts)
-    if has_prediction:
-        head.insert(2, "predicted")
-    rows = [head]
-    for row in shown:
-        cells = [row.verdict, row.share, " ".join(row.prompt.split())]
-        if has_prediction:
-            # The interval would leave too little space for the prompt.
-            cells.insert(2, row.predicted.partition(" [")[0])
-        rows.append(cells)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for cells in rows:
-        *first_cells, prompt = [f"{cell:<{n}}" for cell, n in zip(cells, widths, strict=True)]
-        line = "  ".join(["", *first_cells, prompt.rstrip()])
-        lines.append(line if len(line) <= width else f"{line[: width - 3]}...")
-    if len(shown) < len(prompts):
-        lines.append(f"{len(prompts) - len(shown)} more prompts are on the page")
-    return lines
 
 
 def _measure_lines(frame: pd.DataFrame, room: int, width: int) -> list[str]:

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from vldebias.errors import lazy_names
 
 if TYPE_CHECKING:
-    from vldebias.auditing.advice import audit as audit
     from vldebias.judge.judges import VlmJudge as VlmJudge
     from vldebias.report.compare import compare as compare
     from vldebias.report.page import render as render
@@ -28,8 +27,7 @@ if TYPE_CHECKING:
     from vldebias.study.tasks.texts import TextsTask as TextsTask
     from vldebias.utils.options import Options as Options
 
-# Import names on first use, because a task on features does not need a judge, an audit or a
-# diagnosis.
+# Import names on first use, because a task on features needs neither a judge nor a diagnosis.
 _NAMES_OF_HOME = {
     "vldebias.judge.judges": ("VlmJudge",),
     "vldebias.utils.options": ("Options",),
@@ -39,7 +37,6 @@ _NAMES_OF_HOME = {
         "Result",
         "TaskResult",
     ),
-    "vldebias.auditing.advice": ("audit",),
     "vldebias.study.diagnosis": ("diagnose",),
     "vldebias.study.evaluating": ("evaluate",),
     "vldebias.study.grids": ("grid",),

@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-import numpy as np
 from pydantic import Field, SerializeAsAny
 
+from vldebias import programs
 from vldebias.data import processes
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import resolve
@@ -22,13 +22,12 @@ from vldebias.hosts.loading import Loaded
 from vldebias.judge.judges import JUDGES, ClipJudge, Judge, JudgeSpec, checked_judge
 from vldebias.judge.plan import SEED_STEP, GeneratedImages, Plan, planned_prompts
 from vldebias.judge.scores import judge_images, scored
-from vldebias.judge.stored import SURE, decide
+from vldebias.judge.stored import SURE
 from vldebias.methods import get_method
 from vldebias.methods.declared import PIPELINES
 from vldebias.prompts import PromptSet, fill
 from vldebias.report.result import NONE, TaskResult
 from vldebias.study.inputs import Inputs
-from vldebias.study.recorded import record_of_images
 from vldebias.study.shares.rows import ABOUT_GAP
 from vldebias.study.task import Prompts, Task, register_task
 from vldebias.study.tasks.generated_rows import GeneratedRows, image_table
@@ -47,7 +46,6 @@ ABOUT = (
     " are computed over the images that the judge can label; the number of other images is"
     f" reported. {ABOUT_GAP} The interval for a single prompt is computed over its images."
 )
-RECORDS = "records"  # record folder inside the image folder
 CODES = Mapping[str, Mapping[str, int]]  # attribute -> lower-case value -> the judge's code
 
 
@@ -409,7 +407,8 @@ class GenerationTask(Task):
             rows.add(result, attribute, stated_codes.get(attribute), has_pictures=place == 0)
             results.append(result)
             if attribute in judge.names:
-                self._write_records(generated, judge, attribute, answers[attribute])
+                for handle in programs.hooks("images judged"):
+                    handle(generated, judge, attribute, answers[attribute], self.sure)
         if scorer is not None and self.needs_scorer:
             encoder = image_encoder(scorer.host, scorer.preprocess, name=scorer.name)
             texts = resolve(scorer.host, tokenizer=scorer.tokenizer)
@@ -425,26 +424,6 @@ class GenerationTask(Task):
                     seed=self.seed,
                 )
         return results
-
-    def _write_records(
-        self, generated: GeneratedImages, judge: Judge, attribute: str, answers: np.ndarray
-    ) -> None:
-        """Write every variant's record to the image folder."""
-        labels = decide(answers, judge.names[attribute], self.sure)
-        model = str(generated.plan.model.get("id") or generated.plan.model["pipeline"])
-        for variant in generated.plan.variants:
-            record = record_of_images(
-                generated,
-                labels,
-                attribute=attribute,
-                judge=judge,
-                model=model,
-                variant=variant,
-                sure=self.sure,
-            )
-            if record is not None:
-                name = file_slug(f"{attribute} {variant}")
-                record.write(generated.folder / RECORDS / f"{name}.json")
 
     def _stated_codes(self, judge: Judge, codes: CODES) -> dict[str, dict[str, int]]:
         """Return the judge's codes for the values stated in prompts: attribute -> value -> code.

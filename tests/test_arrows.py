@@ -18,8 +18,6 @@ MODULES = {
 # Types that are imported below the module that creates them. This list may only get shorter.
 # `vldebias` itself provides names from all subpackages, each imported on first access.
 BACK_UP = {
-    ("projection.card", "projection.edit"),
-    ("projection.hub", "projection.edit"),
     ("hosts.host", "hosts.edits"),
     ("hosts.host", "hosts.values"),
     ("methods.reference", "methods.method"),

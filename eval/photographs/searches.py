@@ -45,7 +45,8 @@ from vldebias.errors import VldebiasWarning
 from vldebias.hosts.host import TEXT
 from vldebias.methods import Problem
 from vldebias.metrics import Metric
-from vldebias.projection.edit import Edit, Provenance
+from vldebias.projection.edit import Edit
+from vldebias.projection.provenance import Provenance
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.report.result import Measurement, Result, TaskProvenance, TaskResult
 

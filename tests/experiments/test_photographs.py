@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 import vldebias
 from eval import photographs
 from eval.photographs import Photographs, searches
-from vldebias.projection.edit import Provenance
+from vldebias.projection.provenance import Provenance
 from vldebias.report.result import TaskProvenance, TaskResult
 
 

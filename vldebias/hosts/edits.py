@@ -11,8 +11,9 @@ from vldebias.errors import InvalidInputError, VldebiasError
 from vldebias.hosts.adapters import Adapters
 from vldebias.hosts.attachment import Attachment, mark_merged
 from vldebias.hosts.host import IMAGE, TOKENIZING, Host, except_stated
-from vldebias.projection.edit import Choice, Edit, Rewording
+from vldebias.projection.edit import Edit, Rewording
 from vldebias.projection.projection import CalibratedProjection
+from vldebias.projection.provenance import Choice
 from vldebias.prompts import StatedWords
 from vldebias.wording.prompt_file import checked_texts
 

@@ -30,7 +30,8 @@ from vldebias.methods.balanced import Find, make_balancer
 from vldebias.methods.declared import DECLARED
 from vldebias.methods.method import DEFAULTS, EditMethod, Problem, register_method
 from vldebias.projection.cross_attention_edit import CrossAttentionEdit, clarity_sentence
-from vldebias.projection.edit import Edit, Edits, Provenance
+from vldebias.projection.edit import Edit, Edits
+from vldebias.projection.provenance import Provenance
 from vldebias.prompts import PromptSet, can_balance
 from vldebias.utils.progress import Progress
 

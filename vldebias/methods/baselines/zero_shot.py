@@ -22,7 +22,8 @@ from vldebias.methods.baselines.wording import NOUN
 from vldebias.methods.declared import DECLARED
 from vldebias.methods.method import EditMethod, Problem, register_method
 from vldebias.methods.reference import class_of, labelled, stating, zero_shot
-from vldebias.projection.edit import Edit, Provenance, Rowwise
+from vldebias.projection.edit import Edit, Rowwise
+from vldebias.projection.provenance import Provenance
 from vldebias.prompts import PromptSet, StatedWords
 
 _TINY = 1e-12  # smaller distances count as zero

@@ -20,7 +20,6 @@ MODULES = {
 BACK_UP = {
     ("hosts.host", "hosts.edits"),
     ("hosts.host", "hosts.values"),
-    ("methods.reference", "methods.method"),
     ("report.audited", "report.result"),
     ("report.categories", "report.result"),
     ("report.latex", "report.result"),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from vldebias.methods.declared import Declaration as Declaration
     from vldebias.methods.declared import Need as Need
     from vldebias.methods.diagnostics import Diagnostics as Diagnostics
+    from vldebias.methods.labelled_rows import labelled as labelled
     from vldebias.methods.loading import load_edit as load_edit
     from vldebias.methods.method import METHODS as METHODS
     from vldebias.methods.method import EditMethod as EditMethod
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from vldebias.methods.method import get_method as get_method
     from vldebias.methods.method import register_method as register_method
     from vldebias.methods.reference import Reference as Reference
-    from vldebias.methods.reference import labelled as labelled
     from vldebias.methods.results import Compared as Compared
     from vldebias.methods.results import Rerank as Rerank
     from vldebias.methods.results import get_compared as get_compared
@@ -47,6 +47,7 @@ _NAMES_OF_HOME = {
     "vldebias.methods.cross_attention": ("CrossAttention", "attach_fitted", "prompt_set_of"),
     "vldebias.methods.declared": ("DECLARED", "Declaration", "Need"),
     "vldebias.methods.diagnostics": ("Diagnostics",),
+    "vldebias.methods.labelled_rows": ("labelled",),
     "vldebias.methods.loading": ("load_edit",),
     "vldebias.methods.method": (
         "METHODS",
@@ -58,7 +59,7 @@ _NAMES_OF_HOME = {
         "get_method",
         "register_method",
     ),
-    "vldebias.methods.reference": ("Reference", "labelled"),
+    "vldebias.methods.reference": ("Reference",),
     "vldebias.methods.results": ("Compared", "Rerank", "get_compared"),
     "vldebias.methods.target_shares": ("RankShares", "TargetShares"),
 }

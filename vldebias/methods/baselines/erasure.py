@@ -18,8 +18,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from vldebias.errors import InvalidInputError, need
 from vldebias.methods.declared import DECLARED, Declaration
+from vldebias.methods.labelled_rows import Labelled, labelled, stated_texts
 from vldebias.methods.method import EditMethod, Problem, register_method
-from vldebias.methods.reference import Labelled, labelled, stated_texts
 from vldebias.projection.edit import Edit, Rowwise
 from vldebias.projection.projection import CalibratedProjection, span_of
 from vldebias.projection.provenance import Provenance

@@ -39,7 +39,7 @@ from eval.photographs.searches import Cell, celeba, photographs
 from eval.tables import parser, run
 from vldebias.errors import VldebiasWarning
 from vldebias.hosts import resolve
-from vldebias.hosts.host import TEXT
+from vldebias.hosts.edits import TEXT
 from vldebias.measure.rankings import max_skews
 from vldebias.methods import Problem, Rerank
 from vldebias.metrics import Metric

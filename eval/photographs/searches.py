@@ -42,7 +42,7 @@ from eval.photographs import (
 )
 from eval.tables import add_share
 from vldebias.errors import VldebiasWarning
-from vldebias.hosts.host import TEXT
+from vldebias.hosts.edits import TEXT
 from vldebias.methods import Problem
 from vldebias.metrics import Metric
 from vldebias.projection.edit import Edit

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vldebias.errors import InvalidInputError, SuspectInputWarning, expected_one_of, warn
 from vldebias.hosts import EditAttachment, attachment_of
-from vldebias.hosts.host import TEXT
+from vldebias.hosts.edits import TEXT
 from vldebias.methods import Method, Rerank, get_compared
 from vldebias.projection.edit import Edit
 from vldebias.prompts import PromptSet

@@ -24,7 +24,7 @@ from vldebias.data.sources import list_data, open_data
 from vldebias.errors import InvalidInputError, SuspectInputWarning, did_you_mean, need, warn
 from vldebias.hosts import Host, TextTable
 from vldebias.hosts.clip.images import image_encoder
-from vldebias.hosts.host import TEXT
+from vldebias.hosts.edits import TEXT
 from vldebias.hosts.loading import Loaded, load_host, text_host
 from vldebias.methods import load_edit
 from vldebias.miniature import load_photographs, open_world

@@ -16,7 +16,7 @@ from vldebias.data import Embeddings, UnitRows
 from vldebias.data.folders import left_out_of
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import Host, resolve
-from vldebias.hosts.host import IMAGE, SIDES, TEXT
+from vldebias.hosts.edits import IMAGE, SIDES, TEXT
 from vldebias.methods import (
     METHODS,
     Compared,

@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from eval.tables import RESULTS
 from vldebias.cli.apps import page
-from vldebias.report.phrases import in_words
+from vldebias.utils.phrases import in_words
 from vldebias.utils.pictures import INK
 
 LABEL = 36  # height of the text line above a row, in pixels

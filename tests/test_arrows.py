@@ -18,12 +18,6 @@ MODULES = {
 # Types that are imported below the module that creates them. This list may only get shorter.
 # `vldebias` itself provides names from all subpackages, each imported on first access.
 BACK_UP = {
-    ("report.audited", "report.result"),
-    ("report.categories", "report.result"),
-    ("report.latex", "report.result"),
-    ("report.page", "report.result"),
-    ("report.table", "report.result"),
-    ("report.text", "report.result"),
     ("study.task", "study.inputs"),
 }
 

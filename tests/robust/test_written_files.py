@@ -19,7 +19,8 @@ from tests.study.test_recorded import JUDGE, VALUES, answer
 from vldebias import cli
 from vldebias.data import Labels
 from vldebias.judge.plan import GeneratedImages, Plan
-from vldebias.report.result import Result, TaskProvenance, TaskResult
+from vldebias.measure.rows import TaskProvenance, TaskResult
+from vldebias.report.result import Result
 from vldebias.study.recorded import record_of_images
 
 IMAGES = 20

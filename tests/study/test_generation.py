@@ -26,11 +26,11 @@ from vldebias.errors import InvalidInputError
 from vldebias.hosts.loading import Loaded
 from vldebias.judge.judges import Judge, MiniatureJudge
 from vldebias.judge.plan import OTHERS, GeneratedImages
-from vldebias.measure.rows import WORSE_STRIP
+from vldebias.measure.rows import WORSE_STRIP, TaskResult
 from vldebias.metrics import discrepancy
 from vldebias.miniature import load_clip, load_pipeline
 from vldebias.prompts import PromptSet, make_prompt_set
-from vldebias.report.result import Result, TaskResult
+from vldebias.report.result import Result
 from vldebias.study import evaluate
 from vldebias.study.grids import CELL, GAP, layout
 from vldebias.study.inputs import Inputs

@@ -20,9 +20,9 @@ from vldebias.data import Embeddings, save_embeddings
 from vldebias.data.parallel import Processes
 from vldebias.errors import InvalidInputError, ReferenceWarning, VldebiasWarning, warn
 from vldebias.judge.answers import AnnotationLog
-from vldebias.measure.rows import Strip
+from vldebias.measure.rows import Strip, TaskProvenance, TaskResult
 from vldebias.prompts import make_prompt_set
-from vldebias.report.result import Result, TaskProvenance, TaskResult
+from vldebias.report.result import Result
 from vldebias.study import running as runner
 from vldebias.study.inputs import Inputs
 from vldebias.study.run_files import verify

@@ -9,8 +9,8 @@ from pathlib import Path
 from vldebias.errors import InvalidInputError, need
 from vldebias.records.protocol import load_protocol
 from vldebias.records.schema import NEUTRAL, Figure, Record
-from vldebias.report.phrases import capitalised
 from vldebias.utils.files import write_atomically
+from vldebias.utils.phrases import capitalised
 
 FIRST = ("female",)  # values to show if an attribute has only two values
 

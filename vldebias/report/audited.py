@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from vldebias.measure.rows import NONE
-from vldebias.report.phrases import persons
+from vldebias.utils.phrases import persons
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from vldebias.report.result import Result
+    from vldebias.report.measurements import Measurements
 
 
 class AuditedPrompt(NamedTuple):
@@ -63,7 +63,7 @@ class PredictedShare:
         return PredictedShare(1 - self.share, value, 1 - self.high, 1 - self.low)
 
 
-def audited_prompts(result: Result, frame: pd.DataFrame) -> list[AuditedPrompt]:
+def audited_prompts(result: Measurements, frame: pd.DataFrame) -> list[AuditedPrompt]:
     """Return an audit's findings for each prompt, most urgent first.
 
     Args:
@@ -224,7 +224,7 @@ def ranges_of_prompts(frame: pd.DataFrame) -> dict[str, tuple[float, float, floa
     return range_of_prompt
 
 
-def ends_of_ranges(result: Result, frame: pd.DataFrame) -> tuple[str, str] | None:
+def ends_of_ranges(result: Measurements, frame: pd.DataFrame) -> tuple[str, str] | None:
     """Return labels for both ends of the axis on which `ranges_of_prompts` are shown.
 
     Args:

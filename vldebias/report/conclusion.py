@@ -11,7 +11,6 @@ from pydantic import BaseModel
 
 from vldebias.measure.metric import TO_MEDIAN, get_metric
 from vldebias.measure.rows import MEDIAN, NONE, ON_VAL
-from vldebias.report.phrases import capitalised, listed_words, quantity_of
 from vldebias.report.table import (
     CLEAR,
     FLOAT_NOISE,
@@ -28,6 +27,7 @@ from vldebias.report.table import (
     verdict,
     with_lam,
 )
+from vldebias.utils.phrases import capitalised, listed_words, quantity_of
 
 if TYPE_CHECKING:
     import pandas as pd

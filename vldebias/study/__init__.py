@@ -7,10 +7,10 @@ from vldebias.errors import lazy_names
 if TYPE_CHECKING:
     from vldebias.auditing.advice import audit as audit
     from vldebias.judge.judges import VlmJudge as VlmJudge
+    from vldebias.measure.rows import TaskResult as TaskResult
     from vldebias.report.compare import compare as compare
     from vldebias.report.page import render as render
     from vldebias.report.result import Result as Result
-    from vldebias.report.result import TaskResult as TaskResult
     from vldebias.study.diagnosis import diagnose as diagnose
     from vldebias.study.evaluating import evaluate as evaluate
     from vldebias.study.grids import grid as grid
@@ -35,10 +35,8 @@ _NAMES_OF_HOME = {
     "vldebias.utils.options": ("Options",),
     "vldebias.report.compare": ("compare",),
     "vldebias.report.page": ("render",),
-    "vldebias.report.result": (
-        "Result",
-        "TaskResult",
-    ),
+    "vldebias.measure.rows": ("TaskResult",),
+    "vldebias.report.result": ("Result",),
     "vldebias.auditing.advice": ("audit",),
     "vldebias.study.diagnosis": ("diagnose",),
     "vldebias.study.evaluating": ("evaluate",),

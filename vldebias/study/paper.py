@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from vldebias.errors import InvalidInputError, did_you_mean, need, one_line
+from vldebias.measure.rows import Measurement
 from vldebias.report.page import write_page
-from vldebias.report.result import Measurement, Result
+from vldebias.report.result import Result
 from vldebias.report.table import SWEPT, published, published_of_any_model
 from vldebias.study.inputs import open_split
 from vldebias.study.running import run_suite

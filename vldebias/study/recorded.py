@@ -13,11 +13,11 @@ from vldebias.judge.answers import Answer, read_answers
 from vldebias.judge.judges import Judge
 from vldebias.judge.plan import GeneratedImages, Plan, hash_of
 from vldebias.judge.stored import NO_VALUE, SURE, last_judgements
+from vldebias.measure.rows import NONE
 from vldebias.records import schema
 from vldebias.records.check import with_figures
 from vldebias.records.protocol import PROTOCOL, ProtocolPrompt, load_protocol
 from vldebias.records.schema import NEUTRAL, LabelCounts, PromptCounts, Record
-from vldebias.report.result import NONE
 from vldebias.utils.files import commit, versions
 from vldebias.utils.schema import file_slug
 

@@ -20,8 +20,8 @@ from pydantic import BeforeValidator, Field, InstanceOf, PlainSerializer, model_
 from pydantic_core import to_jsonable_python
 
 from vldebias.errors import InvalidInputError, shortened
+from vldebias.measure.rows import TaskResult
 from vldebias.prompts import PromptSet, load_prompts
-from vldebias.report.result import TaskResult
 from vldebias.utils.options import Options
 from vldebias.utils.registry import Registry
 from vldebias.utils.schema import SEVERAL, Count, Name, Number, Strict, named_by

@@ -33,12 +33,11 @@ from vldebias.measure.classification import (
 )
 from vldebias.measure.metric import TO_MEDIAN, computed, get_metric
 from vldebias.measure.resampling import resampled_counts, wilson_interval
-from vldebias.measure.rows import MEDIAN, ON_VAL
+from vldebias.measure.rows import MEDIAN, NONE, ON_VAL, TaskProvenance, TaskResult
 from vldebias.methods import get_compared
 from vldebias.methods.reference import class_of
 from vldebias.projection.edit import Edit
 from vldebias.prompts import PromptSet
-from vldebias.report.result import NONE, TaskProvenance, TaskResult
 from vldebias.study.doubts import check_images, doubt_chance, doubt_labels, doubt_space
 from vldebias.study.inputs import Inputs
 from vldebias.study.task import Data, Prompts, register_task

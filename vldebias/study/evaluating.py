@@ -177,7 +177,7 @@ def evaluate(
     start = time.monotonic()
     with inputs.progress:
         planned = task_class.from_inputs(inputs, settings)
-        results = planned.measured(inputs.of_task(planned))
+        results = planned.measured(planned.open_inputs(inputs))
     return Result.from_tasks(task, results, seconds=round(time.monotonic() - start, 3))
 
 

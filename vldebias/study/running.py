@@ -179,7 +179,7 @@ def _finish(inputs: Inputs, suite: Suite, task: Task, is_first: bool) -> Finishe
     start = time.monotonic()
     folder = inputs.options.out
     path = folder / "tasks" / f"{file_slug(task.name)}.json"
-    opened = inputs.of_task(task)
+    opened = task.open_inputs(inputs)
     key = key_of(task, inputs.options, opened)
     stored = Finished.read(path, key)
     if stored is not None and not inputs.options.fresh:

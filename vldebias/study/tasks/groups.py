@@ -40,7 +40,8 @@ from vldebias.projection.edit import Edit
 from vldebias.prompts import PromptSet
 from vldebias.study.doubts import check_images, doubt_chance, doubt_labels, doubt_space
 from vldebias.study.inputs import Inputs
-from vldebias.study.task import Data, Prompts, register_task
+from vldebias.study.split import Data
+from vldebias.study.task import Prompts, register_task
 from vldebias.study.tasks.classifiers import BASELINES
 from vldebias.study.tasks.examples import Examples
 from vldebias.study.tasks.images import ImageTask, disjoint, facts_of, sets_by_column

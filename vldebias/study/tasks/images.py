@@ -35,7 +35,8 @@ from vldebias.miniature.photographs import NAME as PHOTOGRAPHS
 from vldebias.projection.edit import Edit
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.study.inputs import SPLITS, Inputs
-from vldebias.study.task import Data, Task
+from vldebias.study.split import Data
+from vldebias.study.task import Task
 from vldebias.utils.schema import Lam, Share
 
 if TYPE_CHECKING:

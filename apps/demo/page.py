@@ -43,9 +43,8 @@ def build_demo(engine: Engine) -> gr.Blocks:
             with gr.Tab("Search and classify", id="search") as search:
                 SearchTab(engine)
         demo.load(lambda: engine.warm("generate", engine.pipe), queue=False, **QUIET)
-        search.select(
-            lambda: engine.warm("search", lambda: open_first_gallery(engine)), queue=False, **QUIET
-        )
+        load_search = partial(open_first_gallery, engine)
+        search.select(lambda: engine.warm("search", load_search), queue=False, **QUIET)
     return demo
 
 

@@ -249,7 +249,7 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
     ("shuffled labels", lambda: ev(labels=RNG.permutation(SEX)), WARNED, "no more than chance"),
     ("another name of the column", lambda: ev(labels={"race": SEX}, prompts={"race": "gender"})),
     # features
-    ("texts and images swapped", swapped, REFUSED, "texts are missing"),
+    ("texts and images swapped", swapped, REFUSED, "prompts are missing"),
     ("another model's, same width", lambda: ev(images=turned), WARNED, "unaligned"),
     (
         "random, same width",

@@ -83,6 +83,6 @@ def check_present(texts: Sequence[str], rows: Container[str], remedy: str) -> No
     missing = [text for text in texts if text not in rows]
     if missing:
         raise InvalidInputError(
-            f"text embeddings: {len(missing)} of {len(texts)} texts are missing, such as"
+            f"text embeddings: {len(missing)} of {len(texts)} prompts are missing, such as"
             f" {missing[:3]}; {remedy}"
         )

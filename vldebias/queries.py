@@ -371,7 +371,7 @@ class DebiasedQueries:
             InvalidInputError: If labels have the wrong length or only one value, or the prompt sets
                 are unknown.
         """
-        from vldebias.study import evaluate
+        from vldebias.study.evaluating import evaluate
 
         if not self.sets:
             raise InvalidInputError(

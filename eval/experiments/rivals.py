@@ -46,13 +46,13 @@ from vldebias.measure.rows import CHANCE, NONE, Measurement, TaskProvenance, Tas
 from vldebias.methods import (
     METHODS,
     EditMethod,
-    Lian,
     Method,
     Need,
     Problem,
     Reference,
     get_edit_method,
 )
+from vldebias.methods.baselines.queries import Lian
 from vldebias.methods.baselines.zero_shot import Dat, Sage
 from vldebias.methods.closed_form import CALI, EQUALISE, ClosedForm
 from vldebias.metrics import Metric

@@ -19,7 +19,8 @@ from vldebias.measure.metric import METRICS, Metric, register_metric
 from vldebias.methods import Declaration, EditMethod, Need, register_method
 from vldebias.miniature import load_clip
 from vldebias.projection.projection import CalibratedProjection
-from vldebias.study import TASKS, TaskResult, evaluate, register_task
+from vldebias.study import TASKS, TaskResult, register_task
+from vldebias.study.evaluating import evaluate
 from vldebias.study.tasks.images import ImageTask
 
 

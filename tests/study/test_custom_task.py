@@ -21,7 +21,8 @@ from vldebias.metrics import METRICS
 from vldebias.report.page import grids, render
 from vldebias.report.result import Result
 from vldebias.report.table import readable
-from vldebias.study import TASKS, evaluate, load_suite
+from vldebias.study import TASKS, load_suite
+from vldebias.study.evaluating import evaluate
 from vldebias.study.shares.rows import ShareRows
 from vldebias.study.tasks.retrieval import Gallery
 from vldebias.utils.registry import Registry

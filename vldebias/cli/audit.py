@@ -213,8 +213,8 @@ def audit_command(  # noqa: PLR0913  (each is an option of the command)
     print_message(f"{file}: read {listed}")
     _print_numbers(listed.prompts, attribute, measure, width)
     # Importing torch takes several seconds, so report mistakes first.
+    from vldebias.auditing.advice import audit
     from vldebias.data.embeddings import load_texts
-    from vldebias.study import audit
     from vldebias.utils.files import spreadsheet_csv, write_atomically
     from vldebias.utils.phrases import capitalised
 
@@ -467,7 +467,7 @@ def diagnose_command(
     check_file("--texts", flags.get("texts"))
     check_file("--reference", flags.get("reference"))
     from vldebias.data import load_embeddings
-    from vldebias.study import diagnose
+    from vldebias.study.diagnosis import diagnose
     from vldebias.study.inputs import Inputs
     from vldebias.utils.options import Options
 

@@ -303,12 +303,6 @@ class Edit(ABC):
         if header.get("sha256") != _digest(config_text, tensors):
             raise ValueError("the file is damaged: its content does not match its digest")
         config = _Config.model_validate_json(config_text)
-        space = config.provenance.space or ""
-        if space.endswith(".joint"):
-            raise ValueError(
-                f"the edit names its space {space!r}, which is an old name; expected"
-                f" {space.removesuffix('joint') + 'text'!r}; fit it again"
-            )
         kind: Any = Edit.kinds.get(config.kind)
         if kind is None or not issubclass(kind, cls):
             expected = [name for name, known in Edit.kinds.items() if issubclass(known, cls)]

@@ -180,7 +180,7 @@ class Tools:
         if self.model is None and self.pipeline is None:
             return _audit_of_texts(prompts, prompt_set)
         # Imported here, because torch and the model's library take seconds to load.
-        from vldebias.study import audit
+        from vldebias.auditing.advice import audit
 
         result = audit(prompts, prompt_set, model=self.model, pipe=self.pipeline)
         (task,) = result.provenance

@@ -18,7 +18,7 @@ from apps.demo.generate import generate
 from apps.demo.request import Request
 from apps.demo.search import search
 from eval.tables import RESULTS
-from vldebias.report.phrases import in_words
+from vldebias.utils.phrases import in_words
 from vldebias.utils.pictures import INK
 
 LABEL = 36  # height of the text line above a row, in pixels

@@ -16,7 +16,8 @@ from typing import Any
 
 from eval.tables import RESULTS, span, table
 from vldebias.errors import VldebiasError
-from vldebias.report.result import NONE, Measurement, Result
+from vldebias.measure.rows import NONE, Measurement
+from vldebias.report.result import Result
 from vldebias.study.paper import PARTS, command
 
 REAL = RESULTS / "real"

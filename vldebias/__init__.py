@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vldebias.hosts.loading import load_host as load_host
     from vldebias.methods import Reference as Reference
     from vldebias.methods import load_edit as load_edit
-    from vldebias.projection.hub import push_to_hub as push_to_hub
+    from vldebias.projection.edit import push_to_hub as push_to_hub
     from vldebias.projection.projection import CalibratedProjection as CalibratedProjection
     from vldebias.prompts import PromptSet as PromptSet
     from vldebias.prompts import list_prompts as list_prompts
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # These names are imported on first use, so that the command line starts without torch.
 _NAMES_OF_HOME = {
     "vldebias.api": ("debias", "fit_projections", "fit_shares", "inspect"),
-    "vldebias.projection.hub": ("push_to_hub",),
+    "vldebias.projection.edit": ("push_to_hub",),
     "vldebias.projection.projection": ("CalibratedProjection",),
     "vldebias.hosts": ("Attachment", "attachment_of"),
     "vldebias.hosts.loading": ("load_host",),

@@ -19,14 +19,13 @@ from vldebias.methods import (
     Method,
     Problem,
     Prompts,
-    RankShares,
-    TargetShares,
-    attach_fitted,
     get_edit_method,
     get_method,
 )
+from vldebias.methods.cross_attention import attach_fitted
 from vldebias.methods.method import Lam
 from vldebias.methods.reference import Features, Reference
+from vldebias.methods.target_shares import RankShares, TargetShares
 from vldebias.projection.edit import Edit, Edits
 from vldebias.prompts import PromptSet, load_prompts
 

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from torch.nn.functional import normalize
 
 from vldebias.errors import AlreadyAttachedError, InvalidInputError
+from vldebias.hosts.edits import SIDES, TEXT, except_stated
 from vldebias.hosts.embedders import EmbeddedTexts, Embedder
-from vldebias.hosts.host import SIDES, TEXT, except_stated
 from vldebias.methods import Method, Problem, Prompts, Reference, get_method
 from vldebias.projection.edit import Edit, Rewording
 from vldebias.prompts import PromptSet, load_prompts
@@ -371,7 +371,7 @@ class DebiasedQueries:
             InvalidInputError: If labels have the wrong length or only one value, or the prompt sets
                 are unknown.
         """
-        from vldebias.study import evaluate
+        from vldebias.study.evaluating import evaluate
 
         if not self.sets:
             raise InvalidInputError(

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vldebias.errors import InvalidInputError
+from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.prompts import PromptSet, StatedWords, can_balance, load_prompts
-from vldebias.report.phrases import listed_words, quantity
-from vldebias.report.result import NONE, Result, TaskProvenance, TaskResult
+from vldebias.report.result import Result
+from vldebias.utils.phrases import listed_words, quantity
 from vldebias.utils.text_rows import TextRows
 from vldebias.wording import balance_prompts
 from vldebias.wording.languages import is_english

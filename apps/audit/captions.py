@@ -10,10 +10,11 @@ from pathlib import Path
 
 from vldebias.errors import InvalidInputError
 from vldebias.measure.resampling import Interval, wilson_interval
+from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.prompts.attribute import Attribute
-from vldebias.report.phrases import listed_words, quantity
-from vldebias.report.result import NONE, Result, TaskProvenance, TaskResult
+from vldebias.report.result import Result
+from vldebias.utils.phrases import listed_words, quantity
 from vldebias.wording.english.reading import English
 from vldebias.wording.languages import language_of
 

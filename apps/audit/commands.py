@@ -211,8 +211,8 @@ def audit_command(  # noqa: PLR0913  (each is an option of the command)
     _print_numbers(listed.prompts, attribute, measure, width)
     # Importing torch takes several seconds, so report mistakes first.
     from vldebias.data.embeddings import load_texts
-    from vldebias.report.phrases import capitalised
     from vldebias.utils.files import spreadsheet_csv, write_atomically
+    from vldebias.utils.phrases import capitalised
 
     from .advice import audit
 

@@ -15,9 +15,9 @@ from vldebias.judge.judges import ClipJudge, Judge, MiniatureJudge
 from vldebias.judge.plan import Plan
 from vldebias.judge.scores import judge_images
 from vldebias.judge.stored import SURE, decide
+from vldebias.measure.rows import NONE
 from vldebias.methods.cross_attention import measured_clarity
 from vldebias.prompts import PromptSet, load_prompts
-from vldebias.report.result import NONE
 from vldebias.study.inputs import Inputs
 from vldebias.study.side_by_side import STEPS_AND_GUIDANCE, judged_as, plain_value
 from vldebias.study.suite import load_suite

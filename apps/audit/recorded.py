@@ -15,7 +15,7 @@ from vldebias.judge.answers import Answer, read_answers
 from vldebias.judge.judges import Judge
 from vldebias.judge.plan import GeneratedImages, Plan, hash_of
 from vldebias.judge.stored import NO_VALUE, SURE, decide, last_judgements
-from vldebias.report.result import NONE
+from vldebias.measure.rows import NONE
 from vldebias.utils.files import commit, versions
 from vldebias.utils.schema import file_slug
 

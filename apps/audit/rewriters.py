@@ -10,10 +10,11 @@ from pathlib import Path
 from vldebias.errors import InvalidInputError
 from vldebias.measure.metric import Metric
 from vldebias.measure.resampling import wilson_interval
+from vldebias.measure.rows import TaskProvenance, TaskResult
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.prompts.attribute import Attribute
-from vldebias.report.phrases import quantity
-from vldebias.report.result import Result, TaskProvenance, TaskResult
+from vldebias.report.result import Result
+from vldebias.utils.phrases import quantity
 from vldebias.wording.persons import PersonReader
 from vldebias.wording.rewritten import values_in
 

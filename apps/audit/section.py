@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from vldebias.measure.rows import NONE
-from vldebias.report.phrases import persons
+from vldebias.utils.phrases import persons
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from vldebias.report.result import Result
+    from vldebias.report.measurements import Measurements
 
 
 TEMPLATE = Path(__file__).with_name("section.html.jinja")
@@ -78,7 +78,7 @@ class AuditSection:
     """
 
     def __init__(
-        self, result: Result, frame: pd.DataFrame, prompts: Sequence[AuditedPrompt]
+        self, result: Measurements, frame: pd.DataFrame, prompts: Sequence[AuditedPrompt]
     ) -> None:
         self.result = result
         self.frame = frame
@@ -132,7 +132,7 @@ class AuditSection:
         return lines
 
 
-def section_of(result: Result, frame: pd.DataFrame) -> AuditSection | None:
+def section_of(result: Measurements, frame: pd.DataFrame) -> AuditSection | None:
     """Return the section of an audit, or None for other results.
 
     Args:
@@ -143,7 +143,7 @@ def section_of(result: Result, frame: pd.DataFrame) -> AuditSection | None:
     return AuditSection(result, frame, prompts) if prompts else None
 
 
-def audited_prompts(result: Result, frame: pd.DataFrame) -> list[AuditedPrompt]:
+def audited_prompts(result: Measurements, frame: pd.DataFrame) -> list[AuditedPrompt]:
     """Return an audit's findings for each prompt, most urgent first.
 
     Args:
@@ -304,7 +304,7 @@ def ranges_of_prompts(frame: pd.DataFrame) -> dict[str, tuple[float, float, floa
     return range_of_prompt
 
 
-def ends_of_ranges(result: Result, frame: pd.DataFrame) -> tuple[str, str] | None:
+def ends_of_ranges(result: Measurements, frame: pd.DataFrame) -> tuple[str, str] | None:
     """Return labels for both ends of the axis on which `ranges_of_prompts` are shown.
 
     Args:

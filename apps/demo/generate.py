@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from vldebias.prompts import fill, load_prompts
-from vldebias.report.phrases import asked_for, in_words, largest_first
+from vldebias.utils.phrases import asked_for, in_words, largest_first
 from vldebias.wording import Balancer
 from vldebias.wording.reasons import NO_PERSON_REASON, reason_in_words
 

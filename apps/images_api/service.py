@@ -43,7 +43,6 @@ from .order import (
     Order,
     RefusedError,
     balanced,
-    calls_of,
 )
 from .paths import RequestPath, path_of
 from .relay import HeldResponse, Relay
@@ -357,7 +356,7 @@ class Service:
             prompts = await asyncio.to_thread(balance)
         if self.log_prompts:
             log.info("prompt %r: %r", order.prompt, prompts.prompts)
-        calls = calls_of(endpoint, order, prompts.prompts, batch=self.batch)
+        calls = endpoint.calls(order, prompts.prompts, batch=self.batch)
         if order.streams:
             return await self._stream(exchange, calls[0], prompts)
         held = await exchange.stack.enter_async_context(self.upstream.memory.holding())

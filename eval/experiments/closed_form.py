@@ -27,8 +27,8 @@ from torch.nn.functional import normalize
 from eval.experiments import embeddings
 from eval.tables import parser, run
 from vldebias import CalibratedProjection, load_prompts
+from vldebias.measure.rows import TaskProvenance, TaskResult
 from vldebias.metrics import bootstrap_interval, max_skew
-from vldebias.report.result import TaskProvenance, TaskResult
 
 K = 50
 LAMS = (1.0, 10.0, 100.0, 1000.0, 10_000.0)

@@ -47,6 +47,7 @@ from vldebias.measure.resampling import (
     resampled_counts,
     wilson_interval,
 )
+from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.measure.shares import (
     NOT_LABELLED,
     discrepancies,
@@ -55,7 +56,7 @@ from vldebias.measure.shares import (
     shares_radius,
 )
 from vldebias.metrics import corrected_shares
-from vldebias.report.result import NONE, Result, TaskProvenance, TaskResult
+from vldebias.report.result import Result
 from vldebias.report.table import SQUARED, readable
 from vldebias.reranking import Candidates, quota, true_shares
 from vldebias.study import diagnosis

@@ -48,6 +48,7 @@ from vldebias import debias
 from vldebias.data import UNKNOWN
 from vldebias.errors import WideEditWarning
 from vldebias.hosts.host import weights_fingerprint
+from vldebias.measure.rows import TaskProvenance, TaskResult
 from vldebias.measure.shares import discrepancies, squared_discrepancies
 from vldebias.methods import (
     Balanced,
@@ -58,7 +59,6 @@ from vldebias.metrics import Metric
 from vldebias.miniature import load_judge, load_pipeline, weights_dir
 from vldebias.miniature.words import CLASSES, GENDERS, PROFESSIONS, SPECIES, WORLDS
 from vldebias.prompts import PromptSet, fill, load_prompts
-from vldebias.report.result import TaskProvenance, TaskResult
 from vldebias.utils.files import digest
 from vldebias.utils.progress import Progress
 

@@ -39,13 +39,14 @@ from eval.photographs.searches import Cell, celeba, photographs
 from eval.tables import parser, run
 from vldebias.errors import VldebiasWarning
 from vldebias.hosts import resolve
-from vldebias.hosts.host import TEXT
+from vldebias.hosts.edits import TEXT
 from vldebias.measure.rankings import max_skews
+from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.methods import Problem, Rerank
 from vldebias.metrics import Metric
 from vldebias.miniature import load_photographs
 from vldebias.projection.edit import Edit
-from vldebias.report.result import NONE, Result, TaskProvenance, TaskResult
+from vldebias.report.result import Result
 from vldebias.reranking import Positions
 from vldebias.reranking.groups import text_values
 from vldebias.study import load_suite

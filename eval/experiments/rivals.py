@@ -42,29 +42,23 @@ from eval.tables import parser, run
 from vldebias.data import Embeddings, cross
 from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.hosts import Host, TextTable
+from vldebias.measure.rows import CHANCE, NONE, Measurement, TaskProvenance, TaskResult
 from vldebias.methods import (
     METHODS,
     EditMethod,
-    Lian,
     Method,
     Need,
     Problem,
     Reference,
     get_edit_method,
 )
+from vldebias.methods.baselines.queries import Lian
 from vldebias.methods.baselines.zero_shot import Dat, Sage
 from vldebias.methods.closed_form import CALI, EQUALISE, ClosedForm
 from vldebias.metrics import Metric
 from vldebias.projection.edit import Edit
 from vldebias.prompts import PromptSet, load_prompts
-from vldebias.report.result import (
-    CHANCE,
-    NONE,
-    Measurement,
-    Result,
-    TaskProvenance,
-    TaskResult,
-)
+from vldebias.report.result import Result
 from vldebias.study.evaluating import evaluate
 
 NAMED = (

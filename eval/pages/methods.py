@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from eval.tables import Rivals, crossed, moved, read, span, table
+from vldebias.measure.rows import Measurement
 from vldebias.methods.declared import DECLARED
-from vldebias.report.result import Measurement, Result
+from vldebias.report.result import Result
 
 # The method that is attached by default for each task metric, and its name in tables.
 ATTACHED = {

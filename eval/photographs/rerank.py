@@ -30,9 +30,9 @@ from eval.experiments import embeddings
 from eval.photographs import Floats, Rows, Strings, galleries, is_present, queries, texts, unit
 from eval.tables import parser, run
 from vldebias.errors import SuspectInputWarning
+from vldebias.measure.rows import TaskProvenance, TaskResult
 from vldebias.metrics import Metric
 from vldebias.prompts import PromptSet
-from vldebias.report.result import TaskProvenance, TaskResult
 from vldebias.reranking import Positions
 
 QUERIES = 12  # number of queries per gallery and sample

@@ -42,12 +42,14 @@ from eval.photographs import (
 )
 from eval.tables import add_share
 from vldebias.errors import VldebiasWarning
-from vldebias.hosts.host import TEXT
+from vldebias.hosts.edits import TEXT
+from vldebias.measure.rows import Measurement, TaskProvenance, TaskResult
 from vldebias.methods import Problem
 from vldebias.metrics import Metric
-from vldebias.projection.edit import Edit, Provenance
+from vldebias.projection.edit import Edit
+from vldebias.projection.provenance import Provenance
 from vldebias.prompts import PromptSet, load_prompts
-from vldebias.report.result import Measurement, Result, TaskProvenance, TaskResult
+from vldebias.report.result import Result
 
 RESAMPLES = 200
 LEAST = 100  # minimum number of images in a gallery

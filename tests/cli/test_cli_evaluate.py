@@ -17,8 +17,10 @@ from tests.refusals import refused
 from vldebias.cli import common
 from vldebias.data import Embeddings, save_embeddings
 from vldebias.errors import InvalidInputError, VldebiasError
-from vldebias.report.result import Measurement, Result, TaskProvenance
-from vldebias.study import compare, load_suite, paper
+from vldebias.measure.rows import Measurement, TaskProvenance
+from vldebias.report.compare import compare
+from vldebias.report.result import Result
+from vldebias.study import load_suite, paper
 from vldebias.study.run_files import verify
 from vldebias.utils.files import packaged
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 import vldebias
+from vldebias.measure.rows import Measurement
 from vldebias.prompts import load_prompts
-from vldebias.report.result import Measurement
 
 N = 1300
 D = 32

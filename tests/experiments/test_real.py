@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from eval import real
-from vldebias.report.result import Measurement, Result, TaskProvenance
+from vldebias.measure.rows import Measurement, TaskProvenance
+from vldebias.report.result import Result
 
 
 def contributed(folder: Path, **wrong: Any) -> Path:

@@ -24,9 +24,9 @@ from vldebias.hosts.attachment import attachment_of
 from vldebias.hosts.edits import DeclinedAttachment, EditAttachment
 from vldebias.hosts.hooks import hook_methods
 from vldebias.methods.baselines.wording import FixedRewrite
-from vldebias.projection.edit import Choice, Provenance
 from vldebias.projection.fingerprint import Fingerprint
 from vldebias.projection.projection import CalibratedProjection
+from vldebias.projection.provenance import Choice, Provenance
 from vldebias.prompts import PromptSet
 
 

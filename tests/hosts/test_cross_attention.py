@@ -424,6 +424,7 @@ def test_a_fit_warns_if_the_model_hardly_responds_to_a_value(
     assert unclear.clarity == clear.clarity
     with debias(pipe, unclear) as attachment:
         assert f"clarity: {unclear.clarity_in_words}" in repr(attachment)
+        assert unclear.clarity_in_words in unclear.card()
 
 
 def test_times_that_do_not_increase_are_rejected(fitted: Callable[[str], Fitted]) -> None:

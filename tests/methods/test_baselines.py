@@ -27,7 +27,7 @@ from vldebias.methods.baselines.erasure import (
     roboshot,
 )
 from vldebias.methods.baselines.queries import Bend, HalfWay, Lian, project_out
-from vldebias.methods.reference import Labelled, labelled, stated_texts
+from vldebias.methods.labelled_rows import Labelled, labelled, stated_texts
 from vldebias.projection.projection import span_of
 
 PUBLISHED = json.loads((Path(__file__).parent / "published" / "published.json").read_text())

@@ -19,8 +19,8 @@ from vldebias.errors import InvalidInputError
 from vldebias.hosts import TextTable, resolve
 from vldebias.methods import Problem
 from vldebias.methods.bounded import bounded, losses
-from vldebias.projection.edit import Provenance
 from vldebias.projection.projection import CalibratedProjection
+from vldebias.projection.provenance import Provenance
 from vldebias.prompts import PromptSet, load_prompts
 
 DIM = 12

@@ -33,8 +33,8 @@ from vldebias.methods.gates import (
 from vldebias.methods.predicted_gap import Change
 from vldebias.miniature import load_judge
 from vldebias.miniature.words import WORLDS
-from vldebias.projection.edit import Choice
 from vldebias.projection.projection import CalibratedProjection
+from vldebias.projection.provenance import Choice
 from vldebias.prompts import PromptSet, load_prompts
 
 SET = load_prompts("professions-gender")

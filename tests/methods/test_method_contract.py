@@ -28,8 +28,9 @@ from vldebias.methods import (
     load_edit,
 )
 from vldebias.methods.declared import MODELS, PIPELINES, RESULTS
-from vldebias.projection.edit import Edit, Provenance
+from vldebias.projection.edit import Edit
 from vldebias.projection.projection import CalibratedProjection
+from vldebias.projection.provenance import Provenance
 from vldebias.prompts import load_prompts
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")

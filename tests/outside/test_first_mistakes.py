@@ -19,7 +19,8 @@ from vldebias.measure.metric import METRICS, Metric, register_metric
 from vldebias.methods import Declaration, EditMethod, Need, register_method
 from vldebias.miniature import load_clip
 from vldebias.projection.projection import CalibratedProjection
-from vldebias.study import TASKS, TaskResult, evaluate, register_task
+from vldebias.study import TASKS, TaskResult, register_task
+from vldebias.study.evaluating import evaluate
 from vldebias.study.tasks.images import ImageTask
 
 
@@ -79,7 +80,10 @@ def a_function(problem: Any, role: str) -> Any:
     (lambda: fitted_by(lambda *_: CalibratedProjection), "returned the class .*an instance of it"),
     (lambda: fitted_by(lambda *_: {"text": 1}), "returned a dict; .*once per role"),
     (lambda: fitted_by(lambda *_: a_function), "returned the function a_function; .*Derive"),
-    (lambda: fitted_by(lambda *_: torch.eye(256)), "Provenance from vldebias.projection.edit"),
+    (
+        lambda: fitted_by(lambda *_: torch.eye(256)),
+        "Provenance from vldebias.projection.provenance",
+    ),
     (lambda: fitted_by(of_width_64), "'mine': fit returned an edit of width 64; expected 256"),
     (
         lambda: fitted_by(lambda *case: CalibratedProjection().fit(embedded(*case))),

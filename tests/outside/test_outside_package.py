@@ -27,7 +27,8 @@ from vldebias.losses import LOSSES
 from vldebias.measure.metric import METRICS
 from vldebias.methods import METHODS
 from vldebias.report.result import Result
-from vldebias.study import TASKS, evaluate
+from vldebias.study import TASKS
+from vldebias.study.evaluating import evaluate
 from vldebias.training.settings import load_settings
 from vldebias.utils.registry import Registry
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.study.made_figures import UP, bias, figure, protocol, result
 from vldebias.errors import InvalidInputError
+from vldebias.report.compare import compare
 from vldebias.report.result import Result
-from vldebias.study import compare
 
 
 @settings(max_examples=6, deadline=None)

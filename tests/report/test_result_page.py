@@ -9,6 +9,7 @@ from PIL import Image
 from tests.study.made_figures import DOWN, UP, bias, figure, protocol, result
 from vldebias.errors import InvalidInputError
 from vldebias.measure.rows import Strip
+from vldebias.report.compare import compare
 from vldebias.report.page import (
     day_of,
     front_groups,
@@ -22,7 +23,6 @@ from vldebias.report.page import (
 from vldebias.report.result import Result
 from vldebias.report.strip import read_strip, write_strip
 from vldebias.report.table import readable
-from vldebias.study import compare
 from vldebias.utils.pictures import read_png, write_png
 
 

@@ -20,7 +20,8 @@ from tests.study.test_applicants import applicants
 from vldebias import cli
 from vldebias.data import Labels
 from vldebias.judge.plan import GeneratedImages, Plan
-from vldebias.report.result import Result, TaskProvenance, TaskResult
+from vldebias.measure.rows import TaskProvenance, TaskResult
+from vldebias.report.result import Result
 
 IMAGES = 20
 

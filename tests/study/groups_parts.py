@@ -7,8 +7,8 @@ import torch
 
 from vldebias.data import Embeddings, Labels
 from vldebias.hosts import TextTable
+from vldebias.measure.rows import TaskResult
 from vldebias.prompts import PromptSet
-from vldebias.report.result import TaskResult
 from vldebias.study.tasks.groups import GroupsTask
 
 DIM = 16

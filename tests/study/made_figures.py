@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from vldebias.report.result import Measurement, Result, TaskProvenance, TaskResult
+from vldebias.measure.rows import Measurement, TaskProvenance, TaskResult
+from vldebias.report.result import Result
 
 # Changes with their intervals: two exclude zero, and one includes it.
 DOWN = (-0.2, -0.3, -0.1)

@@ -16,11 +16,13 @@ from vldebias.data import Labels, save_embeddings
 from vldebias.errors import InvalidInputError
 from vldebias.judge.judges import JUDGES
 from vldebias.measure.metric import Metric, computed, get_metric, register_metric
+from vldebias.measure.rows import TaskResult
 from vldebias.metrics import METRICS
 from vldebias.report.page import grids, render
-from vldebias.report.result import Result, TaskResult
+from vldebias.report.result import Result
 from vldebias.report.table import readable
-from vldebias.study import TASKS, evaluate, load_suite
+from vldebias.study import TASKS, load_suite
+from vldebias.study.evaluating import evaluate
 from vldebias.study.shares.rows import ShareRows
 from vldebias.study.tasks.retrieval import Gallery
 from vldebias.utils.registry import Registry

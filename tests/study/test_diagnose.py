@@ -22,7 +22,8 @@ from vldebias.errors import InvalidInputError
 from vldebias.hosts import TextTable
 from vldebias.metrics import k_variance
 from vldebias.prompts import load_prompts
-from vldebias.study import Result, render
+from vldebias.report.page import render
+from vldebias.study import Result
 from vldebias.study.diagnosis import margins, readable, wrong_labels
 
 pytestmark = pytest.mark.usefixtures("no_charts")

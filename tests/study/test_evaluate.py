@@ -27,7 +27,9 @@ from vldebias.methods import METHODS as REGISTRY
 from vldebias.methods import Problem
 from vldebias.miniature import load_clip
 from vldebias.prompts import load_prompts
-from vldebias.study import Options, Result, evaluate, run_suite
+from vldebias.study import Result, run_suite
+from vldebias.study.evaluating import evaluate
+from vldebias.utils.options import Options
 from vldebias.utils.progress import SILENT
 
 quiet = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")

@@ -26,12 +26,13 @@ from vldebias.errors import InvalidInputError
 from vldebias.hosts.loading import Loaded
 from vldebias.judge.judges import Judge, MiniatureJudge
 from vldebias.judge.plan import OTHERS, GeneratedImages
-from vldebias.measure.rows import WORSE_STRIP
+from vldebias.measure.metric import computed
+from vldebias.measure.rows import WORSE_STRIP, TaskResult
 from vldebias.metrics import discrepancy
 from vldebias.miniature import load_clip, load_pipeline
 from vldebias.prompts import PromptSet, make_prompt_set
-from vldebias.report.result import Result, TaskResult
-from vldebias.study import evaluate
+from vldebias.report.result import Result
+from vldebias.study.evaluating import evaluate
 from vldebias.study.grids import CELL, GAP, layout
 from vldebias.study.inputs import Inputs
 from vldebias.utils.options import Options
@@ -209,15 +210,13 @@ def test_prompts_without_known_images_count_most_and_are_reported(tmp_path: Path
         "blind", {"gender": GENDERS}, lambda images: {"gender": np.full((len(images), 2), 0.5)}, "1"
     )
     (part,) = task().measure(drawn.folder, blind)
+    one_sided = np.array([4.0, 0.0])
     for figure in part.rows:
-        expected = {
-            "discrepancy": 0.5**0.5,
-            "discrepancy_squared": 0.5,
-            "discrepancy_deviation": 0.0,
-            "unknown": 1.0,
-            "share": 0.0,
-        }
-        expected |= {"kl_from_uniform": float(np.log(2)), "deviation_ratio": 1.0}
+        # Each share metric has the value that it has if all images show the same value.
+        expected = {metric.name: compute(one_sided) for metric, compute in computed("shares")}
+        assert expected["discrepancy"] == pytest.approx(0.5**0.5)
+        assert expected["kl_from_uniform"] == pytest.approx(np.log(2))
+        expected |= {"discrepancy_deviation": 0.0, "unknown": 1.0, "share": 0.0}
         assert figure.value == pytest.approx(expected[figure.metric])
         if figure.subset == "pilot":
             assert figure.interval == pytest.approx((0, 0.5**0.5))

@@ -11,7 +11,8 @@ from tests.study.any_method_parts import GENDER, part, texts
 from vldebias.data import Embeddings
 from vldebias.errors import InvalidInputError
 from vldebias.methods import Problem, get_method, load_edit
-from vldebias.study import Result, evaluate
+from vldebias.study import Result
+from vldebias.study.evaluating import evaluate
 from vldebias.study.tasks.images import disjoint
 
 pytestmark = [

@@ -24,9 +24,9 @@ from vldebias.hosts import TextTable
 from vldebias.measure import resampling
 from vldebias.measure.metric import get_metric
 from vldebias.measure.resampling import recentred_interval, resampled_weights
+from vldebias.measure.rows import TaskResult
 from vldebias.metrics import max_skew, min_skew, ndkl
-from vldebias.report.result import TaskResult
-from vldebias.study.task import Data
+from vldebias.study.split import Data
 from vldebias.study.tasks import gallery as gallery_module
 from vldebias.study.tasks import retrieval
 from vldebias.study.tasks.images import fit_method

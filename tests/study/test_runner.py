@@ -20,16 +20,16 @@ from vldebias.data import Embeddings, save_embeddings
 from vldebias.data.parallel import Processes
 from vldebias.errors import InvalidInputError, ReferenceWarning, VldebiasWarning, warn
 from vldebias.judge.answers import AnnotationLog
-from vldebias.measure.rows import Strip
+from vldebias.measure.rows import Strip, TaskProvenance, TaskResult
 from vldebias.prompts import make_prompt_set
-from vldebias.report.result import Result, TaskProvenance, TaskResult
+from vldebias.report.result import Result
 from vldebias.study import running as runner
 from vldebias.study.inputs import Inputs
 from vldebias.study.run_files import verify
 from vldebias.study.running import key_of, run_suite
 from vldebias.study.shares.task import SharesTask
+from vldebias.study.split import Data
 from vldebias.study.suite import Suite, load_suite
-from vldebias.study.task import Data
 from vldebias.study.tasks.retrieval import RetrievalTask
 from vldebias.utils.options import Options
 from vldebias.utils.pictures import read_png
@@ -249,7 +249,7 @@ def test_the_key_changes_with_everything_that_may_change_figures(
 
     def key(session: Inputs, **changes: Any) -> str:
         task = suite({**BIRDS, **changes}).tasks[0].with_options(session.options)
-        return key_of(task, session.options, session.of_task(task))
+        return key_of(task, session.options, task.open_inputs(session))
 
     usual = session()
     another = session()

@@ -14,8 +14,8 @@ from vldebias.measure.resampling import wilson_interval
 from vldebias.measure.shares import discrepancies, shares_radius, squared_discrepancies
 from vldebias.metrics import agreement, discrepancy
 from vldebias.report.result import Result
-from vldebias.study import SharesTask
 from vldebias.study.shares.group_names import groups_named
+from vldebias.study.shares.task import SharesTask
 
 FEW = pytest.mark.filterwarnings("ignore:people:vldebias.errors.SuspectInputWarning")
 pytestmark = [pytest.mark.usefixtures("no_charts"), FEW]

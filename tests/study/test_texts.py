@@ -22,8 +22,10 @@ from vldebias.miniature import load_clip, load_pipeline
 from vldebias.prompts import PromptSet, make_prompt_set
 from vldebias.report.result import Result
 from vldebias.report.table import published
-from vldebias.study import TextsTask, evaluate, load_suite, run_suite
+from vldebias.study import load_suite, run_suite
+from vldebias.study.evaluating import evaluate
 from vldebias.study.tasks.images import fit_method
+from vldebias.study.tasks.texts import TextsTask
 from vldebias.utils.options import Options
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")

@@ -14,7 +14,7 @@ from vldebias.cli.checks import check_sets
 from vldebias.cli.common import out, print_grid, print_json, print_message, split_names, split_pair
 from vldebias.cli.flags import AttributeSets, Groups, Json, Shares
 from vldebias.errors import InvalidInputError
-from vldebias.report.phrases import quantity
+from vldebias.utils.phrases import quantity
 from vldebias.wording.reasons import reason_in_words
 
 if TYPE_CHECKING:

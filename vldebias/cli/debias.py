@@ -265,7 +265,7 @@ def _report(
 
     from vldebias.methods import Diagnostics
     from vldebias.projection.cross_attention_edit import CrossAttentionEdit
-    from vldebias.projection.edit import Provenance
+    from vldebias.projection.provenance import Provenance
 
     folder = None if save is None else str(edit.save_pretrained(save / role))
     diagnostics: dict[str, dict[str, tuple[float, float] | float]] = {}

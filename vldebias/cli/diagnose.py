@@ -89,7 +89,7 @@ def diagnose_command(
     check_file("--texts", flags.get("texts"))
     check_file("--reference", flags.get("reference"))
     from vldebias.data import load_embeddings
-    from vldebias.study import diagnose
+    from vldebias.study.diagnosis import diagnose
     from vldebias.study.inputs import Inputs
     from vldebias.utils.options import Options
 

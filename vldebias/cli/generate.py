@@ -186,8 +186,8 @@ def _print(images: SideBySide, folder: Path, attribute: Sequence[str]) -> None:
 
 def _rows(images: SideBySide) -> Iterator[tuple[str, ...]]:
     """Yield a row for each method and prompt."""
-    from vldebias.report.phrases import people_in_words
     from vldebias.report.strip import row_title
+    from vldebias.utils.phrases import people_in_words
 
     for method in images.methods:
         # Group by value too, since some methods assign a value without changing the prompt.

@@ -52,7 +52,7 @@ def quickstart(
         "measuring bias in photographs, birds, portraits and generated portraits before and after"
         f" debiasing; results are written to {folder}"
     )
-    from vldebias.report.phrases import METHODS
+    from vldebias.report.table import METHODS
     from vldebias.study.run_files import PAGE
     from vldebias.study.running import run_suite
     from vldebias.study.suite import load_suite

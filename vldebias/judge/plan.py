@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from pydantic import Field, ValidationError, field_validator
 
 from vldebias.errors import InvalidInputError, shortened
+from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.prompts import PromptSet, StatedWords, fill
-from vldebias.report.result import NONE, TaskProvenance, TaskResult
 from vldebias.utils.files import explain, read_bytes, write_atomically
 from vldebias.utils.pictures import read_png
 from vldebias.utils.schema import Strict, file_slug

@@ -32,8 +32,9 @@ from vldebias.methods.attaching import AttachSettings, attach_edits
 from vldebias.methods.bounded import bounded
 from vldebias.methods.declared import DECLARED, GROUP, MODELS, PIPELINES, RESULTS, Declaration, Need
 from vldebias.methods.reference import Features, Reference
-from vldebias.projection.edit import Choice, Edit, Edits
+from vldebias.projection.edit import Edit, Edits
 from vldebias.projection.projection import CalibratedProjection
+from vldebias.projection.provenance import Choice
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.utils.registry import Registry
 
@@ -681,7 +682,7 @@ def fitted_edit(method: EditMethod, problem: Problem, role: str) -> Edit:
         remedy = (
             "for a matrix P, return CalibratedProjection(0.0, left, right, Provenance(self.name))"
             " with float64 factors left @ right.T = I - P, and Provenance from"
-            " vldebias.projection.edit"
+            " vldebias.projection.provenance"
         )
     elif isinstance(fitted, type):
         received = f"the class {fitted.__name__}"

@@ -27,8 +27,9 @@ from vldebias.methods.gates import (
 )
 from vldebias.methods.method import DEFAULTS, EditMethod, Problem, register_method
 from vldebias.methods.predicted_gap import Change
-from vldebias.projection.edit import Choice, Edit, Edits
+from vldebias.projection.edit import Edit, Edits
 from vldebias.projection.projection import CalibratedProjection
+from vldebias.projection.provenance import Choice
 from vldebias.prompts import PromptSet
 
 NOTHING = "default: none"  # method name recorded if the default attaches nothing

@@ -35,8 +35,9 @@ from vldebias.errors import InvalidInputError
 from vldebias.methods.declared import DECLARED
 from vldebias.methods.method import EditMethod, Problem, register_method
 from vldebias.methods.reference import zero_shot
-from vldebias.projection.edit import Provenance, Rowwise
+from vldebias.projection.edit import Rowwise
 from vldebias.projection.projection import CalibratedProjection
+from vldebias.projection.provenance import Provenance
 
 _ROUNDS = 8  # rounds of alternately solving for targets and variances
 _FEWEST = 10  # images per group needed to estimate its variance

@@ -6,12 +6,12 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from vldebias.measure.metric import SHARE, get_metric
-from vldebias.report.phrases import capitalised
 from vldebias.report.table import number
+from vldebias.utils.phrases import capitalised
 
 if TYPE_CHECKING:
     from vldebias.measure.rows import Measurement
-    from vldebias.report.result import Result
+    from vldebias.report.measurements import Measurements
 
 
 class CategoryRow(NamedTuple):
@@ -53,7 +53,7 @@ class CategoryTable(NamedTuple):
     rule: float | None
 
 
-def category_tables(result: Result) -> list[CategoryTable]:
+def category_tables(result: Measurements) -> list[CategoryTable]:
     """Return a table for each task that measures values by category.
 
     Such tasks have a "by_category" setting, which maps metrics to column headings.

@@ -25,7 +25,6 @@ from vldebias.report.conclusion import (
     with_costs,
 )
 from vldebias.report.page import plain, write_page
-from vldebias.report.phrases import capitalised, quantity
 from vldebias.report.table import (
     FLOAT_NOISE,
     KEYS,
@@ -38,6 +37,7 @@ from vldebias.report.table import (
 from vldebias.report.text import MOST, NAME, wrapped
 from vldebias.utils.json_values import JSON
 from vldebias.utils.markup import html_table
+from vldebias.utils.phrases import capitalised, quantity
 
 if TYPE_CHECKING:
     import pandas as pd

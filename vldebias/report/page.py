@@ -23,12 +23,12 @@ from vldebias.measure.metric import CORRECTED, SHARE, get_metric
 from vldebias.measure.rows import CHANCES, NONE, WORSE_STRIP, Strip, TaskProvenance
 from vldebias.report.categories import category_tables
 from vldebias.report.conclusion import LEADS, Conclusion, conclusions, with_costs
-from vldebias.report.phrases import METHODS, capitalised, listed_words
 from vldebias.report.plots import dot_plots, group_plots, tradeoffs
 from vldebias.report.section import section_of
 from vldebias.report.strip import read_strip
 from vldebias.report.table import (
     FEW_NOTE,
+    METHODS,
     TEMPLATES,
     ReadableRow,
     at_settings,
@@ -39,6 +39,7 @@ from vldebias.report.text import LABELS, advice_of, findings_of, notes_of
 from vldebias.utils.files import write_atomically
 from vldebias.utils.json_values import JSON
 from vldebias.utils.markup import html_table
+from vldebias.utils.phrases import capitalised, listed_words
 from vldebias.utils.pictures import encoded, read_png
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from PIL.Image import Image
 
-    from vldebias.report.result import Result
+    from vldebias.report.measurements import Measurements
 
 # Model names that mean "unknown", for example in results computed from embeddings or tables.
 UNNAMED = ("", "none", "not said", "unnamed model")
@@ -169,7 +170,7 @@ def grids(
             yield title, heads, lines, is_parts
 
 
-def render(result: Result, path: Path, *, run_folder: Path) -> Path:
+def render(result: Measurements, path: Path, *, run_folder: Path) -> Path:
     """Write a result as a single HTML page, with its rows in a CSV file next to it.
 
     Args:
@@ -225,7 +226,7 @@ def render(result: Result, path: Path, *, run_folder: Path) -> Path:
     return write_page(path, "report", values)
 
 
-def title_of(result: Result) -> str:
+def title_of(result: Measurements) -> str:
     """Return a page title that names the measurement and the models."""
     names = dict.fromkeys(provenance.model for provenance in result.provenance)
     models = listed_words(list(filter(None, map(model_in_words, names))))
@@ -428,7 +429,7 @@ def unbroken(words: str) -> str:
     return re.sub(r"\[[^\[\]]*\]", lambda match: match[0].replace(" ", "\N{NO-BREAK SPACE}"), words)
 
 
-def notebook(result: Result) -> str:
+def notebook(result: Measurements) -> str:
     """Return a result's conclusions and main values as HTML for a notebook."""
     frame = readable(result)
     concluded = conclusions(frame)
@@ -492,7 +493,7 @@ def _strips(name: str, folder: Path) -> list[Strip]:
 
 
 def _blocks(
-    result: Result, frame: pd.DataFrame, pictures: Sequence[tuple[dict[str, JSON], bytes]]
+    result: Measurements, frame: pd.DataFrame, pictures: Sequence[tuple[dict[str, JSON], bytes]]
 ) -> list[dict[str, object]]:
     """Return each task's provenance, images and tables for the page."""
     known = {provenance.task: provenance for provenance in result.provenance}

@@ -9,7 +9,7 @@ from vldebias import programs
 if TYPE_CHECKING:
     import pandas as pd
 
-    from vldebias.report.result import Result
+    from vldebias.report.measurements import Measurements
 
 
 class Section(Protocol):
@@ -27,7 +27,7 @@ class Section(Protocol):
         """
 
 
-def section_of(result: Result, frame: pd.DataFrame) -> Section | None:
+def section_of(result: Measurements, frame: pd.DataFrame) -> Section | None:
     """Return the section that a program shows for a result, or None.
 
     Args:

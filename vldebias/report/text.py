@@ -15,14 +15,14 @@ from vldebias.report.conclusion import (
     conclusions,
     with_costs,
 )
-from vldebias.report.phrases import quantity_of
 from vldebias.report.section import section_of
 from vldebias.report.table import DAGGER, FEW_NOTE, Measures, at_settings, named, readable
+from vldebias.utils.phrases import quantity_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from vldebias.report.result import Result
+    from vldebias.report.measurements import Measurements
 
 LABELS = f"{DAGGER} used labels of other images; the other methods see prompts only."
 NAME = 16  # width of the method column, chosen so that a row fits into 80 columns
@@ -32,7 +32,9 @@ ROWS = 14  # minimum number of lines for the rows below the conclusions
 PART_ROWS = 4  # maximum number of rows per measure in a result without methods
 
 
-def text(result: Result, measures: Measures = (), max_lines: int = MOST, width: int = 80) -> str:
+def text(
+    result: Measurements, measures: Measures = (), max_lines: int = MOST, width: int = 80
+) -> str:
     """Format a result's conclusions and the rows they are based on.
 
     Args:
@@ -74,7 +76,7 @@ def text(result: Result, measures: Measures = (), max_lines: int = MOST, width: 
     return "\n".join([*shown, *rows, *notes])
 
 
-def advice_of(result: Result) -> list[str]:
+def advice_of(result: Measurements) -> list[str]:
     """Return the advice from tasks that do not compare methods, such as audits."""
     sentences: list[str] = []
     for provenance in result.provenance:
@@ -82,7 +84,7 @@ def advice_of(result: Result) -> list[str]:
     return sentences
 
 
-def findings_of(result: Result) -> list[str]:
+def findings_of(result: Measurements) -> list[str]:
     """Return the sentences about additional findings, for example from human labels."""
     findings: list[str] = []
     for provenance in result.provenance:
@@ -91,7 +93,7 @@ def findings_of(result: Result) -> list[str]:
     return list(dict.fromkeys(findings))
 
 
-def notes_of(result: Result) -> list[str]:
+def notes_of(result: Measurements) -> list[str]:
     """Return notes that explain the results, such as which groups are compared."""
     notes: list[str] = []
     for provenance in result.provenance:
@@ -99,7 +101,7 @@ def notes_of(result: Result) -> list[str]:
     return list(dict.fromkeys(notes))
 
 
-def sentences(result: Result, measures: Measures = ()) -> list[str]:
+def sentences(result: Measurements, measures: Measures = ()) -> list[str]:
     """Return a result's advice, or its findings and verdicts, followed by its notes.
 
     Args:
@@ -109,11 +111,11 @@ def sentences(result: Result, measures: Measures = ()) -> list[str]:
     advice = advice_of(result)
     if advice:
         return [*advice, *notes_of(result)]
-    concluded = [conclusion.short for conclusion in result.conclusions(measures)]
+    concluded = [conclusion.short for conclusion in conclusions(readable(result), measures)]
     return [*findings_of(result), *concluded, *notes_of(result)]
 
 
-def _advised(result: Result, frame: pd.DataFrame, max_lines: int, width: int) -> str:
+def _advised(result: Measurements, frame: pd.DataFrame, max_lines: int, width: int) -> str:
     """Format a result's advice, followed by its section, if any, or its measures."""
     lines: list[str] = []
     for sentence in advice_of(result):
@@ -231,7 +233,7 @@ def _rows(summaries: pd.DataFrame, concluded: list[Conclusion], room: int) -> li
 
 
 def tab_rows(
-    result: Result, measures: Measures = ()
+    result: Measurements, measures: Measures = ()
 ) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
     """Return column names and unrounded summary rows for tab-separated output.
 

@@ -21,7 +21,7 @@ from vldebias.reranking.report import Report
 if TYPE_CHECKING:
     from vldebias.hosts import Host
     from vldebias.methods.method import Prompts
-    from vldebias.projection.edit import Fingerprint
+    from vldebias.projection.fingerprint import Fingerprint
 
 _KIND = "vldebias index groups"
 
@@ -132,7 +132,7 @@ class IndexGroups:
         """
         from safetensors import SafetensorError, safe_open
 
-        from vldebias.projection.edit import Fingerprint
+        from vldebias.projection.fingerprint import Fingerprint
 
         try:
             with safe_open(file, "np") as opened:

@@ -23,10 +23,11 @@ from vldebias.errors import InvalidInputError, need
 from vldebias.hosts import Host
 from vldebias.hosts.loading import text_host
 from vldebias.measure.resampling import wilson_interval
+from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.methods import Method, get_method
 from vldebias.metrics import k_variance
 from vldebias.prompts import PromptSet, load_prompts
-from vldebias.report.result import NONE, Result, TaskProvenance, TaskResult
+from vldebias.report.result import Result
 from vldebias.study.doubts import check_images
 from vldebias.study.task import with_looks
 from vldebias.study.tasks.images import disjoint, fit_method, split_of

@@ -19,7 +19,7 @@ from torch.nn.functional import normalize
 from vldebias.data import Embeddings, Labels, UnitRows, cross, odd_values
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
 from vldebias.hosts import Host
-from vldebias.hosts.host import TEXT
+from vldebias.hosts.edits import TEXT
 from vldebias.methods.diagnostics import spread_along
 from vldebias.methods.reference import place_of
 from vldebias.prompts import PromptSet

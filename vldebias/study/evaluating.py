@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vldebias.errors import InvalidInputError, SuspectInputWarning, expected_one_of, warn
 from vldebias.hosts import EditAttachment, attachment_of
-from vldebias.hosts.host import TEXT
+from vldebias.hosts.edits import TEXT
 from vldebias.methods import Method, Rerank, get_compared
 from vldebias.projection.edit import Edit
 from vldebias.prompts import PromptSet
@@ -177,7 +177,7 @@ def evaluate(
     start = time.monotonic()
     with inputs.progress:
         planned = task_class.from_inputs(inputs, settings)
-        results = planned.measured(inputs.of_task(planned))
+        results = planned.measured(planned.open_inputs(inputs))
     return Result.from_tasks(task, results, seconds=round(time.monotonic() - start, 3))
 
 

@@ -14,10 +14,10 @@ from vldebias.api import debias
 from vldebias.data import ImageData
 from vldebias.errors import InvalidInputError, need
 from vldebias.hosts import Attachment
+from vldebias.measure.rows import NONE
 from vldebias.methods import Method, Problem, get_method
 from vldebias.projection.edit import Edit
 from vldebias.prompts import PromptSet, load_prompts
-from vldebias.report.result import NONE
 from vldebias.reranking import rerank
 from vldebias.study.inputs import Inputs, images_of_folder
 from vldebias.study.tasks.variants import prepared

@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from vldebias.errors import InvalidInputError, did_you_mean, need, one_line
+from vldebias.measure.rows import Measurement
 from vldebias.report.page import write_page
-from vldebias.report.result import Measurement, Result
+from vldebias.report.result import Result
 from vldebias.report.table import SWEPT, published, published_of_any_model
 from vldebias.study.inputs import open_split
 from vldebias.study.running import run_suite
+from vldebias.study.split import Data
 from vldebias.study.suite import Suite, load_suite
-from vldebias.study.task import Data, Task
+from vldebias.study.task import Task
 from vldebias.study.tasks.generation import GenerationTask
 from vldebias.study.tasks.people import PeopleTask
 from vldebias.utils.files import spreadsheet_csv, write_atomically

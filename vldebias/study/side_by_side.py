@@ -15,12 +15,12 @@ from vldebias.judge.judges import Judge, MiniatureJudge
 from vldebias.judge.plan import GeneratedImages, Plan, PlannedImage, identity
 from vldebias.judge.scores import judge_images
 from vldebias.judge.stored import SURE, decide
+from vldebias.measure.rows import NONE
 from vldebias.prompts import PromptSet
-from vldebias.report.phrases import asked_for, in_words, largest_first
-from vldebias.report.result import NONE
 from vldebias.report.strip import row_title
 from vldebias.study.grids import compose
 from vldebias.study.tasks.variants import Variant, generate
+from vldebias.utils.phrases import asked_for, in_words, largest_first
 from vldebias.utils.progress import SILENT, Progress
 from vldebias.wording import balance_prompts
 from vldebias.wording.reasons import reason_in_words

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vldebias.errors import InvalidInputError, need
-from vldebias.report.phrases import capitalised
 from vldebias.utils.files import write_atomically
+from vldebias.utils.phrases import capitalised
 
 from .protocol import load_protocol
 from .schema import NEUTRAL, Figure, Record

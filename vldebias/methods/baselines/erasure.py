@@ -18,10 +18,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 from vldebias.errors import InvalidInputError, need
 from vldebias.methods.declared import DECLARED, Declaration
+from vldebias.methods.labelled_rows import Labelled, labelled, stated_texts
 from vldebias.methods.method import EditMethod, Problem, register_method
-from vldebias.methods.reference import Labelled, labelled, stated_texts
-from vldebias.projection.edit import Edit, Provenance, Rowwise
+from vldebias.projection.edit import Edit, Rowwise
 from vldebias.projection.projection import CalibratedProjection, span_of
+from vldebias.projection.provenance import Provenance
 
 _SURE = 0.7  # rows predicted with a higher probability count as sure, as in SFID's code
 _DECAY = 1e-3  # weight of the squared norm of a probe's weights

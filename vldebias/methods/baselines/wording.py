@@ -15,7 +15,8 @@ from torch import Tensor
 from vldebias.errors import InvalidInputError
 from vldebias.methods.declared import DECLARED
 from vldebias.methods.method import EditMethod, Problem, register_method
-from vldebias.projection.edit import Edit, Provenance, Rewording
+from vldebias.projection.edit import Edit, Rewording
+from vldebias.projection.provenance import Provenance
 from vldebias.prompts import PromptSet
 
 ATTRIBUTES = ("gender", "race", "skin tone", "age", "background")

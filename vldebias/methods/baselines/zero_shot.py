@@ -20,9 +20,11 @@ from torch.nn.functional import normalize
 from vldebias.errors import InvalidInputError
 from vldebias.methods.baselines.wording import NOUN
 from vldebias.methods.declared import DECLARED
+from vldebias.methods.labelled_rows import labelled
 from vldebias.methods.method import EditMethod, Problem, register_method
-from vldebias.methods.reference import class_of, labelled, stating, zero_shot
-from vldebias.projection.edit import Edit, Provenance, Rowwise
+from vldebias.methods.reference import class_of, stating, zero_shot
+from vldebias.projection.edit import Edit, Rowwise
+from vldebias.projection.provenance import Provenance
 from vldebias.prompts import PromptSet, StatedWords
 
 _TINY = 1e-12  # smaller distances count as zero

@@ -9,8 +9,8 @@ from vldebias.data.label_checks import names_of_unknown
 from vldebias.data.spellings import matched, meaning_of, names_no_group
 from vldebias.errors import InvalidInputError
 from vldebias.prompts import load_prompts
-from vldebias.report.phrases import listed_words, quantity
 from vldebias.utils.files import packaged
+from vldebias.utils.phrases import listed_words, quantity
 
 # Packaged prompt sets whose values are groups that judges or data sets use.
 SETS = ("gender", "age", "race", "fairface-race", "skin-tone")

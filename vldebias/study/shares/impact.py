@@ -18,9 +18,10 @@ from vldebias.data.spellings import meaning_of, names_no_group
 from vldebias.data.tables import as_texts, column_of, columns_of_counts, read_table
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 from vldebias.measure.impact import SMALL, Category, impact_ratios
-from vldebias.report.phrases import listed_words, quantity
-from vldebias.report.result import NONE, Result, TaskProvenance, TaskResult
+from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
+from vldebias.report.result import Result
 from vldebias.utils.files import digest
+from vldebias.utils.phrases import listed_words, quantity
 
 if TYPE_CHECKING:
     import pyarrow as pa

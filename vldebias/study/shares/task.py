@@ -25,9 +25,8 @@ from vldebias.judge.answers import CANNOT_TELL, NO_MAJORITY, NO_PERSON, read_ans
 from vldebias.judge.plan import GeneratedImages
 from vldebias.judge.stored import NO_VALUE, last_judgements
 from vldebias.measure.classification import agreement
+from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.measure.shares import NOT_LABELLED
-from vldebias.report.phrases import quantity
-from vldebias.report.result import NONE, TaskProvenance, TaskResult
 from vldebias.study.shares.by_people import (
     how_people_agree,
     how_the_judge_errs,
@@ -46,6 +45,7 @@ from vldebias.study.shares.group_names import (
 from vldebias.study.shares.rows import ABOUT_GAP, ShareRows
 from vldebias.study.task import Task, register_task
 from vldebias.utils.files import digest
+from vldebias.utils.phrases import quantity
 from vldebias.utils.progress import SILENT, Progress
 from vldebias.utils.schema import Name
 from vldebias.utils.table_rows import fitting_columns

@@ -23,10 +23,10 @@ from vldebias.judge.judges import JUDGES, ClipJudge, Judge, JudgeSpec, checked_j
 from vldebias.judge.plan import SEED_STEP, GeneratedImages, Plan, planned_prompts
 from vldebias.judge.scores import judge_images, scored
 from vldebias.judge.stored import SURE
+from vldebias.measure.rows import NONE, TaskResult
 from vldebias.methods import get_method
 from vldebias.methods.declared import PIPELINES
 from vldebias.prompts import PromptSet, fill
-from vldebias.report.result import NONE, TaskResult
 from vldebias.study.inputs import Inputs
 from vldebias.study.shares.rows import ABOUT_GAP
 from vldebias.study.task import Prompts, Task, register_task

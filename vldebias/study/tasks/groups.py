@@ -33,15 +33,15 @@ from vldebias.measure.classification import (
 )
 from vldebias.measure.metric import TO_MEDIAN, computed, get_metric
 from vldebias.measure.resampling import resampled_counts, wilson_interval
-from vldebias.measure.rows import MEDIAN, ON_VAL
+from vldebias.measure.rows import MEDIAN, NONE, ON_VAL, TaskProvenance, TaskResult
 from vldebias.methods import get_compared
 from vldebias.methods.reference import class_of
 from vldebias.projection.edit import Edit
 from vldebias.prompts import PromptSet
-from vldebias.report.result import NONE, TaskProvenance, TaskResult
 from vldebias.study.doubts import check_images, doubt_chance, doubt_labels, doubt_space
 from vldebias.study.inputs import Inputs
-from vldebias.study.task import Data, Prompts, register_task
+from vldebias.study.split import Data
+from vldebias.study.task import Prompts, register_task
 from vldebias.study.tasks.classifiers import BASELINES
 from vldebias.study.tasks.examples import Examples
 from vldebias.study.tasks.images import ImageTask, disjoint, facts_of, sets_by_column
@@ -198,7 +198,12 @@ class GroupsTask(ImageTask):
             raise InvalidInputError(f"prompts: expected one prompt set, got {names}")
         prompts = sets[0]
         columns = {name: labels.names for name, labels in inputs["images"].labels.items()}
-        label = settings.get("label") or _label_column(columns, settings.get("spurious"), prompts)
+        # By default, the label is the first column whose values match the class prompts.
+        label = settings.get("label") or None
+        for name, values in columns.items():
+            is_other = name != settings.get("spurious")
+            if label is None and is_other and class_of(tuple(values), prompts):
+                label = name
         spurious = settings.get("spurious") or _spurious_column(columns, label, prompts)
         if label is None or spurious is None:
             raise InvalidInputError(
@@ -629,16 +634,6 @@ class GroupsTask(ImageTask):
         means = {method: float(np.mean(values)) for method, values in spreads.items()}
         result.add_draws("cosine_spread", means, n=n)
         return [result]
-
-
-def _label_column(
-    columns: Mapping[str, Sequence[str]], spurious: object, prompts: PromptSet
-) -> str | None:
-    """Return the first column whose values match the class prompts, or None."""
-    for name, values in columns.items():
-        if name != spurious and class_of(tuple(values), prompts):
-            return name
-    return None
 
 
 def _spurious_column(

@@ -16,7 +16,8 @@ from vldebias.data import Embeddings, UnitRows
 from vldebias.data.folders import left_out_of
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import Host, resolve
-from vldebias.hosts.host import IMAGE, SIDES, TEXT
+from vldebias.hosts.edits import IMAGE, SIDES, TEXT
+from vldebias.measure.rows import NONE, TaskProvenance
 from vldebias.methods import (
     METHODS,
     Compared,
@@ -33,9 +34,9 @@ from vldebias.miniature.photograph_model import load_encoder
 from vldebias.miniature.photographs import NAME as PHOTOGRAPHS
 from vldebias.projection.edit import Edit
 from vldebias.prompts import PromptSet, load_prompts
-from vldebias.report.result import NONE, TaskProvenance
 from vldebias.study.inputs import SPLITS, Inputs
-from vldebias.study.task import Data, Task
+from vldebias.study.split import Data
+from vldebias.study.task import Task
 from vldebias.utils.schema import Lam, Share
 
 if TYPE_CHECKING:

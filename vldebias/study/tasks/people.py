@@ -10,7 +10,7 @@ from pydantic import Field
 
 from vldebias.errors import InvalidInputError
 from vldebias.judge.plan import GeneratedImages, Plan
-from vldebias.report.result import TaskResult
+from vldebias.measure.rows import TaskResult
 from vldebias.study.inputs import Inputs
 from vldebias.study.shares.task import SharesTask
 from vldebias.study.task import Prompts, Task, register_task

@@ -32,10 +32,10 @@ from vldebias.measure.kept import (
 )
 from vldebias.measure.rankings import first_hits
 from vldebias.measure.resampling import percentile_interval, recentred_interval, resampled_weights
+from vldebias.measure.rows import CHANCE, NONE, TaskProvenance, TaskResult
 from vldebias.methods import Problem, Rerank
 from vldebias.projection.edit import Edit
 from vldebias.prompts import StatedWords
-from vldebias.report.result import CHANCE, NONE, TaskProvenance, TaskResult
 from vldebias.study.doubts import check_images, doubt_labels, doubt_space, doubt_values
 from vldebias.study.inputs import Inputs
 from vldebias.study.suite_texts import read_queries, texts_of_retrieval

@@ -12,8 +12,8 @@ from pydantic import AfterValidator, Field
 
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import Host, resolve
+from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.methods import Problem, get_method
-from vldebias.report.result import NONE, TaskProvenance, TaskResult
 from vldebias.study.inputs import Inputs
 from vldebias.study.task import Prompts, Task, register_task
 from vldebias.study.tasks.images import sets_by_column

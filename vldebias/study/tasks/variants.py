@@ -25,6 +25,7 @@ from vldebias.hosts import (
     attachment_of,
 )
 from vldebias.judge.plan import Facts, GeneratedImages, Plan, PlannedImage, hash_of, identity
+from vldebias.measure.rows import NONE
 from vldebias.methods import (
     METHODS,
     Balanced,
@@ -35,7 +36,6 @@ from vldebias.methods import (
 from vldebias.methods.balanced import why_not_balanced
 from vldebias.methods.declared import PIPELINES
 from vldebias.prompts import PromptSet, can_balance
-from vldebias.report.result import NONE
 from vldebias.study.task import SeveralPrompts
 from vldebias.utils.files import digest
 from vldebias.utils.pictures import read_png, write_png

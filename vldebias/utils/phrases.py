@@ -8,18 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 # Singular and plural nouns for values. Other values are used as adjectives, as in "4 young".
 PERSONS = {"female": ("woman", "women"), "male": ("man", "men")}
 
-# What the methods in a result's first table do.
-METHODS = {
-    "default": "the method attached by default if there is only text (for searches, none)",
-    "default+equalise": "the default if there are also unlabelled images (reference=)",
-    "difference": "removes the direction between the values, a simple baseline",
-    "paper": "the settings of Chuang et al. (2023)",
-    "cali": "the projection of Chuang et al. (2023)",
-    "balanced-prompts": "the prompt of each image states a value",
-    "median threshold": "no edit, but a threshold at the median of the scores",
-    "chance": "random rankings or images",
-}
-
 # Numbers of people in an image, which are written as words.
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 

@@ -330,8 +330,6 @@ BUILT_IN = (
     Metric("alpha", "Krippendorff's alpha", better="higher"),
     Metric("percent_agreement", "pairs of answers that agree", better="higher", bounds=SHARE),
     Metric("share", "share", bounds=SHARE),
-    Metric("selection_rate", "selection rate", bounds=SHARE),
-    _bias("impact_ratio", "impact ratio", better="higher", bounds=SHARE),
     Metric("stated", "people with a stated value", bounds=SHARE, reads="texts"),
     Metric("stated_share", "share among stated values", bounds=SHARE, reads="texts"),
     Metric(

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vldebias.data.tables import as_texts
-from vldebias.errors import InvalidInputError, Lazily
+from vldebias.errors import CLOSE_LABELS, InvalidInputError, Lazily, did_you_mean
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,7 +78,10 @@ class Labels:
         code_of_name = {name: code for code, name in enumerate(names)} | {"": UNKNOWN}
         unexpected = sorted(set(texts) - set(code_of_name))
         if unexpected:
-            raise InvalidInputError(f"labels: expected one of {list(names)}, got {unexpected[:8]}")
+            hint = did_you_mean(unexpected[0], names, "choose one of them", CLOSE_LABELS)
+            raise InvalidInputError(
+                f"labels: expected one of {list(names)}, got {unexpected[:8]}; {hint}"
+            )
         codes = [code_of_name[text] for text in texts]
         return cls(np.array(codes, dtype=np.int64), tuple(names))
 
@@ -166,8 +169,9 @@ class Labels:
         name_of_value = {str(value): str(name) for value, name in mapped_columns(names).items()}
         unnamed = sorted(set(labels.names) - set(name_of_value))
         if unnamed:
+            hint = did_you_mean(unnamed[0], name_of_value, "correct the table", CLOSE_LABELS)
             raise InvalidInputError(
-                f"{source}: expected one of {list(name_of_value)}, got {unnamed[:8]}"
+                f"{source}: expected one of {list(name_of_value)}, got {unnamed[:8]}; {hint}"
             )
         new_names = list(dict.fromkeys(name_of_value.values()))
         new_codes = [new_names.index(name_of_value[value]) for value in labels.names]

@@ -73,7 +73,7 @@ import sys
 from vldebias.data.catalog import DATA
 from vldebias.losses.catalog import LOSSES
 from vldebias.training.settings import load_settings
-load_settings(loss="hard_negative", beta=0.5, data="cifar10")
+load_settings(loss="hard_negative", beta=0.5, data="celeba")
 print(sorted({"torch", "numpy"} & set(sys.modules)))
 """
     done = subprocess.run(

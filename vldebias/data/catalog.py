@@ -147,7 +147,6 @@ def register_data(data_set: DataSet) -> DataSet:
     return DATA.register(data_set)
 
 
-_OBJECTS = {"label": "label", "caption_template": "a photo of a {}.", "val_split": "test"}
 BUILT_IN = (
     DataSet(
         "waterbirds",
@@ -195,33 +194,6 @@ BUILT_IN = (
         # There are three class columns, so there is no default label.
         training={"caption_template": "a photo of a person, {}.", "val_split": "val"},
         folders=("FairFace",),
-    ),
-    DataSet(
-        "cifar10",
-        "vldebias.data.binary:open_cifar10",
-        "the folder cifar-10-batches-bin of cs.toronto.edu/~kriz/cifar.html (binary version)",
-        split="test",
-        columns=("label",),
-        training=_OBJECTS,
-        folders=("cifar-10-batches-bin",),
-    ),
-    DataSet(
-        "cifar100",
-        "vldebias.data.binary:open_cifar100",
-        "the folder cifar-100-binary of cs.toronto.edu/~kriz/cifar.html (binary version)",
-        split="test",
-        columns=("label",),
-        training=_OBJECTS,
-        folders=("cifar-100-binary",),
-    ),
-    DataSet(
-        "stl10",
-        "vldebias.data.binary:open_stl10",
-        "the folder stl10_binary of cs.stanford.edu/~acoates/stl10",
-        split="test",
-        columns=("label",),
-        training=_OBJECTS,
-        folders=("stl10_binary",),
     ),
     DataSet(
         "manifest",

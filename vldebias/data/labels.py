@@ -140,9 +140,7 @@ class Labels:
         return cls(codes, tuple(map(str, different.tolist())))
 
     @classmethod
-    def from_column(
-        cls, column: pa.Array, names: Names, source: str, unknown: object = ()
-    ) -> Labels:
+    def from_column(cls, column: pa.Array, names: Names, source: str) -> Labels:
         """Create labels from a table column.
 
         Empty and missing values are unknown. Surrounding whitespace is ignored.
@@ -152,13 +150,12 @@ class Labels:
             names: allowed values, or a mapping from codes in the table to names. If None, all
                 values that occur are allowed.
             source: column name for messages.
-            unknown: additional values that mean unknown.
 
         Raises:
             InvalidInputError: If a value is not allowed, or there are too many values for labels.
         """
         texts = [text.strip() for text in as_texts(column, source)]
-        labels = cls.from_values(texts).without(unknown)
+        labels = cls.from_values(texts)
         if names is None:
             if len(labels.names) > max(_MOST_NAMES, len(labels) // 2):
                 raise InvalidInputError(

@@ -143,8 +143,6 @@ def test_commands_without_a_model_do_not_import_torch(name: str) -> None:
 ON_TABLES = {
     "eval shares": "eval shares table.csv --prompt-column prompt --value-column gender"
     " --out shares",
-    "eval shares --impact-ratio": "eval shares table.csv --impact-ratio --selected-column hired"
-    " --sex-column gender --race-column race --out ratios",
     "eval runs": "eval runs shares",
     "eval compare": "eval compare shares shares",
     "eval gate": "eval gate shares --max-gap 0.9",

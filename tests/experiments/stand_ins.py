@@ -201,10 +201,6 @@ def tables() -> None:
         "labelled.csv", index=False
     )
     Path("train.csv").write_text("image,caption\n1.png,A woman cooks.\n2.png,A nurse at work.\n")
-    applicants = pd.DataFrame({"hired": ["yes", "no", "no"] * 40})
-    applicants["sex"] = ["female", "male"] * 60
-    applicants["race"] = ["A", "A", "B"] * 40
-    applicants.to_csv("applicants.csv", index=False)
     committed = Path(__file__).parents[2] / "eval" / "results" / "quickstart.json"
     Path("results/quickstart").mkdir(parents=True)
     shutil.copy(committed, "results/quickstart/result.json")

@@ -135,7 +135,7 @@ def batch() -> Contrast:
 
 
 @refused(
-    (lambda: loss(PushLoss, Pull), "pushing takes no pull; expected .* got push; rename"),
+    (lambda: loss(PushLoss, Pull), "PushLoss.function takes no pull; expected .* got push; rename"),
     (lambda: loss(UnboundLoss), r"write `function = staticmethod\(pushing\)`"),
     (lambda: loss("nopackage.losses:Mine").load_module(), "'nopackage.losses:Mine'; expected the"),
     (lambda: loss("vldebias.losses:Mine").load_module(), "'vldebias.losses:Mine'; expected the"),

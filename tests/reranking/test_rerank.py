@@ -445,17 +445,22 @@ def test_labels_do_not_need_torch() -> None:
     assert done.stdout.strip() == "False"
 
 
-def test_two_spellings_of_a_group_trigger_a_warning() -> None:
+def test_a_group_in_upper_and_lower_case_triggers_a_warning() -> None:
     with pytest.warns(
-        SuspectInputWarning, match="'M' and 'male' look like different spellings of the same value"
+        SuspectInputWarning, match="'Male' and 'male' differ only in case or spaces"
     ) as caught:
-        vldebias.rerank([0.9, 0.8, 0.7, 0.6], 2, labels=["M", "male", "F", "female"])
+        vldebias.rerank([0.9, 0.8, 0.7, 0.6, 0.5], 2, labels=["Male", "male", "x", "male", "x"])
     # There is no flag to suggest here.
     assert "--rename" not in str(caught[0].message)
-    with pytest.warns(SuspectInputWarning, match="'femle' is spelt almost like 'female'"):
-        vldebias.rerank(
-            list(range(20, 0, -1)), 4, labels=["female"] * 10 + ["male"] * 9 + ["femle"]
-        )
+
+
+def test_an_unknown_group_is_not_taken_for_a_different_one() -> None:
+    labels = ["male", "other"] * 4
+    shares = {"female": 0.5, "other": 0.5}
+    with pytest.raises(InvalidInputError, match=r"the groups are \['male', 'other'\]; choose one"):
+        vldebias.rerank(list(range(8)), 4, labels=labels, shares=shares)
+    with pytest.raises(InvalidInputError, match=r"expected one of \['male', 'other'\]; correct it"):
+        vldebias.rerank(list(range(8)), 4, labels=labels, checked={0: "female"})
 
 
 def test_answers_that_are_not_groups_are_unknown() -> None:

@@ -16,7 +16,6 @@ from apps.audit.recorded import record_of_images
 from tests.apps.audit.records.test_figures import made
 from tests.apps.audit.test_recorded import JUDGE, VALUES, answer
 from tests.limits import limited_files
-from tests.study.test_applicants import applicants
 from vldebias import cli
 from vldebias.data import Labels
 from vldebias.judge.plan import GeneratedImages, Plan
@@ -79,11 +78,13 @@ def runs_arguments(folder: Path) -> list[str]:
     return ["eval", "runs", str(folder / "runs"), "--out", str(folder / "runs.html")]
 
 
-def impact_arguments(folder: Path) -> list[str]:
-    table = applicants(folder / "applicants.csv")
+def shares_arguments(folder: Path) -> list[str]:
+    rows = [f"{job},{value}" for job in ("nurse", "pilot") for value in ("female", "male") * 10]
+    table = folder / "labelled.csv"
+    table.write_text("\n".join(["prompt,gender", *rows]))
     return [
-        *("eval", "shares", str(table), "--impact-ratio", "--selected-column", "hired"),
-        *("--sex-column", "sex", "--race-column", "race", "--out", str(folder / "impact")),
+        *("eval", "shares", str(table), "--prompt-column", "prompt", "--value-column", "gender"),
+        *("--out", str(folder / "shares")),
     ]
 
 
@@ -93,7 +94,7 @@ COMMANDS: dict[str, tuple[Callable[[Path], list[str]], tuple[str, ...]]] = {
     "records page": (page_arguments, ("page.html",)),
     "records label": (label_arguments, ("record.json",)),
     "eval runs": (runs_arguments, ("runs.html",)),
-    "impact ratios": (impact_arguments, ("impact/result.json", "impact/index.html")),
+    "eval shares": (shares_arguments, ("shares/result.json", "shares/index.html")),
 }
 PARAMETERS = [pytest.param(*COMMANDS[name], id=name) for name in COMMANDS]
 

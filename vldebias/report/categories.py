@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from vldebias.measure.metric import SHARE, get_metric
@@ -19,7 +18,7 @@ class CategoryRow(NamedTuple):
 
     Attributes:
         name: the name of the category, such as "female".
-        counts: the counts, such as the numbers of applicants and of selected applicants.
+        counts: the counts, such as the number of captions.
         figures: a (heading, value with interval) pair for each measure. Missing values are "".
         bounds: the lower bound, value and upper bound of the last measure, which is drawn as a
             plot. None if there is no value.
@@ -40,8 +39,6 @@ class CategoryTable(NamedTuple):
         figures: the headings of the measure columns.
         rows: one row per category.
         is_share: whether the last measure is a share, between 0 and 1.
-        missing: the text to show for missing values.
-        rule: the threshold of the four-fifths rule, or None if it does not apply.
     """
 
     caption: str
@@ -49,8 +46,6 @@ class CategoryTable(NamedTuple):
     figures: tuple[str, ...]
     rows: tuple[CategoryRow, ...]
     is_share: bool
-    missing: str
-    rule: float | None
 
 
 def category_tables(result: Measurements) -> list[CategoryTable]:
@@ -84,10 +79,6 @@ def category_tables(result: Measurements) -> list[CategoryTable]:
             row = row_of_metric.get(last)
             bounds = None if row is None else (row.interval[0], row.value, row.interval[1])
             rows.append(CategoryRow(name, tuple(cells), tuple(figures), bounds))
-        rule = provenance.settings.get("four-fifths rule")
-        if rule is not None:
-            # The lowest ratio comes first. Categories without a ratio come last.
-            rows.sort(key=lambda row: math.inf if row.bounds is None else row.bounds[1])
         is_share = get_metric(last, strict=False).bounds == SHARE
         tables.append(
             CategoryTable(
@@ -96,8 +87,6 @@ def category_tables(result: Measurements) -> list[CategoryTable]:
                 tuple(heads.values()),
                 tuple(rows),
                 is_share,
-                provenance.settings.get("missing", ""),
-                rule,
             )
         )
     return tables

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from vldebias.errors import InvalidInputError, SuspectInputWarning, did_you_mean, warn
+from vldebias.errors import (
+    CLOSE_LABELS,
+    InvalidInputError,
+    SuspectInputWarning,
+    did_you_mean,
+    warn,
+)
 from vldebias.reranking.candidates import (
     UNKNOWN,
     Candidates,
@@ -218,7 +224,7 @@ def _read_checked(
         if str(group) not in names:
             raise InvalidInputError(
                 f"checked: got group {group!r} for {key!r}; expected one of {list(names)};"
-                f" {did_you_mean(str(group), names)}"
+                f" {did_you_mean(str(group), names, 'correct it', CLOSE_LABELS)}"
             )
         codes[key] = list(names).index(str(group))
     if codes and codes.keys().isdisjoint(keys.ravel().tolist()):

@@ -6,7 +6,6 @@ affect results.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from itertools import chain
 from math import sqrt
@@ -16,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import normalize
 
-from vldebias.data import Embeddings, Labels, UnitRows, cross, odd_values
+from vldebias.data import Embeddings, UnitRows, cross, odd_values
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
 from vldebias.hosts import Host
 from vldebias.hosts.edits import TEXT
@@ -26,7 +25,6 @@ from vldebias.prompts import PromptSet
 
 FOREIGN = 3.0  # number of standard deviations below which text and images look unaligned
 ENOUGH = 10  # minimum number of images per value for checking how well prompts predict it
-CLOSE = 0.8  # minimum similarity at which a label may be a misspelt value
 
 
 def spaced(n: int) -> NDArray[np.int64]:
@@ -83,39 +81,18 @@ def doubt_labels(images: Embeddings, columns: Sequence[str], sets: Sequence[Prom
         columns: names of the label columns to check.
         sets: prompt sets whose values are compared with the labels.
     """
+    values_of = {prompts.name: prompts.attributes for prompts in sets}
     problems_of_column: dict[str, list[str]] = {}
     for column in columns:
-        labels = images.column(column)
-        problems = list(odd_values(labels))
-        for prompts in sets:
-            problems += _misspelt(labels, prompts)
-        problems_of_column[repr(column)] = problems
+        problems_of_column[repr(column)] = odd_values(images.column(column), values_of)
     # Only check for small intersections if the columns themselves look right. A misspelt value also
     # creates small intersections, and the warning about it already explains the cause.
     if len(columns) > 1 and not any(problems_of_column.values()):
         intersection = cross(*map(images.column, columns))
-        problems_of_column[" x ".join(columns)] = list(odd_values(intersection))
+        problems_of_column[" x ".join(columns)] = odd_values(intersection, {})
     for column, problems in problems_of_column.items():
         if problems:
             warn(f"labels {column}: " + "; also ".join(problems), SuspectInputWarning)
-
-
-def _misspelt(labels: Labels, prompts: PromptSet) -> list[str]:
-    """List the labels that nearly match a value, as in "'femal' is not a value of gender"."""
-    names = [name for name, n in labels.counts.items() if n]
-    strangers = [name for name in names if place_of(name, prompts) is None]
-    if len(strangers) == len(names):
-        # If no label is a value of the attribute, the column describes something else.
-        return []
-    value_of_spelling = {value.casefold(): value for value in prompts.attributes}
-    problems = []
-    for name in strangers:
-        spellings = list(value_of_spelling)
-        # Suggest "female" for "femal", but nothing for "nonbinary", which resembles no value.
-        for match in difflib.get_close_matches(name.casefold(), spellings, n=1, cutoff=CLOSE):
-            value = value_of_spelling[match]
-            problems.append(f"{name!r} is not a value of {prompts.name}; did you mean {value!r}?")
-    return problems
 
 
 def _embedded(prompts: Sequence[str], texts: Host) -> list[str]:

@@ -41,6 +41,7 @@ from vldebias.prompts import PromptSet
 from vldebias.study.doubts import check_images, doubt_chance, doubt_labels, doubt_space
 from vldebias.study.inputs import Inputs
 from vldebias.study.split import Data
+from vldebias.study.suite_texts import texts_of_groups
 from vldebias.study.task import Prompts, register_task
 from vldebias.study.tasks.classifiers import BASELINES
 from vldebias.study.tasks.examples import Examples
@@ -228,7 +229,7 @@ class GroupsTask(ImageTask):
 
     def texts(self) -> tuple[str, ...]:
         """Return the class prompts, spurious prompts and pairs."""
-        return tuple(self.prompts.texts)
+        return texts_of_groups(dict(self))
 
     def measure(
         self,

@@ -139,7 +139,7 @@ class RetrievalTask(ImageTask):
 
     def texts(self) -> tuple[str, ...]:
         """Return the prompts in all sets, the queries and the class prompts."""
-        return texts_of_retrieval(chain(*self.prompts.values()), self.queries, self.classes)
+        return texts_of_retrieval(dict(self))
 
     def measure(
         self,

@@ -39,7 +39,8 @@ class Program:
     """What a program adds to the package. The names of modules are relative to the program.
 
     Attributes:
-        commands: the commands of `vldebias`, by name.
+        commands: the commands of `vldebias`, by name. "eval runs" is a command of the group `eval`,
+            whose summary is its own help.
         names: the public names, each with the module that defines it. Users import them from
             `vldebias`.
         hooks: for each hook, the function that handles it, as "module:function". See `hooks`.
@@ -72,12 +73,18 @@ def programs() -> dict[str, Program]:
     return {}
 
 
-def commands() -> dict[str, Entry]:
-    """Return the commands of all programs by name."""
+def commands(group: str = "") -> dict[str, Entry]:
+    """Return the commands that all programs add to a group of commands, by name.
+
+    Args:
+        group: "eval", or "" for the commands of `vldebias` itself.
+    """
     entries = {}
     for package, program in programs().items():
-        for name, entry in program.commands.items():
-            entries[name] = replace(entry, module=f"{package}.{entry.module}")
+        for full_name, entry in program.commands.items():
+            parent, _, name = full_name.rpartition(" ")
+            if parent == group:
+                entries[name] = replace(entry, module=f"{package}.{entry.module}")
     return entries
 
 

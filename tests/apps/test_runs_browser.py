@@ -9,8 +9,8 @@ import pytest
 from browsing import NARROW, WIDE, check_page, opened
 from typer.testing import CliRunner
 
+from apps.runs.listing import render_runs
 from vldebias.cli import app
-from vldebias.report.runs import render_runs
 
 pytestmark = pytest.mark.slow
 

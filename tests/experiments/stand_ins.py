@@ -130,7 +130,7 @@ def shorten_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         return settings.model_copy(update=changes)
 
     monkeypatch.setattr("vldebias.study.suite.load_suite", small)
-    monkeypatch.setattr("vldebias.study.paper.load_suite", small)
+    monkeypatch.setattr("apps.paper.tables.load_suite", small)
     monkeypatch.setattr("vldebias.cli.train.load_settings", short)
 
 

@@ -3,7 +3,8 @@ arguments.
 
 Stand-ins replace what this machine lacks (tests/experiments/stand_ins.py). Other tests cover the
 `bash` and `python` blocks that run offline unchanged (tests/experiments/test_readme.py), those for
-`eval paper` (tests/data/test_paper.py), and `vldebias quickstart` (tests/study/test_quickstart.py).
+`eval paper` (tests/apps/paper/test_paper.py), and `vldebias quickstart`
+(tests/study/test_quickstart.py).
 """
 
 import re

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vldebias import programs
 from vldebias.cli import results
 from vldebias.cli.checks import check_data_of_suite, check_file
 from vldebias.cli.common import (
@@ -69,9 +71,9 @@ app = App(
 app.add("report")(results.report)
 app.add("compare")(results.compare)
 app.add("gate")(results.gate)
-app.add("runs")(results.runs)
 app.add("data")(results.data)
-app.add("paper")(results.paper)
+for _name, _entry in programs.commands("eval").items():
+    app.add(_name)(getattr(import_module(_entry.module), _entry.attribute))
 
 SuiteName = Annotated[
     str,

@@ -28,6 +28,7 @@ from vldebias.report.page import plain, write_page
 from vldebias.report.table import (
     FLOAT_NOISE,
     KEYS,
+    TEMPLATES,
     form_of_figures,
     moved,
     number,
@@ -215,7 +216,7 @@ class Comparison:
             "equal": int((self.frame.verdict == "equal").sum()),
             "about": COMPARED,
         }
-        return write_page(Path(path), "compare", values)
+        return write_page(Path(path), TEMPLATES / "compare.html.jinja", values)
 
     def _changed(self) -> pd.DataFrame:
         """Return the rows that changed: those for entire tasks or, if there are none, all."""

@@ -223,7 +223,7 @@ def render(result: Measurements, path: Path, *, run_folder: Path) -> Path:
         "labels": LABELS if frame.uses_labels.any() else "",
         "csv": result.to_csv(path.with_suffix(".csv")).name,
     }
-    return write_page(path, "report", values)
+    return write_page(path, TEMPLATES / "report.html.jinja", values)
 
 
 def title_of(result: Measurements) -> str:
@@ -506,16 +506,16 @@ def _blocks(
     return blocks
 
 
-def write_page(path: Path, template: str, values: Mapping[str, object]) -> Path:
+def write_page(path: Path, template: Path, values: Mapping[str, object]) -> Path:
     """Render a template to a single self-contained HTML file.
 
     Args:
         path: the file to write.
-        template: the template name ("report", "runs" or "paper").
+        template: the template's file. It may include the files in `TEMPLATES`.
         values: the template's variables by name.
     """
     return write_atomically(
-        path, page_templates().get_template(f"{template}.html.jinja").render(values)
+        path, page_templates().from_string(template.read_text(encoding="utf-8")).render(values)
     )
 
 

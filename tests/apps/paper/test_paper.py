@@ -13,18 +13,10 @@ from typing import Any
 import open_clip
 import pandas as pd
 import pytest
-from data_parts import fairface
 from small_paper import small
 from typer.testing import CliRunner
 
-from eval.real import problems
-from tests.refusals import refused
-from vldebias import miniature
-from vldebias.cli import app
-from vldebias.judge.answers import AnnotationLog
-from vldebias.report.result import Result
-from vldebias.report.table import SWEPT, published
-from vldebias.study.paper import (
+from apps.paper.tables import (
     HEAD,
     PARTS,
     PIPELINE,
@@ -36,6 +28,14 @@ from vldebias.study.paper import (
     paper,
     plan,
 )
+from eval.real import problems
+from tests.data.data_parts import fairface
+from tests.refusals import refused
+from vldebias import miniature
+from vldebias.cli import app
+from vldebias.judge.answers import AnnotationLog
+from vldebias.report.result import Result
+from vldebias.report.table import SWEPT, published
 from vldebias.study.suite import Suite, load_suite
 from vldebias.study.tasks.classifiers import BASELINES
 from vldebias.utils.options import Options
@@ -130,7 +130,7 @@ def test_every_model_of_the_paper_is_listed_by_open_clip() -> None:
                 assert tuple(model.split(":")) in open_clip.list_pretrained()
 
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs/explanation/papers.md"
 COMMANDS = [
     text.strip()
@@ -164,7 +164,7 @@ def hub(many: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(open_clip, "create_model_from_pretrained", clip)
     monkeypatch.setattr(open_clip, "get_tokenizer", lambda name: miniature.load_clip()[2])
     monkeypatch.setattr("diffusers.DiffusionPipeline.from_pretrained", pipeline)
-    monkeypatch.setattr("vldebias.study.paper.load_suite", small)
+    monkeypatch.setattr("apps.paper.tables.load_suite", small)
     return many
 
 
@@ -333,7 +333,7 @@ def test_a_baseline_that_cannot_be_fitted_has_rows_with_the_reason(
         return suite.model_copy(update={"tasks": (suite.tasks[0].model_copy(update=changes),)})
 
     monkeypatch.setitem(BASELINES, "wise-ft", (broken, "a source"))
-    monkeypatch.setattr("vldebias.study.paper.load_suite", quick)
+    monkeypatch.setattr("apps.paper.tables.load_suite", quick)
     runs = plan(stand_ins, ["waterbirds", "celeba"], ["miniature"])
     paper(tmp_path / "out", runs, Options(out=tmp_path, resamples=20), SILENT)
     assert [(run.failure, run.missing) for run in runs] == [("", "")] * 2
@@ -359,7 +359,7 @@ def test_a_baseline_that_cannot_be_fitted_has_rows_with_the_reason(
 def test_a_killed_part_resumes_to_the_same_result(
     part: str, made: str, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vldebias.study.paper.load_suite", small)
+    monkeypatch.setattr("apps.paper.tables.load_suite", small)
 
     def words(out: Path) -> list[str]:
         model = ["--data-root", str(many), "--model", "miniature"]

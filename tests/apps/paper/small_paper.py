@@ -3,15 +3,15 @@
 They generate one image for every fifth prompt in two steps, resample twenty times, and use the
 embedded model as the judge. Tests start and kill this program.
 
-    python tests/data/small_paper.py eval paper --only human --pipeline miniature --out DIR
+    python tests/apps/paper/small_paper.py eval paper --only human --pipeline miniature --out DIR
 """
 
 from typing import Any
 
+from apps.paper import tables as paper
 from tests.fewer import few
 from vldebias.cli import main
 from vldebias.judge.judges import ClipJudge
-from vldebias.study import paper
 from vldebias.study.suite import Suite, load_suite
 from vldebias.study.tasks.generation import GenerationTask
 from vldebias.study.tasks.people import PeopleTask

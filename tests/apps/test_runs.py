@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from apps.runs.listing import list_runs, render_runs
 from tests.study.made_figures import bias, protocol, result
 from vldebias.cli import app
 from vldebias.errors import InvalidInputError
 from vldebias.report.result import Result
-from vldebias.report.runs import list_runs, render_runs
 
 SCRIPT = '<script>alert("x")</script>'
 

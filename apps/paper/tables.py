@@ -35,6 +35,7 @@ from vldebias.utils.schema import file_slug
 if TYPE_CHECKING:
     import pandas as pd
 
+TEMPLATE = Path(__file__).with_name("page.html.jinja")
 HEAD = (
     "suite",
     "data",
@@ -303,7 +304,7 @@ def compared(runs: Sequence[Run], results: Mapping[str, Result], out: Path) -> p
         "found": sentences(frame),
         "has_reweighted": bool(is_reweighted.any()),
     }
-    write_page(out / "index.html", "paper", page)
+    write_page(out / "index.html", TEMPLATE, page)
     return frame
 
 

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+from apps.paper.tables import Run, compared, paper, plan, sentences
 from tests.study.made_figures import figure, result
 from vldebias.errors import InvalidInputError
-from vldebias.study.paper import Run, compared, paper, plan, sentences
 from vldebias.study.suite import load_suite
 from vldebias.utils.options import Options
 from vldebias.utils.progress import Progress
@@ -63,7 +63,7 @@ def test_missing_parts_are_skipped_and_measured_parts_are_kept(
     measured = Mock(
         side_effect=[result([figure(task="waterbirds", metric="worst_group")]), KeyboardInterrupt]
     )
-    monkeypatch.setattr("vldebias.study.paper.run_suite", measured)
+    monkeypatch.setattr("apps.paper.tables.run_suite", measured)
     runs.insert(0, Run(load_suite("waterbirds"), "RN50:openai"))
     with pytest.raises(KeyboardInterrupt):
         paper(

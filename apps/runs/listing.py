@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PAGE = "runs.html"
+TEMPLATE = Path(__file__).with_name("page.html.jinja")
 _INDEX = "index.html"  # page of an individual run
 _MOST_BYTES = 500_000_000
 PLOTTED = 4  # maximum number of runs with plots, which take about 0.2 s for each task
@@ -211,7 +212,7 @@ def render_runs(folder: Path, path: Path | None = None) -> tuple[Path, RunList]:
         "plots_of_path": _plots(list(name_of_path)),
         "unreadable": runs.unreadable,
     }
-    return write_page(path, "runs", values), runs
+    return write_page(path, TEMPLATE, values), runs
 
 
 def _plots(paths: Sequence[str]) -> dict[str, list[dict[str, object]]]:

@@ -53,18 +53,6 @@ def find_names(text: Text) -> list[tuple[int, int]]:
     return runs + tokens + find_figures(text) + _find_character_tags(text)
 
 
-def may_name(text: Text) -> bool:
-    """Return whether a text contains the full name of a person other than an artist.
-
-    Args:
-        text: The text.
-    """
-    return any(
-        _is_in_full_name(text, i) and not text.credited[i] and listed(text.low[i], "given-name")
-        for i in range(len(text.low))
-    )
-
-
 def _find_character_tags(text: Text) -> list[tuple[int, int]]:
     """Return tags that name a character or are triggers of fine-tuned models: "kaine (nier)"."""
     runs = []
@@ -162,20 +150,10 @@ def _is_name_of_person(text: Text, first: int, stop: int) -> bool:
         return False
     if any(listed(word, "famous") or "i" in kinds(word) for word in words):
         return True
-    if _is_before_description(text, first, stop):
-        return True
     has_given_name = "f" in kinds(words[0])
     has_family_name = len(words) > 1
     needed = any if text.capital[first] else all
     return needed((has_given_name, has_family_name))
-
-
-def _is_before_description(text: Text, first: int, stop: int) -> bool:
-    """Return whether a description follows a name: "a video of Rem, a woman in a dress"."""
-    if not text.capital[first] or not text.opens[stop] or text.sentence[stop]:
-        return False
-    is_object = text.before(first) in ("of", "on", "with", "and")
-    return is_object and text.low[stop : stop + 1] in (["a"], ["an"])
 
 
 def _is_other_name(words: Sequence[str]) -> bool:

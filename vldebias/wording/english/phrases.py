@@ -104,26 +104,11 @@ def _is_before_phrase(text: Text, j: int, i: int) -> bool:
     becomes = listed(word, "becomes") and "n" not in classes(word)
     if word.endswith(POSSESSIVE) or listed(word, *STOPS, "not-subject") or is_joined or becomes:
         return True
-    if _has_object(text, j, i):
-        return True
     has_object = is_plural(text.bare[i]) or not has_listed(text.low, "article")
     # A verb of another person precedes the phrase: "doctor examining patient".
     is_verb = is_inflected(word, "s") and classes(base(word)).startswith("v")
     is_verb = is_verb or (word.endswith("ing") and has_object)
     return (is_verb and person(text.before(j))) or (listed(word, "draw") and text.opens[j])
-
-
-def _has_object(text: Text, j: int, i: int) -> bool:
-    """Return whether word j is a verb before noun i: "a belt to praise daughter"."""
-    word = text.low[j]
-    before = text.before(j)
-    if before == "to":
-        return "v" in classes(word)
-    # A gerund that is hardly a noun follows a noun: "a lamp symbolizing professional themes".
-    is_verb = is_inflected(word, "ing") and "a" in kinds(text.low[i])
-    is_verb = is_verb and ("u" in kinds(word) or "n" not in kinds(word))
-    is_noun = classes(before).startswith("n") and not (adjective(before) or listed(before, *STOPS))
-    return is_verb and is_noun
 
 
 def is_compound(word: str, following: str) -> bool:

@@ -14,19 +14,17 @@ from vldebias.prompts.english.words import person as is_person
 from vldebias.prompts.prompt_set import append_word
 from vldebias.wording.english.context import find_rules
 from vldebias.wording.english.groups import describe, find_group, names_a_group
-from vldebias.wording.english.names import may_name
 from vldebias.wording.english.phrases import PersonPhrase
 from vldebias.wording.english.rewritten import agreeing_form, match, replace_gender, sides_in, strip
 from vldebias.wording.english.statements import (
     find_persons,
     find_stated,
     group_mentions,
-    may_be_two,
     states,
     values_of_persons,
     values_of_words,
 )
-from vldebias.wording.english.subject import find_subjects, is_foreign, leaves_out_gendered
+from vldebias.wording.english.subject import find_subjects, is_foreign
 from vldebias.wording.english.text import Text, read_text, with_capitals_of
 from vldebias.wording.groups import Group, Mixture, can_mix
 from vldebias.wording.language import (
@@ -91,13 +89,7 @@ class English(Language):
                 return "not understood"  # "a nurse and a baby"
             # A baby states its age, and looks like its parents.
             subjects = tuple(subject for subject in subjects if subject not in babies)
-        if len(subjects) > 1 and may_be_two(words, subjects):
-            return "not understood"
         persons = group_mentions(words, subjects)
-        if not attribute.gender and leaves_out_gendered(words, subjects):
-            return "not understood"
-        if attribute.kind in ("origin", "skin") and may_name(words):
-            return "named"
         is_stated = find_stated(text, persons, attribute)
         found: list[Mention] = []
         n_open = 0

@@ -90,28 +90,6 @@ def group_mentions(text: Text, subjects: Sequence[PersonPhrase]) -> list[list[Pe
     return persons
 
 
-def may_be_two(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
-    """Return whether a phrase after a comma may be a second person: "a detective, a suspect".
-
-    Args:
-        text: The text.
-        subjects: The noun phrases for people, in order of appearance.
-    """
-    for number in range(1, len(subjects)):
-        first = subjects[number - 1]
-        second = subjects[number]
-        is_next = second.opening == first.head + 1
-        if not is_next or not _is_same(text, subjects, number):
-            continue
-        heads = [singular(text.low[first.head]), singular(text.low[second.head])]
-        if any(map(is_gendered_noun, heads)):
-            continue
-        # "a person, a person with a hat" are two, unlike "a nurse, a specialist".
-        if heads[0] == heads[1] or not has_listed(heads, "generic"):
-            return True
-    return False
-
-
 def _is_same(text: Text, subjects: Sequence[PersonPhrase], number: int) -> bool:
     """Return whether a phrase refers to the same person as the phrase before it."""
     subject = subjects[number]

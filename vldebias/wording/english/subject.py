@@ -7,7 +7,6 @@ understood.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -26,7 +25,7 @@ from vldebias.prompts.english.words import (
     person,
     singular,
 )
-from vldebias.wording.english.names import find_names, is_known, is_named, is_of_picture
+from vldebias.wording.english.names import find_names, is_named, is_of_picture
 from vldebias.wording.english.phrases import (
     POSSESSIVE,
     PersonPhrase,
@@ -44,12 +43,8 @@ from vldebias.wording.english.things import (
     is_agent,
     is_animal,
     may_be_person,
-    why_name,
     why_no_person,
 )
-
-# Endings of words that no dictionary lists but that are no names: "retrofuturistic", "cyberpunk".
-_DERIVED = re.compile(r"(?:istic|ish|ist|ic|al|ous|ful|less|ed|ing|y|punk|core)$")
 
 
 def is_foreign(text: Text) -> bool:
@@ -129,23 +124,8 @@ def _checked(
     """Return a phrase for an additional person, or the reason why it is not one."""
     if is_named(text, names, phrase.opening, phrase.head):
         phrase = phrase._replace(named=True)
-    reason = "" if phrase.named else why_name(text, phrase.head)
-    is_definite = text.low[phrase.opening] == "the"
-    if is_definite and not subjects and not phrase.named and _is_given(text, phrase):
-        reason = UNCLEAR
-    if subjects and not reason:
-        reason = _why_nobody_else(text, phrase, subjects)
+    reason = _why_nobody_else(text, phrase, subjects) if subjects else ""
     return reason or phrase
-
-
-def _is_given(text: Text, phrase: PersonPhrase) -> bool:
-    """Return whether a definite phrase is about another picture: "the same astronaut"."""
-    words = text.low[phrase.opening : phrase.head + 1]
-    behind = text.low[phrase.head + 1 : phrase.head + 4]
-    # Somebody else is on the other side.
-    is_left = behind == ["on", "the", "left"] and "right" not in text.low
-    is_right = behind == ["on", "the", "right"] and "left" not in text.low
-    return "same" in words or listed(words[-1], "given-person") or is_left or is_right
 
 
 # ---- reading one phrase
@@ -181,70 +161,19 @@ def _read_phrase(text: Text, i: int) -> PersonPhrase | str:
 
 def _why_no_tag(text: Text, start: int, first_noun: int, i: int) -> str:
     """Return why a noun without a determiner is not a subject, or "" if it is: "doctor, 4k"."""
-    if _is_part_of_figure(text, start, i) or _has_unsure_modifiers(text, start, i):
-        return UNCLEAR
     is_in_brackets = _is_object_in_brackets(text, start)
     if not is_in_brackets and _is_tag_of_style(text, start, i):
         return UNCLEAR if _is_in_clause(text, i) else NOBODY
-    is_unclear = _is_among_tags(text, start, i) or _begins_with_style(text, first_noun, i)
-    return UNCLEAR if is_unclear else ""
-
-
-def _is_part_of_figure(text: Text, start: int, i: int) -> bool:
-    """Return whether a tag continues a figure or a term: "a wolf, druid", "rhythm and blues"."""
-    last = text.low[start - 1] if start else ""
-    if last and text.opens[start]:
-        # "fisher, baker, miner, farmer" are several people.
-        return is_animal(last) or (person(last) and start == i)
-    if last not in ("and", "or"):
-        return False
-    return not (person(text.low[start - 2]) or is_gendered_noun(text.low[start - 2]))
-
-
-def _has_unsure_modifiers(text: Text, start: int, i: int) -> bool:
-    """Return whether the words before a noun may make it no person: "rathian boss"."""
-    modifiers = text.low[start:i]
-    is_title = bool(modifiers) and all(
-        text.capital[j] and text.words[j].istitle() for j in range(start, i + 1)
-    )
-    has_title = any(listed(word, "title") or "f" in kinds(word) for word in modifiers)
-    # After "and", the last word is an adjective: "balanced and orderly".
-    if modifiers[-1:] == ["and"] or (is_title and not has_title):
-        return True
-    is_understood = all(is_known(word) or _DERIVED.search(word) for word in modifiers)
-    if not is_understood and not is_gendered_noun(text.bare[i]):
-        return True
     # A verb separates two nouns, unlike in "horse riding instructor": "bus overtaking coach".
-    has_verb = any(is_inflected(word, "ing") for word in modifiers[1:])
-    return has_verb and not listed(singular(text.low[i]), "gerund-head")
+    has_verb = any(is_inflected(word, "ing") for word in text.low[start + 1 : i])
+    is_clause = has_verb and not listed(singular(text.low[i]), "gerund-head")
+    return UNCLEAR if is_clause or _begins_with_style(text, first_noun, i) else ""
 
 
 def _is_in_clause(text: Text, i: int) -> bool:
     """Return whether word i is more than a tag, as in "customer reading a magazine"."""
     after = text.after(i)
     return after.endswith("ing") or listed(after, "preposition")
-
-
-def _is_among_tags(text: Text, start: int, i: int) -> bool:
-    """Return whether a later tag is more than a noun with its adjectives: "a book, travel guide".
-
-    Tags about the picture or a person do not count: "3d render, pastry chef".
-    """
-    is_alone = not text.after(i) or _is_in_clause(text, i)
-    is_first = not any(map(person, text.low[:start]))
-    if not is_first or (all(map(adjective, text.low[start:i])) and is_alone):
-        return False
-    first = 0
-    for stop in range(1, start + 1):
-        if not text.opens[stop]:
-            continue
-        tag = text.low[first:stop]
-        first = stop
-        is_of_picture = has_listed(tag, "picture", "medium", "style-word", "tag", "picture-tag")
-        words = [word for word in tag if not listed(word, "determiner")]
-        if not (is_of_picture or all(map(adjective, words))):
-            return True
-    return False
 
 
 def _is_tag_of_style(text: Text, start: int, i: int) -> bool:
@@ -413,23 +342,10 @@ def _leaves_one_out(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
         is_again = listed(word, "introduces") and has_gendered(text.low[i + 2 : i + 7])
         if is_compared or is_object or (is_again and subjects[0].head < i):
             return True
-        if has_listed((word, after), "counts-people") and _is_one_of_several(text, i, subjects):
-            return True
         # In "two people, one reading and the other asleep", the group includes both.
         if not has_group and _is_pronoun_for_another(text, i):
             return True
     return False
-
-
-def _is_one_of_several(text: Text, i: int, subjects: Sequence[PersonPhrase]) -> bool:
-    """Return whether word i counts people: "the first cook", "another cook", "person 1"."""
-    word = text.low[i]
-    after = text.after(i)
-    if word == "person" and after in ("1", "2", "one", "two"):
-        return True
-    is_number = word == "another" or text.before(i) == "the"
-    is_number = is_number and text.after(i + 1) not in ("view", "perspective")
-    return is_number and person(after) and not _is_in_phrase(i + 1, subjects)
 
 
 def _is_pronoun_for_another(text: Text, i: int) -> bool:
@@ -443,80 +359,3 @@ def _is_pronoun_for_another(text: Text, i: int) -> bool:
     # The pronoun may refer to a thing: "a cup in one hand, a book in the other".
     ones = [text.after(j) for j in range(i) if text.low[j] == "one"]
     return is_alone and not (ones and "n" in kinds(ones[-1]))
-
-
-def leaves_out_gendered(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
-    """Return whether the phrases leave out somebody, as in "a family, woman, men, girl is taller".
-
-    Args:
-        text: The text.
-        subjects: The noun phrases for people, in order of appearance.
-    """
-    known = {singular(text.low[subject.head]) for subject in subjects}
-    for i, word in enumerate(text.low):
-        is_silent = _is_in_phrase(i, subjects) or text.silent[i] or text.credited[i]
-        if is_silent or not is_gendered_noun(text.bare[i]):
-            continue
-        if word != text.bare[i]:
-            # The owner of something is in the picture: "a boy beside the man's car".
-            is_owner = text.before(i) == "the" or listed(text.after(i), "body-part")
-            if is_owner and not is_plural(text.bare[i]) and text.bare[i] not in known:
-                return True
-            continue
-        after = text.after(i)
-        is_verb = after.endswith("s") and classes(base(after)).startswith("v")
-        # "a woman on a man head"
-        is_body = listed(text.before(i), "article") and not is_plural(word)
-        is_body = is_body and listed(after, "body-part")
-        if not (ends_phrase(after) or after.endswith("ing") or is_verb or is_body):
-            continue
-        start, _ = extend_left(text, i)
-        if singular(word) in known:
-            is_left_out = _is_new_person(text, i, start, subjects[0])
-        else:
-            is_left_out = not _is_object(text, start)
-        if is_left_out:
-            return True
-    return False
-
-
-def _is_new_person(text: Text, i: int, start: int, first: PersonPhrase) -> bool:
-    """Return whether word i is someone else with the same noun: "a tall man, the shorter man".
-
-    Args:
-        text: The text.
-        i: The position of a gendered noun that also occurs in the phrase of an earlier person.
-        start: The position of the first word of its phrase, without determiners.
-        first: The phrase of the first person.
-    """
-    determiner = text.before(start)
-    # "the man beside the man without glasses", "1girl, black hair, 1girl, blond hair"
-    if determiner == "another" or text.after(i) == "without" or text.low[i][0].isdigit():
-        return True
-    if "other" in text.low[start - 1 : i] or text.before(start - 2) == "there":
-        return True  # "there is a woman"
-    words = text.low[start:i]
-    if text.after(i) in ("in", "wearing"):
-        words += text.low[i + 2 : i + 5]  # "a boy holds a cup, the boy in blue drinks"
-    has_new_words = not set(text.low[:start]).issuperset(words)
-    # "a tall man sits. A man in blue stands"
-    is_next = i > first.head and not text.is_same_sentence(first.head, i)
-    is_introduced = determiner in ("a", "an") and is_next
-    return has_new_words and (determiner == "the" or is_introduced)
-
-
-def _is_object(text: Text, start: int) -> bool:
-    """Return whether the phrase that starts at a word is the object of a preposition."""
-    determiner = text.before(start)
-    link = text.before(start - 1) if determiner else determiner
-    if link == "as" and has_listed(text.low[start : start + 8], "copula"):
-        return False  # "a cook tastes the soup as a man is watching"
-    is_object = listed(determiner, "possessor", "preposition", "not-subject")
-    is_object = is_object and determiner not in ("beside", "near", "behind")
-    is_object = is_object or listed(link, "not-subject", "unsure-relation")
-    return is_object or link in ("by", "for", "as")
-
-
-def _is_in_phrase(i: int, subjects: Sequence[PersonPhrase]) -> bool:
-    """Return whether word i is in the phrase for one of the people."""
-    return any(subject.opening <= i <= subject.head for subject in subjects)

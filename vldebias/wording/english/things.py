@@ -15,21 +15,17 @@ from vldebias.prompts.english.words import (
     adjective,
     base,
     classes,
-    ends_phrase,
     gendered,
     has_listed,
     is_inflected,
     is_plural,
-    is_proper,
     kinds,
     listed,
     person,
     singular,
 )
-from vldebias.wording.english.names import is_known
 from vldebias.wording.english.phrases import (
     POSSESSIVE,
-    extend_left,
     is_gendered_noun,
     is_head,
     shows_body,
@@ -86,7 +82,6 @@ def why_no_person(text: Text, i: int, start: int) -> str:
         i: The position of the last noun of the phrase.
         start: The position of the first word of the phrase, without determiners.
     """
-    plural = is_plural(text.bare[i])
     if _is_nobody(text, i, start):
         return NOBODY
     reason = ""
@@ -94,14 +89,12 @@ def why_no_person(text: Text, i: int, start: int) -> str:
     is_diagram = has_listed(text.low, "diagram")
     # "a monkey with a baby"
     may_be_cub = listed(text.low[i], "baby") and any(map(is_animal, text.low[:start]))
-    if may_be_cub or is_diagram or _is_miscounted(text, i, start) or _is_title(text, i, start):
+    if may_be_cub or is_diagram or _is_title(text, i, start):
         reason = UNCLEAR
     elif not is_head(text, i):
         reason = UNCLEAR if _may_be_subject(text, i, start) else NOBODY
     elif _is_thing(text, i, start) and not _has_face(text, i):
         reason = UNCLEAR if _may_be_human(text, i, start) else NOBODY
-    elif not plural and _counts_several(text.low[max(0, start - 1) : i + 1]):
-        reason = UNCLEAR
     return reason
 
 
@@ -114,67 +107,13 @@ def _is_nobody(text: Text, i: int, start: int) -> bool:
     # The prompt denies that somebody is visible: "the guest is absent", "an unseen choir".
     described = text.low[start:i] + text.low[i + 2 : i + 3] * listed(text.after(i), "copula")
     is_unseen = has_listed(described, "unseen") or "not in view" in " ".join(text.low[i : i + 10])
-    is_metaphor = listed(singular(text.low[i]), "metaphor") and _is_metaphor(text, i, start)
-    if is_denied or is_alike or is_unseen or is_metaphor:
+    if is_denied or is_alike or is_unseen:
         return True
     return (
-        _is_abstract(text, i, start)
-        or _is_user(text, i, start)
-        or _is_credit(text, i, start)
-        or _is_audience(text, i, start)
+        _is_credit(text, i, start)
         or _is_for_animal(text, i, start)
         or _is_companion_of_thing(text, i, start)
-        or (has_listed(text.low, "statue") and _is_statue(text))
     )
-
-
-def _is_statue(text: Text) -> bool:
-    """Return whether a tag turns the person into a statue: "a woman, marble statue, museum"."""
-    for i, word in enumerate(text.low):
-        is_tag = listed(word, "statue") and text.opens[i + 1] and text.opens[i - 1]
-        if is_tag and listed(text.low[i - 1], "toy"):
-            return True
-    return False
-
-
-def _is_miscounted(text: Text, i: int, start: int) -> bool:
-    """Return whether a number or an article does not fit the noun: "a persons hand"."""
-    words = text.low[max(0, start - 1) : i + 1]
-    plural = is_plural(text.bare[i])
-    is_one = words[0] in ("a", "an", "one") and plural and not any(map(person, words[:-1]))
-    is_one |= text.low[i] == "persons" and listed(text.after(i), "body-part")
-    if is_one or any(re.fullmatch(r"[a-z]|[a-z]{2,}\d+", word) for word in words[1:]):
-        return True
-    before = text.before(start - 1)
-    is_count = ends_phrase(before) or listed(before, "inexact") or text.capital[start - 2]
-    return words[0].isdigit() and not is_count
-
-
-def _counts_several(words: Sequence[str]) -> bool:
-    """Return whether a phrase in the singular counts several people: "two anime character"."""
-    is_number = len(words) > 1 and listed(words[0], "number-word")
-    is_number = is_number or (words[0].isdigit() and 1 < int(words[0]) < 13)
-    return is_number and not has_listed(words, "time-noun")
-
-
-def _is_abstract(text: Text, i: int, start: int) -> bool:
-    """Return whether a noun is none for people here: "its size dwarfs the boxes", "his youth"."""
-    # Two of these show a verb: "rules that guide the faithful".
-    signs = (is_plural(text.bare[i]), text.before(i) == "that", listed(text.after(i), "article"))
-    is_verb = sum(signs) > 1 and "v" in classes(base(text.low[i]))
-    is_time = text.low[i] == "youth" and listed(text.before(start), "possessor")
-    is_comparative = text.after(i) == "than" and text.low[i].endswith("er")  # "cleaner than"
-    return is_verb or is_time or is_comparative
-
-
-def _is_user(text: Text, i: int, start: int) -> bool:
-    """Return whether a clause only tells who uses a thing: "the hat chefs wear in kitchens"."""
-    behind = text.after(i + 1)
-    # The object of the verb is the thing before the clause.
-    has_object = listed(behind, "determiner") or not ends_phrase(behind)
-    thing = text.before(i if text.before(start) in ("", "the") else start - 1)
-    is_relative = thing == "that" or kinds(thing)[:1] in ("n", "x")
-    return is_relative and listed(text.after(i), "uses") and not has_object
 
 
 def _is_credit(text: Text, i: int, start: int) -> bool:
@@ -213,21 +152,6 @@ def _is_for_animal(text: Text, i: int, start: int) -> bool:
     return (is_like or listed(text.after(i), "copula")) and any(map(is_animal, behind))
 
 
-def _is_metaphor(text: Text, i: int, start: int) -> bool:
-    """Return whether a thing is called a person: "the moon, a guardian of the heavens"."""
-    is_apposed = text.before(start) in ("a", "an") and text.opens[start - 1]
-    is_like_thing = text.after(i) in ("of", "amid", "amidst", "whose")
-    if not is_apposed or not (is_like_thing or text.low[i] == "companion"):
-        return False
-    nouns = [
-        word
-        for j, word in enumerate(text.low[:start])
-        if kinds(word).startswith("n") and text.is_same_sentence(j, i)
-    ]
-    is_thing = any(not listed(word, *STOPS, "picture") for word in nouns)
-    return is_thing and not any(map(person, nouns))
-
-
 def _is_companion_of_thing(text: Text, i: int, start: int) -> bool:
     """Return whether a noun belongs to a thing or an animal: "a dog, a loyal friend"."""
     is_companion = listed(singular(text.low[i]), "companion")
@@ -240,15 +164,6 @@ def _is_companion_of_thing(text: Text, i: int, start: int) -> bool:
     is_companion |= text.before(start) == "their" and listed(text.low[i], "relative")
     before = [word for word in text.low[:start] if not listed(word, "companion")]
     return is_companion and any(map(is_animal, before)) and not any(map(person, before))
-
-
-def _is_audience(text: Text, i: int, start: int) -> bool:
-    """Return whether a picture only addresses some people: "an ad that attracts gamers"."""
-    words = text.low[max(text.clause_start(i), i - 6) : i]
-    # One person may invite another, but not "a glow that invites the wanderer".
-    is_general = text.before(start) == "the" and not any(map(person, text.low[:start]))
-    is_general = is_general or is_plural(text.bare[i])
-    return is_general and any(listed(base(word), "appeals") for word in words)
 
 
 def _may_be_subject(text: Text, i: int, start: int) -> bool:
@@ -307,76 +222,6 @@ def _is_title_in_plural(text: Text, i: int, start: int) -> bool:
         or is_counted
         or (is_order and not listed(text.before(start).replace("the", ""), "determiner"))
     )
-
-
-def why_name(text: Text, i: int) -> str:
-    """Return why word i may belong to a name, as in "larry page", or "" if it does not.
-
-    Args:
-        text: The text.
-        i: The position of the last noun of a phrase.
-    """
-    first, _ = extend_left(text, i)
-    link = text.before(first)
-    may_be_name = _ends_full_name(text, i, first) or _plays_role(text, i)
-    may_be_name = may_be_name or (bool(text.after(i)) and _is_identified(text, i, first))
-    # A name precedes an article: "Conan the librarian", "Emma a nurse".
-    before = text.before(first - 1)
-    if link == "the":
-        may_be_name |= set(kinds(before)) <= set("fliu") and not ends_phrase(before)
-    elif listed(link, "article"):
-        may_be_name |= "f" in kinds(before) and text.capital[first - 2]
-    if text.capital[i] and not is_plural(text.bare[i]):
-        # Capitals behind the noun make it a name: "Chief Sitting Bull", "Mason & Baker".
-        behind = i + 2 if text.after(i) == "and" else i + 1
-        may_be_name |= bool(text.after(i)) and text.capital[behind : behind + 1] == [True]
-        may_be_name |= text.before(i) in ("called", "named")
-    return UNCLEAR if may_be_name else ""
-
-
-def _is_identified(text: Text, i: int, first: int) -> bool:
-    """Return whether a description applies to one person only: "the leader of North Korea"."""
-    is_office = listed(text.low[i], "office") and not listed(text.before(first), "one-determiner")
-    is_leader = is_office and text.after(i) == "of" and text.capital[i + 2 : i + 3] == [True]
-    return is_leader or (text.after(i) == "from" and _is_of_work(text, i + 1))
-
-
-def _is_of_work(text: Text, link: int) -> bool:
-    """Return whether a work follows "from": "a wizard from the movie", "from the croods"."""
-    determiner = text.after(link)
-    if not (determiner in ("the", "a") or is_proper(determiner)):
-        return False
-    stop = link + 2
-    while not text.opens[stop] and stop < link + 6:
-        stop += 1
-    words = text.low[link + 2 : stop]
-    is_unknown = determiner == "the" and words[:1] and not is_known(words[0])
-    is_unknown = is_unknown and text.words[link + 2].islower()
-    return is_unknown or has_listed(words, "work")
-
-
-def _ends_full_name(text: Text, i: int, first: int) -> bool:
-    """Return whether word i may be a family name behind a given name, as in "larry page"."""
-    before = text.before(i)
-    # An unknown word may be a family name: "martin garrix dj".
-    given_name = before if kinds(before) else text.before(i - 1)
-    classes_of_name = set(kinds(given_name))
-    is_surname = classes(text.bare[i]) == "l"  # Some plurals are only family names: "bill hicks".
-    # Rare nouns are family names behind a given name: "bob lazar".
-    is_rare = "u" in kinds(text.bare[i]) or not kinds(before) or is_surname
-    is_given_name = "f" in classes_of_name and (is_rare or classes_of_name <= set("fliu"))
-    # Adjectives, places and periods may be given names, too: "young", "paris".
-    is_other = "a" in classes_of_name or listed(given_name, "no-name")
-    is_other = is_other or any(map(is_proper, text.low[first:i]))
-    is_one = is_surname or not is_plural(text.bare[i])
-    return is_given_name and is_one and not is_other and text.before(first) in ("", "of")
-
-
-def _plays_role(text: Text, i: int) -> bool:
-    """Return whether a role or a comparison names person i: "an actor as Hamlet"."""
-    rest = text.after(i + 1)
-    is_role = text.after(i) == "as" and not listed(rest, *STOPS, "pronoun")
-    return is_role or (text.after(i) == "like" and set(kinds(rest)) <= set("fliu"))
 
 
 # ---- things and animals

@@ -15,6 +15,7 @@ from vldebias.prompts.english.words import (
     classes,
     ends_phrase,
     has_gendered,
+    has_listed,
     is_inflected,
     kinds,
     listed,
@@ -59,12 +60,11 @@ def why_nobody_else(text: Text, subject: PersonPhrase, subjects: Sequence[Person
     is_joined = listed(before, "joins") or before.endswith("ing")
     if is_bare and not subject.plural and not is_joined:
         return _why_no_further_tag(text, subject, subjects, nouns)
-    is_of_group = any(
-        earlier.plural and listed(text.low[earlier.opening], "number-word") for earlier in subjects
-    )
+    # A single person after a group may be a member: "two people. One person reads".
+    sizes = [text.low[earlier.opening] for earlier in subjects if earlier.plural]
     is_member = text.low[opening] == "the" and listed(text.low[head], "generic")
-    if is_of_group and not subject.plural and (is_next_sentence or is_member):
-        # A single person after a group may be a member: "two people. One person reads".
+    is_after_group = has_listed(sizes, "number-word") and not subject.plural
+    if is_after_group and (is_next_sentence or is_member):
         return UNCLEAR
     is_again = singular(text.bare[head]) in nouns
     is_apposed = opening == last.head + 1
@@ -196,7 +196,7 @@ def _gap(text: Text, subjects: Sequence[PersonPhrase], number: int) -> str:
 # ---- people without a noun phrase
 
 
-def has_unknown_person(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
+def _has_unknown_person(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
     """Return whether an unlisted noun may refer to an additional person: "a show jumper pulls"."""
     heads = {subject.head for subject in subjects}
     for i, noun in enumerate(text.low):
@@ -216,11 +216,16 @@ def has_unknown_person(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
 
 
 def leaves_one_out(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
-    """Return whether a person is mentioned only by a pronoun, a number or in a comparison.
+    """Return whether a person has no phrase in `subjects`, such as a pronoun or an unlisted noun.
 
-    Examples are "hugging someone", "the first cook helps the second cook" and "more cooks than
-    waiters".
+    Examples are "hugging someone", "one cook stirs, another chops" and "more cooks than waiters".
+
+    Args:
+        text: The text.
+        subjects: The noun phrases for people, in order of appearance.
     """
+    if _has_unknown_person(text, subjects):
+        return True
     has_group = any(subject.plural for subject in subjects)
     for i, word in enumerate(text.low):
         after = text.after(i)

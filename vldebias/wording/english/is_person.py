@@ -207,11 +207,8 @@ def _is_title_in_plural(text: Text, i: int, start: int) -> bool:
     # A plural before "of the" or "of" and a name is a title: "The Riders of Rohan".
     is_name = text.words[i].istitle() and "".join(text.words[i + 2 : i + 3]).istitle()
     is_order = following == ["of", "the"] or (following[:1] == ["of"] and is_name)
-    return (
-        is_couple
-        or is_counted
-        or (is_order and not listed(text.before(start).replace("the", ""), "determiner"))
-    )
+    is_order &= not listed(text.before(start).replace("the", ""), "determiner")
+    return is_couple or is_counted or is_order
 
 
 # ---- the head of a phrase

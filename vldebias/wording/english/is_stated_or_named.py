@@ -264,11 +264,8 @@ def _is_same_person(text: Text, first: int, stop: int, opening: int, i: int) -> 
         # It is the person's name unless it modifies the noun, as in "a Ford driver".
         return not text.after(stop - 1) or not listed(text.before(first), "determiner")
     link = text.before(opening)
-    return (
-        link in ("", "the", "world's", "as")
-        or text.low[opening] == "the"
-        or listed(link, "is-also")
-    )
+    is_definite = "the" in (link, text.low[opening])
+    return is_definite or link in ("", "world's", "as") or listed(link, "is-also")
 
 
 def _names_person_before(text: Text, first: int, stop: int, i: int) -> bool:

@@ -1,8 +1,8 @@
 """Find the people whom an English prompt shows.
 
-Each noun for a person is asked the same questions, in the order in which `find_subjects` lists
-them. In case of doubt, the prompt counts as not understood. Whose value is stated depends on the
-attribute, so `find_stated` answers that question later.
+`_read_phrase` asks the same questions about each noun for a person, in the same order. In case of
+doubt, the prompt counts as not understood. Whose value is stated depends on the attribute, so
+`find_stated` answers that question later.
 """
 
 from __future__ import annotations
@@ -11,12 +11,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from vldebias.prompts.english.words import has_listed, is_plural, listed, singular
-from vldebias.wording.english.is_another import (
-    group_mentions,
-    has_unknown_person,
-    leaves_one_out,
-    why_nobody_else,
-)
+from vldebias.wording.english.is_another import group_mentions, leaves_one_out, why_nobody_else
 from vldebias.wording.english.is_person import may_be_person, why_no_person, why_no_tag
 from vldebias.wording.english.is_shown import why_not_shown
 from vldebias.wording.english.is_stated_or_named import is_named, is_of_picture, names_of_people
@@ -67,9 +62,7 @@ def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
     if not subjects:
         reason = UNCLEAR if is_unclear else NOBODY
         return "named" if has_names else reason
-    if has_unknown_person(text, subjects) or leaves_one_out(text, subjects):
-        return UNCLEAR
-    return tuple(subjects)
+    return UNCLEAR if leaves_one_out(text, subjects) else tuple(subjects)
 
 
 def _read_phrase(

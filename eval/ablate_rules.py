@@ -13,8 +13,9 @@ with other labelled prompts, in the formats of `eval.fresh_prompts` or
 A rule stays if it decides at least two labelled prompts that its author did not write. Each row
 lists how many prompts have a different outcome without the function ("decided"), and how that
 changes the numbers of right, missed and wrongly edited prompts. The functions that decide nothing
-come first. Reasons are not compared, and functions for captions and for facts that no labelled
-prompt contains do not apply to any prompt.
+come first. Functions that apply to more than 1,000 prompts are no rules and are left out. Reasons
+are not compared, and functions for captions and for facts that no labelled prompt contains do not
+apply to any prompt.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from vldebias.wording import english
 COMMITTED = Path(__file__).parents[1] / "tests" / "wording"
 SETS = {"committed": "tests/wording", "given": "labelled prompts that are not in the repository"}
 _EMPTY = {"bool": "False", "str": "''", "list": "[]", "tuple": "()", "set": "set()"}
+_MOST = 1000  # prompts; a function that applies to more is no rule
 _LIMIT = 10  # seconds per prompt; without some functions, a loop does not end
 
 
@@ -207,6 +209,8 @@ def measure(prompts: Sequence[Labelled]) -> dict[str, Any]:
     table: list[dict[str, Any]] = []
     for number, rule in enumerate(rules, start=1):
         indices = prompts_of_rule[rule.name]
+        if len(indices) > _MOST:
+            continue
         print(f"{number}/{len(rules)} {rule.name}: {len(indices)} prompts", file=sys.stderr)
         row: dict[str, Any] = {"function": rule.name, "lines": rule.lines}
         row["applies"] = len(indices)

@@ -1,6 +1,6 @@
 """Count the labelled prompts that each rule of English prompts decides.
 
-    python -m eval.ablate_rules --json eval/results/ablated_rules.json
+    python -m eval.ablate_rules --json eval/results/languages/ablated_rules.json
     python -m eval.ablate_rules mine.jsonl ... --json FILE
 
 Each function in `vldebias/wording/english` that returns a truth value, a reason, a list or an

@@ -1,7 +1,8 @@
-"""Recognise nouns for people that do not refer to a person in an English prompt.
+"""Who is a person? Decide whether a noun in an English prompt refers to a person.
 
-They may be things ("a toy soldier", "a rack server"), animals ("a rabbit detective"), titles of
-works ("Lord of the Rings"), credits or names.
+It may also be part of another noun ("nurse shark"), a thing ("a toy soldier", "a rack server"), an
+animal ("a rabbit detective"), the title of a work ("Lord of the Rings") or a word about the picture
+("oil, master").
 """
 
 from __future__ import annotations
@@ -20,32 +21,23 @@ from vldebias.prompts.english.words import (
     has_listed,
     is_inflected,
     is_plural,
-    is_proper,
     kinds,
     listed,
     person,
     singular,
 )
-from vldebias.wording.english.names import is_known
 from vldebias.wording.english.phrases import (
+    NOBODY,
     POSSESSIVE,
+    UNCLEAR,
     extend_left,
+    is_compound,
     is_gendered_noun,
-    is_head,
-    shows_body,
 )
 from vldebias.wording.english.text import Text
 
-# Reasons to skip a noun: it does not refer to a person, or the rules cannot decide.
-NOBODY = "no person"
-UNCLEAR = "not understood"
 _NEAR = 8  # words
 _AGENT_ENDINGS = ("er", "or", "ist", "ian", "ant", "eer", "host", "mage")
-
-
-def is_agent(noun: str) -> bool:
-    """Return whether a noun ends like a profession and is not a known thing."""
-    return noun.endswith(_AGENT_ENDINGS) and not listed(noun, "agent-like", "animal")
 
 
 def may_be_person(text: Text, i: int) -> bool:
@@ -67,6 +59,11 @@ def may_be_person(text: Text, i: int) -> bool:
     return listed(phrase, "person-phrase") or (classes(phrase) == "p" and is_agent(singular(word)))
 
 
+def is_agent(noun: str) -> bool:
+    """Return whether a noun ends like a profession and is not a known thing."""
+    return noun.endswith(_AGENT_ENDINGS) and not listed(noun, "agent-like", "animal")
+
+
 def _has_face(text: Text, i: int) -> bool:
     """Return whether the prompt mentions the face of word i, as in "the face of a mover"."""
     noun = singular(text.low[i])
@@ -86,27 +83,6 @@ def why_no_person(text: Text, i: int, start: int) -> str:
         i: The position of the last noun of the phrase.
         start: The position of the first word of the phrase, without determiners.
     """
-    plural = is_plural(text.bare[i])
-    if _is_nobody(text, i, start):
-        return NOBODY
-    reason = ""
-    # Diagrams show roles, not people.
-    is_diagram = has_listed(text.low, "diagram")
-    # "a monkey with a baby"
-    may_be_cub = listed(text.low[i], "baby") and any(map(is_animal, text.low[:start]))
-    if may_be_cub or is_diagram or _is_miscounted(text, i, start) or _is_title(text, i, start):
-        reason = UNCLEAR
-    elif not is_head(text, i):
-        reason = UNCLEAR if _may_be_subject(text, i, start) else NOBODY
-    elif _is_thing(text, i, start) and not _has_face(text, i):
-        reason = UNCLEAR if _may_be_human(text, i, start) else NOBODY
-    elif not plural and _counts_several(text.low[max(0, start - 1) : i + 1]):
-        reason = UNCLEAR
-    return reason
-
-
-def _is_nobody(text: Text, i: int, start: int) -> bool:
-    """Return whether a phrase certainly shows no person: "no nurse", "half mechanic"."""
     is_denied = text.before(start) == "no"
     is_denied |= text.low[max(0, start - 3) : start : 2] == ["no", "or"]  # "no cook or nurse"
     # Relatives of this kind look alike: "twin toddlers".
@@ -114,67 +90,20 @@ def _is_nobody(text: Text, i: int, start: int) -> bool:
     # The prompt denies that somebody is visible: "the guest is absent", "an unseen choir".
     described = text.low[start:i] + text.low[i + 2 : i + 3] * listed(text.after(i), "copula")
     is_unseen = has_listed(described, "unseen") or "not in view" in " ".join(text.low[i : i + 10])
-    is_metaphor = listed(singular(text.low[i]), "metaphor") and _is_metaphor(text, i, start)
-    if is_denied or is_alike or is_unseen or is_metaphor:
-        return True
-    return (
-        _is_abstract(text, i, start)
-        or _is_user(text, i, start)
-        or _is_credit(text, i, start)
-        or _is_audience(text, i, start)
-        or _is_for_animal(text, i, start)
-        or _is_companion_of_thing(text, i, start)
-        or (has_listed(text.low, "statue") and _is_statue(text))
-    )
-
-
-def _is_statue(text: Text) -> bool:
-    """Return whether a tag turns the person into a statue: "a woman, marble statue, museum"."""
-    for i, word in enumerate(text.low):
-        is_tag = listed(word, "statue") and text.opens[i + 1] and text.opens[i - 1]
-        if is_tag and listed(text.low[i - 1], "toy"):
-            return True
-    return False
-
-
-def _is_miscounted(text: Text, i: int, start: int) -> bool:
-    """Return whether a number or an article does not fit the noun: "a persons hand"."""
-    words = text.low[max(0, start - 1) : i + 1]
-    plural = is_plural(text.bare[i])
-    is_one = words[0] in ("a", "an", "one") and plural and not any(map(person, words[:-1]))
-    is_one |= text.low[i] == "persons" and listed(text.after(i), "body-part")
-    if is_one or any(re.fullmatch(r"[a-z]|[a-z]{2,}\d+", word) for word in words[1:]):
-        return True
-    before = text.before(start - 1)
-    is_count = ends_phrase(before) or listed(before, "inexact") or text.capital[start - 2]
-    return words[0].isdigit() and not is_count
-
-
-def _counts_several(words: Sequence[str]) -> bool:
-    """Return whether a phrase in the singular counts several people: "two anime character"."""
-    is_number = len(words) > 1 and listed(words[0], "number-word")
-    is_number = is_number or (words[0].isdigit() and 1 < int(words[0]) < 13)
-    return is_number and not has_listed(words, "time-noun")
-
-
-def _is_abstract(text: Text, i: int, start: int) -> bool:
-    """Return whether a noun is none for people here: "its size dwarfs the boxes", "his youth"."""
-    # Two of these show a verb: "rules that guide the faithful".
-    signs = (is_plural(text.bare[i]), text.before(i) == "that", listed(text.after(i), "article"))
-    is_verb = sum(signs) > 1 and "v" in classes(base(text.low[i]))
-    is_time = text.low[i] == "youth" and listed(text.before(start), "possessor")
-    is_comparative = text.after(i) == "than" and text.low[i].endswith("er")  # "cleaner than"
-    return is_verb or is_time or is_comparative
-
-
-def _is_user(text: Text, i: int, start: int) -> bool:
-    """Return whether a clause only tells who uses a thing: "the hat chefs wear in kitchens"."""
-    behind = text.after(i + 1)
-    # The object of the verb is the thing before the clause.
-    has_object = listed(behind, "determiner") or not ends_phrase(behind)
-    thing = text.before(i if text.before(start) in ("", "the") else start - 1)
-    is_relative = thing == "that" or kinds(thing)[:1] in ("n", "x")
-    return is_relative and listed(text.after(i), "uses") and not has_object
+    is_nobody = is_denied or is_alike or is_unseen or _is_credit(text, i, start)
+    if is_nobody or _is_for_animal(text, i, start) or _is_companion_of_thing(text, i, start):
+        return NOBODY
+    # Diagrams show roles, not people.
+    is_diagram = has_listed(text.low, "diagram")
+    # "a monkey with a baby"
+    may_be_cub = listed(text.low[i], "baby") and any(map(is_animal, text.low[:start]))
+    if may_be_cub or is_diagram or _is_title(text, i, start):
+        return UNCLEAR
+    if not is_head(text, i):
+        return UNCLEAR if _may_be_subject(text, i, start) else NOBODY
+    if _is_thing(text, i, start) and not _has_face(text, i):
+        return UNCLEAR if _may_be_human(text, i, start) else NOBODY
+    return ""
 
 
 def _is_credit(text: Text, i: int, start: int) -> bool:
@@ -213,21 +142,6 @@ def _is_for_animal(text: Text, i: int, start: int) -> bool:
     return (is_like or listed(text.after(i), "copula")) and any(map(is_animal, behind))
 
 
-def _is_metaphor(text: Text, i: int, start: int) -> bool:
-    """Return whether a thing is called a person: "the moon, a guardian of the heavens"."""
-    is_apposed = text.before(start) in ("a", "an") and text.opens[start - 1]
-    is_like_thing = text.after(i) in ("of", "amid", "amidst", "whose")
-    if not is_apposed or not (is_like_thing or text.low[i] == "companion"):
-        return False
-    nouns = [
-        word
-        for j, word in enumerate(text.low[:start])
-        if kinds(word).startswith("n") and text.is_same_sentence(j, i)
-    ]
-    is_thing = any(not listed(word, *STOPS, "picture") for word in nouns)
-    return is_thing and not any(map(person, nouns))
-
-
 def _is_companion_of_thing(text: Text, i: int, start: int) -> bool:
     """Return whether a noun belongs to a thing or an animal: "a dog, a loyal friend"."""
     is_companion = listed(singular(text.low[i]), "companion")
@@ -240,15 +154,6 @@ def _is_companion_of_thing(text: Text, i: int, start: int) -> bool:
     is_companion |= text.before(start) == "their" and listed(text.low[i], "relative")
     before = [word for word in text.low[:start] if not listed(word, "companion")]
     return is_companion and any(map(is_animal, before)) and not any(map(person, before))
-
-
-def _is_audience(text: Text, i: int, start: int) -> bool:
-    """Return whether a picture only addresses some people: "an ad that attracts gamers"."""
-    words = text.low[max(text.clause_start(i), i - 6) : i]
-    # One person may invite another, but not "a glow that invites the wanderer".
-    is_general = text.before(start) == "the" and not any(map(person, text.low[:start]))
-    is_general = is_general or is_plural(text.bare[i])
-    return is_general and any(listed(base(word), "appeals") for word in words)
 
 
 def _may_be_subject(text: Text, i: int, start: int) -> bool:
@@ -265,7 +170,7 @@ def _may_be_subject(text: Text, i: int, start: int) -> bool:
     return is_group or (is_verb and (listed(determiner, "determiner") or determiner == "while"))
 
 
-# ---- titles and names
+# ---- titles
 
 
 def _is_title(text: Text, i: int, start: int) -> bool:
@@ -302,81 +207,176 @@ def _is_title_in_plural(text: Text, i: int, start: int) -> bool:
     # A plural before "of the" or "of" and a name is a title: "The Riders of Rohan".
     is_name = text.words[i].istitle() and "".join(text.words[i + 2 : i + 3]).istitle()
     is_order = following == ["of", "the"] or (following[:1] == ["of"] and is_name)
-    return (
-        is_couple
-        or is_counted
-        or (is_order and not listed(text.before(start).replace("the", ""), "determiner"))
-    )
+    is_order &= not listed(text.before(start).replace("the", ""), "determiner")
+    return is_couple or is_counted or is_order
 
 
-def why_name(text: Text, i: int) -> str:
-    """Return why word i may belong to a name, as in "larry page", or "" if it does not.
-
-    Args:
-        text: The text.
-        i: The position of the last noun of a phrase.
-    """
-    first, _ = extend_left(text, i)
-    link = text.before(first)
-    may_be_name = _ends_full_name(text, i, first) or _plays_role(text, i)
-    may_be_name = may_be_name or (bool(text.after(i)) and _is_identified(text, i, first))
-    # A name precedes an article: "Conan the librarian", "Emma a nurse".
-    before = text.before(first - 1)
-    if link == "the":
-        may_be_name |= set(kinds(before)) <= set("fliu") and not ends_phrase(before)
-    elif listed(link, "article"):
-        may_be_name |= "f" in kinds(before) and text.capital[first - 2]
-    if text.capital[i] and not is_plural(text.bare[i]):
-        # Capitals behind the noun make it a name: "Chief Sitting Bull", "Mason & Baker".
-        behind = i + 2 if text.after(i) == "and" else i + 1
-        may_be_name |= bool(text.after(i)) and text.capital[behind : behind + 1] == [True]
-        may_be_name |= text.before(i) in ("called", "named")
-    return UNCLEAR if may_be_name else ""
+# ---- the head of a phrase
 
 
-def _is_identified(text: Text, i: int, first: int) -> bool:
-    """Return whether a description applies to one person only: "the leader of North Korea"."""
-    is_office = listed(text.low[i], "office") and not listed(text.before(first), "one-determiner")
-    is_leader = is_office and text.after(i) == "of" and text.capital[i + 2 : i + 3] == [True]
-    return is_leader or (text.after(i) == "from" and _is_of_work(text, i + 1))
-
-
-def _is_of_work(text: Text, link: int) -> bool:
-    """Return whether a work follows "from": "a wizard from the movie", "from the croods"."""
-    determiner = text.after(link)
-    if not (determiner in ("the", "a") or is_proper(determiner)):
+def is_head(text: Text, i: int) -> bool:
+    """Return whether word i is the last noun in its phrase, unlike "nurse" in "nurse shark"."""
+    plural = is_plural(text.bare[i])
+    after = text.after(i)
+    is_relative = listed(text.low[i], "relative") and text.capital[i + 1 : i + 2] == [True]
+    if is_relative or shows_body(text, i):
+        return True  # A name follows a relative: "my aunt Rosa".
+    # A number before a singular belongs to a later noun: "two passenger trains".
+    is_counted = listed(text.before(i), "number-word") and not plural
+    is_counted = is_counted and not is_gendered_noun(text.bare[i])
+    # Words for styles and words before an owner are adjectives: "a professional women's event".
+    if is_counted or listed(text.low[i], "style-noun") or after.endswith(POSSESSIVE):
         return False
-    stop = link + 2
-    while not text.opens[stop] and stop < link + 6:
-        stop += 1
-    words = text.low[link + 2 : stop]
-    is_unknown = determiner == "the" and words[:1] and not is_known(words[0])
-    is_unknown = is_unknown and text.words[link + 2].islower()
-    return is_unknown or has_listed(words, "work")
+    if _follows_phrase(after, text.after(i + 1)):
+        return plural or "a" not in kinds(text.low[i]) or not _may_be_adjective(text, i)
+    return (not plural and _precedes_verb(text, i)) or not _is_before_noun(text, i)
 
 
-def _ends_full_name(text: Text, i: int, first: int) -> bool:
-    """Return whether word i may be a family name behind a given name, as in "larry page"."""
-    before = text.before(i)
-    # An unknown word may be a family name: "martin garrix dj".
-    given_name = before if kinds(before) else text.before(i - 1)
-    classes_of_name = set(kinds(given_name))
-    is_surname = classes(text.bare[i]) == "l"  # Some plurals are only family names: "bill hicks".
-    # Rare nouns are family names behind a given name: "bob lazar".
-    is_rare = "u" in kinds(text.bare[i]) or not kinds(before) or is_surname
-    is_given_name = "f" in classes_of_name and (is_rare or classes_of_name <= set("fliu"))
-    # Adjectives, places and periods may be given names, too: "young", "paris".
-    is_other = "a" in classes_of_name or listed(given_name, "no-name")
-    is_other = is_other or any(map(is_proper, text.low[first:i]))
-    is_one = is_surname or not is_plural(text.bare[i])
-    return is_given_name and is_one and not is_other and text.before(first) in ("", "of")
+def _precedes_verb(text: Text, i: int) -> bool:
+    """Return whether a verb follows noun i in the singular, as in "helping a patient walk"."""
+    after = text.after(i)
+    start, _ = extend_left(text, i)
+    determiner = text.before(start)
+    has_article = listed(determiner, "article")
+    if listed(determiner, "possessor") and "a" in kinds(text.low[i]):
+        return False  # "their individual changes"
+    # An unknown word in -s after a person is a verb: "a janitor waltzes".
+    if after.endswith("s") and (base(after) != after or (has_article and not kinds(after))):
+        return _is_verb(after, text.after(i + 1), determiner)
+    # A bare verb follows the object of "help", and two nouns that are joined.
+    link = text.before(start - 1) if has_article else determiner
+    is_bare_verb = classes(after).startswith("v") and not adjective(text.low[i])
+    return is_bare_verb and (link == "and" or listed(base(link), "helper"))
 
 
-def _plays_role(text: Text, i: int) -> bool:
-    """Return whether a role or a comparison names person i: "an actor as Hamlet"."""
+def _follows_phrase(after: str, rest: str) -> bool:
+    """Return whether a noun phrase ends before two given words."""
+    if listed(after, "past") and not rest and "n" in kinds(after):
+        return False  # The past form is a noun here: "a DJ set".
+    if ends_phrase(after) or listed(after, "asleep", "tag", "past") or after.startswith("mid-"):
+        return True
+    if rest in ("to", "by") and listed(after, "part"):
+        return True  # The words form an adverb: "back to back", "side by side".
+    if adjective(after) and listed(rest, "preposition"):
+        return True  # An adjective with a complement follows the noun: "a master deep in thought".
+    return after.endswith("ly") and set(kinds(after)).isdisjoint("nx")
+
+
+def _may_be_adjective(text: Text, i: int) -> bool:
+    """Return whether word i may describe a noun behind it: "professional digital art"."""
+    after = text.after(i)
     rest = text.after(i + 1)
-    is_role = text.after(i) == "as" and not listed(rest, *STOPS, "pronoun")
-    return is_role or (text.after(i) == "like" and set(kinds(rest)) <= set("fliu"))
+    if after == "and":  # Both words describe a later noun: "a stoic and weary face".
+        return not listed(rest, *STOPS)
+    is_verb = after.endswith(("ing", "ed")) or listed(after, "past", *STOPS)
+    if after:
+        return not is_verb
+    # Before a comma: "a giant, ridiculous hat", "an ancient, weathered rock".
+    rest = "".join(text.low[i + 1 : i + 2])
+    is_in_row = kinds(text.low[i]).startswith("a") and adjective(rest) and not rest.endswith("ing")
+    return is_in_row or listed(text.low[i], "size")
+
+
+def shows_body(text: Text, i: int) -> bool:
+    """Return whether the phrase of word i ends in a body part, as in "a miner's rough hands"."""
+    is_possessive = text.low[i] != text.bare[i]
+    noun = i
+    while is_possessive and adjective(text.after(i)):
+        i += 1
+    if not listed(text.after(i), "body-part"):
+        return False
+    following = text.after(i + 1)
+    start, _ = extend_left(text, noun)
+    if not is_possessive and "a" in classes(text.low[noun]):
+        return False  # The word is an adjective of the body part: "a pig with human hands".
+    if not is_possessive and listed(text.before(start), "determiner"):
+        # "a blacksmith arm wrestling", but not "a clown face" (while "shocked gamer face" is a tag)
+        return following.endswith("ing")
+    # The hands act for the person: "a barista's hands pouring milk".
+    is_verb = following.endswith("ing") and not listed(following, "made")
+    is_verb = is_verb or (text.after(i).endswith("s") and classes(following).startswith("v"))
+    return is_verb or not _noun_follows(text, i + 1)
+
+
+def _is_before_noun(text: Text, i: int) -> bool:
+    """Return whether word i modifies the next noun, as in "an alien liquid"."""
+    after = text.after(i)
+    rest = text.after(i + 1)
+    plural = is_plural(text.bare[i])
+    if after.endswith("ing"):
+        return _is_of_work(after, rest) or _is_before_gerund(text, i)
+    # A picture follows its audience: "a kids cartoon".
+    is_picture = plural and listed(after, "picture") and not listed(rest, "determiner")
+    # A word for a size describes a later noun: "a giant smooth stone".
+    if is_picture or _is_of_work(after, rest) or (listed(text.low[i], "size") and adjective(after)):
+        return True
+    if plural and "v" in classes(after):
+        # "nurses walk", "chefs cook in a kitchen"; not "artists room"
+        is_verb = classes(after).startswith("v") or listed(rest, *STOPS) or "r" in kinds(rest)
+        # Clothes are not what the people do: "bikers jacket in leather".
+        return not is_verb or listed(after, "carried")
+    return _noun_follows(text, i)
+
+
+def _is_before_gerund(text: Text, i: int) -> bool:
+    """Return whether word i and a gerund describe a noun: "a doctor waiting room"."""
+    after = text.after(i)
+    if listed(text.after(i + 1), "room"):
+        return True
+    # "volunteer" is more often a person than an adjective, unlike "alien".
+    is_adjective = "a" in kinds(text.low[i]).split("p")[0] or listed(text.low[i], "size")
+    # The gerund is what the person does: "a nurse reading".
+    acts = is_plural(text.bare[i]) or not is_adjective or listed(after, "human-verb")
+    is_noun = classes(after).startswith("n") and not listed(text.after(i + 1), "article")
+    return not acts and (is_noun or _noun_follows(text, i + 1))
+
+
+def _is_of_work(after: str, rest: str) -> bool:
+    """Return whether the next word is a noun for a work of art, as in "a child drawing".
+
+    In "a child drawing a cat", it is a verb.
+    """
+    is_adjective = "a" in kinds(rest) and not listed(rest, *STOPS)
+    has_object = listed(rest, "determiner") or is_adjective or rest == "at"
+    return listed(after, "made") and not has_object
+
+
+def _is_verb(word: str, rest: str, determiner: str) -> bool:
+    """Return whether a word ending in -s is a verb, as in "the chef cooks", not "nurse uniforms".
+
+    `rest` is the word after it, and `determiner` belongs to the noun before it.
+    """
+    verb_classes = classes(base(word))
+    is_noun_too = not set("nx").isdisjoint(verb_classes + classes(word))
+    if not is_noun_too or listed(rest, "determiner", "pronoun"):
+        return True
+    if not listed(determiner, "determiner"):
+        # "nurse carries tray", "farmer feeds chickens" or "pilot climbs into cockpit", but not
+        # "pilot lights on a stove" or "nurse scrubs pattern"
+        is_object = listed(word, "human-verb") and "n" in kinds(rest)
+        is_object = is_object or is_plural(rest) or listed(rest, "towards")
+        return verb_classes.startswith("v") and is_object
+    if (adjective(rest) and not listed(rest, *STOPS)) or is_plural(rest):
+        return True
+    if listed(determiner, "one-determiner"):
+        # At the end of a phrase, the word is a verb: "a trucker hunches over a pie".
+        is_end = ends_phrase(rest) or listed(rest, "verb-preposition") or rest.endswith("ly")
+        return is_end or not classes(word)
+    return verb_classes.startswith("v")
+
+
+def _noun_follows(text: Text, i: int) -> bool:
+    """Return whether word i is followed by a head noun, as in "a giant floating castle"."""
+    word = text.after(i)
+    last = ""
+    while word and not listed(word, *STOPS, "tag"):
+        if not adjective(word):
+            return True
+        i += 1
+        last = word
+        word = text.after(i)
+    # The last adjective may be the noun: "alien liquid".
+    return "n" in classes(last)
 
 
 # ---- things and animals
@@ -485,3 +485,59 @@ def _is_human(noun: str, modifiers: Sequence[str], after: str, near: Sequence[st
         return not last or adjective(last) or person(last) or listed(last, "thing-person")
     is_human = listed(after, "human-verb") or has_listed(modifiers, "thing-person")
     return is_human or has_listed(near, "person-cue")
+
+
+# ---- tags
+
+
+def why_no_tag(text: Text, start: int, first_noun: int, i: int) -> str:
+    """Return why a noun without a determiner is not a subject, or "" if it is: "doctor, 4k"."""
+    is_in_brackets = is_object_in_brackets(text, start)
+    if not is_in_brackets and _is_tag_of_style(text, start, i):
+        return UNCLEAR if is_in_clause(text, i) else NOBODY
+    # A verb separates two nouns, unlike in "horse riding instructor": "bus overtaking coach".
+    has_verb = any(is_inflected(word, "ing") for word in text.low[start + 1 : i])
+    is_clause = has_verb and not listed(singular(text.low[i]), "gerund-head")
+    return UNCLEAR if is_clause or _begins_with_style(text, first_noun, i) else ""
+
+
+def is_in_clause(text: Text, i: int) -> bool:
+    """Return whether word i is more than a tag, as in "customer reading a magazine"."""
+    after = text.after(i)
+    return after.endswith("ing") or listed(after, "preposition")
+
+
+def _is_tag_of_style(text: Text, start: int, i: int) -> bool:
+    """Return whether a tag may describe the picture instead of a person: "oil, master"."""
+    noun = singular(text.bare[i])
+    clauses_before = sum(text.opens[1 : start + 1])
+    is_style = listed(noun, "style-tag") and (clauses_before or start == i)
+    if is_style or (clauses_before and listed(noun, "art-tag")):
+        return True
+    # A late tag needs words that describe a person: "a lake, fog, elderly fisher".
+    words = text.low[start:i]
+    is_described = any(adjective(word) or set(kinds(word)) & set("npa") for word in words)
+    # ... or an action of a person: "pixel art, 16-bit, gravedigger leaning on a shovel".
+    has_verb = text.after(i).endswith("ing")
+    acts = has_verb and listed(text.after(i + 1), "preposition", "determiner")
+    return clauses_before > 1 and not (is_described or acts)
+
+
+def _begins_with_style(text: Text, first_noun: int, i: int) -> bool:
+    """Return whether a noun before head i may describe the picture, as in "film still welder"."""
+    if listed(text.low[i], "art-tag", "thing"):
+        return False
+    nouns = [j for j in range(first_noun, i) if not (text.capital[j] or adjective(text.low[j]))]
+    if len(nouns) > 2:
+        return True  # Many nouns in a row are a list of tags: "epic mask helmet robot ninja".
+    for j in range(first_noun, i):
+        is_style = listed(text.low[j], "picture", "style-word")
+        if is_style and not is_compound(text.low[j], text.low[j + 1]):
+            return True
+    return False
+
+
+def is_object_in_brackets(text: Text, start: int) -> bool:
+    """Return whether a phrase in brackets follows a verb: "(mage:1.1) fighting (paladin:1.1)"."""
+    is_in_brackets = text.prompt[: text.start[start]].endswith(("(", "["))
+    return is_in_brackets and start > 0 and text.low[start - 1].endswith("ing")

@@ -1,4 +1,4 @@
-"""Decide by the words before an English noun phrase whether its person is in the picture.
+"""Who is shown? Decide by the words before an English noun phrase if its person is in the picture.
 
 "a portrait of a nurse" shows the nurse, "a statue of a nurse" and "painted by a nurse" do not.
 """
@@ -21,9 +21,8 @@ from vldebias.prompts.english.words import (
     person,
     singular,
 )
-from vldebias.wording.english.phrases import extend_left, is_gendered_noun
+from vldebias.wording.english.phrases import NOBODY, UNCLEAR, extend_left, is_gendered_noun
 from vldebias.wording.english.text import Text
-from vldebias.wording.english.things import NOBODY, UNCLEAR
 
 
 def why_not_shown(text: Text, where: int, bare: bool, head: int) -> str:
@@ -161,7 +160,7 @@ def _why_not_by(before: str, clause: Sequence[str], plural: bool) -> str:
 def _why_not_of(text: Text, where: int, head: int) -> str:
     """Apply `why_not_shown` to "of": "a portrait of a nurse", not "a statue of a nurse"."""
     clause = text.low[text.clause_start(where) : where]
-    if _is_on_thing(text, where - 1) or ("like", "the") in pairwise(clause[-5:]):
+    if (where > 0 and _is_on_thing(text, where - 1)) or ("like", "the") in pairwise(clause[-5:]):
         return NOBODY  # "a tree with branches like the arms of an elder"
     before = text.before(where)
     if text.low[where + 1] in ("this", "these"):

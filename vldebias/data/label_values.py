@@ -121,8 +121,8 @@ def misspelt(labels: Iterable[str], values_of: Mapping[str, Collection[str]]) ->
             # Different values may share a word, as in "East Asian" and "West Asian", or differ in a
             # digit, as in "20-29" and "20-39".
             words = set(plain(label).split())
-            others = [value for value in values if words.isdisjoint(plain(value).split())]
-            hint = did_you_mean(label, others, "", CLOSE_LABELS)
+            candidates = [value for value in values if words.isdisjoint(plain(value).split())]
+            hint = did_you_mean(label, candidates, "", CLOSE_LABELS)
             if hint and not re.search(r"\d", label):
                 listed = ", ".join(values)
                 problems.append(f"got {label!r}; the values of {attribute} are {listed}; {hint}")

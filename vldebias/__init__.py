@@ -7,6 +7,9 @@ from vldebias.errors import lazy_names
 from vldebias.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
     from vldebias import losses as losses
     from vldebias import methods as methods
     from vldebias import metrics as metrics
@@ -54,10 +57,13 @@ _NAMES_OF_HOME = {
     "vldebias.study.grids": ("grid",),
     "vldebias.wording": ("BalancedPrompts", "balance_prompts"),
 }
-__all__ = sorted(name for names in _NAMES_OF_HOME.values() for name in names)
-__all__ = sorted([*__all__, *programs.names_without_extra()])
+_NAMES = [name for names in _NAMES_OF_HOME.values() for name in names]
+__all__ = sorted([*_NAMES, *programs.names_without_extra()])
 
-__getattr__ = lazy_names(__name__, _NAMES_OF_HOME | programs.names_of_home())
+# Type checkers cannot see the names of programs, so treat them as Any.
+__getattr__: "Callable[[str], Any]" = lazy_names(
+    __name__, _NAMES_OF_HOME | programs.names_of_home()
+)
 
 
 def __dir__() -> list[str]:

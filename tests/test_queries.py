@@ -369,7 +369,7 @@ def test_measure_reports_the_effect_before_it_is_enabled() -> None:
     assert {row.method for row in result.rows} >= {"none", "debiased"}
     table = {text: rows_of([text])[0] for text in {*searches, *SET.texts}}
     expected = vldebias.evaluate(
-        table, vectors, prompts=SET, labels=labels, queries=searches, k=10, methods=["cali"]
+        table, vectors, attribute=SET, labels=labels, queries=searches, k=10, methods=["cali"]
     )
     for metric in ("max_skew@10", "ndkl@10", "kept@10"):
         row = result.row("retrieval gender", metric, "debiased")

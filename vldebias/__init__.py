@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vldebias.api import debias as debias
     from vldebias.api import fit_projections as fit_projections
     from vldebias.api import fit_shares as fit_shares
-    from vldebias.api import inspect as inspect
+    from vldebias.api import text_diagnostics as text_diagnostics
     from vldebias.hosts import Attachment as Attachment
     from vldebias.hosts import attachment_of as attachment_of
     from vldebias.hosts.loading import load_host as load_host
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 # These names are imported on first use, so that the command line starts without torch.
 _NAMES_OF_HOME = {
-    "vldebias.api": ("debias", "fit_projections", "fit_shares", "inspect"),
+    "vldebias.api": ("debias", "fit_projections", "fit_shares", "text_diagnostics"),
     "vldebias.projection.edit": ("push_to_hub",),
     "vldebias.projection.projection": ("CalibratedProjection",),
     "vldebias.hosts": ("Attachment", "attachment_of"),

@@ -65,7 +65,7 @@ class AdvisedPrompt:
 
 def audit(
     prompts: Sequence[str] | str | Path | PromptList,
-    attribute_set: str | Path | PromptSet,
+    prompt_set: str | Path | PromptSet,
     *,
     model: object = None,
     pipe: object = None,
@@ -81,7 +81,7 @@ def audit(
     Args:
         prompts: a list of prompts, a file (`vldebias.wording.prompt_file.read_prompts`) or a pandas
             DataFrame.
-        attribute_set: the attribute's prompt set, such as "gender".
+        prompt_set: the attribute's prompt set, such as "gender".
         model: an image-text model, the result of `vldebias.load_host`, or a name that it accepts.
         pipe: a pipeline, the result of `vldebias.load_host`, or a name that it accepts.
         texts: a mapping from prompt to embedding (d,), for the prompts, all prompts in the set, and
@@ -121,7 +121,7 @@ def audit(
     requested = tuple(dict.fromkeys(listed.prompts))
     if not requested:
         raise InvalidInputError("prompts: expected one or more, got none")
-    attribute = load_prompts(attribute_set)
+    attribute = load_prompts(prompt_set)
     predictions = predict(text_source, requested, attribute, calibration)
     earlier = _earlier_prediction(text_source, requested, attribute, predictions[0])
     advised = _advise(requested, attribute, predictions)
@@ -151,8 +151,8 @@ def audit(
         if pipe is not None and first.model == "miniature"
         else first.model,
         fingerprint=first.fingerprint,
-        prompts=attribute.name,
-        prompts_hash=attribute.hash,
+        attribute=attribute.name,
+        attribute_hash=attribute.hash,
         split="texts",
         seeds=[0],
         n={"prompts": len(advised), "calibration prompts": first.n_judged},
@@ -257,7 +257,7 @@ def _advise(
     # prompts about several people are also predicted.
     reasons: list[str | None] = [None] * len(requested)
     if can_balance(attribute):
-        reasons = balance_prompts(requested, attribute, seed=0, groups="same").reasons
+        reasons = balance_prompts(requested, attribute, seed=0, people="same").reasons
     named = with_words(attribute)
     words = StatedWords(attribute.stated_words)
     advised = []
@@ -381,7 +381,7 @@ def _sentences(
         sentences = _summary(advised, prediction, source)
     predicted = [row.prompt for row in _predicted(advised, prediction)]
     if predicted and can_balance(attribute):
-        people = balance_prompts(predicted, attribute, seed=0, groups="same").people
+        people = balance_prompts(predicted, attribute, seed=0, people="same").people
         several = [text for text, persons in zip(predicted, people, strict=True) if persons[1:]]
         if several:
             sentences.append(

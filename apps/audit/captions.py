@@ -97,8 +97,8 @@ def audit_captions(
         InvalidInputError: If no English caption describes a person.
     """
     start = time.monotonic()
-    prompts = load_prompts(attribute_set)
-    attribute = Attribute(prompts, {})
+    prompt_set = load_prompts(attribute_set)
+    attribute = Attribute(prompt_set, {})
     english = English()
     counts_of_noun: dict[str, _Counts] = defaultdict(_Counts)
     total = _Counts()
@@ -128,18 +128,18 @@ def audit_captions(
         )
     nouns = sorted(counts_of_noun, key=lambda noun: (-counts_of_noun[noun].images_stated, noun))
     shown = [noun for noun in nouns if counts_of_noun[noun].images_stated >= LEAST][:MOST_NOUNS]
-    names = list(prompts.attributes)
+    names = list(prompt_set.attributes)
     part = TaskResult(
         TaskProvenance(
             task=TASK,
-            title=f"What captions state about {prompts.name}",
+            title=f"What captions state about {prompt_set.name}",
             description=_ABOUT,
-            prompts=prompts.name,
-            prompts_hash=prompts.hash,
+            attribute=prompt_set.name,
+            attribute_hash=prompt_set.hash,
             split="texts",
             n={"images": len(captions), "captions": n_texts, "not in English": n_foreign},
             settings={
-                "advice": _sentences(total, counts_of_noun, shown, prompts, n_texts, n_foreign),
+                "advice": _sentences(total, counts_of_noun, shown, prompt_set, n_texts, n_foreign),
                 "by_category": {"stated": "value stated", "stated_share": _head(names)},
                 "intervals": "Wilson, 95%, over images",
             },
@@ -178,26 +178,26 @@ def _sentences(
     total: _Counts,
     counts_of_noun: dict[str, _Counts],
     shown: Sequence[str],
-    prompts: PromptSet,
+    prompt_set: PromptSet,
     n_texts: int,
     n_foreign: int,
 ) -> list[str]:
     """Return sentences that summarise the findings."""
     stated = total.share_stated()
     shares = []
-    for value in prompts.attributes:
+    for value in prompt_set.attributes:
         if total.images_stated:
             share = total.share_of(value)
             shares.append(f"{value} {share.value:.0%} [{share.low:.0%}, {share.high:.0%}]")
     sentences = [
-        f"Captions of {quantity(total.images, 'image')} describe people and state {prompts.name}"
+        f"Captions of {quantity(total.images, 'image')} describe people and state {prompt_set.name}"
         f" for {stated.value:.0%} [{stated.low:.0%}, {stated.high:.0%}] of them"
         + (f": {', '.join(shares)}." if shares else ".")
     ]
     leaning = []
     for noun in shown:
         counts = counts_of_noun[noun]
-        for value in prompts.attributes:
+        for value in prompt_set.attributes:
             share = counts.share_of(value)
             if share.low > total.share_of(value).high:
                 leaning.append((share.low, f"{noun} {share.value:.0%} {value}"))

@@ -260,29 +260,29 @@ class ShareLine:
         return (count + 0.5) / (len(self.x) + 1)
 
 
-def with_words(prompts: PromptSet) -> PromptSet:
+def with_words(prompt_set: PromptSet) -> PromptSet:
     """Add the words that tables use for values, such as "man" for male, to a prompt set."""
     attributes = {}
-    for value, words in prompts.attributes.items():
+    for value, words in prompt_set.attributes.items():
         attributes[value] = tuple(sorted({*words, *WORDS.get(value.casefold(), ())}))
-    return replace(prompts, attributes=attributes)
+    return replace(prompt_set, attributes=attributes)
 
 
-def read_shares(source: CountsSource, prompts: PromptSet) -> pd.DataFrame:
+def read_shares(source: CountsSource, prompt_set: PromptSet) -> pd.DataFrame:
     """Return each value's share among each prompt's images.
 
     Args:
         source: packaged counts, a data frame or a table file, as for `read_counts`.
-        prompts: the attribute's prompt set.
+        prompt_set: the attribute's prompt set.
 
     Returns:
         A data frame with a row per prompt and a column per value.
     """
-    counts = read_counts(source, prompts)
+    counts = read_counts(source, prompt_set)
     return counts.div(counts.sum(axis=1), axis=0)
 
 
-def read_counts(source: CountsSource, prompts: PromptSet) -> pd.DataFrame:
+def read_counts(source: CountsSource, prompt_set: PromptSet) -> pd.DataFrame:
     """Return the number of images that show each value, by prompt.
 
     Args:
@@ -290,7 +290,7 @@ def read_counts(source: CountsSource, prompts: PromptSet) -> pd.DataFrame:
             one row per image, with the columns `prompt` and `value` (unknown values are skipped),
             or one row per prompt, with a column of counts per value. Values may be given by name,
             or by any of their words in the prompt set.
-        prompts: the attribute's prompt set.
+        prompt_set: the attribute's prompt set.
 
     Returns:
         A data frame with a row per prompt and a column per value.
@@ -299,16 +299,16 @@ def read_counts(source: CountsSource, prompts: PromptSet) -> pd.DataFrame:
         InvalidInputError: If columns are missing, or cells are not counts.
     """
     pandas = need("pandas")
-    values = list(prompts.attributes)
+    values = list(prompt_set.attributes)
     if isinstance(source, Calibration) and set(values) != {"male", "female"}:
         raise InvalidInputError(
-            f"{prompts.name}: the packaged counts only cover male and female; pass calibration="
+            f"{prompt_set.name}: the packaged counts only cover male and female; pass calibration="
             " (--calibration judged.csv) with images that you labelled, such as 30 prompts with 8"
             " images each"
         )
     table = _table_of(source)
     value_of_word = {}
-    for value, words in with_words(prompts).attributes.items():
+    for value, words in with_words(prompt_set).attributes.items():
         for word in (value, *words):
             value_of_word[word.casefold()] = value
     table = table.rename(columns=lambda name: value_of_word.get(str(name).casefold(), name))

@@ -77,7 +77,7 @@ def pilot_prompts(prompts: Sequence[str], attribute: PromptSet) -> list[str]:
     distinct = list({text.casefold(): text for text in reversed(prompts)}.values())[::-1]
     # As in the generation task, exclude prompts about groups, since a judge assigns one value per
     # image.
-    reasons = balance_prompts(distinct, attribute, seed=0, groups="leave").reasons
+    reasons = balance_prompts(distinct, attribute, seed=0, people="leave").reasons
     opened = [text for text, reason in zip(distinct, reasons, strict=True) if reason is None]
     if not opened:
         raise InvalidInputError(

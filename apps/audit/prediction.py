@@ -316,7 +316,7 @@ def subject(text: str) -> str:
     return _FRAME.sub("", text.strip()).casefold()
 
 
-def directions(source: TextSource, prompts: PromptSet) -> Floats:
+def directions(source: TextSource, prompt_set: PromptSet) -> Floats:
     """Return a unit direction for each value (k, d).
 
     Each direction is the mean embedding of the prompts that state the value, minus the mean over
@@ -324,21 +324,21 @@ def directions(source: TextSource, prompts: PromptSet) -> Floats:
 
     Args:
         source: the model or table that embeds text.
-        prompts: the attribute's prompt set.
+        prompt_set: the attribute's prompt set.
 
     Raises:
         InvalidInputError: If, for some value, no prompt states this value alone.
     """
-    texts = list(chain(prompts.spurious, *prompts.groups))
+    texts = list(chain(prompt_set.spurious, *prompt_set.variants))
     if source.texts is not None:
         texts = [text for text in texts if text in source.texts]
     # Only use prompts that state a single value, because "a man and a woman" does not point to
     # either of them.
-    texts_of_value = with_words(prompts).by_value(texts)
+    texts_of_value = with_words(prompt_set).by_value(texts)
     missing = [value for value, group in texts_of_value.items() if not group]
     if missing:
         raise InvalidInputError(
-            f"{prompts.name}: no embedded prompt states only {' or '.join(missing)}; embed all"
+            f"{prompt_set.name}: no embedded prompt states only {' or '.join(missing)}; embed all"
             " prompts in the prompt set"
         )
     rows = np.stack([source.embed(list(group)).mean(0) for group in texts_of_value.values()])

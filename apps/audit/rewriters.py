@@ -49,8 +49,8 @@ def audit_rewriter(
             f"rewritten: got {len(rewritten)} prompts for {len(original)} originals; expected one"
             " per original, in the same order"
         )
-    prompts = load_prompts(attribute_set)
-    reader = PersonReader(Attribute(prompts, {}))
+    prompt_set = load_prompts(attribute_set)
+    reader = PersonReader(Attribute(prompt_set, {}))
     written: list[tuple[str, object]] = []
     for texts in zip(original, rewritten, strict=True):
         try:
@@ -62,14 +62,14 @@ def audit_rewriter(
             ) from None
     if not written:
         raise InvalidInputError(
-            f"original: none of {quantity(len(original), 'prompt')} leaves {prompts.name} open; add"
+            f"original: none of {quantity(len(original), 'prompt')} leaves {prompt_set.name} open; add"
             " prompts about people that do not state it"
         )
     counts = Counter(str(value) for _, value in written if value is not None)
     low, high = wilson_interval(counts.total(), len(written))
     values = ", ".join(f"{value} {count:,}" for value, count in counts.most_common())
     sentence = (
-        f"The rewriter states the {prompts.name} of {counts.total():,} of {len(written):,} people"
+        f"The rewriter states the {prompt_set.name} of {counts.total():,} of {len(written):,} people"
         f" for whom the original prompts leave it open ({low:.0%} to {high:.0%}):"
         f" {values or 'none'}."
     )
@@ -78,8 +78,8 @@ def audit_rewriter(
             task="rewriter",
             title="What a rewriter adds to prompts",
             description=sentence,
-            prompts=prompts.name,
-            prompts_hash=prompts.hash,
+            attribute=prompt_set.name,
+            attribute_hash=prompt_set.hash,
             split="texts",
             seeds=[0],
             n={"prompts": len(original), "open persons": len(written)},

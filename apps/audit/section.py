@@ -93,7 +93,7 @@ class AuditSection:
         return template.render(
             prompts=self.prompts,
             heading=share_heading(self.prompts),
-            remedies=commands_of_remedies(self.prompts, self.result.provenance[0].prompts),
+            remedies=commands_of_remedies(self.prompts, self.result.provenance[0].attribute),
             ranges=ranges_of_prompts(self.frame),
             ends=ends or ("0%", "100%"),
             is_even=ends is not None,

@@ -242,7 +242,7 @@ def _found(
         prompts = prompts_of(column)
         with engine.lock:
             positions = vldebias.rerank(
-                scores, top, features=gallery.features, prompts=prompts, model=gallery.host
+                scores, top, features=gallery.features, attribute=prompts, model=gallery.host
             )
         order = np.concatenate([positions, order[~np.isin(order, positions)]])
     place = np.empty(len(order))

@@ -23,7 +23,7 @@ from .upstream import checked_address
 
 def images_proxy(  # noqa: PLR0913
     upstream: str | None,
-    sets: Any,
+    attribute: Any,
     *,
     shares: Mapping[str, float] | None = None,
     seed: int | None = None,
@@ -48,7 +48,7 @@ def images_proxy(  # noqa: PLR0913
         upstream: The `base_url` that clients would use without this app, such as
             "https://api.openai.com/v1". If None, there is no upstream server, and only LiteLLM's
             guardrail works.
-        sets: The attributes to balance, as for `vldebias.balance_prompts`, or a
+        attribute: The attributes to balance, as for `vldebias.balance_prompts`, or a
             `vldebias.wording.Balancer`, which has its own shares and seed. If None, prompts are not
             balanced.
         shares: The share of each value; equal by default, over all requests to this app.
@@ -72,16 +72,16 @@ def images_proxy(  # noqa: PLR0913
 
     >>> app = images_proxy("https://api.openai.com/v1", "gender")  # doctest: +SKIP
     """
-    balancer = sets
-    if isinstance(sets, Balancer) and not (shares is None and seed is None):
+    balancer = attribute
+    if isinstance(attribute, Balancer) and not (shares is None and seed is None):
         raise InvalidInputError(
-            "sets: got a Balancer together with shares or seed; remove shares and seed, because a"
+            "attribute: got a Balancer together with shares or seed; remove shares and seed, because a"
             " Balancer has its own"
         )
-    if sets is None and edit is None:
-        raise InvalidInputError("got neither sets nor edit; expected at least one of them")
-    if sets is not None and not isinstance(sets, Balancer):
-        balancer = Balancer(sets, shares, seed)
+    if attribute is None and edit is None:
+        raise InvalidInputError("got neither attribute nor edit; expected at least one of them")
+    if attribute is not None and not isinstance(attribute, Balancer):
+        balancer = Balancer(attribute, shares, seed)
     edits = None
     if edit is not None:
         # Imported here, because the module needs numpy and torch, but image requests do not.

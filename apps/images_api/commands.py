@@ -179,7 +179,7 @@ def serve(
     balancer = None
     if attribute:
         sets = attribute if len(attribute) > 1 else attribute[0]
-        balancer = Balancer(sets, shares_of(shares), seed, groups=groups)
+        balancer = Balancer(sets, shares_of(shares), seed, people=groups)
     limits = ProxyLimits(
         seconds=flags["seconds"],
         images=flags["max_images"],

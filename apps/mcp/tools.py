@@ -105,7 +105,7 @@ class Tools:
     file.
 
     Args:
-        sets: the default attribute: the name of a packaged prompt set, or the path of a YAML file.
+        attribute: the default attribute: the name of a packaged prompt set, or the path of a YAML file.
         model: the model whose text embeddings `audit_prompts` uses, as for `vldebias.load_host`.
             Without a model or pipeline, audits report which prompts are open, but predict no
             shares.
@@ -113,11 +113,11 @@ class Tools:
     """
 
     def __init__(
-        self, sets: str = "gender", *, model: str | None = None, pipeline: str | None = None
+        self, attribute: str = "gender", *, model: str | None = None, pipeline: str | None = None
     ) -> None:
         if model is not None and pipeline is not None:
             raise InvalidInputError("got a model and a pipeline; expected at most one of them")
-        self.default_set = load_prompts(sets)
+        self.default_set = load_prompts(attribute)
         self.model = model
         self.pipeline = pipeline
         # Reuse balancers, so that values are balanced over all calls.

@@ -153,7 +153,7 @@ def measured(cell: Cell, composition: str, edit: Edit) -> TaskResult:
             result = vldebias.evaluate(
                 cell.table,
                 cell.gallery.features,
-                prompts={cell.column: cell.prompts},
+                attribute={cell.column: cell.prompts},
                 labels={cell.column: cell.labels},
                 queries=listed,
                 k=cell.k,
@@ -213,7 +213,7 @@ def reordered(cell: Cell) -> dict[str, Positions]:
         scores,
         cell.k,
         features=cell.gallery.features,
-        prompts=cell.prompts,
+        attribute=cell.prompts,
         model=cell.table,
     )
     (texts,) = text_values(cell.prompts, cell.table).values()
@@ -304,7 +304,7 @@ def measure(work: Path | None) -> Iterator[TaskResult]:
             else:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", VldebiasWarning)
-                    edit = edit or problem.fit("default+equalise", TEXT)
+                    edit = edit or problem.fit("default+reference", TEXT)
                     part = measured(cell, composition, edit)
                 if path:
                     Result.from_tasks(path.stem, [part], seconds=None).write(path)

@@ -387,7 +387,7 @@ def test_the_set_for_which_the_default_declines_is_left_out(tmp_path: Path) -> N
     command = ("debias", "gender", "waterbirds", "--model", "miniature", "--out", str(tmp_path))
     done = run(*command, with_stderr=True)
     assert "gender: no edit. Text alone" in done
-    assert vldebias.load_edit(tmp_path)["text"].provenance.prompts == "waterbirds"
+    assert vldebias.load_edit(tmp_path)["text"].provenance.attribute == "waterbirds"
     declined = json.loads(run(*command, "--json"))["roles"]["text"]["provenance"]["declined"]
     assert [choice["prompts"] for choice in declined] == ["gender"]
 

@@ -40,11 +40,11 @@ LABELS = {
 }
 SETTINGS: dict[str, dict[str, Any]] = {
     "retrieval": {
-        "prompts": {"gender": "gender", "race": "race"},
+        "attribute": {"gender": "gender", "race": "race"},
         "queries": list(ASKED),
         "k": [10, 100],
     },
-    "groups": {"prompts": "waterbirds", "label": "bird", "spurious": "place"},
+    "groups": {"attribute": "waterbirds", "label": "bird", "spurious": "place"},
 }
 
 

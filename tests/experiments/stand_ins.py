@@ -109,7 +109,7 @@ def shorten_runs(monkeypatch: pytest.MonkeyPatch) -> None:
             changes: dict[str, Any] = {"resamples": 20}
             if isinstance(task, GenerationTask):
                 changes |= {"images": 1, "steps": 2, "stated": False, "as_written": False}
-                changes["prompts"] = few(task.prompts, 10)
+                changes["prompts"] = few(task.attribute, 10)
             if isinstance(task, GroupsTask):
                 changes |= {"lams": task.lams[:2], "baselines": task.baselines[:1]}
             for name_of_data in ("data", "reference", "train", "val"):
@@ -244,7 +244,7 @@ def answers() -> None:
     draw = np.random.default_rng(0)
     task = GenerationTask.build(
         {
-            "prompts": few(load_prompts("professions-gender"), 3),
+            "attribute": few(load_prompts("professions-gender"), 3),
             "attributes": ["gender"],
             "variants": {"cali": {}},
             "images": 3,

@@ -507,7 +507,7 @@ def test_clarity_is_empty_without_cross_attention_or_stated_values() -> None:
     joint = FAMILIES["StableDiffusion3"][0]()
     assert measured_clarity(joint, SET, FAMILIES["StableDiffusion3"][1]) == {}
     pipe = FAMILIES["StableDiffusion"][0]()
-    unpaired = replace(SET, groups=((OPEN, "A photo of a nurse."),))
+    unpaired = replace(SET, variants=((OPEN, "A photo of a nurse."),))
     assert measured_clarity(pipe, unpaired) == {}
     found = measured_clarity(pipe, SET, few("StableDiffusion").options)
     assert list(found) == ["male", "female"]

@@ -41,7 +41,7 @@ def test_fit_save_load_and_inspect_work_on_embeddings(
     row = torch.tensor(np.stack(list(texts.values())), dtype=torch.float32)
     assert torch.equal(loaded(row), fitted(row))
     assert not torch.allclose(loaded(row), row)
-    assert vldebias.inspect(texts, "professions-gender", method="cali")
+    assert vldebias.text_diagnostics(texts, "professions-gender", method="cali")
 
 
 def test_image_embeddings_are_read_from_a_file(tmp_path: Path) -> None:

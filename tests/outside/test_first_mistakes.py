@@ -187,7 +187,7 @@ def measured(compute: Any) -> Any:
     register_metric(metric(compute))
     labels = {"label": ["landbird", "waterbird"] * 8, "place": ["c", "c", "d", "d"] * 4}
     images = np.random.default_rng(0).normal(size=(16, 256))
-    return evaluate("miniature", images, task="groups", prompts="waterbirds", labels=labels)
+    return evaluate("miniature", images, task="groups", attribute="waterbirds", labels=labels)
 
 
 @refused(

@@ -57,7 +57,7 @@ SUITE = {
             "task": "leaning",
             "name": "leaning",
             "title": "Leaning",
-            "prompts": "gender",
+            "attribute": "gender",
             "data": {"name": "scans", "split": "test"},
             "methods": ["none", "mean-difference"],
         },
@@ -206,7 +206,7 @@ def test_a_data_set_and_a_task_from_another_package_are_evaluated(scans: Path) -
     assert len(open_data("scans", scans)) == 8
     methods = ["orth", "mean-difference"]
     result = evaluate(
-        "miniature", "scans", task="leaning", prompts="gender", methods=methods, root=scans
+        "miniature", "scans", task="leaning", attribute="gender", methods=methods, root=scans
     )
     correlation = {row.method: row.value for row in result.rows}
     assert list(correlation) == ["none", *methods]
@@ -219,7 +219,7 @@ def test_a_data_set_and_a_task_from_another_package_are_evaluated(scans: Path) -
 def test_a_metric_from_another_package_can_be_measured() -> None:
     labels = {"label": ["landbird", "waterbird"] * 8, "place": ["c", "c", "d", "d"] * 4}
     images = np.random.default_rng(0).normal(size=(16, 256))
-    result = evaluate("miniature", images, task="groups", prompts="waterbirds", labels=labels)
+    result = evaluate("miniature", images, task="groups", attribute="waterbirds", labels=labels)
     assert "spread" in {row.metric for row in result.rows}
 
 
@@ -228,7 +228,7 @@ def test_a_judge_from_another_package_can_label_images() -> None:
     fields = {
         "name": "shades",
         "title": "Shades",
-        "prompts": "gender",
+        "attribute": "gender",
         "attributes": ["shade"],
         "judge": {"kind": "brightness", "threshold": 100},
         "variants": {"difference": {"method": "difference"}},

@@ -44,8 +44,8 @@ def fitted(lam: float | list[float] = 1000.0) -> CalibratedProjection:
         model_id="ViT-B-32/openai",
         fingerprint=Fingerprint(structure="ab12", tensors=((1.0, 0.25), (2.5, -3.0))),
         image_fingerprint=Fingerprint(structure="cd34", tensors=((1.5, 0.75),)),
-        prompts="gender+race",
-        prompts_hash="0123+4567",
+        attribute="gender+race",
+        attribute_hash="0123+4567",
         stated_words=("man", "woman", "Müller"),
         max_loss=0.02,
     )
@@ -235,7 +235,7 @@ def test_the_card_of_an_edit_without_an_effect_says_so() -> None:
     ["a\n\n# Heading", "<img src=x onerror=alert(1)>", "[click](https://evil.example)", "a ` b"],
 )
 def test_names_are_escaped_in_the_model_card(name: str) -> None:
-    origin = replace(fitted().provenance, prompts=name, model_id=name, method=name)
+    origin = replace(fitted().provenance, attribute=name, model_id=name, method=name)
     card = model_card(origin, "text", "", [name])
     markdown = pytest.importorskip("markdown", reason="pip install 'vldebias[docs]'")
     _, _, body = card.removeprefix("---\n").partition("\n---\n")

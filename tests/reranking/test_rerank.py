@@ -315,7 +315,7 @@ def test_zero_shot_labels_get_probabilities_if_the_groups_separate() -> None:
         (rare, "quota"),
     ):
         positions = vldebias.rerank(
-            scores[: len(rows)], 20, features=rows, prompts=prompts, model=table
+            scores[: len(rows)], 20, features=rows, attribute=prompts, model=table
         )
         assert positions.report.about == (method, "pool shares", "zero-shot labels")
 
@@ -349,12 +349,12 @@ def test_features_are_labelled_with_text_from_a_mapping_or_a_model() -> None:
         features.append(torch.stack([mapping[text] for text in named[value]]).mean(0))
     x = torch.stack(features)
     by_mapping = vldebias.rerank(
-        [4, 3, 2, 1], 2, features=x, prompts="gender", model=mapping, shares="even"
+        [4, 3, 2, 1], 2, features=x, attribute="gender", model=mapping, shares="even"
     )
     assert by_mapping.tolist() == [0, 3]
     host = resolve(model, tokenizer=tokenize)
     by_model = vldebias.rerank(
-        [4, 3, 2, 1], 2, features=x, prompts="gender", model=host, shares="even"
+        [4, 3, 2, 1], 2, features=x, attribute="gender", model=host, shares="even"
     )
     assert by_model.tolist() == [0, 3]
 
@@ -405,7 +405,7 @@ def test_a_function_can_be_a_method() -> None:
             r"expected non-negative numbers \(n, groups\), .* shape",
         ),
         ({"probabilities": np.tile([1.5, -0.5], (8, 1))}, "expected non-negative"),
-        ({"prompts": "gender"}, "features="),
+        ({"attribute": "gender"}, "features="),
         ({"labels": LABELS, "ids": [1, 2]}, "one per score"),
         ({"labels": LABELS, "k": None, "method": "mopr"}, "needs k"),
         ({"labels": LABELS, "method": "expected"}, "needs probabilities"),

@@ -34,7 +34,12 @@ def protocol(task: str = "birds", **fields: Any) -> TaskProvenance:
         "model": "ViT-L-14/openai",
         "fingerprint": None,
     }
-    defaults |= {"prompts": "waterbirds", "prompts_hash": "0" * 64, "split": "test", "seeds": [0]}
+    defaults |= {
+        "attribute": "waterbirds",
+        "attribute_hash": "0" * 64,
+        "split": "test",
+        "seeds": [0],
+    }
     defaults |= {"methods": {"none": {}}, "n": {"images": 100}}
     return TaskProvenance(task=task, **(defaults | fields))
 

@@ -208,7 +208,7 @@ def test_a_task_rejects_unknown_settings() -> None:
 def test_evaluate_and_the_command_measure_a_task_identically(package: Path) -> None:
     data = part("test")
     prompts = str(GENDER.to_yaml(package / "jobs.yaml"))
-    task = {"prompts": prompts, "column": "job", "resamples": 20}
+    task = {"attribute": prompts, "column": "job", "resamples": 20}
     measured_here = evaluate(texts(), data, task="said", methods="cali", **task)
     right = (data.features @ np.stack([texts()[prompt] for prompt in GENDER.classes]).T).argmax(1)
     share = np.mean(right == data.column("job").codes)
@@ -285,4 +285,4 @@ def test_tasks_and_metrics_that_return_nothing_raise_helpful_errors(
     monkeypatch.setattr(TASKS["said"], "measure", lambda self, images, texts: None)
     prompts = str(GENDER.to_yaml(package / "jobs.yaml"))
     with pytest.raises(InvalidInputError, match="task 'said': measure returned None; expected a"):
-        evaluate(texts(), part("test"), task="said", prompts=prompts, column="job")
+        evaluate(texts(), part("test"), task="said", attribute=prompts, column="job")

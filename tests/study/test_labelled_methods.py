@@ -32,7 +32,7 @@ def result() -> Result:
         "resamples": 20,
     }
     settings |= {
-        "prompts": {"gender": GENDER},
+        "attribute": {"gender": GENDER},
         "labels": {"gender": gallery.column("gender")},
         "k": 20,
     }
@@ -76,7 +76,7 @@ def test_groups_support_them_and_a_saved_edit_gives_the_same_figures(tmp_path: P
     result = evaluate(
         texts(),
         gallery,
-        prompts=GENDER,
+        attribute=GENDER,
         task="groups",
         label="job",
         spurious="gender",

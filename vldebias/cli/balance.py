@@ -97,7 +97,7 @@ def balance(  # noqa: PLR0913  (each is an option of the command)
             attribute if len(attribute) > 1 else attribute[0],
             shares=chosen,
             seed=seed,
-            groups=groups,
+            people=groups,
             original=sources,
         )
         columns = (balanced.prompts, balanced.values, balanced.reasons, sources or prompts)

@@ -151,7 +151,7 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
             warnings.simplefilter("ignore", AutoDeclinedWarning)  # printed below
             saved = fit_projections(host, prompts, method=method, lam=lam, reference=fitted_on)
         for declined in saved.declined:
-            print_message(f"{declined.prompts}: no edit. {_with_options(declined.reason)}")
+            print_message(f"{declined.attribute}: no edit. {_with_options(declined.reason)}")
         if not saved:
             _print_declined(loaded.name, saved, [save, merge], as_json=as_json)
             raise typer.Exit(1)
@@ -276,8 +276,10 @@ def _report(
             measures = diagnostics.setdefault(role, {})
             measures[f"AUROC of the gate, {kind}"] = max(layers.values(), default=0.5)
     elif not hasattr(edit, "wordings"):  # edits with several wordings have no diagnostics
-        for prompts in sets:
-            diagnostics[prompts.name] = asdict(Diagnostics.from_edit(host, role, edit, prompts))
+        for prompt_set in sets:
+            diagnostics[prompt_set.name] = asdict(
+                Diagnostics.from_edit(host, role, edit, prompt_set)
+            )
     provenance = TypeAdapter(Provenance).dump_python(
         edit.provenance, mode="json", exclude_defaults=True
     )

@@ -110,7 +110,7 @@ def diagnose_command(
         data,
         labels,
         groups=groups,
-        prompts=attribute,
+        attribute=attribute,
         methods=names,
         texts=texts,
         reference=inputs["reference"],

@@ -110,7 +110,9 @@ def generate_command(
 
         # Hash the settings and the content of the prompt sets, so that different settings, such as
         # an edited prompt set with the same name, use different folders.
-        settings = vars(request) | {"attributes": [prompts.hash for prompts in request.attributes]}
+        settings = vars(request) | {
+            "attributes": [prompt_set.hash for prompt_set in request.attributes]
+        }
         # File names are limited to 255 bytes.
         name = file_slug(request.prompt)[:60] or "prompt"
         folder = Path("vldebias-generate") / f"{name}-{hash_of([settings, pipeline])[:8]}"

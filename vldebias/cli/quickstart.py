@@ -11,7 +11,7 @@ from vldebias.cli.common import check_out, err, print_message, print_result
 from vldebias.cli.flags import Json
 from vldebias.errors import need_extras
 
-SHOWN = ("default", "default+equalise", "difference", "paper", "balanced-prompts", "chance")
+SHOWN = ("default", "default+reference", "difference", "paper", "balanced-prompts", "chance")
 NEXT = (
     "\nNext, on your own model: vldebias debias gender --model ViT-B-32 --pretrained openai --check"
 )

@@ -258,7 +258,7 @@ class Attachment(ABC):
         """Return an HTML table for notebooks, with the state and the last sampled values."""
         facts: list[tuple[str, object]] = [
             ("attached to", self.host.name),
-            ("prompts", self.label or "projection"),
+            ("attribute", self.label or "projection"),
             ("state", self.state),
             ("strength", self._strength),
         ]

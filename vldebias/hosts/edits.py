@@ -292,7 +292,7 @@ class DeclinedAttachment(EditAttachment):
 
     def __init__(self, host: EditableHost, choice: Choice, *, strength: float = 1.0) -> None:
         self.choice = choice
-        super().__init__(host, {}, strength=strength, label=choice.prompts)
+        super().__init__(host, {}, strength=strength, label=choice.attribute)
         self._release("declined")
 
     def _install(self) -> Callable[[], None]:

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from vldebias.methods.labelled_rows import labelled as labelled
     from vldebias.methods.loading import load_edit as load_edit
     from vldebias.methods.method import METHODS as METHODS
+    from vldebias.methods.method import AttributeLike as AttributeLike
     from vldebias.methods.method import EditMethod as EditMethod
     from vldebias.methods.method import Method as Method
     from vldebias.methods.method import Problem as Problem
-    from vldebias.methods.method import Prompts as Prompts
     from vldebias.methods.method import get_edit_method as get_edit_method
     from vldebias.methods.method import get_method as get_method
     from vldebias.methods.method import register_method as register_method
@@ -48,7 +48,7 @@ _NAMES_OF_HOME = {
         "EditMethod",
         "Method",
         "Problem",
-        "Prompts",
+        "AttributeLike",
         "get_edit_method",
         "get_method",
         "register_method",

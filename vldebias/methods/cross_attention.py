@@ -154,7 +154,7 @@ class CrossAttention(EditMethod):
             seed=self.seed,
             find=self.find,
             decide=self.decide,
-            groups="leave",
+            variants="leave",
             one_person=True,  # only one value can be set for the entire image
         )
         return DenoiserAttachment(
@@ -544,7 +544,7 @@ def stated_texts(prompt_set: PromptSet, concepts: int) -> dict[str, list[str]]:
         InvalidInputError: If no group states every value once.
     """
     complete = []
-    for group in prompt_set.groups:
+    for group in prompt_set.variants:
         text_of_value = {}
         for text in group:
             values = prompt_set.values_in(text)
@@ -648,7 +648,7 @@ def prompt_set_of(edit: CrossAttentionEdit) -> PromptSet:
     words = tuple(words[0] for words in edit.words.values())
     return PromptSet(
         name=edit.attribute,
-        groups=(words,),
+        variants=(words,),
         attributes=dict(edit.words),
         adjectives=dict(edit.adjectives),
         phrase=dict(edit.phrase),

@@ -58,10 +58,10 @@ def labelled(problem: Problem, role: str) -> Labelled:
     """
     rows = torch.cat([*problem.images.batches()])
     columns = []
-    for prompts in problem.attributes:
-        codes = _given_codes(problem.images.labels, prompts)
+    for prompt_set in problem.attributes:
+        codes = _given_codes(problem.images.labels, prompt_set)
         if codes is None:
-            codes = zero_shot(rows, problem.zero_shot(prompts, role))
+            codes = zero_shot(rows, problem.zero_shot(prompt_set, role))
         if len(codes) != len(rows):
             raise InvalidInputError(
                 f"reference: expected a label for each of {len(rows)} images, got {len(codes)}"
@@ -70,13 +70,13 @@ def labelled(problem: Problem, role: str) -> Labelled:
         if len(codes[codes >= 0].unique()) < 2:
             raise InvalidInputError(
                 "reference: expected labelled images of at least two of the values"
-                f" {[*prompts.attributes]} of {prompts.name}"
+                f" {[*prompt_set.attributes]} of {prompt_set.name}"
             )
         columns.append(codes)
     return Labelled(rows, torch.stack(columns, 1))
 
 
-def _given_codes(labels: Mapping[str, object], prompts: PromptSet) -> Tensor | None:
+def _given_codes(labels: Mapping[str, object], prompt_set: PromptSet) -> Tensor | None:
     """Return each image's value (n,) according to the label column for an attribute.
 
     Returns None without labels.
@@ -88,22 +88,22 @@ def _given_codes(labels: Mapping[str, object], prompts: PromptSet) -> Tensor | N
         return None
     codes_of_column = {}
     for name, column_labels in labels.items():
-        codes = _coded(column_labels, prompts)
+        codes = _coded(column_labels, prompt_set)
         if codes is not None:
             codes_of_column[name] = codes
     if not codes_of_column:
         raise InvalidInputError(
-            f"reference: expected a label column with the values {[*prompts.attributes]} of"
-            f" {prompts.name}, got {[*labels]}; rename the labels, or omit them to use zero-shot"
+            f"reference: expected a label column with the values {[*prompt_set.attributes]} of"
+            f" {prompt_set.name}, got {[*labels]}; rename the labels, or omit them to use zero-shot"
             " labels"
         )
     # If both "race" and "race7" contain values of the set, use the column with the set's name.
-    if prompts.name in codes_of_column:
-        return codes_of_column[prompts.name]
+    if prompt_set.name in codes_of_column:
+        return codes_of_column[prompt_set.name]
     return next(iter(codes_of_column.values()))
 
 
-def _coded(labels: object, prompts: PromptSet) -> Tensor | None:
+def _coded(labels: object, prompt_set: PromptSet) -> Tensor | None:
     """Return the value for each label in a column, or -1 if unknown.
 
     Returns None if the labels do not describe the attribute.
@@ -113,7 +113,7 @@ def _coded(labels: object, prompts: PromptSet) -> Tensor | None:
     column = Labels.from_array(labels)
     places = []
     for name, count in column.counts.items():
-        place = place_of(name, prompts) if count else -1  # ignore names without rows
+        place = place_of(name, prompt_set) if count else -1  # ignore names without rows
         if place is None:
             return None
         places.append(place)
@@ -132,8 +132,8 @@ def stated_texts(problem: Problem, role: str) -> Labelled:
     """
     texts: list[str] = []
     columns = []
-    for prompts in problem.attributes:
-        stated, values, _ = stating(prompts)
+    for prompt_set in problem.attributes:
+        stated, values, _ = stating(prompt_set)
         texts.extend(stated)
         # Add one, because zeros from block_diag become -1 below.
         columns.append(values[:, None] + 1)

@@ -117,36 +117,36 @@ def zero_shot(rows: Tensor, texts: Tensor) -> Tensor:
     return (rows @ texts.T).argmax(1)
 
 
-def place_of(name: str, prompts: PromptSet) -> int | None:
+def place_of(name: str, prompt_set: PromptSet) -> int | None:
     """Return the index of the value that a label names, or None if it names none or several.
 
     Args:
         name: the label.
-        prompts: the prompt set of the attribute.
+        prompt_set: the prompt set of the attribute.
     """
-    values = list(prompts.attributes)
+    values = list(prompt_set.attributes)
     # "White" is the value itself; "white men" contains one of its words.
     matches = tuple(value for value in values if value.casefold() == name.casefold())
     if not matches:
-        matches = prompts.values_in(name)
+        matches = prompt_set.values_in(name)
     if len(matches) != 1:
         return None
     return values.index(matches[0])
 
 
-def stating(prompts: PromptSet) -> tuple[list[str], Tensor, Tensor]:
+def stating(prompt_set: PromptSet) -> tuple[list[str], Tensor, Tensor]:
     """Return the group prompts that name exactly one value, with the indices of value and group.
 
     Returns:
         The n prompts, and the indices (n,) of their values and of their groups.
     """
-    values = list(prompts.attributes)
+    values = list(prompt_set.attributes)
     texts = []
     value_codes = []
     group_codes = []
-    for group_code, group in enumerate(prompts.groups):
+    for group_code, group in enumerate(prompt_set.variants):
         for text in group:
-            named_values = prompts.values_in(text)
+            named_values = prompt_set.values_in(text)
             if len(named_values) == 1:
                 texts.append(text)
                 value_codes.append(values.index(named_values[0]))
@@ -158,7 +158,7 @@ def stating(prompts: PromptSet) -> tuple[list[str], Tensor, Tensor]:
     )
 
 
-def class_of(labels: tuple[str, ...], prompts: PromptSet) -> list[int]:
+def class_of(labels: tuple[str, ...], prompt_set: PromptSet) -> list[int]:
     """Return, for each label, the index of the class prompt that names it.
 
     The list is empty unless each label names a different class. Labels are matched by name,
@@ -168,9 +168,9 @@ def class_of(labels: tuple[str, ...], prompts: PromptSet) -> list[int]:
 
     Args:
         labels: the labels in a column.
-        prompts: the prompt set with the classes.
+        prompt_set: the prompt set with the classes.
     """
-    names = [name.casefold() for name in prompts.class_names]
+    names = [name.casefold() for name in prompt_set.class_names]
     chosen: list[int] = []
     for label in labels:
         matches = _classes_named_by(label.casefold(), names)

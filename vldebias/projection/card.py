@@ -23,7 +23,7 @@ def model_card(origin: Provenance, side: str, effect: str, roles: Sequence[str] 
     """
     # Escape names, which may come from untrusted sources, because the hub renders the card as HTML.
     method = code_span(origin.method)
-    prompts = code_span(origin.prompts or "None")
+    prompt_set = code_span(origin.attribute or "None")
     kind = f"An edit of {side} embeddings ({method})"
     if side == "both":
         kind = f"An edit of text and image embeddings ({method})"
@@ -32,7 +32,7 @@ def model_card(origin: Provenance, side: str, effect: str, roles: Sequence[str] 
             f"An edit of a pipeline's denoiser ({method}): each image gets a sampled\nvalue,"
             " set in every cross-attention layer, and its prompt is not changed"
         )
-    title = prompts if origin.prompts else "An edit"
+    title = prompt_set if origin.attribute else "An edit"
     model = code_span(origin.model_id) if origin.model_id else "a model without a name"
     listed_roles = ", ".join(map(code_span, roles)) or "one"
     subject = "pipe" if side == "denoiser" else "model"
@@ -51,6 +51,6 @@ tags:
     attachment = vldebias.debias({subject}, vldebias.load_edit("this repository or folder"))
 
 It can only be attached to the weights that it was fitted on. Roles: {listed_roles}. Prompt set:
-{prompts} (hash {code_span(origin.prompts_hash or "None")}). See the header of `{WEIGHTS}` for all
+{prompt_set} (hash {code_span(origin.attribute_hash or "None")}). See the header of `{WEIGHTS}` for all
 settings.
 """

@@ -343,7 +343,7 @@ class Edits(dict[str, Edit]):
         if len(self) == 1:
             return next(iter(self.values()))
         if self.declined:
-            reasons = " ".join(f"{choice.prompts}: {choice.reason}" for choice in self.declined)
+            reasons = " ".join(f"{choice.attribute}: {choice.reason}" for choice in self.declined)
             raise InvalidInputError(f"the default attaches no edit. {reasons}")
         raise InvalidInputError(
             f"the host has the roles {list(self)}; choose the edit of one role, such as"

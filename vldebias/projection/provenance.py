@@ -26,7 +26,7 @@ class Choice(BaseModel, frozen=True, extra="forbid"):
             value, or between texts. The gap between true values may be smaller.
     """
 
-    prompts: str
+    attribute: str
     method: str
     lam: _Lam | tuple[_Lam, ...]
     reason: str
@@ -34,7 +34,7 @@ class Choice(BaseModel, frozen=True, extra="forbid"):
 
     def __str__(self) -> str:
         """Return the decision and its reason as one line."""
-        return f"{self.prompts}: {self.method}. {self.reason}"
+        return f"{self.attribute}: {self.method}. {self.reason}"
 
 
 @with_config(ConfigDict(extra="forbid"))
@@ -50,7 +50,7 @@ class Provenance:
         fingerprint: the fingerprint of the text encoders.
         image_fingerprint: the fingerprint of the image encoder.
         prompts: the names of the prompt sets, joined by "+".
-        prompts_hash: the hashes of the prompt sets, joined by "+".
+        attribute_hash: the hashes of the prompt sets, joined by "+".
         stated_words: the attribute words of the prompt sets.
         uses_images: whether the edit was also fitted on images, so that image encoders are compared
             too.
@@ -67,8 +67,8 @@ class Provenance:
     model_id: str | None = None
     fingerprint: Fingerprint | None = None
     image_fingerprint: Fingerprint | None = None
-    prompts: str | None = None
-    prompts_hash: str | None = None
+    attribute: str | None = None
+    attribute_hash: str | None = None
     stated_words: tuple[str, ...] = ()
     uses_images: bool = False
     labels: str | None = None

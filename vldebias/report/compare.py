@@ -302,7 +302,7 @@ def compare(
     >>> from vldebias.miniature import load_clip
     >>> model, preprocess, tokenizer = load_clip()
     >>> def measure(lam):
-    ...     return vldebias.evaluate(model, prompts="gender", task="texts", method="cali",
+    ...     return vldebias.evaluate(model, attribute="gender", task="texts", method="cali",
     ...         lam=lam, tokenizer=tokenizer)
     >>> comparison = compare(measure(10.0), measure(1000.0), names=("10", "1000"))
     >>> table = comparison.to_pandas().query("method == 'cali'")

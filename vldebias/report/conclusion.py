@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # The methods that `debias` uses by default for models, for models with reference images, and for
 # pipelines. Conclusions are about one of these if it was measured.
 DEFAULT = "default"
-ATTACHED = (DEFAULT, "default+equalise", "balanced-prompts")
+ATTACHED = (DEFAULT, "default+reference", "balanced-prompts")
 # Preferred measures for conclusions, in this order. The first is corrected with human labels.
 LEADS = (f"corrected_{GAP}", GAP)
 # Variants of MaxSkew with a different prior, which are also reported if the gallery is uneven.

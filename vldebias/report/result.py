@@ -55,7 +55,7 @@ class Result(Measurements):
     >>> from vldebias.miniature import load_clip
     >>> model, preprocess, tokenizer = load_clip()
     >>> result = vldebias.evaluate(
-    ...     model, prompts="gender", task="texts", method="cali", tokenizer=tokenizer
+    ...     model, attribute="gender", task="texts", method="cali", tokenizer=tokenizer
     ... )
     >>> table = result.to_pandas()
     >>> table.loc[table["subset"] == "unseen", ["method", "value"]].round(2).values.tolist()

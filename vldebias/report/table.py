@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # What the methods in a result's first table do.
 METHODS = {
     "default": "the method attached by default if there is only text (for searches, none)",
-    "default+equalise": "the default if there are also unlabelled images (reference=)",
+    "default+reference": "the default if there are also unlabelled images (reference=)",
     "difference": "removes the direction between the values, a simple baseline",
     "paper": "the settings of Chuang et al. (2023)",
     "cali": "the projection of Chuang et al. (2023)",

@@ -30,7 +30,7 @@ from vldebias.reranking.candidates import UNKNOWN, Candidates, Floats, Rows, as_
 from vldebias.reranking.estimates import GroupEstimator
 
 if TYPE_CHECKING:
-    from vldebias.methods.method import Prompts
+    from vldebias.methods.method import AttributeLike
 
 POOL, EVEN = "pool", "even"
 _MOST_COMPARED_STRINGS = 8
@@ -59,7 +59,7 @@ class Groups:
         labels: object,
         probabilities: object,
         features: object,
-        prompts: Prompts | None,
+        attribute: AttributeLike | None,
         model: object,
     ) -> Groups:
         """Return the groups of all rows, using whichever source was passed.
@@ -68,13 +68,13 @@ class Groups:
             labels: the group of each row, or None if unknown, with shape (n,) or (q, n).
             probabilities: the probability of each group for each row.
             features: image features of the rows, for zero-shot labels.
-            prompts: the prompt set that names the groups for zero-shot labels.
+            attribute: the prompt set that names the groups for zero-shot labels.
             model: the model that embeds the prompts.
 
         Raises:
             InvalidInputError: If no source or more than one source was passed.
         """
-        sources = {"labels": labels, "probabilities": probabilities, "prompts": prompts}
+        sources = {"labels": labels, "probabilities": probabilities, "attribute": attribute}
         inputs = [name for name, source in sources.items() if source is not None]
         if len(inputs) > 1:
             raise InvalidInputError(
@@ -84,15 +84,15 @@ class Groups:
             return cls.of_labels(labels)
         if probabilities is not None:
             return cls.of_probabilities(probabilities)
-        if prompts is not None:
+        if attribute is not None:
             if features is None or model is None:
                 raise InvalidInputError(
-                    "prompts: zero-shot labels also need features= (n, d) of the candidates and"
+                    "attribute: zero-shot labels also need features= (n, d) of the candidates and"
                     " model=, a model or a mapping from prompt to embedding"
                 )
-            return cls.zero_shot(features, prompts, model)
+            return cls.zero_shot(features, attribute, model)
         raise InvalidInputError(
-            "the groups are missing: expected labels=, probabilities=, or features= with prompts="
+            "the groups are missing: expected labels=, probabilities=, or features= with attribute="
             " and model="
         )
 
@@ -151,18 +151,18 @@ class Groups:
         return cls(tuple(names), table.argmax(axis=1), table, "given probabilities")
 
     @classmethod
-    def zero_shot(cls, features: object, prompts: Prompts, model: object) -> Groups:
+    def zero_shot(cls, features: object, attribute: AttributeLike, model: object) -> Groups:
         """Estimate each row's group from the similarities to the values' texts.
 
         Args:
             features: features (n, d) of the candidates, or an iterable of blocks.
-            prompts: prompt set with words for its values, or several prompt sets to cross.
+            attribute: prompt set with words for its values, or several prompt sets to cross.
             model: model that embeds the prompts.
 
         Raises:
             InvalidInputError: If features and text embeddings have different widths.
         """
-        groups, _ = cls.estimated(features, text_values(prompts, model))
+        groups, _ = cls.estimated(features, text_values(attribute, model))
         return groups
 
     @classmethod
@@ -254,17 +254,17 @@ class Groups:
         )
 
 
-def text_values(prompts: Prompts, model: object) -> dict[tuple[str, ...], Floats]:
+def text_values(attribute: AttributeLike, model: object) -> dict[tuple[str, ...], Floats]:
     """Return the names of each attribute's groups, with their unit text embeddings (g, d).
 
     Args:
-        prompts: prompt set with words for its values, or several prompt sets.
+        attribute: prompt set with words for its values, or several prompt sets.
         model: model that embeds the prompts.
     """
     # Import lazily, because torch takes seconds to import and labels do not need it.
     from vldebias.methods import Problem
 
-    problem = Problem(model, prompts)
+    problem = Problem(model, attribute)
     role = problem.host.roles[0]
     values = {}
     for prompt_set in problem.attributes:

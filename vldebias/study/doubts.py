@@ -81,7 +81,7 @@ def doubt_labels(images: Embeddings, columns: Sequence[str], sets: Sequence[Prom
         columns: names of the label columns to check.
         sets: prompt sets whose values are compared with the labels.
     """
-    values_of = {prompts.name: prompts.attributes for prompts in sets}
+    values_of = {prompt_set.name: prompt_set.attributes for prompt_set in sets}
     problems_of_column: dict[str, list[str]] = {}
     for column in columns:
         problems_of_column[repr(column)] = odd_values(images.column(column), values_of)
@@ -183,23 +183,23 @@ def doubt_chance(
     )
 
 
-def doubt_values(images: Embeddings, column: str, texts: Host, prompts: PromptSet) -> None:
+def doubt_values(images: Embeddings, column: str, texts: Host, prompt_set: PromptSet) -> None:
     """Apply `doubt_chance` to an attribute's prompts, if the column's values match the attribute's.
 
     Args:
         images: image features with label columns.
         column: name of the attribute's label column.
         texts: the model, used to embed text.
-        prompts: the attribute's prompt set.
+        prompt_set: the attribute's prompt set.
     """
     labels = images.column(column)
-    places = [place_of(name, prompts) for name in labels.names]
-    if not places or None in places or prompts.parts or len(prompts.attributes) < 2:
+    places = [place_of(name, prompt_set) for name in labels.names]
+    if not places or None in places or prompt_set.parts or len(prompt_set.attributes) < 2:
         return
     # Prompts that only state the value ("a photo of a woman") predict it best. If they were not
     # embedded, fall back to the pairs, because a check should not embed any text.
-    for candidates in (prompts.spurious, chain(*prompts.groups)):
-        texts_of_value = prompts.by_value(_embedded(list(candidates), texts))
+    for candidates in (prompt_set.spurious, chain(*prompt_set.variants)):
+        texts_of_value = prompt_set.by_value(_embedded(list(candidates), texts))
         if all(texts_of_value.values()):
             break
     else:
@@ -212,5 +212,5 @@ def doubt_values(images: Embeddings, column: str, texts: Host, prompts: PromptSe
         scores.argmax(1).numpy(),
         np.array(places)[labels.codes[known]],
         list(texts_of_value),
-        f"{prompts.name}: the prompts for the values of {column!r}",
+        f"{prompt_set.name}: the prompts for the values of {column!r}",
     )

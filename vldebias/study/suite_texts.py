@@ -30,7 +30,7 @@ def texts_of_groups(fields: Mapping[str, Any]) -> tuple[str, ...]:
     Args:
         fields: the fields of the task, as in a suite file or validated.
     """
-    return tuple(load_prompts(fields["prompts"]).texts)
+    return tuple(load_prompts(fields["attribute"]).texts)
 
 
 def texts_of_retrieval(fields: Mapping[str, Any]) -> tuple[str, ...]:
@@ -42,9 +42,9 @@ def texts_of_retrieval(fields: Mapping[str, Any]) -> tuple[str, ...]:
         fields: the fields of the task, as in a suite file or validated.
     """
     texts: list[str] = []
-    for sets in fields["prompts"].values():
-        for prompts in [sets] if isinstance(sets, str) else sets:
-            texts += load_prompts(prompts).texts
+    for sets in fields["attribute"].values():
+        for prompt_set in [sets] if isinstance(sets, str) else sets:
+            texts += load_prompts(prompt_set).texts
     texts += read_queries(fields["queries"])
     for prompt_of_value in fields.get("classes", {}).values():
         texts += prompt_of_value.values()
@@ -70,6 +70,6 @@ def read_queries(queries: Any) -> Any:
                 f"{error}; to pass query text, use a list: [{queries!r}]"
             ) from error
     if isinstance(queries, Mapping) and "of" in queries and set(queries) <= {"of", "held_out"}:
-        prompts = load_prompts(queries["of"])
-        return list(prompts.held_out_classes if queries.get("held_out") else prompts.classes)
+        prompt_set = load_prompts(queries["of"])
+        return list(prompt_set.held_out_classes if queries.get("held_out") else prompt_set.classes)
     return queries

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="Task")
 
 # A prompt set can be given as an object, a name or a file; it is loaded during validation.
-Prompts = Annotated[
+AttributeField = Annotated[
     InstanceOf[PromptSet],
     BeforeValidator(load_prompts),
-    PlainSerializer(lambda prompts: [prompts.name, prompts.hash]),
+    PlainSerializer(lambda prompt_set: [prompt_set.name, prompt_set.hash]),
 ]
-SeveralPrompts = Annotated[tuple[Prompts, ...], SEVERAL]
+AttributeFields = Annotated[tuple[AttributeField, ...], SEVERAL]
 
 # Command-line flags can override these settings.
 USERS_CHOICES = (

@@ -593,7 +593,7 @@ class TestAudit:
         words_of_value = {value: (value,) for value in values}
         group = tuple(f"a {value} one" for value in values)
         prompts = PromptSet(
-            name="tones", groups=(group,), attributes=words_of_value, spurious=values
+            name="tones", variants=(group,), attributes=words_of_value, spurious=values
         )
         rng = np.random.default_rng(0)
         counts = []

@@ -34,7 +34,7 @@ def test_an_audit_names_a_command_for_each_remedy(tmp_path: Path) -> None:
     }
     audit = protocol("audit", settings={"prompts": advice, "advice": ["one leans"]})
     rows = [figure("none", 0.1, task="audit", metric="predicted_share", subset="a nurse: male")]
-    named = audit.model_copy(update={"prompts": "gender"})
+    named = audit.model_copy(update={"attribute": "gender"})
     audited = result(rows, named)
     page = render(audited, tmp_path / "p.html", run_folder=tmp_path).read_text(encoding="utf-8")
     assert "<code>vldebias prompts balance prompts.txt --attribute gender</code>" in page

@@ -24,7 +24,7 @@ def small(name: str) -> Suite:
     for task in suite.tasks:
         changes: dict[str, Any] = {"resamples": 20}
         if isinstance(task, GenerationTask | PeopleTask):
-            changes |= {"images": 1, "steps": 2, "prompts": few(task.prompts)}
+            changes |= {"images": 1, "steps": 2, "attribute": few(task.attribute)}
         judge = getattr(task, "judge", None)
         if isinstance(judge, ClipJudge):
             changes["judge"] = judge.model_copy(update={"model": "miniature", "pretrained": None})

@@ -254,12 +254,12 @@ class RoboShot(EditMethod):
     def fit(self, problem: Problem, role: str) -> Edit:
         embed = partial(problem.host.embed, role=role)
         harmful = []
-        for prompts in problem.attributes:
-            rows_of_values = [embed(texts) for texts in prompts.by_value().values()]
+        for prompt_set in problem.attributes:
+            rows_of_values = [embed(texts) for texts in prompt_set.by_value().values()]
             for rows, other_rows in combinations(rows_of_values, 2):
                 # Pair text i for one value with text i for the other, ignoring surplus text.
                 harmful.append(rows[: len(other_rows)] - other_rows[: len(rows)])
-        helpful = [embed(prompts.classes).diff(dim=0) for prompts in problem.sets]
+        helpful = [embed(prompt_set.classes).diff(dim=0) for prompt_set in problem.sets]
         return TwoTowers.from_maps(roboshot(torch.cat(harmful), torch.cat(helpful)))
 
 

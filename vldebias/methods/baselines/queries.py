@@ -161,9 +161,9 @@ class BendVLM(EditMethod):
         known = (images.codes >= 0).all(1)
         spurious_texts: list[str] = []
         groups: list[tuple[str, ...]] = []
-        for prompts in problem.attributes:
-            spurious_texts += prompts.spurious
-            groups += prompts.groups
+        for prompt_set in problem.attributes:
+            spurious_texts += prompt_set.spurious
+            groups += prompt_set.variants
         spurious = problem.host.embed(spurious_texts, role)
         concepts = []
         directions = []

@@ -270,9 +270,9 @@ def _reason_of_earlier(
 
 def _leaves(group: Group, attribute: Attribute) -> bool:
     """Return whether a group stays unchanged, because it can neither be mixed nor share a value."""
-    if attribute.groups == "leave" or not group.mixes:
+    if attribute.people == "leave" or not group.mixes:
         return True
-    if attribute.groups == "same" or 1 in attribute.shares.values():
+    if attribute.people == "same" or 1 in attribute.shares.values():
         return attribute.has_phrases
     return not can_mix(attribute.words.values())
 

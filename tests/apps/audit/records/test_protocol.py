@@ -30,7 +30,7 @@ def test_every_prompt_is_about_one_person_and_leaves_attributes_open(attribute: 
     if attribute == "age":  # "senior" states an age
         prompts = [prompt for prompt in prompts if prompt.qualifier != "senior"]
     texts = [prompt.text for prompt in prompts]
-    reasons = balance_prompts(texts, load_prompts(attribute), seed=0, groups="leave").reasons
+    reasons = balance_prompts(texts, load_prompts(attribute), seed=0, people="leave").reasons
     assert [(t, r) for t, r in zip(texts, reasons, strict=True) if r is not None] == []
 
 

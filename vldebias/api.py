@@ -280,8 +280,8 @@ def fit_shares(
 
     Args:
         model: an open_clip or transformers image-text model, or a mapping from prompt to embedding.
-        attribute: a prompt set with words for each attribute value, or several sets for combinations
-            such as "female/Black".
+        attribute: a prompt set with words for each attribute value, or several sets for
+            combinations such as "female/Black".
         shares: the share for each value or combination of values. If None, shares are equal.
         fraction: the number of top results as a fraction of all images, k / n.
         reference: unlabelled image features (n, d) from this model, for images similar to those

@@ -375,8 +375,8 @@ class DebiasedQueries:
 
         if not self.sets:
             raise InvalidInputError(
-                f"measure: the edit was fitted to {self.fitted.provenance.attribute!r}, which is not"
-                " a prompt set of this package; use vldebias.evaluate with attribute="
+                f"measure: the edit was fitted to {self.fitted.provenance.attribute!r}, which is"
+                " not a prompt set of this package; use vldebias.evaluate with attribute="
             )
         if not isinstance(labels, Mapping):
             labels = {self.sets[0].name: labels}

@@ -62,15 +62,15 @@ def audit_rewriter(
             ) from None
     if not written:
         raise InvalidInputError(
-            f"original: none of {quantity(len(original), 'prompt')} leaves {prompt_set.name} open; add"
-            " prompts about people that do not state it"
+            f"original: none of {quantity(len(original), 'prompt')} leaves {prompt_set.name} open;"
+            " add prompts about people that do not state it"
         )
     counts = Counter(str(value) for _, value in written if value is not None)
     low, high = wilson_interval(counts.total(), len(written))
     values = ", ".join(f"{value} {count:,}" for value, count in counts.most_common())
     sentence = (
-        f"The rewriter states the {prompt_set.name} of {counts.total():,} of {len(written):,} people"
-        f" for whom the original prompts leave it open ({low:.0%} to {high:.0%}):"
+        f"The rewriter states the {prompt_set.name} of {counts.total():,} of {len(written):,}"
+        f" people for whom the original prompts leave it open ({low:.0%} to {high:.0%}):"
         f" {values or 'none'}."
     )
     part = TaskResult(

@@ -75,8 +75,8 @@ def images_proxy(  # noqa: PLR0913
     balancer = attribute
     if isinstance(attribute, Balancer) and not (shares is None and seed is None):
         raise InvalidInputError(
-            "attribute: got a Balancer together with shares or seed; remove shares and seed, because a"
-            " Balancer has its own"
+            "attribute: got a Balancer together with shares or seed; remove shares and seed,"
+            " because a Balancer has its own"
         )
     if attribute is None and edit is None:
         raise InvalidInputError("got neither attribute nor edit; expected at least one of them")

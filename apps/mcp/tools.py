@@ -105,7 +105,8 @@ class Tools:
     file.
 
     Args:
-        attribute: the default attribute: the name of a packaged prompt set, or the path of a YAML file.
+        attribute: the default attribute: the name of a packaged prompt set, or the path of a YAML
+            file.
         model: the model whose text embeddings `audit_prompts` uses, as for `vldebias.load_host`.
             Without a model or pipeline, audits report which prompts are open, but predict no
             shares.

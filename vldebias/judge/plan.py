@@ -146,8 +146,8 @@ def planned_prompts(
             concepts_as_written = names  # the last non-empty part
     if not planned:
         raise InvalidInputError(
-            f"{prompt_set.name}: the set has no {concepts} classes, so there is nothing to generate;"
-            " choose different concepts"
+            f"{prompt_set.name}: the set has no {concepts} classes, so there is nothing to"
+            " generate; choose different concepts"
         )
     if stated:
         for part, (_, names, groups) in parts.items():

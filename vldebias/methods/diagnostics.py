@@ -71,8 +71,10 @@ class Diagnostics:
     >>> from vldebias.miniature import load_clip
     >>> model, preprocess, tokenizer = load_clip()
     >>> import vldebias
-    >>> found = vldebias.text_diagnostics(model, "gender", method="cali", tokenizer=tokenizer)["text"]
-    >>> before, after = found.held_out_distance  # the pairs moved together
+    >>> diagnostics = vldebias.text_diagnostics(
+    ...     model, "gender", method="cali", tokenizer=tokenizer
+    ... )
+    >>> before, after = diagnostics["text"].held_out_distance  # the pairs moved together
     >>> after < before / 4
     True
     >>> found.class_cosine > 0.99  # the class prompts hardly moved

@@ -171,8 +171,9 @@ def _doubt_about_values(
     single, joint = agreement_of_wordings(problem, prompt_set, role, rows)
     if joint < CONTRADICT:
         return (
-            f"text that names only the values of {prompt_set.name} and text that also names a concept"
-            f" disagree about the images (kappa {_floored(joint)}; {CONTRADICT:g} is needed)."
+            f"text that names only the values of {prompt_set.name} and text that also names a"
+            f" concept disagree about the images (kappa {_floored(joint)}; {CONTRADICT:g} is"
+            " needed)."
         )
     if apart < SEPARATE and single < AGREE:
         return (
@@ -199,8 +200,8 @@ def refuse_unstable_means(problem: Problem, role: str) -> None:
         if split.stability < STABLE:
             raise UnusableReferenceError(
                 "reference: two halves of the images would give different directions for"
-                f" {prompt_set.name} (cosine {_floored(split.stability)}; {STABLE:g} is needed). Pass"
-                " more images."
+                f" {prompt_set.name} (cosine {_floored(split.stability)}; {STABLE:g} is needed)."
+                " Pass more images."
             )
 
 

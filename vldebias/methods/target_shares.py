@@ -172,8 +172,9 @@ class RankShares(EditMethod):
                 most_of_group[name] = round(reachable, 3)
         if most_of_group:
             raise InvalidInputError(
-                f"shares: too few images of {list(most_of_group)}. With fraction={self.fraction:.3g}, their"
-                f" shares must be below {most_of_group}; lower these shares, or top"
+                f"shares: too few images of {list(most_of_group)}. With"
+                f" fraction={self.fraction:.3g}, their shares must be below {most_of_group};"
+                " lower these shares, or the fraction"
             )
 
 

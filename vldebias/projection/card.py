@@ -51,6 +51,6 @@ tags:
     attachment = vldebias.debias({subject}, vldebias.load_edit("this repository or folder"))
 
 It can only be attached to the weights that it was fitted on. Roles: {listed_roles}. Prompt set:
-{prompt_set} (hash {code_span(origin.attribute_hash or "None")}). See the header of `{WEIGHTS}` for all
-settings.
+{prompt_set} (hash {code_span(origin.attribute_hash or "None")}). See the header of `{WEIGHTS}` for
+all settings.
 """

@@ -133,8 +133,8 @@ def words_of_values(prompt_set: PromptSet) -> dict[str, str]:
         return dict(prompt_set.adjectives)
     if not prompt_set.attributes:
         raise InvalidInputError(
-            f"prompt set {prompt_set.name!r}: the set has no values; expected a set about people with"
-            " `attribute`, such as 'gender'"
+            f"prompt set {prompt_set.name!r}: the set has no values; expected a set about people"
+            " with `attribute`, such as 'gender'"
         )
     adjective_of_value = {
         value: _adjective(words) for value, words in prompt_set.attributes.items()
@@ -145,8 +145,8 @@ def words_of_values(prompt_set: PromptSet) -> dict[str, str]:
         if not word:
             raise InvalidInputError(
                 f"prompt set {prompt_set.name!r}: no word for the value {value!r}"
-                f" ({', '.join(prompt_set.attributes[value])}) is known as an adjective for a person;"
-                f" add adjectives={{{value!r}: ...}} as in 'a blind cook', or"
+                f" ({', '.join(prompt_set.attributes[value])}) is known as an adjective for a"
+                f" person; add adjectives={{{value!r}: ...}} as in 'a blind cook', or"
                 f" phrase={{{value!r}: ...}} as in 'a cook who is blind', for every value"
             )
     return adjective_of_value

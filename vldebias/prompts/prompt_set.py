@@ -183,7 +183,8 @@ class PromptSet:
             used.
         languages: adjectives by language code and value, such as {"de": {"blind": "blind"}}.
         parts: the sets for individual attributes, if there are several. Solve them jointly with one
-            term each, because the attribute with the most pairs would dominate the pooled `variants`.
+            term each, because the attribute with the most pairs would dominate the pooled
+            `variants`.
         description: the purpose of the set.
         source: the origin of the set.
         limits: the limitations of the set.

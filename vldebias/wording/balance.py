@@ -112,8 +112,8 @@ def balance_prompts(
 
     Args:
         prompts: One prompt, or one per image.
-        attribute: One or more prompt sets, each given as a name, a path or a `PromptSet`: gender, age,
-            race, skin tone or your own.
+        attribute: One or more prompt sets, each given as a name, a path or a `PromptSet`: gender,
+            age, race, skin tone or your own.
         shares: A mapping from value to its share of the images. The shares in each set must sum
             to 1. Default: equal shares.
         seed: The seed that determines which image gets which value. If None, each call draws a new
@@ -576,8 +576,8 @@ class Balancer:
         self.most = _whole_number("most", self.most, least=1)
         if not isinstance(self.attribute, Iterable | PromptSet | Path):
             raise InvalidInputError(
-                f"attribute: got {self.attribute!r}; expected a prompt set, its name or path, or a list"
-                " of these"
+                f"attribute: got {self.attribute!r}; expected a prompt set, its name or path, or a"
+                " list of these"
             )
         if self.people not in PEOPLE:
             raise InvalidInputError(f"people: got {self.people!r}; expected one of {PEOPLE}")

@@ -58,8 +58,8 @@ class GenerationTask(Task):
     Attributes:
         name: first word of each block name ("generation gender"). If it equals the attribute, it is
             used as the entire block name.
-        attribute: the prompt set to generate images for: its class prompts, and its pairs if `stated`
-            is set.
+        attribute: the prompt set to generate images for: its class prompts, and its pairs if
+            `stated` is set.
         subjects: concepts to generate instead of the set's unseen ones (section 7.6.4).
         prompts_file: file with one prompt per line, used instead of the set's concepts. Prompts
             that state a value or do not describe one person are skipped, and counted by reason in
@@ -449,8 +449,9 @@ class GenerationTask(Task):
             if len(code_of_value) == len(prompt_set.attributes) == n_different:
                 return {attribute: code_of_value}
         raise InvalidInputError(
-            f"judge {judge.name}: expected an attribute with the values {list(prompt_set.attributes)}"
-            f" that {prompt_set.name!r} states; use a different judge or stated=False"
+            f"judge {judge.name}: expected an attribute with the values"
+            f" {list(prompt_set.attributes)} that {prompt_set.name!r} states; use a different"
+            " judge or stated=False"
         )
 
     def _check_judge(self, judge: Judge, scorer: Loaded | None) -> None:

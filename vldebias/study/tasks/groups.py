@@ -211,8 +211,8 @@ class GroupsTask(ImageTask):
         if label is None or spurious is None:
             raise InvalidInputError(
                 f"groups: pass label= and spurious=, two of the columns {sorted(columns)}, because"
-                f" none of them, or more than one, has the values {list(prompt_set.class_names)} (the"
-                f" classes in {prompt_set.name}) or the attribute's values"
+                f" none of them, or more than one, has the values {list(prompt_set.class_names)}"
+                f" (the classes in {prompt_set.name}) or the attribute's values"
             )
         chosen = {"label": label, "spurious": spurious, "attribute": prompt_set}
         return cls.build({**settings, **chosen})

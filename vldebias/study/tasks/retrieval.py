@@ -73,9 +73,9 @@ class RetrievalTask(ImageTask):
     - zero-shot accuracy for `classes`.
 
     Attributes:
-        attribute: label column -> the prompt set that the methods are fitted on, or several sets that
-            are solved jointly. An attribute is a column ("gender") or an intersection of columns
-            ("gender x race").
+        attribute: label column -> the prompt set that the methods are fitted on, or several sets
+            that are solved jointly. An attribute is a column ("gender") or an intersection of
+            columns ("gender x race").
         queries: strings, or a prompt set whose class prompts are the queries. A suite file may also
             use {of: SET, held_out: true}.
         k: one or more numbers of top results to measure. Images with equal scores keep their order.

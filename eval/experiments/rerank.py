@@ -100,7 +100,7 @@ def with_fewer_queries(cell: Cell) -> Cell:
 def packaged() -> Cell:
     """Return the packaged photographs, with the queries of the quickstart."""
     (task,) = (task for task in load_suite("quickstart").tasks if task.name == "photographs")
-    (prompts,) = task.prompts["gender"]
+    (prompts,) = task.attribute["gender"]
     found = load_photographs()
     listed = [*dict.fromkeys([*prompts.texts, *task.queries])]
     rows = resolve(found.encoder).embed(listed).float().numpy()
@@ -153,7 +153,7 @@ def measured(cell: Cell, composition: str, edit: Edit) -> TaskResult:
             result = vldebias.evaluate(
                 cell.table,
                 cell.gallery.features,
-                attribute={cell.column: cell.prompts},
+                attribute={cell.column: cell.prompt_set},
                 labels={cell.column: cell.labels},
                 queries=listed,
                 k=cell.k,
@@ -213,10 +213,10 @@ def reordered(cell: Cell) -> dict[str, Positions]:
         scores,
         cell.k,
         features=cell.gallery.features,
-        attribute=cell.prompts,
+        attribute=cell.prompt_set,
         model=cell.table,
     )
-    (texts,) = text_values(cell.prompts, cell.table).values()
+    (texts,) = text_values(cell.prompt_set, cell.table).values()
     cosines = cell.gallery.features @ texts.T
     inputs = cosines / cosines.std(axis=0)
     fitted = LogisticRegression(C=1e4, max_iter=1000).fit(inputs, cell.labels)
@@ -294,7 +294,7 @@ def measure(work: Path | None) -> Iterator[TaskResult]:
     """
     parts = []
     for even in map(with_fewer_queries, cells()):
-        problem = Problem(even.table, even.prompts, reference=even.reference.features)
+        problem = Problem(even.table, even.prompt_set, reference=even.reference.features)
         edit: Edit | None = None
         for composition, cell in composed(even):
             path = work and work / f"{cell.name}-{cell.column}-{composition}.json"

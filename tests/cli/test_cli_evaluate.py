@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
+from apps.paper import tables as paper
 from tests.cli.conftest import call
 from tests.refusals import refused
 from vldebias.cli import common
@@ -20,7 +21,7 @@ from vldebias.errors import InvalidInputError, VldebiasError
 from vldebias.measure.rows import Measurement, TaskProvenance
 from vldebias.report.compare import compare
 from vldebias.report.result import Result
-from vldebias.study import load_suite, paper
+from vldebias.study import load_suite
 from vldebias.study.run_files import verify
 from vldebias.utils.files import packaged
 

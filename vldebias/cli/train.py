@@ -62,6 +62,7 @@ FLAGS = (
     "debias",
 )
 """Settings that have their own flag. All others are set with --set."""
+_MOST_GROUPS = 10  # maximum number of groups whose share of kept pairs is printed
 NAMES_OF_FLAGS = {"image": "--image-column", "caption": "--caption-column"}
 
 
@@ -356,7 +357,12 @@ def _print_kept(outcome: dict[str, Any]) -> None:
     from vldebias.report.table import moved
 
     rows = []
-    for group in outcome.get("kept", ()):
+    kept = sorted(outcome.get("kept", ()), key=lambda group: group["change"][0])
+    if len(kept) > _MOST_GROUPS:
+        print_message(
+            f"of {len(kept)} groups, the {_MOST_GROUPS} that lose most pairs; run.json has all"
+        )
+    for group in kept[:_MOST_GROUPS]:
         low, high = group["interval"]
         rows.append(
             (

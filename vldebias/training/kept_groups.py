@@ -63,7 +63,7 @@ def kept_by_group(
         for code in np.flatnonzero(counts).tolist():
             in_group = labels.codes == code
             share = float(weights[in_group].mean())
-            others = weights[labels.known & ~in_group]
+            outside = weights[labels.known & ~in_group]
             kept.append(
                 {
                     "column": column,
@@ -71,20 +71,20 @@ def kept_by_group(
                     "n": int(counts[code]),
                     "share": share,
                     "interval": wilson_interval(share * counts[code], counts[code]),
-                    "change": _difference(weights[in_group], others, level),
+                    "change": _difference(weights[in_group], outside, level),
                 }
             )
     return kept
 
 
 def _difference(
-    weights: NDArray[np.float32], others: NDArray[np.float32], level: float
+    weights: NDArray[np.float32], outside: NDArray[np.float32], level: float
 ) -> tuple[float, float, float]:
     """Return the difference between two mean weights, with Newcombe's interval."""
     share = float(weights.mean())
-    other_share = float(others.mean())
+    other_share = float(outside.mean())
     low, high = wilson_interval(share * len(weights), len(weights), level)
-    other_low, other_high = wilson_interval(other_share * len(others), len(others), level)
+    other_low, other_high = wilson_interval(other_share * len(outside), len(outside), level)
     difference = share - other_share
     below = float(np.hypot(share - low, other_high - other_share))
     above = float(np.hypot(high - share, other_share - other_low))
@@ -98,14 +98,14 @@ def warn_of_lost_groups(kept: Sequence[KeptShare]) -> None:
         return
     worst = min(lost, key=lambda group: group["change"][0])
     change, low, high = (100 * end for end in worst["change"])
-    others = ""
+    further = ""
     if len(lost) > 1:
         names = [f"{group['column']} = {group['value']}" for group in lost if group is not worst]
-        others = f" The same is true of {', '.join(names)}."
+        further = f" The same is true of {', '.join(names)}."
     warn(
         f"keep leaves out more pairs of some groups: of {worst['n']:,} pairs with"
         f" {worst['column']} = {worst['value']}, {worst['share']:.0%} count in training,"
-        f" {-change:.0f} points fewer than of the others [{low:+.0f}, {high:+.0f}].{others} The"
+        f" {-change:.0f} points fewer than of the others [{low:+.0f}, {high:+.0f}].{further} The"
         " starting model may match these images badly even if their captions are right. Look at"
         " them in pairs.html; if they are right, train without keep, or use group_dro"
     )

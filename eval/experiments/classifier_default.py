@@ -37,11 +37,11 @@ from vldebias.errors import VldebiasWarning
 from vldebias.hosts import Host, TextTable
 from vldebias.measure.classification import interval_of, lowest_accuracy, mean_accuracy
 from vldebias.measure.resampling import resampled_counts
+from vldebias.measure.rows import TaskProvenance, TaskResult
 from vldebias.methods import Problem, Reference
 from vldebias.metrics import Metric
 from vldebias.projection.edit import Edit
 from vldebias.prompts import PromptSet, load_prompts
-from vldebias.report.result import TaskProvenance, TaskResult
 
 HALVINGS, RESAMPLES, SEEDS = 10, 500, (9013, 9023, 9033)
 TEXT, ALWAYS = "text alone", "always images"
@@ -94,7 +94,7 @@ class Cell:
 
     name: str
     texts: Host
-    prompts: PromptSet
+    prompt_set: PromptSet
     splits: Sequence[Split]
 
 
@@ -117,16 +117,16 @@ def faces() -> Iterator[Cell]:
         for column in FACES:
             if column == class_column:
                 continue
-            prompts = load_prompts(column)
+            prompt_set = load_prompts(column)
             # Latinos have no label in this data set.
-            prompts = replace(
-                prompts,
-                attributes={value: prompts.attributes[value] for value in FACES[column]},
-                groups=tuple(
+            prompt_set = replace(
+                prompt_set,
+                attributes={value: prompt_set.attributes[value] for value in FACES[column]},
+                variants=tuple(
                     tuple(text for text in group if "Latino" not in text)
-                    for group in prompts.groups
+                    for group in prompt_set.variants
                 ),
-                spurious=tuple(text for text in prompts.spurious if "Latino" not in text),
+                spurious=tuple(text for text in prompt_set.spurious if "Latino" not in text),
                 classes=tuple(prompt_of_class.values()),
                 class_names=tuple(prompt_of_class),
                 held_out_classes=(),
@@ -136,10 +136,10 @@ def faces() -> Iterator[Cell]:
             known = np.flatnonzero((labels != "") & (values != ""))
             images = Images(
                 photos.features[known].astype(np.float64),
-                codes_of(labels[known], prompts.class_names),
-                codes_of(values[known], tuple(prompts.attributes)),
+                codes_of(labels[known], prompt_set.class_names),
+                codes_of(values[known], tuple(prompt_set.attributes)),
             )
-            yield Cell(f"UTKFace, {class_column} by {column}", texts, prompts, halves(images))
+            yield Cell(f"UTKFace, {class_column} by {column}", texts, prompt_set, halves(images))
 
 
 def codes_of(labels: Any, names: Sequence[str]) -> Rows:
@@ -161,7 +161,7 @@ def celebrities() -> Iterator[Cell]:
     by_age = PromptSet(
         name="age",
         attributes={"old": ("old",), "young": ("young",)},
-        groups=tuple((text, text.replace(" an old ", " a young ")) for text in old),
+        variants=tuple((text, text.replace(" an old ", " a young ")) for text in old),
         classes=("a photo of a man", "a photo of a woman"),
         class_names=("male", "female"),
     )
@@ -195,26 +195,26 @@ def labelled(data: Embeddings, column: str) -> Images:
 def edits_of(cell: Cell, reference: Images) -> dict[str, Edit]:
     """Return the edit of each method."""
     rows = torch.from_numpy(reference.rows)
-    prompts = cell.prompts
+    prompt_set = cell.prompt_set
     labels = {
-        "class": np.array(prompts.class_names)[reference.classes],
-        "value": np.array(list(prompts.attributes))[reference.values],
+        "class": np.array(prompt_set.class_names)[reference.classes],
+        "value": np.array(list(prompt_set.attributes))[reference.values],
     }
-    blind = Problem(cell.texts, prompts, reference=rows)
-    seeing = Problem(cell.texts, prompts, reference=Reference(rows, labels=labels))
+    blind = Problem(cell.texts, prompt_set, reference=rows)
+    seeing = Problem(cell.texts, prompt_set, reference=Reference(rows, labels=labels))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", VldebiasWarning)
         return {
-            TEXT: Problem(cell.texts, prompts).fit("default", "text"),
+            TEXT: Problem(cell.texts, prompt_set).fit("default", "text"),
             ALWAYS: replace(blind, lam=100.0).fit("cali+equalise", "text"),
-            UNLABELLED: blind.fit("default+equalise", "text"),
-            LABELLED: seeing.fit("default+equalise", "text"),
+            UNLABELLED: blind.fit("default+reference", "text"),
+            LABELLED: seeing.fit("default+reference", "text"),
         }
 
 
 def right(cell: Cell, gallery: Images, edit: Edit | None) -> Rows:
     """Return 1 for each image (n,) that is closest to the prompt of its class, otherwise 0."""
-    classes = cell.texts.embed(cell.prompts.classes)
+    classes = cell.texts.embed(cell.prompt_set.classes)
     if edit is not None:
         classes = normalize(edit(classes), dim=1)
     predicted = (torch.from_numpy(gallery.rows) @ classes.T).argmax(1).numpy()
@@ -231,7 +231,7 @@ def measure(cell: Cell) -> TaskResult:
             chosen.setdefault(name, []).append(edit.method)
         is_right = {"none": right(cell, split.gallery, None)}
         is_right |= {name: right(cell, split.gallery, edit) for name, edit in edits.items()}
-        groups = split.gallery.classes * len(cell.prompts.attributes) + split.gallery.values
+        groups = split.gallery.classes * len(cell.prompt_set.attributes) + split.gallery.values
         for name, own in is_right.items():
             for metric, rule, statistic, base in (
                 ("worst_group", "lowest", lowest_accuracy, "none"),
@@ -266,7 +266,7 @@ def summed_up(
             description="Means over splits; intervals: means of the splits' paired intervals.",
             methods=facts,
             n={**n, "reference": len(first.reference.rows)},
-            prompts=cell.prompts.name,
+            attribute=cell.prompt_set.name,
         )
     )
     for (metric, name), values in figures.items():

@@ -39,13 +39,14 @@ from eval.photographs.searches import Cell, celeba, photographs
 from eval.tables import parser, run
 from vldebias.errors import VldebiasWarning
 from vldebias.hosts import resolve
-from vldebias.hosts.host import TEXT
+from vldebias.hosts.edits import TEXT
 from vldebias.measure.rankings import max_skews
+from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.methods import Problem, Rerank
 from vldebias.metrics import Metric
 from vldebias.miniature import load_photographs
 from vldebias.projection.edit import Edit
-from vldebias.report.result import NONE, Result, TaskProvenance, TaskResult
+from vldebias.report.result import Result
 from vldebias.reranking import Positions
 from vldebias.reranking.groups import text_values
 from vldebias.study import load_suite
@@ -152,7 +153,7 @@ def measured(cell: Cell, composition: str, edit: Edit) -> TaskResult:
             result = vldebias.evaluate(
                 cell.table,
                 cell.gallery.features,
-                prompts={cell.column: cell.prompts},
+                attribute={cell.column: cell.prompts},
                 labels={cell.column: cell.labels},
                 queries=listed,
                 k=cell.k,
@@ -212,7 +213,7 @@ def reordered(cell: Cell) -> dict[str, Positions]:
         scores,
         cell.k,
         features=cell.gallery.features,
-        prompts=cell.prompts,
+        attribute=cell.prompts,
         model=cell.table,
     )
     (texts,) = text_values(cell.prompts, cell.table).values()
@@ -303,7 +304,7 @@ def measure(work: Path | None) -> Iterator[TaskResult]:
             else:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", VldebiasWarning)
-                    edit = edit or problem.fit("default+equalise", TEXT)
+                    edit = edit or problem.fit("default+reference", TEXT)
                     part = measured(cell, composition, edit)
                 if path:
                     Result.from_tasks(path.stem, [part], seconds=None).write(path)

@@ -34,12 +34,12 @@ BOTH = CALI + EQUALISE
 
 def jobs(lean: float = 0.0) -> tuple[TextTable, PromptSet]:
     """Return a classifier of two jobs whose first class prompt leans towards men, or to LEAN."""
-    texts, prompts = world(*HELPED)
-    rows = {text: texts.embed([text], "text")[0] for text in prompts.texts}
-    classes = prompts.classes[:2]
+    texts, prompt_set = world(*HELPED)
+    rows = {text: texts.embed([text], "text")[0] for text in prompt_set.texts}
+    classes = prompt_set.classes[:2]
     rows[classes[0]] = PERSON + 0.4 * CONCEPT[0] + 0.2 * GENDER + lean * LEAN
     rows[classes[1]] = PERSON + 0.4 * CONCEPT[1] - 0.2 * GENDER - lean * LEAN
-    two = replace(prompts, classes=classes, class_names=prompts.class_names[:2])
+    two = replace(prompt_set, classes=classes, class_names=prompt_set.class_names[:2])
     return TextTable(rows), two
 
 
@@ -53,10 +53,10 @@ def pictures(n: int, seed: int, lean: float = 0.0) -> tuple[Tensor, np.ndarray, 
     return rows, job.numpy(), value.numpy()
 
 
-def lowest(texts: TextTable, prompts: PromptSet, edit: Any, lean: float = 0.0) -> float:
+def lowest(texts: TextTable, prompt_set: PromptSet, edit: Any, lean: float = 0.0) -> float:
     """Return the worst group's accuracy on new images."""
     rows, job, value = pictures(2000, 77, lean)
-    classes = texts.embed(prompts.classes, "text")
+    classes = texts.embed(prompt_set.classes, "text")
     classes = classes if edit is None else edit(classes)
     is_right = (rows @ normalize(classes, dim=1).T).argmax(1).numpy() == job
     return min(is_right[(job == i) & (value == j)].mean() for i in (0, 1) for j in (0, 1))
@@ -69,16 +69,16 @@ def labels_of(job: np.ndarray, value: np.ndarray) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("is_labelled", [False, True])
 def test_images_are_used_if_they_show_the_values_and_no_class_is_lost(is_labelled: bool) -> None:
     lean = 0.2 if is_labelled else 0.1
-    texts, prompts = jobs(lean)
+    texts, prompt_set = jobs(lean)
     rows, job, value = pictures(1000, 1, lean)
     labels = labels_of(job, value) if is_labelled else {}
     reference = Reference(rows, labels=labels)
-    edit = vldebias.fit_projections(texts, prompts, reference=reference).only
-    expected = BOTH.fit(Problem(texts, prompts, lam=100.0, reference=rows), "text")
+    edit = vldebias.fit_projections(texts, prompt_set, reference=reference).only
+    expected = BOTH.fit(Problem(texts, prompt_set, lam=100.0, reference=rows), "text")
     assert edit.method == "cali+equalise"
     assert torch.equal(edit.matrix(), expected.matrix())
-    by_text = vldebias.fit_projections(texts, prompts).only
-    assert lowest(texts, prompts, edit, lean) > lowest(texts, prompts, by_text, lean) + 0.02
+    by_text = vldebias.fit_projections(texts, prompt_set).only
+    assert lowest(texts, prompt_set, edit, lean) > lowest(texts, prompt_set, by_text, lean) + 0.02
     choice = edit.provenance.choice
     if is_labelled:
         assert "the worst group's accuracy rises by +" in choice.reason
@@ -89,11 +89,11 @@ def test_images_are_used_if_they_show_the_values_and_no_class_is_lost(is_labelle
 
 
 def test_unclear_images_give_the_edit_of_text_alone_and_say_why() -> None:
-    texts, prompts = jobs()
+    texts, prompt_set = jobs()
     noise = torch.randn(200, DIM, generator=torch.Generator().manual_seed(0))
-    alone = vldebias.fit_projections(texts, prompts).only
+    alone = vldebias.fit_projections(texts, prompt_set).only
     with pytest.warns(ReferenceWarning, match="'difference', fitted to text alone. reference: .*"):
-        edit = vldebias.fit_projections(texts, prompts, reference=noise).only
+        edit = vldebias.fit_projections(texts, prompt_set, reference=noise).only
     assert edit.method == "difference"
     assert torch.equal(edit.matrix(), alone.matrix())
     reason = edit.provenance.choice.reason
@@ -102,8 +102,8 @@ def test_unclear_images_give_the_edit_of_text_alone_and_say_why() -> None:
 
 
 def test_a_set_too_small_to_test_on_text_also_says_why_images_are_not_used() -> None:
-    texts, prompts = jobs()
-    few = replace(prompts, groups=prompts.groups[: FEWEST - 1])
+    texts, prompt_set = jobs()
+    few = replace(prompt_set, variants=prompt_set.variants[: FEWEST - 1])
     with pytest.warns(ReferenceWarning, match="Too few prompts state two values"):
         edit = vldebias.fit_projections(texts, few, reference=pictures(9, 1)[0]).only
     assert (edit.method, edit.provenance.choice.change) == ("difference", None)
@@ -114,11 +114,11 @@ def test_a_set_too_small_to_test_on_text_also_says_why_images_are_not_used() -> 
 def test_images_are_not_used_if_a_class_may_lose_more_than_a_third(
     monkeypatch: pytest.MonkeyPatch, low: float, is_used: bool
 ) -> None:
-    texts, prompts = jobs(lean=0.1)
+    texts, prompt_set = jobs(lean=0.1)
     change = Change(-0.1, low, 0.0)
     monkeypatch.setattr(presets, "change_in_class_shares", lambda *_: change)
     rows, _, _ = pictures(1000, 1, lean=0.1)
-    edit = vldebias.fit_projections(texts, prompts, reference=rows).only
+    edit = vldebias.fit_projections(texts, prompt_set, reference=rows).only
     assert (edit.method == "cali+equalise") == is_used
     assert is_used or "a third of its images (-0.10 [-0.34" in edit.provenance.choice.reason
 
@@ -140,27 +140,27 @@ UNCLEAR = (Change(-0.1, -0.3, 0.1), Change(-0.1, -0.3, 0.1))
 def test_a_clear_change_of_the_labelled_worst_group_decides(
     monkeypatch: pytest.MonkeyPatch, changes: tuple[Change, Change], method: str, reason: str
 ) -> None:
-    texts, prompts = jobs(lean=0.1)
+    texts, prompt_set = jobs(lean=0.1)
     monkeypatch.setattr(presets, "change_on_labels", lambda *_: changes)
     rows, job, value = pictures(1000, 1, lean=0.1)
-    problem = Problem(texts, prompts, reference=Reference(rows, labels=labels_of(job, value)))
+    problem = Problem(texts, prompt_set, reference=Reference(rows, labels=labels_of(job, value)))
     if method == "default: none":
         with pytest.warns(AutoDeclinedWarning):
-            edit = problem.fit("default+equalise", "text")
+            edit = problem.fit("default+reference", "text")
     else:
-        edit = problem.fit("default+equalise", "text")
+        edit = problem.fit("default+reference", "text")
     assert edit.method == method
     assert reason in edit.provenance.choice.reason
 
 
 def test_groups_need_labels_of_classes_and_values_and_a_few_images() -> None:
-    texts, prompts = jobs()
+    texts, prompt_set = jobs()
     rows, job, value = pictures(40, 1)
     labels = labels_of(job, value)
 
     def groups_of(**columns: Any) -> Any:
-        problem = Problem(texts, prompts, reference=Reference(rows, labels=columns))
-        return labelled_groups(problem, prompts)
+        problem = Problem(texts, prompt_set, reference=Reference(rows, labels=columns))
+        return labelled_groups(problem, prompt_set)
 
     assert groups_of(**labels).known.all()
     assert groups_of(gender=labels["gender"]) is None
@@ -176,10 +176,10 @@ def test_groups_need_labels_of_classes_and_values_and_a_few_images() -> None:
 
 
 def test_the_change_of_the_worst_group_equals_a_plain_computation() -> None:
-    texts, prompts = jobs()
+    texts, prompt_set = jobs()
     rows, job, value = pictures(200, 1)
     reference = Reference(rows, labels=labels_of(job, value))
-    groups = labelled_groups(Problem(texts, prompts, reference=reference), prompts)
+    groups = labelled_groups(Problem(texts, prompt_set, reference=reference), prompt_set)
     generator = np.random.default_rng(0)
     before, after = generator.integers(2, size=(2, 200))
 
@@ -210,16 +210,16 @@ def test_the_largest_loss_averages_shares_over_values() -> None:
 
 
 def test_an_edit_that_moves_the_boundary_is_found_on_held_out_images() -> None:
-    texts, prompts = jobs(lean=0.1)
+    texts, prompt_set = jobs(lean=0.1)
     rows, _, _ = pictures(1000, 1, lean=0.1)
-    problem = Problem(texts, prompts, lam=100.0, reference=rows)
-    by_text = Problem(texts, prompts).fit(DIFFERENCE, "text")
+    problem = Problem(texts, prompt_set, lam=100.0, reference=rows)
+    by_text = Problem(texts, prompt_set).fit(DIFFERENCE, "text")
 
     class Shifted(type(BOTH)):  # type: ignore[misc]
         """Move the first class prompt away from all images."""
 
         def fit(self, problem: Problem, role: str) -> Any:
-            first = texts.embed(prompts.classes, "text")[0]
+            first = texts.embed(prompt_set.classes, "text")[0]
             return lambda rows: torch.where((rows == first).all(1, keepdim=True), -rows, rows)
 
     shifted = Shifted(BOTH.declaration, BOTH.terms)
@@ -229,24 +229,24 @@ def test_an_edit_that_moves_the_boundary_is_found_on_held_out_images() -> None:
 
 @pytest.mark.parametrize("kind", ["one class", "disagreeing wordings"])
 def test_zero_shot_groups_must_be_trusted(kind: str) -> None:
-    texts, prompts = jobs()
+    texts, prompt_set = jobs()
     rows, job, _ = pictures(400, 1)
     reason = "images of each class and value"
     if kind == "one class":
         rows = rows[job == 0]
-        rows = rows[(rows @ texts.embed(prompts.classes, "text").T).argmax(1) == 0]
+        rows = rows[(rows @ texts.embed(prompt_set.classes, "text").T).argmax(1) == 0]
     else:
         reason = r"agree about the images with a kappa of 0\.7"
-        table = {text: texts.embed([text], "text")[0] for text in prompts.texts}
+        table = {text: texts.embed([text], "text")[0] for text in prompt_set.texts}
         noise = normal(len(table), DIM, seed=3)
         for row, text in enumerate(table):
-            if text not in prompts.classes:
+            if text not in prompt_set.classes:
                 table[text] = table[text] + 0.1 * noise[row]
         texts = TextTable(table)
-    problem = Problem(texts, prompts, reference=rows)
+    problem = Problem(texts, prompt_set, reference=rows)
     with pytest.raises(UnusableReferenceError, match=reason):
         refuse_unclear_groups(problem, "text")
 
 
 def test_the_variant_with_images_is_chosen_by_reference() -> None:
-    assert get_method("default", reference=pictures(9, 1)[0]).name == "default+equalise"
+    assert get_method("default", reference=pictures(9, 1)[0]).name == "default+reference"

@@ -58,25 +58,25 @@ def refuse_unclear_groups(problem: Problem, role: str) -> None:
     """
     refuse_unclear_values(problem, role)
     rows = torch.cat([*problem.images.batches()])
-    for prompts in problem.attributes:
-        single, joint = agreement_of_wordings(problem, prompts, role, rows)
+    for prompt_set in problem.attributes:
+        single, joint = agreement_of_wordings(problem, prompt_set, role, rows)
         # Sets for classification often have few groups, whose kappas are not averaged (0).
         agreement = single or joint
         if agreement < AGREE:
             raise UnusableReferenceError(
-                f"reference: different wordings of the values of {prompts.name} agree about the"
+                f"reference: different wordings of the values of {prompt_set.name} agree about the"
                 f" images with a kappa of {floored(agreement)} ({AGREE:g} is needed), so its groups"
                 " cannot be told apart without labels."
             )
-        values = zero_shot(rows, problem.zero_shot(prompts, role))
-        classes = _predicted(problem.host.embed(prompts.classes, role), rows)
-        counts = torch.zeros(len(prompts.classes), len(prompts.attributes), dtype=torch.long)
+        values = zero_shot(rows, problem.zero_shot(prompt_set, role))
+        classes = _predicted(problem.host.embed(prompt_set.classes, role), rows)
+        counts = torch.zeros(len(prompt_set.classes), len(prompt_set.attributes), dtype=torch.long)
         counts.index_put_((classes, values), torch.ones_like(values), accumulate=True)
         if int(counts.min()) < FEWEST:
             raise UnusableReferenceError(
                 f"reference: expected at least {FEWEST} images of each class and value; according"
-                f" to the text, got {counts.tolist()} (classes {list(prompts.class_names)}, values"
-                f" {list(prompts.attributes)}). Add images."
+                f" to the text, got {counts.tolist()} (classes {list(prompt_set.class_names)},"
+                f" values {list(prompt_set.attributes)}). Add images."
             )
     refuse_unstable_means(problem, role)
 
@@ -100,13 +100,13 @@ def change_in_class_shares(
             attributes, the one with the largest loss.
     """
     changes = []
-    for prompts in problem.attributes:
+    for prompt_set in problem.attributes:
         rows = torch.cat([*problem.images.batches()])
-        values = zero_shot(rows, problem.zero_shot(prompts, role)).numpy()
-        shape = (len(prompts.attributes), len(prompts.classes), len(prompts.classes))
-        before = _predicted(text_edit(problem.host.embed(prompts.classes, role)), rows).numpy()
+        values = zero_shot(rows, problem.zero_shot(prompt_set, role)).numpy()
+        shape = (len(prompt_set.attributes), len(prompt_set.classes), len(prompt_set.classes))
+        before = _predicted(text_edit(problem.host.embed(prompt_set.classes, role)), rows).numpy()
         changes_of_halvings = []
-        for after in _held_out_predictions(problem, role, method, prompts):
+        for after in _held_out_predictions(problem, role, method, prompt_set):
             counts = np.zeros(shape, dtype=np.int64)
             np.add.at(counts, (values, before, after), 1)
             changes_of_halvings.append(_change_of(_largest_loss, counts))
@@ -170,19 +170,19 @@ def _change_of_lowest(counts: Counts) -> Floats:
     return change
 
 
-def labelled_groups(problem: Problem, prompts: PromptSet) -> LabelledGroups | None:
+def labelled_groups(problem: Problem, prompt_set: PromptSet) -> LabelledGroups | None:
     """Return the reference's groups, or None unless both classes and values are labelled.
 
     Args:
         problem: the problem with reference images.
-        prompts: the prompt set whose class prompts and values the label columns must name.
+        prompt_set: the prompt set whose class prompts and values the label columns must name.
     """
     classes: Tensor | None = None
     values: Tensor | None = None
     for column_labels in problem.images.labels.values():
         column = Labels.from_array(column_labels)
-        found = class_of(column.names, prompts)
-        places = [place_of(name, prompts) for name in column.names]
+        found = class_of(column.names, prompt_set)
+        places = [place_of(name, prompt_set) for name in column.names]
         if found and classes is None:
             classes = torch.tensor([*found, -1])[column.codes]
         elif None not in places and len({*places}) > 1 and values is None:
@@ -209,26 +209,26 @@ def change_on_labels(
         The change from no edit to `text_edit`, and the change on held-out images from the better of
             the two to the method, in the halving with the median change.
     """
-    (prompts,) = problem.attributes
+    (prompt_set,) = problem.attributes
     rows = torch.cat([*problem.images.batches()])
-    classes = problem.host.embed(prompts.classes, role)
+    classes = problem.host.embed(prompt_set.classes, role)
     unedited = _predicted(classes, rows).numpy()
     by_text = _predicted(text_edit(classes), rows).numpy()
     of_text = groups.change(unedited, by_text)
     simpler = by_text if of_text.value > 0 else unedited
     changes = [
         groups.change(simpler, after)
-        for after in _held_out_predictions(problem, role, method, prompts)
+        for after in _held_out_predictions(problem, role, method, prompt_set)
     ]
     return of_text, sorted(changes)[HALVINGS // 2]
 
 
 def _held_out_predictions(
-    problem: Problem, role: str, method: EditMethod, prompts: PromptSet
+    problem: Problem, role: str, method: EditMethod, prompt_set: PromptSet
 ) -> Iterator[Counts]:
     """Yield, for each halving, the class (n,) of each image with the edit of the other half."""
     rows = torch.cat([*problem.images.batches()])
-    classes = problem.host.embed(prompts.classes, role)
+    classes = problem.host.embed(prompt_set.classes, role)
     with warnings.catch_warnings():
         # Ignore the warning about too few images, which is expected for half of the images.
         warnings.simplefilter("ignore", ReferenceWarning)

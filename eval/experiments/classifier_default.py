@@ -157,7 +157,7 @@ def celebrities() -> Iterator[Cell]:
     assert by_gender.classes is not None
     images = Images(rows, age, gender)
     yield Cell("CelebA, age by gender", by_gender.texts, by_gender.classes, halves(images))
-    old = [text for pair in data.prompts.pairs for text in pair if " an old " in text]
+    old = [text for pair in data.prompt_set.pairs for text in pair if " an old " in text]
     by_age = PromptSet(
         name="age",
         attributes={"old": ("old",), "young": ("young",)},

@@ -343,9 +343,18 @@ def test_a_classification_without_value_words_gets_cali(named: str) -> None:
 
 
 @quiet
-@pytest.mark.parametrize("method", ["default", "cali", "difference"])
+@pytest.mark.parametrize(
+    ("method", "name_with_images"),
+    [
+        ("default", "default+reference"),
+        ("cali", "cali+equalise"),
+        ("difference", "difference+equalise"),
+    ],
+)
 @pytest.mark.parametrize("images", [False, True])
-def test_evaluate_measures_the_edit_that_debias_attaches(method: str, images: bool) -> None:
+def test_evaluate_measures_the_edit_that_debias_attaches(
+    method: str, name_with_images: str, images: bool
+) -> None:
     texts, prompts = world(*HELPED)
     noise = np.random.default_rng(0)
     features = noise.normal(size=(300, 48))
@@ -357,7 +366,7 @@ def test_evaluate_measures_the_edit_that_debias_attaches(method: str, images: bo
     chosen = get_method(method, reference=options["reference"])
     attached = Problem(TextTable(table), prompts, **options).fit(chosen, "text")
     result = vldebias.evaluate(table, features, methods=[method], **how)
-    name = f"{method}+equalise" if images else method
+    name = name_with_images if images else method
     (description,) = [protocol.methods[name] for protocol in result.provenance]
     assert description["method"] == attached.method
     plain = normalize(

@@ -629,9 +629,9 @@ def load_prompts(name_or_path: str | Path | Mapping[str, object] | PromptSet) ->
     if isinstance(name_or_path, str) and not is_file_of_set(name_or_path):
         if len(name_or_path.split()) > 1:
             raise InvalidInputError(
-                f"attribute: got the text {shortened(name_or_path, 60)!r}; expected a prompt set, such as"
-                " 'gender' (see vldebias.list_prompts()). Texts are passed as prompts, to the model"
-                " or to vldebias.balance_prompts(prompts, attribute)"
+                f"attribute: got the text {shortened(name_or_path, 60)!r}; expected a prompt set,"
+                " such as 'gender' (see vldebias.list_prompts()). Pass texts as prompts, to the"
+                " model or to vldebias.balance_prompts(prompts, attribute)"
             )
         return _packaged(name_or_path)
     path = Path(name_or_path).expanduser()

@@ -47,7 +47,7 @@ from vldebias.miniature import load_photographs
 from vldebias.projection.edit import Edit
 from vldebias.report.result import NONE, Result, TaskProvenance, TaskResult
 from vldebias.reranking import Positions
-from vldebias.reranking.groups import text_values
+from vldebias.reranking.index import text_values
 from vldebias.study import load_suite
 from vldebias.study.tasks import images
 from vldebias.utils.arrays import Floats

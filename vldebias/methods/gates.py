@@ -143,7 +143,7 @@ def refuse_unclear_values(problem: Problem, role: str) -> None:
                 f"The reference needs {FEWEST} images of each value of {prompts.name}; according"
                 f" to the prompt set's text, it has {counts}. Add images."
             )
-        doubt = _doubt_about_values(problem, prompts, role, rows)
+        doubt = doubt_about_values(problem, prompts, role, rows)
         if doubt:
             # If the images come from a different model, report that instead, because it is more
             # helpful.
@@ -157,7 +157,7 @@ _MEASURE = (
 )
 
 
-def _doubt_about_values(
+def doubt_about_values(
     problem: Problem, prompts: PromptSet, role: str, rows: Tensor
 ) -> str | None:
     """Return why images (n, d) do not show an attribute's values, or None if they do.

@@ -157,9 +157,7 @@ _MEASURE = (
 )
 
 
-def doubt_about_values(
-    problem: Problem, prompts: PromptSet, role: str, rows: Tensor
-) -> str | None:
+def doubt_about_values(problem: Problem, prompts: PromptSet, role: str, rows: Tensor) -> str | None:
     """Return why images (n, d) do not show an attribute's values, or None if they do.
 
     The images show the values if they form separate groups along the text direction, or if all

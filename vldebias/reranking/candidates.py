@@ -148,8 +148,9 @@ def unit_products(features: object, directions: Floats) -> Floats:
     Raises:
         InvalidInputError: If the features do not have shape (n, d).
     """
+    rows: NDArray[np.floating]
     is_float32 = isinstance(features, np.ndarray) and features.dtype == np.float32
-    rows = features if is_float32 else as_floats(features, "features")
+    rows = np.asarray(features) if is_float32 else as_floats(features, "features")
     if rows.ndim != 2:
         raise InvalidInputError(f"features: expected (n, d), got shape {rows.shape}")
     if rows.shape[1] != directions.shape[1]:

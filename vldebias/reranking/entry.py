@@ -115,12 +115,12 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     # and their keys in the result.
     lists = np.atleast_2d(table)
     rows: Rows = np.broadcast_to(np.arange(lists.shape[1]), lists.shape)
-    keys: NDArray[np.generic] = rows
+    keys: NDArray[np.generic] = rows if id_rows is None else id_rows
     if id_rows is not None:
-        keys = id_rows
-        source = next((part for part in (labels, probabilities, features) if part is not None), ())
-        read, rows = rows_of_ids(id_rows, source, is_index=not isinstance(scores, Mapping))
-        labels = None if labels is None else read
+        inputs = (labels, probabilities, features, ())
+        source = next(part for part in inputs if part is not None)
+        source, rows = rows_of_ids(id_rows, source, is_index=not isinstance(scores, Mapping))
+        labels = None if labels is None else source
     n = int(rows.max(initial=UNKNOWN)) + 1
     saved = IndexGroups.load(index) if isinstance(index, str | Path) else index
     groups = _read_groups(labels, probabilities, features, prompts, model, saved)
@@ -132,29 +132,20 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     if saved is not None:
         shares, target = _shares_of_index(saved, groups, shares), "index"
     groups = groups.with_groups_of(shares)
-    if method is None:
-        method = "quota" if groups.probabilities is None else "expected"
-    reranker, about = _reranker(method), (_name_of(method), f"{target} shares", groups.source)
-    if groups.doubt:
-        reranker = _as_found
-        about = (AS_FOUND, "unreliable labels", groups.source)
     code_of_checked = read_checked(checked, groups.names, keys)
-
     pools = []
-    for query, scores_of_query in enumerate(lists):
+    for query, rows_of_query in enumerate(rows):
         # An index pads with -1 if it finds fewer candidates.
-        places = np.flatnonzero(rows[query] != UNKNOWN)
-        candidates = groups.candidates(scores_of_query[places], rows[query][places], shares)
+        is_found = rows_of_query != UNKNOWN
+        pool = groups.candidates(lists[query][is_found], rows_of_query[is_found], shares)
         if saved is not None and groups.source == ZERO_SHOT:
-            candidates = replace(
-                candidates, shares=saved.shares, expected_shares=saved.expected_shares
-            )
-        keys_of_query = keys[query][places]
-        pools.append((candidates, keys_of_query, codes_of(keys_of_query, code_of_checked)))
-    _warn_of_distances([candidates.scores for candidates, _, _ in pools])
+            pool = replace(pool, shares=saved.shares, expected_shares=saved.expected_shares)
+        codes = codes_of(keys[query][is_found], code_of_checked)
+        pools.append((pool, keys[query][is_found], codes))
+    _warn_of_distances([pool.scores for pool, _, _ in pools])
     if target == EVEN and not groups.doubt:
-        _warn_of_uneven([candidates for candidates, _, _ in pools])
-    positions = _Pages(pools, reranker, k, about, groups.doubt, table.ndim == 1)(1)
+        _warn_of_uneven([pool for pool, _, _ in pools])
+    positions = _Pages(pools, *_chosen(method, groups, target), k, groups.doubt, table.ndim == 1)(1)
     # Without k, all candidates are shown, so a group with less than its share needs no warning.
     if k is not None:
         warn_of_short(positions.reports, "pass more candidates or request other shares")
@@ -168,16 +159,16 @@ class _Pages:
     Attributes:
         pools: each query's candidates, their keys (n,) and their checked groups (n,).
         reranker: the method.
-        k: number of results per page, or None for all.
         about: the method, the target and the source of the groups, for reports.
+        k: number of results per page, or None for all.
         reason: why the results keep their order, or "".
         is_single: whether to return (k,) for the only query.
     """
 
     pools: Sequence[tuple[Candidates, NDArray[np.generic], NDArray[np.integer]]]
     reranker: Reranker
-    k: int | None
     about: tuple[str, str, str]
+    k: int | None
     reason: str
     is_single: bool
 
@@ -260,6 +251,21 @@ def _shares_of_index(index: IndexGroups, groups: Groups, shares: object) -> Mapp
 def _as_found(candidates: Candidates, k: int) -> Rows:
     """Return the top k by score."""
     return candidates.ranked[:k]
+
+
+def _chosen(
+    method: str | Reranker | None, groups: Groups, target: str
+) -> tuple[Reranker, tuple[str, str, str]]:
+    """Return the function that re-ranks, and the method, target and source for reports.
+
+    If the groups cannot be trusted, the function keeps the order.
+    """
+    if method is None:
+        method = "quota" if groups.probabilities is None else "expected"
+    reranker = _reranker(method)
+    if groups.doubt:
+        return _as_found, (AS_FOUND, "unreliable labels", groups.source)
+    return reranker, (_name_of(method), f"{target} shares", groups.source)
 
 
 def _name_of(method: str | Reranker) -> str:

@@ -87,7 +87,7 @@ class Groups:
             probabilities = np.stack(columns, axis=-1)
         table = as_floats(probabilities, "probabilities")
         is_table = table.ndim == 2 and table.shape[1] >= 2
-        is_known = np.isfinite(table).all(axis=-1)
+        is_known = np.asarray(np.isfinite(table).all(axis=-1))
         if not is_table or table[is_known].min(initial=0.0) < 0:
             raise InvalidInputError(
                 f"probabilities: expected non-negative numbers (n, groups), got shape {table.shape}"

@@ -33,9 +33,7 @@ def as_ids(ids: Any) -> NDArray[np.generic]:
     return objects
 
 
-def rows_of_ids(
-    id_rows: NDArray[np.generic], labels: object, *, is_index: bool
-) -> tuple[object, Rows]:
+def rows_of_ids(id_rows: NDArray[Any], labels: object, *, is_index: bool) -> tuple[object, Rows]:
     """Return the labels by row, and each candidate's row (q, n), or -1 if it has none.
 
     Args:
@@ -51,7 +49,7 @@ def rows_of_ids(
     if isinstance(labels, Mapping) and any(np.ndim(label) != 1 for label in labels.values()):
         keys = id_rows.ravel().tolist()
         row_of_id = {key: row for row, key in enumerate(dict.fromkeys(keys))}
-        rows = np.array([row_of_id[key] for key in keys], np.intp).reshape(id_rows.shape)
+        rows: Rows = np.array([row_of_id[key] for key in keys], np.intp).reshape(id_rows.shape)
         is_none = (id_rows == UNKNOWN) & (id_rows.dtype.kind in "iu")
         return list(map(labels.get, row_of_id)), np.where(is_none, UNKNOWN, rows)
     in_order = np.arange(id_rows.shape[1])[None]
@@ -62,7 +60,7 @@ def rows_of_ids(
         raise InvalidInputError(
             "ids: for text ids of several queries, expected labels as a mapping from id to label"
         )
-    rows = id_rows.astype(np.intp)
+    rows = np.asarray(id_rows, np.intp)
     if rows.min(initial=UNKNOWN) < UNKNOWN:
         raise InvalidInputError(
             f"ids: expected an index into the labels (0 or more), or -1 for a missing result; got"
@@ -75,10 +73,10 @@ def rows_of_ids(
     if rows.max(initial=UNKNOWN) >= n_labels:
         return labels, np.where(rows == UNKNOWN, UNKNOWN, in_order)
     if _differ(labels, rows[0]):
+        first = rows[0, 0]
         raise InvalidInputError(
-            f"ids: with {n_labels} ids and {n_labels} labels, the label of id"
-            f" {id_rows[0, 0]} could be the first one or the one in row {id_rows[0, 0]}; expected"
-            " labels as a mapping from id to label"
+            f"ids: with {n_labels} ids and {n_labels} labels, the label of id {first} could be the"
+            f" first one or the one in row {first}; expected labels as a mapping from id to label"
         )
     return labels, rows
 

@@ -453,7 +453,7 @@ def _split(cosines: Floats, texts: Sequence[Floats]) -> list[Floats]:
 
 def _people(products: Floats, person: Floats | None) -> NDArray[np.bool_]:
     """Return a mask (n,) of the images that have a group, given their products with directions."""
-    is_known = np.isfinite(products[:, :-1]).all(axis=1)
+    is_known: NDArray[np.bool_] = np.asarray(np.isfinite(products[:, :-1]).all(axis=1))
     return is_known if person is None else is_known & (products[:, -1] > 0)
 
 

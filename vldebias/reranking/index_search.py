@@ -44,14 +44,15 @@ class _Results:
         self._groups = groups
         self._n_requested = 0
         self.ids: NDArray[np.generic] = np.empty(0, np.int64)
-        self.scores = np.empty(0)
+        self.scores: Floats = np.empty(0)
         self.labels = groups.predict(np.empty((0, len(vector))))
 
     def read(self, n: int) -> tuple[int, bool]:
         """Read the best n results, and return how many there are and whether there are no more."""
         if n > self._n_requested:
             found = results_of(self._call(self._vector, n), len(self._vector))
-            self.ids, self.scores, features = (part[:n] for part in found)
+            ids, scores, features = found
+            self.ids, self.scores, features = ids[:n], scores[:n], features[:n]
             self.labels = self._groups.predict(features)
             self._n_requested = n
         return min(n, len(self.ids)), len(self.ids) < n

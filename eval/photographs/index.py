@@ -1,0 +1,483 @@
+"""Measure searches of large indexes: what re-ranking leaves of the skew, and what it costs.
+
+    python -m eval.photographs.index --json eval/results/search_index.json
+    python -m eval.photographs.index --vectors 10000 --queries 24   # a small run
+
+An index contains 100,000 vectors, each a mixture of two photographs of the same source and gender,
+or of two scenes without people, and every pair is used once. The photographs are split in two
+halves: one for the index, and one for the sample on which groups and shares are estimated.
+Otherwise, the sample would contain near-duplicates of the results, which flatters anything that
+learns from images. Indexes differ in the share of women (0.5, 0.2 and 0.05) and of scenes (0, 0.5
+and 0.9), and the real photographs themselves are also searched. Filters are subsets of the even
+index.
+
+The scenes are photographs of the FSA collection and of Flickr8k whose captions are closer to texts
+without people, or to a dog, than to people. Captions are compared in the space of a text model, not
+of the model that is searched.
+
+"left" is the mean absolute difference between the share of a group among the people in the first k
+results and its share in the index, above chance and divided by that of the unedited search. "stay"
+is the share of the first k that stay, and "retained" the share of each group's own first hits that
+are among the results. A kind of queries is harmed if the 95% interval for the change of the
+difference is above 0 (queries resampled).
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import vldebias
+from eval.photographs import (
+    Floats,
+    Rows,
+    Strings,
+    is_present,
+    photographs,
+    queries,
+    small_model,
+    text_vectors,
+    texts,
+    unit,
+)
+from eval.photographs import _arrays as arrays_of
+from eval.tables import parser, run
+from vldebias.errors import VldebiasWarning
+from vldebias.metrics import Metric
+from vldebias.report.result import NONE, TaskProvenance, TaskResult
+from vldebias.reranking import Positions, index_search
+from vldebias.reranking.index import ENOUGH_PEOPLE, IndexGroups
+
+VECTORS = 100_000
+SAMPLE = 4_000
+LISTED = 300  # vectors that a store lists with a filter
+FIRST = (10, 20, 50)
+RESAMPLES = 500
+NO_PERSON = "no person"
+SCENE = ""  # label of images without people
+WOMEN = (0.5, 0.2, 0.05)
+SCENES = (0.0, 0.5, 0.9)
+
+TITLES = {
+    "left": Metric("left", "share of the skew above chance that is left", "bias", "lower"),
+    "stay": Metric("stay", "share of the first k that stay", "utility", "higher"),
+    "retained": Metric("retained", "retained hits", "utility", "higher"),
+    "ndkl": Metric("ndkl", "NDKL", "bias", "lower"),
+    "harmed": Metric("harmed", "kinds of queries that are surely worse", "fact", "lower"),
+    "kinds": Metric("kinds", "kinds of queries"),
+    "read": Metric("read", "results read per query"),
+    "refused": Metric("refused", "queries returned as found, because labels are unreliable"),
+}
+
+SEARCH = "queries.search"
+FIXED = "20 k results, all images with a group"
+FIRST_RESULTS = "rerank, first 10 k results"
+WITH_INDEX = "rerank, first 10 k results, index="
+WHOLE = "rerank, whole collection"
+WITHIN = "queries.search, within"
+KNOWN = "queries.search, within, known shares"
+TRUE = "rerank, first 10 k results, true labels"
+
+
+@dataclass(frozen=True, eq=False)
+class Photos:
+    """Image features before the head (n, d), with labels and the source of each photograph."""
+
+    before: Floats
+    labels: Strings
+    sources: Strings
+
+    def take(self, rows: Rows) -> Photos:
+        """Return some of the photographs."""
+        return Photos(self.before[rows], self.labels[rows], self.sources[rows])
+
+
+def photos() -> Photos:
+    """Return photographs of women and men, and of scenes without people, with label ""."""
+    parts = []
+    for file, source in (("mw_dev", "web"), ("utk_dev", "faces"), ("flickr_dev", "snapshots")):
+        arrays = arrays_of(file)
+        gender = arrays["gender"].astype(str)
+        known = gender != ""
+        parts.append((arrays["before"][known], gender[known], source))
+    for before in (dogs(), farms()):
+        parts.append((before, np.full(len(before), SCENE), "scenes"))
+    return Photos(
+        np.concatenate([before.astype(np.float32) for before, _, _ in parts]),
+        np.concatenate([labels for _, labels, _ in parts]),
+        np.concatenate([np.full(len(labels), source) for _, labels, source in parts]),
+    )
+
+
+def dogs() -> Floats:
+    """Return the Flickr8k photographs whose captions are closest to a dog, among activities."""
+    table = text_vectors()
+    activities = [text for text in table if text.startswith("a person ")]
+    vectors = np.stack([table[text] for text in activities])
+    captions = unit(arrays_of("captions_dev")["before"]).mean(axis=1)
+    nearest = (captions @ vectors.T).argmax(axis=1)
+    is_dog = np.array(["dog" in activities[place] for place in nearest])
+    arrays = arrays_of("flickr_dev")
+    return arrays["before"][is_dog & (arrays["gender"].astype(str) == "")]
+
+
+def farms() -> Floats:
+    """Return the FSA photographs whose titles are closer to texts without people than to people."""
+    table = text_vectors()
+    people = [text for text in table if text.startswith("a person ")] + [*queries()["neutral"]]
+    arrays = arrays_of("fsa")
+    titles = unit(arrays["captions_before"])
+    to_things = (titles @ np.stack([table[text] for text in queries()[NO_PERSON]]).T).max(axis=1)
+    to_people = (titles @ np.stack([table[text] for text in people]).T).max(axis=1)
+    return arrays["before"][(to_things > to_people) & (arrays["gender"].astype(str) == "")]
+
+
+def mixtures(source: Photos, n: int, women: float, scenes: float, seed: int) -> Photos:
+    """Return n mixtures of two photographs each, with given shares of women and of scenes.
+
+    Args:
+        source: photographs to mix, of which pairs have the same source and label.
+        n: number of mixtures.
+        women: share of women among the people.
+        scenes: share of mixtures without people.
+        seed: random seed.
+    """
+    rng = np.random.default_rng(seed)
+    n_scenes = round(n * scenes)
+    n_women = round((n - n_scenes) * women)
+    pairs = []
+    counts = {SCENE: n_scenes, "female": n_women, "male": n - n_scenes - n_women}
+    for label, count in counts.items():
+        members = np.flatnonzero(source.labels == label)
+        first = members[rng.integers(len(members), size=3 * count)]
+        second = members[rng.integers(len(members), size=3 * count)]
+        is_pair = (source.sources[first] == source.sources[second]) & (first != second)
+        low, high = np.minimum(first, second), np.maximum(first, second)
+        # The second photograph of a pair has the smaller weight, so both orders differ little.
+        codes = np.unique(low[is_pair] * len(source.labels) + high[is_pair])
+        codes = rng.permutation(codes)[:count]
+        pairs.append(np.stack([codes // len(source.labels), codes % len(source.labels)]))
+    first, second = rng.permutation(np.concatenate(pairs, axis=1), axis=1)
+    weight = rng.uniform(0.5, 0.9, size=(len(first), 1)).astype(np.float32)
+    before = weight * source.before[first] + (1 - weight) * source.before[second]
+    return Photos(before, source.labels[first], source.sources[first])
+
+
+@dataclass(frozen=True, eq=False)
+class Index:
+    """An exact index of unit vectors (n, d), whose best results for a query are found by sorting.
+
+    Attributes:
+        vectors: the vectors.
+        labels: true label of each vector, or "" for scenes.
+        sample: vectors on which groups and shares are estimated.
+        listed: vectors that a store lists with the index's filter, or None.
+        groups: the groups of the index that is filtered, or None.
+    """
+
+    vectors: Floats
+    labels: Strings
+    sample: Floats
+    listed: Floats | None = None
+    groups: IndexGroups | None = None
+
+    @property
+    def share(self) -> float:
+        """Return the share of the first label among people."""
+        people = self.labels[self.labels != SCENE]
+        return float((people == np.unique(people)[0]).mean())
+
+
+def fitted(index: Index, prompts: str) -> IndexGroups:
+    """Return the groups of an index, estimated on its sample."""
+    if index.groups is not None:
+        return index.groups
+    nobody = queries()[NO_PERSON]
+    return IndexGroups.fit(texts(), prompts, index.sample, least=ENOUGH_PEOPLE, nobody=nobody)
+
+
+class Run:
+    """The results of one query, and the methods that re-rank them."""
+
+    def __init__(self, index: Index, vector: Floats) -> None:
+        scores = index.vectors @ vector
+        self.order = np.argsort(-scores, kind="stable")
+        self.scores = scores[self.order]
+        self.index = index
+        self.n_read = 0
+
+    def call(self, vector: NDArray[Any], n: int) -> tuple[Rows, Floats, Floats]:
+        """Return the best n results, as an index does."""
+        self.n_read = max(self.n_read, n)
+        rows = self.order[:n]
+        return rows, self.scores[:n], self.index.vectors[rows]
+
+
+Method = Callable[[Run, str, int], Positions]
+
+
+def methods(index: Index, prompts: str) -> dict[str, Method]:
+    """Return the functions that search an index, by name."""
+    table = texts()
+    groups = fitted(index, prompts)
+    embedder = {text: table[text] for text in table}
+    bare = vldebias.debias_queries(embedder, prompts, method="none")
+    everyone = replace(groups, person=None)
+    if index.groups is None:
+        everyone = IndexGroups.fit(
+            table, prompts, index.sample, least=ENOUGH_PEOPLE, nobody=["no such text"]
+        )
+
+    def search(groups: IndexGroups) -> Method:
+        return lambda run, text, k: bare.search(run.call, text, k, index=groups)
+
+    def fixed(run: Run, text: str, k: int) -> Positions:
+        first, most = index_search.FIRST, index_search.MOST
+        index_search.FIRST = index_search.MOST = 20
+        try:
+            return bare.search(run.call, text, k, index=everyone)
+        finally:
+            index_search.FIRST, index_search.MOST = first, most
+
+    def first_results(run: Run, text: str, k: int, **how: Any) -> Positions:
+        rows, scores, vectors = run.call(table[text], 10 * k)
+        if "index" in how or "labels" in how:
+            inputs = how
+        else:
+            inputs = {"prompts": prompts, "model": table}
+        if "labels" in how:
+            inputs = {"labels": [label or None for label in index.labels[rows]]}
+        else:
+            inputs = {**inputs, "features": vectors}
+        found = vldebias.rerank(scores, k, **inputs)
+        return rows[np.asarray(found)]  # type: ignore[no-any-return]
+
+    found: dict[str, Method] = {
+        SEARCH: search(groups),
+        FIXED: fixed,
+        FIRST_RESULTS: first_results,
+        TRUE: lambda run, text, k: first_results(run, text, k, labels=True),
+        WITH_INDEX: lambda run, text, k: first_results(run, text, k, index=groups),
+    }
+    if index.listed is not None:
+        within = groups.within(index.listed)
+        found[WITHIN] = search(within)
+        names = np.unique(index.labels[index.labels != SCENE])
+        shares = dict(zip(map(str, names), [index.share, 1 - index.share], strict=True))
+        found[KNOWN] = search(groups.within(index.listed, shares))
+    if len(index.vectors) < 10_000:
+        every = groups.predict(index.vectors)
+
+        def whole(run: Run, text: str, k: int) -> Positions:
+            return vldebias.rerank(
+                index.vectors @ table[text], k, features=index.vectors, prompts=prompts, model=table
+            )
+
+        if every is not None:
+            found[WHOLE] = whole
+    return found
+
+
+def measured(
+    name: str, index: Index, prompts: str, listed: Mapping[str, Sequence[str]], first: Sequence[int]
+) -> TaskResult:
+    """Return the results of every method for an index."""
+    part = TaskResult(
+        TaskProvenance(
+            task=name,
+            description="skew that is left, results that stay, retained hits and prefixes",
+            settings={"share": round(index.share, 3), "prompts": prompts},
+        )
+    )
+    names = np.unique(index.labels[index.labels != SCENE])
+    codes = np.array([-1 if label == SCENE else np.searchsorted(names, label) for label in names])
+    codes = np.full(len(index.labels), -1)
+    for code, label in enumerate(names):
+        codes[index.labels == label] = code
+    shares = np.bincount(codes[codes >= 0], minlength=len(names)) / (codes >= 0).sum()
+    table = texts()
+    found: dict[tuple[str, int], list[dict[str, float]]] = {}
+    kinds: list[str] = []
+    by_name = methods(index, prompts)
+    for kind, asked in listed.items():
+        for text in asked:
+            run_of_query = Run(index, table[text])
+            kinds.append(kind)
+            for k in first:
+                bare = run_of_query.order[:k]
+                hits = []
+                for code in range(len(names)):
+                    ranked = run_of_query.order[codes[run_of_query.order] == code]
+                    hits.append(ranked[: max(1, k // len(names))])
+                for method in (NONE, *by_name):
+                    run_of_query.n_read = 0
+                    refused = 0.0
+                    results: Any = bare
+                    if method != NONE:
+                        results = by_name[method](run_of_query, text, k)
+                        reports = getattr(results, "reports", ())
+                        refused = float(bool(reports) and "unreliable" in reports[0].about[1])
+                    ids = np.asarray(results).astype(int)
+                    row = figures(codes[ids], shares)
+                    row["stay"] = float(np.isin(bare, ids).mean())
+                    row["retained"] = float(np.mean([np.isin(own, ids).mean() for own in hits]))
+                    row["read"] = run_of_query.n_read
+                    row["refused"] = refused
+                    found.setdefault((method, k), []).append(row)
+    n = {"queries": len(kinds), "vectors": len(index.vectors)}
+    for (method, k), rows in found.items():
+        bare_rows = found[NONE, k]
+        distance = np.array([row["distance"] for row in rows])
+        before = np.array([row["distance"] for row in bare_rows])
+        chance = np.array([row["chance"] for row in rows])
+        chance_before = np.array([row["chance"] for row in bare_rows])
+        above = (before - chance_before).mean()
+        values = {
+            name: float(np.mean([row[name] for row in rows]))
+            for name in ("stay", "retained", "ndkl", "read", "refused")
+        }
+        values["left"] = float((distance - chance).mean() / above)
+        values["harmed"], values["kinds"] = harmed(distance - before, kinds)
+        for figure, value in values.items():
+            part.add(TITLES[figure], method, value, n=n, subset=f"k = {k}")
+    return part
+
+
+def figures(codes: NDArray[np.integer], shares: Floats) -> dict[str, float]:
+    """Return the distance of a list's shares from the index's, by chance too, and its NDKL.
+
+    Args:
+        codes: group of each result (k,), or -1 for scenes.
+        shares: the groups' shares (g,) in the index.
+    """
+    people = codes[codes >= 0]
+    n = max(len(people), 1)
+    observed = np.bincount(people, minlength=len(shares)) / n
+    rng = np.random.default_rng(n)
+    by_chance = rng.multinomial(n, shares, size=2000) / n
+    counts = np.eye(len(shares))[people].cumsum(axis=0)
+    total = weight = 0.0
+    for place, count in enumerate(counts, start=1):
+        p = count / place
+        kl = float((p[p > 0] * np.log(p[p > 0] / shares[p > 0])).sum())
+        total += kl / np.log2(place + 1)
+        weight += 1 / np.log2(place + 1)
+    return {
+        "distance": float(np.abs(observed - shares).mean()) if len(people) else 0.0,
+        "chance": float(np.abs(by_chance - shares).mean()) if len(people) else 0.0,
+        "ndkl": total / weight if weight else 0.0,
+    }
+
+
+def harmed(changes: NDArray[np.float64], kinds: Sequence[str]) -> tuple[int, int]:
+    """Return how many kinds of queries get surely worse, and the number of kinds."""
+    rng = np.random.default_rng(0)
+    number = 0
+    for kind in dict.fromkeys(kinds):
+        own = changes[np.array(kinds) == kind]
+        draws = own[rng.integers(len(own), size=(RESAMPLES, len(own)))].mean(axis=1)
+        number += bool(np.quantile(draws, 0.025) > 0)
+    return number, len(set(kinds))
+
+
+def with_fewer_queries(most: int) -> dict[str, list[str]]:
+    """Return about `most` queries, equally many of each kind that is about people."""
+    kinds = {kind: listed for kind, listed in queries().items() if kind != NO_PERSON}
+    each = max(1, most // len(kinds))
+    return {
+        kind: list(listed[:: max(1, len(listed) // each)][:each]) for kind, listed in kinds.items()
+    }
+
+
+def indexes(vectors: int) -> Iterator[tuple[str, Index, str]]:
+    """Yield every index with its name and prompt set."""
+    every = photos()
+    rng = np.random.default_rng(0)
+    shuffled = rng.permutation(len(every.labels))
+    halves = every.take(shuffled[::2]), every.take(shuffled[1::2])
+    model = small_model()
+
+    def mixed(women: float, scenes: float, seed: int) -> tuple[Photos, Floats]:
+        index = mixtures(halves[0], vectors, women, scenes, seed)
+        sample = mixtures(halves[1], min(SAMPLE, vectors), women, scenes, seed + 1)
+        return index, model.images(sample.before)
+
+    for women in WOMEN:
+        for scenes in SCENES if women == WOMEN[0] else SCENES[:1]:
+            found, sample = mixed(women, scenes, seed=2)
+            index = Index(model.images(found.before), found.labels, sample)
+            yield f"women {women:.0%}, scenes {scenes:.0%}", index, "gender"
+            if (women, scenes) == (0.5, 0.0):
+                yield from filters(found, index, halves[1])
+    yield from collections()
+
+
+def filters(found: Photos, index: Index, other: Photos) -> Iterator[tuple[str, Index, str]]:
+    """Yield subsets of an index as a filter returns them, with vectors that the store lists."""
+    rng = np.random.default_rng(3)
+    groups = fitted(index, "gender")
+    for name, source, women in (
+        ("women 20%", "", 0.2),
+        ("women 80%", "", 0.8),
+        ("snapshots, women 30%", "snapshots", 0.3),
+        ("faces, women 10%", "faces", 0.1),
+    ):
+        allowed = np.flatnonzero((found.sources == source) | (source == ""))
+        women_in, men_in = (allowed[found.labels[allowed] == label] for label in ("female", "male"))
+        n = int(min(len(women_in) / women, len(men_in) / (1 - women), len(found.labels) / 5))
+        rows = np.sort(np.concatenate([women_in[: int(n * women)], men_in[: n - int(n * women)]]))
+        # The listed vectors are documents of the index itself, as a store lists them.
+        listed = index.vectors[rng.choice(rows, min(LISTED, len(rows)), replace=False)]
+        part = Index(index.vectors[rows], index.labels[rows], index.sample, listed, groups)
+        yield f"filter: {name}", part, "gender"
+
+
+def collections() -> Iterator[tuple[str, Index, str]]:
+    """Yield the real photographs, halved into an index and a sample, for each attribute."""
+    for column, files in {
+        "gender": ("mw_dev", "utk_dev", "flickr_dev"),
+        "age": ("utk_dev",),
+        "race": ("utk_dev",),
+    }.items():
+        parts = [photographs(file) for file in files]
+        features = np.concatenate([part.features for part in parts])
+        labels = np.concatenate([part.labels[column] for part in parts])
+        known = np.flatnonzero(labels != "")
+        shuffled = np.random.default_rng(4).permutation(known)
+        half = len(shuffled) // 2
+        index = Index(features[shuffled[:half]], labels[shuffled[:half]], features[shuffled[half:]])
+        yield f"photographs, {column}", index, column
+
+
+def measure(vectors: int, most: int) -> Iterator[TaskResult]:
+    """Yield the results for every index."""
+    for name, index, prompts in indexes(vectors):
+        begin = time.process_time()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", VldebiasWarning)
+            part = measured(name, index, prompts, with_fewer_queries(most), FIRST)
+        part.provenance.settings["seconds"] = round(time.process_time() - begin, 1)
+        yield part
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("--vectors", type=int, default=VECTORS, help="size of each index")
+    options.add_argument("--queries", type=int, default=96, help="number of queries")
+    arguments = options.parse_args()
+    if is_present():
+        run(
+            "search_index",
+            lambda: measure(arguments.vectors, arguments.queries),
+            arguments.json,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -7,9 +7,10 @@ An index contains 100,000 vectors, each a mixture of two photographs of the same
 or of two scenes without people, and every pair is used once. The photographs are split in two
 halves: one for the index, and one for the sample on which groups and shares are estimated.
 Otherwise, the sample would contain near-duplicates of the results, which flatters anything that
-learns from images. Indexes differ in the share of women (0.5, 0.2 and 0.05) and of scenes (0, 0.5
-and 0.9), and the real photographs themselves are also searched. Filters are subsets of the even
-index.
+learns from images. Indexes of portraits (photographs of one person from the web, and faces) differ
+in the share of women (0.5, 0.2 and 0.05) and of scenes (0, 0.5 and 0.9). In indexes of snapshots
+(Flickr8k), where people are small, a quarter of the labels are wrong. Filters are subsets of the
+even index of portraits. The real photographs themselves are also searched.
 
 The scenes are photographs of the FSA collection and of Flickr8k whose captions are closer to texts
 without people, or to a dog, than to people. Captions are compared in the space of a text model, not
@@ -18,19 +19,26 @@ of the model that is searched.
 "left" is the mean absolute difference between the share of a group among the people in the first k
 results and its share in the index, above chance and divided by that of the unedited search. "stay"
 is the share of the first k that stay, and "retained" the share of each group's own first hits that
-are among the results. A kind of queries is harmed if the 95% interval for the change of the
-difference is above 0 (queries resampled).
+are among the results. These are means over professions and activities. A kind of queries, which
+includes others, is harmed if the 95% interval for the change of the difference is above 0 (queries
+resampled).
+
+The time is that of one search, divided by that of a bare call of the same index, on one thread and
+by faiss if it is installed (otherwise, a matrix product and torch's `topk`).
 """
 
 from __future__ import annotations
 
+import importlib.util
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 import vldebias
@@ -47,7 +55,7 @@ from eval.photographs import (
     unit,
 )
 from eval.photographs import _arrays as arrays_of
-from eval.tables import parser, run
+from eval.tables import medians, parser, run
 from vldebias.errors import VldebiasWarning
 from vldebias.metrics import Metric
 from vldebias.report.result import NONE, TaskProvenance, TaskResult
@@ -58,11 +66,12 @@ VECTORS = 100_000
 SAMPLE = 4_000
 LISTED = 300  # vectors that a store lists with a filter
 FIRST = (10, 20, 50)
+KINDS = ("professions", "activities")  # kinds over which "left" and the costs are averaged
+PORTRAITS, SNAPSHOTS = ("web", "faces"), ("snapshots",)
 RESAMPLES = 500
+REPETITIONS = 9
 NO_PERSON = "no person"
 SCENE = ""  # label of images without people
-WOMEN = (0.5, 0.2, 0.05)
-SCENES = (0.0, 0.5, 0.9)
 
 TITLES = {
     "left": Metric("left", "share of the skew above chance that is left", "bias", "lower"),
@@ -75,6 +84,8 @@ TITLES = {
     "refused": Metric("refused", "queries returned as found, because labels are unreliable"),
 }
 
+RATIO = Metric("times_a_call", "times a bare call of the index", "fact", "lower")
+COSTS = ("stay", "retained", "ndkl", "read", "refused")
 SEARCH = "queries.search"
 FIXED = "20 k results, all images with a group"
 FIRST_RESULTS = "rerank, first 10 k results"
@@ -219,7 +230,7 @@ class Run:
         return rows, self.scores[:n], self.index.vectors[rows]
 
 
-Method = Callable[[Run, str, int], Positions]
+Method = Callable[[Run, str, int], Any]
 
 
 def methods(index: Index, prompts: str) -> dict[str, Method]:
@@ -245,42 +256,33 @@ def methods(index: Index, prompts: str) -> dict[str, Method]:
         finally:
             index_search.FIRST, index_search.MOST = first, most
 
-    def first_results(run: Run, text: str, k: int, **how: Any) -> Positions:
+    def first_results(run: Run, text: str, k: int, **how: Any) -> Rows:
         rows, scores, vectors = run.call(table[text], 10 * k)
-        if "index" in how or "labels" in how:
-            inputs = how
+        if not how:
+            how = {"prompts": prompts, "model": table}
+        if "labels" not in how:
+            how = {**how, "features": vectors}
         else:
-            inputs = {"prompts": prompts, "model": table}
-        if "labels" in how:
-            inputs = {"labels": [label or None for label in index.labels[rows]]}
-        else:
-            inputs = {**inputs, "features": vectors}
-        found = vldebias.rerank(scores, k, **inputs)
-        return rows[np.asarray(found)]  # type: ignore[no-any-return]
+            how = {"labels": [label or None for label in index.labels[rows]]}
+            if not any(how["labels"]):
+                return rows[:k]  # there are no people among the results
+        return rows[np.asarray(vldebias.rerank(scores, k, **how))]
 
-    found: dict[str, Method] = {
-        SEARCH: search(groups),
-        FIXED: fixed,
-        FIRST_RESULTS: first_results,
-        TRUE: lambda run, text, k: first_results(run, text, k, labels=True),
-        WITH_INDEX: lambda run, text, k: first_results(run, text, k, index=groups),
-    }
+    found: dict[str, Method] = {SEARCH: search(groups), FIXED: fixed}
     if index.listed is not None:
-        within = groups.within(index.listed)
-        found[WITHIN] = search(within)
+        found[WITHIN] = search(groups.within(index.listed))
         names = np.unique(index.labels[index.labels != SCENE])
         shares = dict(zip(map(str, names), [index.share, 1 - index.share], strict=True))
         found[KNOWN] = search(groups.within(index.listed, shares))
+        return found
+    found[FIRST_RESULTS] = first_results
+    found[TRUE] = lambda run, text, k: first_results(run, text, k, labels=True)
+    found[WITH_INDEX] = lambda run, text, k: first_results(run, text, k, index=groups)
     if len(index.vectors) < 10_000:
-        every = groups.predict(index.vectors)
-
-        def whole(run: Run, text: str, k: int) -> Positions:
-            return vldebias.rerank(
-                index.vectors @ table[text], k, features=index.vectors, prompts=prompts, model=table
-            )
-
-        if every is not None:
-            found[WHOLE] = whole
+        positions = IndexGroups.fit(table, prompts, index.vectors)
+        found[WHOLE] = lambda run, text, k: vldebias.rerank(
+            index.vectors @ table[text], k, features=index.vectors, index=positions
+        )
     return found
 
 
@@ -296,7 +298,6 @@ def measured(
         )
     )
     names = np.unique(index.labels[index.labels != SCENE])
-    codes = np.array([-1 if label == SCENE else np.searchsorted(names, label) for label in names])
     codes = np.full(len(index.labels), -1)
     for code, label in enumerate(names):
         codes[index.labels == label] = code
@@ -316,6 +317,8 @@ def measured(
                     ranked = run_of_query.order[codes[run_of_query.order] == code]
                     hits.append(ranked[: max(1, k // len(names))])
                 for method in (NONE, *by_name):
+                    if k == min(first) and method not in (NONE, SEARCH, FIXED, WITHIN):
+                        continue
                     run_of_query.n_read = 0
                     refused = 0.0
                     results: Any = bare
@@ -330,20 +333,17 @@ def measured(
                     row["read"] = run_of_query.n_read
                     row["refused"] = refused
                     found.setdefault((method, k), []).append(row)
-    n = {"queries": len(kinds), "vectors": len(index.vectors)}
+    is_counted = np.isin(kinds, KINDS)
+    n = {"queries": int(is_counted.sum()), "vectors": len(index.vectors)}
     for (method, k), rows in found.items():
+        column = {figure: np.array([row[figure] for row in rows]) for figure in rows[0]}
         bare_rows = found[NONE, k]
-        distance = np.array([row["distance"] for row in rows])
         before = np.array([row["distance"] for row in bare_rows])
-        chance = np.array([row["chance"] for row in rows])
-        chance_before = np.array([row["chance"] for row in bare_rows])
-        above = (before - chance_before).mean()
-        values = {
-            name: float(np.mean([row[name] for row in rows]))
-            for name in ("stay", "retained", "ndkl", "read", "refused")
-        }
-        values["left"] = float((distance - chance).mean() / above)
-        values["harmed"], values["kinds"] = harmed(distance - before, kinds)
+        above = before - [row["chance"] for row in bare_rows]
+        remaining = column["distance"] - column["chance"]
+        values = {figure: float(column[figure][is_counted].mean()) for figure in COSTS}
+        values["left"] = float(remaining[is_counted].mean() / above[is_counted].mean())
+        values["harmed"], values["kinds"] = harmed(column["distance"] - before, kinds)
         for figure, value in values.items():
             part.add(TITLES[figure], method, value, n=n, subset=f"k = {k}")
     return part
@@ -359,8 +359,6 @@ def figures(codes: NDArray[np.integer], shares: Floats) -> dict[str, float]:
     people = codes[codes >= 0]
     n = max(len(people), 1)
     observed = np.bincount(people, minlength=len(shares)) / n
-    rng = np.random.default_rng(n)
-    by_chance = rng.multinomial(n, shares, size=2000) / n
     counts = np.eye(len(shares))[people].cumsum(axis=0)
     total = weight = 0.0
     for place, count in enumerate(counts, start=1):
@@ -370,9 +368,16 @@ def figures(codes: NDArray[np.integer], shares: Floats) -> dict[str, float]:
         weight += 1 / np.log2(place + 1)
     return {
         "distance": float(np.abs(observed - shares).mean()) if len(people) else 0.0,
-        "chance": float(np.abs(by_chance - shares).mean()) if len(people) else 0.0,
+        "chance": by_chance(n, tuple(shares)) if len(people) else 0.0,
         "ndkl": total / weight if weight else 0.0,
     }
+
+
+@cache
+def by_chance(n: int, shares: tuple[float, ...]) -> float:
+    """Return the mean distance of the shares of n people who are sampled at random."""
+    counts = np.random.default_rng(n).multinomial(n, shares, size=4000)
+    return float(np.abs(counts / n - shares).mean())
 
 
 def harmed(changes: NDArray[np.float64], kinds: Sequence[str]) -> tuple[int, int]:
@@ -387,45 +392,45 @@ def harmed(changes: NDArray[np.float64], kinds: Sequence[str]) -> tuple[int, int
 
 
 def with_fewer_queries(most: int) -> dict[str, list[str]]:
-    """Return about `most` queries, equally many of each kind that is about people."""
+    """Return queries about people by kind. Two thirds of them are professions and activities."""
     kinds = {kind: listed for kind, listed in queries().items() if kind != NO_PERSON}
-    each = max(1, most // len(kinds))
-    return {
-        kind: list(listed[:: max(1, len(listed) // each)][:each]) for kind, listed in kinds.items()
-    }
+    chosen = {}
+    for kind, listed in kinds.items():
+        n = max(1, most // 3 if kind in KINDS else most // 3 // (len(kinds) - len(KINDS)))
+        step = max(1, len(listed) // n)
+        chosen[kind] = list(listed[::step][:n])
+    return chosen
 
 
 def indexes(vectors: int) -> Iterator[tuple[str, Index, str]]:
     """Yield every index with its name and prompt set."""
     every = photos()
-    rng = np.random.default_rng(0)
-    shuffled = rng.permutation(len(every.labels))
-    halves = every.take(shuffled[::2]), every.take(shuffled[1::2])
-    model = small_model()
-
-    def mixed(women: float, scenes: float, seed: int) -> tuple[Photos, Floats]:
-        index = mixtures(halves[0], vectors, women, scenes, seed)
-        sample = mixtures(halves[1], min(SAMPLE, vectors), women, scenes, seed + 1)
-        return index, model.images(sample.before)
-
-    for women in WOMEN:
-        for scenes in SCENES if women == WOMEN[0] else SCENES[:1]:
-            found, sample = mixed(women, scenes, seed=2)
-            index = Index(model.images(found.before), found.labels, sample)
-            yield f"women {women:.0%}, scenes {scenes:.0%}", index, "gender"
-            if (women, scenes) == (0.5, 0.0):
-                yield from filters(found, index, halves[1])
+    for name, sources, compositions in (
+        ("portraits", PORTRAITS, ((0.5, 0.0), (0.2, 0.0), (0.05, 0.0), (0.5, 0.5), (0.5, 0.9))),
+        ("snapshots", SNAPSHOTS, ((0.5, 0.0), (0.2, 0.0), (0.5, 0.5))),
+    ):
+        part = every.take(np.flatnonzero(np.isin(every.sources, (*sources, "scenes"))))
+        shuffled = np.random.default_rng(0).permutation(len(part.labels))
+        halves = part.take(shuffled[::2]), part.take(shuffled[1::2])
+        for women, scenes in compositions:
+            found = mixtures(halves[0], vectors, women, scenes, seed=2)
+            sample = mixtures(halves[1], min(SAMPLE, vectors), women, scenes, seed=3)
+            embed = small_model().images
+            index = Index(embed(found.before), found.labels, embed(sample.before))
+            yield f"{name}, women {women:.0%}, scenes {scenes:.0%}", index, "gender"
+            if (name, women, scenes) == ("portraits", 0.5, 0.0):
+                yield from filters(found, index)
     yield from collections()
 
 
-def filters(found: Photos, index: Index, other: Photos) -> Iterator[tuple[str, Index, str]]:
+def filters(found: Photos, index: Index) -> Iterator[tuple[str, Index, str]]:
     """Yield subsets of an index as a filter returns them, with vectors that the store lists."""
     rng = np.random.default_rng(3)
     groups = fitted(index, "gender")
     for name, source, women in (
         ("women 20%", "", 0.2),
         ("women 80%", "", 0.8),
-        ("snapshots, women 30%", "snapshots", 0.3),
+        ("web, women 30%", "web", 0.3),
         ("faces, women 10%", "faces", 0.1),
     ):
         allowed = np.flatnonzero((found.sources == source) | (source == ""))
@@ -439,12 +444,14 @@ def filters(found: Photos, index: Index, other: Photos) -> Iterator[tuple[str, I
 
 
 def collections() -> Iterator[tuple[str, Index, str]]:
-    """Yield the real photographs, halved into an index and a sample, for each attribute."""
-    for column, files in {
-        "gender": ("mw_dev", "utk_dev", "flickr_dev"),
-        "age": ("utk_dev",),
-        "race": ("utk_dev",),
-    }.items():
+    """Yield real photographs, halved into an index and a sample, for each attribute."""
+    every = ("mw_dev", "utk_dev", "flickr_dev")
+    for name, column, files in (
+        ("photographs", "gender", every),
+        ("photographs of one person", "gender", every[:2]),
+        ("faces", "age", ("utk_dev",)),
+        ("faces", "race", ("utk_dev",)),
+    ):
         parts = [photographs(file) for file in files]
         features = np.concatenate([part.features for part in parts])
         labels = np.concatenate([part.labels[column] for part in parts])
@@ -452,7 +459,60 @@ def collections() -> Iterator[tuple[str, Index, str]]:
         shuffled = np.random.default_rng(4).permutation(known)
         half = len(shuffled) // 2
         index = Index(features[shuffled[:half]], labels[shuffled[:half]], features[shuffled[half:]])
-        yield f"photographs, {column}", index, column
+        yield f"{name}, {column}", index, column
+
+
+def timed(vectors: int) -> TaskResult:
+    """Return the time of a search, divided by that of a bare call of a flat index or of HNSW."""
+    result = TaskResult(TaskProvenance(task="time", description="one search, one thread"))
+    torch.set_num_threads(1)
+    found = mixtures(photos(), vectors, 0.5, 0.0, seed=2)
+    index = Index(small_model().images(found.before), found.labels, np.empty(0))
+    table = texts()
+    queries_of_index = vldebias.debias_queries(
+        dict(table), "gender", method="none", reference=index.vectors[::20]
+    )
+    (text, *_) = with_fewer_queries(3)["professions"]
+    for name, call in calls(index.vectors).items():
+        for k in FIRST:
+            seconds = medians(
+                {
+                    "bare": partial(call, table[text], k),
+                    "search": partial(queries_of_index.search, call, text, k),
+                },
+                REPETITIONS,
+                time.process_time,
+            )
+            ratio = seconds["search"] / seconds["bare"]
+            result.add(RATIO, name, ratio, n={"vectors": vectors}, subset=f"k = {k}")
+    return result
+
+
+def calls(vectors: Floats) -> dict[str, index_search.IndexCall]:
+    """Return functions that search the vectors, by the kind of index."""
+    if importlib.util.find_spec("faiss") is None:
+        rows = torch.from_numpy(vectors)
+
+        def by_torch(vector: NDArray[Any], n: int) -> tuple[Rows, Floats, Floats]:
+            scores, best = (rows @ torch.from_numpy(vector)).topk(n)
+            return best.numpy(), scores.numpy(), vectors[best.numpy()]
+
+        return {"flat, torch": by_torch}
+    import faiss
+
+    faiss.omp_set_num_threads(1)
+    flat = faiss.IndexFlatIP(vectors.shape[1])
+    hnsw = faiss.IndexHNSWFlat(vectors.shape[1], 32, faiss.METRIC_INNER_PRODUCT)
+    found = {}
+    for name, index in (("flat, faiss", flat), ("HNSW, faiss", hnsw)):
+        index.add(vectors)
+
+        def by_faiss(vector: NDArray[Any], n: int, index: Any = index) -> tuple[Any, Any, Any]:
+            scores, best = index.search(vector[None], n)
+            return best[0], scores[0], index.reconstruct_batch(best[0])
+
+        found[name] = by_faiss
+    return found
 
 
 def measure(vectors: int, most: int) -> Iterator[TaskResult]:
@@ -464,6 +524,7 @@ def measure(vectors: int, most: int) -> Iterator[TaskResult]:
             part = measured(name, index, prompts, with_fewer_queries(most), FIRST)
         part.provenance.settings["seconds"] = round(time.process_time() - begin, 1)
         yield part
+    yield timed(vectors)
 
 
 def main() -> None:

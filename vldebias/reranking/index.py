@@ -46,6 +46,9 @@ _KIND = "vldebias index groups 2"
 # probabilities were not fitted to the groups, so only the labels are used.
 _DISAGREE = 0.2
 _COMPARED_ROWS = 2000  # number of rows for which wordings are compared
+# If fewer images than this share look like nobody, they hardly change the shares, and most of them
+# show small people. Then, all images have a group.
+_FEW_SCENES = 1 / 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +59,8 @@ class IndexGroups:
     sample of the index. Nothing about individual images is saved.
 
     For sets about people, an image shows nobody if it is closer to the mean of `NOBODY` than to the
-    mean of the values' texts. This needs no fit, so it holds whether few or all images show people.
-    Such images have no group, and do not count towards the shares.
+    mean of the values' texts. This needs no fit. If at least a third of the images show nobody,
+    such images have no group, and do not count towards the shares.
 
     Attributes:
         estimators: one estimator per attribute. If there are several, their groups are crossed.
@@ -140,14 +143,16 @@ class IndexGroups:
         directions = np.concatenate([*texts, np.zeros_like(texts[0][:1])])
         if person is not None:
             directions[-1] = person
-        parts, rows_of_people = [], []
+        parts, samples = [], []
         for block in _blocks(features):
-            products = unit_products(block, directions)
-            people = _people(products, person)
-            parts.append(products[people, :-1])
-            rows_of_people.append(_some(as_floats(block, "features")[people]))
-        cosines = np.concatenate(parts)
-        rows = _some(np.concatenate(rows_of_people))
+            parts.append(unit_products(block, directions))
+            samples.append(_some(as_floats(block, "features")))
+        products = np.concatenate(parts)
+        if _people(products, person).sum() > (1 - _FEW_SCENES) * len(products):
+            person = None
+        cosines = products[_people(products, person), :-1]
+        sampled = np.concatenate([_some(part) for part in parts])
+        rows = _some(np.concatenate(samples)[_people(sampled, person)])
         estimators = []
         doubt = ""
         for prompt_set, values, columns in zip(

@@ -360,8 +360,8 @@ def embed_table() -> dict[str, np.ndarray]:
         lambda tensors, header: tensors["shares"].fill(np.nan),
         lambda tensors, header: tensors.pop("0.offsets"),
         lambda tensors, header: tensors.update({"0.texts": tensors["0.texts"].ravel()}),
-        lambda tensors, header: header.update(config=header["config"].replace("female", "woman")),
-        lambda tensors, header: header.pop("config"),
+        lambda tensors, header: header.update(names=header["names"].replace("female", "woman")),
+        lambda tensors, header: header.pop("names"),
         lambda tensors, header: header.pop("sha256"),
     ],
 )

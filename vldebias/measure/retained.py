@@ -31,17 +31,17 @@ def hits_of_value(k: int, groups: int) -> int:
     return max(1, k // groups)
 
 
-def shared(rows: Rows, others: Rows) -> float:
+def shared(rows: Rows, results: Rows) -> float:
     """Return the share of some rows that are among other rows.
 
     Args:
         rows: different rows (m,), such as the hits of all values.
-        others: different rows, such as the results of a method.
+        results: different rows, such as the results of a method.
 
     >>> shared(np.array([4, 2, 7, 1]), np.array([2, 9, 4]))
     0.5
     """
-    return len(np.intersect1d(rows, others)) / len(rows)
+    return len(np.intersect1d(rows, results)) / len(rows)
 
 
 def resampled_shared(

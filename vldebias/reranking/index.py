@@ -339,16 +339,15 @@ class IndexGroups:
             if estimator.slopes is not None:
                 tensors[f"{number}.slopes"] = estimator.slopes
         tensors = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
-        config = json.dumps(
-            {
-                "names": [estimator.names for estimator in self.estimators],
-                "by_probability": [estimator.by_probability for estimator in self.estimators],
-                "doubt": self.doubt,
-                "fingerprint": None if self.fingerprint is None else self.fingerprint.to_dict(),
-            }
-        )
-        metadata = {"kind": _KIND, "config": config, "sha256": _digest(config, tensors)}
-        write_atomically(file, save(tensors, metadata))
+        mark = None if self.fingerprint is None else self.fingerprint.to_dict()
+        header = {
+            "kind": _KIND,
+            "names": json.dumps([estimator.names for estimator in self.estimators]),
+            "by_probability": json.dumps([part.by_probability for part in self.estimators]),
+            "doubt": self.doubt,
+            "fingerprint": json.dumps(mark),
+        }
+        write_atomically(file, save(tensors, {**header, "sha256": _digest(header, tensors)}))
 
     @classmethod
     def load(
@@ -372,46 +371,46 @@ class IndexGroups:
 
         try:
             with safe_open(file, "np") as opened:
-                metadata = opened.metadata() or {}
+                header = opened.metadata() or {}
                 tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
         except (OSError, SafetensorError) as error:
             raise InvalidInputError(
                 f"{file}: expected a file from `queries.index.save`, but reading it failed: {error}"
             ) from None
-        config = metadata.get("config", "")
-        if metadata.get("kind") != _KIND:
+        if header.get("kind") != _KIND:
             raise InvalidInputError(
                 f"{file}: expected a file from `queries.index.save`, got other tensors"
             )
-        if metadata.get("sha256") != _digest(config, tensors):
+        if header.pop("sha256", "") != _digest(header, tensors):
             raise InvalidInputError(
                 f"{file}: the contents were changed after they were saved; save the file again"
             )
-        saved = json.loads(config)
-        if groups and saved["names"] != [list(names) for names in groups]:
+        names_of_attributes = json.loads(header["names"])
+        if groups and names_of_attributes != [list(names) for names in groups]:
             raise InvalidInputError(
-                f"{file}: contains the shares of {saved['names']}, but the prompt sets have"
+                f"{file}: contains the shares of {names_of_attributes}, but the prompt sets have"
                 f" {[list(names) for names in groups]}; pass reference= to fit the queries again"
             )
         estimators = []
-        for number, names in enumerate(saved["names"]):
+        are_by_probability = json.loads(header["by_probability"])
+        for number, names in enumerate(names_of_attributes):
             estimators.append(
                 GroupEstimator(
                     tuple(names),
                     tensors[f"{number}.texts"],
                     tensors.get(f"{number}.slopes"),
                     tensors[f"{number}.offsets"],
-                    saved["by_probability"][number],
+                    are_by_probability[number],
                 )
             )
-        mark = saved["fingerprint"]
+        mark = json.loads(header["fingerprint"])
         loaded = cls(
             tuple(estimators),
             tensors["shares"],
             tensors.get("expected_shares"),
             None if mark is None else Fingerprint(**mark),
             tensors.get("person"),
-            saved["doubt"],
+            header["doubt"],
         )
         if host is not None:
             loaded._check_model(host, file)
@@ -528,9 +527,9 @@ def _is_finite(values: Floats, shape: tuple[int, ...]) -> bool:
     return values.shape == shape and values.dtype.kind == "f" and bool(np.isfinite(values).all())
 
 
-def _digest(config: str, tensors: Mapping[str, NDArray[np.generic]]) -> str:
-    """Return the SHA-256 of a config and the tensors."""
-    total = hashlib.sha256(config.encode())
+def _digest(header: Mapping[str, str], tensors: Mapping[str, NDArray[np.generic]]) -> str:
+    """Return the SHA-256 of a header and the tensors."""
+    total = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
         total.update(f"{name} {tensor.dtype} {tensor.shape}".encode() + tensor.tobytes())
     return total.hexdigest()

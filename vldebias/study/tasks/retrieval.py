@@ -414,9 +414,9 @@ class RetrievalTask(ImageTask):
             for query in range(len(self.queries)):
                 hits_of_query = [rows[query] for rows in hits]
                 ranked = {method: rows[query] for method, rows in lists.items()}
-                own = np.concatenate([rows[:first] for rows in hits_of_query])
+                top_hits = np.concatenate([rows[:first] for rows in hits_of_query])
                 for method, rows in ranked.items():
-                    shares = shared(own, rows[:k]), shared(ranked[NONE][:k], rows[:k])
+                    shares = shared(top_hits, rows[:k]), shared(ranked[NONE][:k], rows[:k])
                     values[method].append(np.array(shares))
                 if self.resample == "images":
                     resampled = resampled_shared(

@@ -187,3 +187,32 @@ def reranked() -> str:
         " `eval/results/rerank.json`."
     )
     return table(*lines, note=note)
+
+
+def searched() -> str:
+    """Write what searches of large indexes leave of the skew, by how the shares are chosen."""
+    columns = {
+        "rerank, first 10 k results": "re-rank the first 10 k results",
+        "queries.search": "`queries.search`",
+        "queries.search, within": "`queries.search`, `within`",
+    }
+    value = {}
+    for row in read("search_index").rows:
+        if row.subset == "k = 50":
+            value[row.task, row.method, row.metric] = row.value
+    lines = [["index", *columns.values()]]
+    for task in dict.fromkeys(task for task, *_ in value):
+        cells = []
+        for method in columns:
+            names = ("left", "retained", "stay")
+            found = [value.get((task, method, name)) for name in names]
+            cells.append("" if None in found else ", ".join(f"{cell:.2f}" for cell in found))
+        if value.get((task, "queries.search", "refused")) == 1:
+            cells[1] = "labels unreliable: as found"
+        lines.append([task, *cells])
+    note = (
+        "Remaining share of the skew above chance among the people in the first 50 (1: the unedited"
+        " search), retained hits, and the share of the first 50 that stay. From"
+        " `eval/results/search_index.json`."
+    )
+    return table(*lines, note=note)

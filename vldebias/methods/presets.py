@@ -332,8 +332,8 @@ def _declined(
     """
     if is_for_ranking(problem) and has_labels:
         why += (
-            " To balance search results without an edit, use queries.search"
-            " (vldebias.debias_queries) for an index, or vldebias.rerank for a collection."
+            " To balance search results without an edit, call queries.search"
+            " (vldebias.debias_queries), or re-rank a whole collection (vldebias rerank)."
         )
     edit = CalibratedProjection.identity(problem.host.dim(role)).with_provenance(method=NOTHING)
     return edit.with_provenance(choice=_choice(problem, edit, why, change))

@@ -266,8 +266,8 @@ class IndexGroups:
             table = known.reshape([len(estimator.names) for estimator in fitted])
             parts = _split(cosines, texts)
             for place, estimator in enumerate(fitted):
-                others = tuple(axis for axis in range(table.ndim) if axis != place)
-                fitted[place] = estimator.with_known_shares(parts[place], table.sum(axis=others))
+                axes = tuple(axis for axis in range(table.ndim) if axis != place)
+                fitted[place] = estimator.with_known_shares(parts[place], table.sum(axis=axes))
         return self._with_shares(tuple(fitted), cosines, self.fingerprint, self.person, self.doubt)
 
     def calibrated(self, features: object, groups: Sequence[object]) -> IndexGroups:

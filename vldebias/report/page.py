@@ -77,9 +77,9 @@ MEANINGS = {
         "the distance between the observed shares of the values and even shares; 0 means even, and"
         " 0.71 means that all images show the same one of two values"
     ),
-    "retained hits": (
-        "the share of each group's own first hits that are among the results; changes overstate the"
-        " loss, since equally good replacements count as lost"
+    "hits kept": (
+        "the share of each group's first results that the method retains; this overstates the loss,"
+        " since equally good replacements count as lost"
     ),
 }
 
@@ -199,8 +199,8 @@ def render(result: Result, path: Path, *, run_folder: Path) -> Path:
         name = f"{title}@k" if sign else title
         if title in MEANINGS:
             sentences.append(f"{capitalised(name)}: {MEANINGS[title]}.")
-        if "retained hits" in conclusion.cost:
-            sentences.append(f"Retained hits@k: {MEANINGS['retained hits']}.")
+        if "hits kept" in conclusion.cost:
+            sentences.append(f"Hits kept@k: {MEANINGS['hits kept']}.")
     # Explain each measure once, since several conclusions may share it.
     explained = list(dict.fromkeys(sentences))
     ends = ends_of_ranges(result, frame)

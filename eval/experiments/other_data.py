@@ -20,8 +20,8 @@ from torch import Tensor
 from eval.experiments.run import interval
 from eval.tables import parser, run
 from vldebias import losses
+from vldebias.measure.rows import TaskProvenance, TaskResult
 from vldebias.metrics import Metric
-from vldebias.report.result import TaskProvenance, TaskResult
 
 PAGE = Path(__file__).parents[1] / "other_data.md"
 SEEDS = range(5)
@@ -37,14 +37,12 @@ def info_nce(temperature: float) -> Loss:
 
 def debiased(temperature: float, tau_plus: float) -> Loss:
     """Return the debiased loss."""
-    return partial(losses.debiased_contrastive, tau_plus=tau_plus, temperature=temperature)
+    return partial(losses.debiased, tau_plus=tau_plus, temperature=temperature)
 
 
 def hard_negatives(temperature: float) -> Loss:
     """Return the hard-negative loss with the authors' settings for graphs and sentences."""
-    return partial(
-        losses.hard_negative_contrastive, tau_plus=0.0, beta=1.0, temperature=temperature
-    )
+    return partial(losses.hard_negative, tau_plus=0.0, beta=1.0, temperature=temperature)
 
 
 # The metric, the position of the program on the page, and the losses for each task.

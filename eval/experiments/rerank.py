@@ -39,13 +39,14 @@ from eval.photographs.searches import Cell, celeba, photographs
 from eval.tables import parser, run
 from vldebias.errors import VldebiasWarning
 from vldebias.hosts import resolve
-from vldebias.hosts.host import TEXT
+from vldebias.hosts.edits import TEXT
 from vldebias.measure.rankings import max_skews
+from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.methods import Problem, Rerank
 from vldebias.metrics import Metric
 from vldebias.miniature import load_photographs
 from vldebias.projection.edit import Edit
-from vldebias.report.result import NONE, Result, TaskProvenance, TaskResult
+from vldebias.report.result import Result
 from vldebias.reranking import Positions
 from vldebias.reranking.index import IndexGroups
 from vldebias.study import load_suite
@@ -99,9 +100,9 @@ def with_fewer_queries(cell: Cell) -> Cell:
 def packaged() -> Cell:
     """Return the packaged photographs, with the queries of the quickstart."""
     (task,) = (task for task in load_suite("quickstart").tasks if task.name == "photographs")
-    (prompts,) = task.prompts["gender"]
+    (prompt_set,) = task.attribute["gender"]
     found = load_photographs()
-    listed = [*dict.fromkeys([*prompts.texts, *task.queries])]
+    listed = [*dict.fromkeys([*prompt_set.texts, *task.queries])]
     rows = resolve(found.encoder).embed(listed).float().numpy()
     parts = []
     for part in (found.gallery, found.reference):
@@ -112,7 +113,7 @@ def packaged() -> Cell:
         parts.append(Photographs("packaged", part.unit[:].numpy(), labels))
     table = dict(zip(listed, rows, strict=True))
     kinds = {"occupations": task.queries}
-    return Cell("packaged", 0, "gender", prompts, table, *parts, kinds, "packaged")
+    return Cell("packaged", 0, "gender", prompt_set, table, *parts, kinds, "packaged")
 
 
 def composed(cell: Cell) -> Iterator[tuple[str, Cell]]:
@@ -152,7 +153,7 @@ def measured(cell: Cell, composition: str, edit: Edit) -> TaskResult:
             result = vldebias.evaluate(
                 cell.table,
                 cell.gallery.features,
-                prompts={cell.column: cell.prompts},
+                attribute={cell.column: cell.prompt_set},
                 labels={cell.column: cell.labels},
                 queries=listed,
                 k=cell.k,
@@ -212,10 +213,10 @@ def reordered(cell: Cell) -> dict[str, Positions]:
         scores,
         cell.k,
         features=cell.gallery.features,
-        prompts=cell.prompts,
+        attribute=cell.prompt_set,
         model=cell.table,
     )
-    texts = IndexGroups.fit(cell.table, cell.prompts, cell.gallery.features).estimators[0].texts
+    texts = IndexGroups.fit(cell.table, cell.prompt_set, cell.gallery.features).estimators[0].texts
     cosines = cell.gallery.features @ texts.T
     inputs = cosines / cosines.std(axis=0)
     fitted = LogisticRegression(C=1e4, max_iter=1000).fit(inputs, cell.labels)
@@ -293,7 +294,7 @@ def measure(work: Path | None) -> Iterator[TaskResult]:
     """
     parts = []
     for even in map(with_fewer_queries, cells()):
-        problem = Problem(even.table, even.prompts, reference=even.reference.features)
+        problem = Problem(even.table, even.prompt_set, reference=even.reference.features)
         edit: Edit | None = None
         for composition, cell in composed(even):
             path = work and work / f"{cell.name}-{cell.column}-{composition}.json"
@@ -303,7 +304,7 @@ def measure(work: Path | None) -> Iterator[TaskResult]:
             else:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", VldebiasWarning)
-                    edit = edit or problem.fit("default+equalise", TEXT)
+                    edit = edit or problem.fit("default+reference", TEXT)
                     part = measured(cell, composition, edit)
                 if path:
                     Result.from_tasks(path.stem, [part], seconds=None).write(path)

@@ -10,7 +10,8 @@ from typing import Any
 from eval.pages.sources import reports_of_losses
 from eval.tables import crossed, half, moved, place_of, read, span, table
 from vldebias.losses.catalog import BUILT_IN
-from vldebias.report.result import Measurement, Result
+from vldebias.measure.rows import Measurement
+from vldebias.report.result import Result
 from vldebias.report.table import verdict
 from vldebias.utils.files import read_yaml
 
@@ -90,7 +91,7 @@ def formulas() -> str:
     """Write the formula, purpose and source of each loss."""
     lines = [["`--loss`", "function", "loss per pair", "for", "source"]]
     for loss in BUILT_IN:
-        name = loss.function or str(loss.module).partition(":")[2]
+        name = str(loss.module).partition(":")[2] if loss.has_state else loss.name
         lines.append(
             [f"`{loss.name}`", f"`{name}`", f"${loss.formula}$", loss.summary, loss.source]
         )

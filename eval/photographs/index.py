@@ -57,8 +57,8 @@ from eval.photographs import (
 from eval.photographs import _arrays as arrays_of
 from eval.tables import medians, parser, run
 from vldebias.errors import VldebiasWarning
+from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.metrics import Metric
-from vldebias.report.result import NONE, TaskProvenance, TaskResult
 from vldebias.reranking import Positions, index_search
 from vldebias.reranking.index import ENOUGH_PEOPLE, IndexGroups
 
@@ -205,12 +205,12 @@ class Index:
         return float((people == np.unique(people)[0]).mean())
 
 
-def fitted(index: Index, prompts: str) -> IndexGroups:
+def fitted(index: Index, attribute: str) -> IndexGroups:
     """Return the groups of an index, estimated on its sample."""
     if index.groups is not None:
         return index.groups
     nobody = queries()[NO_PERSON]
-    return IndexGroups.fit(texts(), prompts, index.sample, least=ENOUGH_PEOPLE, nobody=nobody)
+    return IndexGroups.fit(texts(), attribute, index.sample, least=ENOUGH_PEOPLE, nobody=nobody)
 
 
 class Run:
@@ -233,16 +233,16 @@ class Run:
 Method = Callable[[Run, str, int], Any]
 
 
-def methods(index: Index, prompts: str) -> dict[str, Method]:
+def methods(index: Index, attribute: str) -> dict[str, Method]:
     """Return the functions that search an index, by name."""
     table = texts()
-    groups = fitted(index, prompts)
+    groups = fitted(index, attribute)
     embedder = {text: table[text] for text in table}
-    bare = vldebias.debias_queries(embedder, prompts, method="none")
+    bare = vldebias.debias_queries(embedder, attribute, method="none")
     everyone = replace(groups, person=None)
     if index.groups is None:
         everyone = IndexGroups.fit(
-            table, prompts, index.sample, least=ENOUGH_PEOPLE, nobody=["no such text"]
+            table, attribute, index.sample, least=ENOUGH_PEOPLE, nobody=["no such text"]
         )
 
     def search(groups: IndexGroups) -> Method:
@@ -259,7 +259,7 @@ def methods(index: Index, prompts: str) -> dict[str, Method]:
     def first_results(run: Run, text: str, k: int, **how: Any) -> Rows:
         rows, scores, vectors = run.call(table[text], 10 * k)
         if not how:
-            how = {"prompts": prompts, "model": table}
+            how = {"attribute": attribute, "model": table}
         if "labels" not in how:
             how = {**how, "features": vectors}
         else:
@@ -279,7 +279,7 @@ def methods(index: Index, prompts: str) -> dict[str, Method]:
     found[TRUE] = lambda run, text, k: first_results(run, text, k, labels=True)
     found[WITH_INDEX] = lambda run, text, k: first_results(run, text, k, index=groups)
     if len(index.vectors) < 10_000:
-        positions = IndexGroups.fit(table, prompts, index.vectors)
+        positions = IndexGroups.fit(table, attribute, index.vectors)
         found[WHOLE] = lambda run, text, k: vldebias.rerank(
             index.vectors @ table[text], k, features=index.vectors, index=positions
         )
@@ -287,14 +287,18 @@ def methods(index: Index, prompts: str) -> dict[str, Method]:
 
 
 def measured(
-    name: str, index: Index, prompts: str, listed: Mapping[str, Sequence[str]], first: Sequence[int]
+    name: str,
+    index: Index,
+    attribute: str,
+    listed: Mapping[str, Sequence[str]],
+    first: Sequence[int],
 ) -> TaskResult:
     """Return the results of every method for an index."""
     part = TaskResult(
         TaskProvenance(
             task=name,
             description="skew that is left, results that stay, retained hits and prefixes",
-            settings={"share": round(index.share, 3), "prompts": prompts},
+            settings={"share": round(index.share, 3), "attribute": attribute},
         )
     )
     names = np.unique(index.labels[index.labels != SCENE])
@@ -305,7 +309,7 @@ def measured(
     table = texts()
     found: dict[tuple[str, int], list[dict[str, float]]] = {}
     kinds: list[str] = []
-    by_name = methods(index, prompts)
+    by_name = methods(index, attribute)
     for kind, asked in listed.items():
         for text in asked:
             run_of_query = Run(index, table[text])
@@ -518,11 +522,11 @@ def calls(vectors: Floats) -> dict[str, index_search.IndexCall]:
 
 def measure(vectors: int, most: int) -> Iterator[TaskResult]:
     """Yield the results for every index."""
-    for name, index, prompts in indexes(vectors):
+    for name, index, attribute in indexes(vectors):
         begin = time.process_time()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", VldebiasWarning)
-            part = measured(name, index, prompts, with_fewer_queries(most), FIRST)
+            part = measured(name, index, attribute, with_fewer_queries(most), FIRST)
         part.provenance.settings["seconds"] = round(time.process_time() - begin, 1)
         yield part
     yield timed(vectors)

@@ -42,12 +42,14 @@ from eval.photographs import (
 )
 from eval.tables import add_share
 from vldebias.errors import VldebiasWarning
-from vldebias.hosts.host import TEXT
+from vldebias.hosts.edits import TEXT
+from vldebias.measure.rows import Measurement, TaskProvenance, TaskResult
 from vldebias.methods import Problem
 from vldebias.metrics import Metric
-from vldebias.projection.edit import Edit, Provenance
+from vldebias.projection.edit import Edit
+from vldebias.projection.provenance import Provenance
 from vldebias.prompts import PromptSet, load_prompts
-from vldebias.report.result import Measurement, Result, TaskProvenance, TaskResult
+from vldebias.report.result import Result
 
 RESAMPLES = 200
 LEAST = 100  # minimum number of images in a gallery
@@ -115,7 +117,7 @@ class Cell:
     name: str
     draw: int
     column: str
-    prompts: str | PromptSet
+    attribute: str | PromptSet
     table: Mapping[str, Floats]
     gallery: Photographs
     reference: Photographs
@@ -227,7 +229,7 @@ def edits(cell: Cell) -> dict[str, Edit]:
     # `Problem.fit` returns an edit that changes nothing if the default declines.
     fitted = {
         DEFAULT: by_texts.fit("default", TEXT),
-        REFERENCE: by_images.fit("default+equalise", TEXT),
+        REFERENCE: by_images.fit("default+reference", TEXT),
         BY_NAME: by_images.fit("difference+equalise", TEXT),
         BY_TEXTS: by_texts.fit("difference", TEXT),
     }
@@ -236,16 +238,16 @@ def edits(cell: Cell) -> dict[str, Edit]:
 
 def _by_texts(cell: Cell) -> dict[str, Edit]:
     """Return candidates to replace `difference` as the text-only default."""
-    prompts = load_prompts(cell.prompts)
+    prompt_set = load_prompts(cell.prompts)
 
     def embedded(listed: Sequence[str]) -> Tensor:
         rows = torch.tensor(np.stack([cell.table[text] for text in listed])).double()
         return torch.nn.functional.normalize(rows, dim=1)
 
-    means = [embedded(listed).mean(0) for listed in prompts.by_value().values()]
+    means = [embedded(listed).mean(0) for listed in prompt_set.by_value().values()]
     unit = torch.nn.functional.normalize(torch.stack(means), dim=1)
     directions = torch.linalg.svd(unit - unit.mean(0), full_matrices=False)[2][: len(unit) - 1]
-    along = embedded([*prompts.classes, *prompts.held_out_classes]) @ directions.T
+    along = embedded([*prompt_set.classes, *prompt_set.held_out_classes]) @ directions.T
     nothing = torch.zeros(len(directions), dtype=torch.float64)
 
     def recentred(centre: Tensor, width: float = 0.0, share: float = 1.0) -> Recentred:
@@ -315,7 +317,7 @@ def _add_kind(
     result = vldebias.evaluate(
         cell.table,
         cell.gallery.features,
-        prompts={cell.column: cell.prompts},
+        attribute={cell.column: cell.prompts},
         labels={cell.column: cell.labels},
         queries=listed,
         k=cell.k,
@@ -413,8 +415,8 @@ def _add_gaps(part: TaskResult, cell: Cell, fitted: Mapping[str, Edit]) -> None:
     The gap for a prompt is the largest difference between the mean scores of two values, divided by
     the standard deviation of its scores. It is averaged over the class prompts, as in the test.
     """
-    prompts = load_prompts(cell.prompts)
-    listed = [*dict.fromkeys((*prompts.classes, *prompts.held_out_classes))]
+    prompt_set = load_prompts(cell.prompts)
+    listed = [*dict.fromkeys((*prompt_set.classes, *prompt_set.held_out_classes))]
     before = torch.tensor(np.stack([cell.table[text] for text in listed])).double()
     measured = _gaps(cell, before)
     n = {"images": len(cell.gallery), "class prompts": len(listed)}
@@ -453,10 +455,10 @@ def _centred(values: np.ndarray) -> tuple[float, tuple[float, float]]:
 
 def _add_stated(part: TaskResult, cell: Cell) -> None:
     """Count unchanged queries among those that state a value, and among all at strength 0."""
-    prompts = load_prompts(cell.prompts)
+    prompt_set = load_prompts(cell.prompts)
     stated: list[str] = []
-    if prompts.stated_words:  # an edit without such words changes every query
-        stated = [text for group in prompts.groups for text in group]
+    if prompt_set.stated_words:  # an edit without such words changes every query
+        stated = [text for group in prompt_set.variants for text in group]
     neutral = [text for listed in cell.kinds.values() for text in listed]
     debiased = vldebias.debias_queries(cell.table, cell.prompts, method="difference")
 

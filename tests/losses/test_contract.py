@@ -43,7 +43,7 @@ class Case:
 
 def _global(x: Tensor, y: Tensor, index: Tensor, *, temperature: Any, **options: Any) -> Tensor:
     """Return the loss of a new module, whose temperature must be a number."""
-    loss = losses.GlobalContrastiveLoss(
+    loss = losses.NUCLR(
         2 * len(x), temperature=float(torch.as_tensor(temperature).detach()), **options
     )
     return loss.to(x.device, x.dtype if x.dtype == torch.float64 else torch.float32)(x, y, index)
@@ -65,7 +65,7 @@ def declared(loss: Loss) -> Case:
     """Return a case for a declared loss with its default settings."""
     return Case(
         loss.name,
-        getattr(losses, loss.function),
+        getattr(losses, loss.name),
         loss.load_module(),
         settings={"q": 0.5} if loss.name == "rince" else {},
         extra=EXTRA[loss.reads],
@@ -73,29 +73,29 @@ def declared(loss: Loss) -> Case:
     )
 
 
-rince = functools.partial(Case, function=losses.rince, module=losses.RINCELoss)
+rince = functools.partial(Case, function=losses.rince, module=losses.RINCE)
 # Every declared loss, plus settings that cover other branches.
 SUMS = [
-    *(declared(loss) for loss in BUILT_IN if loss.function),
+    *(declared(loss) for loss in BUILT_IN if not loss.has_state),
     rince("rince-warm", settings={"q": 0.01}),
     rince("rince-lam", settings={"q": 0.5, "lam": 0.01}, squashed=True),
     rince("rince-symmetric", settings={"q": 1.0}, squashed=True),
     Case(
         "debiased-zero",
-        losses.debiased_contrastive,
-        losses.DebiasedContrastiveLoss,
+        losses.debiased,
+        losses.Debiased,
         {"tau_plus": 0.5, "floor": 0.0},
     ),
     Case(
         "hard_negative-2",
-        losses.hard_negative_contrastive,
-        losses.HardNegativeContrastiveLoss,
+        losses.hard_negative,
+        losses.HardNegative,
         {"beta": 2.0},
     ),
     Case(
         "gce-smoothed",
-        losses.generalized_cross_entropy,
-        losses.GCELoss,
+        losses.gce,
+        losses.GCE,
         {"q": 0.7, "smoothing": 0.1},
         _labels,
     ),
@@ -186,7 +186,7 @@ def calling(name: str, *features: Any, **settings: Any) -> Callable[[], Tensor]:
 
 
 FOUR = torch.arange(4)
-of_items = losses.GlobalContrastiveLoss(4, temperature=0.05)
+of_items = losses.NUCLR(4, temperature=0.05)
 
 
 @refused(
@@ -210,32 +210,32 @@ of_items = losses.GlobalContrastiveLoss(4, temperature=0.05)
         (calling("sigmoid", bias=bias), "^bias: expected a finite number")
         for bias in ("1", math.nan, math.inf, 10**400)
     ),
-    (lambda: losses.SigmoidLoss(temperature=0.1, bias=math.nan), "^bias: .* got nan"),
+    (lambda: losses.Sigmoid(temperature=0.1, bias=math.nan), "^bias: .* got nan"),
     (calling("spread", FOUR, alpha=1.5), "^alpha: "),
     (calling("spread", FOUR.tolist()), "^labels: .* got list"),
     (calling("supcon", FOUR[:3]), r"^labels: .* \(4,\).* torch.int64 \(3,\)"),
     (lambda: losses.spread(X.tolist(), X, FOUR, temperature=1.0), "^image_features: .* got list"),
-    (calling("generalized_cross_entropy", FOUR, q=1.5), "^q: "),
-    (calling("generalized_cross_entropy", FOUR, smoothing=1.0), "^smoothing: "),
-    (calling("generalized_cross_entropy", FOUR[:3]), r"^captions: .* \(4,\).* torch.int64 \(3,\)"),
-    (calling("debiased_contrastive", tau_plus=1.0), "^tau_plus: "),
-    (calling("debiased_contrastive", X[:, None].long()), "^positives: .* torch.int64"),
+    (calling("gce", FOUR, q=1.5), "^q: "),
+    (calling("gce", FOUR, smoothing=1.0), "^smoothing: "),
+    (calling("gce", FOUR[:3]), r"^captions: .* \(4,\).* torch.int64 \(3,\)"),
+    (calling("debiased", tau_plus=1.0), "^tau_plus: "),
+    (calling("debiased", X[:, None].long()), "^positives: .* torch.int64"),
     (
-        calling("debiased_contrastive", X[:, :0, None].expand(-1, -1, 3)),
+        calling("debiased", X[:, :0, None].expand(-1, -1, 3)),
         r"^positives: .* \(4, 0, 3\)",
     ),
     (
-        calling("debiased_contrastive", (X[:, None], X[:, None].expand(-1, 2, -1))),
+        calling("debiased", (X[:, None], X[:, None].expand(-1, 2, -1))),
         r"^positives: .* got shape \(4, 1, 3\), \(4, 2, 3\)",
     ),
-    (calling("debiased_contrastive", [[1.0]]), "^positives: .* got list"),
-    (calling("debiased_contrastive", (X[:, None], None)), "^positives: .* got NoneType"),
-    (calling("hard_negative_contrastive", beta=-1.0), "^beta: "),
-    (calling("hard_negative_contrastive", floor=-1.0), "^floor: "),
-    (lambda: losses.GlobalContrastiveLoss(1, temperature=0.05), "^dataset_size: "),
-    (lambda: losses.GlobalContrastiveLoss(3.5, temperature=0.05), "^dataset_size: .* whole number"),
-    (lambda: losses.GlobalContrastiveLoss(4, temperature=0.05, gamma=0.0), "^gamma: "),
-    (lambda: losses.GlobalContrastiveLoss(4, temperature=0.0), "^temperature: "),
+    (calling("debiased", [[1.0]]), "^positives: .* got list"),
+    (calling("debiased", (X[:, None], None)), "^positives: .* got NoneType"),
+    (calling("hard_negative", beta=-1.0), "^beta: "),
+    (calling("hard_negative", floor=-1.0), "^floor: "),
+    (lambda: losses.NUCLR(1, temperature=0.05), "^dataset_size: "),
+    (lambda: losses.NUCLR(3.5, temperature=0.05), "^dataset_size: .* whole number"),
+    (lambda: losses.NUCLR(4, temperature=0.05, gamma=0.0), "^gamma: "),
+    (lambda: losses.NUCLR(4, temperature=0.0), "^temperature: "),
     (lambda: of_items(X, X, FOUR / 1), "^index: expected an integer tensor"),
     (lambda: of_items(X, X, FOUR // 2), "^index: .* twice"),
     (lambda: of_items(X, X, FOUR - 1), "^index: expected row numbers 0 .. 3, got -1 .. 2"),
@@ -243,7 +243,7 @@ of_items = losses.GlobalContrastiveLoss(4, temperature=0.05)
     (lambda: losses.estimate_popularity(X @ X.T * torch.nan, temperature=1.0), "^similarity: some"),
     (lambda: losses.estimate_popularity(X @ X.T, temperature=0.0), "^temperature: "),
     (
-        lambda: losses.InfoNCELoss(temperature=0.009, learnable_temperature=True),
+        lambda: losses.InfoNCE(temperature=0.009, learnable_temperature=True),
         "^temperature: .* minimum 0.01, got",
     ),
 )
@@ -302,7 +302,7 @@ def test_functions_and_modules_have_the_published_defaults(name: str) -> None:
             loss.function(x, y, *extra, **options, **(DEFAULTS[name] | changed)), stated
         )
     # The sigmoid loss learns its temperature and its bias.
-    assert len(list(losses.SigmoidLoss(temperature=0.1).parameters())) == 2
+    assert len(list(losses.Sigmoid(temperature=0.1).parameters())) == 2
 
 
 def test_lam_of_rince_is_one_over_the_rows_that_an_anchor_is_compared_with() -> None:
@@ -315,7 +315,7 @@ def test_lam_of_rince_is_one_over_the_rows_that_an_anchor_is_compared_with() -> 
 def test_every_loss_requires_a_temperature_and_says_so(name: str) -> None:
     declaration = losses.LOSSES[name]
     module = declaration.load_module()
-    forms = [module, getattr(losses, declaration.function or module.__name__)]
+    forms = [module, module if declaration.has_state else getattr(losses, name)]
     for form in forms:
         parameter = inspect.signature(form).parameters.get("temperature")
         documented = form.__doc__
@@ -331,7 +331,7 @@ def test_every_loss_requires_a_temperature_and_says_so(name: str) -> None:
         needed = {"q": 0.4}
     with pytest.raises(TypeError, match="temperature"):
         module(**needed)
-    if declaration.function:
+    if not declaration.has_state:
         extra = (torch.arange(4),) if declaration.reads else ()
         with pytest.raises(TypeError, match="keyword-only argument: 'temperature'"):
             forms[1](X, X, *extra, **needed)
@@ -340,8 +340,8 @@ def test_every_loss_requires_a_temperature_and_says_so(name: str) -> None:
 def test_rince_requires_q() -> None:
     with pytest.raises(TypeError, match="keyword-only argument: 'q'"):
         losses.rince(X, X, temperature=0.1)
-    with pytest.raises(TypeError, match="RINCELoss: pass q=, which has no default"):
-        losses.RINCELoss(temperature=0.1)
+    with pytest.raises(TypeError, match="RINCE: pass q=, which has no default"):
+        losses.RINCE(temperature=0.1)
 
 
 class LargestTensor(TorchDispatchMode):

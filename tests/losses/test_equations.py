@@ -20,7 +20,7 @@ POSITIVES = slow.unit_rows(N * 3, D, seed=9).reshape(N, 3, D).requires_grad_()
 LABELLED = {
     "spread": slow.spread,
     "supcon": slow.supcon,
-    "generalized_cross_entropy": slow.gce,
+    "gce": slow.gce,
 }
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("info_nce", {}),
@@ -28,25 +28,25 @@ CASES: list[tuple[str, dict[str, Any]]] = [
         ("rince", {"q": q, "lam": lam})
         for q, lam in ((0.01, 0.01), (0.5, 0.01), (1.0, 0.3), (0.3, 1.0))
     ),
-    ("debiased_contrastive", {"tau_plus": 0.1}),
-    ("debiased_contrastive", {"tau_plus": 0.6}),
-    ("debiased_contrastive", {"tau_plus": 0.6, "floor": 0.3}),
-    ("debiased_contrastive", {"tau_plus": 0.0, "floor": 1.2}),
-    ("debiased_contrastive", {"tau_plus": 0.0, "floor": 1.2, "below_floor": "biased"}),
-    ("hard_negative_contrastive", {"tau_plus": 0.0, "beta": 0.5, "floor": 1.2}),
-    ("debiased_contrastive", {"tau_plus": 0.2, "positives": POSITIVES}),
-    ("debiased_contrastive", {"tau_plus": 0.6, "below_floor": "biased"}),
-    ("hard_negative_contrastive", {"tau_plus": 0.6, "beta": 0.5, "below_floor": "biased"}),
+    ("debiased", {"tau_plus": 0.1}),
+    ("debiased", {"tau_plus": 0.6}),
+    ("debiased", {"tau_plus": 0.6, "floor": 0.3}),
+    ("debiased", {"tau_plus": 0.0, "floor": 1.2}),
+    ("debiased", {"tau_plus": 0.0, "floor": 1.2, "below_floor": "biased"}),
+    ("hard_negative", {"tau_plus": 0.0, "beta": 0.5, "floor": 1.2}),
+    ("debiased", {"tau_plus": 0.2, "positives": POSITIVES}),
+    ("debiased", {"tau_plus": 0.6, "below_floor": "biased"}),
+    ("hard_negative", {"tau_plus": 0.6, "beta": 0.5, "below_floor": "biased"}),
     *(
-        ("hard_negative_contrastive", {"beta": b, "tau_plus": p})
+        ("hard_negative", {"beta": b, "tau_plus": p})
         for b, p in ((0.0, 0.1), (1.0, 0.1), (0.5, 0.7))
     ),
-    ("hard_negative_contrastive", {"beta": 0.7, "tau_plus": 0.2, "positives": POSITIVES}),
-    ("hard_negative_contrastive", {"beta": 0.5, "tau_plus": 0.6, "floor": 0.3}),
+    ("hard_negative", {"beta": 0.7, "tau_plus": 0.2, "positives": POSITIVES}),
+    ("hard_negative", {"beta": 0.5, "tau_plus": 0.6, "floor": 0.3}),
     *(("spread", {"alpha": alpha}) for alpha in (0.0, 0.4, 1.0)),
     ("supcon", {}),
     *(
-        ("generalized_cross_entropy", {"q": q, "smoothing": smoothing})
+        ("gce", {"q": q, "smoothing": smoothing})
         for q, smoothing in ((0.0, 0.0), (0.7, 0.0), (1.0, 0.0), (0.0, 0.2), (0.5, 0.3))
     ),
 ]

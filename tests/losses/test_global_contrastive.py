@@ -8,7 +8,7 @@ from slow_losses import GlobalContrast, unit_rows
 from torch import Tensor
 
 from vldebias.errors import VldebiasWarning
-from vldebias.losses import GlobalContrastiveLoss, estimate_popularity, info_nce
+from vldebias.losses import NUCLR, estimate_popularity, info_nce
 
 N = 12
 B = 5
@@ -35,7 +35,7 @@ def _features(seed: int, n: int = B) -> tuple[Tensor, Tensor]:
 def test_the_loss_matches_algorithm_1(settings: dict[str, Any], chunk_size: int | None) -> None:
     """With `within_view`, phi_i includes both views of the other items with the zeta of each
     item."""
-    loss = GlobalContrastiveLoss(N, temperature=TAU, chunk_size=chunk_size, **settings).double()
+    loss = NUCLR(N, temperature=TAU, chunk_size=chunk_size, **settings).double()
     lr = settings.get("popularity_lr", 0.0)
     first = settings.get("zeta_init", 0.0)
     within = settings.get("within_view", False)
@@ -68,7 +68,7 @@ def test_sogclr_on_the_whole_dataset_is_info_nce(gamma: float, within_view: bool
     """With zeta = 0 and all items in the batch, the loss is tau times InfoNCE, in value and
     gradient."""
     x, y = _features(1, N)
-    loss = GlobalContrastiveLoss(N, temperature=TAU, gamma=gamma, within_view=within_view)
+    loss = NUCLR(N, temperature=TAU, gamma=gamma, within_view=within_view)
     ours = loss(x, y, torch.arange(N))
     expected = TAU * info_nce(x, y, temperature=TAU, within_view=within_view)
     torch.testing.assert_close(ours, expected, rtol=1e-6, atol=0)
@@ -86,7 +86,7 @@ def _learned(n: int, batch: int, *, tau: float, lr: float) -> list[tuple[Tensor,
     y = torch.nn.functional.normalize(
         x + 0.55 * torch.randn(n, 8, generator=generator) + 0.3, dim=1
     )
-    loss = GlobalContrastiveLoss(n, temperature=tau, popularity_lr=lr)
+    loss = NUCLR(n, temperature=tau, popularity_lr=lr)
     for _ in range(40):
         for items in torch.randperm(n, generator=generator).split(batch)[: n // batch]:
             loss(x[items].requires_grad_(), y[items], items)

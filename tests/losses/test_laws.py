@@ -83,9 +83,7 @@ def test_hcl_with_large_beta_depends_only_on_the_hardest_negative() -> None:
     scores = X @ Y.T / T
     hidden = scores.masked_fill(torch.eye(N, dtype=torch.bool), -torch.inf)
     rows = [softplus(math.log(N - 1) + hidden.amax(k) - scores.diagonal()) for k in (0, 1)]
-    ours = losses.hard_negative_contrastive(
-        X, Y, temperature=T, tau_plus=0.0, beta=200.0, reduction="none"
-    )
+    ours = losses.hard_negative(X, Y, temperature=T, tau_plus=0.0, beta=200.0, reduction="none")
     torch.testing.assert_close(ours, (rows[0] + rows[1]) / 2, rtol=1e-6, atol=1e-6)
 
 
@@ -94,9 +92,9 @@ def test_a_floor_of_zero_supports_features_that_are_not_normalised() -> None:
     x = 0.1 * X - 2
     y = 0.1 * Y - 2
     options = {"temperature": 1.0, "reduction": "none"}
-    low = losses.debiased_contrastive(x, -y, tau_plus=0.05, floor=0.0, **options)
-    assert (low < losses.debiased_contrastive(x, -y, tau_plus=0.05, **options)).all()
-    nothing_left = losses.debiased_contrastive(X, X, tau_plus=0.99, floor=0.0, **options)
+    low = losses.debiased(x, -y, tau_plus=0.05, floor=0.0, **options)
+    assert (low < losses.debiased(x, -y, tau_plus=0.05, **options)).all()
+    nothing_left = losses.debiased(X, X, tau_plus=0.99, floor=0.0, **options)
     assert (nothing_left == 0).any()
     assert torch.isfinite(nothing_left).all()
 
@@ -135,10 +133,8 @@ def test_gce_pushes_no_image_away_from_its_own_caption() -> None:
     twice = [torch.cat([rows, rows[:1]]) for rows in (X, Y)]
     captions = torch.arange(N + 1) % N
     options = {"temperature": T, "reduction": "none"}
-    ours = losses.generalized_cross_entropy(*twice, captions, **options)
-    torch.testing.assert_close(
-        ours[:N], losses.generalized_cross_entropy(X, Y, captions[:N], **options)
-    )
+    ours = losses.gce(*twice, captions, **options)
+    torch.testing.assert_close(ours[:N], losses.gce(X, Y, captions[:N], **options))
     assert (losses.info_nce(*twice, **options)[:N] > losses.info_nce(X, Y, **options)).all()
 
 
@@ -258,18 +254,16 @@ def test_a_temperature_can_leave_its_minimum() -> None:
     assert float(value.detach()) == pytest.approx(0.01)
     value.backward()
     assert float(parameter.grad) == pytest.approx(0.01)
-    assert list(losses.InfoNCELoss(temperature=0.1).parameters()) == []
+    assert list(losses.InfoNCE(temperature=0.1).parameters()) == []
 
 
 def test_q_and_beta_may_change_from_step_to_step() -> None:
-    rince = losses.RINCELoss(q=0.01, temperature=0.2)
-    hcl = losses.HardNegativeContrastiveLoss(temperature=0.2)
+    rince = losses.RINCE(q=0.01, temperature=0.2)
+    hcl = losses.HardNegative(temperature=0.2)
     rince.q = losses.q_warmup(9, 10)
     hcl.beta = 0.5
     torch.testing.assert_close(rince(X, Y), losses.rince(X, Y, temperature=0.2, q=0.4))
-    torch.testing.assert_close(
-        hcl(X, Y), losses.hard_negative_contrastive(X, Y, temperature=0.2, beta=0.5)
-    )
+    torch.testing.assert_close(hcl(X, Y), losses.hard_negative(X, Y, temperature=0.2, beta=0.5))
 
 
 def test_q_warms_up_linearly_from_its_start_to_its_end() -> None:
@@ -312,7 +306,7 @@ def test_group_weights_match_algorithm_1_of_group_dro() -> None:
     [
         (losses.GroupWeights(3), (LOSSES, GROUPS)),
         (
-            losses.GlobalContrastiveLoss(N, temperature=T, popularity_lr=0.5),
+            losses.NUCLR(N, temperature=T, popularity_lr=0.5),
             (X, Y, torch.arange(N)),
         ),
     ],

@@ -44,7 +44,7 @@ class WeightedLoss(nn.Module):
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
-        self.each = losses.InfoNCELoss(reduction="none", **LEARNED, **options)
+        self.each = losses.InfoNCE(reduction="none", **LEARNED, **options)
         self.reduction = "mean"
         self.groups = losses.GroupWeights(3, step=0.5, **options)
 
@@ -70,17 +70,17 @@ CASES: dict[str, tuple[Any, dict[str, Any], str]] = {
         for loss in BUILT_IN
     },
     "info_nce-chunks-within": (
-        losses.InfoNCELoss,
+        losses.InfoNCE,
         LEARNED | {"chunk_size": 2, "within_view": True},
         "",
     ),
     "debiased-positives": (
-        losses.DebiasedContrastiveLoss,
+        losses.Debiased,
         LEARNED | {"tau_plus": 0.2},
         "positives",
     ),
     "hard_negative-positives": (
-        losses.HardNegativeContrastiveLoss,
+        losses.HardNegative,
         OPTIONS["hard_negative"],
         "positives",
     ),

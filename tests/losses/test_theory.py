@@ -129,7 +129,7 @@ def distances_of_dcl(
     n = n or len(labels)
 
     def debiased(images: Tensor, texts: Tensor, **options: object) -> Tensor:
-        return losses.debiased_contrastive(images, texts, tau_plus=tau_plus, **options)
+        return losses.debiased(images, texts, tau_plus=tau_plus, **options)
 
     other_mean = float(torch.exp(z[other] @ z[i]).mean())
     limit = math.log1p(n * other_mean / math.exp(float(z[i] @ z[plus])))
@@ -196,7 +196,7 @@ def samples_of_dcl(z: Tensor, n: int, m: int) -> Iterator[tuple[tuple[int, ...],
     """Yield every sample (x, x+, negatives, positives) with its probability and debiased loss."""
 
     def debiased(images: Tensor, texts: Tensor, **options: object) -> Tensor:
-        return losses.debiased_contrastive(images, texts, tau_plus=TAU_PLUS, **options)
+        return losses.debiased(images, texts, tau_plus=TAU_PLUS, **options)
 
     for i, same, _ in anchors():
         drawn = itertools.product(same, multisets(range(len(CLASS)), n), multisets(same, m))
@@ -307,9 +307,7 @@ def test_proposition_4_3_hard_negatives_near_the_worst_case_exponentially_in_bet
                 beta: float, i: int = i, plus: int = plus, other: Sequence[int] = other
             ) -> float:
                 def loss(images: Tensor, texts: Tensor, **options: object) -> Tensor:
-                    return losses.hard_negative_contrastive(
-                        images, texts, tau_plus=0.0, beta=beta, **options
-                    )
+                    return losses.hard_negative(images, texts, tau_plus=0.0, beta=beta, **options)
 
                 return float(one_sided(loss, z[i], z[plus], z[other]))
 

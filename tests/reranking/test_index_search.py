@@ -332,7 +332,7 @@ def test_first_results_take_the_shares_of_the_saved_index(
     queries.index.save(file)
     rows, scores, vectors = index.call(embed([QUERY])[0], 400)
     shares = []
-    for how in ({"prompts": SET, "model": embed_table()}, {"index": file}):
+    for how in ({"attribute": SET, "model": embed_table()}, {"index": file}):
         found = vldebias.rerank(scores, 40, features=vectors, **how)
         shares.append(index.is_female[rows[np.asarray(found)]].mean())
         is_pool = "the shares are those of these 400 candidates" in str(found.report)

@@ -44,7 +44,43 @@ def test_jobs_only_have_permission_to_write_what_they_publish() -> None:
 def test_published_packages_were_tested_and_attested() -> None:
     release = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8"))
     needs = {name: job.get("needs") for name, job in release["jobs"].items()}
-    assert needs == {"build": None, "try": "build", "attest": "try", "publish": "attest"}
+    assert needs == {
+        "build": None,
+        "try": "build",
+        "materials": "try",
+        "attest": "materials",
+        "publish": "attest",
+    }
+
+
+def test_jobs_that_may_sign_run_for_tags_only_and_install_nothing() -> None:
+    release = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8"))
+    signing = [job for job in release["jobs"].values() if "id-token" in job.get("permissions", {})]
+    assert len(signing) == 2
+    for job in signing:
+        assert job["if"] == "github.ref_type == 'tag'"
+        assert [step for step in job["steps"] if "run" in step] == []
+
+
+def test_wheels_are_built_with_a_pinned_backend() -> None:
+    places = [*WORKFLOWS, ROOT / "Makefile", ROOT / ".ci" / "run"]
+    builds = []
+    for path in places:
+        builds += re.findall(r"\buv\"? build [^\n)]*", path.read_text(encoding="utf-8"))
+    assert len(builds) == 4
+    pinned = "--build-constraint .ci/build.txt --require-hashes"
+    assert [line for line in builds if pinned not in line] == []
+    text = (ROOT / ".ci" / "build.txt").read_text(encoding="utf-8")
+    packages = re.findall(r"^([\w-]+)==[\d.]+ \\$", text, re.MULTILINE)
+    assert "hatchling" in packages
+    assert text.count("--hash=sha256:") == 2 * len(packages)  # a wheel and a source archive each
+
+
+def test_advisories_are_looked_up_for_all_pinned_versions() -> None:
+    checks = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))
+    (step,) = [step["run"] for step in checks["jobs"]["audit"]["steps"] if "run" in step]
+    files = {f".ci/{path.name}" for path in (ROOT / ".ci").glob("*.txt")}
+    assert set(re.findall(r"\.ci/\w+\.txt", step)) == files
 
 
 def test_the_first_packages_that_pip_installs_have_hashes() -> None:
@@ -54,6 +90,9 @@ def test_the_first_packages_that_pip_installs_have_hashes() -> None:
         installed += re.findall(r"(?<!uv )\bpip install [^\n]*", path.read_text(encoding="utf-8"))
     assert installed
     assert set(installed) == {"pip install --require-hashes --requirement .ci/uv.txt"}
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    installs = "bin/pip install --quiet --require-hashes --requirement .ci/uv.txt"
+    assert makefile.replace("$(BIN)", "bin").count(installs) == makefile.count(" -m venv ") == 2
     lines = (ROOT / ".ci" / "uv.txt").read_text(encoding="utf-8").splitlines()
     (pinned,) = [line for line in lines if not line.startswith(("#", " "))]
     assert re.fullmatch(r"uv==[\d.]+ \\", pinned)
@@ -94,7 +133,7 @@ def test_the_source_distribution_has_what_the_build_needs_and_nothing_large() ->
         is_excluded = any(path.is_relative_to(ROOT / out) for out in sdist["exclude"])
         if path.is_file() and "__pycache__" not in path.parts and not is_excluded:
             packed.append(path)
-    for source in (*build["wheel"]["packages"], *build["wheel"]["force-include"]):
+    for source in (*build["wheel"]["only-include"], *build["wheel"]["force-include"]):
         assert any(
             path == ROOT / source or path.is_relative_to(ROOT / source) for path in packed
         ), source

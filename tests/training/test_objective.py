@@ -55,21 +55,19 @@ FUNCTIONS: dict[str, tuple[dict[str, Any], Any]] = {
     "rince": ({"q": 0.3, "lam": 0.1}, lambda: losses.rince(X, Y, temperature=T, q=0.3, lam=0.1)),
     "debiased": (
         {"tau_plus": 0.2},
-        lambda: losses.debiased_contrastive(X, Y, temperature=T, tau_plus=0.2),
+        lambda: losses.debiased(X, Y, temperature=T, tau_plus=0.2),
     ),
-    "hard_negative": (HARD, lambda: losses.hard_negative_contrastive(X, Y, temperature=T, **HARD)),
+    "hard_negative": (HARD, lambda: losses.hard_negative(X, Y, temperature=T, **HARD)),
     "sigmoid": ({}, lambda: losses.sigmoid(X, Y, temperature=T, bias=-10.0)),
     "spread": (
         {"spread_alpha": 0.3},
         lambda: losses.spread(X, Y, BATCH.labels, temperature=T, **SPREAD),
     ),
     "supcon": ({}, lambda: losses.supcon(X, Y, BATCH.labels, temperature=T, within_view=False)),
-    "sogclr": ({}, lambda: losses.GlobalContrastiveLoss(N, temperature=T)(X, Y, BATCH.index)),
+    "sogclr": ({}, lambda: losses.SogCLR(N, temperature=T)(X, Y, BATCH.index)),
     "gce": (
         {"gce_q": 0.5, "smoothing": 0.1},
-        lambda: losses.generalized_cross_entropy(
-            X, Y, BATCH.captions, temperature=T, q=0.5, smoothing=0.1
-        ),
+        lambda: losses.gce(X, Y, BATCH.captions, temperature=T, q=0.5, smoothing=0.1),
     ),
 }
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vldebias.losses import GlobalContrastiveLoss
+from vldebias.losses import NUCLR
 from vldebias.training.optim import Average, climbed, still
 
 methods = pytest.mark.parametrize("method", ["sam", "asam"])
@@ -148,9 +148,7 @@ def test_running_statistics_are_updated_once_and_both_passes_use_batch_statistic
 
 
 def test_the_state_of_a_global_loss_is_updated_once() -> None:
-    losses = [
-        GlobalContrastiveLoss(9, temperature=0.3, popularity_lr=0.5).double() for _ in range(2)
-    ]
+    losses = [NUCLR(9, temperature=0.3, popularity_lr=0.5).double() for _ in range(2)]
     x, y = (nn.functional.normalize(rows(4, 3, seed)).requires_grad_() for seed in (1, 2))
     for items in (torch.tensor([0, 3, 5, 8]), torch.tensor([5, 1, 0, 2])):
         for loss in losses:

@@ -19,26 +19,27 @@ if TYPE_CHECKING:
     from vldebias.losses.contrast import Contrast as Contrast
     from vldebias.losses.contrast import ContrastiveLoss as ContrastiveLoss
     from vldebias.losses.contrast import Temperature as Temperature
-    from vldebias.losses.debiased import DebiasedContrastiveLoss as DebiasedContrastiveLoss
-    from vldebias.losses.debiased import HardNegativeContrastiveLoss as HardNegativeContrastiveLoss
-    from vldebias.losses.debiased import debiased_contrastive as debiased_contrastive
-    from vldebias.losses.debiased import hard_negative_contrastive as hard_negative_contrastive
-    from vldebias.losses.gce_loss import GCELoss as GCELoss
-    from vldebias.losses.gce_loss import generalized_cross_entropy as generalized_cross_entropy
-    from vldebias.losses.global_contrastive import GlobalContrastiveLoss as GlobalContrastiveLoss
+    from vldebias.losses.debiased_loss import Debiased as Debiased
+    from vldebias.losses.debiased_loss import HardNegative as HardNegative
+    from vldebias.losses.debiased_loss import debiased as debiased
+    from vldebias.losses.debiased_loss import hard_negative as hard_negative
+    from vldebias.losses.gce_loss import GCE as GCE
+    from vldebias.losses.gce_loss import gce as gce
+    from vldebias.losses.global_contrastive import NUCLR as NUCLR
+    from vldebias.losses.global_contrastive import SogCLR as SogCLR
     from vldebias.losses.global_contrastive import estimate_popularity as estimate_popularity
     from vldebias.losses.groups import GroupWeights as GroupWeights
-    from vldebias.losses.info_nce_loss import InfoNCELoss as InfoNCELoss
+    from vldebias.losses.info_nce_loss import InfoNCE as InfoNCE
     from vldebias.losses.info_nce_loss import info_nce as info_nce
     from vldebias.losses.processes import gather_rows as gather_rows
-    from vldebias.losses.rince_loss import RINCELoss as RINCELoss
+    from vldebias.losses.rince_loss import RINCE as RINCE
     from vldebias.losses.rince_loss import q_warmup as q_warmup
     from vldebias.losses.rince_loss import rince as rince
-    from vldebias.losses.sigmoid_loss import SigmoidLoss as SigmoidLoss
+    from vldebias.losses.sigmoid_loss import Sigmoid as Sigmoid
     from vldebias.losses.sigmoid_loss import sigmoid as sigmoid
-    from vldebias.losses.spread_loss import SpreadLoss as SpreadLoss
+    from vldebias.losses.spread_loss import Spread as Spread
     from vldebias.losses.spread_loss import spread as spread
-    from vldebias.losses.supcon_loss import SupConLoss as SupConLoss
+    from vldebias.losses.supcon_loss import SupCon as SupCon
     from vldebias.losses.supcon_loss import supcon as supcon
 
 # Names are imported on first use, so that the declarations are available without torch. A module
@@ -55,7 +56,9 @@ _NAMES_OF_HOME: dict[str, set[str]] = {
 # Add each declared loss's class and function.
 for _loss in BUILT_IN:
     _home, _, _class_name = str(_loss.module).partition(":")
-    _NAMES_OF_HOME.setdefault(_home, set()).update({_class_name, _loss.function} - {""})
+    _NAMES_OF_HOME.setdefault(_home, set()).add(_class_name)
+    if not _loss.has_state:
+        _NAMES_OF_HOME[_home].add(_loss.name)
 
 __all__ = sorted(name for names in _NAMES_OF_HOME.values() for name in names)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from pydantic import BaseModel, Field
 
 from vldebias.errors import InvalidInputError
-from vldebias.utils.registry import Registry, imported
+from vldebias.utils.registry import Registry, check_callable, check_choice, imported
 
 if TYPE_CHECKING:
     from torch import nn
@@ -39,7 +39,7 @@ class RINCESettings(BaseModel):
 
 
 class DebiasedSettings(BaseModel):
-    """Settings for `debiased_contrastive`."""
+    """Settings for `debiased`."""
 
     tau_plus: float = Field(0.1, ge=0, lt=1, description="share of false negatives.")
     floor: float | None = Field(
@@ -54,7 +54,7 @@ class DebiasedSettings(BaseModel):
 
 
 class HardNegativeSettings(DebiasedSettings):
-    """Settings for `hard_negative_contrastive`."""
+    """Settings for `hard_negative`."""
 
     beta: float = Field(1.0, ge=0, description="concentration on hard negatives.")
     beta_changes: int | None = Field(
@@ -63,7 +63,7 @@ class HardNegativeSettings(DebiasedSettings):
 
 
 class SogCLRSettings(BaseModel):
-    """Settings for `GlobalContrastiveLoss` without margins."""
+    """Settings for `SogCLR`."""
 
     gamma: float = Field(
         0.8, gt=0, le=1, description="weight of the new estimate in the moving average."
@@ -71,7 +71,7 @@ class SogCLRSettings(BaseModel):
 
 
 class NUCLRSettings(SogCLRSettings):
-    """Settings for `GlobalContrastiveLoss` with learned margins."""
+    """Settings for `NUCLR`."""
 
     zeta_init: float = Field(
         0.0, description="initial margin of every item; -0.05 in the paper on CC3M."
@@ -91,7 +91,7 @@ class SpreadSettings(BaseModel):
 
 
 class GCESettings(BaseModel):
-    """Settings for `generalized_cross_entropy`."""
+    """Settings for `gce`."""
 
     gce_q: float = Field(
         0.7, ge=0, le=1, description="from 0 (cross-entropy) to 1 (mean absolute error)."
@@ -112,7 +112,8 @@ class Loss:
         source: paper and equation.
         module: the loss class, usually a subclass of `vldebias.losses.ContrastiveLoss`, or its
             import path ("package.module:Class"), which avoids importing torch.
-        function: public function in `vldebias.losses` that computes the loss, if any.
+        has_state: whether the loss carries state from batch to batch, so that there is a class but
+            no function. Other losses are also a function in `vldebias.losses`, named `name`.
         formula: the loss for one pair, in LaTeX.
         settings: pydantic model of the loss's settings, each of which needs a default. Users pass
             them as `--set name=value`.
@@ -138,7 +139,7 @@ class Loss:
     summary: str
     source: str
     module: str | type[nn.Module]
-    function: str = ""
+    has_state: bool = False
     formula: str = ""
     settings: type[BaseModel] = NoSettings
     reads: Column = ""
@@ -151,10 +152,7 @@ class Loss:
         for field in ("title", "summary", "source"):
             if not getattr(self, field):
                 raise InvalidInputError(f"{where}: {field} is empty; expected a text for tables")
-        if self.reads not in get_args(Column):
-            raise InvalidInputError(
-                f"{where}: reads: got {self.reads!r}; expected one of {get_args(Column)}"
-            )
+        check_choice(f"{where}: reads", self.reads, get_args(Column))
         if not isinstance(self.settings, type) or not issubclass(self.settings, BaseModel):
             raise InvalidInputError(
                 f"{where}: settings: got {self.settings!r}; expected a class derived from"
@@ -168,27 +166,17 @@ class Loss:
                 f"{where}: the settings {', '.join(required)} have no default; give each a default"
             )
         if not isinstance(self.module, str):
-            self._check_module(self.module)
+            self.load_module()
 
     def load_module(self) -> type[nn.Module]:
         """Return the loss class, importing it if necessary.
 
         Raises:
-            InvalidInputError: If the class does not exist or is not a loss.
+            InvalidInputError: If the class does not exist, or `vldebias train` cannot build or
+                call it.
         """
-        module: object = self.module
-        if isinstance(module, str):
-            module = imported(module)
-            if module is None:
-                raise InvalidInputError(
-                    f"loss {self.name!r}: module: got {self.module!r}; expected the import path of"
-                    " an existing class, 'package.module:Class'"
-                )
-        return self._check_module(module)
-
-    def _check_module(self, module: object) -> type[nn.Module]:
-        """Return `module`, a class, after checking that `vldebias train` can build and call it."""
         where = f"loss {self.name!r}"
+        module: Any = imported(self.module, f"{where}: module", "class")
         if not isinstance(module, type):
             label = getattr(module, "__name__", repr(module))
             raise InvalidInputError(
@@ -205,49 +193,31 @@ class Loss:
             self._check_function(module)
         return module
 
-    def _check_function(self, module: type[object]) -> None:
-        """Raise an error unless the function accepts features, the declared column and options."""
-        where = f"loss {self.name!r}"
+    def _check_function(self, module: Any) -> None:
+        """Raise an error unless the function accepts features, the column, settings and options."""
+        from vldebias.losses.contrast import ContrastiveLoss, keywords_of  # This requires torch.
+
+        where = f"loss {self.name!r}: {module.__name__}.function"
         function = getattr(module, "function", None)
-        if function is None:
+        if function is None or inspect.isfunction(inspect.getattr_static(module, "function")):
+            label = getattr(function, "__name__", "your_loss")
             raise InvalidInputError(
-                f"{where}: {module.__name__} sets no function; add"
-                " `function = staticmethod(your_loss)` to its body"
+                f"{where}: got {function!r}; write `function = staticmethod({label})` in the body"
+                " of the class, or the function would get the module as its first argument"
             )
-        if inspect.isfunction(inspect.getattr_static(module, "function")):
-            raise InvalidInputError(
-                f"{where}: {module.__name__} sets function = {function.__name__}; write"
-                f" `function = staticmethod({function.__name__})`, or it would get the module as"
-                " its first argument"
-            )
-        parameters = inspect.signature(function).parameters.values()
-        positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-        wanted = ["image_features", "text_features"]
-        if self.reads:
-            wanted.append(self.reads)
-        required = [p for p in positional if p.default is p.empty]
-        takes_options = any(p.kind is p.VAR_KEYWORD for p in parameters)
-        if len(required) != len(wanted) or not takes_options:
-            raise InvalidInputError(
-                f"{where}: {function.__name__} has the signature {inspect.signature(function)};"
-                f" expected ({', '.join(wanted)}, *, ..., **options), with the options passed on"
-                " to vldebias.losses.Contrast"
-            )
-        self._check_keywords(module, [p.name for p in parameters if p.kind is p.KEYWORD_ONLY])
-
-    def _check_keywords(self, module: Any, keywords: list[str]) -> None:
-        """Raise an error if the loss function does not accept all settings."""
-        from vldebias.losses.contrast import ContrastiveLoss  # This import requires torch.
-
+        column = (self.reads,) if self.reads else ()
+        arguments = ("image_features", "text_features", *column)
+        # The function passes options such as the temperature on to `Contrast`.
+        options = ("temperature", "chunk_size", "gather")
+        check_callable(where, function, arguments, (*self.settings.model_fields, *options))
         inherited = ContrastiveLoss.from_settings.__func__  # type: ignore[attr-defined]
-        if getattr(module.from_settings, "__func__", None) is not inherited:
-            return
+        keywords = keywords_of(function)
         unread = [name for name in self.settings.model_fields if name not in keywords]
-        if unread:
+        if unread and getattr(module.from_settings, "__func__", None) is inherited:
             raise InvalidInputError(
-                f"loss {self.name!r}: {module.function.__name__} takes no {', '.join(unread)};"
-                f" expected the settings as keyword-only arguments, got"
-                f" {', '.join(keywords) or 'none'}; rename the settings, or override from_settings"
+                f"{where} takes no {', '.join(unread)}; expected the settings as keyword-only"
+                f" arguments, got {', '.join(keywords) or 'none'}; rename the settings, or override"
+                " from_settings"
             )
 
 
@@ -266,9 +236,9 @@ def register_loss(loss: Loss) -> Loss:
     Raises:
         InvalidInputError: If `loss` is not a `Loss`, or its name is already taken.
 
-    >>> from vldebias.losses import LOSSES, InfoNCELoss, Loss
+    >>> from vldebias.losses import LOSSES, InfoNCE, Loss
     >>> loss = register_loss(
-    ...     Loss("mine", title="mine", summary="example", source="none", module=InfoNCELoss)
+    ...     Loss("mine", title="mine", summary="example", source="none", module=InfoNCE)
     ... )
     >>> "mine" in LOSSES  # vldebias train --loss mine
     True
@@ -283,8 +253,7 @@ BUILT_IN = (
         title="InfoNCE",
         summary="correct pairs; the loss of CLIP",
         source="van den Oord et al., 2018; Radford et al., 2021",
-        module="vldebias.losses.info_nce_loss:InfoNCELoss",
-        function="info_nce",
+        module="vldebias.losses.info_nce_loss:InfoNCE",
         formula=r"-\log \frac{e^{s^+}}{e^{s^+} + \sum_i e^{s_i^-}}",
     ),
     Loss(
@@ -292,8 +261,7 @@ BUILT_IN = (
         title="RINCE",
         summary="captions, many of which belong to other images",
         source="Chuang et al., 2022; section 5.2 of the thesis",
-        module="vldebias.losses.rince_loss:RINCELoss",
-        function="rince",
+        module="vldebias.losses.rince_loss:RINCE",
         formula=(
             r"-\frac{e^{q s^+}}{q}"
             r" + \frac{(\lambda (e^{s^+} + \sum_i e^{s_i^-}))^q}{q}"
@@ -313,8 +281,7 @@ BUILT_IN = (
         title="DCL (debiased)",
         summary="negatives, a known share of which has the class of the pair",
         source="Chuang et al., Debiased Contrastive Learning, 2020; eq. 3.6 of the thesis",
-        module="vldebias.losses.debiased:DebiasedContrastiveLoss",
-        function="debiased_contrastive",
+        module="vldebias.losses.debiased_loss:Debiased",
         formula=(
             r"-\log \frac{e^{s^+}}{e^{s^+} + N g},\;"
             r" g = \max\!\left(\frac{\bar e^- - \tau^+ \bar e^+}{1 - \tau^+},"
@@ -327,8 +294,7 @@ BUILT_IN = (
         title="HCL (hard negatives)",
         summary="captions that are coarser than the classes you need",
         source="Robinson et al., 2021; eq. 4.4 of the thesis",
-        module="vldebias.losses.debiased:HardNegativeContrastiveLoss",
-        function="hard_negative_contrastive",
+        module="vldebias.losses.debiased_loss:HardNegative",
         formula=r"\text{as debiased, with negatives weighted by } e^{\beta s^-}",
         settings=HardNegativeSettings,
     ),
@@ -337,7 +303,8 @@ BUILT_IN = (
         title="SogCLR",
         summary="small batches",
         source="Yuan et al., 2022",
-        module="vldebias.losses.global_contrastive:GlobalContrastiveLoss",
+        module="vldebias.losses.global_contrastive:SogCLR",
+        has_state=True,
         formula=r"t \log(1 + u),\; u \text{ a moving average of } \sum_i e^{s_i^- - s^+}",
         settings=SogCLRSettings,
         reads="index",
@@ -348,7 +315,8 @@ BUILT_IN = (
         title="NUCLR",
         summary="small batches, and items that differ in popularity",
         source="Wang et al., NUCLR (2024), Algorithm 1",
-        module="vldebias.losses.global_contrastive:GlobalContrastiveLoss",
+        module="vldebias.losses.global_contrastive:NUCLR",
+        has_state=True,
         formula=r"\text{as SogCLR, with } s_i^- - \zeta_i / t \text{ and learned } \zeta_i",
         settings=NUCLRSettings,
         reads="index",
@@ -359,8 +327,7 @@ BUILT_IN = (
         title="SigLIP",
         summary="classifying each pair on its own, without a softmax over the batch",
         source="Zhai et al., 2023, eq. 1",
-        module="vldebias.losses.sigmoid_loss:SigmoidLoss",
-        function="sigmoid",
+        module="vldebias.losses.sigmoid_loss:Sigmoid",
         formula=r"-\log \sigma(s^+ + b) - \sum_i \log \sigma(-(s_i^- + b))",
     ),
     Loss(
@@ -368,8 +335,7 @@ BUILT_IN = (
         title="spread",
         summary="labelled classes whose subclasses must stay distinct",
         source="Fu et al., The Details Matter (2022), eq. 1-3",
-        module="vldebias.losses.spread_loss:SpreadLoss",
-        function="spread",
+        module="vldebias.losses.spread_loss:Spread",
         formula=r"\alpha L_{attract} + (1 - \alpha) L_{repel}",
         settings=SpreadSettings,
         reads="labels",
@@ -379,8 +345,7 @@ BUILT_IN = (
         title="SupCon",
         summary="labelled classes whose subclasses need not stay distinct",
         source="Khosla et al., 2020, eq. 2",
-        module="vldebias.losses.supcon_loss:SupConLoss",
-        function="supcon",
+        module="vldebias.losses.supcon_loss:SupCon",
         formula=r"-\frac{1}{|P|} \sum_p \log \frac{e^{s_p}}{\sum_a e^{s_a}}",
         reads="labels",
     ),
@@ -389,8 +354,7 @@ BUILT_IN = (
         title="GCE",
         summary="wrong captions, without tuning any settings",
         source="Zhang and Sabuncu (2018), eq. 6",
-        module="vldebias.losses.gce_loss:GCELoss",
-        function="generalized_cross_entropy",
+        module="vldebias.losses.gce_loss:GCE",
         formula=r"(1 - p^q) / q,\; p \text{ the softmax of the caption}",
         settings=GCESettings,
         reads="captions",

@@ -12,7 +12,7 @@ from vldebias.losses.checks import check_interval, check_labels
 from vldebias.losses.contrast import BatchOptions, Contrast, ContrastiveLoss, ModuleOptions
 
 
-def generalized_cross_entropy(
+def gce(
     image_features: Tensor,
     text_features: Tensor,
     captions: Tensor,
@@ -22,8 +22,9 @@ def generalized_cross_entropy(
     smoothing: float = 0.0,
     **options: Unpack[BatchOptions],
 ) -> Tensor:
-    """Return (1 - p^q) / q for the correct caption's probability p, averaged over both directions.
+    """Return the generalised cross-entropy (GCE), averaged over both directions.
 
+        (1 - p_i^q) / q
         p_i = a_i(c_i) / sum_c a_i(c),   a_i(c) = mean of e^{s_ij} over the rows j with caption c
 
     Source: Zhang and Sabuncu (2018), eq. 6. Rows with the same caption form one class, represented
@@ -51,7 +52,7 @@ def generalized_cross_entropy(
     >>> import torch
     >>> images = torch.eye(2)
     >>> captions = torch.tensor([0, 1])  # each row's caption ID
-    >>> generalized_cross_entropy(images, images, captions, q=0.7, temperature=0.5)
+    >>> gce(images, images, captions, q=0.7, temperature=0.5)
     tensor(0.1215)
     """
     check_interval("q", q, "[0, 1]")
@@ -89,17 +90,17 @@ def generalized_cross_entropy(
     return batch.reduce(batch.each_row(row_loss))
 
 
-class GCELoss(ContrastiveLoss[GCESettings]):
-    """Apply `generalized_cross_entropy` with stored settings and the options of `ContrastiveLoss`.
+class GCE(ContrastiveLoss[GCESettings]):
+    """Apply `gce` with stored settings and the options of `ContrastiveLoss`.
 
     >>> import torch
-    >>> loss = GCELoss(q=0.7, temperature=0.5)
+    >>> loss = GCE(q=0.7, temperature=0.5)
     >>> images = torch.eye(2)
     >>> loss(images, images, torch.tensor([0, 1]))
     tensor(0.1215)
     """
 
-    function = staticmethod(generalized_cross_entropy)
+    function = staticmethod(gce)
     reads_labels = True
     q: float
     smoothing: float

@@ -15,51 +15,36 @@ from vldebias.losses.contrast import BatchOptions, Contrast
 from vldebias.losses.processes import gather_rows, sum_over_processes
 
 
-class GlobalContrastiveLoss(nn.Module):
-    """Estimate a contrastive loss over an entire data set from batches (SogCLR and NUCLR).
+class SogCLR(nn.Module):
+    """Estimate InfoNCE over an entire data set from batches (Yuan et al., 2022).
 
-    This is algorithm 1 of Wang et al. (2024), with both images and texts as anchors:
+    Both images and texts are anchors:
 
-        tau log(e^{-xi/tau} + phi_i)
-        phi_i = sum_{j != i} exp((E_ij - E_ii - zeta_j) / tau),   E_ij = <image_i, text_j>
+        tau log(1 + phi_i)
+        phi_i = sum_{j != i} exp((E_ij - E_ii) / tau),   E_ij = <image_i, text_j>
 
     A batch of B items contains only B - 1 of the n - 1 terms, and the logarithm of an estimate from
     one batch is biased. The loss therefore stores a moving average for each item, u_i <- (1 -
-    gamma) u_i + gamma phi_i(batch), initialised with the first estimate. The gradient is tau /
-    (e^{-xi/tau} + u_i) times the gradient of phi_i (eq. 15).
+    gamma) u_i + gamma phi_i(batch), initialised with the first estimate. The gradient is tau / (1 +
+    u_i) times the gradient of phi_i. If the batch is the entire data set, the loss equals tau times
+    `info_nce`.
 
-    zeta_j is the margin of item j. It is learned with eq. 14 and converges to the point where
-    e^{zeta_j/tau} is proportional to the item's popularity, which `estimate_popularity` computes
-    from all similarities at once. Popular items, which are often false negatives, are pushed away
-    less. xi is the largest |zeta| so far. With popularity_lr = 0, the default, zeta is constant.
-    zeta_init = 0 then gives SogCLR (Yuan et al., 2022), which equals tau times `info_nce` if the
-    batch is the entire data set. For NUCLR, set popularity_lr > 0 after a few epochs.
-
-    The value is the running estimate of the objective. Its gradient is eq. 15, with u treated as a
-    constant. The state is only updated in training mode with gradients enabled, so a second pass
-    over the same batch, as in SAM, must run in evaluation mode. The state is stored in buffers
-    (2, n), so that a run can resume exactly from a checkpoint. Row 0 is for images as anchors and
-    row 1 for texts. u is stored as its logarithm, because e^{2/t} overflows at t = 0.01.
-
-    zeta fluctuates by about its step size. The paper uses momentum; here, `log_popularity` is
-    computed from zeta_mean, an average over an item's visits that gives later visits more weight
-    (Shamir and Zhang, 2013, eta = 3).
+    The value is the running estimate of the objective. Its gradient treats u as a constant. The
+    state is only updated in training mode with gradients enabled, so a second pass over the same
+    batch, as in SAM, must run in evaluation mode. The state is stored in buffers (2, n), so that a
+    run can resume exactly from a checkpoint. Row 0 is for images as anchors and row 1 for texts. u
+    is stored as its logarithm, because e^{2/t} overflows at t = 0.01.
 
     Args:
         dataset_size: n, the number of items that `index` refers to.
         temperature: tau, which cannot be learned because the state depends on it. The paper tunes
             it between 0.01 and 0.07.
         gamma: weight of the new estimate in u, in (0, 1].
-        popularity_lr: step size for zeta, >= 0; 0.1 to 0.3 is suitable for any n. Each visit to
-            item j changes zeta_j/tau by popularity_lr (r_j - 1), where r_j is the ratio of its
-            popularity in the batch to e^{zeta_j/tau}. About 4 / popularity_lr visits to each item
-            are needed. The step size may be changed before every step.
-        zeta_init: initial value of zeta. The paper uses 0 or -0.05.
         options: reduction, chunk_size, gather, within_view and precision, as for `info_nce`. With
             `gather`, the state is the same in all processes.
 
     >>> import torch
-    >>> loss = GlobalContrastiveLoss(dataset_size=100, temperature=0.2)
+    >>> loss = SogCLR(dataset_size=100, temperature=0.2)
     >>> images = torch.eye(4)
     >>> loss(images, images, index=torch.tensor([7, 42, 60, 99]))  # their rows in the data set
     tensor(0.1022)
@@ -77,8 +62,6 @@ class GlobalContrastiveLoss(nn.Module):
         *,
         temperature: float,
         gamma: float = 0.8,
-        popularity_lr: float = 0.0,
-        zeta_init: float = 0.0,
         **options: Unpack[BatchOptions],
     ) -> None:
         super().__init__()
@@ -91,18 +74,18 @@ class GlobalContrastiveLoss(nn.Module):
         self.dataset_size = dataset_size
         self.temperature = temperature
         self.gamma = gamma
-        self.popularity_lr = popularity_lr
+        self.popularity_lr = 0.0
         self.reduction = options.get("reduction", "mean")
         self.chunk_size = options.get("chunk_size")
         self.gather = options.get("gather", False)
         self.within_view = options.get("within_view", False)
         self.precision = options.get("precision", "autocast")
-        # -inf is log 0 and marks items that have not been visited yet.
+        # -inf is log 0 and marks items that have not been visited yet. Only NUCLR has margins zeta.
         self.register_buffer("log_u", torch.full((2, dataset_size), -torch.inf))
-        self.register_buffer("zeta", torch.full((2, dataset_size), float(zeta_init)))
-        self.register_buffer("zeta_mean", torch.full((2, dataset_size), float(zeta_init)))
+        self.register_buffer("zeta", torch.zeros(2, dataset_size))
+        self.register_buffer("zeta_mean", torch.zeros(2, dataset_size))
         self.register_buffer("visits", torch.zeros(dataset_size))
-        self.register_buffer("xi", torch.full((2,), abs(float(zeta_init))))
+        self.register_buffer("xi", torch.zeros(2))
 
     @classmethod
     def from_settings(
@@ -113,7 +96,7 @@ class GlobalContrastiveLoss(nn.Module):
         temperature: float,
         **options: Unpack[BatchOptions],
     ) -> Self:
-        """Build the loss for a training run, with zero margins for SogCLR.
+        """Build the loss for a training run.
 
         Args:
             settings: settings as declared in `Loss.settings`.
@@ -121,31 +104,16 @@ class GlobalContrastiveLoss(nn.Module):
             temperature: divisor of the cosines, above 0.
             options: the options that all losses have, such as `chunk_size` and `gather`.
         """
-        zeta_init = settings.zeta_init if isinstance(settings, NUCLRSettings) else 0.0
-        return cls(
-            dataset_size,
-            temperature=temperature,
-            gamma=settings.gamma,
-            zeta_init=zeta_init,
-            **options,
-        )
+        return cls(dataset_size, temperature=temperature, gamma=settings.gamma, **options)
 
     def schedule(self, settings: SogCLRSettings, step: int, steps: int) -> None:
-        """Learn items' popularity only after a share `popularity_wait` of all steps (NUCLR only).
+        """Do nothing before an update; subclasses change settings here.
 
         Args:
             settings: settings as declared in `Loss.settings`.
             step: index of the next update, from 0.
             steps: total number of updates.
         """
-        if isinstance(settings, NUCLRSettings):
-            is_waiting = step < settings.popularity_wait * steps
-            self.popularity_lr = 0.0 if is_waiting else settings.popularity_lr
-
-    @property
-    def log_popularity(self) -> Tensor:
-        """Return the log popularity (2, n) of texts (row 0) and images (row 1) up to a constant."""
-        return self.zeta_mean / self.temperature
 
     def forward(self, image_features: Tensor, text_features: Tensor, index: Tensor) -> Tensor:
         """Return the loss for a batch.
@@ -235,6 +203,105 @@ class GlobalContrastiveLoss(nn.Module):
         (repulsion,) = torch.autograd.grad(weighted.sum(), zeta, retain_graph=True)
         repulsion = sum_over_processes(repulsion) if batch.gather else repulsion
         return repulsion - torch.exp(margin - log_denominator) + 1
+
+
+class NUCLR(SogCLR):
+    """Estimate a contrastive loss over an entire data set, with learned margins.
+
+    This is algorithm 1 of Wang et al. (2024), with both images and texts as anchors:
+
+        tau log(e^{-xi/tau} + phi_i)
+        phi_i = sum_{j != i} exp((E_ij - E_ii - zeta_j) / tau),   E_ij = <image_i, text_j>
+
+    The averages u of phi are those of `SogCLR`; the gradient is tau / (e^{-xi/tau} + u_i) times the
+    gradient of phi_i (eq. 15).
+
+    zeta_j is the margin of item j. It is learned with eq. 14 and converges to the point where
+    e^{zeta_j/tau} is proportional to the item's popularity, which `estimate_popularity` computes
+    from all similarities at once. Popular items, which are often false negatives, are pushed away
+    less. xi is the largest |zeta| so far. With popularity_lr = 0, the default, zeta is constant;
+    set it above 0 after a few epochs.
+
+    zeta fluctuates by about its step size. The paper uses momentum; here, `log_popularity` is
+    computed from zeta_mean, an average over an item's visits that gives later visits more weight
+    (Shamir and Zhang, 2013, eta = 3).
+
+    Args:
+        dataset_size: n, the number of items that `index` refers to.
+        temperature: tau, as for `SogCLR`.
+        gamma: weight of the new estimate in u, in (0, 1].
+        popularity_lr: step size for zeta, >= 0; 0.1 to 0.3 is suitable for any n. Each visit to
+            item j changes zeta_j/tau by popularity_lr (r_j - 1), where r_j is the ratio of its
+            popularity in the batch to e^{zeta_j/tau}. About 4 / popularity_lr visits to each item
+            are needed. The step size may be changed before every step.
+        zeta_init: initial value of zeta. The paper uses 0 or -0.05.
+        options: reduction, chunk_size, gather, within_view and precision, as for `info_nce`.
+
+    >>> import torch
+    >>> loss = NUCLR(dataset_size=100, temperature=0.2, zeta_init=-0.05)
+    >>> images = torch.eye(4)
+    >>> loss(images, images, index=torch.tensor([7, 42, 60, 99]))  # their rows in the data set
+    tensor(0.0984)
+    """
+
+    def __init__(
+        self,
+        dataset_size: int,
+        *,
+        temperature: float,
+        gamma: float = 0.8,
+        popularity_lr: float = 0.0,
+        zeta_init: float = 0.0,
+        **options: Unpack[BatchOptions],
+    ) -> None:
+        super().__init__(dataset_size, temperature=temperature, gamma=gamma, **options)
+        self.popularity_lr = popularity_lr
+        self.zeta.fill_(zeta_init)
+        self.zeta_mean.fill_(zeta_init)
+        self.xi.fill_(abs(zeta_init))
+
+    @classmethod
+    def from_settings(  # type: ignore[override]  # its settings extend those of SogCLR
+        cls,
+        settings: NUCLRSettings,
+        *,
+        dataset_size: int,
+        temperature: float,
+        **options: Unpack[BatchOptions],
+    ) -> Self:
+        """Build the loss for a training run, with constant margins at first.
+
+        Args:
+            settings: settings as declared in `Loss.settings`.
+            dataset_size: number of rows in the training data.
+            temperature: divisor of the cosines, above 0.
+            options: the options that all losses have, such as `chunk_size` and `gather`.
+        """
+        return cls(
+            dataset_size,
+            temperature=temperature,
+            gamma=settings.gamma,
+            zeta_init=settings.zeta_init,
+            **options,
+        )
+
+    def schedule(  # type: ignore[override]  # as above
+        self, settings: NUCLRSettings, step: int, steps: int
+    ) -> None:
+        """Learn items' popularity only after a share `popularity_wait` of all steps.
+
+        Args:
+            settings: settings as declared in `Loss.settings`.
+            step: index of the next update, from 0.
+            steps: total number of updates.
+        """
+        is_waiting = step < settings.popularity_wait * steps
+        self.popularity_lr = 0.0 if is_waiting else settings.popularity_lr
+
+    @property
+    def log_popularity(self) -> Tensor:
+        """Return the log popularity (2, n) of texts (row 0) and images (row 1) up to a constant."""
+        return self.zeta_mean / self.temperature
 
 
 def estimate_popularity(

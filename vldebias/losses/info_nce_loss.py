@@ -67,11 +67,11 @@ def info_nce(
     return batch.reduce(softplus(log_sum - batch.positive))
 
 
-class InfoNCELoss(ContrastiveLoss[NoSettings]):
+class InfoNCE(ContrastiveLoss[NoSettings]):
     """Apply `info_nce` with stored settings and the options of `ContrastiveLoss`.
 
     >>> import torch
-    >>> loss = InfoNCELoss(temperature=0.2)
+    >>> loss = InfoNCE(temperature=0.2)
     >>> images = torch.eye(4)
     >>> loss(images, images)
     tensor(0.0200)

@@ -171,11 +171,11 @@ def rince(
     return batch.reduce(sign * scale * torch.expm1(q * gap) / q)
 
 
-class RINCELoss(ContrastiveLoss[RINCESettings]):
+class RINCE(ContrastiveLoss[RINCESettings]):
     """Apply `rince` with stored settings and the options of `ContrastiveLoss`.
 
     >>> import torch
-    >>> loss = RINCELoss(q=0.5, temperature=0.2)
+    >>> loss = RINCE(q=0.5, temperature=0.2)
     >>> images = torch.eye(4)
     >>> loss(images, images)
     tensor(-12.0600)

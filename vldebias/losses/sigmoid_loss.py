@@ -82,11 +82,11 @@ def _check_bias(bias: float | Tensor) -> None:
         )
 
 
-class SigmoidLoss(ContrastiveLoss[NoSettings]):
+class Sigmoid(ContrastiveLoss[NoSettings]):
     """Apply `sigmoid` with a learned bias and, by default, a learned temperature.
 
     >>> import torch
-    >>> loss = SigmoidLoss(temperature=0.1)
+    >>> loss = Sigmoid(temperature=0.1)
     >>> images = torch.eye(4)
     >>> loss(images, images).detach()
     tensor(0.6933)

@@ -189,11 +189,11 @@ def _classes(
             yield [part for part, _ in chunk], [members for _, members in chunk]
 
 
-class SpreadLoss(ContrastiveLoss[SpreadSettings]):
+class Spread(ContrastiveLoss[SpreadSettings]):
     """Apply `spread` with the options of `ContrastiveLoss`; `within_view` is True by default.
 
     >>> import torch
-    >>> loss = SpreadLoss(alpha=0.5, temperature=0.5)
+    >>> loss = Spread(alpha=0.5, temperature=0.5)
     >>> images = torch.eye(4)
     >>> loss(images, images, torch.tensor([0, 0, 1, 1]))
     tensor(0.7284)

@@ -74,11 +74,11 @@ def supcon(
         return batch.reduce(log_all - scores / count)
 
 
-class SupConLoss(ContrastiveLoss[NoSettings]):
+class SupCon(ContrastiveLoss[NoSettings]):
     """Apply `supcon` with the options of `ContrastiveLoss`; `within_view` is True by default.
 
     >>> import torch
-    >>> loss = SupConLoss(temperature=0.5)
+    >>> loss = SupCon(temperature=0.5)
     >>> images = torch.eye(4)
     >>> loss(images, images, torch.tensor([0, 0, 1, 1]))
     tensor(1.9278)

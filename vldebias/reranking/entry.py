@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from vldebias.errors import InvalidInputError, SuspectInputWarning, did_you_mean, warn
+from vldebias.errors import (
+    CLOSE_LABELS,
+    InvalidInputError,
+    SuspectInputWarning,
+    did_you_mean,
+    warn,
+)
 from vldebias.reranking.candidates import UNKNOWN, Candidates, Floats, Rows, as_floats
 from vldebias.reranking.groups import EVEN, POOL, ZERO_SHOT, Groups
 from vldebias.reranking.ids import as_ids, rows_of_ids
@@ -20,7 +26,7 @@ from vldebias.reranking.proportional import mopr
 from vldebias.reranking.report import AS_FOUND, Positions, Report, check_count
 
 if TYPE_CHECKING:
-    from vldebias.methods.method import Prompts
+    from vldebias.methods.method import AttributeLike
 
 Reranker = Callable[[Candidates, int], Rows]
 RERANKERS: dict[str, Reranker] = {
@@ -43,7 +49,7 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     labels: object = None,
     probabilities: object = None,
     features: object = None,
-    prompts: Prompts | None = None,
+    attribute: AttributeLike | None = None,
     model: object = None,
     shares: object = POOL,
     index: IndexGroups | str | Path | None = None,
@@ -56,7 +62,7 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     Pass all images of a collection as candidates. The first results of an index are as skewed as
     the query; for these, use `queries.search` (`vldebias.debias_queries`) or pass `index`. Only the
     scores and groups are needed; queries are not changed. Specify the groups with exactly one of
-    `labels`, `probabilities`, or `features` with either `prompts` and `model`, or `index`.
+    `labels`, `probabilities`, or `features` with either `attribute` and `model`, or `index`.
 
     If zero-shot labels cannot be trusted, the results keep their order, and the report explains
     why: fewer than five candidates look like one of the groups, or different wordings disagree
@@ -72,8 +78,8 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
             to label is accepted with `ids` or if `scores` is a mapping.
         probabilities: group probabilities (n, g), or a mapping from group to probabilities (n,).
             The most likely group is used as the label.
-        features: features (n, d) of the candidates, for zero-shot labels with `prompts`.
-        prompts: prompt set with words for its values, or several prompt sets to cross.
+        features: features (n, d) of the candidates, for zero-shot labels with `attribute`.
+        attribute: prompt set with words for its values, or several prompt sets to cross.
         model: model that embeds the prompts, or a mapping from prompt to embedding.
         shares: requested shares: "pool" for the shares among all candidates, "even" for equal
             shares, or a mapping from group to share.
@@ -123,7 +129,7 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
         labels = None if labels is None else source
     n = int(rows.max(initial=UNKNOWN)) + 1
     saved = IndexGroups.load(index) if isinstance(index, str | Path) else index
-    groups = _read_groups(labels, probabilities, features, prompts, model, saved)
+    groups = _read_groups(labels, probabilities, features, attribute, model, saved)
     if len(groups.codes) < n or (ids is None and len(groups.codes) > n):
         raise InvalidInputError(
             f"got {len(groups.codes)} groups for {n} candidates; expected one per candidate"
@@ -190,7 +196,7 @@ def _read_groups(
     labels: object,
     probabilities: object,
     features: object,
-    prompts: Prompts | None,
+    attribute: AttributeLike | None,
     model: object,
     index: IndexGroups | None,
 ) -> Groups:
@@ -200,14 +206,14 @@ def _read_groups(
         labels: the group of each row (n,), or None if unknown.
         probabilities: the probability of each group for each row.
         features: image features of the rows, for zero-shot labels.
-        prompts: the prompt set that names the groups for zero-shot labels.
+        attribute: the prompt set that names the groups for zero-shot labels.
         model: the model that embeds the prompts.
-        index: the groups of an index, for zero-shot labels without prompts.
+        index: the groups of an index, for zero-shot labels without a prompt set.
 
     Raises:
         InvalidInputError: If no source or more than one source was passed.
     """
-    sources = {"labels": labels, "probabilities": probabilities, "prompts": prompts}
+    sources = {"labels": labels, "probabilities": probabilities, "attribute": attribute}
     inputs = [name for name, source in sources.items() if source is not None]
     if len(inputs) > 1:
         raise InvalidInputError(f"got {' and '.join(inputs)}; expected only one source of groups")
@@ -215,18 +221,18 @@ def _read_groups(
         return Groups.of_labels(labels)
     if probabilities is not None:
         return Groups.of_probabilities(probabilities)
-    if prompts is not None:
+    if attribute is not None:
         if features is None or model is None:
             raise InvalidInputError(
-                "prompts: zero-shot labels also need features= (n, d) of the candidates and"
+                "attribute: zero-shot labels also need features= (n, d) of the candidates and"
                 " model=, a model or a mapping from prompt to embedding"
             )
-        return IndexGroups.fit(model, prompts, features).predict(features)
+        return IndexGroups.fit(model, attribute, features).predict(features)
     if index is not None and features is not None:
         return index.predict(features)
     raise InvalidInputError(
-        "the groups are missing: expected labels=, probabilities=, or features= with prompts= and"
-        " model=, or with index="
+        "the groups are missing: expected labels=, probabilities=, or features= with attribute="
+        " and model=, or with index="
     )
 
 
@@ -316,6 +322,11 @@ def read_checked(
 ) -> dict[int | str, int]:
     """Return the true groups of checked candidates, as positions in `names` by row or id.
 
+    Args:
+        checked: mapping from row or id to true group, or None if no candidate was checked.
+        names: names of the groups.
+        keys: rows or ids of the candidates.
+
     Raises:
         InvalidInputError: If `checked` is not a mapping, a group is unknown, or no key belongs to a
             candidate.
@@ -331,7 +342,7 @@ def read_checked(
         if str(group) not in names:
             raise InvalidInputError(
                 f"checked: got group {group!r} for {key!r}; expected one of {list(names)};"
-                f" {did_you_mean(str(group), names)}"
+                f" {did_you_mean(str(group), names, 'correct it', CLOSE_LABELS)}"
             )
         codes[key] = list(names).index(str(group))
     if codes and codes.keys().isdisjoint(keys.ravel().tolist()):
@@ -345,7 +356,12 @@ def read_checked(
 def codes_of(
     keys: NDArray[np.generic], code_of_key: Mapping[int | str, int]
 ) -> NDArray[np.integer]:
-    """Return the code of each key (n,), or -1 for keys without a code."""
+    """Return the code of each key (n,), or -1 for keys without a code.
+
+    Args:
+        keys: rows or ids (n,) of candidates.
+        code_of_key: codes by row or id.
+    """
     if not code_of_key:
         return np.full(len(keys), UNKNOWN)
     return np.array([code_of_key.get(key, UNKNOWN) for key in keys.tolist()])

@@ -11,15 +11,25 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from vldebias.data.label_checks import groups_as_many_as_rows, misspelt, odd_names
+from vldebias.data.label_values import (
+    USUAL_VALUES,
+    groups_as_many_as_rows,
+    misspelt,
+    names_no_group,
+    written_alike,
+)
 from vldebias.data.labels import Labels
-from vldebias.data.spellings import names_no_group
-from vldebias.errors import InvalidInputError, SuspectInputWarning, did_you_mean, warn
+from vldebias.errors import (
+    CLOSE_LABELS,
+    InvalidInputError,
+    SuspectInputWarning,
+    did_you_mean,
+    warn,
+)
 from vldebias.reranking.candidates import UNKNOWN, Candidates, Floats, Rows, as_floats
 
 POOL, EVEN = "pool", "even"
 ZERO_SHOT = "zero-shot labels"  # source of groups that were estimated from features
-_MOST_COMPARED = 100  # Maximum number of groups whose spellings are compared, at quadratic cost.
 _MOST_COMPARED_STRINGS = 8
 _MOST_CODES = 4  # If there are more numeric names, they may be ages or scores.
 
@@ -172,7 +182,7 @@ class Groups:
 
 
 def _check_names(labels: Labels, where: str) -> None:
-    """Warn about different spellings of the same group, and about numbers that are not codes.
+    """Warn about misspelt groups, and about numbers that are not codes.
 
     Raises:
         InvalidInputError: If there are almost as many groups as rows, as with ids or ages.
@@ -180,19 +190,16 @@ def _check_names(labels: Labels, where: str) -> None:
     problem = groups_as_many_as_rows(labels)
     if problem:
         raise InvalidInputError(f"{where}: {problem}")
-    if len(labels.names) > _MOST_COMPARED:
-        return
-    problems = [*odd_names(labels.names, has_flags=False)]
+    problems = misspelt(labels.names, USUAL_VALUES)
+    for names in written_alike(labels.names):
+        problems.append(
+            f"{' and '.join(map(repr, names))} differ only in case or spaces; use one spelling"
+        )
     are_numbers = all(re.fullmatch(r"[-+]?\d+", name) for name in labels.names)
     if are_numbers and len(labels.names) > max(_MOST_CODES, 0.5 * labels.known.sum()):
         problems.append(
             f"{len(labels.names)} groups that are numbers, such as {', '.join(labels.names[:4])};"
             " if these are ages or scores, group them first"
-        )
-    for name, frequent_name in misspelt(labels.counts):
-        problems.append(
-            f"{name!r} is spelt almost like {frequent_name!r}; if they are the same group, use one"
-            " spelling"
         )
     if problems:
         warn(f"{where}: {'; also '.join(problems)}", SuspectInputWarning)
@@ -282,7 +289,7 @@ def requested_shares(shares: object, codes: NDArray[np.integer], names: Sequence
     if isinstance(shares, Mapping):
         unknown = [name for name in shares if str(name) not in names]
         if unknown:
-            hint = did_you_mean(str(unknown[0]), names)
+            hint = did_you_mean(str(unknown[0]), names, "choose one of them", CLOSE_LABELS)
             raise InvalidInputError(f"shares: got {unknown}; the groups are {list(names)}; {hint}")
         # Labels may be numbers, but group names are strings.
         share_of_name = {str(name): share for name, share in shares.items()}

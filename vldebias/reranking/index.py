@@ -22,8 +22,8 @@ from vldebias.reranking.groups import ZERO_SHOT, Groups, pool_shares, requested_
 if TYPE_CHECKING:
     from vldebias.hosts import Host
     from vldebias.methods import Problem
-    from vldebias.methods.method import Prompts
-    from vldebias.projection.edit import Fingerprint
+    from vldebias.methods.method import AttributeLike
+    from vldebias.projection.fingerprint import Fingerprint
     from vldebias.prompts import PromptSet
 
 # Texts without people. They have the same template as the prompts that state a value, so that only
@@ -103,14 +103,14 @@ class IndexGroups:
             raise InvalidInputError(
                 f"index groups: expected finite texts, slopes and offsets of {g} groups, and shares"
                 " that sum to 1; fit them again with"
-                " vldebias.debias_queries(embed, prompts, reference=vectors)"
+                " vldebias.debias_queries(embed, attribute, reference=vectors)"
             )
 
     @classmethod
     def fit(
         cls,
         model: object,
-        prompts: Prompts,
+        attribute: AttributeLike,
         features: object,
         *,
         least: int | None = None,
@@ -120,7 +120,7 @@ class IndexGroups:
 
         Args:
             model: the model that embeds the prompts.
-            prompts: prompt set with words for its values, or several prompt sets to cross.
+            attribute: prompt set with words for its values, or several prompt sets to cross.
             features: features (n, d), or an iterable of blocks (b, d) of them.
             least: minimum number of images of each value. Below, the labels are not trusted. If
                 None, the minimum for editing queries.
@@ -134,7 +134,7 @@ class IndexGroups:
         from vldebias.methods import Problem
         from vldebias.methods.folds import FEWEST
 
-        problem = Problem(model, prompts)
+        problem = Problem(model, attribute)
         role = problem.host.roles[0]
         texts = []
         for prompt_set in problem.attributes:
@@ -367,7 +367,7 @@ class IndexGroups:
         """
         from safetensors import SafetensorError, safe_open
 
-        from vldebias.projection.edit import Fingerprint
+        from vldebias.projection.fingerprint import Fingerprint
 
         try:
             with safe_open(file, "np") as opened:
@@ -425,7 +425,7 @@ class IndexGroups:
         if is_other:
             raise ProjectionMismatchError(
                 f"{file}: the shares were fitted to a different model; fit them again with"
-                " vldebias.debias_queries(embed, prompts, reference=vectors)"
+                " vldebias.debias_queries(embed, attribute, reference=vectors)"
             )
 
 
@@ -497,7 +497,7 @@ def _too_few(cosines: Floats, names: Sequence[str], least: int) -> str:
     return f"fewer than {least} of {len(cosines):,} images look like {', '.join(lacking)}"
 
 
-def _doubt_about_wordings(problem: Problem, prompts: PromptSet, role: str, rows: Floats) -> str:
+def _doubt_about_wordings(problem: Problem, prompt_set: PromptSet, role: str, rows: Floats) -> str:
     """Return why zero-shot labels of images (n, d) cannot be trusted, or "".
 
     The conditions are those for editing queries (`vldebias.methods.gates`).
@@ -510,8 +510,8 @@ def _doubt_about_wordings(problem: Problem, prompts: PromptSet, role: str, rows:
 
     images = normalize(torch.from_numpy(rows), dim=1)
     try:
-        doubt = doubt_about_values(problem, prompts, role, images) or ""
-        return doubt and (foreign(images, problem, prompts, role) or doubt)
+        doubt = doubt_about_values(problem, prompt_set, role, images) or ""
+        return doubt and (foreign(images, problem, prompt_set, role) or doubt)
     except InvalidInputError:
         # A mapping may only contain the texts that name the values.
         return ""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from vldebias.losses import GlobalContrastiveLoss, GroupWeights
+from vldebias.losses import GroupWeights, SogCLR
 
 RHO = {"sam": 0.05, "asam": 2.0}  # Values from SSA-CLR, section 6.1.
 _ETA = 0.01  # ASAM adds this to |theta|.
@@ -143,7 +143,7 @@ def still(module: nn.Module) -> Iterator[None]:
     """Freeze running statistics and loss states inside the block."""
     # Batch norms update their statistics in every forward pass, so an extra pass would count twice.
     norms = [part for part in module.modules() if isinstance(part, _NormBase)]
-    stateful = (GlobalContrastiveLoss, GroupWeights)
+    stateful = (SogCLR, GroupWeights)
     losses = [part for part in module.modules() if isinstance(part, stateful) and part.training]
     with _restored(chain.from_iterable(part.buffers(recurse=False) for part in norms)):
         try:

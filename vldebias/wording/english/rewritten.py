@@ -29,11 +29,10 @@ from vldebias.prompts.english.words import (
     singular,
 )
 from vldebias.prompts.prompt_set import append_word
-from vldebias.wording.english.names import find_names
+from vldebias.wording.english.is_stated_or_named import find_names
+from vldebias.wording.english.people import find_persons, find_subjects
 from vldebias.wording.english.phrases import Persons
 from vldebias.wording.english.scene import AGE_BEFORE_NOUN, AGE_BEHIND
-from vldebias.wording.english.statements import find_persons
-from vldebias.wording.english.subject import find_subjects
 from vldebias.wording.english.text import Text, read_text, with_capitals_of
 from vldebias.wording.language import (
     NounValue,

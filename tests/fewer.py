@@ -6,7 +6,7 @@ from dataclasses import replace
 from vldebias.prompts import PromptSet
 
 _ALONG_CONCEPTS = (
-    "groups",
+    "variants",
     "classes",
     "class_names",
     "held_out_variants",

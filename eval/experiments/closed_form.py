@@ -84,13 +84,13 @@ def celeba() -> Space | None:
     def embed(texts: Sequence[str]) -> Tensor:
         return normalize(gallery.texts.embed(list(texts)).double(), dim=-1)
 
-    pairs = torch.stack([embed(side) for side in zip(*gallery.prompts.groups, strict=True)], 1)
+    pairs = torch.stack([embed(side) for side in zip(*gallery.prompt_set.variants, strict=True)], 1)
     (pool,) = gallery.pools([0])
     return Space(
         name="CLIP ViT-B/32, CelebA",
         pairs=pairs,
         held_out=None,
-        spurious=embed(gallery.prompts.spurious),
+        spurious=embed(gallery.prompt_set.spurious),
         queries=embed(gallery.queries),
         images=gallery.rows[pool],
         groups=np.array(["male", "female"])[gallery.gender[pool]],

@@ -56,7 +56,7 @@ class Gallery:
     images: Embeddings
     texts: Host
     queries: tuple[str, ...]
-    attribute: PromptSet
+    prompt_set: PromptSet
 
     @property
     def rows(self) -> Tensor:
@@ -111,7 +111,7 @@ def celeba() -> Gallery:
         ),
         texts=TextTable(rows, "CLIP ViT-B/32 openai"),
         queries=queries,
-        prompts=PromptSet(
+        prompt_set=PromptSet(
             name="man-woman",
             attributes={"male": ("man",), "female": ("woman",)},
             variants=tuple(

@@ -145,7 +145,7 @@ class Split:
     texts: Host
     reference: Embeddings
     gallery: Embeddings
-    attribute: PromptSet
+    prompt_set: PromptSet
     attribute: str
     queries: tuple[str, ...] = ()
     k: int = 0
@@ -154,7 +154,7 @@ class Split:
 
     def fit(self, methods: Iterable[Method]) -> dict[str, Edit]:
         """Return the fitted edits by title, except for methods that need missing embeddings."""
-        edits, sets = {}, self.classes or self.prompts
+        edits, sets = {}, self.classes or self.prompt_set
         labelled = Reference(
             self.reference.features,
             labels=self.reference.labels,
@@ -184,7 +184,7 @@ class Split:
             )
         how: dict[str, Any] = {"queries": self.queries, "k": self.k, "resample": "queries"}
         return evaluate(
-            self.texts, self.gallery, attribute={self.attribute: self.prompts}, **how, **common
+            self.texts, self.gallery, attribute={self.attribute: self.prompt_set}, **how, **common
         )
 
     def order_kept(self, edits: Mapping[str, Edit]) -> dict[str, float]:
@@ -325,7 +325,7 @@ def halves(data: Gallery, splits: int) -> Iterator[tuple[Rows, Rows]]:
 def professions(splits: int = SPLITS) -> Iterator[Split]:
     """Yield splits for 51 professions, with galleries of equally many men and women."""
     data = celeba()
-    prompts = replace(data.prompts, stated_words=("man", "woman"))
+    prompts = replace(data.prompt_set, stated_words=("man", "woman"))
     for seed, (seen, rest) in enumerate(halves(data, splits)):
         (pool,) = data.pools([seed], rest)
         gallery = data.images[np.sort(pool)]
@@ -343,7 +343,7 @@ def professions(splits: int = SPLITS) -> Iterator[Split]:
 def ages(splits: int = SPLITS) -> Iterator[Split]:
     """Yield splits for age by gender, where classes are means of prompts that state the age."""
     data = celeba()
-    prompts = replace(data.prompts, stated_words=("man", "woman"))
+    prompts = replace(data.prompt_set, stated_words=("man", "woman"))
     men, women = (tuple(side) for side in zip(*prompts.pairs, strict=True))
     own = {
         f"{age} (mean of {len(men) // 2})": [p for p in (*men, *women) if f" {age} " in p]
@@ -426,7 +426,7 @@ def age_templates() -> Sage:
 
     The embeddings of SAGE's own templates are not available.
     """
-    texts = [text for pair in celeba().prompts.pairs for text in pair]
+    texts = [text for pair in celeba().prompt_set.pairs for text in pair]
     wordings = []
     for text in texts:
         if " an old " in text:

@@ -33,7 +33,7 @@ class Cell:
     family: str
     name: str
     column: str
-    attribute: PromptSet
+    prompt_set: PromptSet
     queries: tuple[str, ...]
     gallery: Embeddings
     reference: Embeddings
@@ -59,7 +59,7 @@ def miniature(draw: int) -> Iterator[Cell]:
                     family=f"miniature, {family['column']}",
                     name=f"{name}; {queries}; {gallery}",
                     column=family["column"],
-                    prompts=prompt_set,
+                    prompt_set=prompt_set,
                     queries=tuple(load_prompts(content["queries"][queries]).classes),
                     gallery=images[rows],
                     reference=reference,

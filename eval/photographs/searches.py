@@ -117,7 +117,7 @@ class Cell:
     name: str
     draw: int
     column: str
-    attribute: str | PromptSet
+    prompt_set: str | PromptSet
     table: Mapping[str, Floats]
     gallery: Photographs
     reference: Photographs
@@ -179,7 +179,7 @@ def celeba(draw: int) -> Iterator[Cell]:
     """Yield CelebA, embedded with CLIP ViT-B/32, with professions as queries."""
     data = embeddings.celeba()
     table = {text: row.numpy() for text, row in data.texts.rows.items()}
-    prompts = replace(data.prompts, classes=data.queries, class_names=data.queries)
+    prompts = replace(data.prompt_set, classes=data.queries, class_names=data.queries)
     labels = {}
     for column in ("gender",):
         values = data.images.column(column)
@@ -196,12 +196,12 @@ def _miniature(draw: int) -> Iterator[Cell]:
     for cell in search_cells.miniature(draw):
         prompts, kind, gallery = cell.name.split("; ")
         # The test and the centre require class prompts.
-        if gallery == "even" and cell.prompts.classes:
+        if gallery == "even" and cell.prompt_set.classes:
             found.setdefault(prompts, []).append((kind, cell))
     for prompts, searches in found.items():
         kinds = {kind: cell.queries for kind, cell in searches}
         _, first = searches[0]
-        listed = [*dict.fromkeys(chain(first.prompts.texts, *kinds.values()))]
+        listed = [*dict.fromkeys(chain(first.prompt_set.texts, *kinds.values()))]
         table = dict(zip(listed, first.texts.embed(listed).float().numpy(), strict=True))
         images = []
         for part in (first.gallery, first.reference):
@@ -212,7 +212,7 @@ def _miniature(draw: int) -> Iterator[Cell]:
             prompts,
             draw,
             first.column,
-            first.prompts,
+            first.prompt_set,
             table,
             images[0],
             images[1],
@@ -224,8 +224,8 @@ def _miniature(draw: int) -> Iterator[Cell]:
 def edits(cell: Cell) -> dict[str, Edit]:
     """Return the edits that are fitted to the prompts or the reference of a cell, by method."""
     reference = cell.reference.features
-    by_texts = Problem(cell.table, cell.prompts)
-    by_images = Problem(cell.table, cell.prompts, reference=reference)
+    by_texts = Problem(cell.table, cell.prompt_set)
+    by_images = Problem(cell.table, cell.prompt_set, reference=reference)
     # `Problem.fit` returns an edit that changes nothing if the default declines.
     fitted = {
         DEFAULT: by_texts.fit("default", TEXT),
@@ -238,7 +238,7 @@ def edits(cell: Cell) -> dict[str, Edit]:
 
 def _by_texts(cell: Cell) -> dict[str, Edit]:
     """Return candidates to replace `difference` as the text-only default."""
-    prompt_set = load_prompts(cell.prompts)
+    prompt_set = load_prompts(cell.prompt_set)
 
     def embedded(listed: Sequence[str]) -> Tensor:
         rows = torch.tensor(np.stack([cell.table[text] for text in listed])).double()
@@ -317,7 +317,7 @@ def _add_kind(
     result = vldebias.evaluate(
         cell.table,
         cell.gallery.features,
-        attribute={cell.column: cell.prompts},
+        attribute={cell.column: cell.prompt_set},
         labels={cell.column: cell.labels},
         queries=listed,
         k=cell.k,
@@ -415,7 +415,7 @@ def _add_gaps(part: TaskResult, cell: Cell, fitted: Mapping[str, Edit]) -> None:
     The gap for a prompt is the largest difference between the mean scores of two values, divided by
     the standard deviation of its scores. It is averaged over the class prompts, as in the test.
     """
-    prompt_set = load_prompts(cell.prompts)
+    prompt_set = load_prompts(cell.prompt_set)
     listed = [*dict.fromkeys((*prompt_set.classes, *prompt_set.held_out_classes))]
     before = torch.tensor(np.stack([cell.table[text] for text in listed])).double()
     measured = _gaps(cell, before)
@@ -455,12 +455,12 @@ def _centred(values: np.ndarray) -> tuple[float, tuple[float, float]]:
 
 def _add_stated(part: TaskResult, cell: Cell) -> None:
     """Count unchanged queries among those that state a value, and among all at strength 0."""
-    prompt_set = load_prompts(cell.prompts)
+    prompt_set = load_prompts(cell.prompt_set)
     stated: list[str] = []
     if prompt_set.stated_words:  # an edit without such words changes every query
         stated = [text for group in prompt_set.variants for text in group]
     neutral = [text for listed in cell.kinds.values() for text in listed]
-    debiased = vldebias.debias_queries(cell.table, cell.prompts, method="difference")
+    debiased = vldebias.debias_queries(cell.table, cell.prompt_set, method="difference")
 
     def same(listed: Sequence[str]) -> int:
         before = [cell.table[text] for text in listed]

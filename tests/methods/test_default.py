@@ -368,7 +368,9 @@ def test_evaluate_measures_the_edit_that_debias_attaches(method: str, images: bo
     chosen = get_method(method, reference=options["reference"])
     attached = Problem(TextTable(table), prompts, **options).fit(chosen, "text")
     result = vldebias.evaluate(table, features, methods=[method], **how)
-    name = f"{method}+equalise" if images else method
+    name = method
+    if images:
+        name = "default+reference" if method == "default" else f"{method}+equalise"
     (description,) = [protocol.methods[name] for protocol in result.provenance]
     assert description["method"] == attached.method
     plain = normalize(

@@ -240,7 +240,7 @@ def test_a_set_defined_by_word_lists_is_loaded_from_a_file(tmp_path: Path) -> No
     ("content", "message"),
     [
         ("description: !!python/object/apply:os.system ['true']", "os.system"),
-        (LISTED | {"group": []}, "did you mean 'groups'"),
+        (LISTED | {"group": []}, "did you mean 'variants'"),
         (MADE | {"concepts": {"trian": ["a"]}}, "concepts.trian: "),
         (LISTED | {"variants": [["a", False]]}, "variants.0.1: "),
         (LISTED | {"variants": [["a"]]}, "variants.0: "),
@@ -248,7 +248,7 @@ def test_a_set_defined_by_word_lists_is_loaded_from_a_file(tmp_path: Path) -> No
         (LISTED | {"variants": [["a", "b"], ["b", "a"]]}, "variants: "),
         (LISTED | {"spurious": ["{attribute}"]}, "'{attribute}'"),
         (LISTED | {"classes": {"x": "same", "y": "same"}}, "classes: "),
-        (LISTED | {"templates": ["x"]}, "pairs: got groups and templates"),
+        (LISTED | {"templates": ["x"]}, "pairs: got templates and variants"),
         *(
             ({k: v for k, v in MADE.items() if k != key}, "pairs: ")
             for key in ("attribute", "templates", "concepts")
@@ -357,7 +357,7 @@ def test_a_set_may_refer_to_packaged_sets() -> None:
 def test_the_hash_covers_prompts_but_not_descriptions_or_formatting(tmp_path: Path) -> None:
     plain = load_prompts(write(tmp_path, LISTED))
     text = (
-        "# a comment\ngroups:\n- - a cat\n  - 'a dog'\n  - \"an owl\"\nsource:"
+        "# a comment\nvariants:\n- - a cat\n  - 'a dog'\n  - \"an owl\"\nsource:"
         " another\ndescription: other words\n"
     )
     assert load_prompts(write(tmp_path, text, "other.yaml")).hash == plain.hash
@@ -435,7 +435,7 @@ def test_spurious_prompts_take_precedence_and_pairs_are_used_if_they_omit_a_valu
 
 def test_a_value_without_its_own_prompt_is_named() -> None:
     mixed = small(
-        groups=(("a man and a woman", "a man"),), attributes={"m": ("man",), "w": ("woman",)}
+        variants=(("a man and a woman", "a man"),), attributes={"m": ("man",), "w": ("woman",)}
     )
     with pytest.raises(InvalidInputError, match=r"no prompt for \['w'\]"):
         mixed.by_value()

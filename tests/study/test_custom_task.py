@@ -85,11 +85,11 @@ class Said(ImageTask):
     """How often the nearest class prompt is the label of an image."""
 
     task: Literal["said"] = "said"
-    prompts: str
+    attribute: str
     column: str
 
     def measure(self, images, texts, *, weights=None):
-        sets = [load_prompts(self.prompts)]
+        sets = [load_prompts(self.attribute)]
         fitted = self.fit(texts, sets)
         labels = images.column(self.column)
         own = [sets[0].class_names.index(name) for name in labels.names]

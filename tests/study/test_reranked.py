@@ -129,8 +129,8 @@ def test_any_edit_can_precede_a_reranking(world: dict[str, Any]) -> None:
     edit = vldebias.fit_projections(world["texts"], SET, method="difference").only
     row = found.row("retrieval gender", f"max_skew@{K}", "difference+rerank")
     assert row.value == pytest.approx(np.mean(naive_skews(world, edit)))
-    for method in ("difference", "default"):
-        assert Rerank(method).with_images().name == f"{method}+equalise+rerank"
+    for method, name in (("difference", "difference+equalise"), ("default", "default+reference")):
+        assert Rerank(method).with_images().name == f"{name}+rerank"
 
 
 def test_every_ranking_metric_and_cost_is_measured(result: Result) -> None:

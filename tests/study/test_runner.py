@@ -59,7 +59,12 @@ PORTRAITS: dict[str, Any] = {
     "resamples": 20,
     "classes": {"age": {"young": "the young", "old": "the old"}},
 }
-TEXTS = {"task": "texts", "name": "pairs", "title": "Pairs", "sets": {"gender": "fairface-gender"}}
+TEXTS = {
+    "task": "texts",
+    "name": "pairs",
+    "title": "Pairs",
+    "attribute": {"gender": "fairface-gender"},
+}
 PEOPLE: dict[str, Any] = {
     "task": "shares",
     "name": "by people",

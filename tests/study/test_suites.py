@@ -51,7 +51,7 @@ def test_names_in_a_packaged_suite_exist(name: str) -> None:
             for spec in task.variants.values():
                 assert all(prompt_set.pairs for prompt_set in spec.attribute)
         elif isinstance(task, TextsTask):
-            assert all(prompt_set.held_out_pairs for prompt_set in task.sets.values())
+            assert all(prompt_set.held_out_pairs for prompt_set in task.attribute.values())
 
 
 JUDGED = {

@@ -185,7 +185,7 @@ def test_the_suite_of_the_paper_measures_what_is_published_and_users_choose_lam(
     assert task.with_options(Options(out=Path(), lam=7.0)).lam == 7.0
     figures = published("generation", "stable diffusion 2.1")
     measured = {name for name, metric, *_ in figures if metric == "pair_distance"}
-    assert measured == {f"pairs {name}" for name in task.sets}
+    assert measured == {f"pairs {name}" for name in task.attribute}
     with pytest.raises(UnsupportedHostError, match="expected an image-text model"):
         text_host(load_pipeline())
     with pytest.raises(InvalidInputError, match="method="):

@@ -390,7 +390,7 @@ class GeneratedImages:
             "split": "generated",
             "n": n,
             "model": str(model.get("id") or model["pipeline"]),
-            "prompts": plan.prompt_set,
+            "attribute": plan.prompt_set,
             "attribute_hash": plan.prompt_set_hash,
             "methods": plan.variants,
             "seeds": list(plan.seeds),

@@ -154,7 +154,7 @@ class CrossAttention(EditMethod):
             seed=self.seed,
             find=self.find,
             decide=self.decide,
-            variants="leave",
+            people="leave",
             one_person=True,  # only one value can be set for the entire image
         )
         return DenoiserAttachment(

@@ -293,8 +293,9 @@ class PromptSet:
     @cached_property
     def hash(self) -> str:
         """Return the SHA-256 of the prompts and words, ignoring name, prose and formatting."""
-        keys = (*_LISTS, "variants", "held_out_variants")
-        content: dict[str, object] = {key: getattr(self, key) for key in keys}
+        content: dict[str, object] = {key: getattr(self, key) for key in _LISTS}
+        # Stored results contain hashes with these keys.
+        content |= {"groups": self.variants, "held_out_groups": self.held_out_variants}
         content["attributes"] = list(self.attributes.items())
         content["parts"] = [part.hash for part in self.parts]
         # Omit these if empty, so that the hashes of older sets do not change.

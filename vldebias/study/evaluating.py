@@ -76,8 +76,8 @@ def evaluate(
             re-rank the unedited model's results by its zero-shot labels (`vldebias.rerank`), and
             "default+rerank", which re-ranks the default method's results.
         reference: image features (m, d), in any form that `images` accepts. Methods are then the
-            ones that `vldebias.debias` attaches with these images, and have "+equalise" in their
-            names, such as "default+reference".
+            ones that `vldebias.debias` attaches with these images: "default+reference", and for
+            closed forms "cali+equalise" and the like.
         reference_labels: labels of these m images, for methods that need labels. Default: the
             labels in the reference, or the model's zero-shot labels.
         split: data set split to measure.

@@ -165,6 +165,12 @@ def doubt_about_values(
     The images show the values if they form separate groups along the text direction, or if all
     wordings assign the same values. The distance between groups depends on a few images in the
     tails and may shrink with more images, but the agreement between wordings is not affected.
+
+    Args:
+        problem: the model that embeds the texts.
+        prompt_set: prompt set of the attribute.
+        role: role of the text embeddings.
+        rows: unit features (n, d) of the images.
     """
     values = problem.zero_shot(prompt_set, role)
     apart = min(separation(rows @ difference) for difference in _differences(values))

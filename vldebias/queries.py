@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.nn.functional import normalize
 
 from vldebias.errors import AlreadyAttachedError, InvalidInputError
@@ -28,18 +27,15 @@ from vldebias.methods import AttributeLike, Method, Problem, Reference, get_meth
 from vldebias.projection.edit import Edit, Rewording
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.reranking import Positions
-from vldebias.reranking.candidates import Floats, as_floats
-from vldebias.reranking.entry import as_ids, check_k, warn_of_short
-from vldebias.reranking.index import IndexGroups
-from vldebias.reranking.report import AS_FOUND
+from vldebias.reranking.entry import codes_of, read_checked, warn_of_short
+from vldebias.reranking.index import ENOUGH_PEOPLE, IndexGroups
+from vldebias.reranking.index_search import MOST, IndexCall, search_page
+from vldebias.reranking.report import check_count
 from vldebias.utils.vectors import Vectors, read_vectors
 
 if TYPE_CHECKING:
     from vldebias.report.result import Result
 
-_CANDIDATES = 20  # results that `search` requests from the index for each one that it returns
-IndexCall = Callable[[NDArray[np.floating], int], tuple[object, object, object]]
-"""Function from a query vector (d,) and n to the ids, scores and vectors of the best n results."""
 DEBIASED = "debiased"  # method name in `measure` results
 AnyVectors = TypeVar("AnyVectors")
 
@@ -174,7 +170,9 @@ def debias_queries(
         groups = IndexGroups.load(index, host, names)
     elif reference is not None and all(prompt_set.attributes for prompt_set in sets):
         sample = images if isinstance(images, Reference) else Reference(cast("Any", images))
-        groups = IndexGroups.fit(host, sets, (batch.numpy() for batch in sample.batches()))
+        blocks = (batch.numpy() for batch in sample.batches())
+        groups = IndexGroups.fit(host, sets, blocks, least=ENOUGH_PEOPLE)
+        groups = replace(groups, fingerprint=host.fingerprint())
     return DebiasedQueries(host, fitted, sets, strength, keep_stated, groups)
 
 
@@ -239,19 +237,35 @@ class DebiasedQueries:
         is_text = isinstance(texts, str)
         return edited[0] if is_text and not read.is_single else edited
 
-    def search(self, index_call: IndexCall, texts: str | Sequence[str], k: int) -> Positions:
+    def search(
+        self,
+        index_call: IndexCall,
+        texts: str | Sequence[str],
+        k: int,
+        *,
+        page: int = 1,
+        index: IndexGroups | None = None,
+        checked: Mapping[int, object] | Mapping[str, object] | None = None,
+    ) -> Positions:
         """Search an index, and re-rank the results to the groups' shares in the index.
 
-        The queries are not edited, because re-ranking retains more of the original results than an
-        edit does. The index is asked for 20 k results and their vectors, from which the groups are
-        estimated. For queries that state a value, the index's own order is returned.
+        The queries are not edited. The index is asked for 5 k results and their vectors, from which
+        the groups are estimated, and for up to 400 k if a group has too few of them. For prompt
+        sets about people, results that show nobody keep their places. For queries that state a
+        value, and if the groups' labels cannot be trusted, the index's own order is returned.
 
         Args:
             index_call: function that takes a query vector (d,) and a number n, and returns the ids
                 (n,), the scores (n,) and the vectors (n, d) of the best n results, best first.
                 Higher scores are better.
             texts: a query, or a list of q queries.
-            k: number of results per query.
+            k: number of results per query and page.
+            page: number of the page, from 1. No result is on two pages.
+            index: the groups behind a filter, from `queries.index.within`, for an `index_call` with
+                this filter. If None, those of the whole index.
+            checked: true groups by id of randomly sampled results that were checked by hand. The
+                results' `to_check` returns a sample to check. The report then contains the true
+                shares with intervals.
 
         Returns:
             The ids (k,) of one query or (q, k) of a list, best first. Missing results have id -1.
@@ -264,27 +278,44 @@ class DebiasedQueries:
         Warns:
             SuspectInputWarning: If a group has too few results for its share.
         """
-        check_k(k)
-        if self.index is None:
+        check_count(k, "k")
+        check_count(page, "page")
+        groups = self.index if index is None else index
+        if groups is None:
             raise InvalidInputError(
                 "search needs the groups' shares in the index; pass reference=, a few thousand of"
                 " its vectors, or index=, a saved file, to debias_queries"
             )
         queries = _checked_texts(texts)
         vectors = read_vectors(self.host.embedder.queries(queries), "embed", expected=len(queries))
+        are_stated = [False] * len(queries)
+        if self.keep_stated:
+            are_stated = self.host.stated(queries, self.fitted)
         reports = []
-        for text, vector in zip(queries, vectors.rows.detach().cpu().numpy(), strict=True):
-            found = index_call(vector, _CANDIDATES * k)
-            ids, scores, features = _results_of(found, len(vector))
-            report = self.index.rerank(scores, features, ids, k, text)
-            if self.keep_stated and self.host.stated([text], self.fitted)[0]:
-                about = (AS_FOUND, "stated", report.about[2])
-                report = replace(report, about=about, order=report.before)
+        for query, vector, is_stated in zip(
+            queries, vectors.rows.detach().cpu().numpy(), are_stated, strict=True
+        ):
+            report = search_page(
+                groups, index_call, vector, k, page=page, query=query, is_stated=is_stated
+            )
             reports.append(report)
+        if checked is not None:
+            keys = np.concatenate([report.keys for report in reports])
+            code_of_checked = read_checked(checked, groups.names, keys)
+            reports = [
+                replace(report, checked=codes_of(report.keys, code_of_checked))
+                for report in reports
+            ]
         warn_of_short(
-            reports, f"to read more than {_CANDIDATES} k results, use vldebias.rerank instead"
+            reports, f"up to {MOST} results were read for each one that is shown, or all there are"
         )
-        return Positions.from_reports(reports, is_single=isinstance(texts, str))
+        return Positions.from_reports(
+            reports,
+            is_single=isinstance(texts, str),
+            page=lambda number: self.search(
+                index_call, texts, k, page=number, index=index, checked=checked
+            ),
+        )
 
     def edit(self, vectors: AnyVectors, texts: str | Sequence[str] | None = None) -> AnyVectors:
         """Edit query vectors, preserving their norms, type and precision.
@@ -441,45 +472,6 @@ def _sets_of(attribute: AttributeLike | Edit) -> tuple[PromptSet, ...]:
         return ()
     listed = attribute if isinstance(attribute, list | tuple) else [attribute]
     return tuple(load_prompts(cast("str | PromptSet", prompt_set)) for prompt_set in listed)
-
-
-def _results_of(found: object, width: int) -> tuple[NDArray[np.generic], Floats, Floats]:
-    """Return the ids (n,), scores (n,) and vectors (n, d) that an index returned for a query.
-
-    Args:
-        found: the return value of `index_call`. Results with the id -1 are dropped.
-        width: width d of the query's vector.
-
-    Raises:
-        InvalidInputError: If ids, scores or vectors are missing, their lengths differ, or the
-            scores increase.
-    """
-    parts = tuple(found) if isinstance(found, tuple | list) else ()
-    if len(parts) != 3 or any(part is None for part in parts):
-        raise InvalidInputError(
-            "index_call: expected ids, scores and vectors of the results, got"
-            f" {str(found)[:60]}; ask the index to return vectors too"
-        )
-    ids = as_ids(parts[0])
-    scores = as_floats(parts[1], "index_call: scores")
-    features = as_floats(parts[2], "index_call: vectors")
-    if not ids.size:
-        return ids, scores, np.empty((0, width))
-    if ids.ndim != 1 or scores.shape != ids.shape or features.shape[:-1] != ids.shape:
-        raise InvalidInputError(
-            "index_call: expected ids (n,), scores (n,) and vectors (n, d) for one query, got"
-            f" shapes {ids.shape}, {scores.shape} and {features.shape}"
-        )
-    is_result = ids != -1
-    ids, scores, features = ids[is_result], scores[is_result], features[is_result]
-    if not np.isfinite(scores).all():
-        raise InvalidInputError("index_call: expected finite scores, got NaN or infinity")
-    if len(scores) > 1 and scores[0] < scores[-1]:
-        raise InvalidInputError(
-            f"index_call: the scores rise from {scores[0]:g} to {scores[-1]:g}, but the best result"
-            " must come first; return -distance if these are distances"
-        )
-    return ids, scores, features
 
 
 def _checked_texts(texts: object) -> list[str]:

@@ -48,7 +48,7 @@ from vldebias.miniature import load_photographs
 from vldebias.projection.edit import Edit
 from vldebias.report.result import Result
 from vldebias.reranking import Positions
-from vldebias.reranking.groups import text_values
+from vldebias.reranking.index import IndexGroups
 from vldebias.study import load_suite
 from vldebias.study.tasks import images
 from vldebias.utils.arrays import Floats
@@ -100,9 +100,9 @@ def with_fewer_queries(cell: Cell) -> Cell:
 def packaged() -> Cell:
     """Return the packaged photographs, with the queries of the quickstart."""
     (task,) = (task for task in load_suite("quickstart").tasks if task.name == "photographs")
-    (prompts,) = task.attribute["gender"]
+    (prompt_set,) = task.attribute["gender"]
     found = load_photographs()
-    listed = [*dict.fromkeys([*prompts.texts, *task.queries])]
+    listed = [*dict.fromkeys([*prompt_set.texts, *task.queries])]
     rows = resolve(found.encoder).embed(listed).float().numpy()
     parts = []
     for part in (found.gallery, found.reference):
@@ -113,7 +113,7 @@ def packaged() -> Cell:
         parts.append(Photographs("packaged", part.unit[:].numpy(), labels))
     table = dict(zip(listed, rows, strict=True))
     kinds = {"occupations": task.queries}
-    return Cell("packaged", 0, "gender", prompts, table, *parts, kinds, "packaged")
+    return Cell("packaged", 0, "gender", prompt_set, table, *parts, kinds, "packaged")
 
 
 def composed(cell: Cell) -> Iterator[tuple[str, Cell]]:
@@ -216,7 +216,7 @@ def reordered(cell: Cell) -> dict[str, Positions]:
         attribute=cell.prompt_set,
         model=cell.table,
     )
-    (texts,) = text_values(cell.prompt_set, cell.table).values()
+    texts = IndexGroups.fit(cell.table, cell.prompt_set, cell.gallery.features).estimators[0].texts
     cosines = cell.gallery.features @ texts.T
     inputs = cosines / cosines.std(axis=0)
     fitted = LogisticRegression(C=1e4, max_iter=1000).fit(inputs, cell.labels)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from eval.tables import Rivals, crossed, moved, read, span, table
@@ -205,5 +206,38 @@ def reranked() -> str:
     note = (
         "Remaining share of the skew above chance (1: the unedited search), its maximum over"
         " galleries, and the share of each value's hits kept. From `eval/results/rerank.json`."
+    )
+    return table(*lines, note=note)
+
+
+def searched() -> str:
+    """Write what searches of large indexes leave of the skew, by how the shares are chosen."""
+    columns = {
+        "rerank, first 10 k results": "re-rank the first 10 k results",
+        "queries.search": "`queries.search`",
+        "queries.search, within": "`queries.search`, `within`",
+    }
+    result = read("search_index")
+    share_of_task = {about.task: about.settings.get("share") for about in result.provenance}
+    value = {}
+    for row in result.rows:
+        if row.subset == "k = 50" and row.task != "time":
+            value[row.task, row.method, row.metric] = row.value
+    lines = [["index", *columns.values()]]
+    for task in dict.fromkeys(task for task, *_ in value):
+        cells = []
+        for method in columns:
+            names = ("left", "retained", "stay")
+            found = [value.get((task, method, name)) for name in names]
+            cells.append("" if None in found else ", ".join(f"{cell:.2f}" for cell in found))
+        if value.get((task, "queries.search", "refused")) == 1:
+            cells[1] = "labels unreliable: as found"
+        # A requested share is not always reached, so show the share of the index itself.
+        title = re.sub(r"women \d+%", f"women {share_of_task[task]:.0%}", task)
+        lines.append([title, *cells])
+    note = (
+        "Remaining share of the skew above chance among the people in the first 50 (1: the unedited"
+        " search), retained hits, and the share of the first 50 that stay. From"
+        " `eval/results/search_index.json`."
     )
     return table(*lines, note=note)

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
 
 import vldebias
-from vldebias.errors import InvalidInputError, ProjectionMismatchError, SuspectInputWarning
+from vldebias.errors import (
+    InvalidInputError,
+    ProjectionMismatchError,
+    StorageError,
+    SuspectInputWarning,
+)
 from vldebias.queries import DebiasedQueries
+from vldebias.reranking.index import NOBODY
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.AutoDeclinedWarning")
 D = 32
@@ -23,12 +33,14 @@ STATED = "A photo of a woman who is a pilot."
 
 
 def vector_of(text: str, seed: int = 0) -> np.ndarray:
-    """Return a text's vector, which leans to one side of the gender direction."""
+    """Return a text's vector, with a direction for gender and one for people."""
     rng = np.random.default_rng([seed, *text.encode()])
     side = 1.0 if "man" in text or "male" in text else 0.1
     if "woman" in text or "female" in text:
         side = -1.0
-    return 0.2 * rng.normal(size=D) + side * np.eye(D)[0]
+    people = -0.5 if text in NOBODY else 0.5
+    side *= text not in NOBODY
+    return 0.2 * rng.normal(size=D) + side * np.eye(D)[0] + people * np.eye(D)[1]
 
 
 def embed(texts: list[str]) -> np.ndarray:
@@ -36,13 +48,16 @@ def embed(texts: list[str]) -> np.ndarray:
 
 
 class Index:
-    """An exact index, of which a quarter of the vectors show women."""
+    """An exact index, in which a quarter of the people are women, and some images show nobody."""
 
-    def __init__(self) -> None:
-        rng = np.random.default_rng(0)
-        self.is_female = rng.random(N) < SHARE_OF_WOMEN
-        side = np.where(self.is_female, -1.0, 1.0)
+    def __init__(self, scenes: float = 0.0, women: float = SHARE_OF_WOMEN, seed: int = 0) -> None:
+        rng = np.random.default_rng(seed)
+        self.is_female = rng.random(N) < women
+        self.is_person = rng.random(N) >= scenes
+        side = np.where(self.is_female, -1.0, 1.0) * self.is_person
+        people = np.where(self.is_person, 1.2, -1.2)
         vectors = 0.4 * rng.normal(size=(N, D)) + side[:, None] * np.eye(D)[0]
+        vectors += people[:, None] * np.eye(D)[1]
         self.vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
         self.asked: list[int] = []
 
@@ -65,10 +80,11 @@ def queries(index: Index) -> DebiasedQueries:
 
 def test_results_have_the_shares_of_the_index(index: Index, queries: DebiasedQueries) -> None:
     k = 40
+    index.asked.clear()
     found = queries.search(index.call, QUERY, k)
     before = index.call(vector_of(QUERY), k)[0]
-    assert index.asked[-2] == 20 * k
-    assert index.is_female[before].mean() < 0.1
+    assert index.asked == [5 * k, k]
+    assert index.is_female[before].mean() < 0.15
     assert abs(index.is_female[np.asarray(found)].mean() - SHARE_OF_WOMEN) <= 0.05
     line = str(found.report).splitlines()[0]
     assert line.startswith("A photo of a pilot.: first 40 by expected, index shares, zero-shot")
@@ -82,8 +98,7 @@ def test_a_query_that_states_a_value_is_returned_as_found(
     assert found[1].tolist() == index.call(embed([STATED])[0], 20)[0].tolist()
     assert "as found, because the query is stated" in str(found.reports[1])
     assert "fewer than requested" not in str(found.reports[1])
-    # `search` has no argument for checked results.
-    assert "true shares unknown" not in str(found.reports[0])
+    assert "true shares unknown" in str(found.reports[0])
     assert found.reports[1].short == {}
     assert found.reports[1].to_dict()["target"] == "stated"
     assert found.reports[0].to_dict()["method"] == "expected"
@@ -94,7 +109,8 @@ def test_text_ids_and_short_lists_are_padded(index: Index, queries: DebiasedQuer
         rows, scores, vectors = index.call(vector, 7 if vector[0] > 0 else 10)
         return [f"image {row}" for row in rows], scores.tolist(), vectors.tolist()
 
-    found = queries.search(call, [QUERY, STATED], 10)
+    with pytest.warns(SuspectInputWarning, match="1 of 'female' missing in the first 7"):
+        found = queries.search(call, [QUERY, STATED], 10)
     assert found[0].tolist()[7:] == [-1, -1, -1]
     assert all(str(key).startswith("image ") for key in found[1])
 
@@ -147,7 +163,7 @@ def test_padding_and_empty_results_are_no_results(index: Index, queries: Debiase
             np.concatenate([vectors, np.zeros((2, D))]),
         )
 
-    with pytest.warns(SuspectInputWarning, match="in the first 30; to read more than 20 k"):
+    with pytest.warns(SuspectInputWarning, match="in the first 30; up to 400 results"):
         found = queries.search(padded, QUERY, 40)
     assert sorted(found.tolist()) == sorted(index.call(embed([QUERY])[0], 30)[0].tolist())
     both = queries.search(lambda vector, n: ([], [], []), [QUERY, STATED], 10)
@@ -181,3 +197,238 @@ def test_other_results_are_rejected(
 def test_search_needs_a_reference(index: Index) -> None:
     with pytest.raises(InvalidInputError, match="pass reference="):
         vldebias.debias_queries(embed, SET).search(index.call, QUERY, 10)
+
+
+@pytest.mark.filterwarnings("ignore::vldebias.errors.ReferenceWarning")  # the text is noise
+def test_images_without_people_keep_their_places_and_do_not_count() -> None:
+    mixed = Index(scenes=0.6)
+    queries = vldebias.debias_queries(embed, SET, reference=mixed.vectors[:3000])
+    assert queries.index is not None
+    groups = queries.index.predict(mixed.vectors)
+    is_known = groups.codes >= 0
+    assert (is_known == mixed.is_person).mean() > 0.95
+    share = dict(zip(groups.names, queries.index.shares, strict=True))["female"]
+    assert share == pytest.approx(SHARE_OF_WOMEN, abs=0.05)
+    query = embed([QUERY])[0]
+    before = mixed.call(query, 40)[0]
+    found = np.asarray(queries.search(mixed.call, QUERY, 40))
+    places = ~is_known[before]
+    assert places.any()
+    assert (found[places] == before[places]).all()
+    people = found[mixed.is_person[found]]
+    assert abs(mixed.is_female[people].mean() - SHARE_OF_WOMEN) <= 0.1
+
+
+def test_shares_behind_a_filter_are_estimated_on_vectors_with_this_filter() -> None:
+    index = Index(women=0.5)
+    queries = vldebias.debias_queries(embed, SET, reference=index.vectors[:2000])
+    assert queries.index is not None
+    rng = np.random.default_rng(1)
+    rows = np.flatnonzero(index.is_female ^ (rng.random(N) < 0.85))  # 15% women
+    listed = index.vectors[rng.permutation(rows)[:400]]
+
+    def call(vector: np.ndarray, n: int) -> tuple[Any, Any, Any]:
+        scores = index.vectors[rows] @ vector
+        best = np.argsort(-scores, kind="stable")[:n]
+        return rows[best], scores[best], index.vectors[rows[best]]
+
+    within = queries.index.within(listed)
+    known = queries.index.within(listed, {"male": 0.85, "female": 0.15})
+    shares = []
+    for groups in (None, within, known):
+        found = queries.search(call, QUERY, 60, index=groups)
+        shares.append(index.is_female[np.asarray(found)].mean())
+    assert shares[0] > 0.35  # those of the index
+    assert shares[1:] == pytest.approx([0.15, 0.15], abs=0.07)
+    with pytest.raises(InvalidInputError, match="that sum to 1"):
+        queries.index.within(listed, {"male": 0.85, "female": 0.25})
+    with pytest.raises(InvalidInputError, match="none of the 1 vectors shows a person"):
+        queries.index.within(np.full((1, D), np.nan))
+
+
+def test_checked_results_give_intervals(index: Index, queries: DebiasedQueries) -> None:
+    found = queries.search(index.call, QUERY, 40)
+    true = {key: "female" if index.is_female[key] else "male" for key in found.to_check(30, seed=0)}
+    report = queries.search(index.call, QUERY, 40, checked=true).report
+    assert report.expected is not None
+    share = index.is_female[np.asarray(found)].mean()
+    _, low, high = report.expected["female"]
+    assert low <= share <= high
+    assert "30 candidates were checked" in str(report)
+    with pytest.raises(InvalidInputError, match="got group 'woman'"):
+        queries.search(index.call, QUERY, 40, checked={int(found[0]): "woman"})
+
+
+def test_hand_labels_calibrate_the_probabilities(index: Index, queries: DebiasedQueries) -> None:
+    assert queries.index is not None
+    rows = np.random.default_rng(0).permutation(N)[:120]
+    true = np.where(index.is_female[rows], "female", "male")
+    calibrated = queries.index.calibrated(index.vectors[rows], true)
+    found = queries.search(index.call, QUERY, 40, index=calibrated)
+    assert abs(index.is_female[np.asarray(found)].mean() - SHARE_OF_WOMEN) <= 0.1
+    for vectors, groups, words in (
+        (index.vectors[rows], true[:9], "got 9 groups for 120 vectors"),
+        (index.vectors[rows], ["girl"] * 120, r"among them \['girl'\]"),
+        (index.vectors[rows[:9]], true[:9], "expected at least 20"),
+    ):
+        with pytest.raises(InvalidInputError, match=words):
+            queries.index.calibrated(vectors, groups)
+
+
+def test_candidates_are_doubled_until_a_rare_group_can_fill_its_places() -> None:
+    rare = Index(women=0.06)
+    queries = vldebias.debias_queries(embed, SET, reference=rare.vectors)
+    rare.asked.clear()
+    found = queries.search(rare.call, QUERY, 10)
+    assert rare.asked[:2] == [50, 100]
+    assert found.report.short == {}
+    assert "female: with a share under 10%" in str(found.report)
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf, 0.0])
+def test_a_broken_vector_is_unknown_and_keeps_its_place(
+    index: Index, queries: DebiasedQueries, broken: float
+) -> None:
+    def call(vector: np.ndarray, n: int) -> tuple[Any, Any, Any]:
+        rows, scores, vectors = index.call(vector, n)
+        vectors = vectors.astype(np.float32)
+        vectors[3] = broken
+        return rows, scores, vectors
+
+    found = queries.search(call, QUERY, 20)
+    assert found[3] == index.call(embed([QUERY])[0], 20)[0][3]
+    assert found.report.unknown == 1
+    whole = np.where(np.arange(N)[:, None] == 7, broken, index.vectors)
+    scores = index.vectors @ vector_of(QUERY)
+    place = int((scores > scores[7]).sum())
+    positions = vldebias.rerank(scores, features=whole, index=queries.index)
+    assert positions[place] == 7
+
+
+@pytest.mark.filterwarnings("ignore::vldebias.errors.ReferenceWarning")  # the text is noise
+def test_labels_that_cannot_be_trusted_are_not_used(index: Index) -> None:
+    def vague(texts: list[str]) -> np.ndarray:
+        """Embed every wording of a value in another direction."""
+        rng = np.random.default_rng(1)
+        noise = {text: rng.normal(size=D) for text in sorted(texts)}
+        return np.stack(
+            [vector_of(text) * np.r_[0.0, np.ones(D - 1)] + noise[text] for text in texts]
+        )
+
+    queries = vldebias.debias_queries(vague, SET, reference=index.vectors[:2000])
+    assert queries.index is not None
+    assert queries.index.doubt.startswith("labels of 'gender' are unreliable here:")
+    found = queries.search(index.call, QUERY, 20)
+    assert found.tolist() == index.call(vague([QUERY])[0], 20)[0].tolist()
+    assert found.report.about[:2] == ("none", "unreliable labels")
+    assert "as found, because labels of 'gender' are unreliable here" in str(found.report)
+
+
+def test_first_results_take_the_shares_of_the_saved_index(
+    index: Index, queries: DebiasedQueries, tmp_path: Path
+) -> None:
+    assert queries.index is not None
+    file = tmp_path / "index.safetensors"
+    queries.index.save(file)
+    rows, scores, vectors = index.call(embed([QUERY])[0], 400)
+    shares = []
+    for how in ({"attribute": SET, "model": embed_table()}, {"index": file}):
+        found = vldebias.rerank(scores, 40, features=vectors, **how)
+        shares.append(index.is_female[rows[np.asarray(found)]].mean())
+        is_pool = "the shares are those of these 400 candidates" in str(found.report)
+        assert is_pool == ("model" in how)
+    assert shares[0] < shares[1]
+    assert shares[1] == pytest.approx(SHARE_OF_WOMEN, abs=0.1)
+    labels = np.where(index.is_female[rows], "female", "male")
+    found = vldebias.rerank(scores, 40, labels=labels, index=queries.index)
+    assert index.is_female[rows[np.asarray(found)]].mean() == pytest.approx(0.25, abs=0.05)
+    assert found.report.about[1] == "index shares"
+    with pytest.raises(InvalidInputError, match="expected the same names"):
+        vldebias.rerank(scores, 40, labels=["f"] * 399 + ["m"], index=file)
+    with pytest.raises(InvalidInputError, match="got shares='even' and index="):
+        vldebias.rerank(scores, 40, features=vectors, index=file, shares="even")
+
+
+def embed_table() -> dict[str, np.ndarray]:
+    return {text: vector_of(text) for text in (*SET.texts, *NOBODY)}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tensors, header: tensors["shares"].__iadd__(0.5),
+        lambda tensors, header: tensors["shares"].fill(np.nan),
+        lambda tensors, header: tensors.pop("0.offsets"),
+        lambda tensors, header: tensors.update({"0.texts": tensors["0.texts"].ravel()}),
+        lambda tensors, header: header.update(names=header["names"].replace("female", "woman")),
+        lambda tensors, header: header.pop("names"),
+        lambda tensors, header: header.pop("sha256"),
+    ],
+)
+def test_a_changed_file_is_refused(queries: DebiasedQueries, tmp_path: Path, change: Any) -> None:
+    file = tmp_path / "index.safetensors"
+    assert queries.index is not None
+    queries.index.save(file)
+    tensors = load_file(file)
+    with safe_open(file, "np") as opened:
+        header = dict(opened.metadata())
+    change(tensors, header)
+    save_file(tensors, file, header)
+    with pytest.raises(InvalidInputError, match="were changed after they were saved"):
+        vldebias.debias_queries(embed, SET, index=file)
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(InvalidInputError, match="but reading it failed"):
+        vldebias.debias_queries(embed, SET, index=file)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"shares": np.array([2.0, 2.0])},
+        {"shares": np.array([np.nan, 1.0])},
+        {"shares": np.ones(3) / 3},
+        {"expected_shares": np.array([-0.5, 1.5])},
+        {"person": np.full(D, np.inf)},
+        {"person": np.ones(3)},
+    ],
+)
+def test_groups_with_invalid_numbers_are_refused(queries: DebiasedQueries, change: Any) -> None:
+    assert queries.index is not None
+    with pytest.raises(InvalidInputError, match="shares that sum to 1"):
+        replace(queries.index, **change)
+
+
+def test_a_full_disk_keeps_the_old_file(
+    queries: DebiasedQueries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "index.safetensors"
+    assert queries.index is not None
+    queries.index.save(file)
+    before = file.read_bytes()
+
+    def full(path: Path, content: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(StorageError, match="cannot write"):
+        queries.index.save(file)
+    assert file.read_bytes() == before
+
+
+def test_large_and_mixed_ids_are_returned_unchanged(index: Index, queries: DebiasedQueries) -> None:
+    for make in (lambda row: 2**63 + row, lambda row: 2**70 + row, lambda row: ("a", row)[row % 2]):
+
+        def call(vector: np.ndarray, n: int, make: Any = make) -> tuple[Any, Any, Any]:
+            rows, scores, vectors = index.call(vector, n)
+            return [make(int(row)) for row in rows], scores, vectors
+
+        found = queries.search(call, QUERY, 5)
+        rows = queries.search(index.call, QUERY, 5)
+        assert found.tolist() == [make(int(row)) for row in rows]
+
+    def unhashable(vector: np.ndarray, n: int) -> tuple[Any, Any, Any]:
+        rows, scores, vectors = index.call(vector, n)
+        return [{"id": int(row)} for row in rows], scores, vectors
+
+    with pytest.raises(InvalidInputError, match="ids: expected integers or strings"):
+        queries.search(unhashable, QUERY, 5)

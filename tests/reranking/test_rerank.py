@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+import time
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,6 +15,7 @@ import pytest
 import torch
 
 import vldebias
+import vldebias.reranking
 from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.hosts import resolve
 from vldebias.miniature import load_clip
@@ -265,7 +269,10 @@ def test_the_nearest_shares_are_returned_with_a_warning_if_they_cannot_be_reache
     scores, _ = doubtful()
     table = np.tile([0.1, 0.9], (400, 1))
     table[:3] = [0.9, 0.1]
-    with pytest.warns(SuspectInputWarning, match="too few candidates: 7 of '0' missing"):
+    with (
+        pytest.warns(SuspectInputWarning, match="too few candidates: 7 of '0' missing"),
+        pytest.warns(SuspectInputWarning, match="the candidates are 3 0, 397 1"),
+    ):
         found = vldebias.rerank(scores, 20, probabilities=table, shares="even")
     assert {0, 1, 2} <= set(found.tolist())
 
@@ -282,7 +289,7 @@ def test_missing_probabilities_are_rejected() -> None:
     scores, table = doubtful()
     with pytest.raises(InvalidInputError, match="'expected' needs probabilities"):
         vldebias.rerank(scores, 20, labels=table.argmax(axis=1), method="expected")
-    table[3] = np.nan
+    table[3] *= 2
     with pytest.raises(InvalidInputError, match="rows that sum to 1"):
         vldebias.rerank(scores, 20, probabilities=table)
 
@@ -300,24 +307,28 @@ def test_candidates_of_unknown_group_are_returned_among_doubtful_ones() -> None:
 def test_zero_shot_labels_get_probabilities_if_the_groups_separate() -> None:
     rng = np.random.default_rng(0)
     man, woman = np.eye(32)[:2] + 0.1
-    prompts = vldebias.make_prompt_set("gender", {"male": ["man"], "female": ["woman"]}, ["nurse"])
+    jobs = ["nurse", "cook", "judge", "pilot", "baker"]
+    prompts = vldebias.make_prompt_set("gender", {"male": ["man"], "female": ["woman"]}, jobs)
     table = {text: woman if "woman" in text else man for text in prompts.texts}
     side = np.where(np.arange(300) % 2, 1.0, -1.0)[:, None]
     scores = rng.normal(size=300)
     features = rng.normal(size=(300, 32)) + 1.5 * side * (man - woman)
-    # There are no probabilities if the images are few or alike, or one group is rare.
+    # There are no probabilities if the images are few or alike, or one group is rare. If fewer than
+    # five images look like a group, the labels are not trusted at all.
     alike = np.tile(features[:2], (150, 1))
-    rare = rng.normal(size=(300, 32)) + 5 * (man - woman)
-    for rows, method in (
-        (features, "expected"),
-        (features[:80], "quota"),
-        (alike, "expected"),
-        (rare, "quota"),
+    absent = rng.normal(size=(300, 32)) + 5 * (man - woman)
+    rare = np.concatenate([absent[:295], features[features @ (woman - man) > 0][:5]])
+    for rows, method, target in (
+        (features, "expected", "pool shares"),
+        (features[:80], "quota", "pool shares"),
+        (alike, "expected", "pool shares"),
+        (rare, "quota", "pool shares"),
+        (absent, "none", "unreliable labels"),
     ):
         positions = vldebias.rerank(
             scores[: len(rows)], 20, features=rows, attribute=prompts, model=table
         )
-        assert positions.report.about == (method, "pool shares", "zero-shot labels")
+        assert positions.report.about == (method, target, "zero-shot labels")
 
 
 def test_intersections_are_balanced() -> None:
@@ -345,18 +356,17 @@ def test_features_are_labelled_with_text_from_a_mapping_or_a_model() -> None:
     mapping = dict(zip(texts, rows, strict=True))
     named = prompts.by_value()
     features = []
-    for value in ("male", "male", "male", "female"):
+    for value in ["male"] * 6 + ["female"] * 5:
         features.append(torch.stack([mapping[text] for text in named[value]]).mean(0))
     x = torch.stack(features)
+    scores = list(range(11, 0, -1))
     by_mapping = vldebias.rerank(
-        [4, 3, 2, 1], 2, features=x, attribute="gender", model=mapping, shares="even"
+        scores, 2, features=x, attribute="gender", model=mapping, shares="even"
     )
-    assert by_mapping.tolist() == [0, 3]
+    assert by_mapping.tolist() == [0, 6]
     host = resolve(model, tokenizer=tokenize)
-    by_model = vldebias.rerank(
-        [4, 3, 2, 1], 2, features=x, attribute="gender", model=host, shares="even"
-    )
-    assert by_model.tolist() == [0, 3]
+    by_model = vldebias.rerank(scores, 2, features=x, attribute="gender", model=host, shares="even")
+    assert by_model.tolist() == [0, 6]
 
 
 def test_a_function_can_be_a_method() -> None:
@@ -488,3 +498,96 @@ def test_distances_passed_as_scores_trigger_one_warning_per_call() -> None:
     vldebias.rerank(distances[0, :4], 2, labels=labels[:4])
     vldebias.rerank(np.stack([distances[0], -distances[1]]), 4, labels=labels)
     vldebias.rerank(-distances, 4, labels=labels)
+
+
+def test_a_query_that_finds_one_group_only_gives_a_page_and_a_note() -> None:
+    shares = {"f": 0.5, "m": 0.5}
+    with pytest.warns(SuspectInputWarning, match="2 of 'm' missing in the first 4"):
+        found = vldebias.rerank(range(5, 0, -1), 4, labels=["f"] * 5, shares=shares)
+    assert found.tolist() == [0, 1, 2, 3]
+    assert found.report.short == {"m": 2}
+    assert "all candidates with a known group are f" in str(found.report)
+    # A group that candidates have, but that has no share, is a mistake in a name.
+    with pytest.raises(InvalidInputError, match="the groups are"):
+        vldebias.rerank(range(5, 0, -1), 4, labels=["w"] * 5, shares=shares)
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf])
+def test_broken_probabilities_are_unknown_and_keep_their_places(broken: float) -> None:
+    scores, table = doubtful()
+    order = np.argsort(-scores, kind="stable")
+    table[order[[2, 7]]] = broken
+    found = vldebias.rerank(scores, 20, probabilities=table)
+    assert found[[2, 7]].tolist() == order[[2, 7]].tolist()
+    assert found.report.unknown == 2
+    without = np.delete(np.arange(400), order[[2, 7]])
+    again = vldebias.rerank(scores[without], 18, probabilities=table[without])
+    assert np.delete(found, [2, 7]).tolist() == without[again].tolist()
+
+
+def test_candidates_without_any_known_group_keep_their_order() -> None:
+    found = vldebias.rerank([3, 2, 1], 2, probabilities=np.full((3, 2), np.nan))
+    assert found.tolist() == [0, 1]
+
+
+def test_labels_in_candidate_order_are_accepted_with_the_ids_of_a_store() -> None:
+    ids = [1003, 7, 2**63 + 5, 41, 12, 18, 99, 8]
+    found = vldebias.rerank(SCORES, 4, ids=ids, labels=LABELS)
+    assert found.tolist() == [ids[row] for row in (0, 3, 1, 5)]
+    small = [row + 1 for row in range(8)]
+    assert vldebias.rerank(SCORES, 4, ids=small, labels=LABELS).tolist() == [1, 4, 2, 6]
+    table = np.eye(2)[[int(label == "m") for label in LABELS]]
+    by_table = vldebias.rerank(SCORES, 4, ids=small, probabilities=table, method="quota")
+    assert by_table.tolist() == [1, 4, 2, 6]
+
+
+def test_a_permutation_of_the_rows_is_ambiguous() -> None:
+    ids = [3, 0, 1, 2, 7, 6, 5, 4]
+    with pytest.raises(InvalidInputError, match="label of id 3 could be the first one or"):
+        vldebias.rerank(SCORES, 4, ids=ids, labels=LABELS)
+    by_id = vldebias.rerank(SCORES, 4, ids=ids, labels=dict(zip(ids, LABELS, strict=True)))
+    assert by_id.tolist() == [ids[row] for row in (0, 3, 1, 5)]
+    # If both readings give the same labels, there is nothing to ask.
+    assert vldebias.rerank(SCORES, 4, ids=range(8), labels=LABELS).tolist() == [0, 3, 1, 5]
+
+
+def test_even_shares_of_an_uneven_collection_trigger_a_warning() -> None:
+    labels = ["m"] * 100 + ["f"] * 50
+    scores = np.linspace(1, 0, 150)
+    with pytest.warns(SuspectInputWarning, match="the candidates are 50 f, 100 m"):
+        vldebias.rerank(scores, 20, labels=labels, shares="even")
+    vldebias.rerank(scores, 20, labels=labels)
+    vldebias.rerank(scores[30:], 20, labels=labels[30:], shares="even")
+
+
+@pytest.mark.parametrize("share", [1e-4, 1e-7, 1e-15])
+def test_a_rare_group_does_not_take_longer(share: float) -> None:
+    shares = {"m": 0.5, "f": 0.5 - share, "x": share}
+    begin = time.process_time()
+    found = vldebias.rerank(range(120, 0, -1), 60, labels=list("mfx") * 40, shares=shares)
+    assert time.process_time() - begin < 0.5
+    counts = [(np.array(list("mfx") * 40)[found[:n]] == "m").sum() for n in range(1, 61)]
+    assert np.abs(np.array(counts) - 0.5 * np.arange(1, 61)).max() <= 1
+
+
+def test_the_report_says_whose_shares_were_used() -> None:
+    few = vldebias.rerank(range(40, 0, -1), 4, labels=["m", "f"] * 20)
+    note = "the shares are those of these 40 candidates; if they are the first results of an index"
+    assert note in str(few.report)
+    assert few.report.to_dict()["notes"] == few.report.notes
+    for found in (
+        vldebias.rerank(range(8, 0, -1), 4, labels=LABELS),
+        vldebias.rerank(range(40, 0, -1), 4, labels=["m", "f"] * 20, shares="even"),
+    ):
+        assert "the shares are those of" not in str(found.report)
+
+
+def test_every_loop_has_a_bound() -> None:
+    """A loop that ends on a comparison would run forever if a number is NaN."""
+    for file in Path(vldebias.reranking.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.While):
+                names = {name.id for name in ast.walk(node.test) if isinstance(name, ast.Name)}
+                assert names, f"{file.name}: while True"
+                # Integers that the loop changes, which cannot be NaN.
+                assert names & {"different", "n"}, f"{file.name}:{node.lineno}"

@@ -61,7 +61,7 @@ COMMANDS = {
     "rerank": Entry(
         "vldebias.cli.rerank",
         "rerank_command",
-        "Re-rank search results so that each group has its share of all results in the first k.",
+        "Re-rank search results to the groups' shares among all results.",
     ),
     "eval": Entry(
         "vldebias.cli.evaluate",

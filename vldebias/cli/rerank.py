@@ -77,7 +77,7 @@ def rerank_command(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Re-rank search results so that each group has its share of all results in the first k.
+    """Re-rank search results to the groups' shares among all results.
 
     Each line contains a result's id, its score (or its distance, for which lower is better), its
     group and, if there are several queries, its query. Results without a group keep their places.

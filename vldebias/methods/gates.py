@@ -143,7 +143,7 @@ def refuse_unclear_values(problem: Problem, role: str) -> None:
                 f"The reference needs {FEWEST} images of each value of {prompt_set.name}; according"
                 f" to the prompt set's text, it has {counts}. Add images."
             )
-        doubt = _doubt_about_values(problem, prompt_set, role, rows)
+        doubt = doubt_about_values(problem, prompt_set, role, rows)
         if doubt:
             # If the images come from a different model, report that instead, because it is more
             # helpful.
@@ -157,7 +157,7 @@ _MEASURE = (
 )
 
 
-def _doubt_about_values(
+def doubt_about_values(
     problem: Problem, prompt_set: PromptSet, role: str, rows: Tensor
 ) -> str | None:
     """Return why images (n, d) do not show an attribute's values, or None if they do.
@@ -165,6 +165,12 @@ def _doubt_about_values(
     The images show the values if they form separate groups along the text direction, or if all
     wordings assign the same values. The distance between groups depends on a few images in the
     tails and may shrink with more images, but the agreement between wordings is not affected.
+
+    Args:
+        problem: the model that embeds the texts.
+        prompt_set: prompt set of the attribute.
+        role: role of the text embeddings.
+        rows: unit features (n, d) of the images.
     """
     values = problem.zero_shot(prompt_set, role)
     apart = min(separation(rows @ difference) for difference in _differences(values))

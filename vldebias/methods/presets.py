@@ -248,7 +248,8 @@ def _fit_tested_on_images(problem: Problem, role: str, method: EditMethod) -> Ed
         refuse_unstable_means(problem, role)
         change = change_on_images(problem, role, method)
     except UnusableReferenceError as error:
-        return _declined(problem, role, _why_unaligned(problem, role) or str(error))
+        why = _why_unaligned(problem, role) or str(error)
+        return _declined(problem, role, why, has_labels=False)
     # An edit is attached only if the entire interval is below 0. The interval is recorded in the
     # choice but not printed, because the gap between true values may be smaller.
     if change.high < 0:
@@ -393,10 +394,29 @@ def _why_unaligned(problem: Problem, role: str) -> str:
     return ""
 
 
-def _declined(problem: Problem, role: str, why: str, change: Change | None = None) -> Edit:
-    """Return an edit that changes nothing, and record the reason."""
-    if is_for_ranking(problem):
-        why += " To balance search results without an edit, re-rank them (vldebias rerank)."
+def _declined(
+    problem: Problem,
+    role: str,
+    why: str,
+    change: Change | None = None,
+    *,
+    has_labels: bool = True,
+) -> Edit:
+    """Return an edit that changes nothing, and record the reason.
+
+    Args:
+        problem: what the method was to be fitted on.
+        role: the role of the text embeddings.
+        why: the reason.
+        change: the change of the gap in the test, if there was a test.
+        has_labels: whether zero-shot labels of the images may be correct. If not, re-ranking would
+            not help either.
+    """
+    if is_for_ranking(problem) and has_labels:
+        why += (
+            " To balance search results without an edit, call queries.search"
+            " (vldebias.debias_queries), or re-rank a whole collection (vldebias rerank)."
+        )
     edit = CalibratedProjection.identity(problem.host.dim(role)).with_provenance(method=NOTHING)
     return edit.with_provenance(choice=_choice(problem, edit, why, change))
 

@@ -131,14 +131,35 @@ def as_floats(values: object, name: str) -> Floats:
         if np.iscomplexobj(numbers):
             raise TypeError
         return numbers.astype(np.float64, copy=False)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InvalidInputError(f"{name}: expected numbers, got {str(array)[:60]}") from None
 
 
-def unit_rows(features: object) -> Floats:
-    """Return features (n, d) scaled to rows of norm 1."""
-    rows = as_floats(features, "features")
+def unit_products(features: object, directions: Floats) -> Floats:
+    """Return the products (n, m) of rows scaled to norm 1 with some directions.
+
+    float32 rows are multiplied in float32, because converting them would take longer than the
+    product. Products are rounded, so that identical rows tie regardless of the summation order.
+
+    Args:
+        features: features (n, d). Rows that are zero, NaN or infinite have NaN products.
+        directions: directions (m, d), such as the unit text embeddings of the groups.
+
+    Raises:
+        InvalidInputError: If the features do not have shape (n, d).
+    """
+    rows: NDArray[np.floating]
+    is_float32 = isinstance(features, np.ndarray) and features.dtype == np.float32
+    rows = np.asarray(features) if is_float32 else as_floats(features, "features")
     if rows.ndim != 2:
         raise InvalidInputError(f"features: expected (n, d), got shape {rows.shape}")
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.where(lengths > 0, lengths, 1.0)
+    if rows.shape[1] != directions.shape[1]:
+        raise InvalidInputError(
+            f"features: got width {rows.shape[1]}, but the model's texts have width"
+            f" {directions.shape[1]}; expected the same model for both"
+        )
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        lengths = np.sqrt(np.einsum("nd,nd->n", rows, rows))
+        products = (rows @ directions.T.astype(rows.dtype)).astype(np.float64) / lengths[:, None]
+    products[~(np.isfinite(lengths) & (lengths > 0))] = np.nan
+    return products.round(6 if is_float32 else 12)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,17 +17,13 @@ from vldebias.errors import (
     did_you_mean,
     warn,
 )
-from vldebias.reranking.candidates import (
-    UNKNOWN,
-    Candidates,
-    Floats,
-    Rows,
-    as_floats,
-)
-from vldebias.reranking.groups import POOL, Groups
+from vldebias.reranking.candidates import UNKNOWN, Candidates, Floats, Rows, as_floats
+from vldebias.reranking.groups import EVEN, POOL, ZERO_SHOT, Groups
+from vldebias.reranking.ids import as_ids, rows_of_ids
+from vldebias.reranking.index import IndexGroups
 from vldebias.reranking.orders import expected, fair, quota
 from vldebias.reranking.proportional import mopr
-from vldebias.reranking.report import Positions, Report
+from vldebias.reranking.report import AS_FOUND, Positions, Report, check_count
 
 if TYPE_CHECKING:
     from vldebias.methods.method import AttributeLike
@@ -38,6 +36,10 @@ RERANKERS: dict[str, Reranker] = {
     "mopr": mopr,
 }
 _MANY_SCORES = 5  # fewer scores often ascend by chance
+# Even shares are worse than no re-ranking if there are this many times as many candidates of one
+# group as of another, among at least this many candidates.
+_UNEVEN = 1.5
+_MANY_CANDIDATES = 100
 
 
 def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
@@ -50,14 +52,21 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     attribute: AttributeLike | None = None,
     model: object = None,
     shares: object = POOL,
+    index: IndexGroups | str | Path | None = None,
     method: str | Reranker | None = None,
     ids: object = None,
     checked: Mapping[int, object] | Mapping[str, object] | None = None,
 ) -> Positions:
     """Re-rank search results so that every group gets its requested share of the top k.
 
-    Only the scores and groups are needed; queries are not changed. Specify the groups with exactly
-    one of `labels`, `probabilities`, or `features` with `attribute` and `model`.
+    Pass all images of a collection as candidates. The first results of an index are as skewed as
+    the query; for these, use `queries.search` (`vldebias.debias_queries`) or pass `index`. Only the
+    scores and groups are needed; queries are not changed. Specify the groups with exactly one of
+    `labels`, `probabilities`, or `features` with either `attribute` and `model`, or `index`.
+
+    If zero-shot labels cannot be trusted, the results keep their order, and the report explains
+    why: fewer than five candidates look like one of the groups, or different wordings disagree
+    about them. Candidates that show nobody have no group.
 
     Args:
         scores: scores (n,) for one query or (q, n) for several, or a mapping from id to score.
@@ -74,6 +83,8 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
         model: model that embeds the prompts, or a mapping from prompt to embedding.
         shares: requested shares: "pool" for the shares among all candidates, "even" for equal
             shares, or a mapping from group to share.
+        index: the groups and their shares in the whole index that the candidates come from:
+            `queries.index`, or a file that it saved.
         method: "quota" (every prefix has the requested shares), "expected" (like the quota, but
             allows for doubtful labels), "fair" (only corrects differences that chance does not
             explain), "mopr", or a function of `Candidates` and k, such as
@@ -81,7 +92,8 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
             probabilities. Zero-shot labels have probabilities if at least 50 images per group were
             passed and the groups' cosines differ clearly.
         ids: ids (n,) or (q, n) as returned by an index, with -1 for no result. Labels,
-            probabilities and features then refer to the rows of the index.
+            probabilities and features are then those of the rows of the index, or of the
+            candidates of a single query.
         checked: true groups of randomly sampled candidates that were checked by hand, by row, or by
             id if ids are used. `Positions.to_check` returns a sample to check. The report then
             contains the true shares with intervals.
@@ -95,57 +107,171 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
         InvalidInputError: If an argument is invalid.
 
     Warns:
-        SuspectInputWarning: If a group has too few candidates for its share, or if five or more
-            scores ascend, as distances do.
+        SuspectInputWarning: If a group has too few candidates for its share, if five or more scores
+            ascend, as distances do, or if even shares are requested from uneven candidates.
 
     >>> scores = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
     >>> rerank(scores, 4, labels=["m", "m", "m", "f", "f", "f"]).tolist()
     [0, 3, 1, 4]
     """
     if k is not None:
-        check_k(k)
+        check_count(k, "k")
     table, id_rows = _read_scores(scores, ids)
     # These arrays (q, n) contain each query's scores, the candidates' rows in labels and features,
     # and their keys in the result.
     lists = np.atleast_2d(table)
     rows: Rows = np.broadcast_to(np.arange(lists.shape[1]), lists.shape)
-    keys: NDArray[np.generic] = rows
+    keys: NDArray[np.generic] = rows if id_rows is None else id_rows
     if id_rows is not None:
-        keys = id_rows
-        labels, rows = _rows_of_ids(id_rows, labels, is_index=not isinstance(scores, Mapping))
+        inputs = (labels, probabilities, features, ())
+        source = next(part for part in inputs if part is not None)
+        source, rows = rows_of_ids(id_rows, source, is_index=not isinstance(scores, Mapping))
+        labels = None if labels is None else source
     n = int(rows.max(initial=UNKNOWN)) + 1
-    groups = Groups.read(labels, probabilities, features, attribute, model)
-    if method is None:
-        method = "quota" if groups.probabilities is None else "expected"
-    reranker = _reranker(method)
+    saved = IndexGroups.load(index) if isinstance(index, str | Path) else index
+    groups = _read_groups(labels, probabilities, features, attribute, model, saved)
     if len(groups.codes) < n or (ids is None and len(groups.codes) > n):
         raise InvalidInputError(
             f"got {len(groups.codes)} groups for {n} candidates; expected one per candidate"
         )
-    code_of_checked = _read_checked(checked, groups.names, keys)
-
-    reports = []
     target = shares if isinstance(shares, str) else "requested"
-    about = (_name_of(method), f"{target} shares", groups.source)
-    for query, scores_of_query in enumerate(lists):
+    if saved is not None:
+        shares, target = _shares_of_index(saved, groups, shares), "index"
+    groups = groups.with_groups_of(shares)
+    code_of_checked = read_checked(checked, groups.names, keys)
+    pools = []
+    for query, rows_of_query in enumerate(rows):
         # An index pads with -1 if it finds fewer candidates.
-        places = np.flatnonzero(rows[query] != UNKNOWN)
-        candidates = groups.candidates(scores_of_query[places], rows[query][places], shares)
-        order = _order(candidates, reranker, k)
-        keys_of_query = keys[query][places]
-        codes = _codes_of(keys_of_query, code_of_checked)
-        reports.append(Report(candidates, about, order, keys_of_query, codes))
-    _warn_of_distances([report.candidates.scores for report in reports])
+        is_found = rows_of_query != UNKNOWN
+        pool = groups.candidates(lists[query][is_found], rows_of_query[is_found], shares)
+        if saved is not None and groups.source == ZERO_SHOT:
+            pool = replace(pool, shares=saved.shares, expected_shares=saved.expected_shares)
+        codes = codes_of(keys[query][is_found], code_of_checked)
+        pools.append((pool, keys[query][is_found], codes))
+    _warn_of_distances([pool.scores for pool, _, _ in pools])
+    if target == EVEN and not groups.doubt:
+        _warn_of_uneven([pool for pool, _, _ in pools])
+    positions = _Pages(pools, *_chosen(method, groups, target), k, groups.doubt, table.ndim == 1)(1)
     # Without k, all candidates are shown, so a group with less than its share needs no warning.
     if k is not None:
-        warn_of_short(reports, "pass more candidates or request other shares")
-    return Positions.from_reports(reports, is_single=table.ndim == 1)
+        warn_of_short(positions.reports, "pass more candidates or request other shares")
+    return positions
 
 
-def check_k(k: int | None) -> None:
-    """Raise an error unless k is a positive integer."""
-    if not isinstance(k, (int, np.integer)) or isinstance(k, bool) or k < 1:
-        raise InvalidInputError(f"k: expected a whole number of 1 or more, got {k!r}")
+@dataclass(frozen=True)
+class _Pages:
+    """Deal pages of results. Each page is dealt from what earlier pages have left.
+
+    Attributes:
+        pools: each query's candidates, their keys (n,) and their checked groups (n,).
+        reranker: the method.
+        about: the method, the target and the source of the groups, for reports.
+        k: number of results per page, or None for all.
+        reason: why the results keep their order, or "".
+        is_single: whether to return (k,) for the only query.
+    """
+
+    pools: Sequence[tuple[Candidates, NDArray[np.generic], NDArray[np.integer]]]
+    reranker: Reranker
+    about: tuple[str, str, str]
+    k: int | None
+    reason: str
+    is_single: bool
+
+    def __call__(self, number: int) -> Positions:
+        """Return a page, counted from 1."""
+        reports = []
+        for pool in self.pools:
+            candidates, keys, codes = pool
+            for _ in range(number - 1):
+                shown = _order(candidates, self.reranker, self.k)
+                left = np.delete(np.arange(len(candidates)), shown)
+                candidates, keys, codes = candidates.subset(left), keys[left], codes[left]
+            order = _order(candidates, self.reranker, self.k)
+            reports.append(Report(candidates, self.about, order, keys, codes, reason=self.reason))
+        return Positions.from_reports(reports, is_single=self.is_single, page=self)
+
+
+def _read_groups(
+    labels: object,
+    probabilities: object,
+    features: object,
+    attribute: AttributeLike | None,
+    model: object,
+    index: IndexGroups | None,
+) -> Groups:
+    """Return the groups of all rows, using whichever source was passed.
+
+    Args:
+        labels: the group of each row (n,), or None if unknown.
+        probabilities: the probability of each group for each row.
+        features: image features of the rows, for zero-shot labels.
+        attribute: the prompt set that names the groups for zero-shot labels.
+        model: the model that embeds the prompts.
+        index: the groups of an index, for zero-shot labels without a prompt set.
+
+    Raises:
+        InvalidInputError: If no source or more than one source was passed.
+    """
+    sources = {"labels": labels, "probabilities": probabilities, "attribute": attribute}
+    inputs = [name for name, source in sources.items() if source is not None]
+    if len(inputs) > 1:
+        raise InvalidInputError(f"got {' and '.join(inputs)}; expected only one source of groups")
+    if labels is not None:
+        return Groups.of_labels(labels)
+    if probabilities is not None:
+        return Groups.of_probabilities(probabilities)
+    if attribute is not None:
+        if features is None or model is None:
+            raise InvalidInputError(
+                "attribute: zero-shot labels also need features= (n, d) of the candidates and"
+                " model=, a model or a mapping from prompt to embedding"
+            )
+        return IndexGroups.fit(model, attribute, features).predict(features)
+    if index is not None and features is not None:
+        return index.predict(features)
+    raise InvalidInputError(
+        "the groups are missing: expected labels=, probabilities=, or features= with attribute="
+        " and model=, or with index="
+    )
+
+
+def _shares_of_index(index: IndexGroups, groups: Groups, shares: object) -> Mapping[str, float]:
+    """Return the groups' shares in an index by name.
+
+    Raises:
+        InvalidInputError: If other shares were requested, or the groups have other names.
+    """
+    if shares != POOL:
+        raise InvalidInputError(f"got shares={shares!r} and index=; expected only one of them")
+    if not set(groups.names) <= set(index.names):
+        raise InvalidInputError(
+            f"index: contains the shares of {list(index.names)}, but the groups are"
+            f" {list(groups.names)}; expected the same names"
+        )
+    if groups.probabilities is None:
+        return dict(zip(index.names, index.shares.tolist(), strict=True))
+    return index.share_of_name()
+
+
+def _as_found(candidates: Candidates, k: int) -> Rows:
+    """Return the top k by score."""
+    return candidates.ranked[:k]
+
+
+def _chosen(
+    method: str | Reranker | None, groups: Groups, target: str
+) -> tuple[Reranker, tuple[str, str, str]]:
+    """Return the function that re-ranks, and the method, target and source for reports.
+
+    If the groups cannot be trusted, the function keeps the order.
+    """
+    if method is None:
+        method = "quota" if groups.probabilities is None else "expected"
+    reranker = _reranker(method)
+    if groups.doubt:
+        return _as_found, (AS_FOUND, "unreliable labels", groups.source)
+    return reranker, (_name_of(method), f"{target} shares", groups.source)
 
 
 def _name_of(method: str | Reranker) -> str:
@@ -189,25 +315,17 @@ def _read_scores(scores: object, ids: object) -> tuple[Floats, NDArray[np.generi
     return table, id_rows
 
 
-def as_ids(ids: object) -> NDArray[np.generic]:
-    """Return ids as an array of integers, or of objects if they are not integers."""
-    if hasattr(ids, "detach"):
-        ids = ids.detach().cpu().numpy()
-    array: NDArray[np.generic] = np.asarray(ids)
-    if array.dtype.kind in "iu":
-        return array
-    # Use an object array, because numpy would convert numbers mixed with strings to strings.
-    objects = np.empty(array.size, dtype=object)
-    objects[:] = array.ravel().tolist()
-    return objects.reshape(array.shape)
-
-
-def _read_checked(
+def read_checked(
     checked: Mapping[int, object] | Mapping[str, object] | None,
     names: Sequence[str],
     keys: NDArray[np.generic],
 ) -> dict[int | str, int]:
     """Return the true groups of checked candidates, as positions in `names` by row or id.
+
+    Args:
+        checked: mapping from row or id to true group, or None if no candidate was checked.
+        names: names of the groups.
+        keys: rows or ids of the candidates.
 
     Raises:
         InvalidInputError: If `checked` is not a mapping, a group is unknown, or no key belongs to a
@@ -235,10 +353,15 @@ def _read_checked(
     return codes
 
 
-def _codes_of(
+def codes_of(
     keys: NDArray[np.generic], code_of_key: Mapping[int | str, int]
 ) -> NDArray[np.integer]:
-    """Return the code of each key (n,), or -1 for keys without a code."""
+    """Return the code of each key (n,), or -1 for keys without a code.
+
+    Args:
+        keys: rows or ids (n,) of candidates.
+        code_of_key: codes by row or id.
+    """
     if not code_of_key:
         return np.full(len(keys), UNKNOWN)
     return np.array([code_of_key.get(key, UNKNOWN) for key in keys.tolist()])
@@ -257,41 +380,6 @@ def _order(candidates: Candidates, reranker: Reranker, k: int | None) -> Rows:
     return np.asarray(reranker(candidates, count))
 
 
-def _rows_of_ids(
-    id_rows: NDArray[np.generic], labels: object, *, is_index: bool
-) -> tuple[object, Rows]:
-    """Return the labels by row, and each candidate's row (q, n), or -1 if it has none.
-
-    Args:
-        id_rows: ids (q, n).
-        labels: mapping from id to label, or the labels of the rows.
-        is_index: whether integer ids are rows of an index.
-    """
-    is_integer = id_rows.dtype.kind in "iu"
-    is_none = (id_rows == UNKNOWN) & is_integer
-    rows: Rows
-    # In a mapping from column to labels, the values are lists.
-    if isinstance(labels, Mapping) and any(np.ndim(label) != 1 for label in labels.values()):
-        keys = id_rows.ravel().tolist()
-        row_of_id = {key: row for row, key in enumerate(dict.fromkeys(keys))}
-        rows = np.array([row_of_id[key] for key in keys]).reshape(id_rows.shape)
-        labels = list(map(labels.get, row_of_id))
-    elif is_index and is_integer:
-        rows = id_rows.astype(np.intp)
-    elif len(id_rows) == 1:
-        rows = np.arange(id_rows.shape[1])[None]
-    else:
-        raise InvalidInputError(
-            "ids: for text ids of several queries, expected labels as a mapping from id to label"
-        )
-    if rows[~is_none].min(initial=0) < 0:
-        raise InvalidInputError(
-            f"ids: expected an index into the labels (0 or more), or -1 for a missing result; got"
-            f" {rows[~is_none].min()}"
-        )
-    return labels, np.where(is_none, UNKNOWN, rows)
-
-
 def _warn_of_distances(lists: Sequence[Floats]) -> None:
     """Warn once if the scores of every query ascend, as distances of search results do."""
     are_ascending = all(bool((scores[1:] > scores[:-1]).all()) for scores in lists)
@@ -302,6 +390,25 @@ def _warn_of_distances(lists: Sequence[Floats]) -> None:
             " rerank` --columns distance=COLUMN)",
             SuspectInputWarning,
         )
+
+
+def _warn_of_uneven(lists: Sequence[Candidates]) -> None:
+    """Warn once if the groups of the candidates are uneven, so that even shares are a new skew."""
+    for candidates in lists:
+        counts = np.bincount(
+            candidates.codes[candidates.codes != UNKNOWN], minlength=len(candidates.names)
+        )
+        if counts.sum() >= _MANY_CANDIDATES and counts.max() >= _UNEVEN * counts.min():
+            words = ", ".join(
+                f"{count:,} {name}" for name, count in zip(candidates.names, counts, strict=True)
+            )
+            warn(
+                f"rerank: shares='even', but the candidates are {words}; in an uneven collection,"
+                " even shares are further from its shares than most searches; use shares='pool',"
+                " or index= for the first results of an index",
+                SuspectInputWarning,
+            )
+            return
 
 
 def warn_of_short(reports: Sequence[Report], remedy: str) -> None:

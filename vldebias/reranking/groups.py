@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,13 +26,10 @@ from vldebias.errors import (
     did_you_mean,
     warn,
 )
-from vldebias.reranking.candidates import UNKNOWN, Candidates, Floats, Rows, as_floats, unit_rows
-from vldebias.reranking.estimates import GroupEstimator
-
-if TYPE_CHECKING:
-    from vldebias.methods.method import AttributeLike
+from vldebias.reranking.candidates import UNKNOWN, Candidates, Floats, Rows, as_floats
 
 POOL, EVEN = "pool", "even"
+ZERO_SHOT = "zero-shot labels"  # source of groups that were estimated from features
 _MOST_COMPARED_STRINGS = 8
 _MOST_CODES = 4  # If there are more numeric names, they may be ages or scores.
 
@@ -46,55 +43,14 @@ class Groups:
         codes: group of each row (n,) as a position in `names`, or -1 if unknown.
         probabilities: group probabilities (n, g), if available.
         source: where the groups come from, for reports.
+        doubt: why the groups cannot be trusted, or "".
     """
 
     names: tuple[str, ...]
     codes: NDArray[np.integer]
     probabilities: Floats | None = None
     source: str = "given labels"
-
-    @classmethod
-    def read(
-        cls,
-        labels: object,
-        probabilities: object,
-        features: object,
-        attribute: AttributeLike | None,
-        model: object,
-    ) -> Groups:
-        """Return the groups of all rows, using whichever source was passed.
-
-        Args:
-            labels: the group of each row, or None if unknown, with shape (n,) or (q, n).
-            probabilities: the probability of each group for each row.
-            features: image features of the rows, for zero-shot labels.
-            attribute: the prompt set that names the groups for zero-shot labels.
-            model: the model that embeds the prompts.
-
-        Raises:
-            InvalidInputError: If no source or more than one source was passed.
-        """
-        sources = {"labels": labels, "probabilities": probabilities, "attribute": attribute}
-        inputs = [name for name, source in sources.items() if source is not None]
-        if len(inputs) > 1:
-            raise InvalidInputError(
-                f"got {' and '.join(inputs)}; expected only one source of groups"
-            )
-        if labels is not None:
-            return cls.of_labels(labels)
-        if probabilities is not None:
-            return cls.of_probabilities(probabilities)
-        if attribute is not None:
-            if features is None or model is None:
-                raise InvalidInputError(
-                    "attribute: zero-shot labels also need features= (n, d) of the candidates and"
-                    " model=, a model or a mapping from prompt to embedding"
-                )
-            return cls.zero_shot(features, attribute, model)
-        raise InvalidInputError(
-            "the groups are missing: expected labels=, probabilities=, or features= with attribute="
-            " and model="
-        )
+    doubt: str = ""
 
     @classmethod
     def of_labels(cls, labels: object) -> Groups:
@@ -140,62 +96,20 @@ class Groups:
             columns = [as_floats(column, "probabilities") for column in probabilities.values()]
             probabilities = np.stack(columns, axis=-1)
         table = as_floats(probabilities, "probabilities")
-        if table.ndim != 2 or table.shape[1] < 2 or table.min(initial=0.0) < 0:
+        is_table = table.ndim == 2 and table.shape[1] >= 2
+        is_known = np.asarray(np.isfinite(table).all(axis=-1))
+        if not is_table or table[is_known].min(initial=0.0) < 0:
             raise InvalidInputError(
                 f"probabilities: expected non-negative numbers (n, groups), got shape {table.shape}"
             )
-        if not np.allclose(table.sum(axis=1), 1, atol=1e-3):
+        if not np.allclose(table[is_known].sum(axis=1), 1, atol=1e-3):
             raise InvalidInputError("probabilities: expected rows that sum to 1; rescale them")
         if names is None:
             names = [str(group) for group in range(table.shape[1])]
-        return cls(tuple(names), table.argmax(axis=1), table, "given probabilities")
-
-    @classmethod
-    def zero_shot(cls, features: object, attribute: AttributeLike, model: object) -> Groups:
-        """Estimate each row's group from the similarities to the values' texts.
-
-        Args:
-            features: features (n, d) of the candidates, or an iterable of blocks.
-            attribute: prompt set with words for its values, or several prompt sets to cross.
-            model: model that embeds the prompts.
-
-        Raises:
-            InvalidInputError: If features and text embeddings have different widths.
-        """
-        groups, _ = cls.estimated(features, text_values(attribute, model))
-        return groups
-
-    @classmethod
-    def estimated(
-        cls, features: object, texts: Mapping[tuple[str, ...], Floats]
-    ) -> tuple[Groups, list[GroupEstimator]]:
-        """Estimate each row's group, and return the fitted estimators.
-
-        Args:
-            features: features (n, d), or an iterable of blocks.
-            texts: the names of each attribute's groups (g,), with their text embeddings (g, d).
-        """
-        is_single = hasattr(features, "shape") or isinstance(features, list)
-        blocks = [features] if is_single else list(cast("Iterable[object]", features))
-        rows = np.concatenate([unit_rows(block) for block in blocks])
-        estimators = []
-        for names, values in texts.items():
-            check_width(rows, values)
-            estimators.append(GroupEstimator.fit(names, values, rows))
-        return cls.predicted(rows, estimators), estimators
-
-    @classmethod
-    def predicted(cls, features: Floats, estimators: Sequence[GroupEstimator]) -> Groups:
-        """Return the groups of rows according to fitted estimators, crossed if there are several.
-
-        Args:
-            features: unit features (n, d).
-            estimators: one estimator per attribute.
-        """
-        parts = []
-        for estimator in estimators:
-            parts.append(cls(estimator.names, *estimator.predict(features), "zero-shot labels"))
-        return cls.crossed(parts)
+        # Rows with NaN or infinity are unknown.
+        codes = np.where(is_known, table.argmax(axis=1), UNKNOWN)
+        table = np.where(is_known[:, None], table, 0.0)
+        return cls(tuple(names), codes, table, "given probabilities")
 
     @classmethod
     def crossed(cls, parts: Sequence[Groups]) -> Groups:
@@ -221,6 +135,19 @@ class Groups:
         codes = np.where(is_known, codes, UNKNOWN)
         return cls(tuple(names), codes, probabilities, parts[0].source)
 
+    def with_groups_of(self, shares: object) -> Groups:
+        """Return the groups, with those that no candidate has but for which a share is requested.
+
+        If a query only finds women, men are still a group. But if the shares lack a group that
+        candidates have, the names may be spelled differently, which `requested_shares` reports.
+        """
+        if not isinstance(shares, Mapping) or not set(self.names) <= set(map(str, shares)):
+            return self
+        absent = [str(name) for name in shares if str(name) not in self.names]
+        if not absent or self.probabilities is not None:
+            return self
+        return replace(self, names=(*self.names, *absent))
+
     def candidates(self, scores: Floats, rows: Rows, shares: object) -> Candidates:
         """Return the candidates for one query.
 
@@ -242,8 +169,8 @@ class Groups:
         expected_shares = None
         if self.probabilities is not None:
             probabilities = self.probabilities[rows]
-            if isinstance(shares, str) and shares == POOL:
-                expected_shares = probabilities.mean(axis=0)
+            if isinstance(shares, str) and shares == POOL and (codes != UNKNOWN).any():
+                expected_shares = probabilities[codes != UNKNOWN].mean(axis=0)
         return Candidates(
             scores,
             codes,
@@ -251,39 +178,6 @@ class Groups:
             requested_shares(shares, codes, self.names),
             probabilities,
             expected_shares,
-        )
-
-
-def text_values(attribute: AttributeLike, model: object) -> dict[tuple[str, ...], Floats]:
-    """Return the names of each attribute's groups, with their unit text embeddings (g, d).
-
-    Args:
-        attribute: prompt set with words for its values, or several prompt sets.
-        model: model that embeds the prompts.
-    """
-    # Import lazily, because torch takes seconds to import and labels do not need it.
-    from vldebias.methods import Problem
-
-    problem = Problem(model, attribute)
-    role = problem.host.roles[0]
-    values = {}
-    for prompt_set in problem.attributes:
-        rows = problem.zero_shot(prompt_set, role).numpy().astype(np.float64)
-        values[tuple(prompt_set.attributes)] = rows
-    return values
-
-
-def check_width(features: Floats, texts: Floats) -> None:
-    """Raise an error unless features and text embeddings have the same width.
-
-    Args:
-        features: image features (n, d).
-        texts: text embeddings (g, d).
-    """
-    if texts.shape[1] != features.shape[1]:
-        raise InvalidInputError(
-            f"features: got width {features.shape[1]}, but the model's texts have width"
-            f" {texts.shape[1]}; expected the same model for both"
         )
 
 

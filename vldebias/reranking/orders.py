@@ -17,6 +17,9 @@ from vldebias.reranking.candidates import UNKNOWN, Candidates, Floats, Rows
 
 # Tolerance for products that should be integers, such as 10 x 0.7.
 TINY = 1e-9
+# Number of places to look ahead. A group with a share of s is due every 1 / s places, but looking
+# this far would take 1 / s times as long, and the groups that are due sooner leave room for it.
+_HORIZON = 1000
 Counts = NDArray[np.integer]
 Bounds = Callable[[Floats, int], tuple[Counts, Counts]]
 """Function that takes the shares of g groups and a length, and returns the minimum and the maximum
@@ -63,7 +66,8 @@ def expected(candidates: Candidates, k: int, *, weight: float = 0.4) -> Rows:
     If the probabilities of the top k by score sum to the requested shares, within half a result,
     and deviate from them by at most two results in every prefix, the order does not change. If all
     probabilities are 0 or 1, the top k are the quota's, in another order. If all candidates are
-    shown, nothing can be exchanged, so the order is the quota's.
+    shown, nothing can be exchanged, so the order is the quota's. Candidates whose group is unknown
+    keep their places.
 
     Args:
         candidates: the candidates for one query, with probabilities.
@@ -94,25 +98,31 @@ def expected(candidates: Candidates, k: int, *, weight: float = 0.4) -> Rows:
         )
     if not 0 <= weight <= 1:
         raise InvalidInputError(f"weight: expected a number in [0, 1], got {weight}")
+    ranked = candidates.ranked
+    is_known = candidates.codes[ranked] != UNKNOWN
+    if not is_known.all():
+        # Order the known candidates among the places that they have by score.
+        known = ranked[is_known]
+        places = np.flatnonzero(is_known[:k])
+        rows = ranked[:k].copy()
+        rows[places] = known[expected(candidates.subset(known), len(places), weight=weight)]
+        return rows
     shares = candidates.shares
     if candidates.expected_shares is not None:
         shares = candidates.expected_shares
     if k == len(candidates):
         return quota(candidates, k)
-    ranked = candidates.ranked
     places = np.arange(1, k + 1)[:, None]
     deviations = np.abs(p[ranked[:k]].cumsum(axis=0) - places * shares).max(axis=1)
-    if deviations[-1] <= 0.5 and deviations.max() <= 2:
+    if not k or (deviations[-1] <= 0.5 and deviations.max() <= 2):
         return ranked[:k]
     by_quota = quota(candidates, k)
-    by_quota = by_quota[candidates.codes[by_quota] != UNKNOWN]
     counts = np.bincount(candidates.codes[by_quota], minlength=len(shares))
-    excess = weight * (p[by_quota].sum(axis=0) - len(by_quota) * shares)
+    excess = weight * (p[by_quota].sum(axis=0) - k * shares)
     codes = candidates.codes[ranked]
     ranks_of_group = [np.flatnonzero(codes == group) for group in range(len(shares))]
     counts = _exchanged(counts, [p[ranked[ranks[: k + 1]]] for ranks in ranks_of_group], excess)
     parts = [ranks[:count] for ranks, count in zip(ranks_of_group, counts, strict=True)]
-    parts.append(np.flatnonzero(codes == UNKNOWN)[: k - len(by_quota)])
     top = ranked[np.sort(np.concatenate(parts))]
     chosen = replace(candidates.subset(top), shares=counts / k)
     return top[_merge(chosen, k, _within_one_and_a_half)]
@@ -132,7 +142,8 @@ def _exchanged(counts: Rows, tables: Sequence[Floats], excess: Floats) -> Rows:
     # Pad each table with a row of zeros at both ends, where a group has no candidate to exchange.
     padded = [np.concatenate([np.zeros((1, g)), table, np.zeros((1, g))]) for table in tables]
     is_same = np.eye(g, dtype=bool)
-    while True:
+    # No group can be exchanged more often than it has results.
+    for _ in range(g * int(counts.sum())):
         last = np.stack([table[count] for table, count in zip(padded, counts, strict=True)])
         following = [table[count + 1] for table, count in zip(padded, counts, strict=True)]
         # The excess (g, g, g) after each exchange of one group's last for another's next candidate.
@@ -140,11 +151,12 @@ def _exchanged(counts: Rows, tables: Sequence[Floats], excess: Floats) -> Rows:
         distances = (exchanged**2).sum(axis=2)
         distances[is_same | (counts == 0)[:, None] | (counts >= available)] = np.inf
         leaving, entering = np.unravel_index(distances.argmin(), distances.shape)
-        if distances[leaving, entering] >= (excess**2).sum() - TINY:
-            return counts
+        if not distances[leaving, entering] < (excess**2).sum() - TINY:
+            break
         excess = exchanged[leaving, entering]
         counts[leaving] -= 1
         counts[entering] += 1
+    return counts
 
 
 def fair(candidates: Candidates, k: int, *, alpha: float = 0.1) -> Rows:
@@ -229,7 +241,10 @@ def _merge(candidates: Candidates, k: int, bounds: Bounds) -> Rows:
     remaining = [np.flatnonzero(codes == group) for group in range(len(shares))]
     parts = [np.empty(0, dtype=np.intp)]
     n_placed = 0
-    while n_placed < count:
+    # In each round, at least one group runs out of candidates.
+    for _ in range(len(shares) + 1):
+        if n_placed >= count:
+            break
         groups = [group for group, ranks in enumerate(remaining) if len(ranks) and shares[group]]
         if not groups:
             # Append the candidates of groups with share 0 in order of score.
@@ -305,7 +320,7 @@ def _merge_several(
     to a place D, group a still needs m_a(D) - c_a places, where m_a is its minimum. If the groups
     together need all places up to D, the next place must go to one of them.
     """
-    horizon = int(np.ceil(len(shares) / shares.min())) + 1
+    horizon = min(int(np.ceil(len(shares) / shares.min())) + 1, _HORIZON)
     minima, maxima = bounds(shares, length + horizon)
     places = np.arange(1, horizon + 1)
     counts = np.zeros(len(shares), dtype=np.intp)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
@@ -10,12 +10,15 @@ from itertools import zip_longest
 import numpy as np
 from numpy.typing import NDArray
 
+from vldebias.errors import InvalidInputError
 from vldebias.measure.resampling import Interval
 from vldebias.reranking.candidates import UNKNOWN, Candidates, Rows
 from vldebias.reranking.checks import ENOUGH, true_shares
 from vldebias.utils.json_values import JSON
 
 AS_FOUND = "none"  # Method name in reports of results that were not re-ranked.
+POOL = "pool"
+RARE = 0.1  # If a group's share is smaller, some kinds of queries become more skewed.
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +34,8 @@ class Report:
         checked: true group of each candidate (n,) as a position in the group names, or -1 if it was
             not checked.
         query: text of the query, if known.
-        how_to_check: how to pass the true groups of some results, or "" if that is not possible.
+        how_to_check: how to pass the true groups of some results.
+        reason: why the results keep their order, or "" if they were re-ranked.
 
     >>> from vldebias import rerank
     >>> scores = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
@@ -53,6 +57,7 @@ class Report:
         "label the results that positions.to_check() returns and pass their true groups as"
         " `checked`"
     )
+    reason: str = ""
 
     @property
     def before(self) -> Rows:
@@ -92,20 +97,56 @@ class Report:
     @property
     def kept(self) -> float:
         """Return the share of the original top k that is also in the new top k."""
-        return float(np.isin(self.before, self.order).mean())
+        return float(np.isin(self.before, self.order).mean()) if len(self.order) else 1.0
 
     @property
     def score_lost(self) -> float:
         """Return the decrease in the mean score of the top k."""
+        if not len(self.order):
+            return 0.0
         scores = self.candidates.scores
         return float(scores[self.before].mean() - scores[self.order].mean())
 
     @property
     def moved(self) -> float:
         """Return the mean number of places by which results in the new top k moved."""
+        if not len(self.order):
+            return 0.0
         place = np.empty(len(self.candidates), dtype=np.intp)
         place[self.candidates.ranked] = np.arange(len(self.candidates))
         return float(np.abs(place[self.order] - np.arange(len(self.order))).mean())
+
+    @property
+    def notes(self) -> list[str]:
+        """Return what to know about the requested shares."""
+        notes = []
+        n, k = len(self.candidates), len(self.order)
+        names, shares = self.candidates.names, self.candidates.shares
+        if not k:
+            return ["nothing was found"]
+        if self.about[0] == AS_FOUND:
+            return []
+        if self.about[1] == f"{POOL} shares" and k < n / 4:
+            notes.append(
+                f"the shares are those of these {n:,} candidates; if they are the first results of"
+                " an index, they are as skewed as the query, so pass index= or use queries.search"
+            )
+        if (self.candidates.codes != UNKNOWN).any() and np.count_nonzero(self._available) == 1:
+            name = names[int(self._available.argmax())]
+            notes.append(f"all candidates with a known group are {name}")
+        rare = [name for name, share in zip(names, shares, strict=True) if 0 < share < RARE]
+        if rare:
+            notes.append(
+                f"{', '.join(rare)}: with a share under {RARE:.0%}, a list may be more skewed than"
+                " before"
+            )
+        return notes
+
+    @property
+    def _available(self) -> NDArray[np.integer]:
+        """Return the number of candidates (g,) in each group."""
+        codes = self.candidates.codes
+        return np.bincount(codes[codes != UNKNOWN], minlength=len(self.candidates.names))
 
     @property
     def n_checked(self) -> int:
@@ -140,6 +181,8 @@ class Report:
             "kept": self.kept,
             "score lost": self.score_lost,
             "moved": self.moved,
+            "notes": self.notes,
+            "reason": self.reason,
         }
 
     def __str__(self) -> str:
@@ -148,12 +191,13 @@ class Report:
         name = f"{self.query}: " if self.query else ""
         how = "by {}, {}, {}".format(*self.about)
         if self.about[0] == AS_FOUND:
-            how = f"as found, because the query is {self.about[1]}"
+            how = f"as found, because {self.reason}"
         lines = [f"{name}first {k} {how}: {before} -> {_words(self.counts)}"]
         if self.unknown:
             lines.append(f"{self.unknown} results whose group is unknown keep their places")
         for group, number in self.short.items():
             lines.append(f"{group}: {number} fewer than requested; there are no more candidates")
+        lines += self.notes
         expected = self.expected
         if expected is not None:
             parts = []
@@ -163,7 +207,7 @@ class Report:
                 f"true shares, 95% intervals: {', '.join(parts)}; {self.n_checked} candidates"
                 " were checked"
             )
-        elif self.how_to_check:
+        elif k:
             needed = f"{ENOUGH} are needed" if k > ENOUGH else f"all {k} are needed"
             lines.append(
                 f"true shares unknown: {self.how_to_check}; {needed}, {self.n_checked} were passed"
@@ -196,26 +240,61 @@ class Positions(np.ndarray):
     """
 
     reports: tuple[Report, ...]
+    _page: Callable[[int], Positions] | None
 
     @classmethod
-    def from_reports(cls, reports: Sequence[Report], *, is_single: bool) -> Positions:
+    def from_reports(
+        cls,
+        reports: Sequence[Report],
+        *,
+        is_single: bool,
+        page: Callable[[int], Positions],
+    ) -> Positions:
         """Create an array (q, k) of the reports' ids or rows, padded with -1.
 
         Args:
             reports: one report per query.
             is_single: whether to return (k,) for the only query.
+            page: function that returns another page.
         """
         rows = [report.keys.take(report.order) for report in reports]
         shape = (len(rows), max(map(len, rows), default=0))
-        table = np.full(shape, UNKNOWN, dtype=rows[0].dtype if rows else np.intp)
+        kinds = {keys_in_order.dtype for keys_in_order in rows if len(keys_in_order)}
+        # An empty list may have another type than the ids of other queries.
+        kind = next(iter(kinds), np.dtype(np.intp)) if len(kinds) < 2 else np.dtype(object)
+        table = np.full(shape, UNKNOWN, dtype=kind)
         for query, keys_in_order in enumerate(rows):
             table[query, : len(keys_in_order)] = keys_in_order
         positions = (table[0] if is_single else table).view(cls)
         positions.reports = tuple(reports)
+        positions._page = page
         return positions
 
     def __array_finalize__(self, source: NDArray[np.generic] | None) -> None:
         self.reports = ()
+        self._page = None
+
+    def page(self, number: int) -> Positions:
+        """Return another page of results, with the same shares and the same number of results.
+
+        A page's results are removed before the next page is dealt, so no result is on two pages,
+        and none is left out.
+
+        Args:
+            number: number of the page, from 1, which is this one.
+
+        Raises:
+            InvalidInputError: If the number is not a positive integer, or for slices.
+
+        >>> from vldebias import rerank
+        >>> scores = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
+        >>> rerank(scores, 2, labels=["m", "m", "m", "f", "f", "f"]).page(2)
+        Positions([1, 4])
+        """
+        if self._page is None:
+            raise InvalidInputError("page: a slice has no pages; expected the result of `rerank`")
+        check_count(number, "page")
+        return self._page(number)
 
     @property
     def report(self) -> Report:
@@ -223,7 +302,7 @@ class Positions(np.ndarray):
         return self.reports[0]
 
     def to_check(self, n: int = 30, *, seed: int | None = None) -> list[int | str]:
-        """Sample results to check by hand, for the `checked` argument of `rerank`.
+        """Sample results to check by hand, for the `checked` argument of `rerank` or `search`.
 
         The sample is drawn at random from the results of all queries, with equal numbers per label
         if possible. Results that were already checked or whose label is unknown are excluded.
@@ -250,6 +329,17 @@ class Positions(np.ndarray):
         rounds = zip_longest(*keys_of_label.values())
         sample = [key for keys_of_round in rounds for key in keys_of_round if key is not None]
         return [key.item() if isinstance(key, np.generic) else key for key in sample[:n]]
+
+
+def check_count(number: object, name: str) -> None:
+    """Raise an error unless a number is a positive integer.
+
+    Args:
+        number: the number.
+        name: argument name, for messages.
+    """
+    if not isinstance(number, (int, np.integer)) or isinstance(number, bool) or number < 1:
+        raise InvalidInputError(f"{name}: expected a whole number of 1 or more, got {number!r}")
 
 
 def _words(counts: dict[str, int]) -> str:

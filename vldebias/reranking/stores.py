@@ -7,10 +7,12 @@ scores and labels to `vldebias.rerank` (see docs/how-to/rerank.md).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
 
 from vldebias.errors import InvalidInputError, need
 from vldebias.reranking.entry import Reranker, rerank
+from vldebias.reranking.index import IndexGroups
 
 if TYPE_CHECKING:
     from langchain_core.documents import BaseDocumentCompressor, Document
@@ -24,6 +26,7 @@ class RerankOptions(TypedDict, total=False):
     """Store options to pass to `vldebias.rerank`."""
 
     shares: str | Mapping[str, float]
+    index: IndexGroups | str | Path
     method: str | Reranker
 
 
@@ -38,7 +41,7 @@ def langchain_compressor(
     Args:
         attribute: metadata key for the group, or several keys to cross.
         k: number of documents to return. If None, all are returned.
-        options: `shares` and `method`, as for `vldebias.rerank`.
+        options: `shares`, `index` and `method`, as for `vldebias.rerank`.
 
     Returns:
         A compressor whose `compress_documents` returns the first k documents in their new order.
@@ -73,7 +76,7 @@ def llama_index_postprocessor(
     Args:
         attribute: metadata key for the group, or several keys to cross.
         k: number of nodes to return. If None, all are returned.
-        options: `shares` and `method`, as for `vldebias.rerank`.
+        options: `shares`, `index` and `method`, as for `vldebias.rerank`.
 
     Returns:
         A postprocessor whose `postprocess_nodes` returns the first k nodes in their new order.

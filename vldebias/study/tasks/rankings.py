@@ -16,7 +16,8 @@ from vldebias.measure.rows import NONE
 from vldebias.methods import Rerank
 from vldebias.prompts import PromptSet
 from vldebias.reranking import RERANKERS, expected, quota
-from vldebias.reranking.groups import POOL, Groups
+from vldebias.reranking.groups import POOL
+from vldebias.reranking.index import IndexGroups
 from vldebias.utils.arrays import Mask, Rows
 
 BLOCK = 1 << 13  # rows converted to float64 at a time
@@ -54,7 +55,8 @@ class Rankings:
         """Re-rank the results of every query with each of the given methods.
 
         Labels are predicted zero-shot, because users do not have ground-truth labels. The target is
-        the shares of the groups in the gallery, as in `vldebias.rerank`.
+        the shares of the groups in the gallery, as in `vldebias.rerank`. As there, the order does
+        not change if the labels cannot be trusted.
 
         Args:
             methods: methods that re-rank.
@@ -62,7 +64,9 @@ class Rankings:
             sets: prompt sets of the attributes.
             k: the largest number of top results that is measured.
         """
-        groups = Groups.zero_shot(self.known_images(NONE).split(BLOCK), sets, texts)
+        images = self.known_images(NONE)
+        fitted = IndexGroups.fit(texts, sets, images.split(BLOCK))
+        groups = fitted.predict(images.split(BLOCK))
         default = quota if groups.probabilities is None else expected
         n = len(groups.codes)
         rows = np.arange(n)
@@ -77,7 +81,9 @@ class Rankings:
                 blocks = [block.double() @ query.double() for block in blocks_of_images]
                 scores = torch.cat(blocks).numpy().round(12)
                 found = groups.candidates(scores, rows, POOL)
-                if order is expected:
+                if groups.doubt:
+                    lists.append(found.ranked[:length])
+                elif order is expected:
                     # This order fixes the group counts of the first k, so add rows only after k.
                     top = expected(found, k)
                     rest = np.setdiff1d(rows, top)
@@ -88,7 +94,7 @@ class Rankings:
             self.reranked[name] = np.stack(lists)
             # All orders except FA*IR reserve the same ranks for a label in every resample, so store
             # the labels.
-            if method.order != "fair":
+            if method.order != "fair" and not groups.doubt:
                 self.labels[name] = groups.codes
 
     def first(self, k: int) -> dict[str, Rows]:

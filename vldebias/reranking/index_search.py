@@ -1,0 +1,207 @@
+"""Deal pages of search results from an index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vldebias.errors import InvalidInputError
+from vldebias.reranking.candidates import UNKNOWN, Candidates, Floats, Rows, as_floats
+from vldebias.reranking.groups import ZERO_SHOT
+from vldebias.reranking.ids import as_ids
+from vldebias.reranking.index import IndexGroups
+from vldebias.reranking.orders import expected, quota
+from vldebias.reranking.report import AS_FOUND, Report
+
+# Number of results to read for each one that is shown, at first and at most. The number is doubled
+# until every group can fill its places.
+FIRST, MOST = 5, 400
+_SPREAD = 2.0  # standard deviations of a group's number of places that are read in addition
+
+IndexCall = Callable[[NDArray[np.floating], int], tuple[object, object, object]]
+"""Function from a query vector (d,) and n to the ids, scores and vectors of the best n results."""
+
+
+class _Results:
+    """Read an index's results for a query on demand.
+
+    Args:
+        call: the function that searches the index.
+        vector: vector (d,) of the query.
+        groups: the groups of the index's vectors.
+
+    Attributes:
+        ids: ids (n,) of the results that were read, best first.
+        scores: their scores (n,).
+        labels: their groups.
+    """
+
+    def __init__(self, call: IndexCall, vector: NDArray[np.floating], groups: IndexGroups) -> None:
+        self._call = call
+        self._vector = vector
+        self._groups = groups
+        self._n_requested = 0
+        self.ids: NDArray[np.generic] = np.empty(0, np.int64)
+        self.scores: Floats = np.empty(0)
+        self.labels = groups.predict(np.empty((0, len(vector))))
+
+    def read(self, n: int) -> tuple[int, bool]:
+        """Read the best n results, and return how many there are and whether there are no more."""
+        if n > self._n_requested:
+            found = results_of(self._call(self._vector, n), len(self._vector))
+            ids, scores, features = found
+            self.ids, self.scores, features = ids[:n], scores[:n], features[:n]
+            self.labels = self._groups.predict(features)
+            self._n_requested = n
+        return min(n, len(self.ids)), len(self.ids) < n
+
+    def candidates(self, rows: Rows) -> Candidates:
+        """Return some of the results as candidates."""
+        p = self.labels.probabilities
+        return Candidates(
+            self.scores[rows],
+            self.labels.codes[rows],
+            self.labels.names,
+            self._groups.shares,
+            None if p is None else p[rows],
+            self._groups.expected_shares,
+        )
+
+
+def search_page(
+    groups: IndexGroups,
+    call: IndexCall,
+    vector: NDArray[np.floating],
+    k: int,
+    *,
+    page: int = 1,
+    query: str = "",
+    is_stated: bool = False,
+) -> Report:
+    """Search an index, and return the report on one page of re-ranked results.
+
+    Every page is dealt from the results that earlier pages did not show, so that no result is on
+    two pages or on none. How many results are read for a page does not depend on later pages.
+
+    Args:
+        groups: the groups of the index's vectors, and their shares.
+        call: function that searches the index.
+        vector: vector (d,) of the query.
+        k: number of results per page.
+        page: number of the page, from 1.
+        query: text of the query, for the report.
+        is_stated: whether the query states a value, so that results keep their order.
+
+    Raises:
+        InvalidInputError: If the index does not return ids, scores and vectors.
+    """
+    results = _Results(call, vector, groups)
+    if is_stated or groups.doubt:
+        results.read(k * page)
+        target = "stated" if is_stated else "unreliable labels"
+        reason = "the query is stated" if is_stated else groups.doubt
+        rows = np.arange(len(results.ids))[k * (page - 1) :]
+        candidates = results.candidates(rows)
+        about = (AS_FOUND, target, ZERO_SHOT)
+        order = candidates.ranked[:k]
+        return _report(results, rows, candidates, about, order, query, reason)
+    shown = np.empty(0, np.intp)
+    n = 0
+    for number in range(1, page + 1):
+        n = max(n, FIRST * k * number)
+        rows, candidates, are_enough = _remaining(results, n, shown, k)
+        while not are_enough and n < MOST * k * number:
+            n = min(2 * n, MOST * k * number)
+            rows, candidates, are_enough = _remaining(results, n, shown, k)
+        method = quota if groups.expected_shares is None else expected
+        order = method(candidates, min(k, len(candidates)))
+        shown = np.concatenate([shown, rows[order]])
+    about = (method.__name__, "index shares", ZERO_SHOT)
+    return _report(results, rows, candidates, about, order, query, "")
+
+
+def _remaining(results: _Results, n: int, shown: Rows, k: int) -> tuple[Rows, Candidates, bool]:
+    """Return the results that no page has shown, and whether each group can fill its places.
+
+    Args:
+        results: the results of the index.
+        n: number of results to read.
+        shown: rows of the results on earlier pages.
+        k: number of results per page.
+
+    Returns:
+        The rows (m,) of the results, the candidates (m,), and whether there are enough of them or
+        no more in the index.
+    """
+    n_found, is_end = results.read(n)
+    rows = np.setdiff1d(np.arange(n_found), shown)
+    candidates = results.candidates(rows)
+    codes, shares = candidates.codes, candidates.shares
+    places = int((codes[:k] != UNKNOWN).sum())
+    # Exchanges may give a group more places than its share.
+    needed = places * shares + _SPREAD * np.sqrt(places * shares * (1 - shares)) + 1
+    needed = np.where(shares > 0, np.minimum(places, np.ceil(needed)), 0)
+    available = np.bincount(codes[codes != UNKNOWN], minlength=len(shares))
+    return rows, candidates, is_end or bool((available >= needed).all())
+
+
+def _report(
+    results: _Results,
+    rows: Rows,
+    candidates: Candidates,
+    about: tuple[str, str, str],
+    order: Rows,
+    query: str,
+    reason: str,
+) -> Report:
+    """Return the report on a page, whose results have not been checked."""
+    unchecked = np.full(len(rows), UNKNOWN)
+    keys = results.ids[rows]
+    return Report(candidates, about, order, keys, unchecked, query, reason=reason)
+
+
+def results_of(
+    found: object, width: int
+) -> tuple[NDArray[np.generic], Floats, NDArray[np.floating]]:
+    """Return the ids (n,), scores (n,) and vectors (n, d) that an index returned for a query.
+
+    Args:
+        found: the return value of `index_call`. Results with the id -1 are dropped.
+        width: width d of the query's vector.
+
+    Raises:
+        InvalidInputError: If ids, scores or vectors are missing, their lengths differ, or the
+            scores increase.
+    """
+    parts = tuple(found) if isinstance(found, tuple | list) else ()
+    if len(parts) != 3 or any(part is None for part in parts):
+        raise InvalidInputError(
+            "index_call: expected ids, scores and vectors of the results, got"
+            f" {str(found)[:60]}; ask the index to return vectors too"
+        )
+    ids = as_ids(parts[0])
+    scores = as_floats(parts[1], "index_call: scores")
+    features = parts[2]
+    if not (isinstance(features, np.ndarray) and features.dtype == np.float32):
+        features = as_floats(features, "index_call: vectors")
+    if not ids.size:
+        return ids.reshape(0), np.empty(0), np.empty((0, width))
+    if ids.ndim != 1 or scores.shape != ids.shape or features.shape[:-1] != ids.shape:
+        raise InvalidInputError(
+            "index_call: expected ids (n,), scores (n,) and vectors (n, d) for one query, got"
+            f" shapes {ids.shape}, {scores.shape} and {features.shape}"
+        )
+    is_missing = ids == -1
+    if is_missing.any():
+        ids, scores, features = ids[~is_missing], scores[~is_missing], features[~is_missing]
+    if not np.isfinite(scores).all():
+        raise InvalidInputError("index_call: expected finite scores, got NaN or infinity")
+    if len(scores) > 1 and scores[0] < scores[-1]:
+        raise InvalidInputError(
+            f"index_call: the scores rise from {scores[0]:g} to {scores[-1]:g}, but the best result"
+            " must come first; return -distance if these are distances"
+        )
+    order = np.argsort(-scores, kind="stable")
+    return ids[order], scores[order], features[order]

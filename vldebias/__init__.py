@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from vldebias.study.diagnosis import diagnose as diagnose
     from vldebias.study.evaluating import evaluate as evaluate
     from vldebias.study.grids import grid as grid
+    from vldebias.study.stated.captions import evaluate_captions as evaluate_captions
     from vldebias.wording.balance import BalancedPrompts as BalancedPrompts
     from vldebias.wording.balance import balance_prompts as balance_prompts
 
@@ -53,6 +54,7 @@ _NAMES_OF_HOME = {
     "vldebias.study.diagnosis": ("diagnose",),
     "vldebias.study.evaluating": ("evaluate",),
     "vldebias.study.grids": ("grid",),
+    "vldebias.study.stated.captions": ("evaluate_captions",),
     "vldebias.wording": ("BalancedPrompts", "balance_prompts"),
 }
 __all__ = sorted(name for names in _NAMES_OF_HOME.values() for name in names)

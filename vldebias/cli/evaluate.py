@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vldebias.cli import results
-from vldebias.cli.checks import check_data_of_suite, check_file
+from vldebias.cli.checks import check_data_of_suite, check_file, check_sets
 from vldebias.cli.common import (
     App,
     Group,
@@ -24,7 +24,7 @@ from vldebias.cli.common import (
     split_pair,
     write_run,
 )
-from vldebias.cli.flags import Flags, Json, flags_of_options, with_flags
+from vldebias.cli.flags import AttributeSet, Flags, Json, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
 from vldebias.methods.declared import check_methods
 from vldebias.utils.files import packaged
@@ -311,6 +311,62 @@ def _check_kind_of_columns(columns: Mapping[str, str], *, is_impact: bool) -> No
         raise InvalidInputError(
             f"got {', '.join(unexpected)}, which cannot be used {kind} --impact-ratio; remove it"
         )
+
+
+Column = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="ROLE=NAME",
+        help="Column that is not found by its name, as in caption=pred; repeatable.",
+    ),
+]
+
+
+@app.add("captions")
+def captions(
+    tables: Annotated[
+        list[Path],
+        typer.Argument(
+            exists=True,
+            metavar="TABLE...",
+            help="Captions of images, such as .csv, .jsonl, .parquet or COCO's .json. Several"
+            " tables are compared with the first, image by image.",
+        ),
+    ],
+    attribute: AttributeSet = "gender",
+    references: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            metavar="TABLE",
+            help="Captions by people, or labels of the images, in a separate table.",
+        ),
+    ] = None,
+    column: Column = None,
+    folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="Output folder.")] = Path(
+        "vldebias-captions"
+    ),
+    as_json: Json = False,
+) -> None:
+    """Measure which gender, age or race captions state about images, and how often it is wrong.
+
+    Prints right, wrong and missing values by group, with intervals, and writes a page. Needs no
+    model: the captions may come from any program. Columns are image, caption, and optionally label
+    (a value or unclear), references, noun, confidence and model.
+
+    Examples:
+      vldebias eval captions captions.csv
+      vldebias eval captions before.jsonl after.jsonl --column label=gender
+      vldebias eval captions blip2.json --references captions_val2014.json
+      vldebias eval captions batch_output.jsonl --references labels.csv
+    """
+    check_out(folder)
+    check_sets([attribute])
+    from vldebias.study.stated.captions import evaluate_captions
+
+    columns = dict(split_pair(text, "--column", "caption=pred") for text in column or ())
+    result = evaluate_captions(*tables, attribute=attribute, references=references, columns=columns)
+    print_result(result, as_json=as_json, page=write_run(result, folder))
 
 
 @app.add("list")

@@ -16,7 +16,14 @@ from vldebias.wording.english.context import find_rules
 from vldebias.wording.english.groups import describe, find_group, names_a_group
 from vldebias.wording.english.names import may_name
 from vldebias.wording.english.phrases import PersonPhrase
-from vldebias.wording.english.rewritten import agreeing_form, match, replace_gender, sides_in, strip
+from vldebias.wording.english.rewritten import (
+    agreeing_form,
+    match,
+    replace_gender,
+    sides_in,
+    sides_of_words,
+    strip,
+)
 from vldebias.wording.english.statements import (
     find_persons,
     find_stated,
@@ -196,6 +203,9 @@ class English(Language):
         stated = values_of_words(text, attribute)
         first = stated[0] if len(stated) == 1 else None
         return [first, *[None] * (len(people) - 1)]
+
+    def stated_values(self, text: str, attribute: Attribute) -> list[str]:
+        return sides_of_words(text, attribute) if attribute.gender else []
 
     def persons_with_values(self, text: str, attribute: Attribute) -> list[DescribedPerson]:
         """Return the people in a description, except named ones, with their stated values.

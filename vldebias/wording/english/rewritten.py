@@ -32,7 +32,7 @@ from vldebias.prompts.prompt_set import append_word
 from vldebias.wording.english.names import find_names
 from vldebias.wording.english.phrases import Persons
 from vldebias.wording.english.scene import AGE_BEFORE_NOUN, AGE_BEHIND
-from vldebias.wording.english.statements import find_persons
+from vldebias.wording.english.statements import find_persons, names_thing
 from vldebias.wording.english.subject import find_subjects
 from vldebias.wording.english.text import Text, read_text, with_capitals_of
 from vldebias.wording.language import (
@@ -327,6 +327,14 @@ def sides_in(text: str, attribute: Attribute, people: Sequence[NounValue]) -> li
         if figure.number is not None:
             values[figure.number] = value_of_side.get(figure.side)
     return values
+
+
+def sides_of_words(text: str, attribute: Attribute) -> list[str]:
+    """Return the values that gendered words state, except in quotations and names of things."""
+    words = read_text(text)
+    sides = {_side_of(_without_ending(word)) for i, word in enumerate(words.low)
+             if not words.silent[i] and not names_thing(words, i)}  # fmt: skip
+    return [value for value, word in attribute.words.items() if word.lower() in sides]
 
 
 # ---- replacing gender

@@ -169,7 +169,7 @@ def find_stated(prompt: str, persons: Persons, attribute: Attribute) -> list[boo
         attribute: The attribute.
     """
     text = read_text(prompt)
-    quoted = [i for i in range(len(text.low)) if text.silent[i] or _names_thing(text, i)]
+    quoted = [i for i in range(len(text.low)) if text.silent[i] or names_thing(text, i)]
     unquoted = _without(prompt, text, quoted)
     may_state = states(unquoted, attribute)
     owners = _owners_of_pronouns(text, persons) if may_state and attribute.gender else {}
@@ -190,7 +190,7 @@ def find_stated(prompt: str, persons: Persons, attribute: Attribute) -> list[boo
     return is_stated
 
 
-def _names_thing(text: Text, i: int) -> bool:
+def names_thing(text: Text, i: int) -> bool:
     """Return whether word i and the next one are a thing, such as "grandfather clock"."""
     return listed(f"{text.low[i]} {singular(text.after(i))}", "gendered-thing")
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from vldebias.study.stated.captions import evaluate_captions as evaluate_captions
     from vldebias.wording.balance import BalancedPrompts as BalancedPrompts
     from vldebias.wording.balance import balance_prompts as balance_prompts
+    from vldebias.wording.neutral import neutral_texts as neutral_texts
 
 # These names are imported on first use, so that the command line starts without torch.
 _NAMES_OF_HOME = {
@@ -56,6 +57,7 @@ _NAMES_OF_HOME = {
     "vldebias.study.grids": ("grid",),
     "vldebias.study.stated.captions": ("evaluate_captions",),
     "vldebias.wording": ("BalancedPrompts", "balance_prompts"),
+    "vldebias.wording.neutral": ("neutral_texts",),
 }
 __all__ = sorted(name for names in _NAMES_OF_HOME.values() for name in names)
 

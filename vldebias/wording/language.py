@@ -167,6 +167,15 @@ class Language(ABC):
         """
         raise NotImplementedError(f"{self.name}: reading values is not supported")
 
+    def neutral(self, text: str, attribute: Attribute) -> str:
+        """Return a description without the values of unnamed people, or unchanged.
+
+        Args:
+            text: A description, such as a caption.
+            attribute: The attribute whose values are replaced by neutral words, or removed.
+        """
+        return text
+
     def stated_values(self, text: str, attribute: Attribute) -> list[str]:
         """Return the values that the words of a text state, whomever they describe.
 

@@ -19,6 +19,7 @@ from vldebias.wording.english.phrases import PersonPhrase
 from vldebias.wording.english.rewritten import (
     agreeing_form,
     match,
+    neutral_text,
     replace_gender,
     sides_in,
     sides_of_words,
@@ -70,6 +71,9 @@ class DescribedPerson(NamedTuple):
     is_stated: bool
     names_value: bool
 
+
+# Marks people in a text who must not have a value.
+NEUTRAL = ""
 
 # Start and end of the span to replace, and the position of the new words: "before" a noun
 # ("a female CEO"), "after" it ("a cook who is blind"), or "aside", between commas ("five engineers,
@@ -204,6 +208,13 @@ class English(Language):
         first = stated[0] if len(stated) == 1 else None
         return [first, *[None] * (len(people) - 1)]
 
+    def neutral(self, text: str, attribute: Attribute) -> str:
+        persons = self.find(text, attribute)
+        people: list[NounValue] = []
+        for person in () if isinstance(persons, str) else persons:
+            people.append((person.noun, None if person.reason == "named" else NEUTRAL))
+        return neutral_text(text, attribute, people)
+
     def stated_values(self, text: str, attribute: Attribute) -> list[str]:
         return sides_of_words(text, attribute) if attribute.gender else []
 
@@ -221,7 +232,9 @@ class English(Language):
         if attribute.gender:
             values = sides_in(text, attribute, people)
         else:
-            values = values_of_persons(text, attribute)
+            # `find` may leave out a baby next to a parent, who states its own age.
+            value_of_offset = values_of_persons(text, attribute)
+            values = [value_of_offset.get(person.start) for person in persons]
         described = []
         for person, value in zip(persons, values, strict=True):
             if person.reason == "named":

@@ -209,8 +209,8 @@ def values_of_words(text: str, attribute: Attribute) -> list[str]:
     return values
 
 
-def values_of_persons(prompt: str, attribute: Attribute) -> list[Value]:
-    """Return the value that a prompt states for each person, or None.
+def values_of_persons(prompt: str, attribute: Attribute) -> dict[int, Value]:
+    """Return the value that a prompt states for each person, or None, by the noun's offset.
 
     Args:
         prompt: The prompt.
@@ -219,7 +219,7 @@ def values_of_persons(prompt: str, attribute: Attribute) -> list[Value]:
     text = read_text(prompt)
     persons = find_persons(prompt)
     is_stated = find_stated(prompt, persons, attribute)
-    values: list[Value] = []
+    values: dict[int, Value] = {}
     for number, mentions in enumerate(persons):
         first = mentions[0]
         # The person's noun phrase takes precedence over the rest of the text, in which "white"
@@ -234,7 +234,8 @@ def values_of_persons(prompt: str, attribute: Attribute) -> list[Value]:
                 words = (*words_of_set, attribute.words[value])
                 if not stated_words.isdisjoint(word.lower() for word in words):
                     found.append(value)
-        values.append(found[0] if is_stated[number] and len(found) == 1 else None)
+        offset, _ = first.words[-1]
+        values[offset] = found[0] if is_stated[number] and len(found) == 1 else None
     return values
 
 

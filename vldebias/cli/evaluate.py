@@ -320,6 +320,14 @@ Column = Annotated[
         help="Column that is not found by its name, as in caption=pred; repeatable.",
     ),
 ]
+References = Annotated[
+    Path | None,
+    typer.Option(
+        exists=True,
+        metavar="TABLE",
+        help="Captions by people, or labels of the images, in a separate table.",
+    ),
+]
 
 
 @app.add("captions")
@@ -334,14 +342,7 @@ def captions(
         ),
     ],
     attribute: AttributeSet = "gender",
-    references: Annotated[
-        Path | None,
-        typer.Option(
-            exists=True,
-            metavar="TABLE",
-            help="Captions by people, or labels of the images, in a separate table.",
-        ),
-    ] = None,
+    references: References = None,
     column: Column = None,
     folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="Output folder.")] = Path(
         "vldebias-captions"
@@ -366,6 +367,61 @@ def captions(
 
     columns = dict(split_pair(text, "--column", "caption=pred") for text in column or ())
     result = evaluate_captions(*tables, attribute=attribute, references=references, columns=columns)
+    print_result(result, as_json=as_json, page=write_run(result, folder))
+
+
+@app.add("vqa")
+def vqa(
+    tables: Annotated[
+        list[Path],
+        typer.Argument(
+            exists=True,
+            metavar="TABLE...",
+            help="Answers about images, such as .csv, .jsonl or .parquet. With --model, paths of"
+            " images relative to the table.",
+        ),
+    ],
+    attribute: AttributeSet = "gender",
+    model: Annotated[
+        str | None,
+        typer.Option(help="Image-text model of transformers that answers: hub id or folder."),
+    ] = None,
+    references: References = None,
+    column: Column = None,
+    folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="Output folder.")] = Path(
+        "vldebias-vqa"
+    ),
+    as_json: Json = False,
+) -> None:
+    """Measure which gender, age or race a model answers about images, and how often it is wrong.
+
+    Prints right and wrong answers and "cannot tell" by group, and writes a page. With --model, the
+    model is asked in every cyclic order of the options. Otherwise, the answers are in the table.
+    Columns are image, label (a value or unclear), and answer; optionally question, options (or
+    ans0, ans1, ans2), noun, confidence and model.
+
+    Examples:
+      vldebias eval vqa answers.jsonl
+      vldebias eval vqa photos/labels.csv --model HuggingFaceTB/SmolVLM-256M-Instruct
+    """
+    check_out(folder)
+    check_sets([attribute])
+    from vldebias.study.stated.answers import evaluate_vqa
+
+    columns = dict(split_pair(text, "--column", "answer=pred") for text in column or ())
+    judge = None
+    if model is not None:
+        from vldebias.judge.judges import VlmJudge
+        from vldebias.prompts import load_prompts
+        from vldebias.study.inputs import Inputs
+
+        prompts = load_prompts(attribute)
+        questions = {prompts.name: tuple(prompts.attributes)}
+        options = Options(out=folder, device=device_of(None))
+        judge = VlmJudge(model=model, questions=questions).ready(None, Inputs(options))
+    result = evaluate_vqa(
+        *tables, attribute=attribute, judge=judge, references=references, columns=columns
+    )
     print_result(result, as_json=as_json, page=write_run(result, folder))
 
 

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 Table: TypeAlias = "str | Path | Mapping[str, Iterable[object]] | pd.DataFrame"
 # Role of a column -> its usual names, most common first. The names of captions and answers include
 # those in the responses of chat APIs.
-_RESPONSES = (
+RESPONSES = (
     *("pred", "prediction", "generated_text", "output", "answer", "response"),
     *("response.body.choices", "choices", "messages", "conversations", "result.message.content"),
 )
 CAPTION_ROLES: Mapping[str, tuple[str, ...]] = {
     "image": (*IMAGE_COLUMNS, "image_id", "img_id", "custom_id", "key", "id"),
-    "caption": (*CAPTION_COLUMNS, "generated_caption", *_RESPONSES),
+    "caption": (*CAPTION_COLUMNS, "generated_caption", *RESPONSES),
     "label": ("label", "gender", "age", "race"),
     "references": ("references", "reference", "refs"),
     "noun": ("noun", "activity", "occupation", "object"),
@@ -52,15 +52,20 @@ class StatedRow(NamedTuple):
 
     Attributes:
         model: name of the model.
-        image: name of the image.
+        file: name or path of the image, as written in the table.
         texts: its captions, or its answer.
         cells: role -> cell, for the other columns.
     """
 
     model: str
-    image: str
+    file: str
     texts: list[str]
     cells: Mapping[str, object]
+
+    @property
+    def image(self) -> str:
+        """Return the name by which the image is found in several tables."""
+        return image_key(self.file)
 
 
 def read_stated(
@@ -107,8 +112,7 @@ def read_stated(
     texts = map(texts_of_cell, cells.pop(text, [None] * len(images)))
     models = [str(model or name) for model in cells.pop("model", [name] * len(images))]
     facts = [dict(zip(cells, values, strict=True)) for values in zip(*cells.values(), strict=True)]
-    keys = map(image_key, images)
-    return list(map(StatedRow, models, keys, texts, facts or [{} for _ in images]))
+    return list(map(StatedRow, models, images, texts, facts or [{} for _ in images]))
 
 
 def _opened(table: Table) -> pa.Table:

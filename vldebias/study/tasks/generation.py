@@ -22,7 +22,7 @@ from vldebias.hosts.loading import Loaded
 from vldebias.judge.judges import JUDGES, ClipJudge, Judge, JudgeSpec, checked_judge
 from vldebias.judge.plan import SEED_STEP, GeneratedImages, Plan, planned_prompts
 from vldebias.judge.scores import judge_images, scored
-from vldebias.judge.stored import SURE, decide
+from vldebias.judge.stored import SURE, decide, lean_of
 from vldebias.methods import get_method
 from vldebias.methods.declared import PIPELINES
 from vldebias.prompts import PromptSet, fill
@@ -382,6 +382,7 @@ class GenerationTask(Task):
         # Add a block for each attribute.
         settings: dict[str, object] = {
             "judge fingerprint": judge.fingerprint,
+            "notes": lean_of(judge.fingerprint),
             "images that the safety checker blackened": rows.flagged,
         }
         if self.prompts_file is not None:

@@ -83,7 +83,7 @@ def category_tables(result: Result) -> list[CategoryTable]:
                 figures.append((head, "" if row is None else number(row.value, *row.interval)))
             row = row_of_metric.get(last)
             bounds = None if row is None else (row.interval[0], row.value, row.interval[1])
-            rows.append(CategoryRow(name, tuple(cells), tuple(figures), bounds))
+            rows.append(CategoryRow(name or "all", tuple(cells), tuple(figures), bounds))
         rule = provenance.settings.get("four-fifths rule")
         if rule is not None:
             # The lowest ratio comes first. Categories without a ratio come last.

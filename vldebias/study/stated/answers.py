@@ -76,7 +76,7 @@ def evaluate_vqa(
         attribute: prompt set of the attribute.
         judge: model that answers, such as `VlmJudge(model="HuggingFaceTB/SmolVLM-256M-Instruct",
             questions={"gender": ("male", "female")}).on(model, processor)`. The tables then contain
-            paths of images, relative to the table, and no answers.
+            paths of images, relative to the first one, and no answers.
         references: table with captions by people or labels of the images.
         columns: role -> column, for columns that are not found by their names.
 
@@ -95,14 +95,12 @@ def evaluate_vqa(
     """
     prompts = load_prompts(attribute)
     reader = StatementReader(prompts)
-    rows: list[StatedRow] = []
-    for table in tables:
-        read = read_stated(table, columns or {}, ROLES, text="answer", needs_text=judge is None)
-        if judge is None:
-            rows += [_resolved(row) for row in read]
-        else:
-            folder = Path(table).parent if isinstance(table, (str, Path)) else Path()
-            rows += _asked(judge, prompts, read, folder)
+    rows = read_stated(tables, columns or {}, ROLES, text="answer", needs_text=judge is None)
+    if judge is None:
+        rows = [_resolved(row) for row in rows]
+    else:
+        folders = [Path(table).parent for table in tables if isinstance(table, (str, Path))]
+        rows = list(_asked(judge, prompts, rows, folders[0] if folders else Path()))
     provenance = TaskProvenance(
         task="vqa",
         title=f"What answers state about {prompts.name}",

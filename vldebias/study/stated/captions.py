@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 _ABOUT = (
     "Images with a clear label, each counted once. Right, wrong, none, and several or other values"
-    " add up to all of them. Intervals of shares: Wilson; of the gap: Newcombe; of changes: paired"
-    " bootstrap over images."
+    " add up to all of them. Intervals of shares: Wilson; of the gap and of changes: bootstrap over"
+    " images, paired for changes."
 )
 _ABOUT_UNCLEAR = (
     "Images whose value cannot be told according to their labels, or about which captions by people"
@@ -84,9 +84,7 @@ def evaluate_captions(
     0.5
     """
     prompts = load_prompts(attribute)
-    rows: list[StatedRow] = []
-    for table in tables:
-        rows += read_stated(table, columns or {}, CAPTION_ROLES)
+    rows = read_stated(tables, columns or {}, CAPTION_ROLES)
     about = read_references(references)
     reader = StatementReader(prompts)
     if not about and not any({"label", "references"} & set(row.cells) for row in rows):
@@ -113,7 +111,7 @@ def read_references(table: str | Path | None) -> Rows:
     if table is None:
         return []
     roles = {role: CAPTION_ROLES[role] for role in ("image", "caption", "label")}
-    return read_stated(table, {}, roles, needs_text=False)
+    return read_stated([table], {}, roles, needs_text=False)
 
 
 def stated_result(
@@ -167,9 +165,8 @@ def stated_result(
         clear.result.provenance = provenance.model_copy(update={"n": n, "settings": settings})
         clear.add_clear(np.array([nouns.get(image, "") for image in images]))
         for model, method in method_of_model.items():
-            of_model = _cells([row for row in rows if row.model == model], "confidence")
-            numbers = [float(of_model.get(image) or "nan") for image in images]
-            clear.add_kept(method, np.array(numbers))
+            cells = _cells([row for row in rows if row.model == model], "confidence")
+            clear.add_kept(method, np.array([_number(cells.get(image)) for image in images]))
         _add_sentences(clear, _clear_sentence, reader)
         if len(words) == 1:
             clear.result.provenance.settings["by_category"] = _HEADS
@@ -237,6 +234,14 @@ def _cells(rows: Rows, role: str) -> dict[str, str]:
     return cells
 
 
+def _number(cell: str | None) -> float:
+    """Return the number in a cell, or NaN if it is empty."""
+    try:
+        return float(cell or "nan")
+    except ValueError:
+        raise InvalidInputError(f"confidence: expected numbers, got {cell!r}") from None
+
+
 def _add_sentences(
     rows: SaidRows, sentence: Callable[[SaidRows, str, str], str], reader: StatementReader
 ) -> None:
@@ -258,9 +263,8 @@ def _clear_sentence(rows: SaidRows, method: str, attribute: str) -> str:
     shares = [_percent(figures[f"said_{answer}", ""]) for answer in ANSWERS]
     wrong, right, none, several = shares
     sentence = (
-        f"Of {quantity(int(rows.clear.sum()), 'image')} with a clear label, {right} are described"
-        f" with the right {attribute}, {wrong} with a wrong one, {none} with none and {several}"
-        " with several or another one."
+        f"Of {quantity(int(rows.clear.sum()), 'image')} with a clear label, {right} get the right"
+        f" {attribute}, {wrong} a wrong one, {none} none and {several} several or another one."
     )
     groups = [
         f"{_percent(figures['said_wrong', value])} of {persons(value)}"
@@ -275,8 +279,8 @@ def _unclear_sentence(rows: SaidRows, method: str, attribute: str) -> str:
     stated, *shares = (row for row in rows.result.rows if row.method == method)
     which = [f"{_percent(row)} {row.subset}" for row in shares]
     return (
-        f"Of {quantity(stated.n['unclear images'], 'unclear image')}, {_percent(stated)} are"
-        f" described with a {attribute}{': ' if which else ''}{listed_words(which)}."
+        f"Of {quantity(stated.n['unclear images'], 'unclear image')}, {_percent(stated)} get a"
+        f" {attribute}{': ' if which else ''}{listed_words(which)}."
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -31,6 +31,7 @@ Table: TypeAlias = "str | Path | Mapping[str, Iterable[object]] | pd.DataFrame"
 RESPONSES = (
     *("pred", "prediction", "generated_text", "output", "answer", "response"),
     *("response.body.choices", "choices", "messages", "conversations", "result.message.content"),
+    "content",
 )
 CAPTION_ROLES: Mapping[str, tuple[str, ...]] = {
     "image": (*IMAGE_COLUMNS, "image_id", "img_id", "custom_id", "key", "id"),
@@ -69,17 +70,17 @@ class StatedRow(NamedTuple):
 
 
 def read_stated(
-    table: Table,
+    tables: Sequence[Table],
     columns: Mapping[str, str],
     roles: Mapping[str, tuple[str, ...]],
     *,
     text: str = "caption",
     needs_text: bool = True,
 ) -> list[StatedRow]:
-    """Return the rows of a table.
+    """Return the rows of all tables.
 
     Args:
-        table: a file, or columns by name. The model is named after the file, unless there is a
+        tables: files, or columns by name. A model is named after its file, unless there is a
             column with models.
         columns: role -> column, for columns that are not found by their names.
         roles: role -> usual names of its column.
@@ -87,32 +88,38 @@ def read_stated(
         needs_text: whether a table without them is an error, even if it has labels.
 
     Raises:
-        InvalidInputError: If the table cannot be read, or the column with the images or with the
+        InvalidInputError: If a table cannot be read, or the column with the images or with the
             texts is missing, or several columns may be the one with the texts.
     """
     for role in columns:
         if role not in roles:
             raise InvalidInputError(f"columns: {role!r} is no role; {expected_one_of(role, roles)}")
-    source, name = "table", "model"
-    if isinstance(table, (str, Path)):
-        source, name = str(table), Path(table).stem
-    rows = _opened(table)
-    column_of_role = _columns_of_roles(rows, columns, roles, text, source)
-    missing = [role for role in ("image", text) if role not in column_of_role]
-    if missing and (needs_text or missing != [text] or "label" not in column_of_role):
-        role = missing[0]
-        raise InvalidInputError(
-            f"{source}: expected a column with the {role}s, such as {roles[role][0]!r}; the columns"
-            f" are {rows.column_names}; name it: --column {role}=NAME"
-        )
-    images = as_texts(column_of(rows, column_of_role.pop("image"), source), source)
-    cells = {}
-    for role, column in column_of_role.items():
-        cells[role] = column_of(rows, column, source).to_pylist()
-    texts = map(texts_of_cell, cells.pop(text, [None] * len(images)))
-    models = [str(model or name) for model in cells.pop("model", [name] * len(images))]
-    facts = [dict(zip(cells, values, strict=True)) for values in zip(*cells.values(), strict=True)]
-    return list(map(StatedRow, models, images, texts, facts or [{} for _ in images]))
+    sources = []
+    for number, table in enumerate(tables, 1):
+        sources.append(str(table) if isinstance(table, (str, Path)) else f"table {number}")
+    names = [Path(source).stem for source in sources]
+    if len(set(names)) < len(names):
+        names = sources
+    read: list[StatedRow] = []
+    for table, source, name in zip(tables, sources, names, strict=True):
+        rows = _opened(table)
+        column_of_role = _columns_of_roles(rows, columns, roles, text, source)
+        missing = [role for role in ("image", text) if role not in column_of_role]
+        if missing and (needs_text or missing != [text] or "label" not in column_of_role):
+            role = missing[0]
+            raise InvalidInputError(
+                f"{source}: expected a column with the {role}s, such as {roles[role][0]!r}; the"
+                f" columns are {rows.column_names}; name it: --column {role}=NAME"
+            )
+        images = as_texts(column_of(rows, column_of_role.pop("image"), source), source)
+        cells = {}
+        for role, column in column_of_role.items():
+            cells[role] = column_of(rows, column, source).to_pylist()
+        texts = map(texts_of_cell, cells.pop(text, [None] * len(images)))
+        models = [str(model or name) for model in cells.pop("model", [name] * len(images))]
+        facts = [{role: cells[role][row] for role in cells} for row in range(len(images))]
+        read += map(StatedRow, models, images, texts, facts)
+    return read
 
 
 def _opened(table: Table) -> pa.Table:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from eval import real
 from eval.pages import (
+    captioner,
     evidence,
     front,
     generation,
@@ -47,6 +48,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     },
     "docs/methods/groups.md": {"rivals_groups": methods.groups},
     "docs/explanation/projection.md": {"closed_form": methods.closed_form},
+    "docs/explanation/captioners.md": {"edits": captioner.edits},
     "docs/explanation/papers.md": {
         "projection": partial(sources.reported, "projection"),
         "rince": partial(sources.reported, "rince"),

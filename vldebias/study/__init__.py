@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from vldebias.study.grids import grid as grid
     from vldebias.study.running import run_suite as run_suite
     from vldebias.study.shares.task import SharesTask as SharesTask
+    from vldebias.study.stated.answers import evaluate_vqa as evaluate_vqa
+    from vldebias.study.stated.captions import evaluate_captions as evaluate_captions
     from vldebias.study.suite import Suite as Suite
     from vldebias.study.suite import load_suite as load_suite
     from vldebias.study.task import TASKS as TASKS
@@ -45,6 +47,8 @@ _NAMES_OF_HOME = {
     "vldebias.study.grids": ("grid",),
     "vldebias.study.running": ("run_suite",),
     "vldebias.study.shares.task": ("SharesTask",),
+    "vldebias.study.stated.answers": ("evaluate_vqa",),
+    "vldebias.study.stated.captions": ("evaluate_captions",),
     "vldebias.study.suite": (
         "Suite",
         "load_suite",

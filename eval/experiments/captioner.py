@@ -308,7 +308,7 @@ def edited_captions(
     rng = np.random.default_rng(0)
     torch.manual_seed(0)
     chosen = train_features[rng.choice(len(train_features), DIRECTIONS, replace=False)]
-    own = [reader.said([text]) for text in model.write(chosen)[0]]
+    own = [reader.stated_value([text]) for text in model.write(chosen)[0]]
     signs = torch.tensor([{"female": 1.0, "male": -1.0}.get(word, 0.0) for word in own])
     x = model.normalised(chosen)[signs != 0]
     signs = signs[signs != 0]
@@ -361,18 +361,18 @@ def abstained(
     The margins keep three quarters of the captions that state a gender. With one margin per word,
     they keep three quarters of those that state each gender.
     """
-    said = np.array([reader.said([text]) for text in texts])
+    values = np.array([reader.stated_value([text]) for text in texts])
     certainty = np.abs(odds.values)
-    stated = np.isin(said, ("female", "male"))
+    stated = np.isin(values, ("female", "male"))
     margins = dict.fromkeys(("female", "male"), np.quantile(certainty[stated], 0.25))
     kept = {"abstaining, one margin": margins}
     kept["abstaining, one margin per word"] = {
-        value: np.quantile(certainty[said == value], 0.25) for value in ("female", "male")
+        value: np.quantile(certainty[values == value], 0.25) for value in ("female", "male")
     }
     captions = {}
     for title, margin_of in kept.items():
         captions[title] = [
-            text if certainty[row] >= margin_of.get(said[row], 0.0) else neutral[row]
+            text if certainty[row] >= margin_of.get(values[row], 0.0) else neutral[row]
             for row, text in enumerate(texts)
         ]
     return captions
@@ -402,6 +402,7 @@ def main() -> None:
         table["label"] += labels
         table["model"] += [title] * len(texts)
     result = evaluate_captions(table)
+    result.name = "captioner"
     references = [captions[names[1][row]] for row in shown]
     for title, texts in texts_of_edit.items():
         score = float(cider(texts, references).mean())

@@ -190,15 +190,15 @@ def test_references_label_images_if_two_agree_and_none_disagrees(
     ],
 )
 def test_values_are_read_in_several_languages(text: str, said: str) -> None:
-    assert READER.said([text]) == said
+    assert READER.stated_value([text]) == said
 
 
 def test_age_and_race_are_read_from_the_phrases_of_people() -> None:
     age = StatementReader(load_prompts("age"))
-    assert age.said(["An old man and his old dog."]) == "old"
-    assert age.said(["A person with an old dog."]) == NOT_STATED
+    assert age.stated_value(["An old man and his old dog."]) == "old"
+    assert age.stated_value(["A person with an old dog."]) == NOT_STATED
     race = StatementReader(load_prompts("race"))
-    assert race.said(["A black woman with a white dog."]) == "Black"
+    assert race.stated_value(["A black woman with a white dog."]) == "Black"
     # The parent's age is read next to a baby, who states an age of its own.
     assert describe_captions([("A young woman with a baby.",)], load_prompts("age")).rows
 

@@ -111,7 +111,7 @@ def evaluate_vqa(
         split="table",
     )
     answers = {text for row in rows for text in row.texts}
-    meanings = {text: _said(text, reader) for text in answers}
+    meanings = {text: _meaning(text, reader) for text in answers}
     n_other = sum(meanings[text] == OTHER for row in rows for text in row.texts)
     if 2 * n_other > len(rows):
         return _by_label(rows, reader, provenance)
@@ -151,7 +151,7 @@ def _option(text: str, options: Sequence[str]) -> str:
     return options[number] if 0 <= number < len(options) else text
 
 
-def _said(text: str, reader: StatementReader) -> str:
+def _meaning(text: str, reader: StatementReader) -> str:
     """Return the value that an answer names, or another answer."""
     meaning = reader.meanings([text]).get(text, OTHER)
     if meaning == UNCLEAR or _NO_ANSWER.search(text) or names_no_group(text):

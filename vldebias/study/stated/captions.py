@@ -18,7 +18,7 @@ from vldebias.report.phrases import listed_words, persons, quantity
 from vldebias.report.result import NONE, Measurement, Result, TaskProvenance, TaskResult
 from vldebias.study.stated.people import describe_captions
 from vldebias.study.stated.reading import UNCLEAR, StatementReader
-from vldebias.study.stated.rows import ANSWERS, SaidRows, Words
+from vldebias.study.stated.rows import ANSWERS, AnswerRows, Words
 from vldebias.study.stated.table import CAPTION_ROLES, StatedRow, read_stated, texts_of_cell
 from vldebias.utils.files import digest
 
@@ -103,7 +103,7 @@ def evaluate_captions(
         split="table",
         data=data,
     )
-    return stated_result(rows, reader.said, reader, provenance, about)
+    return stated_result(rows, reader.stated_value, reader, provenance, about)
 
 
 def read_references(table: str | Path | None) -> Rows:
@@ -116,7 +116,7 @@ def read_references(table: str | Path | None) -> Rows:
 
 def stated_result(
     rows: Rows,
-    said: Callable[[Sequence[str]], str],
+    stated_value: Callable[[Sequence[str]], str],
     reader: StatementReader,
     provenance: TaskProvenance,
     about: Rows = (),
@@ -125,7 +125,7 @@ def stated_result(
 
     Args:
         rows: what each model says about each image.
-        said: function that returns the stated value of an image's texts, or another answer.
+        stated_value: function that returns the stated value of an image's texts, or another answer.
         reader: reader of labels and of reference captions.
         provenance: the task's name, title, attribute and data.
         about: captions by people or labels of the images, if they are in a separate table.
@@ -136,8 +136,8 @@ def stated_result(
     texts: dict[str, dict[str, list[str]]] = {}
     for row in rows:
         texts.setdefault(row.model, {}).setdefault(row.image, []).extend(row.texts)
-    first, *others = texts.values()
-    images = [image for image in first if all(image in known for known in others)]
+    first = next(iter(texts.values()))
+    images = [image for image in first if all(image in known for known in texts.values())]
     if not images:
         names = {model: next(iter(known)) for model, known in texts.items()}
         raise InvalidInputError(
@@ -149,7 +149,7 @@ def stated_result(
     method_of_model = {model: NONE if n == 0 else model for n, model in enumerate(texts)}
     words = {}
     for model, method in method_of_model.items():
-        words[method] = np.array([said(texts[model][image]) for image in images])
+        words[method] = np.array([stated_value(texts[model][image]) for image in images])
     notes = []
     if len(texts) > 1:
         notes.append(f"The models are compared with {next(iter(texts))} (no method).")
@@ -158,7 +158,7 @@ def stated_result(
         notes.append(f"Left out: {quantity(left_out, 'image')} not described by every model.")
     settings = {"models": list(texts), "notes": notes}
     parts = []
-    clear = SaidRows(TaskResult(provenance), words, labels, reader.values)
+    clear = AnswerRows(TaskResult(provenance), words, labels, reader.values)
     if clear.clear.any():
         n = {value: int((labels == value).sum()) for value in reader.values}
         nouns = _cells(rows, "noun")
@@ -179,7 +179,7 @@ def stated_result(
             "n": {"unclear images": int((labels == UNCLEAR).sum())},
             "settings": dict(settings),
         }
-        unclear = SaidRows(
+        unclear = AnswerRows(
             TaskResult(provenance.model_copy(update=update)), words, labels, reader.values
         )
         unclear.add_unclear()
@@ -243,13 +243,13 @@ def _number(cell: str | None) -> float:
 
 
 def _add_sentences(
-    rows: SaidRows, sentence: Callable[[SaidRows, str, str], str], reader: StatementReader
+    rows: AnswerRows, sentence: Callable[[AnswerRows, str, str], str], reader: StatementReader
 ) -> None:
     """Add a sentence about each model to the settings of a result."""
     attribute = reader.attribute.set.name
     settings = rows.result.provenance.settings
     models = settings["models"]
-    sentences = [sentence(rows, method, attribute) for method in rows.said]
+    sentences = [sentence(rows, method, attribute) for method in rows.answers]
     if len(models) == 1:
         settings["advice"] = sentences
     else:
@@ -257,7 +257,7 @@ def _add_sentences(
         settings["notes"] = [*settings["notes"], *(f"{model}: {text}" for model, text in pairs)]
 
 
-def _clear_sentence(rows: SaidRows, method: str, attribute: str) -> str:
+def _clear_sentence(rows: AnswerRows, method: str, attribute: str) -> str:
     """Return a sentence on what a model states about images with a clear label."""
     figures = {(row.metric, row.subset): row for row in rows.result.rows if row.method == method}
     shares = [_percent(figures[f"said_{answer}", ""]) for answer in ANSWERS]
@@ -274,7 +274,7 @@ def _clear_sentence(rows: SaidRows, method: str, attribute: str) -> str:
     return f"{sentence} Wrong: {listed_words(groups)}."
 
 
-def _unclear_sentence(rows: SaidRows, method: str, attribute: str) -> str:
+def _unclear_sentence(rows: AnswerRows, method: str, attribute: str) -> str:
     """Return a sentence on what a model states about unclear images."""
     stated, *shares = (row for row in rows.result.rows if row.method == method)
     which = [f"{_percent(row)} {row.subset}" for row in shares]

@@ -64,7 +64,7 @@ class StatementReader:
             is_stated = is_stated or language.states(text, self.attribute)
         return Statement(frozenset(values), is_stated, persons, is_english)
 
-    def said(self, texts: Sequence[str]) -> str:
+    def stated_value(self, texts: Sequence[str]) -> str:
         """Return the value that the texts about an image state, or one of the other answers.
 
         If they state several values, nobody can tell which one describes the labelled person, so
@@ -86,14 +86,16 @@ class StatementReader:
             states several values. UNCLEAR if the captions describe people, but at most one states
             a value, or they disagree. "" if there are no people.
         """
-        said = [self.said([text]) for text in references]
-        if SEVERAL in said or OTHER in said:
+        found = [self.stated_value([text]) for text in references]
+        if SEVERAL in found or OTHER in found:
             return SEVERAL
-        stated = [value for value in said if value != NOT_STATED]
+        stated = [value for value in found if value != NOT_STATED]
         if len(set(stated)) == 1 and len(stated) >= _LEAST_REFERENCES:
             return stated[0]
-        with_people = [text for text in references if self.read(text).persons]
-        return UNCLEAR if len({*with_people, *stated}) >= _LEAST_REFERENCES else ""
+        n_people = 0
+        for text, value in zip(references, found, strict=True):
+            n_people += value != NOT_STATED or bool(self.read(text).persons)
+        return UNCLEAR if n_people >= _LEAST_REFERENCES else ""
 
     def meanings(self, labels: Collection[str]) -> dict[str, str]:
         """Return what labels or answers mean: a value, UNCLEAR, or SEVERAL.
@@ -106,11 +108,11 @@ class StatementReader:
         values = {value: value for value in self.values}
         meaning = values | matched(labels, values)
         for label in set(labels) - set(meaning):
-            said = self.said([label])
-            if said == SEVERAL or label.casefold() in _BOTH:
+            value = self.stated_value([label])
+            if value == SEVERAL or label.casefold() in _BOTH:
                 meaning[label] = SEVERAL
-            elif said in values:
-                meaning[label] = said
+            elif value in values:
+                meaning[label] = value
             elif names_no_group(label) or label.casefold() == "neutral":
                 meaning[label] = UNCLEAR
         return meaning

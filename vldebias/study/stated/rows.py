@@ -30,12 +30,12 @@ Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class SaidRows:
+class AnswerRows:
     """What models state about the same n images, from which rows are computed.
 
     Attributes:
         result: the result to add rows to.
-        said: model -> the value that it states about each image (n,), or another answer.
+        answers: model -> the value that it states about each image (n,), or another answer.
         labels: label of each image (n,): a value, UNCLEAR, SEVERAL, or "" if there is none.
         values: values of the attribute.
         resamples: number of bootstrap resamples.
@@ -43,7 +43,7 @@ class SaidRows:
     """
 
     result: TaskResult
-    said: Mapping[str, Words]
+    answers: Mapping[str, Words]
     labels: Words
     values: Sequence[str]
     resamples: int = 2000
@@ -63,14 +63,14 @@ class SaidRows:
         """
         labels = self.labels[images]
         hits: dict[str, Mask] = {}
-        for model, words in self.said.items():
-            said = words[images]
-            is_value = np.isin(said, self.values)
+        for model, words in self.answers.items():
+            answers = words[images]
+            is_value = np.isin(answers, self.values)
             hits[model] = {
-                "wrong": is_value & (said != labels),
-                "right": said == labels,
-                "none": said == NOT_STATED,
-                "several": np.isin(said, (SEVERAL, OTHER)),
+                "wrong": is_value & (answers != labels),
+                "right": answers == labels,
+                "none": answers == NOT_STATED,
+                "several": np.isin(answers, (SEVERAL, OTHER)),
             }[answer]
         return hits
 
@@ -117,7 +117,7 @@ class SaidRows:
         # The groups consist of different images, so they are resampled independently.
         draws_first, draws_last = self._draws(first, self.seed), self._draws(last, self.seed + 1)
         n = {persons(value): int((self.labels == value).sum()) for value in self.values}
-        for model in self.said:
+        for model in self.answers:
             gap = last[model].mean() - first[model].mean()
             change = None
             if model != NONE:
@@ -134,8 +134,8 @@ class SaidRows:
         unclear = self.labels == UNCLEAR
         stated = {model: ~hit for model, hit in self.hits("none", unclear).items()}
         self._add_share("unclear_said", stated, "unclear images")
-        for model, said in self.said.items():
-            known = said[unclear & np.isin(said, self.values)]
+        for model, answers in self.answers.items():
+            known = answers[unclear & np.isin(answers, self.values)]
             for value in self.values if len(known) else ():
                 share = _share(known == value)
                 n = {"with a stated value": len(known)}
@@ -187,6 +187,10 @@ def difference_interval(first: Interval, last: Interval) -> tuple[float, float]:
 
     Source: Newcombe, "Interval estimation for the difference between independent proportions"
     (1998), method 10.
+
+    Args:
+        first: the share to subtract, with its interval.
+        last: the other share, with its interval.
 
     >>> low, high = difference_interval(Interval(0.0, 0.0, 0.1), Interval(0.5, 0.4, 0.6))
     >>> round(low, 2), round(high, 2)

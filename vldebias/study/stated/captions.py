@@ -40,6 +40,7 @@ _HEADS = {
     "said_several": "several, other",
     "said_wrong": "wrong",
 }
+_UNCLEAR_HEADS = {"unclear_said": "a value stated", "share": "share of the value"}
 Rows = Sequence[StatedRow]
 
 
@@ -162,14 +163,13 @@ def stated_result(
     if clear.clear.any():
         n = {value: int((labels == value).sum()) for value in reader.values}
         nouns = _cells(rows, "noun")
-        clear.result.provenance = provenance.model_copy(update={"n": n, "settings": settings})
+        update = {"n": n, "settings": {**settings, "by_category": _HEADS}}
+        clear.result.provenance = provenance.model_copy(update=update)
         clear.add_clear(np.array([nouns.get(image, "") for image in images]))
         for model, method in method_of_model.items():
             cells = _cells([row for row in rows if row.model == model], "confidence")
             clear.add_kept(method, np.array([_number(cells.get(image)) for image in images]))
         _add_sentences(clear, _clear_sentence, reader)
-        if len(words) == 1:
-            clear.result.provenance.settings["by_category"] = _HEADS
         parts.append(clear.result)
     if (labels == UNCLEAR).any():
         update = {
@@ -177,7 +177,7 @@ def stated_result(
             "title": "What is stated about unclear images",
             "description": _ABOUT_UNCLEAR,
             "n": {"unclear images": int((labels == UNCLEAR).sum())},
-            "settings": dict(settings),
+            "settings": {**settings, "by_category": _UNCLEAR_HEADS},
         }
         unclear = AnswerRows(
             TaskResult(provenance.model_copy(update=update)), words, labels, reader.values
@@ -255,6 +255,7 @@ def _add_sentences(
     else:
         pairs = zip(models, sentences, strict=True)
         settings["notes"] = [*settings["notes"], *(f"{model}: {text}" for model, text in pairs)]
+        settings["by_category"] = None  # the table by category shows a single model
 
 
 def _clear_sentence(rows: AnswerRows, method: str, attribute: str) -> str:

@@ -47,6 +47,7 @@ def test_options_are_chosen_by_number_letter_or_text_as_in_bbq(tmp_path: Path) -
         {"label": 1, "answer": "C. Can't be determined", "context_condition": "disambig"},
         {"label": 2, "answer": "(A)", "context_condition": "ambig"},
         {"label": 2, "answer": TELL, "context_condition": "ambig"},
+        {"label": 1, "answer": "A grandmother", "context_condition": "disambig"},
     ]
     file = tmp_path / "bbq.jsonl"
     lines = [
@@ -55,7 +56,7 @@ def test_options_are_chosen_by_number_letter_or_text_as_in_bbq(tmp_path: Path) -
     file.write_text("\n".join(map(json.dumps, lines)))
     result = evaluate_vqa(file)
     assert shares(result)["wrong male"] == 1
-    assert shares(result)["none female"] == 0.5
+    assert shares(result)["none female"] == pytest.approx(1 / 3)
     assert shares(result, "vqa, unclear")["unclear_said"] == 0.5
 
 

@@ -46,7 +46,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
 }
 _CANNOT_TELL = "cannot tell"
 _NO_ANSWER = re.compile(r"\bnot enough\b|\bneither\b|\bnone of\b|\bcannot tell\b", re.IGNORECASE)
-_LETTER = re.compile(r"\W*([A-Z])(?:\W.*)?", re.DOTALL)
+_LETTER = re.compile(r"\(?([A-Z])(?:[).:].*)?", re.DOTALL)  # "B", "(B)" and "B. A man", not "A man"
 _BATCH = 32  # images that are open at the same time
 MOST_ANSWERS = 10
 _ABOUT = (

@@ -85,7 +85,7 @@ def read_stated(
         columns: role -> column, for columns that are not found by their names.
         roles: role -> usual names of its column.
         text: the role of the captions or answers.
-        needs_text: whether a table without them is an error, even if it has labels.
+        needs_text: whether a table without them is an error.
 
     Raises:
         InvalidInputError: If a table cannot be read, or the column with the images or with the
@@ -104,13 +104,12 @@ def read_stated(
     for table, source, name in zip(tables, sources, names, strict=True):
         rows = _opened(table)
         column_of_role = _columns_of_roles(rows, columns, roles, text, source)
-        missing = [role for role in ("image", text) if role not in column_of_role]
-        if missing and (needs_text or missing != [text] or "label" not in column_of_role):
-            role = missing[0]
-            raise InvalidInputError(
-                f"{source}: expected a column with the {role}s, such as {roles[role][0]!r}; the"
-                f" columns are {rows.column_names}; name it: --column {role}=NAME"
-            )
+        for role in ("image", text) if needs_text else ("image",):
+            if role not in column_of_role:
+                raise InvalidInputError(
+                    f"{source}: expected a column with the {role}s, such as {roles[role][0]!r};"
+                    f" the columns are {rows.column_names}; name it: --column {role}=NAME"
+                )
         images = as_texts(column_of(rows, column_of_role.pop("image"), source), source)
         cells = {}
         for role, column in column_of_role.items():

@@ -382,9 +382,10 @@ class GenerationTask(Task):
         # Add a block for each attribute.
         settings: dict[str, object] = {
             "judge fingerprint": judge.fingerprint,
-            "notes": lean_of(judge.fingerprint),
             "images that the safety checker blackened": rows.flagged,
         }
+        if lean := lean_of(judge.fingerprint):
+            settings["notes"] = lean
         if self.prompts_file is not None:
             _, settings["left out, by reason"] = self._open_prompts(self.prompts_file)
         results = []

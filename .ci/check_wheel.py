@@ -8,10 +8,10 @@ from pathlib import Path
 
 MOST_MB = 30  # maximum size of packaged weights and pictures
 NEWEST_METADATA = (2, 4)  # metadata version that the publishing action can read
+APPS = Path(__file__).parents[1] / "apps"
 EXPECTED = (
     "vldebias/py.typed",
     "vldebias/prompts/english/words.txt",
-    "vldebias/auditing/calibrations/sd35.LICENSE",
     "vldebias/miniature/configs.json",
     "vldebias/miniature/weights/",
     "vldebias/miniature/photographs/",
@@ -20,15 +20,17 @@ EXPECTED = (
     "vldebias/_resources/prompts/protocol/who-appears-1.yaml",
     "vldebias/_resources/records/sd15-stay-fair.json",
     "vldebias/_resources/suites/quickstart.yaml",
-    "vldebias/cli/apps/demo/",
-    "vldebias/cli/apps/label/",
-    "vldebias/cli/apps/serving.py",
-    "vldebias/cli/apps/abandoned.py",
-    "vldebias/serving/images_api/",
+    "vldebias_apps/__init__.py",
+    "vldebias_apps/serving.py",
+    "vldebias_apps/audit/calibrations/sd35.LICENSE",
+    "vldebias_apps/audit/records/page.html.jinja",
+    "vldebias_apps/audit/section.html.jinja",
+    *(f"vldebias_apps/{path.parent.name}/program.py" for path in APPS.glob("*/program.py")),
 )
 """Files, or folders with a slash, without which an installed command fails."""
-UNWANTED = ("tests/", "eval/", "apps/", "docs/", "vldebias/cli/apps/comfyui/")
-"""What stays in the repository: the node package of ComfyUI is published by itself."""
+UNWANTED = ("tests/", "eval/", "apps/", "docs/", "vldebias_apps/comfyui/", "vldebias_apps/modular/")
+"""What stays in the repository: the node package of ComfyUI is published by itself, and the block
+for Modular Diffusers is loaded from its folder."""
 
 
 def problems(wheel: Path) -> list[str]:

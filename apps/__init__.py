@@ -1,6 +1,6 @@
-"""Apps, including the pages `demo` (vldebias demo) and `label` (vldebias label).
+"""The programs that come with vldebias, each in a folder of its own.
 
-They are imported as `vldebias.cli.apps.demo` and `vldebias.cli.apps.label`. In a checkout, they are
-loaded from this folder; in a wheel, they are part of the package (see vldebias/cli/apps). They
-import each other with relative imports.
+A folder with a file `program.py` adds commands and names to vldebias, see `vldebias/programs.py`.
+In a wheel, this package is called `vldebias_apps`, so programs import each other with relative
+imports.
 """

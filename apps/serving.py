@@ -13,10 +13,11 @@ import traceback
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 from urllib.parse import urlsplit
 
-from vldebias.cli.apps import AUTH
+import typer
+
 from vldebias.errors import InvalidInputError
 
 from .abandoned import Abandoned, App, Message, Receive, Send
@@ -24,6 +25,24 @@ from .abandoned import Abandoned, App, Message, Receive, Send
 if TYPE_CHECKING:
     import gradio as gr
 
+# Gradio checks for updates when it is imported, so disable this before importing it.
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+# By default, Gradio keeps the last 10,000 events in memory.
+os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "200")
+
+# Environment variable that contains user:password. All users of the machine could see a flag.
+AUTH = "VLDEBIAS_AUTH"
+_Port = Annotated[
+    int | None,
+    typer.Option(min=1, max=65535, help="Port. Default: the first free port from 7860."),
+]
+_Public = Annotated[
+    bool,
+    typer.Option(
+        "--public", help=f"Allow network access; needs {AUTH}=user:password in the environment."
+    ),
+]
+ADDRESS_FLAGS = [("port", _Port, None), ("public", _Public, False)]
 HERE = "127.0.0.1"
 EVERYWHERE = "0.0.0.0"
 LOCAL = ("localhost", HERE, "[::1]")  # Host headers that a local page accepts

@@ -17,7 +17,7 @@ from typing import Any
 from eval.tables import RESULTS, parser, run
 from vldebias.measure.metric import Metric
 from vldebias.measure.resampling import wilson_interval
-from vldebias.report.result import TaskProvenance, TaskResult
+from vldebias.measure.rows import TaskProvenance, TaskResult
 
 RATINGS = RESULTS / "languages" / "rating_blind.jsonl"
 _SEED = 0

@@ -12,9 +12,13 @@ from typing import Any
 from matplotlib.font_manager import findfont
 from PIL import Image, ImageDraw, ImageFont
 
+from apps.demo import generate_tab, opening, search_tab
+from apps.demo.engine import Engine
+from apps.demo.generate import generate
+from apps.demo.request import Request
+from apps.demo.search import search
 from eval.tables import RESULTS
-from vldebias.cli.apps import page
-from vldebias.report.phrases import in_words
+from vldebias.utils.phrases import in_words
 from vldebias.utils.pictures import INK
 
 LABEL = 36  # height of the text line above a row, in pixels
@@ -24,24 +28,23 @@ FONT = "DejaVu Sans:bold"
 
 def main() -> None:
     """Generate the default request and run the default search, and store both."""
-    opening = page("demo.opening")
-    engine = page("demo.engine").Engine()
-    request = page("demo.request").Request(page("demo.generate_tab").PROMPT)
-    for result in page("demo.generate").generate(engine, request, threading.Event()):
+    engine = Engine()
+    request = Request(generate_tab.PROMPT)
+    for result in generate(engine, request, threading.Event()):
         print(f"{result.share:.0%}", end=" ", flush=True)
     opening.save_result(result)
     save_labelled(result, RESULTS / "opening.png")
     print(*(text for text, _ in result.sentences()), sep="\n")
 
-    query = page("demo.search_tab").QUERIES[engine.galleries[0]][0]
-    answer, _ = page("demo.search").search(engine, query, "gender", "default")
+    query = search_tab.QUERIES[engine.galleries[0]][0]
+    answer, _ = search(engine, query, "gender", "default")
     opening.save_search(answer)
     print(answer.sentence())
 
 
 def save_labelled(result: Any, path: Path) -> None:
     """Save the rows of a result as an image, each below a line with its description."""
-    rows = [page("demo.opening").sheet_of([row.images]) for row in result.rows]
+    rows = [opening.sheet_of([row.images]) for row in result.rows]
     height = LABEL + rows[0].height
     picture = Image.new("RGB", (rows[0].width, height * len(rows)), "white")
     pen = ImageDraw.Draw(picture)

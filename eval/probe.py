@@ -78,14 +78,14 @@ def methods() -> Iterator[tuple[str, Any]]:
         for subject in ("a doctor", "a nurse", "an old pilot", "a bird", "a person")
     ]
     for name in METHODS:
-        for prompts in SETS:
+        for prompt_set in SETS:
             for images in (None, reference):
-                key = f"{name} of {prompts}{' with images' * (images is not None)}"
+                key = f"{name} of {prompt_set}{' with images' * (images is not None)}"
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     try:
                         with vldebias.debias(
-                            model, prompts, method=name, tokenizer=tokenizer, reference=images
+                            model, prompt_set, method=name, tokenizer=tokenizer, reference=images
                         ):
                             yield key, model.encode_text(tokenizer(texts)).detach().double().numpy()
                     except Exception as error:  # the error is recorded instead of the number
@@ -191,7 +191,7 @@ def evaluations() -> Iterator[tuple[str, Any]]:
                 result = vldebias.evaluate(
                     model,
                     features,
-                    prompts=prompts,
+                    attribute=prompts,
                     labels=labels,
                     task=task,
                     **options,

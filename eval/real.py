@@ -14,10 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from apps.paper.tables import PARTS, command
 from eval.tables import RESULTS, span, table
 from vldebias.errors import VldebiasError
-from vldebias.report.result import NONE, Measurement, Result
-from vldebias.study.paper import PARTS, command
+from vldebias.measure.rows import NONE, Measurement
+from vldebias.report.result import Result
 
 REAL = RESULTS / "real"
 HEADLINE = ("worst_group", "max_skew@1000", "discrepancy_squared")

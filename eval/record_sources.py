@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from apps.audit.line import FOLDER
+from apps.audit.records.check import with_figures
+from apps.audit.records.schema import Generation, Judge, Model, PromptCounts, Published, Record
 from eval.experiments.stated_values import read_images
-from vldebias.auditing.line import FOLDER
-from vldebias.records.check import with_figures
-from vldebias.records.schema import Generation, Judge, Model, PromptCounts, Published, Record
 from vldebias.report.table import TEMPLATES
 
 ROOT = Path(__file__).parents[1]

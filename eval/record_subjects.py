@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from vldebias.auditing.line import FOLDER
+from apps.audit.line import FOLDER
 from vldebias.prompts import load_prompts
 from vldebias.utils.files import write_atomically
 

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from eval.tables import read
-from vldebias.report.result import Measurement, Result
+from vldebias.measure.rows import Measurement
+from vldebias.report.result import Result
 
 ROOT = Path(__file__).parents[1]
 ROUNDING = 1e-6

@@ -18,8 +18,9 @@ from rich.console import Console
 from rich.table import Table
 
 from vldebias.measure.resampling import wilson_interval
+from vldebias.measure.rows import CHANCES, Measurement, TaskProvenance, TaskResult
 from vldebias.metrics import Metric
-from vldebias.report.result import CHANCES, Measurement, Result, TaskProvenance, TaskResult
+from vldebias.report.result import Result
 
 RESULTS = Path(__file__).parent / "results"
 MANY = 100  # number of rows above which a result is stored in a parquet file

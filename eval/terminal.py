@@ -156,10 +156,9 @@ def generate() -> str:
 
 def label() -> str:
     """Return the output of `vldebias label` until it starts its server."""
-    import vldebias.cli.apps as pages
+    from apps.label import page
 
     generate()
-    page = pages.page("label.page")
     serve = page.serve
     page.serve = lambda *_, announce, **__: announce("http://127.0.0.1:7860/")
     try:

@@ -9,6 +9,7 @@ from typing import Any
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 
 from importlib.util import find_spec
 
@@ -40,10 +41,10 @@ def prepare() -> None:
     from vldebias.hosts import HOSTS
     from vldebias.methods import METHODS
     from vldebias.metrics import METRICS
-    from vldebias.report import result
+    from vldebias.report import measurements
 
     # Results include the commit of the checkout, which starts two git processes.
-    result.commit = functools.cache(result.commit)
+    measurements.commit = functools.cache(measurements.commit)
     # In each phase of a test, pytest attaches two handlers to every logger that does not propagate.
     # Torch has sixty of these.
     for logger in logging.root.manager.loggerDict.values():

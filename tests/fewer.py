@@ -6,15 +6,17 @@ from dataclasses import replace
 from vldebias.prompts import PromptSet
 
 _ALONG_CONCEPTS = (
-    "groups",
+    "variants",
     "classes",
     "class_names",
-    "held_out_groups",
+    "held_out_variants",
     "held_out_classes",
     "held_out_class_names",
 )
 
 
-def few(prompts: PromptSet, step: int = 5) -> PromptSet:
+def few(prompt_set: PromptSet, step: int = 5) -> PromptSet:
     """Return every fifth concept of a set."""
-    return replace(prompts, **{name: getattr(prompts, name)[::step] for name in _ALONG_CONCEPTS})
+    return replace(
+        prompt_set, **{name: getattr(prompt_set, name)[::step] for name in _ALONG_CONCEPTS}
+    )

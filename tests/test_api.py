@@ -107,7 +107,7 @@ def test_several_sets_are_solved_jointly_in_any_order() -> None:
     assert differs(edit, expected) < 1e-12
     assert differs(edit, turned) < 1e-12
     assert edit.stated_words == (*GENDER.stated_words, *AGE.stated_words)
-    assert edit.provenance.prompts == "g+a"
+    assert edit.provenance.attribute == "g+a"
 
 
 def test_each_part_of_a_set_has_its_own_term() -> None:
@@ -137,7 +137,7 @@ def test_all_attributes_of_a_set_share_its_weight() -> None:
 
 def test_every_prompt_is_embedded_once() -> None:
     host = Words()
-    vldebias.inspect(host, GENDER, method="cali")
+    vldebias.text_diagnostics(host, GENDER, method="cali")
     assert len(host.seen) == len(set(host.seen))
 
 
@@ -222,7 +222,7 @@ def test_a_missing_role_is_named() -> None:
 
 def test_inspect_measures_unseen_pairs() -> None:
     host = Words()
-    diagnostics = vldebias.inspect(host, GENDER, method="cali", lam=1000.0)["text"]
+    diagnostics = vldebias.text_diagnostics(host, GENDER, method="cali", lam=1000.0)["text"]
     unseen = torch.stack([host.embed(pair, "text") for pair in GENDER.held_out_pairs])
     before = float((unseen[:, 0] - unseen[:, 1]).norm(dim=-1).mean())
     assert diagnostics.held_out_distance is not None
@@ -245,16 +245,16 @@ def test_a_lost_class_signal_is_reported_with_its_numbers() -> None:
 
 @refused(
     ({"method": "svd"}, r"got 'svd'; .*\(expected one of none, orth, "),
-    ({"prompts": []}, "got an empty list"),
-    ({"prompts": "gendre"}, "gender"),
-    ({"prompts": None}, "prompts: got None"),
+    ({"attribute": []}, "got an empty list"),
+    ({"attribute": "gendre"}, "gender"),
+    ({"attribute": None}, "attribute: got None"),
     ({"method": "cali", "lam": [1.0, 2.0]}, r"one value or one per prompt set \(1\)"),
     ({"method": "cali", "lam": -1.0}, ">= 0"),
-    ({"prompts": vldebias.fit_projections(Words(), GENDER).only, "lam": 1.0}, "leave these out"),
+    ({"attribute": vldebias.fit_projections(Words(), GENDER).only, "lam": 1.0}, "leave these out"),
     ({"strength": 1.5}, r"\[0, 1\], got 1.5"),
 )
 def test_invalid_arguments_are_rejected(arguments: dict[str, Any]) -> None:
-    vldebias.debias(Words(), **{"prompts": GENDER} | arguments)
+    vldebias.debias(Words(), **{"attribute": GENDER} | arguments)
 
 
 def test_a_second_attachment_is_rejected_before_anything_is_embedded() -> None:

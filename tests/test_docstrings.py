@@ -26,10 +26,14 @@ from vldebias.study import TASKS
 
 ROOT = Path(vldebias.__file__).parent
 PACKAGES = ("losses", "data", "training", "study", "hosts", "methods", "projection", "api.py")
-PACKAGES += ("records", "measure", "judge", "auditing", "cli", "report", "utils", "reranking")
-PACKAGES += ("serving", "miniature", "prompts", "errors.py", "queries.py")
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(ROOT.rglob("*.py"))}
-PATHS = [path for path in TREES if path.relative_to(ROOT).parts[0] in PACKAGES]
+PACKAGES += ("measure", "judge", "cli", "report", "utils", "reranking")
+PACKAGES += ("miniature", "prompts", "errors.py", "programs.py", "queries.py")
+PROGRAMS = ("audit", "inspect", "mcp")
+FILES = sorted(ROOT.rglob("*.py"))
+for program in PROGRAMS:
+    FILES += sorted((ROOT.parent / "apps" / program).rglob("*.py"))
+TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
+PATHS = [path for path in TREES if path.relative_to(ROOT.parent).parts[1] in PACKAGES + PROGRAMS]
 CLASSES = {
     node.name: node
     for tree in TREES.values()
@@ -66,7 +70,8 @@ def is_option_with_help(parameter: Parameter) -> bool:
 
 def is_command(path: Path, name: str) -> bool:
     """Return whether all parameters of a function are options or arguments with a help text."""
-    if path.relative_to(ROOT).parts[0] != "cli" or "." in name:
+    is_in_commands = "cli" in path.parts or path.name == "commands.py"
+    if not is_in_commands or "." in name:
         return False
     module = ".".join(path.relative_to(ROOT.parent).with_suffix("").parts)
     function = getattr(import_module(module.removesuffix(".__init__")), name)
@@ -105,12 +110,12 @@ def lacking(path: Path) -> dict[str, list[str]]:
     return missing_of_function
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.relative_to(ROOT.parent).as_posix())
 def test_each_parameter_has_a_line_in_the_docstring(path: Path) -> None:
     assert not lacking(path), "add a line for each parameter to the Args of these functions"
 
 
-@pytest.mark.parametrize("path", TREES, ids=lambda path: path.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("path", TREES, ids=lambda path: path.relative_to(ROOT.parent).as_posix())
 def test_each_public_function_has_a_docstring_or_inherits_one(path: Path) -> None:
     bare = []
     for owner, function in public_functions(TREES[path].body):
@@ -121,7 +126,7 @@ def test_each_public_function_has_a_docstring_or_inherits_one(path: Path) -> Non
 
 MODULES = [
     ".".join(path.relative_to(ROOT.parent).with_suffix("").parts)
-    for path in sorted(ROOT.rglob("*.py"))
+    for path in FILES
     if "\n    >>> " in path.read_text(encoding="utf-8")
 ]
 

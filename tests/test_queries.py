@@ -369,7 +369,7 @@ def test_measure_reports_the_effect_before_it_is_enabled() -> None:
     assert {row.method for row in result.rows} >= {"none", "debiased"}
     table = {text: rows_of([text])[0] for text in {*searches, *SET.texts}}
     expected = vldebias.evaluate(
-        table, vectors, prompts=SET, labels=labels, queries=searches, k=10, methods=["cali"]
+        table, vectors, attribute=SET, labels=labels, queries=searches, k=10, methods=["cali"]
     )
     for metric in ("max_skew@10", "ndkl@10", "kept@10"):
         row = result.row("retrieval gender", metric, "debiased")
@@ -390,7 +390,7 @@ def test_measure_reports_the_effect_before_it_is_enabled() -> None:
     ("gender", "expected a function from a list of texts"),
     (42, "expected a function"),
     (dict, "expected a function"),
-    ({}, r"180 of 180 texts are not in the mapping"),
+    ({}, r"180 of 180 prompts are missing"),
     (lambda texts: as_lists(texts[1:]), r"63 vectors for 64 texts"),
     (lambda texts: [[1.0, 2.0], [1.0]] * (len(texts) // 2), "not vectors of the same width"),
     (lambda texts: np.ones((len(texts), 4), dtype=np.int8), "before they are quantised"),

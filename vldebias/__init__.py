@@ -2,24 +2,27 @@
 
 from typing import TYPE_CHECKING
 
+from vldebias import programs
 from vldebias.errors import lazy_names
 from vldebias.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
     from vldebias import losses as losses
     from vldebias import methods as methods
     from vldebias import metrics as metrics
     from vldebias.api import debias as debias
     from vldebias.api import fit_projections as fit_projections
     from vldebias.api import fit_shares as fit_shares
-    from vldebias.api import inspect as inspect
-    from vldebias.auditing.advice import audit as audit
+    from vldebias.api import text_diagnostics as text_diagnostics
     from vldebias.hosts import Attachment as Attachment
     from vldebias.hosts import attachment_of as attachment_of
     from vldebias.hosts.loading import load_host as load_host
     from vldebias.methods import Reference as Reference
     from vldebias.methods import load_edit as load_edit
-    from vldebias.projection.hub import push_to_hub as push_to_hub
+    from vldebias.projection.edit import push_to_hub as push_to_hub
     from vldebias.projection.projection import CalibratedProjection as CalibratedProjection
     from vldebias.prompts import PromptSet as PromptSet
     from vldebias.prompts import list_prompts as list_prompts
@@ -39,8 +42,8 @@ if TYPE_CHECKING:
 
 # These names are imported on first use, so that the command line starts without torch.
 _NAMES_OF_HOME = {
-    "vldebias.api": ("debias", "fit_projections", "fit_shares", "inspect"),
-    "vldebias.projection.hub": ("push_to_hub",),
+    "vldebias.api": ("debias", "fit_projections", "fit_shares", "text_diagnostics"),
+    "vldebias.projection.edit": ("push_to_hub",),
     "vldebias.projection.projection": ("CalibratedProjection",),
     "vldebias.hosts": ("Attachment", "attachment_of"),
     "vldebias.hosts.loading": ("load_host",),
@@ -50,7 +53,6 @@ _NAMES_OF_HOME = {
     "vldebias.prompts": ("PromptSet", "list_prompts", "load_prompts", "make_prompt_set"),
     "vldebias.queries": ("DebiasedQueries", "debias_queries"),
     "vldebias.reranking": ("rerank",),
-    "vldebias.auditing.advice": ("audit",),
     "vldebias.report.compare": ("compare",),
     "vldebias.study.diagnosis": ("diagnose",),
     "vldebias.study.evaluating": ("evaluate",),
@@ -59,9 +61,13 @@ _NAMES_OF_HOME = {
     "vldebias.wording": ("BalancedPrompts", "balance_prompts"),
     "vldebias.wording.neutral": ("neutral_texts",),
 }
-__all__ = sorted(name for names in _NAMES_OF_HOME.values() for name in names)
+_NAMES = [name for names in _NAMES_OF_HOME.values() for name in names]
+__all__ = sorted([*_NAMES, *programs.names_without_extra()])
 
-__getattr__ = lazy_names(__name__, _NAMES_OF_HOME)
+# Type checkers cannot see the names of programs, so treat them as Any.
+__getattr__: "Callable[[str], Any]" = lazy_names(
+    __name__, _NAMES_OF_HOME | programs.names_of_home()
+)
 
 
 def __dir__() -> list[str]:

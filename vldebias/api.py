@@ -1,4 +1,4 @@
-"""Attach, fit or inspect edits that mitigate the bias described by a prompt set."""
+"""Attach, fit or diagnose edits that mitigate the bias described by a prompt set."""
 
 from __future__ import annotations
 
@@ -15,25 +15,24 @@ from vldebias.hosts import (
 )
 from vldebias.methods import (
     AttachSettings,
+    AttributeLike,
     Diagnostics,
     Method,
     Problem,
-    Prompts,
-    RankShares,
-    TargetShares,
-    attach_fitted,
     get_edit_method,
     get_method,
 )
+from vldebias.methods.cross_attention import attach_fitted
 from vldebias.methods.method import Lam
 from vldebias.methods.reference import Features, Reference
+from vldebias.methods.target_shares import RankShares, TargetShares
 from vldebias.projection.edit import Edit, Edits
 from vldebias.prompts import PromptSet, load_prompts
 
 
 def debias(  # noqa: PLR0913 (all settings of the main entry point)
     host: object,
-    prompts: Prompts | Edit | Mapping[str, Edit] | Attachment,
+    attribute: AttributeLike | Edit | Mapping[str, Edit] | Attachment,
     *,
     method: str | Method | None = None,
     lam: Lam | None = None,
@@ -71,7 +70,7 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
         host: an open_clip model, a transformers image-text model, a diffusers pipeline, or a list
             of pipelines that process an image in sequence, such as a base model and a refiner. All
             pipelines of a list use the same value for an image.
-        prompts: the name of a prompt set (`vldebias.list_prompts()`), a path to a YAML file, a
+        attribute: the name of a prompt set (`vldebias.list_prompts()`), a path to a YAML file, a
             PromptSet, or a list of these, solved jointly. You can also pass a fitted edit, a
             mapping from role to edit, or another pipeline's attachment, whose sampled values are
             then reused.
@@ -142,24 +141,24 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
     target = resolve(passes[0], tokenizer=tokenizer, negative=negative, side=side)
     refuse_second(target)
     attachment: Attachment
-    if isinstance(prompts, PromptAttachment):
-        attachment = prompts.attach_to_later_pass(target)
-    elif isinstance(prompts, Attachment):
+    if isinstance(attribute, PromptAttachment):
+        attachment = attribute.attach_to_later_pass(target)
+    elif isinstance(attribute, Attachment):
         raise InvalidInputError(
             f"{target.name}: expected an attachment that inserts values into prompts, got"
-            f" {prompts!r}. To attach its fitted edits to another pipeline, call debias(other,"
+            f" {attribute!r}. To attach its fitted edits to another pipeline, call debias(other,"
             " attachment.projections)"
         )
-    elif isinstance(prompts, Edit | Mapping):
+    elif isinstance(attribute, Edit | Mapping):
         if any(setting is not None for setting in (method, lam, reference, max_loss)):
             raise InvalidInputError(
                 "got a fitted edit together with method, lam, reference or max_loss, which only"
                 " apply when fitting; leave these out"
             )
-        attachment = attach_fitted(target, prompts, settings)
+        attachment = attach_fitted(target, attribute, settings)
     else:
         # Load and check prompts before choosing a method or embedding anything.
-        problem = Problem(target, prompts, lam=lam, reference=reference, max_loss=max_loss)
+        problem = Problem(target, attribute, lam=lam, reference=reference, max_loss=max_loss)
         chosen = get_method(method, lam=lam, reference=reference)
         attachment = chosen.attach(problem, settings)
     try:
@@ -173,7 +172,7 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
 
 def fit_projections(
     host: object,
-    prompts: Prompts,
+    attribute: AttributeLike,
     *,
     method: str | Method | None = None,
     lam: Lam | None = None,
@@ -189,7 +188,7 @@ def fit_projections(
 
     Args:
         host: the model, pipeline or host to fit to.
-        prompts: one or more prompt sets, or their names or files.
+        attribute: one or more prompt sets, or their names or files.
         method: a method that fits an edit, or its name. If None, the default is used.
         lam: the weight of the prompt pairs. If None, the method's default is used.
         tokenizer: the model's tokenizer, if it cannot be derived from the model.
@@ -216,14 +215,18 @@ def fit_projections(
     >>> edits.only.save_pretrained("gender-edit")  # doctest: +SKIP
     """
     problem = Problem(
-        resolve(host, tokenizer=tokenizer), prompts, lam=lam, reference=reference, max_loss=max_loss
+        resolve(host, tokenizer=tokenizer),
+        attribute,
+        lam=lam,
+        reference=reference,
+        max_loss=max_loss,
     )
     return get_edit_method(method, lam=lam, reference=reference).fit_roles(problem)
 
 
-def inspect(
+def text_diagnostics(
     host: object,
-    prompts: str | Path | PromptSet,
+    attribute: str | Path | PromptSet,
     *,
     method: str | Method | None = None,
     lam: Lam | None = None,
@@ -237,7 +240,7 @@ def inspect(
 
     Args:
         host: the model, pipeline or host to fit to.
-        prompts: a prompt set, or its name or file.
+        attribute: a prompt set, or its name or file.
         method: a Method or its name. If None, the default for this host and task is used.
         lam: the weight of the prompt pairs. If None, the method's default is used.
         tokenizer: the model's tokenizer, if it cannot be derived from the model.
@@ -247,12 +250,12 @@ def inspect(
 
     >>> from vldebias.miniature import load_clip
     >>> model, preprocess, tokenizer = load_clip()
-    >>> found = inspect(model, "gender", method="cali", tokenizer=tokenizer)["text"]
-    >>> [round(distance, 2) for distance in found.pair_distance]  # before and after
+    >>> diagnostics = text_diagnostics(model, "gender", method="cali", tokenizer=tokenizer)["text"]
+    >>> [round(distance, 2) for distance in diagnostics.pair_distance]  # before and after
     [0.19, 0.02]
     """
     target = resolve(host, tokenizer=tokenizer)
-    prompt_set = load_prompts(prompts)
+    prompt_set = load_prompts(attribute)
     edits = fit_projections(
         target, prompt_set, method=method, lam=lam, reference=reference, max_loss=max_loss
     )
@@ -263,10 +266,10 @@ def inspect(
 
 def fit_shares(
     model: object,
-    prompts: Prompts,
+    attribute: AttributeLike,
     shares: Mapping[str, float] | None = None,
     *,
-    top: float,
+    fraction: float,
     reference: Reference | Features | None = None,
     lam: float = 1000.0,
     tokenizer: object = None,
@@ -277,10 +280,10 @@ def fit_shares(
 
     Args:
         model: an open_clip or transformers image-text model, or a mapping from prompt to embedding.
-        prompts: a prompt set with words for each attribute value, or several sets for combinations
-            such as "female/Black".
+        attribute: a prompt set with words for each attribute value, or several sets for
+            combinations such as "female/Black".
         shares: the share for each value or combination of values. If None, shares are equal.
-        top: the number of top results as a fraction of all images, k / n.
+        fraction: the number of top results as a fraction of all images, k / n.
         reference: unlabelled image features (n, d) from this model, for images similar to those
             that will be ranked.
         lam: the weight of the differences between the groups.
@@ -290,11 +293,11 @@ def fit_shares(
     >>> photographs = load_photographs()
     >>> shares = {"male": 0.3, "female": 0.7}
     >>> features = photographs.reference.features
-    >>> edit = fit_shares(photographs.encoder, "gender", shares, top=0.05, reference=features)
+    >>> edit = fit_shares(photographs.encoder, "gender", shares, fraction=0.05, reference=features)
     >>> edit.method  # attach it with vldebias.debias, or pass it to vldebias.debias_queries
     'target-shares'
     """
-    problem = Problem(resolve(model, tokenizer=tokenizer), prompts, lam=lam, reference=reference)
-    edit = problem.fit(RankShares(shares, top=top), problem.host.roles[0])
+    problem = Problem(resolve(model, tokenizer=tokenizer), attribute, lam=lam, reference=reference)
+    edit = problem.fit(RankShares(shares, fraction=fraction), problem.host.roles[0])
     assert isinstance(edit, TargetShares)
     return edit

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from vldebias import programs
+
 # Import names of the optional packages in each extra of pyproject.toml.
 _EXTRAS = {
     "torch": "huggingface_hub numpy safetensors torch",
@@ -21,13 +23,10 @@ _EXTRAS = {
     "diffusers": "diffusers",
     "eval": "PIL datasets jinja2 markupsafe matplotlib pandas pyarrow scipy sklearn torchmetrics",
     "train": "accelerate",
-    "serve": "httpx2 python_multipart starlette uvicorn",
-    "mcp": "mcp",
-    "inspect": "inspect_ai",
-    "demo": "gradio",
     "lora": "peft",
     "ray": "ray",
     "track": "tensorboard",
+    **programs.extras(),
 }
 EXTRA_OF = {package: extra for extra, packages in _EXTRAS.items() for package in packages.split()}
 
@@ -242,20 +241,30 @@ def lazy_names(package: str, names_of_home: Mapping[str, Iterable[str]]) -> Call
     return get
 
 
-def did_you_mean(name: object, names: Iterable[str], otherwise: str = "choose one of them.") -> str:
+# Minimum similarity of a misspelt label. "female" and "male", which are different, have 0.8.
+CLOSE_LABELS = 0.82
+
+
+def did_you_mean(
+    name: object,
+    names: Iterable[str],
+    otherwise: str = "choose one of them.",
+    cutoff: float = 0.55,
+) -> str:
     """Return a hint such as "did you mean 'x' or 'y'?", or `otherwise` if nothing is similar.
 
     Args:
         name: the unknown name.
         names: the known names.
         otherwise: the hint if no known name is similar.
+        cutoff: minimum similarity. The default exceeds 0.5, the similarity of the unrelated words
+            "methods" and "seeds". For labels of people, use `CLOSE_LABELS`.
 
     >>> did_you_mean("gendre", ["age", "gender", "race"])
     "did you mean 'gender'?"
     """
     name_of_lower = {known.lower(): known for known in names}
-    # The cutoff must exceed 0.5, the similarity of the unrelated words "methods" and "seeds".
-    lower = difflib.get_close_matches(str(name).lower(), name_of_lower, n=3, cutoff=0.55)
+    lower = difflib.get_close_matches(str(name).lower(), name_of_lower, n=3, cutoff=cutoff)
     close = [name_of_lower[match] for match in lower]
     return f"did you mean {' or '.join(map(repr, close))}?" if close else otherwise
 

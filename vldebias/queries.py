@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from torch.nn.functional import normalize
 
 from vldebias.errors import AlreadyAttachedError, InvalidInputError
+from vldebias.hosts.edits import SIDES, TEXT, except_stated
 from vldebias.hosts.embedders import EmbeddedTexts, Embedder
-from vldebias.hosts.host import SIDES, TEXT, except_stated
-from vldebias.methods import Method, Problem, Prompts, Reference, get_method
+from vldebias.methods import AttributeLike, Method, Problem, Reference, get_method
 from vldebias.projection.edit import Edit, Rewording
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.reranking import Positions
@@ -85,7 +85,7 @@ class _ChromaDefaults:
 
 def debias_queries(
     embed: object,
-    prompts: Prompts | Edit,
+    attribute: AttributeLike | Edit,
     *,
     reference: object = None,
     method: str | Method | None = None,
@@ -100,7 +100,7 @@ def debias_queries(
             llama-index's `BaseEmbedding`, a chroma embedding function, a mapping from text to
             vector, or a function (such as a call to a hosted service) from a list of texts to their
             vectors, as lists, arrays or tensors.
-        prompts: the name of a prompt set (`vldebias.list_prompts()`), a path to a YAML file, a
+        attribute: the name of a prompt set (`vldebias.list_prompts()`), a path to a YAML file, a
             PromptSet, a list of these (solved jointly), or a fitted edit (`vldebias.load_edit`).
         reference: unlabelled vectors (n, d) of a few hundred to a few thousand indexed images or
             documents. The default method needs them.
@@ -142,22 +142,22 @@ def debias_queries(
         raise AlreadyAttachedError(
             "embed: got DebiasedQueries, which are debiased already; pass the original embedder"
         )
-    sets = _sets_of(prompts)
+    sets = _sets_of(attribute)
     host = EmbeddedTexts(Embedder.from_source(embed), sets)
-    if isinstance(prompts, Edit):
+    if isinstance(attribute, Edit):
         if method is not None or reference is not None:
             raise InvalidInputError(
                 "got a fitted edit with method or reference; remove these, or pass a prompt set"
             )
-        host.check(TEXT, prompts)
-        fitted = prompts
+        host.check(TEXT, attribute)
+        fitted = attribute
     else:
         images = _read_reference(reference, host)
         # Unlike `fit_projections`, fitting here returns an edit even if the default declines.
         if index is not None and reference is None and method is None:
             method = "none"  # the index file is only used by `search`, which does not edit queries
         chosen = get_method(method, reference=images)
-        fitted = Problem(host, prompts, reference=images).fit(chosen, TEXT)
+        fitted = Problem(host, attribute, reference=images).fit(chosen, TEXT)
     if TEXT not in SIDES[fitted.side]:
         raise InvalidInputError(
             f"method {fitted.method!r} edits image vectors, but the vectors of an index are fixed;"
@@ -371,12 +371,12 @@ class DebiasedQueries:
             InvalidInputError: If labels have the wrong length or only one value, or the prompt sets
                 are unknown.
         """
-        from vldebias.study import evaluate
+        from vldebias.study.evaluating import evaluate
 
         if not self.sets:
             raise InvalidInputError(
-                f"measure: the edit was fitted to {self.fitted.provenance.prompts!r}, which is not"
-                " a prompt set of this package; use vldebias.evaluate with prompts="
+                f"measure: the edit was fitted to {self.fitted.provenance.attribute!r}, which is"
+                " not a prompt set of this package; use vldebias.evaluate with attribute="
             )
         if not isinstance(labels, Mapping):
             labels = {self.sets[0].name: labels}
@@ -384,11 +384,11 @@ class DebiasedQueries:
         edit = self.fitted if self.keep_stated else self.fitted.with_provenance(stated_words=())
         if isinstance(vectors, list | tuple):
             vectors = read_vectors(vectors, "vectors").rows
-        prompts: Any = self.sets if len(self.sets) > 1 else self.sets[0]
+        attribute: Any = self.sets if len(self.sets) > 1 else self.sets[0]
         return evaluate(
             self.host,
             vectors,
-            prompts=prompts,
+            attribute=attribute,
             labels=labels,
             queries=_checked_texts(queries),
             methods={DEBIASED: edit},
@@ -397,7 +397,7 @@ class DebiasedQueries:
         )
 
     def __repr__(self) -> str:
-        label = self.fitted.provenance.prompts or "an edit"
+        label = self.fitted.provenance.attribute or "an edit"
         choice = self.fitted.provenance.choice
         reason = f" {choice.reason}" if choice else ""
         return (
@@ -432,14 +432,14 @@ class DebiasedQueries:
         return cast("AnyVectors", read.restore(edited.to(rows.dtype)))
 
 
-def _sets_of(prompts: Prompts | Edit) -> tuple[PromptSet, ...]:
+def _sets_of(attribute: AttributeLike | Edit) -> tuple[PromptSet, ...]:
     """Return the prompt sets; for a fitted edit, those it was fitted to, if they are built in."""
-    if isinstance(prompts, Edit):
-        names = (prompts.provenance.prompts or "").split("+")
+    if isinstance(attribute, Edit):
+        names = (attribute.provenance.attribute or "").split("+")
         with suppress(InvalidInputError):
             return tuple(load_prompts(name) for name in names if name)
         return ()
-    listed = prompts if isinstance(prompts, list | tuple) else [prompts]
+    listed = attribute if isinstance(attribute, list | tuple) else [attribute]
     return tuple(load_prompts(cast("str | PromptSet", prompt_set)) for prompt_set in listed)
 
 

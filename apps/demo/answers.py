@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from vldebias.report.phrases import listed_words, person, persons
+from vldebias.utils.phrases import listed_words, person, persons
 
 METHODS = ("default", "cali", "orth-cali")
 # Without reference images, the default does not change any search, so it is not listed first.

@@ -130,12 +130,6 @@ class Engine:
 
         return self.once("pipeline", load)
 
-    def load_search(self) -> None:
-        """Load the images of the first search and their model."""
-        from .search import open_gallery
-
-        open_gallery(self, self.galleries[0])
-
     def clip(self) -> Any:
         """Return the image-text model with its tokenizer and preprocessing."""
         return self.once(

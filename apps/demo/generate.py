@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from vldebias.prompts import fill, load_prompts
-from vldebias.report.phrases import asked_for, in_words, largest_first
+from vldebias.utils.phrases import asked_for, in_words, largest_first
 from vldebias.wording import Balancer
 from vldebias.wording.reasons import NO_PERSON_REASON, reason_in_words
 
@@ -356,8 +356,8 @@ class Reader:
         """
         from vldebias.judge.judges import ClipJudge, MiniatureJudge
 
-        prompts = load_prompts(ATTRIBUTES[attribute])
-        values = tuple(prompts.attributes)
+        prompt_set = load_prompts(ATTRIBUTES[attribute])
+        values = tuple(prompt_set.attributes)
         if engine.pipeline_name == MINIATURE and attribute in MINIATURE_NAMES:
             packaged = MiniatureJudge().ready()
             name = MINIATURE_NAMES[attribute]
@@ -366,10 +366,10 @@ class Reader:
             return cls(packaged, name, values)
         texts_of_value = {
             value: tuple(fill("a photo of a {value} person", value=word) for word in words)
-            for value, words in prompts.attributes.items()
+            for value, words in prompt_set.attributes.items()
         }
-        judge = ClipJudge(prompts={prompts.name: texts_of_value}, reject=NO_PERSON)
-        return cls(judge.on(engine.clip()), prompts.name, values)
+        judge = ClipJudge(prompts={prompt_set.name: texts_of_value}, reject=NO_PERSON)
+        return cls(judge.on(engine.clip()), prompt_set.name, values)
 
     def __call__(self, images: Sequence[Image.Image], prompt: str) -> tuple[list[int], list[bool]]:
         """Return each image's value, and whether it shows the subject or a person.

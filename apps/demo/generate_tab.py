@@ -9,7 +9,7 @@ from typing import Any
 import gradio as gr
 
 from vldebias.errors import VldebiasError
-from vldebias.report.phrases import in_words, person
+from vldebias.utils.phrases import in_words, person
 
 from .engine import MINIATURE, Engine
 from .events import QUIET, announce, dim, lines, retract, undim, with_messages

@@ -6,6 +6,7 @@ Visitors' input is either shown by components that escape it, or escaped here.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,17 @@ def build_demo(engine: Engine) -> gr.Blocks:
             with gr.Tab("Search and classify", id="search") as search:
                 SearchTab(engine)
         demo.load(lambda: engine.warm("generate", engine.pipe), queue=False, **QUIET)
-        search.select(lambda: engine.warm("search", engine.load_search), queue=False, **QUIET)
+        load_search = partial(open_first_gallery, engine)
+        search.select(lambda: engine.warm("search", load_search), queue=False, **QUIET)
     return demo
+
+
+def open_first_gallery(engine: Engine) -> None:
+    """Load the images of the first search and their model."""
+    # Imported here, because torch takes seconds to load and the page opens without it.
+    from .search import open_gallery
+
+    open_gallery(engine, engine.galleries[0])
 
 
 def serve_demo(options: Mapping[str, Any], **where: Any) -> None:

@@ -21,7 +21,7 @@ from vldebias.measure.resampling import wilson_interval
 from vldebias.metrics import max_skew
 from vldebias.miniature.photographs import CREDIT
 from vldebias.prompts import StatedWords
-from vldebias.report.phrases import in_words
+from vldebias.utils.phrases import in_words
 
 from .answers import METHODS, SEARCH_METHODS, Answer, Found
 from .engine import PHOTOGRAPHS, Engine
@@ -242,7 +242,7 @@ def _found(
         prompts = prompts_of(column)
         with engine.lock:
             positions = vldebias.rerank(
-                scores, top, features=gallery.features, prompts=prompts, model=gallery.host
+                scores, top, features=gallery.features, attribute=prompts, model=gallery.host
             )
         order = np.concatenate([positions, order[~np.isin(order, positions)]])
     place = np.empty(len(order))

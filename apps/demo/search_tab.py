@@ -10,7 +10,7 @@ import gradio as gr
 from PIL import Image
 
 from vldebias.miniature.photographs import GALLERY, read_table, read_thumbnail
-from vldebias.report.phrases import person
+from vldebias.utils.phrases import person
 
 from .answers import METHODS, SEARCH_METHODS, Answer, Found
 from .engine import MINIATURE, PHOTOGRAPHS, Engine

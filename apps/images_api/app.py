@@ -15,7 +15,7 @@ from vldebias.errors import InvalidInputError
 from vldebias.wording import Balancer
 
 from .endpoints import IMAGE_MODELS
-from .limits import Limits
+from .limits import ProxyLimits
 from .middleware import EveryAnswer
 from .service import Service
 from .upstream import checked_address
@@ -23,12 +23,12 @@ from .upstream import checked_address
 
 def images_proxy(  # noqa: PLR0913
     upstream: str | None,
-    sets: Any,
+    attribute: Any,
     *,
     shares: Mapping[str, float] | None = None,
     seed: int | None = None,
     batch: bool = False,
-    limits: Limits | None = None,
+    limits: ProxyLimits | None = None,
     log_prompts: bool = False,
     follow_seeds: bool = True,
     image_models: Sequence[str] = IMAGE_MODELS,
@@ -48,15 +48,15 @@ def images_proxy(  # noqa: PLR0913
         upstream: The `base_url` that clients would use without this app, such as
             "https://api.openai.com/v1". If None, there is no upstream server, and only LiteLLM's
             guardrail works.
-        sets: The attributes to balance, as for `vldebias.balance_prompts`, or a
+        attribute: The attributes to balance, as for `vldebias.balance_prompts`, or a
             `vldebias.wording.Balancer`, which has its own shares and seed. If None, prompts are not
             balanced.
         shares: The share of each value; equal by default, over all requests to this app.
         seed: Seed of the assigned values. Default: random.
         batch: Whether to make one call per distinct prompt, which requests several images, instead
             of one call per image.
-        limits: Limits on time, memory and the number of requests, see `Limits`.
-        log_prompts: Whether to write prompts to the log "vldebias.serving".
+        limits: Limits on time, memory and the number of requests, see `ProxyLimits`.
+        log_prompts: Whether to write prompts to the log "vldebias.images_api".
         follow_seeds: Whether values are derived from the `seed` of a request, so that the same
             request returns the same image. If False, values are even over all requests, regardless
             of their seeds.
@@ -72,23 +72,23 @@ def images_proxy(  # noqa: PLR0913
 
     >>> app = images_proxy("https://api.openai.com/v1", "gender")  # doctest: +SKIP
     """
-    balancer = sets
-    if isinstance(sets, Balancer) and not (shares is None and seed is None):
+    balancer = attribute
+    if isinstance(attribute, Balancer) and not (shares is None and seed is None):
         raise InvalidInputError(
-            "sets: got a Balancer together with shares or seed; remove shares and seed, because a"
-            " Balancer has its own"
+            "attribute: got a Balancer together with shares or seed; remove shares and seed,"
+            " because a Balancer has its own"
         )
-    if sets is None and edit is None:
-        raise InvalidInputError("got neither sets nor edit; expected at least one of them")
-    if sets is not None and not isinstance(sets, Balancer):
-        balancer = Balancer(sets, shares, seed)
+    if attribute is None and edit is None:
+        raise InvalidInputError("got neither attribute nor edit; expected at least one of them")
+    if attribute is not None and not isinstance(attribute, Balancer):
+        balancer = Balancer(attribute, shares, seed)
     edits = None
     if edit is not None:
         # Imported here, because the module needs numpy and torch, but image requests do not.
         from .embeddings import QueryEdits
 
         edits = QueryEdits(edit)
-    limits = Limits() if limits is None else limits
+    limits = ProxyLimits() if limits is None else limits
     service = Service(
         None if upstream is None else checked_address(upstream),
         balancer,
@@ -114,4 +114,4 @@ def images_proxy(  # noqa: PLR0913
     return app
 
 
-__all__ = ["Limits", "Service", "images_proxy"]
+__all__ = ["ProxyLimits", "Service", "images_proxy"]

@@ -9,7 +9,9 @@ from typing import Any, TypeGuard
 
 from starlette.datastructures import UploadFile
 
-from .order import Json, Order, RefusedError
+from vldebias.wording.persons import NEXT_TEXT
+
+from .order import Call, Json, Order, RefusedError
 
 EDITS = "edits a given image"
 VARIES = "varies a given image"
@@ -54,6 +56,26 @@ class Endpoint:
             rows: Positions of the images in the request.
         """
         raise NotImplementedError
+
+    def calls(self, order: Order, prompts: Sequence[str], *, batch: bool) -> list[Call]:
+        """Return one call for each image, or for each distinct prompt.
+
+        Args:
+            order: The request.
+            prompts: The balanced prompt of each image.
+            batch: Whether to make one call per distinct prompt.
+        """
+        rows_of_call: list[tuple[int, ...]] = [(row,) for row in range(len(prompts))]
+        if batch:
+            rows_of_prompt: dict[str, list[int]] = {}
+            for row, prompt in enumerate(prompts):
+                rows_of_prompt.setdefault(prompt, []).append(row)
+            rows_of_call = [tuple(rows) for rows in rows_of_prompt.values()]
+        calls = []
+        for rows in rows_of_call:
+            texts = prompts[rows[0]].split(NEXT_TEXT)
+            calls.append(Call(self.write(order, texts, rows), "\n".join(texts), rows))
+        return calls
 
     def label(self, item: Json, row: int, prompt: str) -> Json:
         """Label an image with its position and prompt, as far as the API supports it.

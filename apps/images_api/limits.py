@@ -10,7 +10,7 @@ _MINIMUM = {"retries": 0.0, "seconds": 0.01}  # the minimum of all other limits 
 
 
 @dataclass(frozen=True)
-class Limits:
+class ProxyLimits:
     """Store limits on the time, memory and number of requests.
 
     Attributes:

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .headers import NOTE
 from .order import RefusedError
 
-log = logging.getLogger("vldebias.serving")
+log = logging.getLogger("vldebias.images_api")
 
 
 def json_response(content: object, status: int = 200) -> Response:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vldebias.wording import BalancedPrompts, Balancer
 from vldebias.wording.persons import NEXT_TEXT
-
-if TYPE_CHECKING:
-    from .endpoints import Endpoint
 
 Json = dict[str, Any]  # a JSON object from a client or a server
 
@@ -121,27 +117,3 @@ def balanced(
         images[0].seed,
         [image.people[0] for image in images],
     )
-
-
-def calls_of(
-    endpoint: Endpoint, order: Order, prompts: Sequence[str], *, batch: bool
-) -> list[Call]:
-    """Return one call for each image, or for each distinct prompt.
-
-    Args:
-        endpoint: The endpoint, which creates the bodies.
-        order: The request.
-        prompts: The balanced prompt of each image.
-        batch: Whether to make one call per distinct prompt.
-    """
-    rows_of_call: list[tuple[int, ...]] = [(row,) for row in range(len(prompts))]
-    if batch:
-        rows_of_prompt: dict[str, list[int]] = {}
-        for row, prompt in enumerate(prompts):
-            rows_of_prompt.setdefault(prompt, []).append(row)
-        rows_of_call = [tuple(rows) for rows in rows_of_prompt.values()]
-    calls = []
-    for rows in rows_of_call:
-        texts = prompts[rows[0]].split(NEXT_TEXT)
-        calls.append(Call(endpoint.write(order, texts, rows), "\n".join(texts), rows))
-    return calls

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from vldebias.errors import InvalidInputError
 
 from .connections import Connections
-from .limits import Limits
+from .limits import ProxyLimits
 from .middleware import EveryAnswer, refusal_response
 from .order import RefusedError
 
@@ -66,7 +66,7 @@ def local_only(app: ASGIApp, seconds: float) -> ASGIApp:
 
 
 def serve(
-    app: ASGIApp, *, host: str, port: int, limits: Limits, announce: Callable[[str], None]
+    app: ASGIApp, *, host: str, port: int, limits: ProxyLimits, announce: Callable[[str], None]
 ) -> None:
     """Serve an ASGI app until SIGINT or SIGTERM.
 

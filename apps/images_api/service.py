@@ -32,7 +32,7 @@ from .endpoints import (
 )
 from .guardrail import guarded_texts
 from .headers import INDEX, NOTE, OF_BODY, ORIGINAL, Headers, forwarded
-from .limits import Limits
+from .limits import ProxyLimits
 from .memory import ClientBody, HeldAnswers, IncompleteBodies, IncompleteBody
 from .middleware import json_response, refusal_response
 from .order import (
@@ -43,7 +43,6 @@ from .order import (
     Order,
     RefusedError,
     balanced,
-    calls_of,
 )
 from .paths import RequestPath, path_of
 from .relay import HeldResponse, Relay
@@ -53,7 +52,7 @@ if TYPE_CHECKING:
     from .embeddings import QueryEdits
 
 T = TypeVar("T")
-log = logging.getLogger("vldebias.serving")
+log = logging.getLogger("vldebias.images_api")
 ORIGINAL_FIELD = "vldebias_original"  # field with the user's own words, which is not forwarded
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 GUARDRAIL = "beta/litellm_basic_guardrail_api"
@@ -119,7 +118,7 @@ class Service:
         balancer: Balancer | None,
         edits: QueryEdits | None,
         *,
-        limits: Limits,
+        limits: ProxyLimits,
         batch: bool,
         log_prompts: bool,
         follow_seeds: bool,
@@ -357,7 +356,7 @@ class Service:
             prompts = await asyncio.to_thread(balance)
         if self.log_prompts:
             log.info("prompt %r: %r", order.prompt, prompts.prompts)
-        calls = calls_of(endpoint, order, prompts.prompts, batch=self.batch)
+        calls = endpoint.calls(order, prompts.prompts, batch=self.batch)
         if order.streams:
             return await self._stream(exchange, calls[0], prompts)
         held = await exchange.stack.enter_async_context(self.upstream.memory.holding())

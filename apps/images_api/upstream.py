@@ -16,7 +16,7 @@ from vldebias.errors import InvalidInputError
 
 from .bodies import encoded_json
 from .headers import Headers, authenticates_connection
-from .limits import Limits
+from .limits import ProxyLimits
 from .memory import AnswerMemory, HeldAnswers
 from .order import Json, RefusedError
 from .pools import Pools
@@ -101,7 +101,7 @@ class Upstream:
     """
 
     def __init__(
-        self, address: str, limits: Limits, transport: httpx2.AsyncBaseTransport | None = None
+        self, address: str, limits: ProxyLimits, transport: httpx2.AsyncBaseTransport | None = None
     ) -> None:
         self.address = address
         self.limits = limits

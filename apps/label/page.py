@@ -12,7 +12,7 @@ import jinja2
 
 from vldebias.cli.common import err
 from vldebias.errors import InvalidInputError
-from vldebias.report.phrases import quantity
+from vldebias.utils.phrases import quantity
 
 from ..serving import serve
 from .engine import Labelling, Place, View

@@ -159,7 +159,7 @@ def label(small: int = 1_000, large: int = 10_000) -> Iterator[Row]:
 
 def label_all(folder: Path, count: int) -> int:
     """Show every image of a study to an annotator, and return the number of stored answers."""
-    from apps.label import open_study
+    from apps.label.session import open_study
 
     picture = io.BytesIO()
     Image.new("RGB", (8, 8)).save(picture, "png")

@@ -18,7 +18,7 @@ import numpy as np
 import vldebias
 from eval.tables import medians, parser, run
 from vldebias.measure.metric import Metric
-from vldebias.report.result import TaskProvenance, TaskResult
+from vldebias.measure.rows import TaskProvenance, TaskResult
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 FIRST = 1_000

@@ -29,7 +29,7 @@ def server(name: str) -> Any:
     from starlette.routing import Route
 
     if name == "balanced":
-        from vldebias.serving import images_proxy
+        from vldebias import images_proxy
 
         return images_proxy(DIRECT, "gender", seed=0)
 

@@ -22,13 +22,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from apps.audit.line import Calibration, known_calibrations, read_counts
+from apps.audit.prediction import is_clearly_above
 from eval.tables import add_share, parser, run
-from vldebias.auditing.line import Calibration, known_calibrations, read_counts
-from vldebias.auditing.prediction import is_clearly_above
 from vldebias.measure.resampling import bootstrap_interval
+from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.metrics import Metric
 from vldebias.prompts import load_prompts
-from vldebias.report.result import NONE, TaskProvenance, TaskResult
 
 STABLE_BIAS = Path(__file__).parents[1] / "counts" / "stable-bias.csv"
 MODEL_OF_NAME = {

@@ -33,9 +33,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import vldebias
 from eval.photographs import folder
+from vldebias.measure.rows import NONE
 from vldebias.metrics import Metric, register_metric
 from vldebias.prompts import load_prompts
-from vldebias.report.result import NONE
 from vldebias.study.stated.captions import evaluate_captions
 from vldebias.study.stated.reading import StatementReader
 

@@ -27,8 +27,8 @@ from torch.nn.functional import normalize
 from eval.experiments import embeddings
 from eval.tables import parser, run
 from vldebias import CalibratedProjection, load_prompts
+from vldebias.measure.rows import TaskProvenance, TaskResult
 from vldebias.metrics import bootstrap_interval, max_skew
-from vldebias.report.result import TaskProvenance, TaskResult
 
 K = 50
 LAMS = (1.0, 10.0, 100.0, 1000.0, 10_000.0)
@@ -49,7 +49,7 @@ class Space:
 
 def miniature() -> Space:
     """Return profession prompts and 240 rendered portraits of equally many men and women."""
-    prompts = load_prompts("professions-gender")
+    prompt_set = load_prompts("professions-gender")
     host, open_world = embeddings.miniature()
 
     def embed(texts: Sequence[str]) -> Tensor:
@@ -59,16 +59,16 @@ def miniature() -> Space:
     gender = images.column("gender")
     return Space(
         name="miniature CLIP, rendered portraits",
-        pairs=torch.stack([embed(side) for side in zip(*prompts.pairs, strict=True)], 1),
+        pairs=torch.stack([embed(side) for side in zip(*prompt_set.pairs, strict=True)], 1),
         held_out=torch.stack(
             [
-                embed([f"A photo of a {value} {name}." for name in prompts.held_out_class_names])
+                embed([f"A photo of a {value} {name}." for name in prompt_set.held_out_class_names])
                 for value in ("male", "female")
             ],
             1,
         ),
-        spurious=embed(prompts.spurious),
-        queries=embed(prompts.held_out_classes),
+        spurious=embed(prompt_set.spurious),
+        queries=embed(prompt_set.held_out_classes),
         images=images.unit[:].double(),
         groups=np.array(gender.names)[gender.codes],
     )
@@ -84,13 +84,13 @@ def celeba() -> Space | None:
     def embed(texts: Sequence[str]) -> Tensor:
         return normalize(gallery.texts.embed(list(texts)).double(), dim=-1)
 
-    pairs = torch.stack([embed(side) for side in zip(*gallery.prompts.groups, strict=True)], 1)
+    pairs = torch.stack([embed(side) for side in zip(*gallery.prompt_set.variants, strict=True)], 1)
     (pool,) = gallery.pools([0])
     return Space(
         name="CLIP ViT-B/32, CelebA",
         pairs=pairs,
         held_out=None,
-        spurious=embed(gallery.prompts.spurious),
+        spurious=embed(gallery.prompt_set.spurious),
         queries=embed(gallery.queries),
         images=gallery.rows[pool],
         groups=np.array(["male", "female"])[gallery.gender[pool]],

@@ -32,12 +32,11 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
+from apps.audit.line import ShareLine
 from eval.tables import parser, run
-from vldebias.auditing.line import ShareLine
 from vldebias.data import Labels
 from vldebias.errors import SuspectInputWarning
 from vldebias.measure.classification import agreement, interval_of, worst_areas
-from vldebias.measure.impact import impact_ratios
 from vldebias.measure.kept import hits_of_value, resampled_kept_shares
 from vldebias.measure.metric import Metric, computed
 from vldebias.measure.rankings import reach
@@ -47,6 +46,7 @@ from vldebias.measure.resampling import (
     resampled_counts,
     wilson_interval,
 )
+from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.measure.shares import (
     NOT_LABELLED,
     discrepancies,
@@ -55,7 +55,7 @@ from vldebias.measure.shares import (
     shares_radius,
 )
 from vldebias.metrics import corrected_shares
-from vldebias.report.result import NONE, Result, TaskProvenance, TaskResult
+from vldebias.report.result import Result
 from vldebias.report.table import SQUARED, readable
 from vldebias.reranking import Candidates, quota, true_shares
 from vldebias.study import diagnosis
@@ -261,35 +261,6 @@ def share_cases() -> Iterator[Case]:
             for n, size in ((30, SMALL), (100, USUAL), (300, USUAL)):
                 sample = partial(draw, n=n, shares=shares)
                 yield Case(f"shares, {draw.__name__}", name, f"{n} labels", sample, truth, size)
-
-
-# The selection rate and the number of applicants in each category. The last has the fewest.
-APPLICANTS: dict[str, tuple[tuple[float, ...], tuple[int, ...]]] = {
-    "2 equal categories": ((0.3, 0.3), (100, 100)),
-    "2 categories, half the rate": ((0.3, 0.15), (100, 100)),
-    "2 categories, few selected": ((0.1, 0.05), (400, 50)),
-    "7 different categories": (
-        (0.1, 0.2, 0.3, 0.3, 0.25, 0.15, 0.05),
-        (40, 60, 400, 300, 80, 50, 30),
-    ),
-    "14 equal categories": ((0.3,) * 14, (40,) * 14),
-}
-
-
-def impact(rng: np.random.Generator, rates: tuple[float, ...], sizes: tuple[int, ...]) -> Found:
-    """Select applicants independently, and return the impact ratio of the last category."""
-    names = [str(place) for place in range(len(rates))]
-    last = impact_ratios(names, sizes, rng.binomial(sizes, rates).tolist())[-1]
-    # If nobody is selected, no ratio is reported, and any value is possible.
-    return {"impact ratio": (0.5, 0.0, 1.0) if last.ratio is None else tuple(last.ratio)}
-
-
-def impact_cases() -> Iterator[Case]:
-    for name, (rates, sizes) in APPLICANTS.items():
-        draw = partial(impact, rates=rates, sizes=sizes)
-        truth = {"impact ratio": rates[-1] / max(rates)}
-        size = SMALL if sizes[-1] < 50 else USUAL
-        yield Case("impact ratios", name, f"{sizes[-1]} applicants", draw, truth, size)
 
 
 # ---- generation: prompts with images
@@ -650,7 +621,6 @@ def reranked_cases() -> Iterator[Case]:
 FAMILIES = (
     group_cases,
     share_cases,
-    impact_cases,
     prompt_cases,
     search_cases,
     reader_cases,

@@ -56,7 +56,7 @@ class Gallery:
     images: Embeddings
     texts: Host
     queries: tuple[str, ...]
-    prompts: PromptSet
+    prompt_set: PromptSet
 
     @property
     def rows(self) -> Tensor:
@@ -111,10 +111,12 @@ def celeba() -> Gallery:
         ),
         texts=TextTable(rows, "CLIP ViT-B/32 openai"),
         queries=queries,
-        prompts=PromptSet(
+        prompt_set=PromptSet(
             name="man-woman",
             attributes={"male": ("man",), "female": ("woman",)},
-            groups=tuple((p, p.removesuffix("man") + "woman") for p in about if p.endswith(" man")),
+            variants=tuple(
+                (p, p.removesuffix("man") + "woman") for p in about if p.endswith(" man")
+            ),
             spurious=("a photo of a man", "a photo of a woman"),
         ),
     )

@@ -48,6 +48,7 @@ from vldebias import debias
 from vldebias.data import UNKNOWN
 from vldebias.errors import WideEditWarning
 from vldebias.hosts.host import weights_fingerprint
+from vldebias.measure.rows import TaskProvenance, TaskResult
 from vldebias.measure.shares import discrepancies, squared_discrepancies
 from vldebias.methods import (
     Balanced,
@@ -58,7 +59,6 @@ from vldebias.metrics import Metric
 from vldebias.miniature import load_judge, load_pipeline, weights_dir
 from vldebias.miniature.words import CLASSES, GENDERS, PROFESSIONS, SPECIES, WORLDS
 from vldebias.prompts import PromptSet, fill, load_prompts
-from vldebias.report.result import TaskProvenance, TaskResult
 from vldebias.utils.files import digest
 from vldebias.utils.progress import Progress
 
@@ -394,8 +394,8 @@ def measure(studio: Studio, chosen: Sequence[str] | None) -> Iterator[TaskResult
         ),
         model="miniature StableDiffusionPipeline",
         fingerprint=weights_fingerprint(studio.pipe.unet).to_dict(),
-        prompts=SET,
-        prompts_hash=load_prompts(SET).hash,
+        attribute=SET,
+        attribute_hash=load_prompts(SET).hash,
         split="generated",
         methods={form.name: {"source": form.source, "fits": form.fits} for form in forms},
         seeds=list(SEEDS),

@@ -19,8 +19,8 @@ from torch import nn
 from eval.experiments.mnist import read
 from eval.experiments.run import interval
 from eval.tables import parser, run, subset
+from vldebias.measure.rows import TaskProvenance, TaskResult
 from vldebias.metrics import Metric
-from vldebias.report.result import TaskProvenance, TaskResult
 from vldebias.study.diagnosis import margins
 
 SEEDS = range(5)

@@ -73,7 +73,7 @@ def read(data: str, split: str) -> tuple[Tensor, NDArray[np.int64]]:
         Pixels (n, c, h, w) as uint8, and classes (n,).
 
     Raises:
-        InvalidInputError: If the files are missing.
+        InvalidInputError: If files are missing or damaged.
     """
     folder = _folder(data)
     if not folder.is_dir():
@@ -86,11 +86,26 @@ def read(data: str, split: str) -> tuple[Tensor, NDArray[np.int64]]:
         pixels = read_image_file(str(folder / f"{prefix}-images-idx3-ubyte"))[:, None]
         labels = read_label_file(str(folder / f"{prefix}-labels-idx1-ubyte")).numpy()
         return pixels, labels
-    # A record consists of the class, followed by the red, green and blue pixels.
-    files = sorted(folder.glob("data_batch_*.bin" if split == "train" else "test_batch.bin"))
-    records = np.concatenate([np.fromfile(path, np.uint8).reshape(-1, 3073) for path in files])
+    batches = ["test_batch"]
+    if split == "train":
+        batches = [f"data_batch_{number}" for number in range(1, 6)]
+    records = np.concatenate([_cifar_records(folder / f"{name}.bin") for name in batches])
     pixels = torch.from_numpy(records[:, 1:].reshape(-1, 3, 32, 32))
     return pixels, records[:, 0].astype(np.int64)
+
+
+def _cifar_records(path: Path) -> NDArray[np.uint8]:
+    """Return the records (n, 3073) in a file: the class, then the red, green and blue pixels."""
+    if not path.is_file():
+        raise InvalidInputError(
+            f"{path}: file not found; expected all files of CIFAR-10's binary version"
+        )
+    content = np.fromfile(path, np.uint8)
+    if len(content) == 0 or len(content) % 3073:
+        raise InvalidInputError(
+            f"{path}: expected records of 3073 bytes, got {len(content)} bytes; copy the file again"
+        )
+    return content.reshape(-1, 3073)
 
 
 def sample(

@@ -20,8 +20,8 @@ from torch import Tensor
 from eval.experiments.run import interval
 from eval.tables import parser, run
 from vldebias import losses
+from vldebias.measure.rows import TaskProvenance, TaskResult
 from vldebias.metrics import Metric
-from vldebias.report.result import TaskProvenance, TaskResult
 
 PAGE = Path(__file__).parents[1] / "other_data.md"
 SEEDS = range(5)

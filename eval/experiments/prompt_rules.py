@@ -33,8 +33,8 @@ from eval.tables import parser, run
 from vldebias.errors import InvalidInputError
 from vldebias.measure.metric import Metric
 from vldebias.measure.resampling import wilson_interval
+from vldebias.measure.rows import TaskProvenance, TaskResult
 from vldebias.prompts import load_prompts
-from vldebias.report.result import TaskProvenance, TaskResult
 from vldebias.wording import balance_prompts
 
 LABELLED = Path(__file__).parents[2] / "tests" / "wording" / "labelled.jsonl"

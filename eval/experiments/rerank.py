@@ -39,13 +39,14 @@ from eval.photographs.searches import Cell, celeba, photographs
 from eval.tables import parser, run
 from vldebias.errors import VldebiasWarning
 from vldebias.hosts import resolve
-from vldebias.hosts.host import TEXT
+from vldebias.hosts.edits import TEXT
 from vldebias.measure.rankings import max_skews
+from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.methods import Problem, Rerank
 from vldebias.metrics import Metric
 from vldebias.miniature import load_photographs
 from vldebias.projection.edit import Edit
-from vldebias.report.result import NONE, Result, TaskProvenance, TaskResult
+from vldebias.report.result import Result
 from vldebias.reranking import Positions
 from vldebias.reranking.groups import text_values
 from vldebias.study import load_suite
@@ -99,7 +100,7 @@ def with_fewer_queries(cell: Cell) -> Cell:
 def packaged() -> Cell:
     """Return the packaged photographs, with the queries of the quickstart."""
     (task,) = (task for task in load_suite("quickstart").tasks if task.name == "photographs")
-    (prompts,) = task.prompts["gender"]
+    (prompts,) = task.attribute["gender"]
     found = load_photographs()
     listed = [*dict.fromkeys([*prompts.texts, *task.queries])]
     rows = resolve(found.encoder).embed(listed).float().numpy()
@@ -152,7 +153,7 @@ def measured(cell: Cell, composition: str, edit: Edit) -> TaskResult:
             result = vldebias.evaluate(
                 cell.table,
                 cell.gallery.features,
-                prompts={cell.column: cell.prompts},
+                attribute={cell.column: cell.prompt_set},
                 labels={cell.column: cell.labels},
                 queries=listed,
                 k=cell.k,
@@ -212,10 +213,10 @@ def reordered(cell: Cell) -> dict[str, Positions]:
         scores,
         cell.k,
         features=cell.gallery.features,
-        prompts=cell.prompts,
+        attribute=cell.prompt_set,
         model=cell.table,
     )
-    (texts,) = text_values(cell.prompts, cell.table).values()
+    (texts,) = text_values(cell.prompt_set, cell.table).values()
     cosines = cell.gallery.features @ texts.T
     inputs = cosines / cosines.std(axis=0)
     fitted = LogisticRegression(C=1e4, max_iter=1000).fit(inputs, cell.labels)
@@ -293,7 +294,7 @@ def measure(work: Path | None) -> Iterator[TaskResult]:
     """
     parts = []
     for even in map(with_fewer_queries, cells()):
-        problem = Problem(even.table, even.prompts, reference=even.reference.features)
+        problem = Problem(even.table, even.prompt_set, reference=even.reference.features)
         edit: Edit | None = None
         for composition, cell in composed(even):
             path = work and work / f"{cell.name}-{cell.column}-{composition}.json"
@@ -303,7 +304,7 @@ def measure(work: Path | None) -> Iterator[TaskResult]:
             else:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", VldebiasWarning)
-                    edit = edit or problem.fit("default+equalise", TEXT)
+                    edit = edit or problem.fit("default+reference", TEXT)
                     part = measured(cell, composition, edit)
                 if path:
                     Result.from_tasks(path.stem, [part], seconds=None).write(path)

@@ -42,29 +42,23 @@ from eval.tables import parser, run
 from vldebias.data import Embeddings, cross
 from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.hosts import Host, TextTable
+from vldebias.measure.rows import CHANCE, NONE, Measurement, TaskProvenance, TaskResult
 from vldebias.methods import (
     METHODS,
     EditMethod,
-    Lian,
     Method,
     Need,
     Problem,
     Reference,
     get_edit_method,
 )
+from vldebias.methods.baselines.queries import Lian
 from vldebias.methods.baselines.zero_shot import Dat, Sage
 from vldebias.methods.closed_form import CALI, EQUALISE, ClosedForm
 from vldebias.metrics import Metric
 from vldebias.projection.edit import Edit
 from vldebias.prompts import PromptSet, load_prompts
-from vldebias.report.result import (
-    CHANCE,
-    NONE,
-    Measurement,
-    Result,
-    TaskProvenance,
-    TaskResult,
-)
+from vldebias.report.result import Result
 from vldebias.study.evaluating import evaluate
 
 NAMED = (
@@ -75,7 +69,7 @@ NAMED = (
     "equalise",
     "difference+equalise",
     "cali+equalise",
-    "default+equalise",
+    "default+reference",
     "roboshot",
     "each-value",
     "lian",
@@ -151,7 +145,7 @@ class Split:
     texts: Host
     reference: Embeddings
     gallery: Embeddings
-    prompts: PromptSet
+    prompt_set: PromptSet
     attribute: str
     queries: tuple[str, ...] = ()
     k: int = 0
@@ -160,7 +154,7 @@ class Split:
 
     def fit(self, methods: Iterable[Method]) -> dict[str, Edit]:
         """Return the fitted edits by title, except for methods that need missing embeddings."""
-        edits, sets = {}, self.classes or self.prompts
+        edits, sets = {}, self.classes or self.prompt_set
         labelled = Reference(
             self.reference.features,
             labels=self.reference.labels,
@@ -186,11 +180,11 @@ class Split:
         if self.classes is not None:
             gallery, columns = self.gallery, {"label": self.label, "spurious": self.attribute}
             return evaluate(
-                self.texts, gallery, prompts=self.classes, task="groups", **columns, **common
+                self.texts, gallery, attribute=self.classes, task="groups", **columns, **common
             )
         how: dict[str, Any] = {"queries": self.queries, "k": self.k, "resample": "queries"}
         return evaluate(
-            self.texts, self.gallery, prompts={self.attribute: self.prompts}, **how, **common
+            self.texts, self.gallery, attribute={self.attribute: self.prompt_set}, **how, **common
         )
 
     def order_kept(self, edits: Mapping[str, Edit]) -> dict[str, float]:
@@ -271,8 +265,8 @@ def task(name: str, title: str, splits: Sequence[Split], methods: Sequence[Metho
             settings={"k": splits[0].k, "resamples": RESAMPLES, "queries": list(splits[0].queries)},
             model=protocol.model,
             fingerprint=protocol.fingerprint,
-            prompts=protocol.prompts,
-            prompts_hash=protocol.prompts_hash,
+            attribute=protocol.attribute,
+            attribute_hash=protocol.attribute_hash,
         )
     )
     for rows in rows_of_figure.values():
@@ -331,7 +325,7 @@ def halves(data: Gallery, splits: int) -> Iterator[tuple[Rows, Rows]]:
 def professions(splits: int = SPLITS) -> Iterator[Split]:
     """Yield splits for 51 professions, with galleries of equally many men and women."""
     data = celeba()
-    prompts = replace(data.prompts, stated_words=("man", "woman"))
+    prompts = replace(data.prompt_set, stated_words=("man", "woman"))
     for seed, (seen, rest) in enumerate(halves(data, splits)):
         (pool,) = data.pools([seed], rest)
         gallery = data.images[np.sort(pool)]
@@ -349,7 +343,7 @@ def professions(splits: int = SPLITS) -> Iterator[Split]:
 def ages(splits: int = SPLITS) -> Iterator[Split]:
     """Yield splits for age by gender, where classes are means of prompts that state the age."""
     data = celeba()
-    prompts = replace(data.prompts, stated_words=("man", "woman"))
+    prompts = replace(data.prompt_set, stated_words=("man", "woman"))
     men, women = (tuple(side) for side in zip(*prompts.pairs, strict=True))
     own = {
         f"{age} (mean of {len(men) // 2})": [p for p in (*men, *women) if f" {age} " in p]
@@ -383,17 +377,19 @@ def miniature(
         load_prompts, ("fairface-gender", "professions-gender", "waterbirds", "celeba")
     )
 
-    def search(prompts: PromptSet, queries: tuple[str, ...], k: int) -> list[Split]:
+    def search(prompt_set: PromptSet, queries: tuple[str, ...], k: int) -> list[Split]:
         return [
-            Split(texts, r, portraits, prompts, attribute="gender", queries=queries, k=k)
+            Split(texts, r, portraits, prompt_set, attribute="gender", queries=queries, k=k)
             for r in people
         ]
 
     def classify(
-        prompts: PromptSet, gallery: Embeddings, attribute: str, references: list[Embeddings]
+        prompt_set: PromptSet, gallery: Embeddings, attribute: str, references: list[Embeddings]
     ) -> list[Split]:
         columns = {"attribute": attribute, "label": "label"}
-        return [Split(texts, r, gallery, prompts, classes=prompts, **columns) for r in references]
+        return [
+            Split(texts, r, gallery, prompt_set, classes=prompt_set, **columns) for r in references
+        ]
 
     for name, title, splits in (
         (
@@ -430,7 +426,7 @@ def age_templates() -> Sage:
 
     The embeddings of SAGE's own templates are not available.
     """
-    texts = [text for pair in celeba().prompts.pairs for text in pair]
+    texts = [text for pair in celeba().prompt_set.pairs for text in pair]
     wordings = []
     for text in texts:
         if " an old " in text:
@@ -448,7 +444,7 @@ UNLABELLED = (
     "equalise",
     "difference+equalise",
     "cali+equalise",
-    "default+equalise",
+    "default+reference",
 )
 
 

@@ -36,7 +36,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from scipy import stats
 
 from eval.tables import RESULTS, show, subset
-from vldebias.report.result import Measurement, Result, TaskProvenance, TaskResult
+from vldebias.measure.rows import Measurement, TaskProvenance, TaskResult
+from vldebias.report.result import Result
 from vldebias.utils.files import commit, read_yaml, write_atomically
 from vldebias.utils.progress import Progress
 

@@ -33,7 +33,7 @@ class Cell:
     family: str
     name: str
     column: str
-    prompts: PromptSet
+    prompt_set: PromptSet
     queries: tuple[str, ...]
     gallery: Embeddings
     reference: Embeddings
@@ -51,7 +51,7 @@ def miniature(draw: int) -> Iterator[Cell]:
     own = {name: _own_set(name, definition) for name, definition in content["sets"].items()}
     for family in content["cells"]:
         for name in family["sets"]:
-            prompts = own.get(name) or load_prompts(name)
+            prompt_set = own.get(name) or load_prompts(name)
             for queries, gallery in family["searches"]:
                 rng = np.random.default_rng([draw, len(name), len(queries), len(gallery)])
                 rows = _rows(images, family["column"], content["galleries"][gallery], rng)
@@ -59,7 +59,7 @@ def miniature(draw: int) -> Iterator[Cell]:
                     family=f"miniature, {family['column']}",
                     name=f"{name}; {queries}; {gallery}",
                     column=family["column"],
-                    prompts=prompts,
+                    prompt_set=prompt_set,
                     queries=tuple(load_prompts(content["queries"][queries]).classes),
                     gallery=images[rows],
                     reference=reference,
@@ -70,11 +70,11 @@ def miniature(draw: int) -> Iterator[Cell]:
 
 def _own_set(name: str, definition: Mapping[str, Any]) -> PromptSet:
     """Return a set from the file, with the ten concepts in a different set as classes."""
-    prompts = make_prompt_set(
+    prompt_set = make_prompt_set(
         name, definition["attribute"], definition["concepts"], definition["templates"]
     )
     classes = tuple(load_prompts(definition["classes"]).classes) if definition["classes"] else ()
-    return replace(prompts, spurious=(), classes=classes, class_names=classes)
+    return replace(prompt_set, spurious=(), classes=classes, class_names=classes)
 
 
 def _rows(

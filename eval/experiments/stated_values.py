@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from eval.tables import parser, run
 from vldebias.measure.resampling import resampled_values, wilson_interval
+from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.metrics import Metric
-from vldebias.report.result import NONE, TaskProvenance, TaskResult
 
 Floats = NDArray[np.float64]
 

@@ -31,10 +31,10 @@ from eval.small_models.measure import Attach, Outcome, measure
 from eval.tables import RESULTS, parser, run, subset
 from vldebias.api import debias, fit_projections
 from vldebias.errors import VldebiasWarning
+from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.methods import Balanced, CrossAttention
 from vldebias.metrics import Metric
 from vldebias.projection.cross_attention_edit import CrossAttentionEdit
-from vldebias.report.result import NONE, TaskProvenance, TaskResult
 
 MODELS = ("miniature", "clip", "pixart")
 IMAGES = {"miniature": 16, "clip": 64, "pixart": 64}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from eval.tables import read, rows_in, span, table
-from vldebias.report.result import NONE
+from vldebias.measure.rows import NONE
 
 # Methods in the result and their names on the page.
 _TITLES = {

@@ -164,7 +164,7 @@ WINDOW = (
         "searching photographs",
         "unlabelled photographs, `reference=`",
         *SEARCH,
-        DECLARED["default+equalise"].title,
+        DECLARED["default+reference"].title,
     ),
     Line(
         "searching photographs of men and women",
@@ -177,13 +177,13 @@ WINDOW = (
         "searching the packaged photographs",
         "unlabelled photographs, `reference=`",
         *PACKAGED,
-        "default+equalise",
+        "default+reference",
     ),
     Line(
         "classifying photographs by age", "text alone, default", *AGES, "difference of the values"
     ),
     Line("classifying birds", "text alone, default", *BIRDS, "default"),
-    Line("classifying birds", "unlabelled images, `reference=`", *BIRDS, "default+equalise"),
+    Line("classifying birds", "unlabelled images, `reference=`", *BIRDS, "default+reference"),
     Line("classifying birds", "no edit, threshold at the median score", *BIRDS, "none@median"),
 )
 # The README has these lines and that of `_reranked`.

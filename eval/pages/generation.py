@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from eval.tables import crossed, place_of, read, rows_in, span, table
-from vldebias.report.result import Measurement
+from vldebias.measure.rows import Measurement
 
 TERMINAL = Path(__file__).parents[2] / "docs" / "terminal"
 

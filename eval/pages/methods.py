@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from eval.tables import Rivals, crossed, moved, read, span, table
+from vldebias.measure.rows import Measurement
 from vldebias.methods.declared import DECLARED
-from vldebias.report.result import Measurement, Result
+from vldebias.report.result import Result
 
 # The method that is attached by default for each task metric, and its name in tables.
 ATTACHED = {
-    "max_skew": {"default+equalise": "the default with `reference=`"},
+    "max_skew": {"default+reference": "the default with `reference=`"},
     "worst_group": {
         "difference": "the default",
         "cali+equalise, lam 100": "the default with `reference=`",
@@ -94,7 +95,7 @@ def groups() -> str:
     methods = dict.fromkeys(method for rows in tasks.values() for method in rows.methods)
     for method in methods:
         facts = next(rows for rows in tasks.values() if method in rows.methods)
-        if facts.fact(method, "name") == "default+equalise":
+        if facts.fact(method, "name") == "default+reference":
             continue  # the same edit as the default with `reference=`
         measured = [rows.rows.get(("worst_group", method)) for rows in tasks.values()]
         cells = ["" if row is None else moved(row) or f"{row.value:.3f}" for row in measured]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from eval.pages.training import AT_AN_EDGE, edges
 from eval.tables import crossed, half, place_of, read
-from vldebias.report.result import Measurement
+from vldebias.measure.rows import Measurement
 
 
 def _marked(name: str) -> Callable[[Measurement], str]:

@@ -17,7 +17,8 @@ from eval.photographs.searches import (
     TRIMMED,
 )
 from eval.tables import read, span, table
-from vldebias.report.result import Measurement, Result
+from vldebias.measure.rows import Measurement
+from vldebias.report.result import Result
 
 NAME = "photographs"
 WORLDS = (MINIATURE, PHOTOGRAPHS)

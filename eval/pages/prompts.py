@@ -8,7 +8,7 @@ from typing import Any
 
 from eval.tables import RESULTS, crossed, read, rows_in, span, table
 from vldebias.measure.resampling import wilson_interval
-from vldebias.report.result import Measurement
+from vldebias.measure.rows import Measurement
 
 # The latest sets of prompts that were labelled first and scored once, in chronological order.
 SCORED_ONCE = {

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.tables import read, table
-from vldebias.report.result import Measurement
+from vldebias.measure.rows import Measurement
 from vldebias.utils.files import read_yaml
 
 SOURCES = Path(__file__).parents[1] / "sources"

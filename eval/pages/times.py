@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from eval.tables import crossed, place_of, read, read_records, table
-from vldebias.report.result import Measurement
+from vldebias.measure.rows import Measurement
 
 
 def speed() -> str:

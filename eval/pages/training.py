@@ -10,7 +10,8 @@ from typing import Any
 from eval.pages.sources import reports_of_losses
 from eval.tables import crossed, half, moved, place_of, read, span, table
 from vldebias.losses.catalog import BUILT_IN
-from vldebias.report.result import Measurement, Result
+from vldebias.measure.rows import Measurement
+from vldebias.report.result import Result
 from vldebias.report.table import verdict
 from vldebias.utils.files import read_yaml
 

@@ -143,8 +143,8 @@ def _professions(listed: Sequence[str]) -> tuple[str, ...]:
     """Return the class prompts in the packaged profession set, including held-out ones."""
     from vldebias import load_prompts
 
-    prompts = load_prompts("professions-gender")
-    professions = (*prompts.classes, *prompts.held_out_classes)
+    prompt_set = load_prompts("professions-gender")
+    professions = (*prompt_set.classes, *prompt_set.held_out_classes)
     return tuple(text for text in professions if text in listed)
 
 

@@ -236,8 +236,8 @@ def packaged_texts() -> list[str]:
     """Return all prompts in the packaged prompt sets."""
     texts: dict[str, None] = {}
     for name in list_prompts():
-        prompts = load_prompts(name)
-        texts |= dict.fromkeys((*prompts.texts, *prompts.held_out_classes))
+        prompt_set = load_prompts(name)
+        texts |= dict.fromkeys((*prompt_set.texts, *prompt_set.held_out_classes))
     return list(texts)
 
 

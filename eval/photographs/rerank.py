@@ -30,9 +30,9 @@ from eval.experiments import embeddings
 from eval.photographs import Floats, Rows, Strings, galleries, is_present, queries, texts, unit
 from eval.tables import parser, run
 from vldebias.errors import SuspectInputWarning
+from vldebias.measure.rows import TaskProvenance, TaskResult
 from vldebias.metrics import Metric
 from vldebias.prompts import PromptSet
-from vldebias.report.result import TaskProvenance, TaskResult
 from vldebias.reranking import Positions
 
 QUERIES = 12  # number of queries per gallery and sample
@@ -65,7 +65,7 @@ class Gallery:
     composition: str
     features: Floats
     true: Strings
-    prompts: str | PromptSet
+    prompt_set: str | PromptSet
     table: Mapping[str, Floats]
     queries: Sequence[str]
 
@@ -85,7 +85,7 @@ class Gallery:
             composition,
             self.features[rows],
             self.true[rows],
-            self.prompts,
+            self.prompt_set,
             self.table,
             self.queries,
         )
@@ -124,18 +124,18 @@ def all_galleries() -> Iterator[Gallery]:
 def celeba() -> Iterator[Gallery]:
     """Yield CelebA galleries for gender and age, embedded with CLIP ViT-B/32."""
     gallery = embeddings.celeba()
-    listed = [text for group in gallery.prompts.groups for text in group]
+    listed = [text for group in gallery.prompt_set.variants for text in group]
     aged = [text for text in listed if " old " in text]
     age = PromptSet(
         name="young-old",
         attributes={"young": ("young",), "old": ("old",)},
-        groups=tuple((text.replace("an old", "a young"), text) for text in aged),
+        variants=tuple((text.replace("an old", "a young"), text) for text in aged),
     )
     host = gallery.texts
     wanted = [*listed, *gallery.queries]
     vectors = unit(host.embed(wanted, host.roles[0]).numpy())
     table = dict(zip(wanted, vectors, strict=True))
-    for attribute, prompts in {"gender": gallery.prompts, "age": age}.items():
+    for attribute, prompts in {"gender": gallery.prompt_set, "age": age}.items():
         column = gallery.images.column(attribute)
         true = np.array(column.names)[column.codes]
         yield Gallery(
@@ -194,7 +194,10 @@ def lists_of(gallery: Gallery, sample: int) -> Iterator[dict[str, Any]]:
     vectors = np.stack([gallery.table[gallery.queries[place]] for place in chosen])
     scores = (vectors.astype(np.float64) @ gallery.features.T.astype(np.float64)).round(12)
     rerank = partial(
-        vldebias.rerank, features=gallery.features, prompts=gallery.prompts, model=gallery.table
+        vldebias.rerank,
+        features=gallery.features,
+        attribute=gallery.prompt_set,
+        model=gallery.table,
     )
     candidates = rerank(scores[0], 1).report.candidates
     labels = np.array(candidates.names)[candidates.codes]

@@ -42,12 +42,14 @@ from eval.photographs import (
 )
 from eval.tables import add_share
 from vldebias.errors import VldebiasWarning
-from vldebias.hosts.host import TEXT
+from vldebias.hosts.edits import TEXT
+from vldebias.measure.rows import Measurement, TaskProvenance, TaskResult
 from vldebias.methods import Problem
 from vldebias.metrics import Metric
-from vldebias.projection.edit import Edit, Provenance
+from vldebias.projection.edit import Edit
+from vldebias.projection.provenance import Provenance
 from vldebias.prompts import PromptSet, load_prompts
-from vldebias.report.result import Measurement, Result, TaskProvenance, TaskResult
+from vldebias.report.result import Result
 
 RESAMPLES = 200
 LEAST = 100  # minimum number of images in a gallery
@@ -115,7 +117,7 @@ class Cell:
     name: str
     draw: int
     column: str
-    prompts: str | PromptSet
+    prompt_set: str | PromptSet
     table: Mapping[str, Floats]
     gallery: Photographs
     reference: Photographs
@@ -177,7 +179,7 @@ def celeba(draw: int) -> Iterator[Cell]:
     """Yield CelebA, embedded with CLIP ViT-B/32, with professions as queries."""
     data = embeddings.celeba()
     table = {text: row.numpy() for text, row in data.texts.rows.items()}
-    prompts = replace(data.prompts, classes=data.queries, class_names=data.queries)
+    prompts = replace(data.prompt_set, classes=data.queries, class_names=data.queries)
     labels = {}
     for column in ("gender",):
         values = data.images.column(column)
@@ -194,12 +196,12 @@ def _miniature(draw: int) -> Iterator[Cell]:
     for cell in search_cells.miniature(draw):
         prompts, kind, gallery = cell.name.split("; ")
         # The test and the centre require class prompts.
-        if gallery == "even" and cell.prompts.classes:
+        if gallery == "even" and cell.prompt_set.classes:
             found.setdefault(prompts, []).append((kind, cell))
     for prompts, searches in found.items():
         kinds = {kind: cell.queries for kind, cell in searches}
         _, first = searches[0]
-        listed = [*dict.fromkeys(chain(first.prompts.texts, *kinds.values()))]
+        listed = [*dict.fromkeys(chain(first.prompt_set.texts, *kinds.values()))]
         table = dict(zip(listed, first.texts.embed(listed).float().numpy(), strict=True))
         images = []
         for part in (first.gallery, first.reference):
@@ -210,7 +212,7 @@ def _miniature(draw: int) -> Iterator[Cell]:
             prompts,
             draw,
             first.column,
-            first.prompts,
+            first.prompt_set,
             table,
             images[0],
             images[1],
@@ -222,12 +224,12 @@ def _miniature(draw: int) -> Iterator[Cell]:
 def edits(cell: Cell) -> dict[str, Edit]:
     """Return the edits that are fitted to the prompts or the reference of a cell, by method."""
     reference = cell.reference.features
-    by_texts = Problem(cell.table, cell.prompts)
-    by_images = Problem(cell.table, cell.prompts, reference=reference)
+    by_texts = Problem(cell.table, cell.prompt_set)
+    by_images = Problem(cell.table, cell.prompt_set, reference=reference)
     # `Problem.fit` returns an edit that changes nothing if the default declines.
     fitted = {
         DEFAULT: by_texts.fit("default", TEXT),
-        REFERENCE: by_images.fit("default+equalise", TEXT),
+        REFERENCE: by_images.fit("default+reference", TEXT),
         BY_NAME: by_images.fit("difference+equalise", TEXT),
         BY_TEXTS: by_texts.fit("difference", TEXT),
     }
@@ -236,16 +238,16 @@ def edits(cell: Cell) -> dict[str, Edit]:
 
 def _by_texts(cell: Cell) -> dict[str, Edit]:
     """Return candidates to replace `difference` as the text-only default."""
-    prompts = load_prompts(cell.prompts)
+    prompt_set = load_prompts(cell.prompt_set)
 
     def embedded(listed: Sequence[str]) -> Tensor:
         rows = torch.tensor(np.stack([cell.table[text] for text in listed])).double()
         return torch.nn.functional.normalize(rows, dim=1)
 
-    means = [embedded(listed).mean(0) for listed in prompts.by_value().values()]
+    means = [embedded(listed).mean(0) for listed in prompt_set.by_value().values()]
     unit = torch.nn.functional.normalize(torch.stack(means), dim=1)
     directions = torch.linalg.svd(unit - unit.mean(0), full_matrices=False)[2][: len(unit) - 1]
-    along = embedded([*prompts.classes, *prompts.held_out_classes]) @ directions.T
+    along = embedded([*prompt_set.classes, *prompt_set.held_out_classes]) @ directions.T
     nothing = torch.zeros(len(directions), dtype=torch.float64)
 
     def recentred(centre: Tensor, width: float = 0.0, share: float = 1.0) -> Recentred:
@@ -315,7 +317,7 @@ def _add_kind(
     result = vldebias.evaluate(
         cell.table,
         cell.gallery.features,
-        prompts={cell.column: cell.prompts},
+        attribute={cell.column: cell.prompt_set},
         labels={cell.column: cell.labels},
         queries=listed,
         k=cell.k,
@@ -413,8 +415,8 @@ def _add_gaps(part: TaskResult, cell: Cell, fitted: Mapping[str, Edit]) -> None:
     The gap for a prompt is the largest difference between the mean scores of two values, divided by
     the standard deviation of its scores. It is averaged over the class prompts, as in the test.
     """
-    prompts = load_prompts(cell.prompts)
-    listed = [*dict.fromkeys((*prompts.classes, *prompts.held_out_classes))]
+    prompt_set = load_prompts(cell.prompt_set)
+    listed = [*dict.fromkeys((*prompt_set.classes, *prompt_set.held_out_classes))]
     before = torch.tensor(np.stack([cell.table[text] for text in listed])).double()
     measured = _gaps(cell, before)
     n = {"images": len(cell.gallery), "class prompts": len(listed)}
@@ -453,12 +455,12 @@ def _centred(values: np.ndarray) -> tuple[float, tuple[float, float]]:
 
 def _add_stated(part: TaskResult, cell: Cell) -> None:
     """Count unchanged queries among those that state a value, and among all at strength 0."""
-    prompts = load_prompts(cell.prompts)
+    prompt_set = load_prompts(cell.prompt_set)
     stated: list[str] = []
-    if prompts.stated_words:  # an edit without such words changes every query
-        stated = [text for group in prompts.groups for text in group]
+    if prompt_set.stated_words:  # an edit without such words changes every query
+        stated = [text for group in prompt_set.variants for text in group]
     neutral = [text for listed in cell.kinds.values() for text in listed]
-    debiased = vldebias.debias_queries(cell.table, cell.prompts, method="difference")
+    debiased = vldebias.debias_queries(cell.table, cell.prompt_set, method="difference")
 
     def same(listed: Sequence[str]) -> int:
         before = [cell.table[text] for text in listed]

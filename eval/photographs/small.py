@@ -37,9 +37,9 @@ from eval.photographs.pack import (
     rounded,
 )
 from eval.tables import parser, run
+from vldebias.measure.rows import TaskProvenance, TaskResult
 from vldebias.metrics import Metric
 from vldebias.miniature.photographs import read_labels
-from vldebias.report.result import TaskProvenance, TaskResult
 
 FOLDS, RESAMPLES = 5, 1000
 WITHIN = 10  # number of top results that must contain the photograph

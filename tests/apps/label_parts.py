@@ -6,15 +6,13 @@ from typing import Any
 
 from PIL import Image
 
-from vldebias.cli.apps import page
+from apps.label import engine as engines
+from apps.label import study as studies
 from vldebias.judge.answers import AnnotationLog
 from vldebias.judge.plan import GeneratedImages
 from vldebias.prompts import PromptSet
 from vldebias.study.tasks.generation import GenerationTask
 from vldebias.utils.pictures import write_png
-
-engines = page("label.engine")
-studies = page("label.study")
 
 TRAIN = ("doctor", "nurse")
 UNSEEN = ("pilot", "baker")
@@ -28,10 +26,10 @@ def _groups(jobs: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 
 PEOPLE = PromptSet(
     "professions-gender",
-    groups=_groups(TRAIN),
+    variants=_groups(TRAIN),
     classes=tuple(f"a {job}" for job in TRAIN),
     class_names=TRAIN,
-    held_out_groups=_groups(UNSEEN),
+    held_out_variants=_groups(UNSEEN),
     held_out_classes=tuple(f"a {job}" for job in UNSEEN),
     held_out_class_names=UNSEEN,
     attributes={"male": ("male",), "female": ("female",)},
@@ -43,7 +41,7 @@ def draw(folder: Path, images: int = 3, **changes: Any) -> GeneratedImages:
     """Save plain images for every prompt under "none" and "cali", each in a different colour, with
     the prompt in the metadata."""
     defaults = {
-        "prompts": PEOPLE,
+        "attribute": PEOPLE,
         "attributes": ["gender"],
         "variants": {"cali": {}},
         "images": images,

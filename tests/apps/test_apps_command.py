@@ -1,8 +1,6 @@
-"""Test `vldebias label` and the loader of pages: what the commands print before they serve a
-page."""
+"""Test `vldebias label`: what it prints before it serves a page."""
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +10,7 @@ from browsing import free_port
 from label_parts import draw
 from typer.testing import CliRunner
 
-from vldebias.cli import app, apps
+from vldebias.cli import app
 from vldebias.judge.answers import AnnotationLog
 
 
@@ -28,27 +26,6 @@ def test_an_invalid_host_name_is_rejected(folder: Path) -> None:
         app, ["label", str(folder), "--attribute", "gender", "--annotator", "a/b"]
     )
     assert "remove /" in str(done.exception)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("where", ["wheel", "checkout"])
-def test_a_wheel_and_a_checkout_have_their_pages(where: str, tmp_path: Path) -> None:
-    """The same code finds the pages inside the package and next to it. Those inside take
-    precedence."""
-    package = Path(apps.__file__).parents[2]
-    shutil.copytree(
-        package, tmp_path / "vldebias", ignore=shutil.ignore_patterns("_resources", "__pycache__")
-    )
-    places = [tmp_path / "apps", *([tmp_path / "vldebias/cli/apps"] if where == "wheel" else [])]
-    for place in places:
-        for name in ("demo", "label"):
-            (place / name).mkdir(parents=True)
-            (place / name / "__init__.py").write_text(f"where = {str(place)!r}\n")
-    script = "from vldebias.cli.apps import label; print(label.where)"
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert (done.stdout.strip(), done.stderr) == (str(places[-1]), "")
 
 
 @pytest.mark.slow

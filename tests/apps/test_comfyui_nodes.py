@@ -339,7 +339,8 @@ def test_the_package_has_the_fields_the_registry_requires() -> None:
 def test_the_wheel_does_not_include_the_nodes() -> None:
     built = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
     wheel = built["targets"]["wheel"]
-    assert wheel["packages"] == ["vldebias"]
+    assert wheel["only-include"] == ["vldebias", "apps"]
+    assert "apps/comfyui" in wheel["exclude"]
     assert not any("comfyui" in path for path in wheel["force-include"])
 
 

@@ -19,14 +19,16 @@ import pytest
 import torch
 from PIL import Image
 
-from vldebias.cli.apps import page
+from apps.demo import answers, opening
+from apps.demo import engine as engines
+from apps.demo import generate as rows
+from apps.demo import generate_tab as generate_tabs
+from apps.demo import request as requests
+from apps.demo import search as searches
+from apps.demo import search_tab as tabs
 from vldebias.errors import InvalidInputError
 from vldebias.miniature.photographs import open_thumbnails
 
-requests, engines, rows, searches = map(
-    page, ("demo.request", "demo.engine", "demo.generate", "demo.search")
-)
-answers, tabs, generate_tabs = map(page, ("demo.answers", "demo.search_tab", "demo.generate_tab"))
 Answer = answers.Answer
 Found = answers.Found
 Request = requests.Request
@@ -265,16 +267,16 @@ def test_the_projection_is_fitted_once_and_removed_afterwards(engine: Any) -> No
 @pytest.mark.slow
 def test_the_saved_opening_matches_what_is_generated_now(engine: Any) -> None:
     """The verdict is the same, and the images only differ by rounding."""
-    opening = page("demo.opening").saved_result()
-    now = run(engines.Engine(), opening.request)
-    assert now.sentences() == opening.sentences()
-    for generated, opened_row in zip(now.rows, opening.rows, strict=True):
+    saved = opening.saved_result()
+    now = run(engines.Engine(), saved.request)
+    assert now.sentences() == saved.sentences()
+    for generated, opened_row in zip(now.rows, saved.rows, strict=True):
         for a, b in zip(generated.images, opened_row.images, strict=True):
             assert np.abs(np.asarray(a, int) - np.asarray(b, int)).mean() < 2
 
 
 def test_the_saved_search_matches_what_is_found_now(engine: Any) -> None:
-    saved = page("demo.opening").saved_search()
+    saved = opening.saved_search()
     now, gallery = searches.search(engine, saved.query, saved.column, "default")
     assert now.sentence() == saved.sentence()
     assert [found.rows for found in now.rows] == [found.rows for found in saved.rows]
@@ -286,33 +288,31 @@ def test_placeholders_appear_first_and_images_fill_them(painted: Any) -> None:
     request = Request("A photo of a doctor.", number=12)
     results = list(rows.generate(painted, request, threading.Event()))
     assert [result.images for result in results] == [0, 8, 16, 20, 24]
-    tab = page("demo.generate_tab").GenerateTab
+    tab = generate_tabs.GenerateTab
     faces = [tab._faces(SimpleNamespace(is_small=True), result, 0) for result in results]
     assert [text.count("<li>") for text in faces] == [12] * 5
     assert [text.count("face empty") for text in faces] == [12, 4, 4, 0, 0]
 
 
 def test_the_seconds_per_image_are_measured_and_shown(painted: Any) -> None:
-    tab = page("demo.generate_tab")
     request = Request("A photo of a cook.", number=12)
     first, second, *_, last = rows.generate(painted, request, threading.Event())
     assert 0 < second.seconds <= last.seconds
-    assert "0 of 24 images" in tab._status(first)
-    assert "8 of 24 images" in tab._status(second)
+    assert "0 of 24 images" in generate_tabs._status(first)
+    assert "8 of 24 images" in generate_tabs._status(second)
     text = f"24 images in {last.seconds:.1f} s, {last.seconds / 24:.2f} s each."
-    assert text in tab._status(last)
-    assert "This is a saved example" in tab._status(replace(last, seconds=None))
-    assert f"From an earlier request: {text}" in tab._status(last, is_remembered=True)
+    assert text in generate_tabs._status(last)
+    assert "This is a saved example" in generate_tabs._status(replace(last, seconds=None))
+    assert f"From an earlier request: {text}" in generate_tabs._status(last, is_remembered=True)
 
 
 def test_reused_images_are_not_counted_as_generated(painted: Any) -> None:
-    tab = page("demo.generate_tab")
     outcome = run(painted, Request("A red chair", number=12))
     assert outcome.generated == 12
     text = f"24 images, 12 of them generated, in {outcome.seconds:.1f} s"
-    assert text in tab._status(outcome)
-    assert f"{outcome.seconds / 12:.2f} s each." in tab._status(outcome)
-    row = tab.GenerateTab._faces(SimpleNamespace(is_small=True), outcome, 0)
+    assert text in generate_tabs._status(outcome)
+    assert f"{outcome.seconds / 12:.2f} s each." in generate_tabs._status(outcome)
+    row = generate_tabs.GenerateTab._faces(SimpleNamespace(is_small=True), outcome, 0)
     assert "women" not in row, "nobody is counted if the prompt mentions no person"
 
 
@@ -392,7 +392,7 @@ def test_a_query_that_states_the_attribute_is_unchanged_and_explained(engine: An
 def test_each_row_states_which_images_moved_came_and_left() -> None:
     values = {"male": 0.5, "female": 0.5}
     before = Found((4, 7, 9), ("male", "male", "female"), (4, 7, 9), values, 0.0, 3)
-    after = replace(before, rows=(4, 9, 2), groups=("male", "female", "female"))
+    after = replace(before, rows=(4, 9, 2), variants=("male", "female", "female"))
     answer = Answer("zzz", "gender", before, after, before)
     images = [Image.new("RGB", (8, 8))] * 3
     row = tabs._row("Edited", answer, after, images)

@@ -25,12 +25,11 @@ from starlette.routing import Route
 import vldebias
 from tests.apps.false_upstream import FalseServices
 from tests.apps.test_images_api import ask, note
-from vldebias import debias_queries
+from vldebias import debias_queries, images_proxy
 from vldebias.errors import InvalidInputError
-from vldebias.serving import images_proxy
 from vldebias.wording import Balancer
 
-vectors_of = import_module("vldebias.serving.images_api.embeddings").vectors_of
+vectors_of = import_module("apps.images_api.embeddings").vectors_of
 
 CEO = "A photo of a CEO"
 FEMALE = "A photo of a female CEO"
@@ -382,7 +381,7 @@ def test_forms_for_videos_are_balanced_and_those_with_files_left_unchanged() -> 
 def test_an_unbalanced_path_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with caplog.at_level(logging.WARNING, "vldebias.serving"):
+    with caplog.at_level(logging.WARNING, "vldebias.images_api"):
         post(proxy(FalseServices()), "v1/audio/speech", *[{"input": CEO}] * 3)
     assert [record.getMessage() for record in caplog.records] == [
         "POST audio/speech is forwarded without balancing"

@@ -21,8 +21,8 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from tests.apps.false_upstream import KEY, FalseUpstream, served
+from vldebias import ProxyLimits, images_proxy
 from vldebias.errors import InvalidInputError
-from vldebias.serving import Limits, images_proxy
 from vldebias.wording import Balancer
 
 PATH = "/v1/images/generations"
@@ -124,7 +124,7 @@ def test_several_sets_and_shares_are_supported() -> None:
 
 def test_a_balancer_uses_its_own_settings() -> None:
     upstream = FalseUpstream()
-    balancer = Balancer("gender", groups="leave", most=1, seed=3)
+    balancer = Balancer("gender", people="leave", most=1, seed=3)
     post(
         images_proxy("http://there/v1", balancer, transport=httpx2.ASGITransport(app=upstream.app)),
         {"prompt": "five engineers"},
@@ -159,7 +159,9 @@ def test_upstream_errors_are_returned(prompt: str, status: int, calls: int, n: i
 def test_a_retry_that_is_far_off_is_left_to_the_client() -> None:
     upstream = FalseUpstream()
     began = time.monotonic()
-    response = post(proxy(upstream, limits=Limits(seconds=10)), {"prompt": "A chef of tomorrow"})
+    response = post(
+        proxy(upstream, limits=ProxyLimits(seconds=10)), {"prompt": "A chef of tomorrow"}
+    )
     assert time.monotonic() - began < 5
     assert response.status_code == 429
     assert response.headers["retry-after"] == "86400"
@@ -179,7 +181,7 @@ def test_transient_failures_are_retried() -> None:
     assert response.status_code == 200
     assert len(response.json()["data"]) == 2
     assert len(upstream.seen) == 4
-    refusal = post(proxy(FalseUpstream(), limits=Limits(retries=0)), {"prompt": "A moody CEO"})
+    refusal = post(proxy(FalseUpstream(), limits=ProxyLimits(retries=0)), {"prompt": "A moody CEO"})
     assert refusal.status_code == 503
 
 
@@ -197,7 +199,7 @@ def test_images_that_were_paid_for_are_returned() -> None:
 
 def test_slow_calls_time_out_and_the_others_are_returned() -> None:
     upstream = FalseUpstream()
-    app = proxy(upstream, limits=Limits(seconds=0.4))
+    app = proxy(upstream, limits=ProxyLimits(seconds=0.4))
     began = time.monotonic()
     response = post(app, {"prompt": "A slow chef", "n": 2})
     assert (response.status_code, response.json()["error"]["code"]) == (504, "upstream_timeout")
@@ -211,7 +213,7 @@ def test_an_unreachable_server_and_an_invalid_answer_are_reported() -> None:
     with socket.socket() as occupied:
         occupied.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{occupied.getsockname()[1]}/v1"
-        app = images_proxy(address, "gender", limits=Limits(retries=0))
+        app = images_proxy(address, "gender", limits=ProxyLimits(retries=0))
         response = post(app, {"prompt": CEO})
         assert response.status_code == 502
         assert response.json()["error"]["code"] == "upstream_unreachable"
@@ -281,7 +283,7 @@ def test_invalid_headers_are_explained() -> None:
 
 def test_concurrent_calls_and_requests_stay_within_the_limits() -> None:
     upstream = FalseUpstream(seconds=0.02)
-    app = proxy(upstream, limits=Limits(parallel=3, requests=4))
+    app = proxy(upstream, limits=ProxyLimits(parallel=3, requests=4))
 
     async def calls(client: httpx2.AsyncClient) -> list[int]:
         body = {"prompt": CEO, "n": 4}
@@ -412,7 +414,7 @@ def test_inconsistent_settings_are_rejected(arguments: dict[str, Any], message: 
         images_proxy(**settings)
     assert "sk-1" not in str(refusal.value)
     with pytest.raises(InvalidInputError, match="seconds"):
-        Limits(seconds=0)
+        ProxyLimits(seconds=0)
 
 
 def test_the_command_only_serves_this_machine_until_it_is_stopped() -> None:

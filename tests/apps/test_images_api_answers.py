@@ -27,7 +27,7 @@ from tests.apps.test_image_endpoints import (
     edit_folder,
 )
 from tests.apps.test_images_api import ask, note
-from vldebias.serving import Limits, images_proxy
+from vldebias import ProxyLimits, images_proxy
 
 __all__ = ["edit_folder"]  # a fixture
 
@@ -63,7 +63,7 @@ def before(
         return reply(content, status, {"content-type": kind, **headers})
 
     transport = httpx2.MockTransport(answer)
-    limits = Limits(retries=0)
+    limits = ProxyLimits(retries=0)
     return images_proxy("http://there/v1", "gender", transport=transport, limits=limits)
 
 
@@ -250,7 +250,7 @@ def test_an_unexpected_error_is_answered_and_logged(
         raise ZeroDivisionError("a secret")
 
     app = images_proxy("http://there", "gender", transport=httpx2.MockTransport(fail))
-    with caplog.at_level(logging.ERROR, "vldebias.serving"):
+    with caplog.at_level(logging.ERROR, "vldebias.images_api"):
         passed = send(app, "/v1/files", {})
         balanced = send(app, IMAGES, {"prompt": CEO})
     assert (passed.status_code, balanced.status_code) == (500, 500)
@@ -273,7 +273,7 @@ def test_an_unexpected_error_is_answered_and_logged(
     ],
 )
 def test_a_local_server_rejects_cross_site_requests(headers: dict[str, str], status: int) -> None:
-    local_only = import_module("vldebias.serving.images_api.server").local_only
+    local_only = import_module("apps.images_api.server").local_only
     app = local_only(before(b'{"data": [{"url": "u"}]}'), 5.0)
     assert send(app, IMAGES, {"prompt": CEO}, **headers).status_code == status
 
@@ -315,7 +315,7 @@ def embeddings(folder: Path, content: bytes, status: int = 200) -> httpx2.Respon
 
     transport = httpx2.MockTransport(answer)
     app = images_proxy(
-        "http://there/v1", None, edit=folder, transport=transport, limits=Limits(retries=0)
+        "http://there/v1", None, edit=folder, transport=transport, limits=ProxyLimits(retries=0)
     )
     return send(app, "/v1/embeddings", {"model": "m", "input": CEO, "input_type": "query"})
 
@@ -346,8 +346,8 @@ def test_an_answer_without_embeddings_becomes_an_error(edit_folder: Path, conten
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_vectors_that_are_not_finite_are_rejected(number: float) -> None:
-    vectors_of = import_module("vldebias.serving.images_api.embeddings").vectors_of
-    refused = import_module("vldebias.serving.images_api.order").RefusedError
+    vectors_of = import_module("apps.images_api.embeddings").vectors_of
+    refused = import_module("apps.images_api.order").RefusedError
     assert vectors_of({"data": [{"embedding": [1.0, 2.0]}]}, 1)[0].shape == (1, 2)
     with pytest.raises(refused, match="no readable embeddings"):
         vectors_of({"data": [{"embedding": [number, 2.0]}]}, 1)
@@ -386,9 +386,9 @@ def test_embeddings_in_a_different_order_keep_their_index(edit_folder: Path) -> 
 
 
 def test_the_cache_of_checked_models_is_bounded(edit_folder: Path) -> None:
-    edits_class = import_module("vldebias.serving.images_api.embeddings").QueryEdits
+    edits_class = import_module("apps.images_api.embeddings").QueryEdits
     edits = edits_class(edit_folder)
-    texts = import_module("vldebias.serving.images_api.embeddings").CHECKED
+    texts = import_module("apps.images_api.embeddings").CHECKED
     service = FalseEmbeddings()
     rows = [{"embedding": service.vector(text).tolist()} for text in texts]
     for number in range(100):

@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from tests.apps.false_upstream import served
 from tests.apps.test_image_endpoints import FalseEmbeddings, edit_folder
-from vldebias.serving import Limits, images_proxy
+from vldebias import ProxyLimits, images_proxy
 
 __all__ = ["edit_folder"]  # a fixture
 
@@ -141,7 +141,7 @@ def test_the_clients_own_cookies_are_passed_on(echo: Echo, port: int, kind: str)
 
 
 def test_no_cookie_is_stored() -> None:
-    upstream_class = import_module("vldebias.serving.images_api.upstream").Upstream
+    upstream_class = import_module("apps.images_api.upstream").Upstream
 
     cookies = []
 
@@ -150,7 +150,7 @@ def test_no_cookie_is_stored() -> None:
         return httpx2.Response(200, headers={"set-cookie": "session=of-alice; Path=/"})
 
     async def run() -> None:
-        upstream = upstream_class("http://there", Limits(), httpx2.MockTransport(answer))
+        upstream = upstream_class("http://there", ProxyLimits(), httpx2.MockTransport(answer))
         for _ in range(2):
             await (await upstream.send("GET", b"/", [])).aread()
         await upstream.close()
@@ -416,7 +416,7 @@ def test_connections_are_reused_only_with_the_same_credentials() -> None:
 def test_the_pool_that_has_been_idle_for_the_longest_time_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("vldebias.serving.images_api.pools.MOST_POOLS", 2)
+    monkeypatch.setattr("apps.images_api.pools.MOST_POOLS", 2)
     upstream = RawUpstream()
     asyncio.run(_images(upstream, ["alice", "bob", "alice", "carol", "alice", "bob"]))
     assert upstream.connections == 4, "carol's request closes bob's pool, not alice's"

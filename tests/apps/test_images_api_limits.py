@@ -19,11 +19,11 @@ from starlette.responses import Response, StreamingResponse
 
 from tests.apps.false_upstream import FalseUpstream, served, serving
 from tests.apps.test_images_api import CEO, PATH, RIGHT, ask, post, proxy
-from vldebias.serving import Limits, images_proxy
+from vldebias import ProxyLimits, images_proxy
 
-memory = import_module("vldebias.serving.images_api.memory")
-RefusedError = import_module("vldebias.serving.images_api.order").RefusedError
-EveryAnswer = import_module("vldebias.serving.images_api.middleware").EveryAnswer
+memory = import_module("apps.images_api.memory")
+RefusedError = import_module("apps.images_api.order").RefusedError
+EveryAnswer = import_module("apps.images_api.middleware").EveryAnswer
 
 SECONDS = 4.0
 PATHS = ("/v1/images/generations", "/v1/chat/completions", "/v1/files", "/v1/anything")
@@ -99,7 +99,7 @@ def wait_until(is_true: Any) -> None:
 @pytest.mark.parametrize("sent", [b"", b"POST / HTTP/1.1\r\nHost: localhost\r\nX: "])
 def test_connections_beyond_the_limit_close_the_oldest_idle_one(port: int, sent: bytes) -> None:
     opened = []
-    for _ in range(Limits().connections + 100):
+    for _ in range(ProxyLimits().connections + 100):
         opened.append(socket.create_connection(("127.0.0.1", port)))
         opened[-1].sendall(sent)
         if len(opened) % 50 == 0:
@@ -112,7 +112,7 @@ def test_connections_beyond_the_limit_close_the_oldest_idle_one(port: int, sent:
 
 
 def test_a_connection_is_refused_if_all_others_are_busy() -> None:
-    connections = import_module("vldebias.serving.images_api.connections")
+    connections = import_module("apps.images_api.connections")
     upstream = FalseUpstream(seconds=2.0)
     with served_within(connections.Connections(2, 60), upstream) as port:
         threads = [threading.Thread(target=generate, args=(port,)) for _ in range(2)]
@@ -129,7 +129,7 @@ def test_a_connection_is_refused_if_all_others_are_busy() -> None:
 
 
 def test_clients_that_do_not_read_are_closed_if_others_wait() -> None:
-    connections = import_module("vldebias.serving.images_api.connections")
+    connections = import_module("apps.images_api.connections")
     with (
         served(_large) as address,
         served(
@@ -155,7 +155,7 @@ def _slow_reader(port: int) -> socket.socket:
 
 
 def test_a_connection_must_send_its_headers_within_a_time_limit() -> None:
-    connections = import_module("vldebias.serving.images_api.connections")
+    connections = import_module("apps.images_api.connections")
     with served_within(connections.Connections(9, 0.3), FalseUpstream(seconds=0.6)) as port:
         half = socket.create_connection(("127.0.0.1", port))
         half.sendall(b"GET / HTTP/1.1\r\n")
@@ -197,7 +197,7 @@ def test_a_request_with_two_body_lengths_closes_its_connection(port: int) -> Non
 def test_a_request_only_counts_once_its_body_has_arrived() -> None:
     upstream = FalseUpstream()
     with served(upstream.app) as address:
-        app = images_proxy(address, "gender", limits=Limits(requests=1))
+        app = images_proxy(address, "gender", limits=ProxyLimits(requests=1))
         with served(app) as base_url:
             port = int(base_url.rpartition(":")[2].removesuffix("/v1"))
             stalled = [half_sent(port, path) for path in PATHS * 3]
@@ -209,7 +209,7 @@ def test_a_request_only_counts_once_its_body_has_arrived() -> None:
 def test_the_oldest_incomplete_body_is_dropped_if_memory_is_short() -> None:
     upstream = FalseUpstream()
     with served(upstream.app) as address:
-        app = images_proxy(address, "gender", limits=Limits(bodies=1_500_000))
+        app = images_proxy(address, "gender", limits=ProxyLimits(bodies=1_500_000))
         with served(app) as base_url:
             port = int(base_url.rpartition(":")[2].removesuffix("/v1"))
             stalled = []
@@ -233,7 +233,7 @@ def test_a_long_body_counts_until_the_upstream_server_accepts_it() -> None:
         upstream.bind(("127.0.0.1", 0))
         upstream.listen()  # and never read
         address = f"http://127.0.0.1:{upstream.getsockname()[1]}/v1"
-        limits = Limits(body=size - 1_000_000, bodies=int(2.5 * size))
+        limits = ProxyLimits(body=size - 1_000_000, bodies=int(2.5 * size))
         with served(images_proxy(address, "gender", limits=limits)) as base_url:
             port = int(base_url.rpartition(":")[2].removesuffix("/v1"))
             head = b"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99000000\r\n\r\n"
@@ -293,7 +293,7 @@ def test_an_answer_beyond_the_limit_is_rejected_and_one_within_it_is_not() -> No
     for most, status in ((2_000_000, 502), (4_000_000, 200)):
         transport = httpx2.ASGITransport(app=_large)
         app = images_proxy(
-            "http://there/v1", "gender", limits=Limits(answer=most), transport=transport
+            "http://there/v1", "gender", limits=ProxyLimits(answer=most), transport=transport
         )
         response = post(app, {"prompt": CEO})
         assert response.status_code == status
@@ -308,7 +308,7 @@ def test_an_answer_beyond_the_limit_is_rejected_and_one_within_it_is_not() -> No
 def test_answers_to_one_request_share_its_limit() -> None:
     transport = httpx2.ASGITransport(app=_large)
     app = images_proxy(
-        "http://there/v1", "gender", limits=Limits(answer=7_000_000), transport=transport
+        "http://there/v1", "gender", limits=ProxyLimits(answer=7_000_000), transport=transport
     )
     response = post(app, {"prompt": CEO, "n": 4})
     assert response.status_code == 200
@@ -441,7 +441,7 @@ def test_a_client_that_does_not_accept_data_is_dropped() -> None:
 def test_an_invalid_limit_is_rejected() -> None:
     for name in ("bodies", "answer", "connections"):
         with pytest.raises(Exception, match=f"{name}: got 0; expected a number of at least 1"):
-            Limits(**{name: 0})
+            ProxyLimits(**{name: 0})
 
 
 def test_a_prompt_beyond_the_limit_is_passed_on_unbalanced_without_delay() -> None:

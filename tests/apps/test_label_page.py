@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 from label_parts import AGE, GENDER, draw, study
 
-from vldebias.cli.apps import page as app_page
-
-pages = app_page("label.page")
-engines = app_page("label.engine")
+from apps.label import engine as engines
+from apps.label import page as pages
 
 
 @pytest.fixture

@@ -12,14 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from label_parts import draw
 
+from apps.label import sample as samples
+from apps.label.session import open_study
 from tests.refusals import refused
-from vldebias.cli.apps import page
 from vldebias.errors import InvalidInputError
 from vldebias.judge.scores import judge_images
 from vldebias.metrics import corrected_shares
 
-label = page("label")
-samples = page("label.sample")
 SETS = 100
 
 
@@ -53,7 +52,7 @@ def answer_all(study: Any, name: str, choice: int = 1) -> None:
 def test_the_sample_is_stratified_by_judge_answer_and_answers_store_their_weights(
     folder: Path,
 ) -> None:
-    study = label.open_study(folder, ["gender"], most=20)
+    study = open_study(folder, ["gender"], most=20)
     weights = study.folder.weights
     assert len(study.folder.records) == len(weights) == 20
     assert sum(weights.values()) == pytest.approx(60)
@@ -62,7 +61,7 @@ def test_the_sample_is_stratified_by_judge_answer_and_answers_store_their_weight
     answers = study.log.read()
     assert {answer.image: answer.weight for answer in answers} == weights
     # The random numbers are stored.
-    reopened = label.open_study(folder, ["gender"], most=20, seed=5)
+    reopened = open_study(folder, ["gender"], most=20, seed=5)
     assert reopened.folder.weights == weights
     assert reopened.start("ada").step is None
 
@@ -70,8 +69,8 @@ def test_the_sample_is_stratified_by_judge_answer_and_answers_store_their_weight
 def test_a_larger_sample_extends_the_first_and_gives_its_answers_smaller_weights(
     folder: Path,
 ) -> None:
-    answer_all(label.open_study(folder, ["gender"], most=20), "ada")
-    study = label.open_study(folder, ["gender"], most=40)
+    answer_all(open_study(folder, ["gender"], most=20), "ada")
+    study = open_study(folder, ["gender"], most=40)
     assert (study.progress(), len(study.folder.records)) == ({"ada": 20}, 40)
     answers = study.log.answers().values()
     assert {
@@ -79,30 +78,30 @@ def test_a_larger_sample_extends_the_first_and_gives_its_answers_smaller_weights
     }.items() <= study.folder.weights.items()
     lines = len(study.log.read())
     # A sample never shrinks.
-    assert len(label.open_study(folder, ["gender"], most=30).folder.records) == 40
+    assert len(open_study(folder, ["gender"], most=30).folder.records) == 40
     assert len(study.log.read()) == lines  # the message appears once more
-    complete = label.open_study(folder, ["gender"], most=None)
+    complete = open_study(folder, ["gender"], most=None)
     assert set(complete.folder.weights.values()) == {1.0}
 
 
 def test_prompts_take_turns_without_a_judge(tmp_path: Path) -> None:
     draw(tmp_path, images=15)
     with pytest.warns(UserWarning, match="no judge has labelled gender"):
-        study = label.open_study(tmp_path, ["gender"], most=20)
+        study = open_study(tmp_path, ["gender"], most=20)
     assert not study.folder.weights
     assert not (tmp_path / "answers.sample.json").exists()
     answer_all(study, "ada")
     assert study.log.read()[0].weight is None
     judge_images(READER, draw(tmp_path, images=15))
     # A sample that was started without a judge continues without one.
-    assert not label.open_study(tmp_path, ["gender"], most=20).folder.weights
+    assert not open_study(tmp_path, ["gender"], most=20).folder.weights
 
 
 def test_images_have_no_weights_if_prompts_take_turns_or_all_images_are_labelled(
     folder: Path,
 ) -> None:
     for options in ({"most": 20, "sample": "turn"}, {"most": None}, {"most": 60}):
-        assert not label.open_study(folder, ["gender"], **options).folder.weights
+        assert not open_study(folder, ["gender"], **options).folder.weights
 
 
 @refused(
@@ -113,16 +112,16 @@ def test_images_have_no_weights_if_prompts_take_turns_or_all_images_are_labelled
 def test_a_started_sample_cannot_be_changed_to_a_different_kind(
     folder: Path, options: dict[str, Any]
 ) -> None:
-    label.open_study(folder, ["gender"], most=20)
-    label.open_study(folder, **options)
+    open_study(folder, ["gender"], most=20)
+    open_study(folder, **options)
 
 
 def test_missing_images_are_named(folder: Path) -> None:
-    study = label.open_study(folder, ["gender"], most=20)
+    study = open_study(folder, ["gender"], most=20)
     sample_file = study.log.path.with_suffix(samples.ENDING)
     sample_file.write_text(sample_file.read_text().replace(".png", ".jpg"))
     with pytest.raises(samples.InvalidInputError, match="of its images are not in"):
-        label.open_study(folder, ["gender"], most=20)
+        open_study(folder, ["gender"], most=20)
 
 
 def world(rng: Any, n: int = 800) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -205,7 +204,7 @@ def test_no_more_questions_are_asked_than_requested(folder: Path, labels: int) -
     """With few labels, strata are coarser. Nine strata with two labels each would have required 36
     instead of 12."""
     file = folder / f"{labels}.jsonl"
-    study = page("label").open_study(folder, ["gender"], file=file, most=labels)
+    study = open_study(folder, ["gender"], file=file, most=labels)
     records = study.folder.records
     weights = study.folder.weights
     assert len(records) == labels
@@ -216,10 +215,10 @@ def test_a_sample_too_small_to_compare_methods_is_rejected_with_the_required_siz
     folder: Path,
 ) -> None:
     with pytest.raises(InvalidInputError, match="no prompt has an image from every") as error:
-        label.open_study(folder, ["gender"], most=2)
+        open_study(folder, ["gender"], most=2)
     assert not (folder / "answers.sample.json").exists()
     needed = int(str(error.value).split("at least ")[1].split()[0])
-    study = label.open_study(folder, ["gender"], most=needed)
+    study = open_study(folder, ["gender"], most=needed)
     methods_of_prompt: dict[str, set[str]] = {}
     for record in study.folder.records:
         methods_of_prompt.setdefault(record.prompt, set()).add(record.variant)

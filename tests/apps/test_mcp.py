@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from vldebias.errors import InvalidInputError
-from vldebias.serving.tools import (
+from apps.mcp.tools import (
     MAX_CHARACTERS,
     MAX_IMAGES,
     MAX_TOTAL_CHARACTERS,
@@ -23,6 +22,7 @@ from vldebias.serving.tools import (
     replace_lone_surrogates,
     tools_server,
 )
+from vldebias.errors import InvalidInputError
 
 DOCTOR = "A photo of a doctor"
 SECONDS = 120  # the limit for all requests of a client together

@@ -12,11 +12,11 @@ from browsing import NARROW, WIDE, check_page, opened
 from PIL import Image
 from typer.testing import CliRunner
 
+from apps.runs.listing import render_runs
 from vldebias.cli import app
 from vldebias.measure.rows import Strip
 from vldebias.report.page import render
 from vldebias.report.result import Result
-from vldebias.report.runs import render_runs
 from vldebias.report.strip import write_strip
 
 pytestmark = pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Test the list of runs and the page of impact ratios in a browser: sorted by a click, no wider
+"""Test the list of runs and a page of values by category in a browser: sorted by a click, no wider
 than a phone, and accessible."""
 
 import shutil
@@ -9,8 +9,8 @@ import pytest
 from browsing import NARROW, WIDE, check_page, opened
 from typer.testing import CliRunner
 
+from apps.runs.listing import render_runs
 from vldebias.cli import app
-from vldebias.report.runs import render_runs
 
 pytestmark = pytest.mark.slow
 
@@ -32,25 +32,22 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def impact(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return the page for applicants of seven races with long names."""
-    folder = tmp_path_factory.mktemp("impact")
-    lines = ["sex,race,hired"]
-    for place, race in enumerate(("Native Hawaiian or Other Pacific Islander", "White", "Asian")):
-        for sex in ("Female", "Male"):
-            number = (2, 120, 80)[place]
-            lines += [
-                f"{sex},{race},{'yes' if row % (place + 2) else 'no'}" for row in range(number)
-            ]
+def captions(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the page for captions with long and short nouns, which lists values by noun."""
+    folder = tmp_path_factory.mktemp("captions")
+    nouns = ("emergency medical technician", "nurse", "pilot")
+    lines = ["caption"]
+    for noun in nouns:
+        lines += [f"A photo of a {value} {noun}." for value in ("female", "male", "tall") * 20]
     (folder / "a.csv").write_text("\n".join(lines))
-    arguments = ["eval", "shares", str(folder / "a.csv"), "--impact-ratio", "--out", str(folder)]
-    columns = ["--selected-column", "hired", "--sex-column", "sex", "--race-column", "race"]
-    assert CliRunner().invoke(app, [*arguments, *columns]).exit_code == 0
+    arguments = ["audit", "--attribute", "gender", "--captions", str(folder / "a.csv")]
+    arguments += ["--column", "caption", "--out", str(folder)]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
     return (folder / "index.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(("width", "scheme"), SCREENS)
-@pytest.mark.parametrize("name", ["runs", "impact"])
+@pytest.mark.parametrize("name", ["runs", "captions"])
 def test_the_pages_are_accessible_on_every_screen(
     browser: Any, request: pytest.FixtureRequest, name: str, width: int, scheme: str
 ) -> None:

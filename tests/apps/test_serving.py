@@ -17,11 +17,8 @@ import pytest
 from browsing import free_port, served
 from label_parts import draw
 
-from vldebias.cli.apps import page
+from apps import abandoned, serving
 from vldebias.errors import InvalidInputError
-
-serving = page("serving")
-abandoned = page("abandoned")
 
 
 async def page_app(scope: Any, receive: Any, send: Any) -> None:
@@ -277,10 +274,9 @@ def test_a_signal_ends_the_server_within_two_seconds(
 @pytest.mark.slow
 def test_importing_a_page_does_not_need_gradio() -> None:
     script = (
-        "import sys; from vldebias.cli.apps import page; page('demo.engine'); page('label');"
-        " page('serving')"
+        "import sys, apps.demo.engine, apps.label.session, apps.serving;"
+        " print('gradio' in sys.modules)"
     )
-    script += "; print('gradio' in sys.modules)"
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment

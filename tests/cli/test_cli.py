@@ -6,7 +6,9 @@ import os
 import re
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from unittest.mock import Mock
 
 import click
@@ -23,7 +25,7 @@ import vldebias
 import vldebias.cli as cli
 from tests.cli.conftest import call as run
 from tests.refusals import refused
-from vldebias.cli import app, apps, common
+from vldebias.cli import app, common
 from vldebias.data import Embeddings, save_embeddings
 from vldebias.errors import MissingPackageError, VldebiasError, warn
 from vldebias.hosts.loading import Loaded
@@ -385,7 +387,7 @@ def test_the_set_for_which_the_default_declines_is_left_out(tmp_path: Path) -> N
     command = ("debias", "gender", "waterbirds", "--model", "miniature", "--out", str(tmp_path))
     done = run(*command, with_stderr=True)
     assert "gender: no edit. Text alone" in done
-    assert vldebias.load_edit(tmp_path)["text"].provenance.prompts == "waterbirds"
+    assert vldebias.load_edit(tmp_path)["text"].provenance.attribute == "waterbirds"
     declined = json.loads(run(*command, "--json"))["roles"]["text"]["provenance"]["declined"]
     assert [choice["prompts"] for choice in declined] == ["gender"]
 
@@ -452,30 +454,43 @@ def test_a_check_prints_a_table_or_json_and_fails_on_a_problem(
     loaded.host.set_progress_bar_config.assert_called_once_with(disable=True)
 
 
-def test_the_pages_in_a_checkout_are_found_and_gradio_does_not_send_telemetry() -> None:
-    assert apps.page("label").__name__ == "vldebias.cli.apps.label"
-    assert [os.environ[f"GRADIO_ANALYTICS_{name}"] for name in ("ENABLED", "MAX_EVENTS")] == [
-        "False",
-        "200",
-    ]
-
-
-def test_missing_gradio_is_reported_with_the_command_that_installs_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(
-        apps.importlib, "import_module", Mock(side_effect=ModuleNotFoundError("PIL", name="PIL"))
+def test_gradio_does_not_send_telemetry() -> None:
+    variables = {f"GRADIO_ANALYTICS_{name}" for name in ("ENABLED", "MAX_EVENTS")}
+    script = "import os, apps.demo.commands; print(*[os.environ[n] for n in NAMES])"
+    done = subprocess.run(
+        [sys.executable, "-c", script.replace("NAMES", repr(sorted(variables)))],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={name: value for name, value in os.environ.items() if name not in variables},
     )
-    monkeypatch.setitem(sys.modules, "gradio", None)
+    assert done.stdout.split() == ["False", "200"]
+
+
+@pytest.mark.parametrize("command", ["demo", "label ."])
+def test_missing_gradio_is_reported_with_the_command_that_installs_it(
+    command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The pages also need other packages, which the extra installs as well."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("apps.label.session.open_study", Mock())
+    for package in ("gradio", "PIL"):
+        monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(
         MissingPackageError, match=r"gradio is not installed: pip install '\.\[demo\]'"
     ):
-        run("demo")
+        run(*command.split())
 
 
 def test_options_are_passed_to_the_pages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     page = Mock()
-    monkeypatch.setattr(apps, "page", lambda name: getattr(page, name.replace(".", "_")))
+    gradio = ModuleType("gradio")
+    gradio.__spec__ = ModuleSpec("gradio", None)
+    monkeypatch.setitem(sys.modules, "gradio", gradio)
+    monkeypatch.setitem(sys.modules, "apps.demo.page", page.demo_page)
+    monkeypatch.setitem(sys.modules, "apps.label.page", page.label_page)
+    monkeypatch.setattr("apps.label.commands.credentials", page.serving.credentials)
+    monkeypatch.setattr("apps.label.session.open_study", page.label.open_study)
     run("demo", "--model", "m", "--device", "cpu", "--port", "65535", "--public")
     model = {"model": "m", "device": "cpu", "embeddings": None, "images": None}
     page.demo_page.serve_demo.assert_called_once_with(model, port=65535, public=True)

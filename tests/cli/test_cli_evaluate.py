@@ -12,13 +12,16 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
+from apps.paper import tables as paper
 from tests.cli.conftest import call
 from tests.refusals import refused
 from vldebias.cli import common
 from vldebias.data import Embeddings, save_embeddings
 from vldebias.errors import InvalidInputError, VldebiasError
-from vldebias.report.result import Measurement, Result, TaskProvenance
-from vldebias.study import compare, load_suite, paper
+from vldebias.measure.rows import Measurement, TaskProvenance
+from vldebias.report.compare import compare
+from vldebias.report.result import Result
+from vldebias.study import load_suite
 from vldebias.study.run_files import verify
 from vldebias.utils.files import packaged
 
@@ -251,8 +254,7 @@ def test_shares_of_a_table_are_compared_and_corrected(
         ("shares corrected", "b")
     }
     for column, other in (("prompt", "value"), ("value", "prompt")):
-        expected = f"expected --{other}-column COLUMN, or --impact-r"
-        with pytest.raises(InvalidInputError, match=expected):
+        with pytest.raises(InvalidInputError, match=f"expected --{other}-column COLUMN"):
             run("shares", "mine.csv", f"--{column}-column", "judge")
 
 

@@ -12,10 +12,10 @@ from PIL import Image
 
 from tests.cli.conftest import call as run
 from vldebias.errors import InvalidInputError, StorageError
-from vldebias.report.phrases import asked_for, in_words
 from vldebias.study import grids
 from vldebias.study.tasks import variants
 from vldebias.utils.files import digest
+from vldebias.utils.phrases import asked_for, in_words
 
 EDITOR = "A photo of an editor."
 QUICK = ("--images", "4", "--steps", "2")

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_parts import celeba, fairface, waterbirds
+
+from tests.data.data_parts import celeba, fairface, waterbirds
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 import vldebias
+from vldebias.measure.rows import Measurement
 from vldebias.prompts import load_prompts
-from vldebias.report.result import Measurement
 
 N = 1300
 D = 32
@@ -40,11 +40,11 @@ LABELS = {
 }
 SETTINGS: dict[str, dict[str, Any]] = {
     "retrieval": {
-        "prompts": {"gender": "gender", "race": "race"},
+        "attribute": {"gender": "gender", "race": "race"},
         "queries": list(ASKED),
         "k": [10, 100],
     },
-    "groups": {"prompts": "waterbirds", "label": "bird", "spurious": "place"},
+    "groups": {"attribute": "waterbirds", "label": "bird", "spurious": "place"},
 }
 
 

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 from brought import images
 
-from vldebias.cli.rerank import _rows
+from apps.runs.listing import list_runs
+from vldebias.cli.rerank import _read
 from vldebias.data import ImageData, open_data
 from vldebias.data.caption_texts import read_captions
 from vldebias.errors import InvalidInputError, VldebiasError
-from vldebias.report.runs import list_runs
-from vldebias.study.shares.impact import measure_impact
 from vldebias.study.shares.task import SharesTask
 from vldebias.wording.prompt_file import read_prompts
 
@@ -81,14 +80,6 @@ def options(rows: Records) -> str:
     return "\n".join(f'--prompt "{row["text"]}" --steps {row["hit"] + 20}' for row in rows)
 
 
-def applicants(rows: Records) -> str:
-    lines = ["sex,race,hired"]
-    for row in rows:
-        race = "White" if row["hit"] else "Black"
-        lines.append(f"{row['group']},{race},{'yes' if row['hit'] else 'no'}")
-    return "\n".join(lines)
-
-
 def judged(rows: Records) -> str:
     return "\n".join(
         json.dumps({"data": {"prompt": "a nurse", "gender": row["group"]}}) for row in rows
@@ -104,15 +95,14 @@ def runs(rows: Records) -> str:
     return json.dumps({"name": "made", "figures": figures, **fields})
 
 
+def read_points(path: Path) -> int:
+    return sum(map(len, _read(path, {"query": "query"}, (), None).values()))
+
+
 def read_images(path: Path) -> int:
     data = open_data("captions", path)
     assert isinstance(data, ImageData)
     return len(data)
-
-
-def read_applicants(path: Path) -> int:
-    parts = measure_impact(path, "hired", "sex", "race").provenance
-    return sum(parts[0].n.values())
 
 
 def read_judged(path: Path) -> int:
@@ -130,7 +120,7 @@ def read_runs(path: Path) -> int:
 
 
 FORMATS: dict[str, tuple[Written, Callable[[Path], int]]] = {
-    "points.json": (qdrant, lambda path: len(_rows(path))),
+    "points.json": (qdrant, read_points),
     "civitai.json": (civitai, lambda path: len(read_prompts(path).prompts)),
     "batch.jsonl": (
         batch,
@@ -140,7 +130,6 @@ FORMATS: dict[str, tuple[Written, Callable[[Path], int]]] = {
     "captions.json": (meta_cap, lambda path: len(read_captions(path))),
     "infotexts.txt": (infotexts, lambda path: len(read_prompts(path).prompts)),
     "options.txt": (options, lambda path: len(read_prompts(path).prompts)),
-    "applicants.csv": (applicants, read_applicants),
     "judged.jsonl": (judged, read_judged),
     "result.json": (runs, read_runs),
 }

@@ -37,10 +37,10 @@ def _own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda: register_data(nothing), r"got the function nothing; register DataSet\("),
         (lambda: register_data(DataSet("my set", nothing)), "without spaces or commas"),
         (lambda: register_data(DataSet("celeba", nothing)), "'celeba': this name is taken by"),
-        (lambda: DataSet("new", without_split), r"signature \(root: .*called as read\(root, split"),
+        (lambda: DataSet("new", without_split), r"of \(root, split\), got .* signature \(root: "),
         (lambda: DataSet("new", Path), "expected a function of"),
         (lambda: DataSet("new", nothing, training={"lr": "1"}), "training: got lr; expected only"),
-        (lambda: DataSet("new", "vldebias.data:no").load_reader(), "'package.module:function'"),
+        (lambda: DataSet("new", "vldebias.data:no").load_reader(), "'package.module:Name'"),
         (
             lambda: open_data(register_data(DataSet("new", nothing)).name),
             "data set 'new': its reader returned None; expected an ImageData",

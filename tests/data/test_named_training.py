@@ -147,35 +147,6 @@ def test_codes_in_a_table_can_be_named_by_a_setting(coded: Path, stand_ins: Path
         assert message in str(error.value)
 
 
-def write_cifar_10(folder: Path, split_sizes: dict[str, int]) -> None:
-    """Write records, each with a class and the red, green and blue planes of a uniform image."""
-    folder.mkdir(parents=True)
-    (folder / "batches.meta.txt").write_text("airplane\naquarium_fish\nbird\n")
-    for file, size in split_sizes.items():
-        content = bytearray()
-        for row in range(size):
-            content += bytes([row % 3]) + bytes([80 * (row % 3)]) * 3072
-        (folder / file).write_bytes(content)
-
-
-def test_cifar_binary_files_can_be_trained_on_by_name(tmp_path: Path) -> None:
-    sizes = {f"data_batch_{number}.bin": 6 for number in range(1, 6)} | {"test_batch.bin": 6}
-    write_cifar_10(tmp_path / "cifar-10-batches-bin", sizes)
-    settings = load_settings(data="cifar10", data_root=str(tmp_path))
-    pairs = Pairs.from_data(open_images(settings), settings)
-    assert pairs.items == 30
-    assert pairs.captions[:3] == (
-        ("a photo of an airplane.",),
-        ("a photo of an aquarium fish.",),
-        ("a photo of a bird.",),
-    )
-    assert pairs.read(1).getpixel((0, 0)) == (80, 80, 80)
-    assert open_images(settings, held_out=True).split == "test"
-    (tmp_path / "cifar-10-batches-bin").rename(tmp_path / "cifar-10-batches-py")
-    with pytest.raises(InvalidInputError, match="pickle files"):
-        open_images(settings)
-
-
 @pytest.mark.parametrize("data_set", BUILT_IN, ids=lambda data_set: data_set.name)
 def test_every_declared_data_set_has_a_reader_and_describes_its_folder(
     data_set: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -185,19 +156,6 @@ def test_every_declared_data_set_has_a_reader_and_describes_its_folder(
     with pytest.raises(InvalidInputError, match=f"{data_set.name}: no data folder") as error:
         open_data(data_set.name)
     assert data_set.layout in str(error.value)
-
-
-@pytest.mark.parametrize("folder", ["cifar-10-batches-bin", "cifar10/cifar-10-batches-bin"])
-def test_cifar_10_is_found_in_the_working_directory(
-    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes = {f"data_batch_{number}.bin": 2 for number in range(1, 6)} | {"test_batch.bin": 3}
-    write_cifar_10(tmp_path / folder, sizes)
-    monkeypatch.chdir(tmp_path)
-    settings = load_settings(data="cifar10")
-    assert len(open_images(settings)) == 10
-    assert len(open_images(settings, held_out=True)) == 3
-    assert len(open_data("cifar10", tmp_path, "test")) == 3
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from itertools import cycle, islice, product
 from pathlib import Path
 from types import SimpleNamespace
@@ -74,13 +73,15 @@ def use_embedded_models(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("transformers.AutoModel.from_pretrained", lambda name, **_: model)
     monkeypatch.setattr("transformers.AutoProcessor.from_pretrained", lambda name, **_: processor)
     # The embedded CLIP is too unsure about its own small pictures, unlike the embedded judge.
-    monkeypatch.setattr("vldebias.study.pilot.suite_judge", lambda *_: MiniatureJudge().ready())
+    monkeypatch.setattr("apps.audit.pilot.suite_judge", lambda *_: MiniatureJudge().ready())
 
 
 def use_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use the CPU regardless of the requested device."""
-    for module in ("apps", "audit", "debias", "evaluate", "results"):
-        monkeypatch.setattr(f"vldebias.cli.{module}.device_of", lambda name: "cpu")
+    commands = [f"vldebias.cli.{name}" for name in ("debias", "diagnose", "evaluate", "results")]
+    commands += ["apps.audit.commands", "apps.demo.commands"]
+    for module in commands:
+        monkeypatch.setattr(f"{module}.device_of", lambda name: "cpu")
 
 
 def use_two_steps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +109,7 @@ def shorten_runs(monkeypatch: pytest.MonkeyPatch) -> None:
             changes: dict[str, Any] = {"resamples": 20}
             if isinstance(task, GenerationTask):
                 changes |= {"images": 1, "steps": 2, "stated": False, "as_written": False}
-                changes["prompts"] = few(task.prompts, 10)
+                changes["prompts"] = few(task.attribute, 10)
             if isinstance(task, GroupsTask):
                 changes |= {"lams": task.lams[:2], "baselines": task.baselines[:1]}
             for name_of_data in ("data", "reference", "train", "val"):
@@ -129,21 +130,23 @@ def shorten_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         return settings.model_copy(update=changes)
 
     monkeypatch.setattr("vldebias.study.suite.load_suite", small)
-    monkeypatch.setattr("vldebias.study.paper.load_suite", small)
+    monkeypatch.setattr("apps.paper.tables.load_suite", small)
     monkeypatch.setattr("vldebias.cli.train.load_settings", short)
 
 
 @contextmanager
 def collect_pages(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """Build pages completely, but append them to a list instead of waiting for visitors."""
-    from vldebias.cli import apps
+    from apps.demo import engine
+    from apps.demo import page as demo_page
+    from apps.images_api import server
+    from apps.label import page as label_page
 
     served: list[Any] = []
     # Models loaded in the background would outlive the stand-ins.
-    monkeypatch.setattr(apps.page("demo.engine").Engine, "warm", lambda engine: None)
-    for name in ("demo.page", "label.page"):
-        monkeypatch.setattr(apps.page(name), "serve", lambda page, **_: served.append(page))
-    server = import_module("vldebias.serving.images_api.server")
+    monkeypatch.setattr(engine.Engine, "warm", lambda engine: None)
+    for module in (demo_page, label_page):
+        monkeypatch.setattr(module, "serve", lambda page, **_: served.append(page))
     monkeypatch.setattr(server, "serve", lambda app, **_: served.append(app))
     yield served
 
@@ -198,10 +201,6 @@ def tables() -> None:
         "labelled.csv", index=False
     )
     Path("train.csv").write_text("image,caption\n1.png,A woman cooks.\n2.png,A nurse at work.\n")
-    applicants = pd.DataFrame({"hired": ["yes", "no", "no"] * 40})
-    applicants["sex"] = ["female", "male"] * 60
-    applicants["race"] = ["A", "A", "B"] * 40
-    applicants.to_csv("applicants.csv", index=False)
     committed = Path(__file__).parents[2] / "eval" / "results" / "quickstart.json"
     Path("results/quickstart").mkdir(parents=True)
     shutil.copy(committed, "results/quickstart/result.json")
@@ -245,7 +244,7 @@ def answers() -> None:
     draw = np.random.default_rng(0)
     task = GenerationTask.build(
         {
-            "prompts": few(load_prompts("professions-gender"), 3),
+            "attribute": few(load_prompts("professions-gender"), 3),
             "attributes": ["gender"],
             "variants": {"cali": {}},
             "images": 3,

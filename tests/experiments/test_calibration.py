@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
+from apps.audit.line import FOLDER, MINIATURE
 from eval.experiments.calibration import IMAGES, generated, values_seen
-from vldebias.auditing.line import FOLDER, MINIATURE
 from vldebias.judge.judges import MiniatureJudge
 from vldebias.miniature import load_pipeline
 from vldebias.prompts import load_prompts

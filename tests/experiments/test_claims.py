@@ -9,7 +9,8 @@ import pytest
 
 from eval import replay
 from eval.tables import RESULTS
-from vldebias.report.result import Measurement, Result, TaskProvenance
+from vldebias.measure.rows import Measurement, TaskProvenance
+from vldebias.report.result import Result
 
 ROOT = Path(__file__).parents[2]
 PAGES = [

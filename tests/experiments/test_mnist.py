@@ -47,7 +47,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cifar.mkdir()
     # Each channel has a different value, so that a wrong order of the axes is detected.
     planes = np.repeat(np.array([10, 20, 30], np.uint8), 1024)
-    for name, codes in (("data_batch_1", [3, 1]), ("data_batch_2", [7]), ("test_batch", [9])):
+    codes_of_batch = {f"data_batch_{number}": [number] for number in range(2, 6)}
+    codes_of_batch |= {"data_batch_1": [3, 1], "test_batch": [9]}
+    for name, codes in codes_of_batch.items():
         records = [bytes([code]) + planes.tobytes() for code in codes]
         (cifar / f"{name}.bin").write_bytes(b"".join(records))
     return folder
@@ -73,9 +75,29 @@ class TestReaders:
 
     def test_cifar_records_contain_a_class_and_three_planes(self, downloads: Path) -> None:
         pixels, labels = mnist.read("cifar10", "train")
-        assert labels.tolist() == [3, 1, 7]
-        assert pixels.amin((2, 3)).tolist() == pixels.amax((2, 3)).tolist() == [[10, 20, 30]] * 3
+        assert labels.tolist() == [3, 1, 2, 3, 4, 5]
+        assert pixels.amin((2, 3)).tolist() == pixels.amax((2, 3)).tolist() == [[10, 20, 30]] * 6
+        # The release's list of class names is not needed.
         assert mnist.read("cifar10", "test")[1].tolist() == [9]
+
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            (None, "test_batch.bin: file not found; expected all files of CIFAR-10"),
+            (b"", "test_batch.bin: expected records of 3073 bytes, got 0 bytes"),
+            (b"x" * 3072, "test_batch.bin: expected records of 3073 bytes, got 3072 bytes"),
+        ],
+    )
+    def test_missing_and_damaged_cifar_files_are_named(
+        self, content: bytes | None, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(mnist, "DOWNLOADS", tmp_path)
+        mnist.read.cache_clear()
+        (tmp_path / "cifar-10-batches-bin").mkdir()
+        if content is not None:
+            (tmp_path / "cifar-10-batches-bin" / "test_batch.bin").write_bytes(content)
+        with pytest.raises(InvalidInputError, match=message):
+            mnist.read("cifar10", "test")
 
     @pytest.mark.parametrize("data", ["mnist", "cifar10"])
     def test_the_error_for_missing_files_names_their_folder(

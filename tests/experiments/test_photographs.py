@@ -12,8 +12,8 @@ from torch.nn.functional import normalize
 import vldebias
 from eval import photographs
 from eval.photographs import Photographs, searches
-from vldebias.projection.edit import Provenance
-from vldebias.report.result import TaskProvenance, TaskResult
+from vldebias.measure.rows import TaskProvenance, TaskResult
+from vldebias.projection.provenance import Provenance
 
 
 def test_a_gallery_is_even_and_shares_no_photograph_with_the_reference() -> None:

@@ -3,7 +3,8 @@ arguments.
 
 Stand-ins replace what this machine lacks (tests/experiments/stand_ins.py). Other tests cover the
 `bash` and `python` blocks that run offline unchanged (tests/experiments/test_readme.py), those for
-`eval paper` (tests/data/test_paper.py), and `vldebias quickstart` (tests/study/test_quickstart.py).
+`eval paper` (tests/apps/paper/test_paper.py), and `vldebias quickstart`
+(tests/study/test_quickstart.py).
 """
 
 import re
@@ -30,7 +31,7 @@ from vldebias.cli import app
 
 # These two folders are the largest of the user's files, and no command writes to them.
 READ_ONLY = ("DIR", "captions")
-# Commands with separate tests: tests/cli/test_cli_records.py, test_tutorials.py and
+# Commands with separate tests: tests/apps/audit/records/test_cli_records.py, test_tutorials.py and
 # tests/report/test_gate.py.
 ELSEWHERE = (
     "eval paper",

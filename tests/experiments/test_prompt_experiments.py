@@ -7,7 +7,7 @@ import pytest
 
 from eval.experiments import prompt_rules
 from vldebias.errors import InvalidInputError
-from vldebias.report.result import TaskResult
+from vldebias.measure.rows import TaskResult
 
 
 def values(part: TaskResult, metric: str) -> dict[str, float]:

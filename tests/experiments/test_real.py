@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from eval import real
-from vldebias.report.result import Measurement, Result, TaskProvenance
+from vldebias.measure.rows import Measurement, TaskProvenance
+from vldebias.report.result import Result
 
 
 def contributed(folder: Path, **wrong: Any) -> Path:
@@ -25,8 +26,8 @@ def contributed(folder: Path, **wrong: Any) -> Path:
     cali = Measurement(**common | figure | wrong, method="orth-cali", change=(0.3, 0.27, 0.33))
     protocol = {
         "description": "d",
-        "prompts": "waterbirds",
-        "prompts_hash": "0",
+        "attribute": "waterbirds",
+        "attribute_hash": "0",
         "split": "test",
         "n": {},
     }

@@ -15,8 +15,9 @@ from eval import readme
 from eval.conclude import conclude
 from eval.pages import training
 from eval.tables import place_of, subset
+from vldebias.measure.rows import Measurement
 from vldebias.report.conclusion import Conclusion
-from vldebias.report.result import Measurement, Result
+from vldebias.report.result import Result
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "eval" / "results"

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from apps.audit.line import FOLDER, find_calibration, read_counts
 from eval.experiments.stated_values import (
     BALANCED,
     ETHNICITIES,
@@ -15,7 +16,6 @@ from eval.experiments.stated_values import (
     read_images,
 )
 from eval.tables import read
-from vldebias.auditing.line import FOLDER, find_calibration, read_counts
 from vldebias.measure.resampling import wilson_interval
 from vldebias.prompts import load_prompts
 

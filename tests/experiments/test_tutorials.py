@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from apps.label.session import open_study
 from eval.notebooks import alike
 from tests.terminals import printed_in_terminal
-from vldebias.cli.apps import page as page_of_app
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -57,7 +57,7 @@ def answer_as_two_people(folder: Path) -> None:
     from vldebias.judge.plan import GeneratedImages
     from vldebias.judge.stored import last_judgements
 
-    study = page_of_app("label").open_study(folder, ["gender"], most=60)
+    study = open_study(folder, ["gender"], most=60)
     (question,) = study.questions
     generated = GeneratedImages.open(folder)
     _, seen, _ = last_judgements(generated, question.attribute, question.values)

@@ -17,7 +17,7 @@ def gender() -> PromptSet:
 def age() -> PromptSet:
     return PromptSet(
         name="tiny-age",
-        groups=tuple((f"a photo of a young {job}", f"a photo of an old {job}") for job in JOBS),
+        variants=tuple((f"a photo of a young {job}", f"a photo of an old {job}") for job in JOBS),
         spurious=("a photo of a young person", "a photo of an old person"),
         stated_words=("young", "old"),
         classes=("a photo of a dog", "a photo of a cat"),

@@ -61,7 +61,7 @@ def gender():
     classes = ("A photo of a dog.", "A photo of a cat.")
     return PromptSet(
         name="tiny-gender",
-        groups=groups,
+        variants=groups,
         spurious=spurious,
         stated_words=words,
         classes=classes,

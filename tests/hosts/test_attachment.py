@@ -24,9 +24,9 @@ from vldebias.hosts.attachment import attachment_of
 from vldebias.hosts.edits import DeclinedAttachment, EditAttachment
 from vldebias.hosts.hooks import hook_methods
 from vldebias.methods.baselines.wording import FixedRewrite
-from vldebias.projection.edit import Choice, Provenance
 from vldebias.projection.fingerprint import Fingerprint
 from vldebias.projection.projection import CalibratedProjection
+from vldebias.projection.provenance import Choice, Provenance
 from vldebias.prompts import PromptSet
 
 
@@ -235,7 +235,7 @@ def test_the_repr_describes_the_edits_and_the_choice(
 ) -> None:
     choice = None
     if reason is not None:
-        choice = Choice(prompts="of mine", method=method, lam=2.0, reason=reason)
+        choice = Choice(attribute="of mine", method=method, lam=2.0, reason=reason)
     edit = PROJECTION.with_provenance(method=method, lam=2.0, choice=choice)
     expected = shown.format(rank=edit.rank)
     with EditAttachment(
@@ -249,7 +249,7 @@ def test_the_repr_describes_the_edits_and_the_choice(
 def test_a_declined_attachment_is_harmless_and_leaves_the_host_free(tower: Tower) -> None:
     host = TowerHost(tower)
     before = host.embed(["a nurse"], "text")
-    choice = Choice(prompts="gender", method="default: none", lam=0.0, reason="Add images.")
+    choice = Choice(attribute="gender", method="default: none", lam=0.0, reason="Add images.")
     with DeclinedAttachment(host, choice) as declined:
         assert (declined.state, declined.projections, declined.acts) == ("declined", {}, False)
         assert repr(declined) == "DeclinedAttachment(Tower, gender: default: none. Add images.)"

@@ -22,7 +22,8 @@ from vldebias import CalibratedProjection, miniature
 from vldebias.errors import ProjectionMismatchError, VldebiasError
 from vldebias.hosts import resolve
 from vldebias.hosts.hooks import hook_methods
-from vldebias.hosts.host import BARE, TOKENIZING, during, reading, weights_fingerprint
+from vldebias.hosts.host import weights_fingerprint
+from vldebias.hosts.reading import BARE, TOKENIZING, during, reading
 
 
 def test_modes_are_restored_after_reading_in_several_threads() -> None:

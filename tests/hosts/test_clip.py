@@ -65,8 +65,15 @@ def test_embeddings_used_for_fitting_match_the_model(case: Transformers, gender:
 
 def test_truncated_prompts_warn(case: Transformers) -> None:
     host = TransformersHost(case.host, case.tokenizer)
-    limit = {"Chinese": 52, "AltCLIP": 38, "Siglip": 64, "Align": 512, "VisionText": 52}
-    reads = next((n for prefix, n in limit.items() if case.name.startswith(prefix)), 77)
+    (positions,) = {
+        table.num_embeddings
+        if table.padding_idx is None
+        # RoBERTa numbers positions from the index after the padding token's.
+        else table.num_embeddings - table.padding_idx - 1
+        for name, table in case.host.named_modules()
+        if isinstance(table, nn.Embedding) and "position" in name and "vision" not in name
+    }
+    reads = min(positions, case.tokenizer.model_max_length)
     special = host.count_tokens(["doctor"])[0] - 1
     logging.set_verbosity_error()
     host.embed([" ".join(["doctor"] * (reads - special))])

@@ -424,6 +424,7 @@ def test_a_fit_warns_if_the_model_hardly_responds_to_a_value(
     assert unclear.clarity == clear.clarity
     with debias(pipe, unclear) as attachment:
         assert f"clarity: {unclear.clarity_in_words}" in repr(attachment)
+        assert unclear.clarity_in_words in unclear.card()
 
 
 def test_times_that_do_not_increase_are_rejected(fitted: Callable[[str], Fitted]) -> None:
@@ -506,7 +507,7 @@ def test_clarity_is_empty_without_cross_attention_or_stated_values() -> None:
     joint = FAMILIES["StableDiffusion3"][0]()
     assert measured_clarity(joint, SET, FAMILIES["StableDiffusion3"][1]) == {}
     pipe = FAMILIES["StableDiffusion"][0]()
-    unpaired = replace(SET, groups=((OPEN, "A photo of a nurse."),))
+    unpaired = replace(SET, variants=((OPEN, "A photo of a nurse."),))
     assert measured_clarity(pipe, unpaired) == {}
     found = measured_clarity(pipe, SET, few("StableDiffusion").options)
     assert list(found) == ["male", "female"]

@@ -18,7 +18,7 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # otherwise, it would be do
 litellm = pytest.importorskip("litellm", reason="make test-integrations installs it")
 
 from tests.apps.false_upstream import FalseServices, served  # noqa: E402
-from vldebias.serving import images_proxy  # noqa: E402
+from vldebias import images_proxy  # noqa: E402
 
 CEO = "A photo of a CEO"
 FEMALE = "A photo of a female CEO"

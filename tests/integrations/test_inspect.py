@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import io
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,10 +20,11 @@ pytest.importorskip("inspect_ai", reason="make test-integrations installs it")
 from inspect_ai import eval as evaluate
 from inspect_ai.log import EvalLog
 
+from apps.audit.records.check import problems_of
+from apps.inspect.logs import record_of_log
+from apps.inspect.task import who_appears
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.loading import load_host
-from vldebias.records.check import problems_of
-from vldebias.serving.inspect_task import record_of_log, who_appears
 
 REFUSED = "A photo of a nurse."
 IMAGES = 2
@@ -114,6 +117,16 @@ def test_the_task_counts_the_shares_and_refusals_of_an_images_api(api: str, tmp_
     (share,) = (f for f in record.figures if (f.metric, f.value) == ("share", "female"))
     assert score.metrics["female"].value == pytest.approx(share.estimate)
     assert score.metrics["female low"].value == pytest.approx(share.low)
+
+
+def test_inspect_ai_finds_the_task_by_the_name_in_the_documentation() -> None:
+    """The name is the same in a checkout and in a wheel, whose packages have different names."""
+    script = (
+        "from inspect_ai._util.registry import registry_lookup\n"
+        "print(registry_lookup('task', 'vldebias/who_appears').__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.strip() == "who_appears", done.stderr
 
 
 def test_a_generator_may_be_an_api_or_a_pipeline() -> None:

@@ -36,7 +36,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> GeneratedImages:
     variants."""
     folder = tmp_path_factory.mktemp("drawn")
     settings = {
-        "prompts": SET,
+        "attribute": SET,
         "attributes": ["gender"],
         "variants": {"cali": {}},
         "concepts": "train",

@@ -360,7 +360,9 @@ def test_a_vlm_is_loaded_from_a_folder_and_judges_the_task(parts, tmp_path) -> N
     model.save_pretrained(tmp_path)
     processor.save_pretrained(tmp_path)
     inputs = Inputs(Options(out=tmp_path))
-    task = SimpleNamespace(attributes=("gender x age",), prompts=load_prompts("professions-gender"))
+    task = SimpleNamespace(
+        attributes=("gender x age",), attribute=load_prompts("professions-gender")
+    )
     loaded = VlmJudge(model=str(tmp_path)).ready(task, inputs)
     image = pictures(1)
     np.testing.assert_allclose(

@@ -52,7 +52,7 @@ BARE = "cali, stated not kept"
 
 def task(**changes: Any) -> GenerationTask:
     settings = {
-        "prompts": PEOPLE,
+        "attribute": PEOPLE,
         "attributes": ["gender"],
         "variants": {"cali": {}},
         "concepts": "train",
@@ -93,7 +93,7 @@ def pixels(made: GeneratedImages, image: PlannedImage) -> np.ndarray:
 
 def plan(**changes: Any) -> Plan:
     settings = {
-        "prompts": "professions-gender",
+        "attribute": "professions-gender",
         "concepts": "unseen",
         "stated_images": 2,
         "seeds": [0, 4],
@@ -132,7 +132,7 @@ def test_every_prompt_has_its_images_under_every_variant_with_the_same_noise() -
 
 
 def test_given_subjects_replace_the_unseen_concepts() -> None:
-    made = plan(prompts="backgrounds", subjects=["waterbird"])
+    made = plan(attribute="backgrounds", subjects=["waterbird"])
     assert [prompt for prompt in made.prompts if prompt[3] is None] == [
         ("a photo of a waterbird", "waterbird", "unseen", None)
     ]
@@ -144,7 +144,7 @@ def test_given_subjects_replace_the_unseen_concepts() -> None:
 def test_batches_are_the_images_in_order_and_do_not_mix_stated_prompts_with_others(
     size: int, images: int
 ) -> None:
-    made = plan(prompts=PEOPLE, concepts="train", batch_size=size, images=images)
+    made = plan(attribute=PEOPLE, concepts="train", batch_size=size, images=images)
     for variant in made.variants:
         images = [image for image in made.all_images if image.variant == variant]
         batches = made.batches(images)
@@ -165,10 +165,10 @@ def test_stated_prompts_know_their_value_and_concept(name: str) -> None:
     """In these sets, a group has one prompt per value, in order, and the groups follow the
     classes."""
     prompt_set = load_prompts(name)
-    train = (prompt_set.groups, prompt_set.class_names)
-    unseen = (prompt_set.held_out_groups, prompt_set.held_out_class_names)
+    train = (prompt_set.variants, prompt_set.class_names)
+    unseen = (prompt_set.held_out_variants, prompt_set.held_out_class_names)
     for part, (groups, concepts) in {"train": train, "unseen": unseen}.items():
-        planned = plan(prompts=prompt_set, concepts=part).prompts
+        planned = plan(attribute=prompt_set, concepts=part).prompts
         expected = [
             *zip(
                 chain(*groups),
@@ -185,13 +185,13 @@ def test_prompts_with_similar_paths_have_different_files() -> None:
     classes = ("A nurse.", "a nurse", *(f"{'very ' * 30}{age} nurse" for age in ("old", "young")))
     similar = PromptSet(
         "alike",
-        PEOPLE.groups,
+        PEOPLE.variants,
         classes=classes,
         class_names=tuple("wxyz"),
         attributes=PEOPLE.attributes,
     )
     paths = [
-        image.path for image in plan(prompts=similar, concepts="train", stated=False).all_images
+        image.path for image in plan(attribute=similar, concepts="train", stated=False).all_images
     ]
     # File systems may ignore case, and file names are limited to 255 bytes.
     assert len({path.lower() for path in paths}) == len(paths)
@@ -217,15 +217,15 @@ def test_a_plan_can_be_read_back_from_its_file(tmp_path: Path) -> None:
     ({"variants": {"a b": {}, "A-B": {}}}, "folder names"),
     ({"variants": {"x" * 60 + "a": {}, "x" * 60 + "b": {}}}, "folder names"),
     (
-        {"prompts": replace(PEOPLE, classes=(), class_names=()), "concepts": "train"},
+        {"attribute": replace(PEOPLE, classes=(), class_names=()), "concepts": "train"},
         "has no train classes",
     ),
     (
-        {"prompts": replace(PEOPLE, held_out_classes=("a x",), held_out_class_names=("x",))},
+        {"attribute": replace(PEOPLE, held_out_classes=("a x",), held_out_class_names=("x",))},
         "requires unseen pairs",
     ),
     (
-        {"prompts": replace(PEOPLE, groups=(("a nurse", "a cook"),)), "concepts": "train"},
+        {"attribute": replace(PEOPLE, variants=(("a nurse", "a cook"),)), "concepts": "train"},
         "'a nurse' states",
     ),
     ({"variants": {"cali": {"method": "magic"}}}, "magic"),
@@ -381,7 +381,7 @@ def test_an_interrupted_run_resumes(finished: GeneratedImages, tmp_path: Path) -
 def test_a_default_that_is_an_edit_on_the_pipeline_is_rejected(tmp_path: Path) -> None:
     """If it were accepted, the plan would claim that values are assigned evenly, and the wrong
     chance level would be shown."""
-    generation_task = task(variants={"default": {"method": "default", "prompts": "gender"}})
+    generation_task = task(variants={"default": {"method": "default", "attribute": "gender"}})
     pipe = sd(StableDiffusionImg2ImgPipeline)
     made = generation_task.plan(identity(pipe))
     assert made.variants["default"]["method"] == "balanced-prompts"
@@ -390,7 +390,7 @@ def test_a_default_that_is_an_edit_on_the_pipeline_is_rejected(tmp_path: Path) -
     ):
         generate(pipe, made, generation_task.resolved_variants, tmp_path)
     assert not contents(tmp_path)
-    for variant in (Variant(method="cali"), Variant(method="default", prompts=("waterbirds",))):
+    for variant in (Variant(method="cali"), Variant(method="default", attribute=("waterbirds",))):
         variant.check_pipeline(pipe)
 
 
@@ -499,7 +499,7 @@ def test_every_method_for_pipelines_can_be_a_variant(method: str, tmp_path: Path
         PEOPLE, name="more-gender", spurious=("a photo of a male", "a photo of a female")
     )
     made = generated_in(
-        tmp_path, prompts=spurious, variants={"mine": {"method": method}}, images=1, stated=False
+        tmp_path, attribute=spurious, variants={"mine": {"method": method}}, images=1, stated=False
     )
     none, mitigated = (chosen(made, variant=name) for name in made.plan.variants)
     changed = any(
@@ -545,7 +545,7 @@ def test_balanced_prompts_match_manual_rewriting_and_others_are_unchanged(
 ) -> None:
     """The entire plan is balanced at once, the noise belongs to the original prompt, and images of
     unchanged prompts are copied."""
-    variants = {"balanced": Variant(prompts=("gender",), method="balanced-prompts")}
+    variants = {"balanced": Variant(attribute=("gender",), method="balanced-prompts")}
     made = generated_in(tmp_path, variants=variants, images=4, as_written=True, batch_size=3)
     assert {part for _, _, part, _ in made.plan.prompts} == {"train", "wordings", "others"}
     images = [image for image in made if image.variant == "balanced"]

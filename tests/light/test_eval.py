@@ -45,7 +45,7 @@ def measured(folder: Path, images: Path | None = None) -> Result:
     )
     labels = {"gender": GENDERS} if images is None else None
     features = np.load(folder / "images.npy") if images is None else images
-    how = {"prompts": "professions-gender", "methods": ["none", "cali"], "k": 10, "resamples": 50}
+    how = {"attribute": "professions-gender", "methods": ["none", "cali"], "k": 10, "resamples": 50}
     return vldebias.evaluate(texts, features, labels=labels, **how)
 
 

@@ -214,8 +214,11 @@ def test_the_lowest_of_similar_groups_has_a_corrected_upper_limit() -> None:
         for rule in ("mean", "weighted mean")
     ),
     (lambda: interval_of(mean_accuracy, "lowest", *UNEVEN), "declare interval='bootstrap'"),
-    (lambda: replace(METRICS["gap"], interval=""), "interval: reads='groups' expects one of"),
-    (lambda: replace(METRICS["ndkl"], interval="lowest"), r"reads='rankings' expects one of \(''"),
+    (lambda: replace(METRICS["gap"], interval=""), "with reads='groups': got ''; expected one of"),
+    (
+        lambda: replace(METRICS["ndkl"], interval="lowest"),
+        r"with reads='rankings': got 'lowest'; expected one of \(''",
+    ),
 )
 def test_an_interval_that_does_not_fit_its_metric_is_refused(mistake: Any) -> None:
     mistake()

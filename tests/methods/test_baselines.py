@@ -27,7 +27,7 @@ from vldebias.methods.baselines.erasure import (
     roboshot,
 )
 from vldebias.methods.baselines.queries import Bend, HalfWay, Lian, project_out
-from vldebias.methods.reference import Labelled, labelled, stated_texts
+from vldebias.methods.labelled_rows import Labelled, labelled, stated_texts
 from vldebias.projection.projection import span_of
 
 PUBLISHED = json.loads((Path(__file__).parent / "published" / "published.json").read_text())
@@ -43,7 +43,7 @@ def problem(labels: bool = True) -> tuple[Problem, Tensor, Tensor]:
     """Return texts, unit images (n, d) and their gender (n,); only two dimensions depend on the
     attribute."""
     generator = torch.Generator().manual_seed(0)
-    prompts = dict.fromkeys(chain(GENDER.classes, GENDER.spurious, *GENDER.groups))
+    prompts = dict.fromkeys(chain(GENDER.classes, GENDER.spurious, *GENDER.variants))
     texts = {}
     for text in prompts:
         words = text.lower().replace(".", "").split()
@@ -242,7 +242,7 @@ def test_sfid_replaces_only_the_informative_dimensions() -> None:
 
 
 def test_sfid_replaces_a_hundred_clip_dimensions() -> None:
-    texts = dict(zip((*GENDER.classes, *sum(GENDER.groups, ())), normal(99, 512), strict=False))
+    texts = dict(zip((*GENDER.classes, *sum(GENDER.variants, ())), normal(99, 512), strict=False))
     reference = Reference(unit(80, 512), labels={"gender": ["male", "female"] * 40})
     assert Problem(texts, GENDER, reference=reference).fit("sfid", "text").left.shape[1] == 100
 
@@ -353,7 +353,7 @@ def test_a_bent_query_is_the_closest_vector_equidistant_from_all_values() -> Non
     ).split(1)
     bent = edit(query)[0]
     pair = reference_problem.host.embed(
-        next(group for group in GENDER.groups if "nurse" in group[0]), "text"
+        next(group for group in GENDER.variants if "nurse" in group[0]), "text"
     )
     first = project_out(
         query[0],

@@ -19,8 +19,8 @@ from vldebias.errors import InvalidInputError
 from vldebias.hosts import TextTable, resolve
 from vldebias.methods import Problem
 from vldebias.methods.bounded import bounded, losses
-from vldebias.projection.edit import Provenance
 from vldebias.projection.projection import CalibratedProjection
+from vldebias.projection.provenance import Provenance
 from vldebias.prompts import PromptSet, load_prompts
 
 DIM = 12
@@ -158,7 +158,7 @@ def test_debias_bounds_the_loss_on_a_model() -> None:
         vldebias.debias(host, fitted, max_loss=0.1)
 
 
-BARE = PromptSet("bare", groups=(("a man", "a woman"),))
+BARE = PromptSet("bare", variants=(("a man", "a woman"),))
 
 
 @refused(*((max_loss, "max_loss") for max_loss in (0.0, 1.0, 1e-7, "0.02", True, float("nan"))))

@@ -45,12 +45,12 @@ def problems(draw: st.DrawFn) -> Problem:
     prompts = PromptSet(
         name="any",
         attributes={word: (word,) for word in words},
-        groups=tuple(tuple(f"{word} {concept}" for word in words) for concept in concepts),
+        variants=tuple(tuple(f"{word} {concept}" for word in words) for concept in concepts),
         spurious=tuple(f"photo {word}" for word in words),
         classes=tuple(concepts[:classes]),
         class_names=tuple(concepts[:classes]),
     )
-    texts = list(chain(concepts, prompts.spurious, *prompts.groups))
+    texts = list(chain(concepts, prompts.spurious, *prompts.variants))
     rows = torch.randn(len(texts), dim, generator=noise, dtype=torch.float64)
     images = torch.randn(200, dim, generator=noise, dtype=torch.float64)
     table = TextTable(dict(zip(texts, rows, strict=True)))
@@ -93,7 +93,7 @@ def test_a_bounded_sum_is_between_the_sum_and_the_identity(problem: Problem) -> 
     """I - t (I - P) leaves at most (1 - t) of the original gap plus t times the gap that the sum
     leaves."""
     rows, lam = image_rows(problem)
-    neutral = list(chain(*problem.sets[0].groups))
+    neutral = list(chain(*problem.sets[0].variants))
     for method in SUMS[2:]:
         unbounded = problem.fit(method, "text")
         kept = replace(problem, max_loss=0.1, neutral=tuple(neutral)).fit(method, "text")

@@ -33,22 +33,24 @@ from vldebias.methods.gates import (
 from vldebias.methods.predicted_gap import Change
 from vldebias.miniature import load_judge
 from vldebias.miniature.words import WORLDS
-from vldebias.projection.edit import Choice
 from vldebias.projection.projection import CalibratedProjection
+from vldebias.projection.provenance import Choice
 from vldebias.prompts import PromptSet, load_prompts
 
 SET = load_prompts("professions-gender")
-FIVE = replace(SET, name="five", groups=SET.groups[:5])
+FIVE = replace(SET, name="five", variants=SET.variants[:5])
 SKIN_TONE = load_prompts("skin-tone")
-TONES = replace(SKIN_TONE, groups=SKIN_TONE.groups[:5])
+TONES = replace(SKIN_TONE, variants=SKIN_TONE.variants[:5])
 OUTSIDE = ["A photo of a person.", "A photo of a good person.", "A photo of a criminal person."]
 
 quiet = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 
 
-def classifier(prompts: PromptSet) -> PromptSet:
+def classifier(prompt_set: PromptSet) -> PromptSet:
     """Return a set with two class prompts, which is treated as a classifier."""
-    return replace(prompts, classes=prompts.classes[:2], class_names=prompts.class_names[:2])
+    return replace(
+        prompt_set, classes=prompt_set.classes[:2], class_names=prompt_set.class_names[:2]
+    )
 
 
 def declined(host: object, prompts: object, reason: str, **how: Any) -> Choice:
@@ -105,7 +107,7 @@ def test_a_classification_tested_on_text_records_the_test() -> None:
 def test_an_untestable_classification_is_attached_and_logged_once(caplog: Any) -> None:
     presets.log_once.cache_clear()
     texts, prompts = world(*HARMED)
-    few = replace(classifier(prompts), groups=prompts.groups[: FEWEST - 1])
+    few = replace(classifier(prompts), variants=prompts.variants[: FEWEST - 1])
     with caplog.at_level(logging.WARNING, "vldebias"):
         Problem(texts, few).fit("default", "text")  # by evaluate, which measures it
         assert not caplog.records
@@ -180,9 +182,9 @@ def test_sets_for_which_the_default_declines_are_left_out_and_named() -> None:
         with pytest.warns(AutoDeclinedWarning, match=message):
             edits = fit_projections(texts, sets)
         assert torch.equal(edits.only.matrix(), alone.matrix())
-        assert edits.only.provenance.prompts == "birds"
+        assert edits.only.provenance.attribute == "birds"
         assert "hers" not in edits.only.stated_words
-        assert [choice.prompts for choice in edits.declined] == ["search"]
+        assert [choice.attribute for choice in edits.declined] == ["search"]
         assert edits.only.provenance.declined == edits.declined
         measured = Problem(texts, sets).fit("default", "text")  # by evaluate
         assert torch.equal(measured.matrix(), alone.matrix())
@@ -193,7 +195,7 @@ def without_details() -> tuple[TextTable, PromptSet]:
     """Return the `helped` world of `test_folds` with pairs that only differ along GENDER."""
     texts, prompts = world(*HELPED)
     rows = {text: texts.embed([text], "text")[0] for text in prompts.texts}
-    for concept, group in zip(CONCEPT, prompts.groups, strict=True):
+    for concept, group in zip(CONCEPT, prompts.variants, strict=True):
         for text, sign in zip(group, (1, -1), strict=True):
             rows[text] = PERSON + 0.4 * concept + 0.3 * sign * GENDER
     return TextTable(rows), prompts
@@ -209,12 +211,12 @@ def in_one_group(rows: Tensor, difference: Tensor) -> Tensor:
     return rows + (normal - margins[:, None]) * along
 
 
-def contradicting(texts: TextTable, prompts: PromptSet) -> TextTable:
+def contradicting(texts: TextTable, prompt_set: PromptSet) -> TextTable:
     """Return text embeddings in which the value direction depends on whether the text names a
     concept."""
-    rows = {text: texts.embed([text], "text")[0] for text in prompts.texts}
+    rows = {text: texts.embed([text], "text")[0] for text in prompt_set.texts}
     other = torch.eye(len(GENDER), dtype=torch.float64)[30]
-    for group in prompts.groups:
+    for group in prompt_set.variants:
         for text, sign in zip(group, (1, -1), strict=True):
             rows[text] = rows[text] + sign * other
     return TextTable(rows)
@@ -242,7 +244,7 @@ def test_unusable_reference_images_are_declined(lacks: str) -> None:
     elif lacks == "few images of a value":
         rows = torch.cat([rows[margins > 0], rows[margins < 0][:3]])
     elif lacks == "images that are one group":
-        prompts = replace(prompts, groups=prompts.groups[: FEWEST - 1])
+        prompts = replace(prompts, variants=prompts.variants[: FEWEST - 1])
         rows = in_one_group(rows, difference)
     elif lacks == "wordings that contradict each other":
         texts = contradicting(texts, prompts)
@@ -302,7 +304,7 @@ def test_wordings_agree_if_they_share_a_direction_and_disagree_if_they_are_noise
     single, joint = agreement_of_wordings(Problem(noise, prompts), prompts, "text", rows)
     assert single < 0.2
     assert joint < CONTRADICT
-    few = replace(prompts, groups=prompts.groups[: FEWEST - 1])
+    few = replace(prompts, variants=prompts.variants[: FEWEST - 1])
     assert agreement_of_wordings(Problem(texts, few), few, "text", rows)[0] == 0
 
 
@@ -362,11 +364,13 @@ def test_evaluate_measures_the_edit_that_debias_attaches(method: str, images: bo
     table = {text: texts.embed([text], "text")[0].numpy() for text in prompts.texts}
     labels = {"jobs": noise.choice(["male", "female"], 300)}
     options = {"reference": reference if images else None}
-    how = {"prompts": {"jobs": prompts}, "labels": labels, "k": 20, "resamples": 20, **options}
+    how = {"attribute": {"jobs": prompts}, "labels": labels, "k": 20, "resamples": 20, **options}
     chosen = get_method(method, reference=options["reference"])
     attached = Problem(TextTable(table), prompts, **options).fit(chosen, "text")
     result = vldebias.evaluate(table, features, methods=[method], **how)
-    name = f"{method}+equalise" if images else method
+    name = method
+    if images:
+        name = "default+reference" if method == "default" else f"{method}+equalise"
     (description,) = [protocol.methods[name] for protocol in result.provenance]
     assert description["method"] == attached.method
     plain = normalize(
@@ -466,7 +470,7 @@ def test_narrow_edits_and_models_do_not_warn(host: Host) -> None:
             edit = only(fit_projections(host, SET, **how))
             assert edit.removed < edit.dim / 40
         only(fit_projections(host, FIVE))
-        pair = PromptSet("g", groups=(("a", "b"),), spurious=("a", "b"))
+        pair = PromptSet("g", variants=(("a", "b"),), spurious=("a", "b"))
         Problem(table, pair).fit("orth", "text")
         rows = {
             text: torch.randn(8, generator=torch.Generator().manual_seed(i))

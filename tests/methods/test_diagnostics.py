@@ -32,7 +32,7 @@ def test_diagnostics_depend_on_the_text_in_the_prompt_set() -> None:
     prompt_set = PromptSet(
         "x",
         groups[:4],
-        held_out_groups=groups[4:],
+        held_out_variants=groups[4:],
         classes=names,
         class_names=names,
         spurious=("s 0", "s 1"),

@@ -226,7 +226,7 @@ def test_pseudo_classes_are_assigned_with_calibrated_text() -> None:
         classes=("land", "water"),
         class_names=("land", "water"),
         spurious=("a man", "a woman"),
-        groups=(("land, a man", "land, a woman"),),
+        variants=(("land, a man", "land, a woman"),),
     )
     table = TextTable(rows)
     place = label == 0

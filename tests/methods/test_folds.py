@@ -74,10 +74,10 @@ def images(n: int, seed: int) -> tuple[Tensor, np.ndarray]:
     return normalize(rows, dim=1), value.numpy()
 
 
-def skew(texts: TextTable, prompts: PromptSet, projection: CalibratedProjection | None) -> float:
+def skew(texts: TextTable, prompt_set: PromptSet, projection: CalibratedProjection | None) -> float:
     """Return the mean MaxSkew@100 of neutral text on new images with their true values."""
     rows, value = images(1000, seed=99)
-    queries = texts.embed(prompts.classes, "text")
+    queries = texts.embed(prompt_set.classes, "text")
     queries = queries if projection is None else normalize(projection(queries), dim=1)
     return float(np.mean([max_skew(rows @ query, value, 100) for query in queries]))
 
@@ -88,8 +88,8 @@ HARMED = (0.2, 0.0)
 HELPED = (0.0, 0.3)
 
 
-def change_of(method: str, texts: TextTable, prompts: PromptSet) -> Change:
-    problem = Problem(texts, prompts, lam=1000.0 if method == "orth-cali" else None)
+def change_of(method: str, texts: TextTable, prompt_set: PromptSet) -> Change:
+    problem = Problem(texts, prompt_set, lam=1000.0 if method == "orth-cali" else None)
     change = change_on_texts(problem, "text", get_method(method))
     assert change is not None
     return change
@@ -141,13 +141,13 @@ def test_predictions_use_held_out_data(monkeypatch: pytest.MonkeyPatch) -> None:
         return PredictedGap(rows, *arguments, resamples_classes=resamples_classes, **how)
 
     monkeypatch.setattr("vldebias.methods.folds.PredictedGap", spy)
-    groups = set(prompts.groups)
+    groups = set(prompts.variants)
     left_out = []
     for problem, _ in text_folds(Problem(texts, prompts), "text"):
         (fitted,) = problem.attributes
         rows, resamples_classes = predicted.pop()
         assert resamples_classes  # splitting by prompt would separate the prompts of a pair
-        out = groups - set(fitted.groups)
+        out = groups - set(fitted.variants)
         stated = list(chain.from_iterable(out))
         assert rows == named(texts.embed(stated, "text"))
         left_out.append(out)
@@ -168,16 +168,16 @@ def test_predictions_use_held_out_data(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("groups", "folds"), [(FEWEST - 1, 0), (FEWEST, 2), (9, 4), (10, FOLDS)])
 def test_every_fold_has_more_than_one_concept(groups: int, folds: int) -> None:
     texts, prompts = world(*HELPED)
-    few = replace(prompts, groups=prompts.groups[:groups])
+    few = replace(prompts, variants=prompts.variants[:groups])
     assert len([*text_folds(Problem(texts, few), "text")]) == folds
 
 
 def test_held_out_groups_are_used_if_there_are_enough() -> None:
     texts, prompts = world(*HELPED)
-    fitted = prompts.groups[:-FEWEST]
-    split = replace(prompts, groups=fitted, held_out_groups=prompts.groups[-FEWEST:])
+    fitted = prompts.variants[:-FEWEST]
+    split = replace(prompts, variants=fitted, held_out_variants=prompts.variants[-FEWEST:])
     ((problem, gaps),) = text_folds(Problem(texts, split), "text")
-    assert problem.attributes[0].groups == fitted
+    assert problem.attributes[0].variants == fitted
     assert len(gaps[0].centred) == 2 * FEWEST
 
 
@@ -229,13 +229,17 @@ def odd_problems(draw: st.DrawFn) -> tuple[TextTable, PromptSet, Reference | Non
     prompts = PromptSet(
         name="odd",
         attributes={value: (value,) for value in values},
-        groups=tuple(groups),
-        held_out_groups=tuple((f"man seen {i}", f"woman seen {i}") for i in held_out),
+        variants=tuple(groups),
+        held_out_variants=tuple((f"man seen {i}", f"woman seen {i}") for i in held_out),
         spurious=tuple(f"a {value}" for value in values) if stated else (),
         classes=names,
         class_names=names,
     )
-    texts = [*prompts.classes, *prompts.spurious, *chain(*prompts.groups, *prompts.held_out_groups)]
+    texts = [
+        *prompts.classes,
+        *prompts.spurious,
+        *chain(*prompts.variants, *prompts.held_out_variants),
+    ]
     rows = normal(len(texts), DIM, seed=draw(st.integers(0, 99)))
     if draw(st.booleans()):
         rows[len(prompts.classes) :] = rows[0]

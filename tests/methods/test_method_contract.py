@@ -28,8 +28,9 @@ from vldebias.methods import (
     load_edit,
 )
 from vldebias.methods.declared import MODELS, PIPELINES, RESULTS
-from vldebias.projection.edit import Edit, Provenance
+from vldebias.projection.edit import Edit
 from vldebias.projection.projection import CalibratedProjection
+from vldebias.projection.provenance import Provenance
 from vldebias.prompts import load_prompts
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
@@ -180,11 +181,11 @@ def assert_records_how_it_was_fitted(
     assert origin.space == case.host.space(role)
     assert origin.fingerprint == case.host.fingerprint(role)
     assert origin.prompts == SET.name
-    assert origin.prompts_hash == SET.hash
+    assert origin.attribute_hash == SET.hash
     assert origin.stated_words == SET.stated_words
     assert origin.uses_images == method.uses_images
     assert origin.labels == ("zero-shot" if Need.LABELS in method.needs else None)
-    assert origin.method == name or name in ("paper", "default", "default+equalise")
+    assert origin.method == name or name in ("paper", "default", "default+reference")
     assert edit.side == (method.declaration.side if host_name == "model" else "text")
 
 
@@ -338,7 +339,7 @@ def test_entry_points_in_other_packages_register_methods(
     ):
         assert "acme-double" in METHODS
     words = {"a man": [1.0, 0.5], "a woman": [1.0, -0.5], "a doctor": [1.0, 0.1]}
-    prompts = vldebias.PromptSet("g", groups=(("a man", "a woman"),))
+    prompts = vldebias.PromptSet("g", variants=(("a man", "a woman"),))
     edit = vldebias.fit_projections(words, prompts, method="acme-double", lam=3.0).only
     assert (edit.method, edit.lam) == ("acme-double", 6.0)
 
@@ -388,7 +389,7 @@ def test_an_edit_from_another_package_can_be_attached_and_saved(
 def test_an_edit_from_fit_shares_can_be_attached(cases: dict[str, Case], tmp_path: Path) -> None:
     case = cases["model"]
     move = vldebias.fit_shares(
-        case.host, SET, {"male": 0.3, "female": 0.7}, reference=case.reference, top=0.1
+        case.host, SET, {"male": 0.3, "female": 0.7}, reference=case.reference, fraction=0.1
     )
     for edit in (move, load_edit(move.save_pretrained(tmp_path))):
         with vldebias.debias(case.host, edit):

@@ -17,7 +17,7 @@ from vldebias.methods.cross_attention import (
     stated_texts,
 )
 from vldebias.projection.cross_attention_edit import MIN_CLARITY, CrossAttentionEdit
-from vldebias.projection.edit import Provenance
+from vldebias.projection.provenance import Provenance
 from vldebias.prompts import load_prompts, make_prompt_set
 
 

@@ -37,11 +37,14 @@ def fit(images: Any, shares: Any = None, groups: int = 2, **how: Any) -> TargetS
     """Fit the edit for groups "g0", "g1", ..., whose texts are the axes."""
     names = [f"g{i}" for i in range(groups)]
     prompts = PromptSet(
-        "groups", groups=(tuple(names),), spurious=tuple(names), attributes={n: (n,) for n in names}
+        "groups",
+        variants=(tuple(names),),
+        spurious=tuple(names),
+        attributes={n: (n,) for n in names},
     )
     wanted = None if shares is None else dict(zip(names, shares, strict=False))
     table = TextTable(dict(zip(names, EYE, strict=False)))
-    return fit_shares(table, prompts, wanted, reference=images, **{"top": 0.1} | how)
+    return fit_shares(table, prompts, wanted, reference=images, **{"fraction": 0.1} | how)
 
 
 def test_covariances_belong_to_the_pseudo_groups() -> None:
@@ -63,7 +66,7 @@ def test_a_query_minimises_its_change_plus_the_weighted_misses(
     """The targets follow from the variances under the edited query."""
     images, _ = crowd(400, seed, shares=(1 / groups,) * groups)
     shares = normal(groups, seed=seed + 3).softmax(0)
-    edit = fit(images, shares.tolist(), groups, top=0.01, lam=lam)
+    edit = fit(images, shares.tolist(), groups, fraction=0.01, lam=lam)
     value = (images @ EYE[:groups].T).argmax(1)
     parts = [images[value == g] for g in range(groups)]
     unit = normalize(normal(DIM, seed=seed + 4), dim=0)
@@ -91,10 +94,10 @@ def test_a_query_minimises_its_change_plus_the_weighted_misses(
 
 
 def shares_at(
-    queries: Tensor, images: Tensor, group: Tensor, top: float, groups: int = 2
+    queries: Tensor, images: Tensor, group: Tensor, fraction: float, groups: int = 2
 ) -> Tensor:
     """Return (q, g) shares of the true groups among the first results."""
-    best = (queries @ images.T).topk(round(top * len(images)), dim=1).indices
+    best = (queries @ images.T).topk(round(fraction * len(images)), dim=1).indices
     return torch.stack([(group[best] == g).double().mean(1) for g in range(groups)], dim=1)
 
 
@@ -156,8 +159,8 @@ PLAIN = crowd(100, seed=0)[0]
 
 
 @refused(
-    *((PLAIN, (0.5, 0.5), {"top": top}, r"in \(0, 1\)") for top in (0.0, 1.0, -0.1)),
-    (LOPSIDED, (0.2, 0.8), {"top": 0.3}, r"too few images of \['g1'\]"),
+    *((PLAIN, (0.5, 0.5), {"fraction": fraction}, r"in \(0, 1\)") for fraction in (0.0, 1.0, -0.1)),
+    (LOPSIDED, (0.2, 0.8), {"fraction": 0.3}, r"too few images of \['g1'\]"),
     *((PLAIN, shares, {}, "positive numbers that sum to 1") for shares in ((1.0, 0.0), (0.5, 0.4))),
     (PLAIN, (1.0,), {}, r"one for each of \['g0', 'g1'\], got \{'g0'"),
     (PLAIN, (0.5, 0.5), {"lam": 0.0}, "a single lam above 0"),
@@ -202,7 +205,7 @@ def test_target_shares_are_reached_on_portraits(world: tuple[Host, Tensor, Tenso
     shares_of_target = {}
     for share in (0.2, 0.8):
         move = fit_shares(
-            model, GENDER, {"male": share, "female": 1 - share}, reference=features, top=0.1
+            model, GENDER, {"male": share, "female": 1 - share}, reference=features, fraction=0.1
         )
         shares_of_target[share] = [
             float(shares_at(move(queries), features, g, 0.1)[:, 0].mean()) for g in (read, gender)
@@ -217,5 +220,5 @@ def test_combinations_of_two_attributes_reach_their_shares(
     model, features, _ = world
     sets = [GENDER, few(load_prompts("age"))]
     shares = {"male/young": 0.4, "male/old": 0.1, "female/young": 0.4, "female/old": 0.1}
-    move = fit_shares(model, sets, shares, reference=features, top=0.02)
+    move = fit_shares(model, sets, shares, reference=features, fraction=0.02)
     assert (tuple(move.shares), move.shares) == (tuple(shares), shares)

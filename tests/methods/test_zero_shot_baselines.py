@@ -34,7 +34,7 @@ DIM = 12
 BIRDS = PromptSet(
     name="birds",
     attributes={"land": ("land",), "water": ("water",)},
-    groups=(
+    variants=(
         ("a crow on land", "a crow on water", "a crow on the water"),
         ("a gull on land", "a gull on water"),
     ),
@@ -59,7 +59,7 @@ def problem(labels: bool = True) -> tuple[Problem, Tensor]:
         "bird": [("crow", "gull")[code] for code in (codes // 60).tolist()],
     }
     reference = Reference(images, labels=columns if labels else {})
-    texts = [*BIRDS.classes, *BIRDS.spurious, *(text for group in BIRDS.groups for text in group)]
+    texts = [*BIRDS.classes, *BIRDS.spurious, *(text for group in BIRDS.variants for text in group)]
     return Problem(table(texts), BIRDS, reference=reference), images
 
 
@@ -199,7 +199,7 @@ def naive_dat(made: Problem, image: Floats, groups: dict[tuple[int, int], list[F
         for value_code in (0, 1):
             words = [
                 text
-                for text in BIRDS.groups[class_code]
+                for text in BIRDS.variants[class_code]
                 if list(BIRDS.attributes)[value_code] in text.split()
             ]
             rows = made.host.embed(words, "text").numpy()
@@ -359,7 +359,7 @@ SEVERAL = [BIRDS, replace(BIRDS, name="others", classes=BIRDS.classes[::-1])]
     ),
     (
         "dat",
-        {"sets": [replace(BIRDS, groups=(BIRDS.groups[0],))]},
+        {"sets": [replace(BIRDS, variants=(BIRDS.variants[0],))]},
         "no prompt names both 'gull' and 'land'",
     ),
 )

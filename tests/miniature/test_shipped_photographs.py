@@ -175,13 +175,13 @@ def test_an_edit_can_be_attached_to_the_encoder_and_removed(photographs: Photogr
 def test_the_name_loads_the_model_the_gallery_and_the_reference() -> None:
     host = resolve(load_host("photographs").host)
     assert host.roles == ("text",)
-    settings = {"prompts": "gender", "queries": JOBS, "k": 20, "resamples": 20}
+    settings = {"attribute": "gender", "queries": JOBS, "k": 20, "resamples": 20}
     result = vldebias.evaluate("photographs", "photographs", reference="photographs", **settings)
     (provenance,) = result.provenance
     assert (provenance.model, provenance.split) == ("photographs", "photographs gallery")
     assert provenance.n["reference images"] == len(load_photographs().reference)
     with pytest.raises(InvalidInputError, match="expected the split test"):
-        vldebias.evaluate("photographs", "photographs", prompts="gender", split="train")
+        vldebias.evaluate("photographs", "photographs", attribute="gender", split="train")
 
 
 def test_thumbnails_open_without_torch() -> None:

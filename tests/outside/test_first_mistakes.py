@@ -19,7 +19,8 @@ from vldebias.measure.metric import METRICS, Metric, register_metric
 from vldebias.methods import Declaration, EditMethod, Need, register_method
 from vldebias.miniature import load_clip
 from vldebias.projection.projection import CalibratedProjection
-from vldebias.study import TASKS, TaskResult, evaluate, register_task
+from vldebias.study import TASKS, TaskResult, register_task
+from vldebias.study.evaluating import evaluate
 from vldebias.study.tasks.images import ImageTask
 
 
@@ -79,7 +80,10 @@ def a_function(problem: Any, role: str) -> Any:
     (lambda: fitted_by(lambda *_: CalibratedProjection), "returned the class .*an instance of it"),
     (lambda: fitted_by(lambda *_: {"text": 1}), "returned a dict; .*once per role"),
     (lambda: fitted_by(lambda *_: a_function), "returned the function a_function; .*Derive"),
-    (lambda: fitted_by(lambda *_: torch.eye(256)), "Provenance from vldebias.projection.edit"),
+    (
+        lambda: fitted_by(lambda *_: torch.eye(256)),
+        "Provenance from vldebias.projection.provenance",
+    ),
     (lambda: fitted_by(of_width_64), "'mine': fit returned an edit of width 64; expected 256"),
     (
         lambda: fitted_by(lambda *case: CalibratedProjection().fit(embedded(*case))),
@@ -131,7 +135,7 @@ def batch() -> Contrast:
 
 
 @refused(
-    (lambda: loss(PushLoss, Pull), "pushing takes no pull; expected .* got push; rename"),
+    (lambda: loss(PushLoss, Pull), "PushLoss.function takes no pull; expected .* got push; rename"),
     (lambda: loss(UnboundLoss), r"write `function = staticmethod\(pushing\)`"),
     (lambda: loss("nopackage.losses:Mine").load_module(), "'nopackage.losses:Mine'; expected the"),
     (lambda: loss("vldebias.losses:Mine").load_module(), "'vldebias.losses:Mine'; expected the"),
@@ -183,7 +187,7 @@ def measured(compute: Any) -> Any:
     register_metric(metric(compute))
     labels = {"label": ["landbird", "waterbird"] * 8, "place": ["c", "c", "d", "d"] * 4}
     images = np.random.default_rng(0).normal(size=(16, 256))
-    return evaluate("miniature", images, task="groups", prompts="waterbirds", labels=labels)
+    return evaluate("miniature", images, task="groups", attribute="waterbirds", labels=labels)
 
 
 @refused(

@@ -27,7 +27,8 @@ from vldebias.losses import LOSSES
 from vldebias.measure.metric import METRICS
 from vldebias.methods import METHODS
 from vldebias.report.result import Result
-from vldebias.study import TASKS, evaluate
+from vldebias.study import TASKS
+from vldebias.study.evaluating import evaluate
 from vldebias.training.settings import load_settings
 from vldebias.utils.registry import Registry
 
@@ -56,7 +57,7 @@ SUITE = {
             "task": "leaning",
             "name": "leaning",
             "title": "Leaning",
-            "prompts": "gender",
+            "attribute": "gender",
             "data": {"name": "scans", "split": "test"},
             "methods": ["none", "mean-difference"],
         },
@@ -205,7 +206,7 @@ def test_a_data_set_and_a_task_from_another_package_are_evaluated(scans: Path) -
     assert len(open_data("scans", scans)) == 8
     methods = ["orth", "mean-difference"]
     result = evaluate(
-        "miniature", "scans", task="leaning", prompts="gender", methods=methods, root=scans
+        "miniature", "scans", task="leaning", attribute="gender", methods=methods, root=scans
     )
     correlation = {row.method: row.value for row in result.rows}
     assert list(correlation) == ["none", *methods]
@@ -218,7 +219,7 @@ def test_a_data_set_and_a_task_from_another_package_are_evaluated(scans: Path) -
 def test_a_metric_from_another_package_can_be_measured() -> None:
     labels = {"label": ["landbird", "waterbird"] * 8, "place": ["c", "c", "d", "d"] * 4}
     images = np.random.default_rng(0).normal(size=(16, 256))
-    result = evaluate("miniature", images, task="groups", prompts="waterbirds", labels=labels)
+    result = evaluate("miniature", images, task="groups", attribute="waterbirds", labels=labels)
     assert "spread" in {row.metric for row in result.rows}
 
 
@@ -227,7 +228,7 @@ def test_a_judge_from_another_package_can_label_images() -> None:
     fields = {
         "name": "shades",
         "title": "Shades",
-        "prompts": "gender",
+        "attribute": "gender",
         "attributes": ["shade"],
         "judge": {"kind": "brightness", "threshold": 100},
         "variants": {"difference": {"method": "difference"}},

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar
 from unittest.mock import Mock
 
@@ -28,9 +27,10 @@ from tests.refusals import refused
 from vldebias.errors import InvalidInputError
 from vldebias.methods import load_edit
 from vldebias.projection.card import model_card
-from vldebias.projection.edit import Edit, Provenance, _digest
+from vldebias.projection.edit import Edit, _digest
 from vldebias.projection.fingerprint import Fingerprint
 from vldebias.projection.projection import CalibratedProjection
+from vldebias.projection.provenance import Provenance
 
 FILES = {"projection.safetensors", "README.md"}
 
@@ -44,8 +44,8 @@ def fitted(lam: float | list[float] = 1000.0) -> CalibratedProjection:
         model_id="ViT-B-32/openai",
         fingerprint=Fingerprint(structure="ab12", tensors=((1.0, 0.25), (2.5, -3.0))),
         image_fingerprint=Fingerprint(structure="cd34", tensors=((1.5, 0.75),)),
-        prompts="gender+race",
-        prompts_hash="0123+4567",
+        attribute="gender+race",
+        attribute_hash="0123+4567",
         stated_words=("man", "woman", "Müller"),
         max_loss=0.02,
     )
@@ -226,7 +226,7 @@ def test_an_edit_can_be_pushed_and_pulled(hub: tuple[Path, list[dict[str, Any]]]
 
 
 def test_the_card_of_an_edit_without_an_effect_says_so() -> None:
-    card = model_card(CalibratedProjection.identity(8))
+    card = CalibratedProjection.identity(8).card()
     assert "changes nothing and reduces no bias" in card
 
 
@@ -235,9 +235,8 @@ def test_the_card_of_an_edit_without_an_effect_says_so() -> None:
     ["a\n\n# Heading", "<img src=x onerror=alert(1)>", "[click](https://evil.example)", "a ` b"],
 )
 def test_names_are_escaped_in_the_model_card(name: str) -> None:
-    origin = replace(fitted().provenance, prompts=name, model_id=name, method=name)
-    edit: Any = SimpleNamespace(side="text", provenance=origin)
-    card = model_card(edit, [name])
+    origin = replace(fitted().provenance, attribute=name, model_id=name, method=name)
+    card = model_card(origin, "text", "", [name])
     markdown = pytest.importorskip("markdown", reason="pip install 'vldebias[docs]'")
     _, _, body = card.removeprefix("---\n").partition("\n---\n")
     html = markdown.markdown(body)
@@ -403,9 +402,3 @@ def test_a_flipped_bit_is_always_detected(folder: Path) -> None:
         assert torch.equal(loaded.left, saved.left), place
         assert torch.equal(loaded.right, saved.right), place
     assert refused > len(places) // 2
-
-
-def test_an_edit_with_the_old_name_of_its_space_is_refused(tmp_path: Path) -> None:
-    old = SAVED.with_provenance(space="open_clip.joint").save_pretrained(tmp_path / "old")
-    with pytest.raises(InvalidInputError, match=r"'open_clip.joint', .* expected 'open_clip.text'"):
-        CalibratedProjection.from_pretrained(old)

@@ -22,7 +22,7 @@ GENDER = {"male": ["male", "man"], "female": ["female", "woman"]}
 LISTED: dict[str, Any] = {
     "description": "d",
     "source": "s",
-    "groups": [["a cat", "a dog", "an owl"]],
+    "variants": [["a cat", "a dog", "an owl"]],
 }
 MADE: dict[str, Any] = {
     "description": "d",
@@ -42,7 +42,7 @@ def write(folder: Path, content: object, name: str = "mine.yaml") -> Path:
 
 
 def small(**fields: Any) -> PromptSet:
-    return PromptSet(**{"name": "small", "groups": (("a", "b"),), **fields})
+    return PromptSet(**{"name": "small", "variants": (("a", "b"),), **fields})
 
 
 # ---- packaged prompt sets
@@ -65,9 +65,12 @@ def test_every_set_documents_purpose_source_and_limits() -> None:
 
 
 def test_pairs_are_all_pairs_of_each_group() -> None:
-    def law(prompts: PromptSet) -> bool:
-        both = ((prompts.pairs, prompts.groups), (prompts.held_out_pairs, prompts.held_out_groups))
-        return not set(prompts.class_names) & set(prompts.held_out_class_names) and all(
+    def law(prompt_set: PromptSet) -> bool:
+        both = (
+            (prompt_set.pairs, prompt_set.variants),
+            (prompt_set.held_out_pairs, prompt_set.held_out_variants),
+        )
+        return not set(prompt_set.class_names) & set(prompt_set.held_out_class_names) and all(
             list(pairs) == [pair for group in groups for pair in combinations(group, 2)]
             and len({frozenset(pair) for pair in pairs if pair[0] != pair[1]}) == len(pairs)
             for pairs, groups in both
@@ -77,20 +80,23 @@ def test_pairs_are_all_pairs_of_each_group() -> None:
 
 
 def test_pairs_state_values_and_queries_do_not() -> None:
-    def law(prompts: PromptSet) -> bool:
-        stated = StatedWords(prompts.stated_words)
-        pairs_are_stated = all(stated.find(prompt) for prompt in chain(*prompts.groups))
+    def law(prompt_set: PromptSet) -> bool:
+        stated = StatedWords(prompt_set.stated_words)
+        pairs_are_stated = all(stated.find(prompt) for prompt in chain(*prompt_set.variants))
         return pairs_are_stated and not any(
-            stated.find(prompt) for prompt in (*prompts.classes, *prompts.held_out_classes)
+            stated.find(prompt) for prompt in (*prompt_set.classes, *prompt_set.held_out_classes)
         )
 
     assert failing(law) == []
 
 
 def test_articles_match_the_following_word() -> None:
-    def law(prompts: PromptSet) -> bool:
+    def law(prompt_set: PromptSet) -> bool:
         texts = chain(
-            prompts.classes, prompts.held_out_classes, *prompts.groups, *prompts.held_out_groups
+            prompt_set.classes,
+            prompt_set.held_out_classes,
+            *prompt_set.variants,
+            *prompt_set.held_out_variants,
         )
         words = []
         for text in texts:
@@ -113,7 +119,7 @@ def test_waterbirds_is_the_papers_verbatim() -> None:
     birds = ("landbird", "waterbird")
     assert prompts.class_names == birds
     assert prompts.classes == tuple(f"This is a picture of a {bird}." for bird in birds)
-    assert prompts.groups == tuple(
+    assert prompts.variants == tuple(
         tuple(f"This is a picture of a {b} {e}" for e in endings) for b in birds
     )
     places = ("a forest", "a moutain", "a wood", "an ocean", "a beach", "a port")
@@ -145,7 +151,7 @@ def test_professions_are_the_papers_split() -> None:
     assert race.class_names == gender.class_names
     assert ("A photo of a male doctor.", "A photo of a female doctor.") in gender.pairs
     words = ("a white", "a black", "an Asian", "an Indian", "a Latino")
-    assert tuple(f"A photo of {word} pilot." for word in words) in race.held_out_groups
+    assert tuple(f"A photo of {word} pilot." for word in words) in race.held_out_variants
     assert len(race.pairs) == 80 * comb(5, 2)
     assert "A photo of an accountant." in gender.held_out_classes
 
@@ -213,7 +219,7 @@ def test_an_unknown_name_lists_the_known_names() -> None:
 
 def test_a_set_defined_by_word_lists_is_loaded_from_a_file(tmp_path: Path) -> None:
     prompts = load_prompts(write(tmp_path, MADE))
-    assert prompts.groups == (
+    assert prompts.variants == (
         ("a male doctor", "a female doctor"),
         ("a male architect", "a female architect"),
     )
@@ -234,15 +240,15 @@ def test_a_set_defined_by_word_lists_is_loaded_from_a_file(tmp_path: Path) -> No
     ("content", "message"),
     [
         ("description: !!python/object/apply:os.system ['true']", "os.system"),
-        (LISTED | {"group": []}, "did you mean 'groups'"),
+        (LISTED | {"group": []}, "did you mean 'variants'"),
         (MADE | {"concepts": {"trian": ["a"]}}, "concepts.trian: "),
-        (LISTED | {"groups": [["a", False]]}, "groups.0.1: "),
-        (LISTED | {"groups": [["a"]]}, "groups.0: "),
-        (LISTED | {"groups": [["a", "a"]]}, "groups[0]: "),
-        (LISTED | {"groups": [["a", "b"], ["b", "a"]]}, "groups: "),
+        (LISTED | {"variants": [["a", False]]}, "variants.0.1: "),
+        (LISTED | {"variants": [["a"]]}, "variants.0: "),
+        (LISTED | {"variants": [["a", "a"]]}, "variants[0]: "),
+        (LISTED | {"variants": [["a", "b"], ["b", "a"]]}, "variants: "),
         (LISTED | {"spurious": ["{attribute}"]}, "'{attribute}'"),
         (LISTED | {"classes": {"x": "same", "y": "same"}}, "classes: "),
-        (LISTED | {"templates": ["x"]}, "pairs: got groups and templates"),
+        (LISTED | {"templates": ["x"]}, "pairs: got templates and variants"),
         *(
             ({k: v for k, v in MADE.items() if k != key}, "pairs: ")
             for key in ("attribute", "templates", "concepts")
@@ -257,7 +263,7 @@ def test_a_set_defined_by_word_lists_is_loaded_from_a_file(tmp_path: Path) -> No
         ),
         (MADE | {"class_template": "a photo"}, "'a photo'; expected {concept}"),
         (MADE | {"spurious": ["{concept}"]}, "'{concept}'; expected {attribute}"),
-        (MADE | {"concepts": {"train": ["x"], "test": ["x"]}}, "held_out_groups: "),
+        (MADE | {"concepts": {"train": ["x"], "test": ["x"]}}, "held_out_variants: "),
         (MADE | {"concepts": {"like": "profesions-gender"}}, "'profesions-gender'"),
         (
             {"description": "d", "parts": ["nowhere"]},
@@ -265,7 +271,7 @@ def test_a_set_defined_by_word_lists_is_loaded_from_a_file(tmp_path: Path) -> No
         ),
         ("{parts: ['../gender']}", "got the prompt set"),
         ("null: 2", "None"),
-        ({"groups": [[f"p{i}" for i in range(700)]]}, "244,650 pairs; expected at most 200,000"),
+        ({"variants": [[f"p{i}" for i in range(700)]]}, "244,650 pairs; expected at most 200,000"),
     ],
 )
 def test_an_error_names_the_file_and_the_key(tmp_path: Path, content: object, message: str) -> None:
@@ -351,16 +357,16 @@ def test_a_set_may_refer_to_packaged_sets() -> None:
 def test_the_hash_covers_prompts_but_not_descriptions_or_formatting(tmp_path: Path) -> None:
     plain = load_prompts(write(tmp_path, LISTED))
     text = (
-        "# a comment\ngroups:\n- - a cat\n  - 'a dog'\n  - \"an owl\"\nsource:"
+        "# a comment\nvariants:\n- - a cat\n  - 'a dog'\n  - \"an owl\"\nsource:"
         " another\ndescription: other words\n"
     )
     assert load_prompts(write(tmp_path, text, "other.yaml")).hash == plain.hash
     changed: list[dict[str, Any]] = [
-        {"groups": (("a cat", "an owl", "a dog"),)},
-        {"groups": (("a cat", "a dog"),)},
+        {"variants": (("a cat", "an owl", "a dog"),)},
+        {"variants": (("a cat", "a dog"),)},
         {"spurious": ("an animal",)},
         {"classes": ("x",), "class_names": ("x",)},
-        {"held_out_groups": (("x", "y"),)},
+        {"held_out_variants": (("x", "y"),)},
         {"stated_words": ("cat",)},
         {"attributes": {"x": ("x",), "y": ("y",)}},
         {"parts": (plain,)},
@@ -374,13 +380,13 @@ def test_the_hash_covers_prompts_but_not_descriptions_or_formatting(tmp_path: Pa
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"groups": ()}, "groups"),
-        ({"groups": ("ab",)}, "groups.0"),
+        ({"variants": ()}, "variants"),
+        ({"variants": ("ab",)}, "variants.0"),
         ({"spurious": "abc"}, "spurious"),
         ({"classes": ("x",)}, "class_names: "),
         ({"held_out_class_names": ("x",)}, "held_out_class_names: "),
-        ({"held_out_groups": (("x", "y"), ("y", "x"))}, "groups: "),
-        ({"held_out_groups": (("a", "x"),)}, "held_out_groups: got 'a'"),
+        ({"held_out_variants": (("x", "y"), ("y", "x"))}, "variants: "),
+        ({"held_out_variants": (("a", "x"),)}, "held_out_variants: got 'a'"),
         ({"attributes": {"x": "x", "y": "y"}}, "attributes.x"),
     ],
 )
@@ -399,7 +405,7 @@ def test_every_value_of_every_set_has_its_own_prompts(name: str) -> None:
     assert list(prompts_of_value) == list(prompts.attributes)
     assert prompts.names_values
     matchers = {value: StatedWords(words) for value, words in prompts.attributes.items()}
-    for prompt in {*prompts.spurious, *chain(*prompts.groups)}:
+    for prompt in {*prompts.spurious, *chain(*prompts.variants)}:
         assert list(prompts.values_in(prompt)) == [
             value for value, words in matchers.items() if words.find(prompt)
         ]
@@ -429,7 +435,7 @@ def test_spurious_prompts_take_precedence_and_pairs_are_used_if_they_omit_a_valu
 
 def test_a_value_without_its_own_prompt_is_named() -> None:
     mixed = small(
-        groups=(("a man and a woman", "a man"),), attributes={"m": ("man",), "w": ("woman",)}
+        variants=(("a man and a woman", "a man"),), attributes={"m": ("man",), "w": ("woman",)}
     )
     with pytest.raises(InvalidInputError, match=r"no prompt for \['w'\]"):
         mixed.by_value()

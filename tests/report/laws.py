@@ -9,7 +9,7 @@ from vldebias.report.result import Result
 from vldebias.report.table import readable
 
 # `debias` attaches these if no method is named.
-ATTACHED = ("default", "default+equalise", "balanced-prompts")
+ATTACHED = ("default", "default+reference", "balanced-prompts")
 REFERENCES = ("none", "none@median", "random", "even assignment")
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.study.made_figures import UP, bias, figure, protocol, result
 from vldebias.errors import InvalidInputError
+from vldebias.report.compare import compare
 from vldebias.report.result import Result
-from vldebias.study import compare
 
 
 @settings(max_examples=6, deadline=None)
@@ -158,7 +158,7 @@ def test_a_comparison_names_the_cost_and_writes_a_page(tmp_path: Path) -> None:
 def test_different_questions_are_reported_before_hashes_versions_and_branches() -> None:
     before = protocol(
         model="A",
-        prompts_hash="a",
+        attribute_hash="a",
         n={"images": 5},
         seeds=[0],
         settings={"k": 5, "train": {"split": "train", "images": 9}},
@@ -166,7 +166,7 @@ def test_different_questions_are_reported_before_hashes_versions_and_branches() 
     )
     after = protocol(
         model="B",
-        prompts_hash="b",
+        attribute_hash="b",
         n={"images": 6},
         seeds=[1],
         settings={"k": 6},
@@ -174,7 +174,7 @@ def test_different_questions_are_reported_before_hashes_versions_and_branches() 
     )
     runs = (result([figure()], before), result([figure()], after, versions={"vldebias": "2"}))
     notes = compare(*runs).warnings
-    order = ("model", "k", "images", "seeds", "train", "vldebias", "prompts_hash")
+    order = ("model", "k", "images", "seeds", "train", "vldebias", "attribute_hash")
     places = [next(i for i, note in enumerate(notes) if f"{word}: " in note) for word in order]
     assert places == sorted(places)
     assert sum("train" in note for note in notes) == 1
@@ -224,14 +224,14 @@ def test_a_comparison_in_a_notebook_starts_with_the_changes_and_folds_the_settin
         rows = [
             figure(m, value, task=f"task {i}", metric="average") for i, m in product(range(5), "xy")
         ]
-        protocols = [protocol(f"task {i}", prompts_hash=f"<{setting}>") for i in range(5)]
+        protocols = [protocol(f"task {i}", attribute_hash=f"<{setting}>") for i in range(5)]
         return result(rows, *protocols)
 
     shown = compare(run(0.3, "a"), run(0.9, "b"))._repr_html_()
     assert shown.startswith("<p><b>")
     assert "8 of 10 values that changed" in shown
     assert shown.count("<tr>") == 9
-    assert shown.index("prompts_hash") > shown.index("<details>")
+    assert shown.index("attribute_hash") > shown.index("<details>")
     assert "<a>" not in shown
     page = compare(run(0.3, "a"), run(0.3, "a"))._repr_html_()
     assert "equal" in page

@@ -98,7 +98,7 @@ def test_the_method_of_the_conclusion_is_checked_unless_another_is_named() -> No
         return [check.row.method for check in gate.checks]
 
     assert checked(None) == ["a"]
-    for default in ("default", "default+equalise", "balanced-prompts"):
+    for default in ("default", "default+reference", "balanced-prompts"):
         assert checked(None, (default, "gap", 0.5, 0.4, 0.6, "lower")) == [default]
     assert checked("b") == checked({"t": "b"}) == ["b"]
     with pytest.raises(InvalidInputError, match="no method 'c'"):

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from tests.study.made_figures import protocol
 from vldebias.errors import InvalidInputError
+from vldebias.measure.rows import COLUMNS, TaskResult
 from vldebias.metrics import bootstrap_interval
-from vldebias.report.result import COLUMNS, Result, TaskResult, format_json
+from vldebias.report.result import Result, format_json
 
 
 def small() -> Result:

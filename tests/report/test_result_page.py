@@ -9,14 +9,12 @@ from PIL import Image
 from tests.study.made_figures import DOWN, UP, bias, figure, protocol, result
 from vldebias.errors import InvalidInputError
 from vldebias.measure.rows import Strip
-from vldebias.report.audited import audited_prompts
+from vldebias.report.compare import compare
 from vldebias.report.page import (
     day_of,
-    ends_of_ranges,
     front_groups,
     front_rows,
     plain,
-    ranges_of_prompts,
     render,
     task_title,
     title_of,
@@ -25,7 +23,6 @@ from vldebias.report.page import (
 from vldebias.report.result import Result
 from vldebias.report.strip import read_strip, write_strip
 from vldebias.report.table import readable
-from vldebias.study import compare
 from vldebias.utils.pictures import read_png, write_png
 
 
@@ -211,64 +208,6 @@ def test_a_part_called_all_is_distinguished_from_the_overall_row(tmp_path: Path)
     table = page[page.index('class="front') : page.index("</table>")]
     assert table.count('<td data-label="subset">all</td>') == 1
     assert table.count('<td data-label="subset"><i>entire task</i></td>') == 1
-
-
-def test_the_range_for_a_prompt_contains_its_share() -> None:
-    rows = [
-        figure("none", 0.1, task="audit", metric="predicted_share", subset="a nurse: male"),
-        figure("none", 0.9, task="audit", metric="predicted_share", subset="a: b: male"),
-    ]
-    settings = {"values": ["male", "female"], "prompts": {"a nurse": "leans female: rewrite it"}}
-    audit = protocol("audit", settings=settings | {"advice": ["one leans"]})
-    audited = result(rows, audit)
-    frame = readable(audited)
-    ranges = ranges_of_prompts(frame)
-    assert ends_of_ranges(audited, frame) == ("all women", "all men")
-    assert ranges["a nurse"][1] == 0.1, "left of the middle"
-    assert set(ranges) == {"a nurse", "a: b"}
-    (nurse,) = audited_prompts(audited, readable(audited))
-    assert nurse.share.startswith("90% female")
-    three = audit.model_copy(update={"settings": settings | {"values": ["male", "female", "x"]}})
-    assert ends_of_ranges(result(rows, three), frame) is None
-
-
-def test_an_audit_names_a_command_for_each_remedy(tmp_path: Path) -> None:
-    advice = {
-        "a nurse": "leans female: rewrite it or use a method",
-        "a chair": "no person is asked for: nothing to predict",
-    }
-    audit = protocol("audit", settings={"prompts": advice, "advice": ["one leans"]})
-    rows = [figure("none", 0.1, task="audit", metric="predicted_share", subset="a nurse: male")]
-    named = audit.model_copy(update={"prompts": "gender"})
-    audited = result(rows, named)
-    page = render(audited, tmp_path / "p.html", run_folder=tmp_path).read_text(encoding="utf-8")
-    assert "<code>vldebias prompts balance prompts.txt --attribute gender</code>" in page
-    assert "<code>vldebias.debias(pipe, &#34;gender&#34;)</code>" in page
-    assert "--measure 8" not in page, "no prompt needs images"
-
-
-def test_a_measured_audit_shows_its_images_and_how_many_are_missing(tmp_path: Path) -> None:
-    images = [[f"images/{i}.png", "female" if i else "unclear"] for i in range(8)]
-    settings = {
-        "values": ["male", "female"],
-        "prompts": {"a nurse": "no clear lean: generate 4 more"},
-        "advice": ["none leans"],
-        "images": {"a nurse": images},
-    }
-    rows = [
-        figure("none", 0.2, task="audit", metric="counted_share", subset="a nurse: male"),
-        figure("none", 0.4, task="audit", metric="predicted_share", subset="a nurse: male"),
-    ]
-    audited = result(rows, protocol("audit", settings=settings))
-    (nurse,) = audited_prompts(audited, readable(audited))
-    assert nurse.share.startswith("80% female")
-    assert nurse.predicted.startswith("60% female")
-    page = render(audited, tmp_path / "p.html", run_folder=tmp_path).read_text(encoding="utf-8")
-    assert "counted share [95%]" in page
-    assert "predicted [95%]" in page
-    assert page.count('src="images/') == 8
-    assert "<small>unclear</small>" in page
-    assert "--measure 12<" in page, "4 more than the 8 images"
 
 
 def test_no_interval_is_split_across_lines() -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tests.study.made_figures import DOWN, bias, figure, protocol, result
+from vldebias.measure.rows import CHANCE
 from vldebias.report.page import render
-from vldebias.report.result import CHANCE, Result
+from vldebias.report.result import Result
 from vldebias.report.table import ENOUGH, FEW_NOTE, readable
 from vldebias.report.text import text
 

@@ -315,7 +315,7 @@ def test_zero_shot_labels_get_probabilities_if_the_groups_separate() -> None:
         (rare, "quota"),
     ):
         positions = vldebias.rerank(
-            scores[: len(rows)], 20, features=rows, prompts=prompts, model=table
+            scores[: len(rows)], 20, features=rows, attribute=prompts, model=table
         )
         assert positions.report.about == (method, "pool shares", "zero-shot labels")
 
@@ -349,12 +349,12 @@ def test_features_are_labelled_with_text_from_a_mapping_or_a_model() -> None:
         features.append(torch.stack([mapping[text] for text in named[value]]).mean(0))
     x = torch.stack(features)
     by_mapping = vldebias.rerank(
-        [4, 3, 2, 1], 2, features=x, prompts="gender", model=mapping, shares="even"
+        [4, 3, 2, 1], 2, features=x, attribute="gender", model=mapping, shares="even"
     )
     assert by_mapping.tolist() == [0, 3]
     host = resolve(model, tokenizer=tokenize)
     by_model = vldebias.rerank(
-        [4, 3, 2, 1], 2, features=x, prompts="gender", model=host, shares="even"
+        [4, 3, 2, 1], 2, features=x, attribute="gender", model=host, shares="even"
     )
     assert by_model.tolist() == [0, 3]
 
@@ -405,7 +405,7 @@ def test_a_function_can_be_a_method() -> None:
             r"expected non-negative numbers \(n, groups\), .* shape",
         ),
         ({"probabilities": np.tile([1.5, -0.5], (8, 1))}, "expected non-negative"),
-        ({"prompts": "gender"}, "features="),
+        ({"attribute": "gender"}, "features="),
         ({"labels": LABELS, "ids": [1, 2]}, "one per score"),
         ({"labels": LABELS, "k": None, "method": "mopr"}, "needs k"),
         ({"labels": LABELS, "method": "expected"}, "needs probabilities"),
@@ -445,17 +445,22 @@ def test_labels_do_not_need_torch() -> None:
     assert done.stdout.strip() == "False"
 
 
-def test_two_spellings_of_a_group_trigger_a_warning() -> None:
+def test_a_group_in_upper_and_lower_case_triggers_a_warning() -> None:
     with pytest.warns(
-        SuspectInputWarning, match="'M' and 'male' look like different spellings of the same value"
+        SuspectInputWarning, match="'Male' and 'male' differ only in case or spaces"
     ) as caught:
-        vldebias.rerank([0.9, 0.8, 0.7, 0.6], 2, labels=["M", "male", "F", "female"])
+        vldebias.rerank([0.9, 0.8, 0.7, 0.6, 0.5], 2, labels=["Male", "male", "x", "male", "x"])
     # There is no flag to suggest here.
     assert "--rename" not in str(caught[0].message)
-    with pytest.warns(SuspectInputWarning, match="'femle' is spelt almost like 'female'"):
-        vldebias.rerank(
-            list(range(20, 0, -1)), 4, labels=["female"] * 10 + ["male"] * 9 + ["femle"]
-        )
+
+
+def test_an_unknown_group_is_not_taken_for_a_different_one() -> None:
+    labels = ["male", "other"] * 4
+    shares = {"female": 0.5, "other": 0.5}
+    with pytest.raises(InvalidInputError, match=r"the groups are \['male', 'other'\]; choose one"):
+        vldebias.rerank(list(range(8)), 4, labels=labels, shares=shares)
+    with pytest.raises(InvalidInputError, match=r"expected one of \['male', 'other'\]; correct it"):
+        vldebias.rerank(list(range(8)), 4, labels=labels, checked={0: "female"})
 
 
 def test_answers_that_are_not_groups_are_unknown() -> None:

@@ -75,7 +75,7 @@ def test_a_new_list_picture_or_weight_would_be_detected() -> None:
         "vldebias/wording/english/facts/new.txt",
         "vldebias/miniature/weights/new.bin",
         "docs/new.jpg",
-        "vldebias/auditing/calibrations/new.csv",
+        "apps/audit/calibrations/new.csv",
     ):
         assert unlisted([new], patterns) == [new]
 

@@ -133,7 +133,7 @@ def test_the_source_distribution_has_what_the_build_needs_and_nothing_large() ->
         is_excluded = any(path.is_relative_to(ROOT / out) for out in sdist["exclude"])
         if path.is_file() and "__pycache__" not in path.parts and not is_excluded:
             packed.append(path)
-    for source in (*build["wheel"]["packages"], *build["wheel"]["force-include"]):
+    for source in (*build["wheel"]["only-include"], *build["wheel"]["force-include"]):
         assert any(
             path == ROOT / source or path.is_relative_to(ROOT / source) for path in packed
         ), source

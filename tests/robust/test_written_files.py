@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from apps.audit.recorded import record_of_images
+from tests.apps.audit.records.test_figures import made
+from tests.apps.audit.test_recorded import JUDGE, VALUES, answer
 from tests.limits import limited_files
-from tests.records.test_figures import made
-from tests.study.test_applicants import applicants
-from tests.study.test_recorded import JUDGE, VALUES, answer
 from vldebias import cli
 from vldebias.data import Labels
 from vldebias.judge.plan import GeneratedImages, Plan
-from vldebias.report.result import Result, TaskProvenance, TaskResult
-from vldebias.study.recorded import record_of_images
+from vldebias.measure.rows import TaskProvenance, TaskResult
+from vldebias.report.result import Result
 
 IMAGES = 20
 
@@ -78,11 +78,13 @@ def runs_arguments(folder: Path) -> list[str]:
     return ["eval", "runs", str(folder / "runs"), "--out", str(folder / "runs.html")]
 
 
-def impact_arguments(folder: Path) -> list[str]:
-    table = applicants(folder / "applicants.csv")
+def shares_arguments(folder: Path) -> list[str]:
+    rows = [f"{job},{value}" for job in ("nurse", "pilot") for value in ("female", "male") * 10]
+    table = folder / "labelled.csv"
+    table.write_text("\n".join(["prompt,gender", *rows]))
     return [
-        *("eval", "shares", str(table), "--impact-ratio", "--selected-column", "hired"),
-        *("--sex-column", "sex", "--race-column", "race", "--out", str(folder / "impact")),
+        *("eval", "shares", str(table), "--prompt-column", "prompt", "--value-column", "gender"),
+        *("--out", str(folder / "shares")),
     ]
 
 
@@ -92,7 +94,7 @@ COMMANDS: dict[str, tuple[Callable[[Path], list[str]], tuple[str, ...]]] = {
     "records page": (page_arguments, ("page.html",)),
     "records label": (label_arguments, ("record.json",)),
     "eval runs": (runs_arguments, ("runs.html",)),
-    "impact ratios": (impact_arguments, ("impact/result.json", "impact/index.html")),
+    "eval shares": (shares_arguments, ("shares/result.json", "shares/index.html")),
 }
 PARAMETERS = [pytest.param(*COMMANDS[name], id=name) for name in COMMANDS]
 

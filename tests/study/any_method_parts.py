@@ -19,7 +19,7 @@ AXES = torch.linalg.qr(
 
 def texts() -> dict[str, torch.Tensor]:
     """Return prompt -> row. Every job leans towards one gender, and a stated gender is visible."""
-    prompts = dict.fromkeys(chain(GENDER.classes, GENDER.spurious, *GENDER.groups))
+    prompts = dict.fromkeys(chain(GENDER.classes, GENDER.spurious, *GENDER.variants))
     noise = torch.randn(
         len(prompts), DIM, generator=torch.Generator().manual_seed(4), dtype=torch.float64
     )

@@ -7,8 +7,8 @@ import torch
 
 from vldebias.data import Embeddings, Labels
 from vldebias.hosts import TextTable
+from vldebias.measure.rows import TaskResult
 from vldebias.prompts import PromptSet
-from vldebias.report.result import TaskResult
 from vldebias.study.tasks.groups import GroupsTask
 
 DIM = 16
@@ -16,7 +16,7 @@ NAMES = ("landbird", "waterbird")
 PLACES = ("land", "water")
 PROMPTS = PromptSet(
     name="birds",
-    groups=tuple(tuple(f"a {bird} on {place}" for place in PLACES) for bird in NAMES),
+    variants=tuple(tuple(f"a {bird} on {place}" for place in PLACES) for bird in NAMES),
     spurious=("a land background", "a water background", "a sky"),
     classes=tuple(f"a {bird}" for bird in NAMES),
     class_names=NAMES,
@@ -70,7 +70,7 @@ def measure(images: Embeddings, **settings: Any) -> list[TaskResult]:
         "name": "birds",
         "title": "Birds",
         "data": {"name": "given"},
-        "prompts": PROMPTS,
+        "attribute": PROMPTS,
         "resamples": 200,
     }
     fields |= {name: {"name": "given"} for name in ("train", "val") if name in inputs}

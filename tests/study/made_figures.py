@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from vldebias.report.result import Measurement, Result, TaskProvenance, TaskResult
+from vldebias.measure.rows import Measurement, TaskProvenance, TaskResult
+from vldebias.report.result import Result
 
 # Changes with their intervals: two exclude zero, and one includes it.
 DOWN = (-0.2, -0.3, -0.1)
@@ -33,7 +34,12 @@ def protocol(task: str = "birds", **fields: Any) -> TaskProvenance:
         "model": "ViT-L-14/openai",
         "fingerprint": None,
     }
-    defaults |= {"prompts": "waterbirds", "prompts_hash": "0" * 64, "split": "test", "seeds": [0]}
+    defaults |= {
+        "attribute": "waterbirds",
+        "attribute_hash": "0" * 64,
+        "split": "test",
+        "seeds": [0],
+    }
     defaults |= {"methods": {"none": {}}, "n": {"images": 100}}
     return TaskProvenance(task=task, **(defaults | fields))
 

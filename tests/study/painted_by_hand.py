@@ -34,7 +34,7 @@ Shows = dict[str, tuple[int, int, int]]  # path -> gender, age, job
 
 def task(**fields: Any) -> GenerationTask:
     defaults = {
-        "prompts": PEOPLE,
+        "attribute": PEOPLE,
         "variants": {"cali": {}},
         "attributes": ["gender"],
         "resamples": 50,

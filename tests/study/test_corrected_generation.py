@@ -10,8 +10,8 @@ import pytest
 from tests.study.painted_by_hand import GENDERS, Reader, paint, task
 from vldebias.judge.answers import AnnotationLog
 from vldebias.judge.stored import last_judgements
-from vldebias.study import SharesTask
 from vldebias.study.inputs import Inputs
+from vldebias.study.shares.task import SharesTask
 from vldebias.utils.options import Options
 
 # There are only a few labels.

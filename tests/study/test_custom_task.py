@@ -16,11 +16,13 @@ from vldebias.data import Labels, save_embeddings
 from vldebias.errors import InvalidInputError
 from vldebias.judge.judges import JUDGES
 from vldebias.measure.metric import Metric, computed, get_metric, register_metric
+from vldebias.measure.rows import TaskResult
 from vldebias.metrics import METRICS
 from vldebias.report.page import grids, render
-from vldebias.report.result import Result, TaskResult
+from vldebias.report.result import Result
 from vldebias.report.table import readable
-from vldebias.study import TASKS, evaluate, load_suite
+from vldebias.study import TASKS, load_suite
+from vldebias.study.evaluating import evaluate
 from vldebias.study.shares.rows import ShareRows
 from vldebias.study.tasks.retrieval import Gallery
 from vldebias.utils.registry import Registry
@@ -83,11 +85,11 @@ class Said(ImageTask):
     """How often the nearest class prompt is the label of an image."""
 
     task: Literal["said"] = "said"
-    prompts: str
+    attribute: str
     column: str
 
     def measure(self, images, texts, *, weights=None):
-        sets = [load_prompts(self.prompts)]
+        sets = [load_prompts(self.attribute)]
         fitted = self.fit(texts, sets)
         labels = images.column(self.column)
         own = [sets[0].class_names.index(name) for name in labels.names]
@@ -206,7 +208,7 @@ def test_a_task_rejects_unknown_settings() -> None:
 def test_evaluate_and_the_command_measure_a_task_identically(package: Path) -> None:
     data = part("test")
     prompts = str(GENDER.to_yaml(package / "jobs.yaml"))
-    task = {"prompts": prompts, "column": "job", "resamples": 20}
+    task = {"attribute": prompts, "column": "job", "resamples": 20}
     measured_here = evaluate(texts(), data, task="said", methods="cali", **task)
     right = (data.features @ np.stack([texts()[prompt] for prompt in GENDER.classes]).T).argmax(1)
     share = np.mean(right == data.column("job").codes)
@@ -283,4 +285,4 @@ def test_tasks_and_metrics_that_return_nothing_raise_helpful_errors(
     monkeypatch.setattr(TASKS["said"], "measure", lambda self, images, texts: None)
     prompts = str(GENDER.to_yaml(package / "jobs.yaml"))
     with pytest.raises(InvalidInputError, match="task 'said': measure returned None; expected a"):
-        evaluate(texts(), part("test"), task="said", prompts=prompts, column="job")
+        evaluate(texts(), part("test"), task="said", attribute=prompts, column="job")

@@ -22,7 +22,8 @@ from vldebias.errors import InvalidInputError
 from vldebias.hosts import TextTable
 from vldebias.metrics import k_variance
 from vldebias.prompts import load_prompts
-from vldebias.study import Result, render
+from vldebias.report.page import render
+from vldebias.study import Result
 from vldebias.study.diagnosis import margins, readable, wrong_labels
 
 pytestmark = pytest.mark.usefixtures("no_charts")
@@ -208,7 +209,7 @@ def result(world: Any) -> Result:
         "smile",
         groups="gender",
         texts=world[1],
-        prompts="gender",
+        attribute="gender",
         methods=["cali"],
         seed=1,
     )
@@ -257,7 +258,7 @@ class TestDiagnose:
         data, texts = world
         how = {
             "texts": texts,
-            "prompts": "gender",
+            "attribute": "gender",
             "methods": ["cali", "leace"],
             "reference": data[150:],
             "seed": 3,
@@ -340,7 +341,7 @@ class TestDiagnose:
         ):
             assert sentence in result.provenance[0].description
         hidden = vldebias.diagnose(
-            data, "smile", texts=TextTable(texts, "mine"), prompts="gender", seed=1
+            data, "smile", texts=TextTable(texts, "mine"), attribute="gender", seed=1
         )
         assert {row.subset for row in hidden.rows if row.metric == "accuracy"} == set(rows)
         assert [diagnosis.provenance[0].model for diagnosis in (hidden, result)] == [

@@ -27,7 +27,9 @@ from vldebias.methods import METHODS as REGISTRY
 from vldebias.methods import Problem
 from vldebias.miniature import load_clip
 from vldebias.prompts import load_prompts
-from vldebias.study import Options, Result, evaluate, run_suite
+from vldebias.study import Result, run_suite
+from vldebias.study.evaluating import evaluate
+from vldebias.utils.options import Options
 from vldebias.utils.progress import SILENT
 
 quiet = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
@@ -71,8 +73,8 @@ def folder(tmp_path: Path) -> Path:
         "spurious": "gender",
     }
     tasks = [
-        jobs | {"prompts": {"gender": prompts}} | common,
-        people | {"prompts": prompts} | common,
+        jobs | {"attribute": {"gender": prompts}} | common,
+        people | {"attribute": prompts} | common,
     ]
     columns = {
         "title": "Mine",
@@ -102,7 +104,13 @@ def run(folder: Path, **options: object) -> Result:
 
 def measured(labels: object, **options: object) -> Result:
     """Return the gallery with one column of labels."""
-    fields = {"prompts": {"group": GENDER}, "methods": ["cali"], "k": 20, "resamples": 5, **options}
+    fields = {
+        "attribute": {"group": GENDER},
+        "methods": ["cali"],
+        "k": 20,
+        "resamples": 5,
+        **options,
+    }
     return evaluate(texts(), GALLERY.features, labels={"group": labels}, **fields)
 
 
@@ -168,7 +176,7 @@ def of_miniature(model: object, **options: object) -> Result:
     dim = vldebias.load_host("miniature").host.text_projection.shape[1]
     labels = {"gender": np.array(["female", "male"])[rng.integers(2, size=60)]}
     features = rng.standard_normal((60, dim)).astype(np.float32)
-    return evaluate(model, features, prompts=PROFESSIONS, labels=labels, resamples=20, **options)
+    return evaluate(model, features, attribute=PROFESSIONS, labels=labels, resamples=20, **options)
 
 
 @quiet
@@ -208,7 +216,7 @@ def test_without_methods_the_default_and_the_attachment_of_the_model_are_measure
 def images_of_both_values(model: object, tokenizer: object) -> np.ndarray:
     """Return features (n, d) close to prompts that state a value, like those of images that show
     it."""
-    stated = list(itertools.chain.from_iterable(PROFESSIONS.groups)) * 3
+    stated = list(itertools.chain.from_iterable(PROFESSIONS.variants)) * 3
     rows = resolve(model, tokenizer=tokenizer).embed(stated, "text").numpy()
     noise = np.random.default_rng(1).standard_normal(rows.shape)
     return (rows + 0.02 * noise).astype(np.float32)
@@ -246,7 +254,7 @@ def test_prompts_to_embed_are_listed_and_missing_prompts_are_named(folder: Path)
 
 @quiet
 def test_features_may_be_in_a_file_and_five_percent_of_them_are_checked(folder: Path) -> None:
-    how = {"prompts": {"gender": GENDER}, "methods": ["none"], "resamples": 5}
+    how = {"attribute": {"gender": GENDER}, "methods": ["none"], "resamples": 5}
     in_memory, read = (
         evaluate(texts(), features, **how) for features in (images(), folder / "images.npz")
     )
@@ -268,7 +276,7 @@ def test_a_model_by_name_embeds_a_folder_of_pictures(
         Image.new("RGB", (32, 32), (10 * i, 90, 40)).save(file)
     (tmp_path / "pictures" / "male" / "broken.png").write_bytes(b"no picture")
     options = {
-        "prompts": {"folder": "fairface-gender"},
+        "attribute": {"folder": "fairface-gender"},
         "methods": ["cali"],
         "k": 8,
         "resamples": 5,
@@ -307,7 +315,7 @@ def test_features_with_the_same_mean_as_the_text_are_accepted_as_the_same_model(
         evaluate(
             rows,
             features,
-            prompts=prompts,
+            attribute=prompts,
             labels={"gender": (["female", "male"] * 30)[:n]},
             methods=["none"],
             resamples=5,
@@ -337,7 +345,7 @@ def test_unknown_rows_are_excluded_and_counted(absent: object, unknown: object) 
     known = np.arange(len(SEX)) % 5 != 0
     options: dict[str, Any] = {"methods": "cali", "k": 20, "resamples": 5}
     expected = evaluate(
-        texts(), GALLERY.features[known], prompts={"g": GENDER}, labels=SEX[known], **options
+        texts(), GALLERY.features[known], attribute={"g": GENDER}, labels=SEX[known], **options
     )
     assert figures(result) == figures(expected)
     (protocol,) = result.provenance
@@ -352,7 +360,7 @@ def test_groups_find_their_columns_by_name_and_exclude_unknown_rows() -> None:
     """Of the three columns, the classes match one, and the attribute values match another."""
     sexes = np.where(np.arange(len(SEX)) % 5 == 0, "?", np.array(["male", "female"])[SEX]).tolist()
     labels = {"job": torch.from_numpy(JOB), "split": GALLERY.column("split"), "gender": sexes}
-    how = {"prompts": GENDER, "task": "groups", "methods": "cali", "resamples": 5}
+    how = {"attribute": GENDER, "task": "groups", "methods": "cali", "resamples": 5}
     (protocol, _) = evaluate(
         texts(), torch.from_numpy(GALLERY.features), labels=labels, unknown="?", **how
     ).provenance
@@ -371,7 +379,7 @@ def test_groups_find_their_columns_by_name_and_exclude_unknown_rows() -> None:
             texts(),
             GALLERY.features,
             labels=labels,
-            **{**how, "prompts": [GENDER, replace(GENDER, name="b")]},
+            **{**how, "attribute": [GENDER, replace(GENDER, name="b")]},
         )
 
 
@@ -379,9 +387,9 @@ def test_groups_find_their_columns_by_name_and_exclude_unknown_rows() -> None:
     ({"task": "group"}, "'groups'"),
     ({"priror": "uniform"}, "'prior'"),
     ({"queries": []}, "queries: "),
-    ({"prompts": None}, "prompts: expected a prompt set"),
+    ({"attribute": None}, "attribute: expected a prompt set"),
     ({"classes": {"shoes": {"boot": "a boot"}}}, "shoes"),
-    ({"prompts": {"gender": GENDER, "rcae": GENDER}}, "rcae"),
+    ({"attribute": {"gender": GENDER, "rcae": GENDER}}, "rcae"),
     ({"images": None}, "images"),
     ({"images": "no-such-data"}, "no-such-data"),
     ({"images": np.ones(4)}, "features"),
@@ -392,7 +400,7 @@ def test_groups_find_their_columns_by_name_and_exclude_unknown_rows() -> None:
 def test_mistakes_in_notebooks_get_helpful_messages(change: dict) -> None:
     arguments = {
         "images": GALLERY.features,
-        "prompts": {"gender": GENDER},
+        "attribute": {"gender": GENDER},
         "labels": {"gender": GALLERY.column("gender")},
     }
     arguments |= {"k": 20, "resamples": 5, "methods": ["difference"], **change}
@@ -412,4 +420,4 @@ def test_values_of_the_wrong_type_are_rejected_with_advice(
     options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=message):
-        evaluate(texts(), GALLERY, prompts=GENDER, **options)
+        evaluate(texts(), GALLERY, attribute=GENDER, **options)

@@ -53,7 +53,7 @@ def test_a_result_begins_with_the_skipped_files(people: Path) -> None:
         return vldebias.evaluate(
             "miniature",
             people,
-            prompts="gender",
+            attribute="gender",
             queries=["a photo of a nurse."],
             k=5,
             methods=["difference"],

@@ -58,7 +58,7 @@ def test_a_search_grid_shows_the_top_results_of_each_method(tmp_path: Path) -> N
     host = resolve(loaded.host, tokenizer=loaded.tokenizer)
     texts = loaded.host.encode_text(loaded.tokenizer([how["texts"]])).detach()
     scores = (torch.nn.functional.normalize(texts, dim=1) @ features.unit[:].T)[0]
-    even = vldebias.rerank(scores, 10, features=features.unit[:], prompts="gender", model=host)
+    even = vldebias.rerank(scores, 10, features=features.unit[:], attribute="gender", model=host)
     _, left, top = layout(10 * (CELL + GAP))
     for row, order in enumerate((scores.argsort(descending=True, stable=True), even)):
         for column in (0, 9):

@@ -125,7 +125,7 @@ def test_class_prompt_cosines_are_means_over_the_prompts_of_a_value() -> None:
         float(np.ptp(table[1].numpy()))
     )
     assert cell(part, "cosine_spread", "orth").value == pytest.approx(0, abs=1e-9)  # A^T P* = 0
-    assert len(evaluate(birds(40), prompts=replace(PROMPTS, attributes={}), resamples=2)) == 1
+    assert len(evaluate(birds(40), attribute=replace(PROMPTS, attributes={}), resamples=2)) == 1
 
 
 def test_reweighted_averages_use_the_weights_of_the_training_split() -> None:
@@ -336,7 +336,12 @@ def test_a_baseline_that_cannot_be_fitted_is_reported_and_the_others_are_measure
 
 def test_lambda_is_not_swept_if_the_users_methods_do_not_take_it(tmp_path: Path) -> None:
     suite_task = GroupsTask(
-        name="birds", title="Birds", prompts=PROMPTS, label="label", spurious="place", lams=(0, 10)
+        name="birds",
+        title="Birds",
+        attribute=PROMPTS,
+        label="label",
+        spurious="place",
+        lams=(0, 10),
     )
     for methods, lams in ((("sage", "roboshot"), ()), (("sage", "cali"), (0, 10)), ((), (0, 10))):
         chosen = suite_task.with_options(Options(out=tmp_path, methods=methods))

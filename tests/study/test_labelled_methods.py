@@ -11,7 +11,8 @@ from tests.study.any_method_parts import GENDER, part, texts
 from vldebias.data import Embeddings
 from vldebias.errors import InvalidInputError
 from vldebias.methods import Problem, get_method, load_edit
-from vldebias.study import Result, evaluate
+from vldebias.study import Result
+from vldebias.study.evaluating import evaluate
 from vldebias.study.tasks.images import disjoint
 
 pytestmark = [
@@ -31,7 +32,7 @@ def result() -> Result:
         "resamples": 20,
     }
     settings |= {
-        "prompts": {"gender": GENDER},
+        "attribute": {"gender": GENDER},
         "labels": {"gender": gallery.column("gender")},
         "k": 20,
     }
@@ -75,7 +76,7 @@ def test_groups_support_them_and_a_saved_edit_gives_the_same_figures(tmp_path: P
     result = evaluate(
         texts(),
         gallery,
-        prompts=GENDER,
+        attribute=GENDER,
         task="groups",
         label="job",
         spurious="gender",

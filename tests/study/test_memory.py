@@ -52,7 +52,7 @@ def measured(task, n, images, reference):
     else:
         fields |= {{"label": "bird", "spurious": "place"}}
     prompts = {{"gender": "gender", "race": "race"}} if task == "retrieval" else "waterbirds"
-    vldebias.evaluate(texts, images, task=task, prompts=prompts, labels=labels, **fields)
+    vldebias.evaluate(texts, images, task=task, attribute=prompts, labels=labels, **fields)
 
 
 def memory(kind):

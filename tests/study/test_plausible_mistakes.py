@@ -84,7 +84,7 @@ def ev(**options: Any) -> Any:
     w = world()
     images = options.pop("images", w.people)
     fields = {
-        "prompts": GENDER,
+        "attribute": GENDER,
         "labels": SEX,
         "tokenizer": w.tokenizer,
         "methods": ["cali"],
@@ -105,7 +105,7 @@ def gr(**labels: Any) -> Any:
     columns = {"label": BIRD, "place": PLACE} | {
         key: v for key, v in labels.items() if not isinstance(v, str)
     }
-    return ev(images=world().birds, prompts="waterbirds", labels=columns, task="groups", **names)
+    return ev(images=world().birds, attribute="waterbirds", labels=columns, task="groups", **names)
 
 
 def fit(**options: Any) -> Any:
@@ -121,9 +121,13 @@ def attach(model: Any, edit: Any, then: Callable[[Any], object] = str, **options
         then(attachment)
 
 
-def shares(male: float, female: float, top: float = 0.05) -> Any:
+def shares(male: float, female: float, fraction: float = 0.05) -> Any:
     w = world()
-    options = {"top": top, "reference": torch.from_numpy(w.people), "tokenizer": w.tokenizer}
+    options = {
+        "fraction": fraction,
+        "reference": torch.from_numpy(w.people),
+        "tokenizer": w.tokenizer,
+    }
     return fit_shares(w.model, GENDER, {MALE: male, FEMALE: female}, **options)
 
 
@@ -247,7 +251,7 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
     ("255 for unknown", lambda: ev(labels=BYTES), WARNED, "set unknown='255'"),
     ("row numbers", lambda: ev(labels=np.arange(N)), WARNED, "200 of 200 groups"),
     ("shuffled labels", lambda: ev(labels=RNG.permutation(SEX)), WARNED, "no more than chance"),
-    ("another name of the column", lambda: ev(labels={"race": SEX}, prompts={"race": "gender"})),
+    ("another name of the column", lambda: ev(labels={"race": SEX}, attribute={"race": "gender"})),
     # features
     ("texts and images swapped", swapped, REFUSED, "prompts are missing"),
     ("another model's, same width", lambda: ev(images=turned), WARNED, "unaligned"),
@@ -330,7 +334,7 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
     ("lam True", lambda: ev(lam=True), REFUSED, "lam: expected a number; got True"),
     (
         "lam 1e30",
-        lambda: ev(prompts="gender", lam=1e30),
+        lambda: ev(attribute="gender", lam=1e30),
         WARNED,
         "of the distance between the classes",
     ),
@@ -358,13 +362,13 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
     ("shares as percents", lambda: shares(30, 70), REFUSED, "sum to 1"),
     (
         "top as a percent",
-        lambda: shares(0.3, 0.7, top=5),
+        lambda: shares(0.3, 0.7, fraction=5),
         REFUSED,
-        "expected top, the fraction",
+        "expected fraction, k / n",
     ),
     # models: a text tower accepts any text and does not reveal its training languages
-    ("prompts in German", lambda: fit(prompts=GERMAN), SILENT, ""),
-    ("prompts of another attribute", lambda: ev(prompts="race"), WARNED, "between the classes"),
+    ("prompts in German", lambda: fit(attribute=GERMAN), SILENT, ""),
+    ("prompts of another attribute", lambda: ev(attribute="race"), WARNED, "between the classes"),
     (
         "edit of another model",
         lambda: attach(tuned_model(0), world().edit),

@@ -65,19 +65,19 @@ def test_the_default_row_is_what_debias_attaches() -> None:
     host = resolve(model, tokenizer=tokenizer)
     _, birds, portraits, generation = load_suite("quickstart").tasks
     genders = few(load_prompts("professions-gender"))
-    names_of_birds = ("default", "default+equalise", "paper")
-    names_of_portraits = ("default+equalise", "difference", "paper")
+    names_of_birds = ("default", "default+reference", "paper")
+    names_of_portraits = ("default+reference", "difference", "paper")
     for task, prompts, names in (
         (birds, load_prompts("waterbirds"), names_of_birds),
         (portraits, genders, names_of_portraits),
     ):
         assert task.methods[1:] == names
-        stated = list(chain.from_iterable(prompts.groups)) * 3
+        stated = list(chain.from_iterable(prompts.variants)) * 3
         rows = host.embed(stated, "text")  # similar to embeddings of images that show a value
         noise = torch.randn(rows.shape, generator=torch.Generator().manual_seed(0))
         reference = rows + 0.02 * noise
         for name in names:
-            images = reference if name == "default+equalise" else None
+            images = reference if name == "default+reference" else None
             options = {} if name.startswith("default") else {"method": name}
             measured = fit_method(host, prompts, name, task.lam, reference=images)
             attached = fit_projections(host, prompts, reference=images, **options).only
@@ -102,7 +102,7 @@ def test_the_committed_result_uses_the_packaged_suite_and_weights() -> None:
     assert {(f.task, f.metric) for f in result.rows} >= set(suite.headline)
     protocol_of_task = {protocol.task: protocol for protocol in result.provenance}
     assert all(
-        protocol.prompts_hash == load_prompts(protocol.prompts).hash
+        protocol.attribute_hash == load_prompts(protocol.attribute).hash
         for protocol in protocol_of_task.values()
     )
     assert protocol_of_task["generation gender"].seeds == [0, 1, 2]

@@ -49,7 +49,7 @@ def result(world: dict[str, Any]) -> Result:
     return vldebias.evaluate(
         world["texts"],
         world["features"],
-        prompts=SET,
+        attribute=SET,
         labels=world["labels"],
         queries=QUERIES,
         methods=["none", "default", "rerank", "rerank-fair", "default+rerank"],
@@ -119,7 +119,7 @@ def test_any_edit_can_precede_a_reranking(world: dict[str, Any]) -> None:
     found = vldebias.evaluate(
         world["texts"],
         world["features"],
-        prompts=SET,
+        attribute=SET,
         labels=world["labels"],
         queries=QUERIES,
         methods=[Rerank("difference")],
@@ -129,8 +129,8 @@ def test_any_edit_can_precede_a_reranking(world: dict[str, Any]) -> None:
     edit = vldebias.fit_projections(world["texts"], SET, method="difference").only
     row = found.row("retrieval gender", f"max_skew@{K}", "difference+rerank")
     assert row.value == pytest.approx(np.mean(naive_skews(world, edit)))
-    for method in ("difference", "default"):
-        assert Rerank(method).with_images().name == f"{method}+equalise+rerank"
+    for method, name in (("difference", "difference+equalise"), ("default", "default+reference")):
+        assert Rerank(method).with_images().name == f"{name}+rerank"
 
 
 def test_every_ranking_metric_and_cost_is_measured(result: Result) -> None:
@@ -165,7 +165,7 @@ def test_gallery_shares_are_used_if_they_are_the_prior(world: dict[str, Any]) ->
     found = vldebias.evaluate(
         world["texts"],
         world["features"][rows],
-        prompts=SET,
+        attribute=SET,
         labels=world["labels"][rows],
         queries=QUERIES,
         methods=["rerank"],

@@ -24,9 +24,9 @@ from vldebias.hosts import TextTable
 from vldebias.measure import resampling
 from vldebias.measure.metric import get_metric
 from vldebias.measure.resampling import recentred_interval, resampled_weights
+from vldebias.measure.rows import TaskResult
 from vldebias.metrics import max_skew, min_skew, ndkl
-from vldebias.report.result import TaskResult
-from vldebias.study.task import Data
+from vldebias.study.split import Data
 from vldebias.study.tasks import gallery as gallery_module
 from vldebias.study.tasks import retrieval
 from vldebias.study.tasks.images import fit_method
@@ -104,7 +104,7 @@ def evaluate(gallery: Embeddings = BARE, texts: TextTable = TEXTS, **options) ->
         "k": K,
         "resamples": 50,
     }
-    fields |= {"prompts": {"gender": GENDER}, "queries": list(QUERIES), "resample": "queries"}
+    fields |= {"attribute": {"gender": GENDER}, "queries": list(QUERIES), "resample": "queries"}
     return RetrievalTask.build({**fields, **options}).measure(gallery, texts)
 
 
@@ -137,7 +137,7 @@ def test_figures_match_plain_loops(method: str) -> None:
 def test_an_intersection_is_solved_jointly_and_images_of_unknown_groups_are_counted() -> None:
     images = replace(BARE, about={**BARE.about, "data_fingerprint": "abc", "cache": "a folder"})
     (part,) = evaluate(
-        images, prompts={"gender x tone": [GENDER, TONE]}, k=[K, N - 7], prior="dataset", lam=30.0
+        images, attribute={"gender x tone": [GENDER, TONE]}, k=[K, N - 7], prior="dataset", lam=30.0
     )
     assert cell(part, f"max_skew@{N - 7}", "cali").value == pytest.approx(0, abs=1e-12)
     assert part.provenance.n == {"images": N - 7, "unknown": 7, "queries": 5, "groups": 6}
@@ -146,7 +146,7 @@ def test_an_intersection_is_solved_jointly_and_images_of_unknown_groups_are_coun
     groups = labels.codes[labels.known]
     expected = np.mean([max_skew(row, groups, K, prior="dataset") for row in scores])
     assert cell(part, f"max_skew@{K}", "orth-cali").value == pytest.approx(expected)
-    assert (part.provenance.task, part.provenance.prompts) == ("noise gender x tone", "g+t")
+    assert (part.provenance.task, part.provenance.attribute) == ("noise gender x tone", "g+t")
     settings = json.loads(part.provenance.model_dump_json())["settings"]
     expected = {"k": [K, N - 7], "prior": "dataset", "queries": list(QUERIES)}
     assert {name: settings[name] for name in expected} == expected
@@ -214,7 +214,7 @@ def test_query_cosine_measures_how_far_queries_move_and_stated_ones_do_not() -> 
     expected = float((before * after).sum(1).mean())
     assert cell(part, "query_cosine", "orth-cali").value == pytest.approx(expected)
     assert cell(part, "query_cosine", "none").value == pytest.approx(1)
-    stated = tuple(GENDER.groups[0])
+    stated = tuple(GENDER.variants[0])
     (kept,) = evaluate(queries=list(stated))
     assert cell(kept, "query_cosine", "cali").value == pytest.approx(1)
 
@@ -416,7 +416,7 @@ def test_uneven_reference_images_are_reported() -> None:
             "data": Data(name="given"),
             "k": K,
             "resamples": 20,
-            "prompts": {"gender": GENDER},
+            "attribute": {"gender": GENDER},
             "queries": list(QUERIES),
             "methods": ["cali"],
         }
@@ -453,7 +453,7 @@ NOBODY = {**GALLERY.labels, "nobody": Labels(np.full(N, UNKNOWN), ("a", "b"))}
     *(({"queries": queries}, "queries: ") for queries in ([], [QUERIES[0]] * 2)),
     *(({"k": k}, "k") for k in ((), (0,), (2.5,), (3, 3))),
     ({"prior": "flat"}, "prior"),
-    ({"prompts": {"height": GENDER}}, "height"),
+    ({"attribute": {"height": GENDER}}, "height"),
     ({"gallery": GALLERY[GALLERY.column("gender").codes == 1]}, "two or more groups"),
     ({"gallery": Embeddings(np.ones((3, 4)), tuple("abc"), {})}, "width 4 .* 16"),
     ({"queries": ["A photo of a unicorn."]}, "1 of 1 prompts"),

@@ -29,7 +29,7 @@ def result() -> Result:
     people = replace(GENDER, name="gender")
     for seed in (0, 1):
         order = np.random.default_rng(seed).permutation(400)
-        common = {"texts": TextTable(texts()), "prompts": people, "attribute": "gender"}
+        common = {"texts": TextTable(texts()), "prompt_set": people, "attribute": "gender"}
         common |= {"reference": images()[order[:150]], "gallery": images()[order[150:]]}
         searches.append(rivals.Split(queries=GENDER.classes, k=20, **common))
         groups.append(rivals.Split(classes=people, label="job", **common))

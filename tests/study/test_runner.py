@@ -20,16 +20,16 @@ from vldebias.data import Embeddings, save_embeddings
 from vldebias.data.parallel import Processes
 from vldebias.errors import InvalidInputError, ReferenceWarning, VldebiasWarning, warn
 from vldebias.judge.answers import AnnotationLog
-from vldebias.measure.rows import Strip
+from vldebias.measure.rows import Strip, TaskProvenance, TaskResult
 from vldebias.prompts import make_prompt_set
-from vldebias.report.result import Result, TaskProvenance, TaskResult
+from vldebias.report.result import Result
 from vldebias.study import running as runner
 from vldebias.study.inputs import Inputs
 from vldebias.study.run_files import verify
 from vldebias.study.running import key_of, run_suite
 from vldebias.study.shares.task import SharesTask
+from vldebias.study.split import Data
 from vldebias.study.suite import Suite, load_suite
-from vldebias.study.task import Data
 from vldebias.study.tasks.retrieval import RetrievalTask
 from vldebias.utils.options import Options
 from vldebias.utils.pictures import read_png
@@ -42,7 +42,7 @@ BIRDS: dict[str, Any] = {
     "name": "birds",
     "title": "Birds",
     "data": {"name": "birds", "options": {"n": 80}},
-    "prompts": "waterbirds",
+    "attribute": "waterbirds",
     "label": "label",
     "spurious": "place",
     "lams": [0, 10, 1000],
@@ -53,13 +53,18 @@ PORTRAITS: dict[str, Any] = {
     "name": "portraits",
     "title": "Portraits",
     "data": {"name": "portraits", "options": {"n": 80}},
-    "prompts": {"gender": "fairface-gender"},
+    "attribute": {"gender": "fairface-gender"},
     "queries": {"of": "fairface-gender"},
     "k": 10,
     "resamples": 20,
     "classes": {"age": {"young": "the young", "old": "the old"}},
 }
-TEXTS = {"task": "texts", "name": "pairs", "title": "Pairs", "sets": {"gender": "fairface-gender"}}
+TEXTS = {
+    "task": "texts",
+    "name": "pairs",
+    "title": "Pairs",
+    "attribute": {"gender": "fairface-gender"},
+}
 PEOPLE: dict[str, Any] = {
     "task": "shares",
     "name": "by people",
@@ -249,7 +254,7 @@ def test_the_key_changes_with_everything_that_may_change_figures(
 
     def key(session: Inputs, **changes: Any) -> str:
         task = suite({**BIRDS, **changes}).tasks[0].with_options(session.options)
-        return key_of(task, session.options, session.of_task(task))
+        return key_of(task, session.options, task.open_inputs(session))
 
     usual = session()
     another = session()
@@ -257,7 +262,7 @@ def test_the_key_changes_with_everything_that_may_change_figures(
     with torch.no_grad():
         next(another.model.host.visual.parameters()).add_(1e-3)
         texts.model.host.text_projection.add_(1e-3)
-    changes: list[dict[str, Any]] = [{"lam": 5.0}, {"prompts": "celeba"}]
+    changes: list[dict[str, Any]] = [{"lam": 5.0}, {"attribute": "celeba"}]
     changes += [{"data": {"name": "birds", "options": {"n": 81}}}]
     options: list[dict[str, Any]] = [{"resamples": 21}, {"limit": 70}, {"unknown": ("-1",)}]
     keys = [
@@ -439,8 +444,8 @@ def test_people_label_generated_images_with_pictures_and_clip_score(
     }
     generated |= {
         "clip_score": True,
-        "prompts": path,
-        "variants": {"cali": {"prompts": [path]}},
+        "attribute": path,
+        "variants": {"cali": {"attribute": [path]}},
         "resamples": 20,
     }
     generated_result, _ = run(generated, out=out, charts=True)

@@ -62,7 +62,7 @@ def test_a_plan_accepts_a_saved_edit_and_records_values(
     saved = Variant(projection=edit.save_pretrained(tmp_path / "saved"))
     assert saved.assigns_values
     assert not saved.rewrites
-    assert Variant(method="cross-attention", prompts=("gender",)).assigns_values
+    assert Variant(method="cross-attention", attribute=("gender",)).assigns_values
     assert not Variant(method="cali").assigns_values
     request = Request(
         HELD_OUT[0], (load_prompts("gender"),), methods=("cross-attention",), images=2

@@ -14,8 +14,8 @@ from vldebias.measure.resampling import wilson_interval
 from vldebias.measure.shares import discrepancies, shares_radius, squared_discrepancies
 from vldebias.metrics import agreement, discrepancy
 from vldebias.report.result import Result
-from vldebias.study import SharesTask
 from vldebias.study.shares.group_names import groups_named
+from vldebias.study.shares.task import SharesTask
 
 FEW = pytest.mark.filterwarnings("ignore:people:vldebias.errors.SuspectInputWarning")
 pytestmark = [pytest.mark.usefixtures("no_charts"), FEW]
@@ -385,9 +385,25 @@ def test_spellings_of_named_groups_are_read_with_a_warning():
     with pytest.warns(SuspectInputWarning, match="read 'F' .20 rows. as 'female', 'Man'"):
         part = alone(judged(["F", "Man"] * 20), values=["female", "male"])
     assert by_name(part)["discrepancy", "none", ""].value == 0
+    expected = r"got \['femlae'\]; the groups are female, male; did you mean 'female'\? map each"
+    with pytest.raises(InvalidInputError, match=expected):
+        alone(judged(["femlae", "male"] * 20), values=["female", "male"])
 
 
-@pytest.mark.parametrize("answer", ["cannot determine", "I'm sorry, I can't tell.", "N/A"])
+def test_none_is_a_group_if_it_is_listed():
+    columns = judged(["glasses", "none"] * 20)
+    part = alone(columns, values=["glasses", "none"])
+    assert by_name(part)["discrepancy", "none", ""].value == 0
+    with (
+        pytest.warns(SuspectInputWarning, match="'none' .20.; if one of them is a group, list all"),
+        pytest.raises(InvalidInputError, match="every image with a known group shows 'glasses'"),
+    ):
+        alone(columns)
+
+
+@pytest.mark.parametrize(
+    "answer", ["cannot determine", "I'm sorry, I can't tell.", "no_face", "none"]
+)
 def test_answers_without_a_group_are_unknown(answer):
     columns = judged(["female", "male", answer] * 25)
     with pytest.warns(SuspectInputWarning, match="25 labels of 75 do not name a group") as caught:

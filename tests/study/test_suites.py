@@ -23,7 +23,7 @@ GROUPS = {
     "name": "birds",
     "title": "Birds",
     "data": {"name": "birds"},
-    "prompts": "waterbirds",
+    "attribute": "waterbirds",
 }
 GROUPS |= {"label": "label", "spurious": "place"}
 SUITE = {"title": "t", "description": "d", "source": "s", "needs": "nothing", "tasks": [GROUPS]}
@@ -39,29 +39,29 @@ def test_names_in_a_packaged_suite_exist(name: str) -> None:
     assert suite.name == name
     for task in suite.tasks:
         if isinstance(task, GroupsTask):
-            assert task.prompts.classes
+            assert task.attribute.classes
             assert set(task.baselines) <= set(BASELINES)
             assert not task.lams or task.lam in task.lams
         elif isinstance(task, RetrievalTask):
             assert len(task.queries) >= 10
             assert all(
-                len(column.split(" x ")) == len(sets) for column, sets in task.prompts.items()
+                len(column.split(" x ")) == len(sets) for column, sets in task.attribute.items()
             )
         elif isinstance(task, GenerationTask):
             for spec in task.variants.values():
-                assert all(prompt_set.pairs for prompt_set in spec.prompts)
+                assert all(prompt_set.pairs for prompt_set in spec.attribute)
         elif isinstance(task, TextsTask):
-            assert all(prompt_set.held_out_pairs for prompt_set in task.sets.values())
+            assert all(prompt_set.held_out_pairs for prompt_set in task.attribute.values())
 
 
 JUDGED = {
     "task": "generation",
     "name": "g",
     "title": "G",
-    "prompts": "professions-gender",
+    "attribute": "professions-gender",
     "attributes": ["gender"],
 }
-JUDGED |= {"judge": {"kind": "cilp"}, "variants": {"cali": {"prompts": ["professions-gender"]}}}
+JUDGED |= {"judge": {"kind": "cilp"}, "variants": {"cali": {"attribute": ["professions-gender"]}}}
 
 
 def test_required_suites_are_included_in_the_wheel() -> None:

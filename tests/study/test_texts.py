@@ -22,8 +22,10 @@ from vldebias.miniature import load_clip, load_pipeline
 from vldebias.prompts import PromptSet, make_prompt_set
 from vldebias.report.result import Result
 from vldebias.report.table import published
-from vldebias.study import TextsTask, evaluate, load_suite, run_suite
+from vldebias.study import load_suite, run_suite
+from vldebias.study.evaluating import evaluate
 from vldebias.study.tasks.images import fit_method
+from vldebias.study.tasks.texts import TextsTask
 from vldebias.utils.options import Options
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
@@ -31,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning
 JOBS = ("doctor", "nurse", "chef")
 GENDER = PromptSet(
     name="small-gender",
-    groups=tuple((f"A photo of a male {job}.", f"A photo of a female {job}.") for job in JOBS),
+    variants=tuple((f"A photo of a male {job}.", f"A photo of a female {job}.") for job in JOBS),
     spurious=("A photo of a man.", "A photo of a woman."),
     classes=tuple(f"A photo of a {job}." for job in JOBS),
     class_names=JOBS,
@@ -45,7 +47,7 @@ TONED = make_prompt_set(
     "tones", TONES, ["nurse", "plumber", "chef"], test_concepts=["pilot", "clerk"]
 )
 # One prompt of the last concept is missing, so the concept counts less.
-TONED = replace(TONED, groups=(*TONED.groups[:2], TONED.groups[2][:2]))
+TONED = replace(TONED, variants=(*TONED.variants[:2], TONED.variants[2][:2]))
 SETTINGS = [  # method, strength, keep_stated
     ("cali", 1.0, False),
     ("cali", 0.0, True),
@@ -139,11 +141,11 @@ def test_distances_match_a_plain_loop_over_pairs(kind: str, role: str, method: s
         if kind == "pipeline"
         else (model, {"tokenizer": tokenizer, "lam": 20.0})
     )
-    measured = evaluate(subject, prompts=TONED, task="texts", method=method, resamples=20, **how)
+    measured = evaluate(subject, attribute=TONED, task="texts", method=method, resamples=20, **how)
     host = resolve(subject, tokenizer=how.get("tokenizer"))
     lam = how.get("lam", 500.0) if method == "cali" else None
     edit = Problem(host, TONED, lam=lam).fit(method, role)
-    for subset, groups in (("train", TONED.groups), ("unseen", TONED.held_out_groups)):
+    for subset, groups in (("train", TONED.variants), ("unseen", TONED.held_out_variants)):
         for name, edited in (("none", lambda rows: rows), (method, edit)):
             rows = [edited(host.embed(list(group), role)).double() for group in groups]
             distances = []
@@ -183,8 +185,8 @@ def test_the_suite_of_the_paper_measures_what_is_published_and_users_choose_lam(
     assert task.with_options(Options(out=Path(), lam=7.0)).lam == 7.0
     figures = published("generation", "stable diffusion 2.1")
     measured = {name for name, metric, *_ in figures if metric == "pair_distance"}
-    assert measured == {f"pairs {name}" for name in task.sets}
+    assert measured == {f"pairs {name}" for name in task.attribute}
     with pytest.raises(UnsupportedHostError, match="expected an image-text model"):
         text_host(load_pipeline())
     with pytest.raises(InvalidInputError, match="method="):
-        evaluate(load_pipeline(), prompts=TONED, task="texts", methods=["cali", "orth"])
+        evaluate(load_pipeline(), attribute=TONED, task="texts", methods=["cali", "orth"])

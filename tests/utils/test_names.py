@@ -9,7 +9,7 @@ import open_clip
 import pytest
 import typer
 
-from vldebias.cli import COMMANDS, app
+from vldebias.cli import Commands, app
 from vldebias.errors import InvalidInputError
 from vldebias.utils.names import (
     architectures,
@@ -116,7 +116,7 @@ def test_a_typo_in_the_arguments_is_reported_before_torch_is_imported(
 
 def test_the_list_of_commands_shows_the_first_paragraph_of_each_help() -> None:
     group = typer.main.get_command(app)
-    for name, entry in COMMANDS.items():
+    for name, entry in Commands.entries.items():
         command = group.commands[name]
         assert command.name == name
         first = command.help.split("\n\n")[0]

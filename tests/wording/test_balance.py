@@ -461,7 +461,7 @@ def test_ways_of_saying_values_are_checked(how):
     ({"prompts": "a nurse \ud83d"}, "prompts: got 'a nurse .* index 0 of 1"),
     ({"seed": "1"}, "seed: got '1'"),
     ({"seed": True}, "seed: got True"),
-    ({"groups": "mix"}, "groups: got 'mix'"),
+    ({"people": "mix"}, "people: got 'mix'"),
 )
 def test_what_cannot_be_balanced_is_refused(options):
     balance_prompts(**{"prompts": "a nurse", "sets": "gender"} | options)

@@ -110,12 +110,12 @@ def test_with_one_value_the_whole_group_has_it():
 
 def test_groups_says_what_happens_to_them():
     prompts = ["two doctors in a hall"] * 4
-    uniform = balance_prompts(prompts, "gender", groups="same")
+    uniform = balance_prompts(prompts, "gender", people="same")
     assert Counter(uniform.values) == {"female": 2, "male": 2}
     assert set(uniform.prompts) == {"two female doctors in a hall", "two male doctors in a hall"}
-    leave = balance_prompts(prompts, "gender", groups="leave")
+    leave = balance_prompts(prompts, "gender", people="leave")
     assert (leave.prompts, set(leave.reasons)) == (prompts, {"group"})
-    left_unchanged = balance_prompts("two doctors", "gender", shares={"female": 1}, groups="leave")
+    left_unchanged = balance_prompts("two doctors", "gender", shares={"female": 1}, people="leave")
     assert left_unchanged.reasons == ["group"]
 
 

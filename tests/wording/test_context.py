@@ -7,7 +7,7 @@ from vldebias.prompts import load_prompts, make_prompt_set
 from vldebias.prompts.attribute import Attribute
 from vldebias.wording import balance_prompts
 from vldebias.wording.english.context import KINDS, RULES, find_rules
-from vldebias.wording.english.subject import find_subjects
+from vldebias.wording.english.people import find_subjects
 
 SETS = {"gender": "gender", "origin": "race", "skin": "skin-tone", "age": "age"}
 NAMES = [f"{rule.kind}: {rule.fixed}" for rule in RULES]

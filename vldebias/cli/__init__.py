@@ -7,108 +7,81 @@ import os
 import sys
 import warnings
 from functools import partial
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 
 import vldebias
+from vldebias import programs
 from vldebias.cli.common import App, print_message
-from vldebias.cli.lazy import Entry, LazyGroup
+from vldebias.cli.lazy import LazyGroup
 from vldebias.errors import StorageError, VldebiasError, VldebiasWarning, missing_extra
+from vldebias.programs import Entry
 
 __all__ = ["app", "main"]
 
 
 COMMANDS = {
     "quickstart": Entry(
-        "quickstart",
+        "vldebias.cli.quickstart",
         "quickstart",
         "Measure bias and utility before and after debiasing, offline and in about two minutes.",
     ),
     "generate": Entry(
-        "generate",
+        "vldebias.cli.generate",
         "generate_command",
         "Generate images for a prompt without and with balanced prompts, from the same noise.",
     ),
     "debias": Entry(
-        "debias",
+        "vldebias.cli.debias",
         "debias_command",
         "Fit an edit for a model or pipeline, and report its effect on text embeddings.",
     ),
     "methods": Entry(
-        "prompts",
+        "vldebias.cli.prompts",
         "methods",
         "List the methods, with the models they work on, their requirements and their sources.",
     ),
     "train": Entry(
-        "train",
+        "vldebias.cli.train",
         "train",
         "Fine-tune an image-text model on captions, some of which may be wrong.",
     ),
     "losses": Entry(
-        "train",
+        "vldebias.cli.train",
         "losses",
         "List the losses for `vldebias train`, with their purpose, settings, inputs and sources.",
     ),
-    "audit": Entry(
-        "audit",
-        "audit_command",
-        "Predict what each prompt's images will show, with intervals, before generating any.",
-    ),
     "diagnose": Entry(
-        "audit",
+        "vldebias.cli.diagnose",
         "diagnose_command",
         "Probe embeddings for attribute leakage, worst-performing groups, label errors and"
         " margins.",
     ),
-    "records": Entry(
-        "records",
-        "app",
-        "Record who appears in a model's images, and check, show and predict from such records.",
-    ),
     "rerank": Entry(
-        "rerank",
+        "vldebias.cli.rerank",
         "rerank_command",
         "Re-rank search results so that each group has its share of all results in the first k.",
     ),
-    "serve": Entry(
-        "serve",
-        "serve",
-        "Run a proxy that splits each request for images into requests with balanced prompts.",
-    ),
-    "mcp": Entry(
-        "mcp",
-        "mcp",
-        "Offer balance_prompts and audit_prompts to assistants over the Model Context Protocol.",
-    ),
-    "demo": Entry(
-        "apps",
-        "demo_command",
-        "Open a page that shows images, a search and a classifier before and after debiasing.",
-    ),
-    "label": Entry(
-        "apps",
-        "label_command",
-        "Label images by hand, one at a time, blinded, in a different order for each annotator.",
-    ),
     "eval": Entry(
-        "evaluate",
+        "vldebias.cli.evaluate",
         "app",
         "Measure bias and utility before and after debiasing, with error bars.",
     ),
     "prompts": Entry(
-        "prompts",
+        "vldebias.cli.prompts",
         "app",
         "Balance prompts, and list, show and create prompt sets, which describe attributes.",
     ),
 }
-"""The commands in the order shown by `vldebias --help`. Each is imported when it is called."""
+"""The commands of the library. `vldebias --help` shows them in this order, followed by those of the
+programs. Each is imported when it is called."""
 
 
 class Commands(LazyGroup):
     """The group of all `vldebias` commands."""
 
-    entries = COMMANDS
+    entries: ClassVar = {**COMMANDS, **programs.commands()}
 
 
 app = App(

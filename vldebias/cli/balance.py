@@ -14,7 +14,7 @@ from vldebias.cli.checks import check_sets
 from vldebias.cli.common import out, print_grid, print_json, print_message, split_names, split_pair
 from vldebias.cli.flags import AttributeSets, Groups, Json, Shares
 from vldebias.errors import InvalidInputError
-from vldebias.report.phrases import quantity
+from vldebias.utils.phrases import quantity
 from vldebias.wording.reasons import reason_in_words
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def balance(  # noqa: PLR0913  (each is an option of the command)
             attribute if len(attribute) > 1 else attribute[0],
             shares=chosen,
             seed=seed,
-            groups=groups,
+            people=groups,
             original=sources,
         )
         columns = (balanced.prompts, balanced.values, balanced.reasons, sources or prompts)

@@ -96,10 +96,6 @@ class Command(TyperCommand):
             ctx: context of the command.
             args: the command's arguments.
         """
-        if self.name == "debias" and "--attribute" in args:
-            raise InvalidInputError(
-                "debias: got --attribute; omit the flag, as in vldebias debias gender"
-            )
         passed = list(args)
         try:
             return super().parse_args(ctx, args)

@@ -45,6 +45,14 @@ class EditFacts(TypedDict):
     provenance: dict[str, JSON]
 
 
+def _refuse_flag(value: str | None) -> None:
+    """Reject --attribute, which other commands take, before the missing argument is reported."""
+    if value is not None:
+        raise InvalidInputError(
+            "debias: got --attribute; omit the flag, as in vldebias debias gender"
+        )
+
+
 @with_flags(flags_of_options(*HOST))
 def debias_command(  # noqa: PLR0913  (each is an option of the command)
     prompts: Annotated[
@@ -84,6 +92,10 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
         ),
     ] = False,
     as_json: Json = False,
+    attribute: Annotated[
+        str | None,
+        typer.Option(hidden=True, is_eager=True, callback=_refuse_flag, help="Not an option here."),
+    ] = None,
     **flags: Any,
 ) -> None:
     """Fit an edit for a model or pipeline, and report its effect on text embeddings.
@@ -139,7 +151,7 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
             warnings.simplefilter("ignore", AutoDeclinedWarning)  # printed below
             saved = fit_projections(host, prompts, method=method, lam=lam, reference=fitted_on)
         for declined in saved.declined:
-            print_message(f"{declined.prompts}: no edit. {_with_options(declined.reason)}")
+            print_message(f"{declined.attribute}: no edit. {_with_options(declined.reason)}")
         if not saved:
             _print_declined(loaded.name, saved, [save, merge], as_json=as_json)
             raise typer.Exit(1)
@@ -253,7 +265,7 @@ def _report(
 
     from vldebias.methods import Diagnostics
     from vldebias.projection.cross_attention_edit import CrossAttentionEdit
-    from vldebias.projection.edit import Provenance
+    from vldebias.projection.provenance import Provenance
 
     folder = None if save is None else str(edit.save_pretrained(save / role))
     diagnostics: dict[str, dict[str, tuple[float, float] | float]] = {}
@@ -264,8 +276,10 @@ def _report(
             measures = diagnostics.setdefault(role, {})
             measures[f"AUROC of the gate, {kind}"] = max(layers.values(), default=0.5)
     elif not hasattr(edit, "wordings"):  # edits with several wordings have no diagnostics
-        for prompts in sets:
-            diagnostics[prompts.name] = asdict(Diagnostics.from_edit(host, role, edit, prompts))
+        for prompt_set in sets:
+            diagnostics[prompt_set.name] = asdict(
+                Diagnostics.from_edit(host, role, edit, prompt_set)
+            )
     provenance = TypeAdapter(Provenance).dump_python(
         edit.provenance, mode="json", exclude_defaults=True
     )

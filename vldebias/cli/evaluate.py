@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vldebias import programs
 from vldebias.cli import results
 from vldebias.cli.checks import check_data_of_suite, check_file, check_sets
 from vldebias.cli.common import (
@@ -33,8 +34,6 @@ from vldebias.utils.options import Options
 
 if TYPE_CHECKING:
     from typer._click import Command, Context  # typer's copy of click
-
-    from vldebias.report.result import Result
 
 
 class SuiteGroup(Group):
@@ -72,9 +71,9 @@ app = App(
 app.add("report")(results.report)
 app.add("compare")(results.compare)
 app.add("gate")(results.gate)
-app.add("runs")(results.runs)
 app.add("data")(results.data)
-app.add("paper")(results.paper)
+for _name, _entry in programs.commands("eval").items():
+    app.add(_name)(getattr(import_module(_entry.module), _entry.attribute))
 
 SuiteName = Annotated[
     str,
@@ -152,27 +151,20 @@ _IMAGE_COLUMNS = {
         " probability that the image was selected for labelling."
     ),
 }
-_APPLICANT_COLUMNS = {
-    "selected": "Column that states who was selected (yes or no).",
-    "sex": "Column with the applicants' sex.",
-    "race": "Column with the applicants' race or ethnicity.",
-}
 
 
 def _column_flags() -> Flags:
-    """Yield the flags of `shares` that name a column, with a help panel for each kind of table."""
-    panels = {"Columns": _IMAGE_COLUMNS, "Columns with --impact-ratio": _APPLICANT_COLUMNS}
-    for panel, columns in panels.items():
-        for name, text in columns.items():
-            flag = typer.Option(
-                f"--{name}-column", metavar="COLUMN", help=text, rich_help_panel=panel
-            )
-            yield name, Annotated[str | None, flag], None
+    """Yield the flags of `shares` that name a column."""
+    for name, text in _IMAGE_COLUMNS.items():
+        flag = typer.Option(
+            f"--{name}-column", metavar="COLUMN", help=text, rich_help_panel="Columns"
+        )
+        yield name, Annotated[str | None, flag], None
 
 
 @app.add("shares")
 @with_flags(_column_flags())
-def shares(  # noqa: PLR0913  (each is an option of the command)
+def shares(
     table: Annotated[
         Path,
         typer.Argument(
@@ -209,16 +201,6 @@ def shares(  # noqa: PLR0913  (each is an option of the command)
         bool,
         typer.Option("--faces", help="Treat several rows for an image as several faces in it."),
     ] = False,
-    impact_ratio: Annotated[
-        bool,
-        typer.Option(
-            "--impact-ratio",
-            help=(
-                "Compute selection rates and impact ratios of applicants by sex, by race and by"
-                " both, as required by New York City's Local Law 144."
-            ),
-        ),
-    ] = False,
     folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="Output folder.")] = Path(
         "vldebias-shares"
     ),
@@ -228,8 +210,7 @@ def shares(  # noqa: PLR0913  (each is an option of the command)
     """Compute group shares and discrepancy from a table of labelled images.
 
     Prints means over prompts with intervals, compares methods, and writes a page. With
-    --people-column, human labels for some of the images are used to correct a judge. With
-    --impact-ratio, the rows are applicants instead of images.
+    --people-column, human labels for some of the images are used to correct a judge.
 
     Examples:
       vldebias eval shares table.csv --prompt-column prompt \\
@@ -240,77 +221,24 @@ def shares(  # noqa: PLR0913  (each is an option of the command)
           --value-column gender --rename F=female --rename M=male --unknown both
       vldebias eval shares judged.csv --prompt-column prompt \\
           --value-column judge --people-column label --weight-column weight
-      vldebias eval shares applicants.csv --impact-ratio \\
-          --selected-column hired --sex-column sex --race-column race
     """
     check_out(folder)
-    _check_kind_of_columns(columns, is_impact=impact_ratio)
-    if impact_ratio and (groups or faces or baseline != "none"):
-        raise InvalidInputError(
-            "--impact-ratio cannot be combined with --groups, --faces or --baseline, which only"
-            " apply to tables of images; remove them"
-        )
-    value_of_text = dict(split_pair(text, "--rename", "F=female") for text in rename or ())
-    if impact_ratio:
-        from vldebias.study.shares.impact import measure_impact
-
-        result = measure_impact(table, **columns, rename=value_of_text, unknown=unknown or ())
-    else:
-        settings: dict[str, object] = {"baseline": baseline, "faces": faces, **columns}
-        result = _shares_of_images(table, settings, value_of_text, groups, unknown)
-    print_result(result, as_json=as_json, page=write_run(result, folder))
-
-
-def _shares_of_images(
-    table: Path,
-    settings: dict[str, object],
-    value_of_text: Mapping[str, str],
-    groups: Sequence[str] | None,
-    unknown: Sequence[str] | None,
-) -> Result:
-    """Measure the shares in a table of images.
-
-    Args:
-        table: file with a row per image.
-        settings: further settings of the task.
-        value_of_text: a mapping from text in the table to the value that it stands for.
-        groups: values of --groups.
-        unknown: values of --unknown.
-    """
+    missing = [f"--{name}-column COLUMN" for name in ("prompt", "value") if name not in columns]
+    if missing:
+        raise InvalidInputError(f"expected {', '.join(missing)}")
     from vldebias.report.result import Result
     from vldebias.study.shares.group_names import groups_named
     from vldebias.study.shares.task import SharesTask
 
-    settings["rename"] = value_of_text
+    settings: dict[str, object] = {"baseline": baseline, "faces": faces, **columns}
+    settings["rename"] = dict(split_pair(text, "--rename", "F=female") for text in rename or ())
     if groups:
         settings["values"] = groups_named(split_names(groups))
     if unknown:
         settings["unknown"] = tuple(unknown)
     task = SharesTask.build(settings)
-    return Result.from_tasks(task.name, task.measure(table), seconds=None)
-
-
-def _check_kind_of_columns(columns: Mapping[str, str], *, is_impact: bool) -> None:
-    """Check that the column options match the table, which lists either images or applicants.
-
-    Raises:
-        InvalidInputError: If a column is missing, or belongs to the other kind of table.
-    """
-    needed = ("selected", "sex", "race") if is_impact else ("prompt", "value")
-    allowed = _APPLICANT_COLUMNS if is_impact else _IMAGE_COLUMNS
-    missing = [f"--{name}-column COLUMN" for name in needed if name not in columns]
-    unexpected = [f"--{name}-column" for name in columns if name not in allowed]
-    if missing and is_impact:
-        raise InvalidInputError(f"--impact-ratio: expected {', '.join(missing)}")
-    if missing:
-        raise InvalidInputError(
-            f"expected {', '.join(missing)}, or --impact-ratio for a table of applicants"
-        )
-    if unexpected:
-        kind = "with" if is_impact else "without"
-        raise InvalidInputError(
-            f"got {', '.join(unexpected)}, which cannot be used {kind} --impact-ratio; remove it"
-        )
+    result = Result.from_tasks(task.name, task.measure(table), seconds=None)
+    print_result(result, as_json=as_json, page=write_run(result, folder))
 
 
 Column = Annotated[
@@ -415,8 +343,8 @@ def vqa(
         from vldebias.prompts import load_prompts
         from vldebias.study.inputs import Inputs
 
-        prompts = load_prompts(attribute)
-        questions = {prompts.name: tuple(prompts.attributes)}
+        prompt_set = load_prompts(attribute)
+        questions = {prompt_set.name: tuple(prompt_set.attributes)}
         options = Options(out=folder, device=device_of(None))
         judge = VlmJudge(model=model, questions=questions).ready(None, Inputs(options))
     result = evaluate_vqa(

@@ -110,7 +110,9 @@ def generate_command(
 
         # Hash the settings and the content of the prompt sets, so that different settings, such as
         # an edited prompt set with the same name, use different folders.
-        settings = vars(request) | {"attributes": [prompts.hash for prompts in request.attributes]}
+        settings = vars(request) | {
+            "attributes": [prompt_set.hash for prompt_set in request.attributes]
+        }
         # File names are limited to 255 bytes.
         name = file_slug(request.prompt)[:60] or "prompt"
         folder = Path("vldebias-generate") / f"{name}-{hash_of([settings, pipeline])[:8]}"
@@ -186,8 +188,8 @@ def _print(images: SideBySide, folder: Path, attribute: Sequence[str]) -> None:
 
 def _rows(images: SideBySide) -> Iterator[tuple[str, ...]]:
     """Yield a row for each method and prompt."""
-    from vldebias.report.phrases import people_in_words
     from vldebias.report.strip import row_title
+    from vldebias.utils.phrases import people_in_words
 
     for method in images.methods:
         # Group by value too, since some methods assign a value without changing the prompt.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import UserDict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,37 +11,29 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from vldebias.cli.common import App
+from vldebias.programs import Entry
 
 if TYPE_CHECKING:
     from typer._click import Command, Context, HelpFormatter  # typer's copy of click
 
 
-@dataclass(frozen=True)
-class Entry:
-    """Location of a command, and its summary in the list of commands.
+def load_command(name: str, entry: Entry) -> Command:
+    """Import a command and return it, registered under `name`.
 
-    Attributes:
-        module: name of the command's module in `vldebias.cli`.
-        attribute: name of a function or of an `App` with subcommands in the module.
-        summary: first paragraph of the command's help.
+    Args:
+        name: name of the command.
+        entry: location of the command.
     """
-
-    module: str
-    attribute: str
-    summary: str
-
-    def load(self, name: str) -> Command:
-        """Import the command and return it, registered under `name`."""
-        target = getattr(import_module(f"vldebias.cli.{self.module}"), self.attribute)
-        if isinstance(target, typer.Typer):
-            command: Command = typer.main.get_group(target)
-        else:
-            # Typer can only build a click command from an app.
-            single = App("", add_completion=False)
-            single.add(name)(target)
-            command = typer.main.get_command(single)
-        command.name = name
-        return command
+    target = getattr(import_module(entry.module), entry.attribute)
+    if isinstance(target, typer.Typer):
+        command: Command = typer.main.get_group(target)
+    else:
+        # Typer can only build a click command from an app.
+        single = App("", add_completion=False)
+        single.add(name)(target)
+        command = typer.main.get_command(single)
+    command.name = name
+    return command
 
 
 class Commands(UserDict[str, "Command"]):
@@ -53,7 +44,7 @@ class Commands(UserDict[str, "Command"]):
         self.entries = entries
 
     def __missing__(self, name: str) -> Command:
-        self.data[name] = self.entries[name].load(name)
+        self.data[name] = load_command(name, self.entries[name])
         return self.data[name]
 
     def __contains__(self, name: object) -> bool:

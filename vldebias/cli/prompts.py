@@ -12,7 +12,7 @@ from vldebias.cli.checks import check_sets
 from vldebias.cli.common import App, echo, print_list, print_message, split_names, split_pair
 from vldebias.cli.flags import AttributeSet, Json
 from vldebias.errors import InvalidInputError
-from vldebias.report.phrases import quantity
+from vldebias.utils.phrases import quantity
 
 app = App(
     """

@@ -11,7 +11,7 @@ from vldebias.cli.common import check_out, err, print_message, print_result
 from vldebias.cli.flags import Json
 from vldebias.errors import need_extras
 
-SHOWN = ("default", "default+equalise", "difference", "paper", "balanced-prompts", "chance")
+SHOWN = ("default", "default+reference", "difference", "paper", "balanced-prompts", "chance")
 NEXT = (
     "\nNext, on your own model: vldebias debias gender --model ViT-B-32 --pretrained openai --check"
 )
@@ -52,7 +52,7 @@ def quickstart(
         "measuring bias in photographs, birds, portraits and generated portraits before and after"
         f" debiasing; results are written to {folder}"
     )
-    from vldebias.report.phrases import METHODS
+    from vldebias.report.table import METHODS
     from vldebias.study.run_files import PAGE
     from vldebias.study.running import run_suite
     from vldebias.study.suite import load_suite

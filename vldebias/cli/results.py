@@ -1,10 +1,10 @@
-"""`vldebias eval report`, `compare`, `gate`, `runs`, `data` and `paper`."""
+"""`vldebias eval report`, `compare`, `gate` and `data`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -12,17 +12,14 @@ from vldebias.cli import common
 from vldebias.cli.common import (
     check_out,
     coloured,
-    device_of,
-    err,
     parse_pairs,
     piped,
     print_grid,
     print_json,
     print_list,
     print_message,
-    split_names,
 )
-from vldebias.cli.flags import Json, flags_of_options, with_flags
+from vldebias.cli.flags import Json
 from vldebias.errors import InvalidInputError, shortened
 
 Result = Annotated[
@@ -224,51 +221,6 @@ def _method_of_task(methods: Sequence[str]) -> str | dict[str, str] | None:
     return method_of_task or None
 
 
-def runs(
-    folder: Annotated[
-        Path,
-        typer.Argument(exists=True, file_okay=False, metavar="FOLDER", help="Folder with results."),
-    ],
-    page: Annotated[
-        Path | None,
-        typer.Option("--out", help="HTML page to write. Default: FOLDER/runs.html."),
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """List the results in a folder on one page, with models, tasks, methods, results and dates.
-
-    Includes results in subfolders. On the page, rows can be filtered and sorted, and two runs can
-    be chosen to compare. Files that cannot be read are listed on the page, and the exit code is
-    then 1.
-
-    Examples:
-      vldebias eval runs results/
-      vldebias eval runs . --out overview.html
-      vldebias eval runs results/ --json
-    """
-    check_out((folder if page is None else page).parent)
-    from vldebias.report.page import short_date
-    from vldebias.report.runs import render_runs
-
-    written, listed = render_runs(folder, page)
-    for file, reason in listed.unreadable.items():
-        print_message(f"{file}: {reason}", "could not be read", "yellow")
-    if as_json:
-        print_json(
-            {"runs": [row._asdict() for row in listed.rows], "unreadable": listed.unreadable}
-        )
-    else:
-        head = ("run", "model", "task", "method", "measure", "value [95%]", "verdict", "date")
-        cells = []
-        for row in listed.rows:
-            names = (row.run, row.model, row.task, row.method, row.measure)
-            cells.append((*names, row.number, row.verdict, short_date(row.date)))
-        print_grid(head, cells)
-        print_message(f"page: {written}")
-    if listed.unreadable:
-        raise typer.Exit(1)
-
-
 def _file_of(result: Path) -> Path:
     if not result.is_dir():
         return result
@@ -363,104 +315,3 @@ def _list_data(*, as_json: bool) -> None:
         facts.append({field: getattr(data_set, field) for field in fields})
         rows.append((name, ", ".join(data_set.columns), data_set.split or "", data_set.layout))
     print_list(("name", "labels", "split", "folder"), rows, facts, as_json=as_json)
-
-
-@with_flags(flags_of_options("pipeline", "device", "dtype"))
-def paper(
-    data_root: Annotated[
-        Path | None,
-        typer.Option(exists=True, help="Folder that contains waterbirds, celeba and fairface."),
-    ] = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(
-            help=(
-                "Comma-separated parts to measure: waterbirds, celeba, fairface, generation, human,"
-                " backgrounds. Default: all."
-            )
-        ),
-    ] = None,
-    model: Annotated[
-        list[str] | None,
-        typer.Option(
-            help=(
-                "Model to measure instead of the paper's: NAME:PRETRAINED for open_clip, a"
-                " transformers id, or 'miniature'."
-            )
-        ),
-    ] = None,
-    out: Annotated[Path, typer.Option(help="Output folder; run again to continue.")] = Path(
-        "paper"
-    ),
-    as_json: Json = False,
-    **flags: Any,
-) -> None:
-    """Reproduce the paper's tables, and compare them with the published values on one page.
-
-    Covers Tables 7.1 to 7.8 and A.9 of Chuang's thesis and the backgrounds of its section 7.6.4.
-    First prints the requirements of each part and whether its data are available. Then measures
-    every available part, even if others fail. Run it again to continue after an interruption. Exits
-    with code 1 if a part could not be measured. Waiting for human labels is not a failure.
-
-    For models other than the paper's, the published column is empty.
-
-    The part `generation` follows the paper's setup, with 100 images for each of 100 professions,
-    without and with the method, for gender and race. `vldebias eval generation` measures more. The
-    part `human` generates images and prints the commands for labelling them. Run it again after
-    labelling to measure them.
-
-    Examples:
-      vldebias eval paper --data-root DIR --out paper
-      vldebias eval paper --data-root DIR --only waterbirds,celeba \\
-          --model RN50:openai
-      vldebias eval paper --only generation --dtype float16
-      vldebias eval paper --only human,backgrounds --dtype float16
-    """
-    check_out(out)
-    from vldebias.study.paper import paper as measure
-    from vldebias.study.paper import plan, sentences
-    from vldebias.utils.options import Options
-    from vldebias.utils.progress import Progress
-
-    runs = plan(data_root, split_names(only), split_names(model), flags.get("pipeline"))
-    if not as_json:
-        rows = []
-        for run in runs:
-            rows.append((run.suite.name, run.model, run.state, run.suite.source, run.suite.needs))
-        print_grid(("suite", "model", "state", "source", "needs"), rows)
-    # Measure the parts whose data is available even if other data is missing.
-    if all(run.missing for run in runs):
-        raise InvalidInputError(
-            "nothing can be measured; pass a --data-root that contains at least one of these data"
-            " sets"
-        )
-    options = Options(out=out, device=device_of(flags.get("device")), dtype=flags.get("dtype"))
-    # Print progress to stderr, since stdout must only contain the table of results.
-    with Progress(err()) as shown:
-        frame = measure(out, runs, options, shown)
-    if as_json:
-        # JSON does not support NaN.
-        print_json(frame.astype(object).where(frame.notna(), None).to_dict("records"))
-    else:
-        head = ["suite", "data", "model", "metric", "method", "published", "published of"]
-        head += ["measured", "difference"]
-        cells = frame[head].astype(object).where(frame[head].notna(), "").to_numpy()
-        print_grid(head, [list(map(_cell, row)) for row in cells])
-        for sentence in sentences(frame):
-            print_message(sentence)
-        print_message(f"page: {out / 'index.html'}")
-    for run in runs:
-        if run.missing or run.failure:
-            print_message(f"{run.suite.name}, {run.model}: {run.state}", "not measured", "yellow")
-        elif run.waiting:
-            print_message(
-                f"{run.suite.name}, {run.model}: {run.waiting}", "waiting for labels", "yellow"
-            )
-    if any(run.missing or run.failure for run in runs):
-        raise typer.Exit(1)
-
-
-def _cell(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.3f}"
-    return str(value)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vldebias.data.embeddings import open_embeddings as open_embeddings
     from vldebias.data.embeddings import save_embeddings as save_embeddings
     from vldebias.data.huggingface import ImageStream as ImageStream
-    from vldebias.data.label_checks import odd_values as odd_values
+    from vldebias.data.label_values import odd_values as odd_values
     from vldebias.data.labels import UNKNOWN as UNKNOWN
     from vldebias.data.labels import Labels as Labels
     from vldebias.data.labels import cross as cross
@@ -46,7 +46,7 @@ _NAMES_OF_HOME = {
     "vldebias.data.parallel": ("OnRay", "prefetch", "processes"),
     "vldebias.data.rows": ("Shards", "UnitRows", "digest_of"),
     "vldebias.data.sources": ("list_data", "open_data"),
-    "vldebias.data.label_checks": ("odd_values",),
+    "vldebias.data.label_values": ("odd_values",),
     "vldebias.data.labels": ("UNKNOWN", "Labels", "cross"),
     "vldebias.data.tables": ("read_table",),
     "vldebias.utils.pictures": ("decode",),

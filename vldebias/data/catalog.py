@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vldebias.errors import InvalidInputError
-from vldebias.utils.registry import Registry, imported
+from vldebias.utils.registry import Registry, check_callable, imported
 
 if TYPE_CHECKING:
     from vldebias.data.dataset import ImageData
@@ -69,7 +69,7 @@ class DataSet:
                     f" tuple of strings, such as ({names!r},)"
                 )
         if not isinstance(self.read, str):
-            self._check_reader(self.read)
+            self.load_reader()
 
     def load_reader(self) -> Reader:
         """Return the reader, importing it if necessary.
@@ -77,31 +77,10 @@ class DataSet:
         Raises:
             InvalidInputError: If the function does not exist, or has an incompatible signature.
         """
-        reader: Any = self.read
-        if isinstance(reader, str):
-            reader = imported(reader)
-            if reader is None:
-                raise InvalidInputError(
-                    f"data set {self.name!r}: read: got {self.read!r}; expected the import path of"
-                    " an existing function, 'package.module:function'"
-                )
-        self._check_reader(reader)
+        where = f"data set {self.name!r}: read"
+        reader: Any = imported(self.read, where, "function")
+        check_callable(where, reader, ("root", "split"))
         return reader
-
-    def _check_reader(self, reader: object) -> None:
-        """Raise an error if the reader cannot be called with a root and a split."""
-        source = f"data set {self.name!r}"
-        if not callable(reader) or isinstance(reader, type):
-            raise InvalidInputError(
-                f"{source}: read: got {reader!r}; expected a function of (root, split)"
-            )
-        try:
-            inspect.signature(reader).bind(Path(), "test")
-        except TypeError as error:
-            raise InvalidInputError(
-                f"{source}: the reader has the signature {inspect.signature(reader)}, but it is"
-                f" called as read(root, split): {error}"
-            ) from None
 
     def options(self) -> list[str]:
         """Return the names of the reader's options."""
@@ -147,7 +126,6 @@ def register_data(data_set: DataSet) -> DataSet:
     return DATA.register(data_set)
 
 
-_OBJECTS = {"label": "label", "caption_template": "a photo of a {}.", "val_split": "test"}
 BUILT_IN = (
     DataSet(
         "waterbirds",
@@ -195,33 +173,6 @@ BUILT_IN = (
         # There are three class columns, so there is no default label.
         training={"caption_template": "a photo of a person, {}.", "val_split": "val"},
         folders=("FairFace",),
-    ),
-    DataSet(
-        "cifar10",
-        "vldebias.data.binary:open_cifar10",
-        "the folder cifar-10-batches-bin of cs.toronto.edu/~kriz/cifar.html (binary version)",
-        split="test",
-        columns=("label",),
-        training=_OBJECTS,
-        folders=("cifar-10-batches-bin",),
-    ),
-    DataSet(
-        "cifar100",
-        "vldebias.data.binary:open_cifar100",
-        "the folder cifar-100-binary of cs.toronto.edu/~kriz/cifar.html (binary version)",
-        split="test",
-        columns=("label",),
-        training=_OBJECTS,
-        folders=("cifar-100-binary",),
-    ),
-    DataSet(
-        "stl10",
-        "vldebias.data.binary:open_stl10",
-        "the folder stl10_binary of cs.stanford.edu/~acoates/stl10",
-        split="test",
-        columns=("label",),
-        training=_OBJECTS,
-        folders=("stl10_binary",),
     ),
     DataSet(
         "manifest",

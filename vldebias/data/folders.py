@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from vldebias.errors import InvalidInputError
-from vldebias.report.phrases import quantity
+from vldebias.utils.phrases import quantity
 from vldebias.utils.pictures import ENDINGS
 
 # Files and folders that operating systems and tools create, not including hidden ones, which start

@@ -32,6 +32,7 @@ from vldebias.data.layouts import (
     IMAGE_COLUMNS,
     cannot_open,
     expanded,
+    find_captions,
     refuse_unreachable,
 )
 from vldebias.data.rows import files_of, is_pattern
@@ -64,8 +65,6 @@ class Source(TypedDict, total=False):
     data_files: dict[str, list[str]]
 
 
-CAPTIONS = ("caption", "txt", "text", "captions", "sentences")
-_IMAGES = ("image", "jpg", "jpeg", "png", "webp")
 ALIASES = {"train": ("train",), "val": ("val", "validation", "valid", "dev"), "test": ("test",)}
 _TARS = "__key__"  # column that `datasets` adds to rows from tars
 _FORMATS = {".parquet": "parquet", ".arrow": "arrow", ".tar": "webdataset"}
@@ -333,8 +332,9 @@ def _image_column(image: str | None, features: Mapping[str, object], place: str)
         elif getattr(feature, "dtype", "") in ("binary", "large_binary"):
             byte_columns.append(name)
     candidates = (
-        [name for name in _IMAGES if name in features]
+        fitting_columns(image_columns, IMAGE_COLUMNS)
         or image_columns
+        or fitting_columns(byte_columns, IMAGE_COLUMNS)
         or fitting_columns(list(features), IMAGE_COLUMNS)
         or byte_columns
     )
@@ -360,24 +360,11 @@ def _caption_column(caption: str | None, features: Mapping[str, object], place: 
     is_tar = caption is None and _TARS in features
     if not is_auto and not is_tar:
         return caption
-    for name in CAPTIONS:
-        if name in features:
-            return name
-    fitting = fitting_columns(list(features), CAPTION_COLUMNS)
-    if len(fitting) == 1:
-        return fitting[0]
-    if len(fitting) > 1:
-        raise InvalidInputError(
-            f"{place}: captions may be in any of {fitting}; choose one with --caption-column"
-            " (in Python caption=...)"
-        )
-    for name in features:
-        if name in ("json.caption", "json.text"):
-            return name
-    if is_tar:
-        return None
+    found = find_captions(list(features), place)
+    if found is not None or is_tar:
+        return found
     raise InvalidInputError(
-        f"{place}: expected captions in a column {', '.join(CAPTIONS)}, got the columns"
+        f"{place}: expected captions in a column {', '.join(CAPTION_COLUMNS[:5])}, got the columns"
         f" {list(features)}; choose one with --caption-column (in Python caption=...), or create"
         " captions from a label with label=... and caption_template='a photo of a {}.'"
     )

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vldebias.data.tables import as_texts
-from vldebias.errors import InvalidInputError, Lazily
+from vldebias.errors import CLOSE_LABELS, InvalidInputError, Lazily, did_you_mean
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,7 +78,10 @@ class Labels:
         code_of_name = {name: code for code, name in enumerate(names)} | {"": UNKNOWN}
         unexpected = sorted(set(texts) - set(code_of_name))
         if unexpected:
-            raise InvalidInputError(f"labels: expected one of {list(names)}, got {unexpected[:8]}")
+            hint = did_you_mean(unexpected[0], names, "choose one of them", CLOSE_LABELS)
+            raise InvalidInputError(
+                f"labels: expected one of {list(names)}, got {unexpected[:8]}; {hint}"
+            )
         codes = [code_of_name[text] for text in texts]
         return cls(np.array(codes, dtype=np.int64), tuple(names))
 
@@ -137,9 +140,7 @@ class Labels:
         return cls(codes, tuple(map(str, different.tolist())))
 
     @classmethod
-    def from_column(
-        cls, column: pa.Array, names: Names, source: str, unknown: object = ()
-    ) -> Labels:
+    def from_column(cls, column: pa.Array, names: Names, source: str) -> Labels:
         """Create labels from a table column.
 
         Empty and missing values are unknown. Surrounding whitespace is ignored.
@@ -149,13 +150,12 @@ class Labels:
             names: allowed values, or a mapping from codes in the table to names. If None, all
                 values that occur are allowed.
             source: column name for messages.
-            unknown: additional values that mean unknown.
 
         Raises:
             InvalidInputError: If a value is not allowed, or there are too many values for labels.
         """
         texts = [text.strip() for text in as_texts(column, source)]
-        labels = cls.from_values(texts).without(unknown)
+        labels = cls.from_values(texts)
         if names is None:
             if len(labels.names) > max(_MOST_NAMES, len(labels) // 2):
                 raise InvalidInputError(
@@ -166,8 +166,9 @@ class Labels:
         name_of_value = {str(value): str(name) for value, name in mapped_columns(names).items()}
         unnamed = sorted(set(labels.names) - set(name_of_value))
         if unnamed:
+            hint = did_you_mean(unnamed[0], name_of_value, "correct the table", CLOSE_LABELS)
             raise InvalidInputError(
-                f"{source}: expected one of {list(name_of_value)}, got {unnamed[:8]}"
+                f"{source}: expected one of {list(name_of_value)}, got {unnamed[:8]}; {hint}"
             )
         new_names = list(dict.fromkeys(name_of_value.values()))
         new_codes = [new_names.index(name_of_value[value]) for value in labels.names]

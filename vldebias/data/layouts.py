@@ -44,10 +44,11 @@ PARQUET = (".parquet", ".arrow")
 IMAGE_COLUMNS = (
     *("image", "image_path", "img_path", "img", "path", "file_path", "filepath", "file"),
     *("file_name", "filename", "image_file", "image_name", "image_filename"),
+    *("jpg", "jpeg", "png", "webp"),  # fields of tars
 )
 CAPTION_COLUMNS = (
     *("caption", "captions", "text", "txt", "title", "sentence", "sentences", "description"),
-    *("alt", "alt_text", "comment"),
+    *("alt", "alt_text", "comment", "transcript", "cap"),
 )
 LAYOUT = (
     "a dataset id, a folder of parquet, arrow, tar or image files, a .parquet, .arrow or .tar file,"
@@ -360,8 +361,7 @@ def _refuse_parquet_of_urls(path: Path, image: str | None) -> None:
         raise InvalidInputError(
             f"{path}: no column {image!r}; the columns are {names}; {_SET_IMAGE}"
         )
-    known = (*IMAGE_COLUMNS, "jpg", "jpeg", "png", "webp")
-    if image is None and not fitting_columns(names, known):
+    if image is None and not fitting_columns(names, IMAGE_COLUMNS):
         url = fitting_columns(names, _URL_COLUMNS)
         if url:
             caption = fitting_columns(names, CAPTION_COLUMNS) or ["caption"]
@@ -470,6 +470,26 @@ def _layout_of_table(
     paths = tuple(map(without_number, cells))
     used_caption = caption if reads_captions else None
     return Layout("table", (str(path),), image, used_caption, header, paths, is_complete)
+
+
+def find_captions(names: Sequence[str], place: str) -> str | None:
+    """Return the column or field with captions, also inside a field "json", or None.
+
+    Args:
+        names: column names. A value inside a JSON field has a name such as "json.caption".
+        place: data name for messages.
+
+    Raises:
+        InvalidInputError: If several columns are possible.
+    """
+    fitting = fitting_columns(names, CAPTION_COLUMNS)
+    if len(fitting) > 1:
+        raise InvalidInputError(
+            f"{place}: captions may be in any of {fitting}; choose one with --caption-column"
+            " (in Python caption=...)"
+        )
+    inside = [f"{field}.{key}" for field in ("json", "jsn") for key in CAPTION_COLUMNS]
+    return next((name for name in (*fitting, *inside) if name in names), None)
 
 
 def _missing_header(path: Path, first_line: Sequence[str], form: str) -> tuple[str, ...]:

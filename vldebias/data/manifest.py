@@ -14,9 +14,9 @@ from vldebias.data.caption_cells import captions_of, one_row_per_image, texts_of
 from vldebias.data.cleaning import clean_captions
 from vldebias.data.dataset import Facts, ImageData, file_images
 from vldebias.data.folders import folder_of_paths
+from vldebias.data.label_values import matched
 from vldebias.data.labels import ColumnNames, Labels, Names, mapped_columns
 from vldebias.data.layouts import IMAGE_COLUMNS
-from vldebias.data.spellings import matched
 from vldebias.data.tables import as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 from vldebias.utils.table_rows import fitting_columns

@@ -214,13 +214,13 @@ def _array_of(values: Sequence[object], source: str | Path) -> pa.Array:
 
 
 def columns_of_counts(table: pa.Table, used: Collection[str]) -> list[str]:
-    """Return the unused columns that look like the number of images or applicants per row.
+    """Return the unused columns that look like the number of images per row.
 
     Such a column has a name such as "count", and different positive numbers. Consecutive numbers
     are row numbers instead.
 
     Args:
-        table: a table with one row per image, prompt or group of applicants.
+        table: a table with one row per image or prompt.
         used: columns with another role.
     """
     found = []

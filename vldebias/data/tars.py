@@ -23,7 +23,7 @@ from vldebias.data.cleaning import clean_captions
 from vldebias.data.dataset import Facts, ImageData, fingerprint_files
 from vldebias.data.folders import is_litter, is_picture
 from vldebias.data.labels import ColumnNames, Labels, mapped_columns
-from vldebias.data.layouts import CAPTION_COLUMNS
+from vldebias.data.layouts import CAPTION_COLUMNS, find_captions
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
 from vldebias.utils.pictures import decode
 from vldebias.utils.table_rows import flat
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from datasets import IterableDataset
     from PIL import Image
 
-TEXTS = ("txt", "text", "caption", "transcript", "cap")
+# Endings of text fields, as in webdataset.
+_TEXTS = ("txt", "text", "caption", "transcript", "cap")
 _NUMBERS = ("cls", "cls2", "index", "id")
 _JSON = ("json", "jsn")
 _LONGEST = 1 << 22  # maximum size in bytes of a text or JSON field
-_PREFERRED = ("caption", "txt", "text")  # tried in this order if several fields qualify
 
 
 @dataclass
@@ -203,7 +203,7 @@ def _grouped(path: Path, tar: tarfile.TarFile, members: Sequence[tarfile.TarInfo
         ending = name.rpartition(".")[2]
         if is_picture(f"a.{ending}"):
             sample.places[name] = (member.offset_data, member.size)
-        elif ending in (*TEXTS, *_JSON, *_NUMBERS) and member.size <= _LONGEST:
+        elif ending in (*_TEXTS, *_JSON, *_NUMBERS) and member.size <= _LONGEST:
             file = tar.extractfile(member)
             content = b"" if file is None else file.read()
             value = _parsed(content, ending, f"{path}: {member.name}")
@@ -321,18 +321,14 @@ def _caption_field(
         if not _has(samples, str(name)):
             raise InvalidInputError(f"{source}: expected a field {name!r}; the fields are {fields}")
         return name
-    candidates = {*TEXTS, *CAPTION_COLUMNS}.intersection(fields)
-    for field_name in (*_PREFERRED, *fields):
-        if field_name in candidates:
-            return field_name
     # Fields such as "v2.txt" arise if samples have names like "a.v2.txt".
-    dotted = [field for field in fields if field.rpartition(".")[2] in TEXTS]
-    if len(dotted) == 1:
+    dotted = [field for field in fields if field.rpartition(".")[2] in _TEXTS]
+    inside = [f"{field}.{key}" for field in _JSON for key in CAPTION_COLUMNS]
+    found = find_captions([*fields, *(key for key in inside if _has(samples, key))], source)
+    if len(dotted) == 1 and found not in fields:
         return dotted[0]
-    for field_of_json in _JSON:
-        for key in CAPTION_COLUMNS:
-            if _has(samples, f"{field_of_json}.{key}"):
-                return f"{field_of_json}.{key}"
+    if found is not None:
+        return found
     if name == "auto":
         raise InvalidInputError(
             f"{source}: expected captions in a field {', '.join(CAPTION_COLUMNS[:5])}, got the"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from numbers import Real
@@ -26,7 +26,7 @@ from vldebias.errors import (
     VldebiasError,
     warn,
 )
-from vldebias.hosts.host import BARE, Host, during
+from vldebias.hosts.reading import BARE, during
 from vldebias.utils.markup import html_table
 
 # Weak references, because an attachment references its host, which would otherwise never be freed.
@@ -40,6 +40,25 @@ _PAUSED: ContextVar[frozenset[int]] = ContextVar("vldebias_paused", default=froz
 _MARKER = "_vldebias_merged"  # key in the model's config, which is saved with the model
 INSIDE: ContextVar[bool] = ContextVar("vldebias_inside", default=False)
 """True while an attached pipeline calls its own text encoders."""
+
+
+class Attachable(ABC):
+    """A model or pipeline that something can be attached to; `vldebias.hosts.Host` implements it.
+
+    Attributes:
+        name: the model's class name, for messages.
+        exclusive_modules: the objects that only one attachment may use, starting with the model or
+            pipeline itself.
+        shared_modules: the modules that attachments to other pipelines may also use.
+    """
+
+    name: str
+    exclusive_modules: Sequence[object]
+    shared_modules: Sequence[object] = ()
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Discard everything read from the model, because its weights may have changed."""
 
 
 class Attachment(ABC):
@@ -69,7 +88,7 @@ class Attachment(ABC):
 
     _strength: float
 
-    def __init__(self, host: Host, *, strength: float = 1.0, label: str = "") -> None:
+    def __init__(self, host: Attachable, *, strength: float = 1.0, label: str = "") -> None:
         """Hook the host with `_install`, unless something else is attached.
 
         Args:
@@ -239,7 +258,7 @@ class Attachment(ABC):
         """Return an HTML table for notebooks, with the state and the last sampled values."""
         facts: list[tuple[str, object]] = [
             ("attached to", self.host.name),
-            ("prompts", self.label or "projection"),
+            ("attribute", self.label or "projection"),
             ("state", self.state),
             ("strength", self._strength),
         ]
@@ -273,7 +292,7 @@ def attachment_of(host: object) -> Attachment | None:
     return None
 
 
-def refuse_second(host: Host) -> None:
+def refuse_second(host: Attachable) -> None:
     """Reject a host to which nothing can currently be attached.
 
     Raises:
@@ -302,7 +321,7 @@ def refuse_second(host: Host) -> None:
         )
 
 
-def _refuse_merged(host: Host) -> None:
+def _refuse_merged(host: Attachable) -> None:
     """Reject weights with a merged projection, from this process or from the checkpoint."""
     models = list(host.exclusive_modules)
     for model in host.exclusive_modules:
@@ -323,7 +342,7 @@ def _refuse_merged(host: Host) -> None:
         )
 
 
-def _conflicting(host: Host) -> list[Attachment]:
+def _conflicting(host: Attachable) -> list[Attachment]:
     """Return the attachments that would conflict with a new attachment to this host.
 
     Two attachments conflict if one needs exclusive use of a module that the other also needs.

@@ -18,7 +18,8 @@ from vldebias.errors import InvalidInputError
 from vldebias.hosts.clip.merge import foldable
 from vldebias.hosts.edits import EditAttachment
 from vldebias.hosts.hooks import Original, hook_methods
-from vldebias.hosts.host import TOKENIZING, Host
+from vldebias.hosts.host import Host
+from vldebias.hosts.reading import TOKENIZING
 from vldebias.projection.projection import CalibratedProjection
 from vldebias.utils.files import add_tensors
 from vldebias.utils.text_rows import TextRows

@@ -2,22 +2,91 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from vldebias.errors import InvalidInputError, VldebiasError
+from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasError
 from vldebias.hosts.adapters import Adapters
-from vldebias.hosts.attachment import Attachment, mark_merged
-from vldebias.hosts.host import IMAGE, TOKENIZING, Host, except_stated
-from vldebias.projection.edit import Choice, Edit, Rewording
+from vldebias.hosts.attachment import Attachable, Attachment, mark_merged
+from vldebias.hosts.reading import TOKENIZING
+from vldebias.projection.edit import Edit, Rewording
 from vldebias.projection.projection import CalibratedProjection
+from vldebias.projection.provenance import Choice
 from vldebias.prompts import StatedWords
 from vldebias.wording.prompt_file import checked_texts
 
 Texts = Callable[[], Sequence[str]] | Sequence[str]
 """Prompts, or a function that returns them."""
+
+
+TEXT, IMAGE = "text", "image"
+"""Roles of an image-text model: the outputs of its two towers in the joint space.
+
+Let P be the projection, x the features of an image and z those of a text, before normalisation. The
+model then compares <x, P z> if texts are edited, <P x, z> = <x, P^T z> if images are edited, and
+<P x, P z> = <x, P^T P z> if both are, each divided by the two norms. The same fitted projection is
+used in all three cases. docs/methods.md explains which side to choose."""
+
+SIDES = {"text": (TEXT,), "image": (IMAGE,), "both": (TEXT, IMAGE)}
+
+
+class EditableHost(Attachable):
+    """A host whose embeddings can be edited.
+
+    Attributes:
+        roles: the tensors that `debias` edits by default.
+        generative: whether the model generates images from these tensors.
+        text_modules: the modules that process text, as far as they are known.
+    """
+
+    roles: tuple[str, ...]
+    generative: bool = False
+    text_modules: Sequence[nn.Module] = ()
+
+    def install(self, attachment: EditAttachment) -> Callable[[], None]:
+        """Hook the model so that embeddings pass through `attachment.apply`.
+
+        Returns:
+            The function that removes the hooks.
+        """
+        raise UnsupportedHostError(
+            f"{self.name}: nothing can be attached to this host; pass the model itself"
+        )
+
+    def merge(self, edits: Mapping[str, CalibratedProjection], strength: float) -> Sequence[object]:
+        """Fold the edits into the model's weights.
+
+        Args:
+            edits: the projection for each role.
+            strength: fraction of the projection to apply, in [0, 1].
+
+        Returns:
+            The models whose config should record the merge.
+
+        Raises:
+            UnsupportedHostError: If the weights cannot express the edits. No weight is changed.
+        """
+        raise UnsupportedHostError(
+            f"{self.name}: cannot merge, because the layer that produces embeddings is unknown;"
+            " keep the edit attached"
+        )
+
+    @abstractmethod
+    def edit_rows(
+        self, edit: Edit, role: str, rows: Tensor, prompts: Sequence[str], strength: float
+    ) -> Tensor:
+        """Apply an edit to the embeddings of prompts.
+
+        Args:
+            edit: the edit to apply.
+            role: the tensor that is edited.
+            rows: embeddings (b, ..., d) of the prompts.
+            prompts: the prompt of each row, which only an edit that rewords them needs.
+            strength: fraction of the edit to apply, in [0, 1].
+        """
 
 
 class EditAttachment(Attachment):
@@ -39,10 +108,11 @@ class EditAttachment(Attachment):
     """
 
     reattach = "attachment.projections"
+    host: EditableHost
 
     def __init__(
         self,
-        host: Host,
+        host: EditableHost,
         projections: Mapping[str, Edit],
         *,
         strength: float = 1.0,
@@ -220,9 +290,9 @@ class DeclinedAttachment(EditAttachment):
     ('declined', {})
     """
 
-    def __init__(self, host: Host, choice: Choice, *, strength: float = 1.0) -> None:
+    def __init__(self, host: EditableHost, choice: Choice, *, strength: float = 1.0) -> None:
         self.choice = choice
-        super().__init__(host, {}, strength=strength, label=choice.prompts)
+        super().__init__(host, {}, strength=strength, label=choice.attribute)
         self._release("declined")
 
     def _install(self) -> Callable[[], None]:
@@ -240,3 +310,19 @@ def described(edit: Edit) -> str:
     rank = f" rank {edit.rank}/{edit.dim}" if isinstance(edit, CalibratedProjection) else ""
     decided = "" if edit.provenance.choice is None else "default: "
     return f"{decided}{edit.method} lam={edit.lam}{rank}"
+
+
+def except_stated(stated: Sequence[bool] | Tensor, rows: Tensor, changed: Tensor) -> Tensor:
+    """Return changed embeddings, with the original rows where the attribute is stated.
+
+    Args:
+        stated: (b,), true for the rows whose text states the attribute. Empty means none.
+        rows: the original embeddings (b, ..., d).
+        changed: the changed embeddings (b, ..., d).
+    """
+    if not isinstance(stated, Tensor):
+        if not any(stated):
+            return changed
+        stated = torch.tensor(stated)
+    keep = stated.to(rows.device).view(-1, *[1] * (rows.ndim - 1))
+    return torch.where(keep, rows, changed)

@@ -23,10 +23,12 @@ from vldebias.errors import (
     UnsupportedHostError,
     warn,
 )
-from vldebias.hosts.host import BATCH, TEXT, TEXTS, Host, numbers_of
+from vldebias.hosts.edits import TEXT
+from vldebias.hosts.host import BATCH, TEXTS, Host, numbers_of
 from vldebias.projection.edit import Edit
 from vldebias.projection.fingerprint import Fingerprint
 from vldebias.prompts import PromptSet
+from vldebias.utils.text_rows import check_present
 from vldebias.utils.vectors import read_vectors
 
 if TYPE_CHECKING:
@@ -136,12 +138,7 @@ def _mapping_embedder(vectors: Mapping[str, object]) -> Embedder:
     """Return the embedder for a mapping from text to vector."""
 
     def look_up(texts: list[str]) -> list[object]:
-        missing = [text for text in texts if text not in vectors]
-        if missing:
-            raise InvalidInputError(
-                f"embed: {len(missing)} of {len(texts)} texts are not in the mapping, such as"
-                f" {missing[:3]}; add their vectors, or pass a function that embeds texts"
-            )
+        check_present(texts, vectors, "add their vectors, or pass a function that embeds texts")
         return [vectors[text] for text in texts]
 
     # Use one batch, so that all missing texts are reported at once.

@@ -13,7 +13,7 @@ import torch
 
 from vldebias.errors import VldebiasError
 from vldebias.hosts.attachment import Attachment
-from vldebias.hosts.host import BARE
+from vldebias.hosts.reading import BARE
 
 Original = Callable[..., Any]
 """The original version of a replaced method."""

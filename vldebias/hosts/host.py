@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import re
-import threading
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
-from weakref import WeakKeyDictionary
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -27,37 +22,14 @@ from vldebias.errors import (
     warn,
 )
 from vldebias.hosts.adapters import adapters_length
+from vldebias.hosts.edits import IMAGE, SIDES, TEXT, EditableHost, except_stated
+from vldebias.hosts.reading import reading
+from vldebias.hosts.values import SamplingHost
 from vldebias.projection.edit import Edit, Rewording
 from vldebias.projection.fingerprint import Fingerprint
 from vldebias.prompts import StatedWords
 
-if TYPE_CHECKING:
-    from vldebias.hosts.edits import EditAttachment
-    from vldebias.hosts.values import DenoiserAttachment, PromptAttachment
-    from vldebias.projection.projection import CalibratedProjection
-
-T = TypeVar("T")
-
-TEXT, IMAGE = "text", "image"
-"""Roles of an image-text model: the outputs of its two towers in the joint space.
-
-Let P be the projection, x the features of an image and z those of a text, before normalisation. The
-model then compares <x, P z> if texts are edited, <P x, z> = <x, P^T z> if images are edited, and
-<P x, P z> = <x, P^T P z> if both are, each divided by the two norms. The same fitted projection is
-used in all three cases. docs/methods.md explains which side to choose."""
-
-SIDES = {"text": (TEXT,), "image": (IMAGE,), "both": (TEXT, IMAGE)}
-
 BATCH = 64
-
-TOKENIZING = threading.RLock()
-"""Lock for tokenizer calls, because fast tokenizers set truncation and padding for all threads."""
-# A worker forked while a thread holds the lock would wait forever. Windows does not fork.
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=TOKENIZING._at_fork_reinit)  # type: ignore[attr-defined]
-
-BARE: ContextVar[bool] = ContextVar("vldebias_bare", default=False)
-"""True while hooks return unedited embeddings in this thread or task."""
 
 
 @dataclass(eq=False)
@@ -78,7 +50,7 @@ class Memory:
         self.fingerprints.clear()
 
 
-class Host(ABC):
+class Host(EditableHost, SamplingHost):
     """Provide access to the embeddings of a model or pipeline, each of which has a role.
 
     A subclass that sets `library` is called as Subclass(model, tokenizer, negative), with the
@@ -111,17 +83,11 @@ class Host(ABC):
     torch.Size([1, 256])
     """
 
-    name: str
     model_id: str | None = None
-    roles: tuple[str, ...]
-    generative: bool = False
     rewrites: bool = False
     needs_picture: bool = False
-    text_modules: Sequence[nn.Module] = ()
     image_tower: Sequence[nn.Module] = ()
     image_fingerprint: Fingerprint | None = None
-    exclusive_modules: Sequence[object]
-    shared_modules: Sequence[object] = ()
     library: ClassVar[str] = ""
 
     @property
@@ -169,55 +135,6 @@ class Host(ABC):
             (role, prompt): row
             for prompt, row in zip(prompts, normalize(rows, dim=-1), strict=True)
         }
-
-    def install(self, attachment: EditAttachment) -> Callable[[], None]:
-        """Hook the model so that embeddings pass through `attachment.apply`.
-
-        Returns:
-            The function that removes the hooks.
-        """
-        raise UnsupportedHostError(
-            f"{self.name}: nothing can be attached to this host; pass the model itself"
-        )
-
-    def install_prompts(self, attachment: PromptAttachment) -> Callable[[], None]:
-        """Hook the pipeline so that prompts pass through `attachment.rewrite_texts`.
-
-        Returns:
-            The function that removes the hooks.
-        """
-        raise UnsupportedHostError(
-            f"{self.name}: balanced prompts are only supported for diffusers pipelines; use a"
-            " different method, such as 'difference'"
-        )
-
-    def install_values(self, attachment: DenoiserAttachment) -> Callable[[], None]:
-        """Hook the denoiser so that each image's value is set in cross-attention.
-
-        Returns:
-            The function that removes the hooks.
-        """
-        raise UnsupportedHostError(
-            f"{self.name}: only diffusers pipelines can sample values; use method='difference'"
-        )
-
-    def merge(self, edits: Mapping[str, CalibratedProjection], strength: float) -> Sequence[object]:
-        """Fold the edits into the model's weights.
-
-        Args:
-            edits: the projection for each role.
-            strength: fraction of the projection to apply, in [0, 1].
-
-        Returns:
-            The models whose config should record the merge.
-
-        Raises:
-            UnsupportedHostError: If the weights cannot express the edits. No weight is changed.
-        """
-        raise UnsupportedHostError(
-            f"{self.name}: cannot merge, because the layer that produces embeddings is unknown;"
-            " keep the edit attached"
-        )
 
     def space(self, role: str) -> str:
         """Return the name of the space that `role` belongs to, such as "diffusers.sequence".
@@ -326,15 +243,6 @@ class Host(ABC):
     def edit_rows(
         self, edit: Edit, role: str, rows: Tensor, prompts: Sequence[str], strength: float
     ) -> Tensor:
-        """Apply an edit to the embeddings of prompts.
-
-        Args:
-            edit: the edit to apply.
-            role: the tensor that is edited.
-            rows: embeddings (b, ..., d) of the prompts.
-            prompts: the prompt of each row, which only an edit that rewords them needs.
-            strength: fraction of the edit to apply, in [0, 1].
-        """
         if isinstance(edit, Rewording):
             return self.reworded(edit, role, rows, prompts, strength)
         return edit(rows, strength)
@@ -504,22 +412,6 @@ TEXTS = (
 """Texts whose embeddings are part of a fingerprint. None of them mentions people."""
 
 
-def except_stated(stated: Sequence[bool] | Tensor, rows: Tensor, changed: Tensor) -> Tensor:
-    """Return changed embeddings, with the original rows where the attribute is stated.
-
-    Args:
-        stated: (b,), true for the rows whose text states the attribute. Empty means none.
-        rows: the original embeddings (b, ..., d).
-        changed: the changed embeddings (b, ..., d).
-    """
-    if not isinstance(stated, Tensor):
-        if not any(stated):
-            return changed
-        stated = torch.tensor(stated)
-    keep = stated.to(rows.device).view(-1, *[1] * (rows.ndim - 1))
-    return torch.where(keep, rows, changed)
-
-
 def numbers_of(rows: Tensor) -> tuple[tuple[float, ...], ...]:
     """Return dot products of rows (n, d) with 16 fixed random directions, for a fingerprint."""
     # Saved edits contain these numbers, so the seed must never change.
@@ -590,64 +482,3 @@ def _numbers(parameter: Tensor) -> tuple[float, float]:
     wide = flat.to("cpu", torch.float64)
     product = sum(float(part @ _WAVE[: len(part)]) for part in wide.split(_VALUES))
     return round(float(wide.norm()), 6), round(product, 6)
-
-
-# ---- reading models
-
-
-@contextmanager
-def during(state: ContextVar[T], value: T) -> Iterator[None]:
-    """Set a context variable inside the block, in this thread or task.
-
-    Args:
-        state: the context variable to set.
-        value: the value of the variable inside the block.
-    """
-    token = state.set(value)
-    try:
-        yield
-    finally:
-        state.reset(token)
-
-
-# For each model being read: the number of readers, and its modules' modes before the first reader
-# started.
-_READ: WeakKeyDictionary[nn.Module, tuple[int, list[tuple[nn.Module, bool]]]] = WeakKeyDictionary()
-_LOCK = threading.Lock()
-
-
-@contextmanager
-def reading(*models: nn.Module) -> Iterator[None]:
-    """Prepare models for reading, in eval mode and without gradients, autocast or edits.
-
-    If several threads read a model at once, the last one restores its modules' modes.
-    """
-    devices = set[str]()
-    for model in models:
-        devices.update(parameter.device.type for parameter in model.parameters())
-    with _LOCK:
-        for model in models:
-            readers, modes = _READ.get(model, (0, []))
-            if not readers:
-                modes = [(module, module.training) for module in model.modules()]
-            _READ[model] = readers + 1, modes
-            model.eval()
-    try:
-        # Autocast would round the embeddings that an edit is fitted on.
-        with ExitStack() as stack, torch.no_grad(), during(BARE, True):
-            for device in devices:
-                # The meta device has no autocast, and entering it raises an error.
-                if torch.amp.is_autocast_available(device):
-                    stack.enter_context(torch.autocast(device, enabled=False))
-            yield
-    finally:
-        with _LOCK:
-            for model in models:
-                readers, modes = _READ.pop(model)
-                if readers > 1:
-                    _READ[model] = readers - 1, modes
-                    continue
-                # Restore each module's own mode, because parts of a model may have been in eval
-                # mode.
-                for module, training in modes:
-                    module.training = training

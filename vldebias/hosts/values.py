@@ -12,9 +12,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError
-from vldebias.hosts.attachment import Attachment
+from vldebias.hosts.attachment import Attachable, Attachment
 from vldebias.hosts.call_log import KEPT, NEXT, CallLog, CallRecord, joined, raise_failures
-from vldebias.hosts.host import Host, during
+from vldebias.hosts.reading import during
 from vldebias.hosts.seeds import Seeds, indices_of
 from vldebias.projection.cross_attention_edit import CrossAttentionEdit
 from vldebias.wording.prompt_file import checked_texts
@@ -35,6 +35,31 @@ _ORIGINALS: ContextVar[Mapping[int, list[str]]] = ContextVar(
 """The users' texts before a language model rewrote them, by attachment id (see `originals`)."""
 
 
+class SamplingHost(Attachable):
+    """A host that can be hooked to give each image a sampled value."""
+
+    def install_prompts(self, attachment: PromptAttachment) -> Callable[[], None]:
+        """Hook the pipeline so that prompts pass through `attachment.rewrite_texts`.
+
+        Returns:
+            The function that removes the hooks.
+        """
+        raise UnsupportedHostError(
+            f"{self.name}: balanced prompts are only supported for diffusers pipelines; use a"
+            " different method, such as 'difference'"
+        )
+
+    def install_values(self, attachment: DenoiserAttachment) -> Callable[[], None]:
+        """Hook the denoiser so that each image's value is set in cross-attention.
+
+        Returns:
+            The function that removes the hooks.
+        """
+        raise UnsupportedHostError(
+            f"{self.name}: only diffusers pipelines can sample values; use method='difference'"
+        )
+
+
 class SamplingAttachment(Attachment):
     """Sample an attribute value for each image that a pipeline generates, and record every call.
 
@@ -44,9 +69,11 @@ class SamplingAttachment(Attachment):
         log: call records, used by `last_call`, `calls`, `sampled`, `reasons` and `people`.
     """
 
+    host: SamplingHost
+
     def __init__(
         self,
-        host: Host,
+        host: SamplingHost,
         balancer: Balancer,
         *,
         strength: float = 1.0,
@@ -292,7 +319,7 @@ class PromptAttachment(SamplingAttachment):
     def _changes(self) -> list[str]:
         return ["balanced-prompts"]
 
-    def attach_to_later_pass(self, host: Host) -> PromptAttachment:
+    def attach_to_later_pass(self, host: SamplingHost) -> PromptAttachment:
         """Attach to a later pass over the same images, such as a refiner.
 
         In that pass, the same prompts get the same values. The returned attachment is removed,
@@ -483,7 +510,7 @@ class DenoiserAttachment(SamplingAttachment):
 
     def __init__(
         self,
-        host: Host,
+        host: SamplingHost,
         projections: Mapping[str, CrossAttentionEdit],
         balancer: Balancer,
         *,

@@ -59,7 +59,7 @@ class JudgedTask(Protocol):
     """Properties of a `GenerationTask` that judges use."""
 
     @property
-    def prompts(self) -> PromptSet:
+    def attribute(self) -> PromptSet:
         """Return the prompt set of the attribute."""
 
     @property
@@ -335,9 +335,9 @@ class ClipJudge(JudgeSpec):
             task: the task whose images are judged.
             session: object that loads models on the user's device.
         """
-        prompts = task.prompt_set
-        names = (*prompts.class_names, *prompts.held_out_class_names)
-        texts = (*prompts.classes, *prompts.held_out_classes)
+        prompt_set = task.prompt_set
+        names = (*prompt_set.class_names, *prompt_set.held_out_class_names)
+        texts = (*prompt_set.classes, *prompt_set.held_out_classes)
         texts_of_attribute = dict(self.prompts)
         # Also judge which concept an image shows, for the metric `recognised`, unless the suite
         # already has prompts for it.
@@ -446,7 +446,7 @@ class VlmJudge(JudgeSpec):
         questions = self.questions
         if not questions and task is not None:
             attribute = task.attributes[0].split(" x ")[0]
-            questions = {attribute: tuple(task.prompts.attributes)}
+            questions = {attribute: tuple(task.attribute.attributes)}
         dtype = session.options.dtype or "auto"
         model, processor = _from_hub(
             self.model, session, "AutoModelForImageTextToText", "AutoProcessor", dtype=dtype

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from pydantic import Field, ValidationError, field_validator
 
 from vldebias.errors import InvalidInputError, shortened
+from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.prompts import PromptSet, StatedWords, fill
-from vldebias.report.result import NONE, TaskProvenance, TaskResult
 from vldebias.utils.files import explain, read_bytes, write_atomically
 from vldebias.utils.pictures import read_png
 from vldebias.utils.schema import Strict, file_slug
@@ -111,12 +111,12 @@ class PlannedImage:
 
 
 def planned_prompts(
-    prompts: PromptSet, concepts: str, *, stated: bool, as_written: bool
+    prompt_set: PromptSet, concepts: str, *, stated: bool, as_written: bool
 ) -> list[PlannedPrompt]:
     """Return the prompts for a plan.
 
     Args:
-        prompts: prompt set whose class prompts are used.
+        prompt_set: prompt set whose class prompts are used.
         concepts: "train", "unseen" or "both".
         stated: whether to add prompts that state a value.
         as_written: whether to add OTHERS, and WORDINGS for the unseen concepts, or for the training
@@ -128,8 +128,12 @@ def planned_prompts(
     """
     # Each part has class prompts, concept names, and groups of prompts that state a value.
     parts = {
-        "train": (prompts.classes, prompts.class_names, prompts.groups),
-        "unseen": (prompts.held_out_classes, prompts.held_out_class_names, prompts.held_out_groups),
+        "train": (prompt_set.classes, prompt_set.class_names, prompt_set.variants),
+        "unseen": (
+            prompt_set.held_out_classes,
+            prompt_set.held_out_class_names,
+            prompt_set.held_out_variants,
+        ),
     }
     if concepts != "both":
         parts = {concepts: parts[concepts]}
@@ -142,12 +146,12 @@ def planned_prompts(
             concepts_as_written = names  # the last non-empty part
     if not planned:
         raise InvalidInputError(
-            f"{prompts.name}: the set has no {concepts} classes, so there is nothing to generate;"
-            " choose different concepts"
+            f"{prompt_set.name}: the set has no {concepts} classes, so there is nothing to"
+            " generate; choose different concepts"
         )
     if stated:
         for part, (_, names, groups) in parts.items():
-            planned += _stated_prompts(prompts, part, names, groups)
+            planned += _stated_prompts(prompt_set, part, names, groups)
     if as_written:
         for concept in concepts_as_written:
             for text in WORDINGS:
@@ -159,7 +163,7 @@ def planned_prompts(
 
 
 def _stated_prompts(
-    prompts: PromptSet, part: str, names: Sequence[str], groups: Sequence[Sequence[str]]
+    prompt_set: PromptSet, part: str, names: Sequence[str], groups: Sequence[Sequence[str]]
 ) -> list[PlannedPrompt]:
     """Return one part's distinct prompts that state a value.
 
@@ -168,17 +172,17 @@ def _stated_prompts(
     """
     if not groups:
         raise InvalidInputError(
-            f"{prompts.name}: stated=True requires {part} pairs; use stated=False"
+            f"{prompt_set.name}: stated=True requires {part} pairs; use stated=False"
         )
     concept_words = StatedWords(names)
     planned: list[PlannedPrompt] = []
     # Generate each prompt once, even if it belongs to several groups.
     for prompt in dict.fromkeys(chain(*groups)):
-        values = prompts.values_in(prompt)
+        values = prompt_set.values_in(prompt)
         if len(values) != 1:
             raise InvalidInputError(
-                f"{prompts.name}: {prompt!r} states {list(values)}, expected one of the values"
-                f" {list(prompts.attributes)}; use stated=False"
+                f"{prompt_set.name}: {prompt!r} states {list(values)}, expected one of the values"
+                f" {list(prompt_set.attributes)}; use stated=False"
             )
         # "A photo of a female doctor." has the concept "doctor". Use "" if there is no concept.
         concept = next(iter(concept_words.find(prompt)), "")
@@ -386,8 +390,8 @@ class GeneratedImages:
             "split": "generated",
             "n": n,
             "model": str(model.get("id") or model["pipeline"]),
-            "prompts": plan.prompt_set,
-            "prompts_hash": plan.prompt_set_hash,
+            "attribute": plan.prompt_set,
+            "attribute_hash": plan.prompt_set_hash,
             "methods": plan.variants,
             "seeds": list(plan.seeds),
             "fingerprint": model.pop("fingerprint"),

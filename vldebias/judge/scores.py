@@ -25,7 +25,7 @@ from vldebias.hosts.clip.images import ImageEncoder
 from vldebias.judge.judges import Judge, Probabilities, predict
 from vldebias.judge.plan import GeneratedImages, PlannedImage
 from vldebias.judge.stored import image_keys, stored_answers
-from vldebias.report.result import NONE, TaskResult
+from vldebias.measure.rows import NONE, TaskResult
 from vldebias.utils.files import storage_errors, write_atomically
 from vldebias.utils.progress import SILENT, Progress
 from vldebias.utils.schema import file_slug

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from pydantic import BaseModel, Field
 
 from vldebias.errors import InvalidInputError
-from vldebias.utils.registry import Registry, imported
+from vldebias.utils.registry import Registry, check_callable, check_choice, imported
 
 if TYPE_CHECKING:
     from torch import nn
@@ -152,10 +152,7 @@ class Loss:
         for field in ("title", "summary", "source"):
             if not getattr(self, field):
                 raise InvalidInputError(f"{where}: {field} is empty; expected a text for tables")
-        if self.reads not in get_args(Column):
-            raise InvalidInputError(
-                f"{where}: reads: got {self.reads!r}; expected one of {get_args(Column)}"
-            )
+        check_choice(f"{where}: reads", self.reads, get_args(Column))
         if not isinstance(self.settings, type) or not issubclass(self.settings, BaseModel):
             raise InvalidInputError(
                 f"{where}: settings: got {self.settings!r}; expected a class derived from"
@@ -169,27 +166,17 @@ class Loss:
                 f"{where}: the settings {', '.join(required)} have no default; give each a default"
             )
         if not isinstance(self.module, str):
-            self._check_module(self.module)
+            self.load_module()
 
     def load_module(self) -> type[nn.Module]:
         """Return the loss class, importing it if necessary.
 
         Raises:
-            InvalidInputError: If the class does not exist or is not a loss.
+            InvalidInputError: If the class does not exist, or `vldebias train` cannot build or
+                call it.
         """
-        module: object = self.module
-        if isinstance(module, str):
-            module = imported(module)
-            if module is None:
-                raise InvalidInputError(
-                    f"loss {self.name!r}: module: got {self.module!r}; expected the import path of"
-                    " an existing class, 'package.module:Class'"
-                )
-        return self._check_module(module)
-
-    def _check_module(self, module: object) -> type[nn.Module]:
-        """Return `module`, a class, after checking that `vldebias train` can build and call it."""
         where = f"loss {self.name!r}"
+        module: Any = imported(self.module, f"{where}: module", "class")
         if not isinstance(module, type):
             label = getattr(module, "__name__", repr(module))
             raise InvalidInputError(
@@ -206,49 +193,31 @@ class Loss:
             self._check_function(module)
         return module
 
-    def _check_function(self, module: type[object]) -> None:
-        """Raise an error unless the function accepts features, the declared column and options."""
-        where = f"loss {self.name!r}"
+    def _check_function(self, module: Any) -> None:
+        """Raise an error unless the function accepts features, the column, settings and options."""
+        from vldebias.losses.contrast import ContrastiveLoss, keywords_of  # This requires torch.
+
+        where = f"loss {self.name!r}: {module.__name__}.function"
         function = getattr(module, "function", None)
-        if function is None:
+        if function is None or inspect.isfunction(inspect.getattr_static(module, "function")):
+            label = getattr(function, "__name__", "your_loss")
             raise InvalidInputError(
-                f"{where}: {module.__name__} sets no function; add"
-                " `function = staticmethod(your_loss)` to its body"
+                f"{where}: got {function!r}; write `function = staticmethod({label})` in the body"
+                " of the class, or the function would get the module as its first argument"
             )
-        if inspect.isfunction(inspect.getattr_static(module, "function")):
-            raise InvalidInputError(
-                f"{where}: {module.__name__} sets function = {function.__name__}; write"
-                f" `function = staticmethod({function.__name__})`, or it would get the module as"
-                " its first argument"
-            )
-        parameters = inspect.signature(function).parameters.values()
-        positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-        wanted = ["image_features", "text_features"]
-        if self.reads:
-            wanted.append(self.reads)
-        required = [p for p in positional if p.default is p.empty]
-        takes_options = any(p.kind is p.VAR_KEYWORD for p in parameters)
-        if len(required) != len(wanted) or not takes_options:
-            raise InvalidInputError(
-                f"{where}: {function.__name__} has the signature {inspect.signature(function)};"
-                f" expected ({', '.join(wanted)}, *, ..., **options), with the options passed on"
-                " to vldebias.losses.Contrast"
-            )
-        self._check_keywords(module, [p.name for p in parameters if p.kind is p.KEYWORD_ONLY])
-
-    def _check_keywords(self, module: Any, keywords: list[str]) -> None:
-        """Raise an error if the loss function does not accept all settings."""
-        from vldebias.losses.contrast import ContrastiveLoss  # This import requires torch.
-
+        column = (self.reads,) if self.reads else ()
+        arguments = ("image_features", "text_features", *column)
+        # The function passes options such as the temperature on to `Contrast`.
+        options = ("temperature", "chunk_size", "gather")
+        check_callable(where, function, arguments, (*self.settings.model_fields, *options))
         inherited = ContrastiveLoss.from_settings.__func__  # type: ignore[attr-defined]
-        if getattr(module.from_settings, "__func__", None) is not inherited:
-            return
+        keywords = keywords_of(function)
         unread = [name for name in self.settings.model_fields if name not in keywords]
-        if unread:
+        if unread and getattr(module.from_settings, "__func__", None) is inherited:
             raise InvalidInputError(
-                f"loss {self.name!r}: {module.function.__name__} takes no {', '.join(unread)};"
-                f" expected the settings as keyword-only arguments, got"
-                f" {', '.join(keywords) or 'none'}; rename the settings, or override from_settings"
+                f"{where} takes no {', '.join(unread)}; expected the settings as keyword-only"
+                f" arguments, got {', '.join(keywords) or 'none'}; rename the settings, or override"
+                " from_settings"
             )
 
 

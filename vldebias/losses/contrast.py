@@ -429,7 +429,7 @@ class ContrastiveLoss(nn.Module, Generic[Settings]):
     ) -> None:
         super().__init__()
         # The function's own keywords come first, followed by those that it passes to `Contrast`.
-        defaults = {**_keywords(self.function), **_keywords(Contrast)}
+        defaults = {**keywords_of(self.function), **keywords_of(Contrast)}
         unknown = [name for name in settings if name not in defaults]
         if unknown:
             known = ("temperature", "learnable_temperature", "minimum_temperature", *defaults)
@@ -461,7 +461,7 @@ class ContrastiveLoss(nn.Module, Generic[Settings]):
             settings: settings as declared in `Loss.settings`.
             options: further keyword arguments for the constructor, such as temperature.
         """
-        known = _keywords(cls.function)
+        known = keywords_of(cls.function)
         values = {name: value for name, value in settings if name in known}
         return cls(**values, **options)
 
@@ -502,7 +502,7 @@ class ContrastiveLoss(nn.Module, Generic[Settings]):
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in self.keywords)
 
 
-def _keywords(function: Callable[..., object]) -> dict[str, Any]:
+def keywords_of(function: Callable[..., object]) -> dict[str, Any]:
     """Return the defaults of all keyword-only parameters except the temperature."""
     defaults = {}
     for parameter in inspect.signature(function).parameters.values():

@@ -8,7 +8,6 @@ inputs named in `reads`.
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -29,12 +28,12 @@ from vldebias.measure.rankings import max_skews, min_skews, ndkls
 from vldebias.measure.representation import rank_fairness, representation_gaps
 from vldebias.measure.shares import deviation_ratios, discrepancies, kl_divergences
 from vldebias.measure.shares import squared_discrepancies as squares
-from vldebias.utils.registry import Registry
+from vldebias.utils.registry import Registry, check_callable, check_choice
 
 Kind = Literal["bias", "utility", "similarity", "fact"]
 Better = Literal["higher", "lower", "neither"]
 Reads = Literal["", "texts", "groups", "shares", "rankings"]
-ARGUMENTS = {"groups": "hits, size", "shares": "counts", "rankings": "groups, prior"}
+ARGUMENTS = {"groups": ("hits", "size"), "shares": ("counts",), "rankings": ("groups", "prior")}
 ANY = (-math.inf, math.inf)
 SHARE = (0.0, 1.0)
 POSITIVE = (0.0, math.inf)
@@ -101,48 +100,25 @@ class Metric:
 
     def __post_init__(self) -> None:
         choices_of_field = {"kind": Kind, "better": Better, "reads": Reads}
+        where = f"metric {self.name!r}"
         for field, choices in choices_of_field.items():
-            value = getattr(self, field)
-            if value not in get_args(choices):
-                raise InvalidInputError(
-                    f"metric {self.name!r}: {field}: expected one of {get_args(choices)}, got"
-                    f" {value!r}"
-                )
+            check_choice(f"{where}: {field}", getattr(self, field), get_args(choices))
         are_bounds = isinstance(self.bounds, tuple) and len(self.bounds) == 2
         if not self.name or not are_bounds or not self.bounds[0] < self.bounds[1]:
             raise InvalidInputError(
-                f"metric {self.name!r}: expected a name and bounds (low, high), got {self.bounds}"
+                f"{where}: expected a name and bounds (low, high), got {self.bounds}"
             )
         if self.compute is not None and self.reads in ("", "texts"):
-            raise InvalidInputError(
-                f"metric {self.name!r}: compute needs `reads`, one of {get_args(Reads)[2:]}"
-            )
+            raise InvalidInputError(f"{where}: compute needs `reads`, one of {get_args(Reads)[2:]}")
         if self.compute is None and self.reads in ("groups", "shares"):
             raise InvalidInputError(
-                f"metric {self.name!r}: reads={self.reads!r} has no effect without a function; pass"
+                f"{where}: reads={self.reads!r} has no effect without a function; pass"
                 " it as compute="
             )
         rules = get_args(IntervalRule)[1:] if self.reads == "groups" else ("",)
-        if self.interval not in rules:
-            raise InvalidInputError(
-                f"metric {self.name!r}: interval: reads={self.reads!r} expects one of {rules}, got"
-                f" {self.interval!r}"
-            )
+        check_choice(f"{where}: interval, with reads={self.reads!r}", self.interval, rules)
         if self.compute is not None:
-            self._check_compute(self.compute)
-
-    def _check_compute(self, compute: object) -> None:
-        """Raise an error if `compute` cannot be called with the metric's inputs."""
-        arguments = ARGUMENTS[self.reads]
-        expected = f"metric {self.name!r}: compute: expected a function of ({arguments})"
-        if not callable(compute):
-            raise InvalidInputError(f"{expected}, got {compute!r}")
-        try:
-            inspect.signature(compute).bind(*arguments.split(", "))
-        except TypeError:
-            raise InvalidInputError(
-                f"{expected}, got one with the signature {inspect.signature(compute)}"
-            ) from None
+            check_callable(f"{where}: compute", self.compute, ARGUMENTS[self.reads])
 
 
 METRICS: Registry[Metric] = Registry("metric", "vldebias.metrics", Metric)
@@ -338,8 +314,6 @@ BUILT_IN = (
     Metric("alpha", "Krippendorff's alpha", better="higher"),
     Metric("percent_agreement", "pairs of answers that agree", better="higher", bounds=SHARE),
     Metric("share", "share", bounds=SHARE),
-    Metric("selection_rate", "selection rate", bounds=SHARE),
-    _bias("impact_ratio", "impact ratio", better="higher", bounds=SHARE),
     Metric("stated", "people with a stated value", bounds=SHARE, reads="texts"),
     Metric("stated_share", "share among stated values", bounds=SHARE, reads="texts"),
     Metric(

@@ -86,9 +86,9 @@ class TaskProvenance(BaseModel, extra="forbid"):
         description: what was measured, and how.
         model: name of the model.
         fingerprint: fingerprint of the model's weights.
-        prompts, prompts_hash: the prompt set and its hash.
+        attribute, attribute_hash: the prompt set and its hash.
         split: name of the data set and split.
-        methods: for each method name, lam, strength, prompts, how the default method was chosen,
+        methods: for each method name, lam, strength, prompt set, how the default method was chosen,
             the title, the colour in charts, and whether the method assigns values to images.
         seeds: random seeds.
         n: sample size by unit.
@@ -103,8 +103,8 @@ class TaskProvenance(BaseModel, extra="forbid"):
     description: str
     model: str = ""
     fingerprint: dict[str, Any] | None = None
-    prompts: str = ""
-    prompts_hash: str = ""
+    attribute: str = ""
+    attribute_hash: str = ""
     split: str = ""
     methods: dict[str, dict[str, Any]] = Field(default_factory=dict)
     seeds: list[int] = Field(default_factory=list)

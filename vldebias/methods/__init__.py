@@ -11,56 +11,50 @@ from vldebias.errors import lazy_names
 if TYPE_CHECKING:
     from vldebias.methods.attaching import AttachSettings as AttachSettings
     from vldebias.methods.balanced import Balanced as Balanced
-    from vldebias.methods.baselines.queries import Lian as Lian
     from vldebias.methods.closed_form import ClosedForm as ClosedForm
     from vldebias.methods.closed_form import Term as Term
     from vldebias.methods.cross_attention import CrossAttention as CrossAttention
-    from vldebias.methods.cross_attention import attach_fitted as attach_fitted
-    from vldebias.methods.cross_attention import prompt_set_of as prompt_set_of
     from vldebias.methods.declared import DECLARED as DECLARED
     from vldebias.methods.declared import Declaration as Declaration
     from vldebias.methods.declared import Need as Need
     from vldebias.methods.diagnostics import Diagnostics as Diagnostics
+    from vldebias.methods.labelled_rows import labelled as labelled
     from vldebias.methods.loading import load_edit as load_edit
     from vldebias.methods.method import METHODS as METHODS
+    from vldebias.methods.method import AttributeLike as AttributeLike
     from vldebias.methods.method import EditMethod as EditMethod
     from vldebias.methods.method import Method as Method
     from vldebias.methods.method import Problem as Problem
-    from vldebias.methods.method import Prompts as Prompts
     from vldebias.methods.method import get_edit_method as get_edit_method
     from vldebias.methods.method import get_method as get_method
     from vldebias.methods.method import register_method as register_method
     from vldebias.methods.reference import Reference as Reference
-    from vldebias.methods.reference import labelled as labelled
     from vldebias.methods.results import Compared as Compared
     from vldebias.methods.results import Rerank as Rerank
     from vldebias.methods.results import get_compared as get_compared
-    from vldebias.methods.target_shares import RankShares as RankShares
-    from vldebias.methods.target_shares import TargetShares as TargetShares
 
 # These names are imported on first use, so that declarations can be used without importing torch.
 _NAMES_OF_HOME = {
     "vldebias.methods.attaching": ("AttachSettings",),
     "vldebias.methods.balanced": ("Balanced",),
-    "vldebias.methods.baselines.queries": ("Lian",),
     "vldebias.methods.closed_form": ("ClosedForm", "Term"),
-    "vldebias.methods.cross_attention": ("CrossAttention", "attach_fitted", "prompt_set_of"),
+    "vldebias.methods.cross_attention": ("CrossAttention",),
     "vldebias.methods.declared": ("DECLARED", "Declaration", "Need"),
     "vldebias.methods.diagnostics": ("Diagnostics",),
+    "vldebias.methods.labelled_rows": ("labelled",),
     "vldebias.methods.loading": ("load_edit",),
     "vldebias.methods.method": (
         "METHODS",
         "EditMethod",
         "Method",
         "Problem",
-        "Prompts",
+        "AttributeLike",
         "get_edit_method",
         "get_method",
         "register_method",
     ),
-    "vldebias.methods.reference": ("Reference", "labelled"),
+    "vldebias.methods.reference": ("Reference",),
     "vldebias.methods.results": ("Compared", "Rerank", "get_compared"),
-    "vldebias.methods.target_shares": ("RankShares", "TargetShares"),
 }
 __all__ = sorted(name for names in _NAMES_OF_HOME.values() for name in names)
 

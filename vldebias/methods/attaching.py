@@ -86,7 +86,7 @@ def attach_edits(host: Host, edits: Mapping[str, Edit], settings: AttachSettings
     stated_words: dict[str, None] = {}  # distinct words and labels, in order
     labels: dict[str, None] = {}
     for edit in edits.values():
-        labels[edit.provenance.prompts or "projection"] = None
+        labels[edit.provenance.attribute or "projection"] = None
         if settings.keep_stated:
             stated_words |= dict.fromkeys(edit.provenance.stated_words)
     host = _at_side_of_edits(host, edits, settings.side)
@@ -95,7 +95,7 @@ def attach_edits(host: Host, edits: Mapping[str, Edit], settings: AttachSettings
         if not edit.provenance.space and not edit.provenance.fingerprint:
             warn(
                 f"{host.name}: the projection does not record which model it was fitted on, so it"
-                " cannot be checked; fit it with vldebias.fit_projections(model, prompts)",
+                " cannot be checked; fit it with vldebias.fit_projections(model, attribute)",
                 SuspectInputWarning,
             )
             break

@@ -33,7 +33,7 @@ class Balanced(Method):
         find: a function from a prompt to the character offset at which the words are inserted, or
             None to leave the prompt unchanged. By default, the subject is found by grammar
             (`vldebias.balance_prompts`).
-        groups: how prompts about several people are treated, as in `vldebias.balance_prompts`.
+        people: how prompts about several people are treated, as in `vldebias.balance_prompts`.
         decide: a function that returns, for a list of prompts, the values that are compatible with
             the facts stated in each prompt, as in `vldebias.balance_prompts`.
 
@@ -52,7 +52,7 @@ class Balanced(Method):
     shares: Mapping[str, float] | None = None
     seed: int | None = None
     find: Find | None = None
-    groups: str = "mixed"
+    people: str = "mixed"
     decide: Callable[..., Any] | None = None
 
     def attach(self, problem: Problem, settings: AttachSettings = DEFAULTS) -> PromptAttachment:
@@ -68,7 +68,7 @@ class Balanced(Method):
             seed=self.seed,
             find=self.find,
             decide=self.decide,
-            groups=self.groups,
+            people=self.people,
         )
         return PromptAttachment(
             problem.host,

@@ -107,11 +107,11 @@ def value_differences(problem: Problem, role: str) -> Tensor:
         Stacked rows (a, d), one for each of the a values of all attributes.
     """
     # One matrix (a, d) per attribute, because the number of values may differ.
-    units = [problem.zero_shot(prompts, role) for prompts in problem.attributes]
+    units = [problem.zero_shot(prompt_set, role) for prompt_set in problem.attributes]
     return torch.cat([rows - rows.mean(0) for rows in units])
 
 
-def class_texts(problem: Problem, prompts: PromptSet, role: str) -> Tensor | None:
+def class_texts(problem: Problem, prompt_set: PromptSet, role: str) -> Tensor | None:
     """Return embeddings of class text that define pseudo-classes, calibrated by the prompt pairs.
 
     Without calibration, class text is biased, so pseudo-classes would depend on the attribute to be
@@ -119,18 +119,18 @@ def class_texts(problem: Problem, prompts: PromptSet, role: str) -> Tensor | Non
 
     Args:
         problem: the problem with reference images.
-        prompts: the prompt set of the attribute.
+        prompt_set: the prompt set of the attribute.
         role: the role of the text embeddings.
 
     Returns:
         The embeddings (k, d), or None if there are no classes to compare within.
     """
     # For a search, means over all images are compared; see `Reference.within_classes`.
-    if len(prompts.classes) < 2 or not problem.images.within_classes:
+    if len(prompt_set.classes) < 2 or not problem.images.within_classes:
         return None
-    texts = problem.host.embed(prompts.classes, role)
+    texts = problem.host.embed(prompt_set.classes, role)
     try:
-        return CALI.fit(replace(problem, sets=(prompts,), lam=LAM_OF_MODELS), role)(texts)
+        return CALI.fit(replace(problem, sets=(prompt_set,), lam=LAM_OF_MODELS), role)(texts)
     except NothingToRemoveError:
         # The model embeds both prompts of every pair identically, so no calibration is needed.
         return texts
@@ -144,8 +144,8 @@ def spurious_rows(problem: Problem, role: str) -> Tensor:
         role: the role of the text embeddings.
     """
     texts: dict[str, None] = {}
-    for prompts in problem.attributes:
-        texts |= dict.fromkeys(prompts.spurious)
+    for prompt_set in problem.attributes:
+        texts |= dict.fromkeys(prompt_set.spurious)
     return problem.host.embed(list(texts), role)
 
 
@@ -157,9 +157,9 @@ def pair_scatters(problem: Problem, role: str) -> list[Tensor]:
         role: the role of the text embeddings.
     """
     scatters = []
-    for prompts in problem.attributes:
-        rows = problem.host.embed(list(chain.from_iterable(prompts.groups)), role)
-        sizes = [len(group) for group in prompts.groups]
+    for prompt_set in problem.attributes:
+        rows = problem.host.embed(list(chain.from_iterable(prompt_set.variants)), role)
+        sizes = [len(group) for group in prompt_set.variants]
         scatters.append(scatter_of(rows.split(sizes)))
     return scatters
 
@@ -172,9 +172,9 @@ def image_scatters(problem: Problem, role: str) -> list[Tensor]:
         role: the role of the text embeddings.
     """
     scatters = []
-    for prompts in problem.attributes:
-        classes = class_texts(problem, prompts, role)
-        scatters.append(image_scatter(problem, prompts, role, classes))
+    for prompt_set in problem.attributes:
+        classes = class_texts(problem, prompt_set, role)
+        scatters.append(image_scatter(problem, prompt_set, role, classes))
     return scatters
 
 

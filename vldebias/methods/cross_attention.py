@@ -30,7 +30,8 @@ from vldebias.methods.balanced import Find, make_balancer
 from vldebias.methods.declared import DECLARED
 from vldebias.methods.method import DEFAULTS, EditMethod, Problem, register_method
 from vldebias.projection.cross_attention_edit import CrossAttentionEdit, clarity_sentence
-from vldebias.projection.edit import Edit, Edits, Provenance
+from vldebias.projection.edit import Edit, Edits
+from vldebias.projection.provenance import Provenance
 from vldebias.prompts import PromptSet, can_balance
 from vldebias.utils.progress import Progress
 
@@ -153,7 +154,7 @@ class CrossAttention(EditMethod):
             seed=self.seed,
             find=self.find,
             decide=self.decide,
-            groups="leave",
+            people="leave",
             one_person=True,  # only one value can be set for the entire image
         )
         return DenoiserAttachment(
@@ -225,7 +226,7 @@ class CrossAttention(EditMethod):
             provenance=Provenance(self.name),
         )
         if edit.unclear_values:
-            warn(unclear_message(edit))
+            warn(f"prompt set {edit.attribute!r}: {clarity_sentence(edit.clarity)}")
         return edit
 
 
@@ -239,15 +240,6 @@ def subject_size(responses: Tensor) -> Tensor:
     return (subjects - subjects.mean(0)).norm(dim=1).square().mean().sqrt()
 
 
-def effects_on_subjects(responses: Tensor) -> Tensor:
-    """Return the effect of each value on each subject (values, concepts, d).
-
-    Args:
-        responses: (values, concepts, d), from one step.
-    """
-    return responses - responses.mean(0, keepdim=True)
-
-
 def clarity_of_values(responses: Tensor) -> Tensor:
     """Return how clearly the model responds to each value's words (values,).
 
@@ -257,7 +249,7 @@ def clarity_of_values(responses: Tensor) -> Tensor:
     Args:
         responses: (values, concepts, d), from the first step, with at least two concepts.
     """
-    effects = effects_on_subjects(responses)
+    effects = responses - responses.mean(0)  # of each value on each subject
     count = effects.shape[1]
     effects_on_others = (effects.sum(1, keepdim=True) - effects) / (count - 1)
     agreement = cosine_similarity(effects, effects_on_others, dim=2).mean(1)
@@ -293,11 +285,6 @@ def measured_clarity(
     if responses.shape[1] < 2:
         return {}
     return dict(zip(texts_of_value, clarity_of_values(responses).tolist(), strict=True))
-
-
-def unclear_message(edit: CrossAttentionEdit) -> str:
-    """Return a warning that names the values whose words the model hardly follows."""
-    return f"prompt set {edit.attribute!r}: {clarity_sentence(edit.clarity)}"
 
 
 def at_denoiser(pipeline: Host, attributes: Iterable[str]) -> CrossAttentionHost:
@@ -557,7 +544,7 @@ def stated_texts(prompt_set: PromptSet, concepts: int) -> dict[str, list[str]]:
         InvalidInputError: If no group states every value once.
     """
     complete = []
-    for group in prompt_set.groups:
+    for group in prompt_set.variants:
         text_of_value = {}
         for text in group:
             values = prompt_set.values_in(text)
@@ -661,7 +648,7 @@ def prompt_set_of(edit: CrossAttentionEdit) -> PromptSet:
     words = tuple(words[0] for words in edit.words.values())
     return PromptSet(
         name=edit.attribute,
-        groups=(words,),
+        variants=(words,),
         attributes=dict(edit.words),
         adjectives=dict(edit.adjectives),
         phrase=dict(edit.phrase),

@@ -394,7 +394,7 @@ _DECLARED = [
     _DEFAULT,
     replace(
         _DEFAULT,
-        name="default+equalise",
+        name="default+reference",
         title="what is attached with reference images where no method is named",
         about="`default` with unlabelled images (`reference=`)",
         color="#499894",

@@ -71,8 +71,10 @@ class Diagnostics:
     >>> from vldebias.miniature import load_clip
     >>> model, preprocess, tokenizer = load_clip()
     >>> import vldebias
-    >>> found = vldebias.inspect(model, "gender", method="cali", tokenizer=tokenizer)["text"]
-    >>> before, after = found.held_out_distance  # the pairs moved together
+    >>> diagnostics = vldebias.text_diagnostics(
+    ...     model, "gender", method="cali", tokenizer=tokenizer
+    ... )
+    >>> before, after = diagnostics["text"].held_out_distance  # the pairs moved together
     >>> after < before / 4
     True
     >>> found.class_cosine > 0.99  # the class prompts hardly moved
@@ -86,14 +88,14 @@ class Diagnostics:
     class_cosine: float | None = None
 
     @classmethod
-    def from_edit(cls, host: Host, role: str, edit: Edit, prompts: PromptSet) -> Diagnostics:
+    def from_edit(cls, host: Host, role: str, edit: Edit, prompt_set: PromptSet) -> Diagnostics:
         """Measure an edit's effect on a prompt set's text, as embedded by the host.
 
         Args:
             host: the host of the model or pipeline.
             role: the tensor that is edited.
             edit: the fitted edit.
-            prompts: the prompt set.
+            prompt_set: the prompt set.
 
         Raises:
             InvalidInputError: If the edit rewrites prompts, so it cannot be applied to embeddings.
@@ -108,22 +110,22 @@ class Diagnostics:
             raise InvalidInputError(
                 f"{edit!r} rewrites prompts, so it cannot be inspected; pass an embedding edit"
             )
-        rows = host.embed(list(chain.from_iterable(prompts.pairs)), role)
+        rows = host.embed(list(chain.from_iterable(prompt_set.pairs)), role)
         pair_distance = (_mean_distance(rows), _mean_distance(edit(rows)))
         held_out_distance = None
-        if prompts.held_out_pairs:
-            rows = host.embed(list(chain.from_iterable(prompts.held_out_pairs)), role)
+        if prompt_set.held_out_pairs:
+            rows = host.embed(list(chain.from_iterable(prompt_set.held_out_pairs)), role)
             held_out_distance = (_mean_distance(rows), _mean_distance(edit(rows)))
         signal_kept = None
         class_cosine = None
         spurious_spread = None
-        if prompts.classes:
-            classes = host.embed(prompts.classes, role)
+        if prompt_set.classes:
+            classes = host.embed(prompt_set.classes, role)
             signal_kept, class_cosine = class_signal(classes, edit)
-            if prompts.spurious:
+            if prompt_set.spurious:
                 # Only edit the class prompts: editing both sides could hide differences between the
                 # cosines.
-                spurious = host.embed(prompts.spurious, role)
+                spurious = host.embed(prompt_set.spurious, role)
                 spurious_spread = (
                     _mean_range(classes, spurious),
                     _mean_range(edit(classes), spurious),

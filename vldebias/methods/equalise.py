@@ -204,7 +204,7 @@ def foreign(images: Tensor, problem: Problem, prompt_set: PromptSet, role: str) 
         prompt_set: the attribute whose text is compared.
         role: the role of the text embeddings.
     """
-    prompts = dict.fromkeys(chain(*prompt_set.groups, prompt_set.classes))
+    prompts = dict.fromkeys(chain(*prompt_set.variants, prompt_set.classes))
     spread, deviations = spread_along(images, problem.host.embed([*prompts], role))
     if not spread or deviations >= _FOREIGN:
         return ""

@@ -43,9 +43,9 @@ def text_folds(problem: Problem, role: str) -> Iterator[Fold]:
     """
     for seed, (fitted, left_out) in enumerate(_splits_of_groups(problem.attributes)):
         gaps = []
-        for prompts in left_out:
+        for prompt_set in left_out:
             # Treat each group as a class, so that prompts about the same concept are compared.
-            texts, values, groups = stating(prompts)
+            texts, values, groups = stating(prompt_set)
             rows = problem.host.embed(texts, role)
             gaps.append(PredictedGap(rows, values, groups, seed=seed, resamples_classes=True))
         yield replace(problem, sets=tuple(fitted)), gaps
@@ -56,13 +56,16 @@ def _splits_of_groups(
 ) -> Iterator[tuple[Sequence[PromptSet], Sequence[PromptSet]]]:
     """Yield, for each split, the prompt sets to fit on and the held-out sets."""
     held_out = []
-    for prompts in sets:
-        tested_groups = prompts.held_out_groups or prompts.groups[:1]
-        held_out.append(replace(prompts, groups=tested_groups, held_out_groups=()))
-    if all(len(_groups_of_two_values(prompts)) >= FEWEST for prompts in held_out):
-        yield sets, [_only(prompts, _groups_of_two_values(prompts)) for prompts in held_out]
+    for prompt_set in sets:
+        tested_groups = prompt_set.held_out_variants or prompt_set.variants[:1]
+        held_out.append(replace(prompt_set, variants=tested_groups, held_out_variants=()))
+    if all(len(_groups_of_two_values(prompt_set)) >= FEWEST for prompt_set in held_out):
+        yield (
+            sets,
+            [_only(prompt_set, _groups_of_two_values(prompt_set)) for prompt_set in held_out],
+        )
         return
-    groups_of_set = [_groups_of_two_values(prompts) for prompts in sets]
+    groups_of_set = [_groups_of_two_values(prompt_set) for prompt_set in sets]
     fewest = min(len(groups) for groups in groups_of_set)
     if fewest < FEWEST:
         return
@@ -70,27 +73,29 @@ def _splits_of_groups(
     for fold in range(number):
         fitted = []
         left_out = []
-        for prompts, groups in zip(sets, groups_of_set, strict=True):
+        for prompt_set, groups in zip(sets, groups_of_set, strict=True):
             # Take every k-th group, because files list similar groups (such as related professions)
             # together.
             tested = groups[fold::number]
-            fitted.append(_only(prompts, set(range(len(prompts.groups))) - set(tested)))
-            left_out.append(_only(prompts, tested))
+            fitted.append(_only(prompt_set, set(range(len(prompt_set.variants))) - set(tested)))
+            left_out.append(_only(prompt_set, tested))
         # Methods can only be fitted if every value still has prompts.
-        if all(prompts.names_values for prompts in fitted):
+        if all(prompt_set.names_values for prompt_set in fitted):
             yield fitted, left_out
 
 
-def _groups_of_two_values(prompts: PromptSet) -> list[int]:
+def _groups_of_two_values(prompt_set: PromptSet) -> list[int]:
     """Return the indices of the groups in which prompts state at least two values."""
-    _, values, groups = stating(prompts)
+    _, values, groups = stating(prompt_set)
     numbers = groups.unique().tolist()
     return [number for number in numbers if len(values[groups == number].unique()) > 1]
 
 
-def _only(prompts: PromptSet, kept: Iterable[int]) -> PromptSet:
+def _only(prompt_set: PromptSet, kept: Iterable[int]) -> PromptSet:
     """Return the set restricted to some of its groups."""
-    return replace(prompts, groups=tuple(prompts.groups[number] for number in sorted(kept)))
+    return replace(
+        prompt_set, variants=tuple(prompt_set.variants[number] for number in sorted(kept))
+    )
 
 
 def image_folds(problem: Problem, role: str) -> Iterator[Fold]:
@@ -113,8 +118,8 @@ def image_folds(problem: Problem, role: str) -> Iterator[Fold]:
         raise UnusableReferenceError(
             f"reference: expected at least {2 * FEWEST} distinct images, got {different}"
         )
-    for prompts in problem.attributes:
-        doubt = foreign(rows, problem, prompts, role)
+    for prompt_set in problem.attributes:
+        doubt = foreign(rows, problem, prompt_set, role)
         if doubt:
             raise UnusableReferenceError(f"reference: {doubt}")
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
@@ -126,9 +131,9 @@ def image_folds(problem: Problem, role: str) -> Iterator[Fold]:
         tested = unseen[::step]
         # Compute the gap for each attribute, using zero-shot values and classes.
         gaps = []
-        for prompts in problem.attributes:
-            values = zero_shot(tested, problem.zero_shot(prompts, role))
-            texts = class_texts(problem, prompts, role)
+        for prompt_set in problem.attributes:
+            values = zero_shot(tested, problem.zero_shot(prompt_set, role))
+            texts = class_texts(problem, prompt_set, role)
             classes = None if texts is None else (tested @ texts.T).argmax(1)
             gaps.append(PredictedGap(tested, values, classes, seed=half))
         yield replace(problem, reference=replace(reference, features=features)), gaps

@@ -60,7 +60,7 @@ def is_for_ranking(problem: Problem) -> bool:
     the mean images of the values are equalised within each class. A set without class prompts is
     for search, but cannot be tested.
     """
-    fewest = min(len(prompts.classes) for prompts in problem.attributes)
+    fewest = min(len(prompt_set.classes) for prompt_set in problem.attributes)
     return fewest == 0 or fewest >= FEWEST
 
 
@@ -77,8 +77,8 @@ def showing_values(problem: Problem, role: str) -> Problem:
     """
     rows = _reference_rows(problem)
     nearness = torch.zeros(len(rows), dtype=rows.dtype)
-    for prompts in problem.attributes:
-        nearness += rows @ normalize(problem.zero_shot(prompts, role).mean(0), dim=0)
+    for prompt_set in problem.attributes:
+        nearness += rows @ normalize(problem.zero_shot(prompt_set, role).mean(0), dim=0)
     number = max(-(-len(rows) // 2), min(len(rows), ENOUGH))
     nearest = nearness.argsort(descending=True, stable=True)[:number].sort().values
     reference = replace(problem.images, features=rows[nearest], labels={})
@@ -134,20 +134,20 @@ def refuse_unclear_values(problem: Problem, role: str) -> None:
             model.
     """
     rows = _reference_rows(problem)
-    for prompts in problem.attributes:
-        values = problem.zero_shot(prompts, role)
+    for prompt_set in problem.attributes:
+        values = problem.zero_shot(prompt_set, role)
         # (a,) number of images of each value, by nearest text.
         counts = zero_shot(rows, values).bincount(minlength=len(values)).tolist()
         if min(counts) < FEWEST:
             raise UnusableReferenceError(
-                f"The reference needs {FEWEST} images of each value of {prompts.name}; according"
+                f"The reference needs {FEWEST} images of each value of {prompt_set.name}; according"
                 f" to the prompt set's text, it has {counts}. Add images."
             )
-        doubt = _doubt_about_values(problem, prompts, role, rows)
+        doubt = _doubt_about_values(problem, prompt_set, role, rows)
         if doubt:
             # If the images come from a different model, report that instead, because it is more
             # helpful.
-            doubt = foreign(rows, problem, prompts, role) or f"{doubt} {_MEASURE}"
+            doubt = foreign(rows, problem, prompt_set, role) or f"{doubt} {_MEASURE}"
             raise UnusableReferenceError(f"reference: {doubt}")
 
 
@@ -158,7 +158,7 @@ _MEASURE = (
 
 
 def _doubt_about_values(
-    problem: Problem, prompts: PromptSet, role: str, rows: Tensor
+    problem: Problem, prompt_set: PromptSet, role: str, rows: Tensor
 ) -> str | None:
     """Return why images (n, d) do not show an attribute's values, or None if they do.
 
@@ -166,17 +166,18 @@ def _doubt_about_values(
     wordings assign the same values. The distance between groups depends on a few images in the
     tails and may shrink with more images, but the agreement between wordings is not affected.
     """
-    values = problem.zero_shot(prompts, role)
+    values = problem.zero_shot(prompt_set, role)
     apart = min(separation(rows @ difference) for difference in _differences(values))
-    single, joint = agreement_of_wordings(problem, prompts, role, rows)
+    single, joint = agreement_of_wordings(problem, prompt_set, role, rows)
     if joint < CONTRADICT:
         return (
-            f"text that names only the values of {prompts.name} and text that also names a concept"
-            f" disagree about the images (kappa {_floored(joint)}; {CONTRADICT:g} is needed)."
+            f"text that names only the values of {prompt_set.name} and text that also names a"
+            f" concept disagree about the images (kappa {_floored(joint)}; {CONTRADICT:g} is"
+            " needed)."
         )
     if apart < SEPARATE and single < AGREE:
         return (
-            f"the images do not fall into the values of {prompts.name}: the groups are"
+            f"the images do not fall into the values of {prompt_set.name}: the groups are"
             f" {_floored(apart)} standard deviations apart ({SEPARATE:g} are enough), and"
             f" different wordings of the values agree with a kappa of {_floored(single)}"
             f" ({AGREE:g} is enough)."
@@ -194,13 +195,13 @@ def refuse_unstable_means(problem: Problem, role: str) -> None:
     Raises:
         UnusableReferenceError: If the expected cosine of the two directions is below `STABLE`.
     """
-    for prompts in problem.attributes:
-        split = ImageSplit(problem.zero_shot(prompts, role), None, problem.images)
+    for prompt_set in problem.attributes:
+        split = ImageSplit(problem.zero_shot(prompt_set, role), None, problem.images)
         if split.stability < STABLE:
             raise UnusableReferenceError(
                 "reference: two halves of the images would give different directions for"
-                f" {prompts.name} (cosine {_floored(split.stability)}; {STABLE:g} is needed). Pass"
-                " more images."
+                f" {prompt_set.name} (cosine {_floored(split.stability)}; {STABLE:g} is needed)."
+                " Pass more images."
             )
 
 
@@ -213,13 +214,13 @@ def _floored(value: float) -> str:
 
 
 def agreement_of_wordings(
-    problem: Problem, prompts: PromptSet, role: str, rows: Tensor
+    problem: Problem, prompt_set: PromptSet, role: str, rows: Tensor
 ) -> tuple[float, float]:
     """Return how well individual wordings agree with the zero-shot values of images.
 
     Args:
         problem: what the method is fitted on.
-        prompts: the prompt set of the attribute.
+        prompt_set: the prompt set of the attribute.
         role: the role of the text embeddings.
         rows: unit image rows (n, d).
 
@@ -229,11 +230,11 @@ def agreement_of_wordings(
         `FEWEST` such groups. The second is for the mean text over all groups, or 1 if no group
         states every value.
     """
-    texts, value_codes, group_codes = stating(prompts)
-    number = len(prompts.attributes)
+    texts, value_codes, group_codes = stating(prompt_set)
+    number = len(prompt_set.attributes)
     step = -(-len(rows) // _WORDED_ROWS)  # rounded up
     sample = rows[::step]
-    expected = zero_shot(sample, problem.zero_shot(prompts, role))
+    expected = zero_shot(sample, problem.zero_shot(prompt_set, role))
     embedded = problem.host.embed(texts, role)
 
     def kappa_of(is_used: Tensor) -> float | None:

@@ -32,8 +32,9 @@ from vldebias.methods.attaching import AttachSettings, attach_edits
 from vldebias.methods.bounded import bounded
 from vldebias.methods.declared import DECLARED, GROUP, MODELS, PIPELINES, RESULTS, Declaration, Need
 from vldebias.methods.reference import Features, Reference
-from vldebias.projection.edit import Choice, Edit, Edits
+from vldebias.projection.edit import Edit, Edits
 from vldebias.projection.projection import CalibratedProjection
+from vldebias.projection.provenance import Choice
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.utils.registry import Registry
 
@@ -47,7 +48,7 @@ NARROW = 2
 # Warn if less than this share of the distance between classes is kept.
 CLASS_SIGNAL_KEPT = 0.5
 
-Prompts = str | Path | PromptSet | Sequence[str | Path | PromptSet]
+AttributeLike = str | Path | PromptSet | Sequence[str | Path | PromptSet]
 """One or several prompt sets, given as objects, names or files."""
 Lam = float | Sequence[float] | Tensor | NDArray[np.floating]
 """Weight of the prompt pairs: one value, or one per prompt set."""
@@ -332,7 +333,7 @@ def refuse_reranking(name: str) -> NoReturn:
     """Raise InvalidInputError because a re-ranking was passed instead of a method."""
     raise InvalidInputError(
         f"method {name!r} re-ranks search results instead of changing a model; use"
-        " vldebias.rerank(scores, k, features=..., prompts=..., model=...)"
+        " vldebias.rerank(scores, k, features=..., attribute=..., model=...)"
     )
 
 
@@ -413,7 +414,7 @@ class Problem:
     def __init__(
         self,
         host: object,
-        sets: Prompts,
+        sets: AttributeLike,
         *,
         lam: Lam | None = None,
         reference: Reference | Features | None = None,
@@ -427,7 +428,9 @@ class Problem:
         else:
             names.append(sets)  # type: ignore[arg-type]  # anything else is rejected below
         if not names:
-            raise InvalidInputError("prompts: expected at least one prompt set, got an empty list")
+            raise InvalidInputError(
+                "attribute: expected at least one prompt set, got an empty list"
+            )
         self.sets = tuple(load_prompts(name) for name in names)
         self._set_reference_and_bound(reference, max_loss)
         self._set_lam(lam)
@@ -442,7 +445,7 @@ class Problem:
             # A repeated set's pairs would count twice.
             if prompt_set.hash in hashes:
                 raise InvalidInputError(
-                    f"prompts: got the prompt set {prompt_set.name!r} twice in {self.label!r};"
+                    f"attribute: got the prompt set {prompt_set.name!r} twice in {self.label!r};"
                     " expected each set once"
                 )
             hashes.append(prompt_set.hash)
@@ -572,8 +575,8 @@ class Problem:
             model_id=self.host.model_id,
             fingerprint=self.host.fingerprint(role),
             image_fingerprint=self.host.image_fingerprint,
-            prompts=self.label,
-            prompts_hash="+".join(prompt_set.hash for prompt_set in self.sets),
+            attribute=self.label,
+            attribute_hash="+".join(prompt_set.hash for prompt_set in self.sets),
             stated_words=self.stated_words,
         )
         # Check the width only now that text has been embedded for the fingerprint.
@@ -681,7 +684,7 @@ def fitted_edit(method: EditMethod, problem: Problem, role: str) -> Edit:
         remedy = (
             "for a matrix P, return CalibratedProjection(0.0, left, right, Provenance(self.name))"
             " with float64 factors left @ right.T = I - P, and Provenance from"
-            " vldebias.projection.edit"
+            " vldebias.projection.provenance"
         )
     elif isinstance(fitted, type):
         received = f"the class {fitted.__name__}"

@@ -27,8 +27,9 @@ from vldebias.methods.gates import (
 )
 from vldebias.methods.method import DEFAULTS, EditMethod, Problem, register_method
 from vldebias.methods.predicted_gap import Change
-from vldebias.projection.edit import Choice, Edit, Edits
+from vldebias.projection.edit import Edit, Edits
 from vldebias.projection.projection import CalibratedProjection
+from vldebias.projection.provenance import Choice
 from vldebias.prompts import PromptSet
 
 NOTHING = "default: none"  # method name recorded if the default attaches nothing
@@ -116,7 +117,7 @@ class Default(EditMethod):
 
     def with_images(self) -> Default:
         """Return the default for problems with reference images."""
-        return Default(DECLARED["default+equalise"])
+        return Default(DECLARED["default+reference"])
 
     def narrowed(self, problem: Problem, role: str) -> tuple[Problem, tuple[Choice, ...]]:
         """Return the problem without the prompt sets for which the default declines to edit.
@@ -144,8 +145,8 @@ class Default(EditMethod):
         if not edited or not declined:
             return problem, ()
         names = ", ".join(prompt_set.name for prompt_set in edited)
-        not_edited = ", ".join(choice.prompts for choice in declined)
-        reasons = " ".join(f"{choice.prompts}: {choice.reason}" for choice in declined)
+        not_edited = ", ".join(choice.attribute for choice in declined)
+        reasons = " ".join(f"{choice.attribute}: {choice.reason}" for choice in declined)
         warn(
             f"the default attaches an edit for {names}, but none for {not_edited}. {reasons}",
             AutoDeclinedWarning,
@@ -182,7 +183,7 @@ class Default(EditMethod):
         elif edit.provenance.choice is None and not (problem.host.generative or self.uses_images):
             # Log this only if the edit is attached or saved, because evaluations measure it.
             log_once(
-                f"{edit.provenance.prompts}: attached untested, because too few prompts state two"
+                f"{edit.provenance.attribute}: attached untested, because too few prompts state two"
                 " values; measure it with vldebias.evaluate"
             )
         return edits
@@ -208,7 +209,7 @@ def _fit_to_pipeline(problem: Problem, role: str) -> Edit:
     if why_not_balanced(problem) is None:
         log_once(
             "'cali' is fitted, because the default for this pipeline is balanced prompts, which"
-            " are not an embedding edit. debias(pipe, prompts) attaches them"
+            " are not an embedding edit. debias(pipe, attribute) attaches them"
         )
     edit = CALI.fit(problem, role)
     # In a narrow space, allow at least one removed direction per attribute.
@@ -255,7 +256,7 @@ def _fit_tested_on_images(problem: Problem, role: str, method: EditMethod) -> Ed
 def _why_not_by_texts(problem: Problem, method: EditMethod) -> str:
     """Return why a search without reference images gets no edit, and what to do about it."""
     by_name = f"name a method (method={method.name!r}) and measure it."
-    if all(prompts.names_values for prompts in problem.attributes):
+    if all(prompt_set.names_values for prompt_set in problem.attributes):
         remedy = (
             "Pass reference=, unlabelled vectors of a few hundred of the searched images or"
             f" documents, or {by_name}"
@@ -273,7 +274,7 @@ def _fit_tested_on_texts(problem: Problem, role: str, method: EditMethod) -> Edi
     """
     problem = replace(problem, reference=None)
     change = None
-    if all(prompts.names_values for prompts in problem.attributes):
+    if all(prompt_set.names_values for prompt_set in problem.attributes):
         # If the values have no words, no prompt states one, and there is nothing to test on.
         change = change_on_texts(problem, role, method)
     if change is None:
@@ -293,7 +294,7 @@ def _fit_tested_on_texts(problem: Problem, role: str, method: EditMethod) -> Edi
 def _choice(problem: Problem, edit: Edit, reason: str, change: Change | None) -> Choice:
     """Return a `Choice` that records the default's decision and its reason."""
     return Choice(
-        prompts=problem.label,
+        attribute=problem.label,
         method=edit.method,
         lam=edit.lam,
         reason=reason,
@@ -304,8 +305,8 @@ def _choice(problem: Problem, edit: Edit, reason: str, change: Change | None) ->
 def _why_unaligned(problem: Problem, role: str) -> str:
     """Return a warning if reference images and text seem to come from different models, else ""."""
     images = torch.cat([*problem.images.batches()])
-    for prompts in problem.attributes:
-        doubt = foreign(images, problem, prompts, role)
+    for prompt_set in problem.attributes:
+        doubt = foreign(images, problem, prompt_set, role)
         if doubt:
             return f"reference: {doubt}."
     return ""

@@ -1,22 +1,18 @@
-"""Store image features for fitting methods, and label them from columns or zero-shot."""
+"""Store image features for fitting methods, and match labels and texts to an attribute."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from vldebias.errors import InvalidInputError
 from vldebias.prompts import PromptSet, StatedWords
-
-if TYPE_CHECKING:
-    from vldebias.methods.method import Problem
 
 _ROWS = 1024  # number of feature rows read at once
 
@@ -121,144 +117,36 @@ def zero_shot(rows: Tensor, texts: Tensor) -> Tensor:
     return (rows @ texts.T).argmax(1)
 
 
-@dataclass(frozen=True, eq=False)
-class Labelled:
-    """Store rows and their attribute values.
-
-    Attributes:
-        rows: (n, d) unit rows, float64.
-        codes: (n, attributes), the index of each value, or -1 if unknown.
-    """
-
-    rows: Tensor
-    codes: Tensor
-
-    def one_hot(self) -> tuple[Tensor, Tensor]:
-        """Return the rows (m, d) whose attributes are all known, and their values (m, all values).
-
-        The values are one-hot encoded.
-        """
-        known = (self.codes >= 0).all(1)
-        columns = [one_hot(codes).double() for codes in self.codes[known].T]
-        return self.rows[known], torch.cat(columns, 1)
-
-    def known(self) -> list[tuple[Tensor, Tensor]]:
-        """Return, for each attribute, the rows with a known value and their codes."""
-        return [(self.rows[codes >= 0], codes[codes >= 0]) for codes in self.codes.T]
-
-
-def labelled(problem: Problem, role: str) -> Labelled:
-    """Return a problem's reference images with their attribute values.
-
-    A label column is used for an attribute if every name in the column is one of the attribute's
-    values, or contains a word for one. If there are several such columns, the one named after the
-    prompt set is used. Without labels, each image gets the value of the nearest text.
-
-    Args:
-        problem: the problem with reference images.
-        role: the role of the text embeddings.
-
-    Raises:
-        InvalidInputError: If labels do not match an attribute, have the wrong length, or contain
-            only one value.
-    """
-    rows = torch.cat([*problem.images.batches()])
-    columns = []
-    for prompts in problem.attributes:
-        codes = _given_codes(problem.images.labels, prompts)
-        if codes is None:
-            codes = zero_shot(rows, problem.zero_shot(prompts, role))
-        if len(codes) != len(rows):
-            raise InvalidInputError(
-                f"reference: expected a label for each of {len(rows)} images, got {len(codes)}"
-            )
-        # With only one value, there would be no difference to fit, and an eraser would fit noise.
-        if len(codes[codes >= 0].unique()) < 2:
-            raise InvalidInputError(
-                "reference: expected labelled images of at least two of the values"
-                f" {[*prompts.attributes]} of {prompts.name}"
-            )
-        columns.append(codes)
-    return Labelled(rows, torch.stack(columns, 1))
-
-
-def _given_codes(labels: Mapping[str, object], prompts: PromptSet) -> Tensor | None:
-    """Return each image's value (n,) according to the label column for an attribute.
-
-    Returns None without labels.
-
-    Raises:
-        InvalidInputError: If there are labels, but none for the attribute.
-    """
-    if not labels:
-        return None
-    codes_of_column = {}
-    for name, column_labels in labels.items():
-        codes = _coded(column_labels, prompts)
-        if codes is not None:
-            codes_of_column[name] = codes
-    if not codes_of_column:
-        raise InvalidInputError(
-            f"reference: expected a label column with the values {[*prompts.attributes]} of"
-            f" {prompts.name}, got {[*labels]}; rename the labels, or omit them to use zero-shot"
-            " labels"
-        )
-    # If both "race" and "race7" contain values of the set, use the column with the set's name.
-    if prompts.name in codes_of_column:
-        return codes_of_column[prompts.name]
-    return next(iter(codes_of_column.values()))
-
-
-def _coded(labels: object, prompts: PromptSet) -> Tensor | None:
-    """Return the value for each label in a column, or -1 if unknown.
-
-    Returns None if the labels do not describe the attribute.
-    """
-    from vldebias.data.labels import Labels
-
-    column = Labels.from_array(labels)
-    places = []
-    for name, count in column.counts.items():
-        place = place_of(name, prompts) if count else -1  # ignore names without rows
-        if place is None:
-            return None
-        places.append(place)
-    # A column with only one of the attribute's values may describe a different attribute.
-    if len({*places} - {-1}) < 2:
-        return None
-    return torch.tensor([*places, -1])[column.codes]
-
-
-def place_of(name: str, prompts: PromptSet) -> int | None:
+def place_of(name: str, prompt_set: PromptSet) -> int | None:
     """Return the index of the value that a label names, or None if it names none or several.
 
     Args:
         name: the label.
-        prompts: the prompt set of the attribute.
+        prompt_set: the prompt set of the attribute.
     """
-    values = list(prompts.attributes)
+    values = list(prompt_set.attributes)
     # "White" is the value itself; "white men" contains one of its words.
     matches = tuple(value for value in values if value.casefold() == name.casefold())
     if not matches:
-        matches = prompts.values_in(name)
+        matches = prompt_set.values_in(name)
     if len(matches) != 1:
         return None
     return values.index(matches[0])
 
 
-def stating(prompts: PromptSet) -> tuple[list[str], Tensor, Tensor]:
+def stating(prompt_set: PromptSet) -> tuple[list[str], Tensor, Tensor]:
     """Return the group prompts that name exactly one value, with the indices of value and group.
 
     Returns:
         The n prompts, and the indices (n,) of their values and of their groups.
     """
-    values = list(prompts.attributes)
+    values = list(prompt_set.attributes)
     texts = []
     value_codes = []
     group_codes = []
-    for group_code, group in enumerate(prompts.groups):
+    for group_code, group in enumerate(prompt_set.variants):
         for text in group:
-            named_values = prompts.values_in(text)
+            named_values = prompt_set.values_in(text)
             if len(named_values) == 1:
                 texts.append(text)
                 value_codes.append(values.index(named_values[0]))
@@ -270,26 +158,7 @@ def stating(prompts: PromptSet) -> tuple[list[str], Tensor, Tensor]:
     )
 
 
-def stated_texts(problem: Problem, role: str) -> Labelled:
-    """Return every attribute's group prompts, each with the single value that it names.
-
-    Args:
-        problem: what the method is fitted on.
-        role: the role for which the prompts are embedded.
-    """
-    texts: list[str] = []
-    columns = []
-    for prompts in problem.attributes:
-        stated, values, _ = stating(prompts)
-        texts.extend(stated)
-        # Add one, because zeros from block_diag become -1 below.
-        columns.append(values[:, None] + 1)
-    # Text about one attribute has unknown values (-1) in the columns for all other attributes.
-    codes = torch.block_diag(*columns) - 1
-    return Labelled(problem.host.embed(texts, role), codes)
-
-
-def class_of(labels: tuple[str, ...], prompts: PromptSet) -> list[int]:
+def class_of(labels: tuple[str, ...], prompt_set: PromptSet) -> list[int]:
     """Return, for each label, the index of the class prompt that names it.
 
     The list is empty unless each label names a different class. Labels are matched by name,
@@ -299,9 +168,9 @@ def class_of(labels: tuple[str, ...], prompts: PromptSet) -> list[int]:
 
     Args:
         labels: the labels in a column.
-        prompts: the prompt set with the classes.
+        prompt_set: the prompt set with the classes.
     """
-    names = [name.casefold() for name in prompts.class_names]
+    names = [name.casefold() for name in prompt_set.class_names]
     chosen: list[int] = []
     for label in labels:
         matches = _classes_named_by(label.casefold(), names)

@@ -1,11 +1,11 @@
 """Move retrieval queries so that each group has a target share of the top results.
 
 Each image group's scores are assumed to be normal, with the group's mean and variance for the
-query. For a group with share pi of all images to have share s of the first `top` (a fraction of all
-images), a fraction s top / pi of it must score above the common threshold, so the group means must
+query. For a group with share pi of all images to have share s of the first k of n images, a
+fraction s (k / n) / pi of it must score above the common threshold, so the group means must
 be
 
-    m_a = const - sigma_a Phi^-1(1 - s_a top / pi_a).
+    m_a = const - sigma_a Phi^-1(1 - s_a (k / n) / pi_a).
 
 Eq. 7.4 of Chuang et al. (2023) requires D_p^T z = 0 for every difference D_p between two means.
 With a target t_p = m_a - m_b instead,
@@ -35,8 +35,9 @@ from vldebias.errors import InvalidInputError
 from vldebias.methods.declared import DECLARED
 from vldebias.methods.method import EditMethod, Problem, register_method
 from vldebias.methods.reference import zero_shot
-from vldebias.projection.edit import Provenance, Rowwise
+from vldebias.projection.edit import Rowwise
 from vldebias.projection.projection import CalibratedProjection
+from vldebias.projection.provenance import Provenance
 
 _ROUNDS = 8  # rounds of alternately solving for targets and variances
 _FEWEST = 10  # images per group needed to estimate its variance
@@ -91,21 +92,23 @@ class RankShares(EditMethod):
     Args:
         shares: the share for each value or combination of values ("female" or "female/Black"). If
             None, shares are equal.
-        top: the number of top results as a fraction of all images, k / n.
+        fraction: the number of top results as a fraction of all images, k / n.
     """
 
     declaration = DECLARED["target-shares"]
 
-    def __init__(self, shares: Mapping[str, float] | None = None, *, top: float = 0.05) -> None:
+    def __init__(
+        self, shares: Mapping[str, float] | None = None, *, fraction: float = 0.05
+    ) -> None:
         self.shares = shares
-        self.top = top
+        self.fraction = fraction
 
     def fit(self, problem: Problem, role: str) -> TargetShares:
         lam = problem.weight
-        is_share = isinstance(self.top, Real) and 0 < self.top < 1
+        is_share = isinstance(self.fraction, Real) and 0 < self.fraction < 1
         if not is_share or isinstance(lam, tuple) or lam <= 0:
             raise InvalidInputError(
-                f"got top={self.top!r} and lam={lam!r}; expected top, the fraction k / n of the"
+                f"got fraction={self.fraction!r} and lam={lam!r}; expected fraction, k / n of the"
                 " images, in (0, 1), and a single lam above 0"
             )
         rows_of_group = _groups(problem, role)
@@ -126,8 +129,8 @@ class RankShares(EditMethod):
         projection = CalibratedProjection.solve([differences * weights.sqrt()], None, 1.0)
         return TargetShares(
             shares=shares_of_groups,
-            # Phi^-1(1 - s_a top / pi_a), as in the module's docstring.
-            quantiles=ndtri(1 - shares * self.top / share_of_all),
+            # Phi^-1(1 - s_a (k / n) / pi_a), as in the module's docstring.
+            quantiles=ndtri(1 - shares * self.fraction / share_of_all),
             plain=projection.matrix(),
             lift=projection(differences) * weights,
             covariances=torch.stack([torch.cov(rows.T, correction=0) for rows in groups]),
@@ -161,7 +164,7 @@ class RankShares(EditMethod):
         """Reject a target share that exceeds what the group's number of images allows."""
         most_of_group = {}
         for (name, share), reachable in zip(
-            shares.items(), (share_of_all / self.top).tolist(), strict=True
+            shares.items(), (share_of_all / self.fraction).tolist(), strict=True
         ):
             # The share cannot be reached even if all of the group's images are top results, since
             # s top >= pi.
@@ -169,8 +172,9 @@ class RankShares(EditMethod):
                 most_of_group[name] = round(reachable, 3)
         if most_of_group:
             raise InvalidInputError(
-                f"shares: too few images of {list(most_of_group)}. With top={self.top:.3g}, their"
-                f" shares must be below {most_of_group}; lower these shares, or top"
+                f"shares: too few images of {list(most_of_group)}. With"
+                f" fraction={self.fraction:.3g}, their shares must be below {most_of_group};"
+                " lower these shares, or the fraction"
             )
 
 
@@ -182,11 +186,11 @@ def _groups(problem: Problem, role: str) -> dict[str, Tensor]:
     """
     rows = torch.cat([*problem.images.batches()])
     group = torch.zeros(1, dtype=torch.long)
-    for prompts in problem.attributes:
-        value = zero_shot(rows, problem.zero_shot(prompts, role))
+    for prompt_set in problem.attributes:
+        value = zero_shot(rows, problem.zero_shot(prompt_set, role))
         # Number the combinations of values. The last attribute varies fastest, as in `product`
         # below.
-        group = group * len(prompts.attributes) + value
+        group = group * len(prompt_set.attributes) + value
     rows_of_group = {}
     for place, values in enumerate(product(*(part.attributes for part in problem.attributes))):
         rows_of_group["/".join(values)] = rows[group == place]

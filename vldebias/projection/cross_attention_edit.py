@@ -23,7 +23,9 @@ import torch
 from torch import Tensor
 
 from vldebias.errors import InvalidInputError
-from vldebias.projection.edit import Edit, Provenance
+from vldebias.projection.edit import Edit
+from vldebias.projection.provenance import Provenance
+from vldebias.utils.markup import code_span
 
 MIN_AUROC = 0.95  # readouts with a lower AUROC are ignored
 MIN_CLARITY = 0.13
@@ -119,6 +121,16 @@ class CrossAttentionEdit(Edit):
     def clarity_in_words(self) -> str:
         """Return the clarity of each value, such as "female 0.42, male 0.42"."""
         return ", ".join(f"{value} {clarity:.2f}" for value, clarity in self.clarity.items())
+
+    def effect_in_words(self) -> str:
+        effect = super().effect_in_words()
+        if self.clarity:
+            effect += (
+                "\n\nHow clearly the model responds to each value:"
+                f" {code_span(self.clarity_in_words)}. Below {MIN_CLARITY},\nit hardly follows the"
+                " words for the value."
+            )
+        return effect
 
     @property
     def unclear_values(self) -> list[str]:

@@ -8,100 +8,52 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from functools import cache
 from numbers import Real
 from pathlib import Path
-from typing import (
-    Annotated,
-    Any,
-    ClassVar,
-    Literal,
-    Self,
-    get_type_hints,
-)
+from typing import Any, ClassVar, Literal, Self, get_type_hints
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, create_model, with_config
+from pydantic import BaseModel, create_model
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from vldebias.errors import InvalidInputError
-from vldebias.projection.card import model_card
-from vldebias.projection.fingerprint import Fingerprint
-from vldebias.projection.hub import WEIGHTS, find_folder, push_to_hub
+from vldebias.projection.card import WEIGHTS, model_card
+from vldebias.projection.hub import find_folder, upload
+from vldebias.projection.provenance import Choice, Provenance
 from vldebias.utils.files import add_tensors, write_atomically
 from vldebias.version import __version__
 
-_Lam = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
+def push_to_hub(
+    edits: Edit | Mapping[str, Edit], repo_id: str, *, private: bool | None = None
+) -> str:
+    """Upload a fitted edit, or edits by role, with a model card, and return the commit URL.
 
-class Choice(BaseModel, frozen=True, extra="forbid"):
-    """Record what the default decided for one role, and why.
+    Model weights are not uploaded.
 
-    Attributes:
-        prompts: the names of the prompt sets.
-        method: the name of the attached method, or "default: none" if nothing is attached.
-        lam: the weight of the prompt pairs, or 0 if nothing is attached.
-        reason: a sentence that states what was tested and on which data. If nothing is attached, it
-            also states what to do.
-        change: the change in the gap in that test with its 95% interval, as (value, low, high), or
-            None if nothing was tested. The gap is measured between images grouped by zero-shot
-            value, or between texts. The gap between true values may be smaller.
+    Args:
+        edits: an edit, or a mapping from roles to edits.
+        repo_id: the name of the repository, which is created if it does not exist.
+        private: whether a new repository is private. If None, the account's default is used.
+
+    Raises:
+        InvalidInputError: If the hub cannot be reached or denies write access.
     """
-
-    prompts: str
-    method: str
-    lam: _Lam | tuple[_Lam, ...]
-    reason: str
-    change: tuple[float, float, float] | None = None
-
-    def __str__(self) -> str:
-        """Return the decision and its reason as one line."""
-        return f"{self.prompts}: {self.method}. {self.reason}"
-
-
-@with_config(ConfigDict(extra="forbid"))
-@dataclass(frozen=True)
-class Provenance:
-    """Record how and on which model an edit was fitted, for comparison with the host.
-
-    Attributes:
-        method: the name of the method, such as "cali+equalise".
-        lam: the weight of the prompt pairs, or one weight per attribute.
-        space: the name of the edited space, as returned by `Host.space`.
-        model_id: the model name, such as a hub id or a checkpoint.
-        fingerprint: the fingerprint of the text encoders.
-        image_fingerprint: the fingerprint of the image encoder.
-        prompts: the names of the prompt sets, joined by "+".
-        prompts_hash: the hashes of the prompt sets, joined by "+".
-        stated_words: the attribute words of the prompt sets.
-        uses_images: whether the edit was also fitted on images, so that image encoders are compared
-            too.
-        labels: the source of the image labels ("given" or "zero-shot"), or None if the method does
-            not use labels.
-        max_loss: the bound on the loss that the edit satisfies (`debias(max_loss=)`), or None.
-        choice: what the default decided and why, or None.
-        declined: the default's decisions not to edit for other prompt sets that were passed.
-    """
-
-    method: Annotated[str, Field(min_length=1, max_length=200)]
-    lam: _Lam | tuple[_Lam, ...] = 0.0
-    space: str | None = None
-    model_id: str | None = None
-    fingerprint: Fingerprint | None = None
-    image_fingerprint: Fingerprint | None = None
-    prompts: str | None = None
-    prompts_hash: str | None = None
-    stated_words: tuple[str, ...] = ()
-    uses_images: bool = False
-    labels: str | None = None
-    max_loss: Annotated[float, Field(gt=0, lt=1)] | None = None
-    choice: Choice | None = field(default=None, repr=False)
-    declined: tuple[Choice, ...] = field(default=(), repr=False)
+    edit_of_role: Mapping[str, Edit] = edits if isinstance(edits, Mapping) else {"": edits}
+    # Upload only files written by `save_pretrained`, never the contents of a user's folder.
+    with tempfile.TemporaryDirectory() as folder:
+        for role, edit in edit_of_role.items():
+            edit.save_pretrained(Path(folder) / role)
+        roles = [role for role in edit_of_role if role]
+        Path(folder, "README.md").write_text(edit.card(roles), encoding="utf-8")
+        return upload(folder, repo_id, private)
 
 
 class Edit(ABC):
@@ -123,7 +75,7 @@ class Edit(ABC):
 
     >>> from dataclasses import dataclass
     >>> import torch
-    >>> from vldebias.projection.edit import Provenance
+    >>> from vldebias.projection.provenance import Provenance
     >>> @dataclass(frozen=True, eq=False, repr=False)
     ... class Shift(Edit):
     ...     kind = "shift"
@@ -224,6 +176,18 @@ class Edit(ABC):
         """
         return self(x, strength)
 
+    def effect_in_words(self) -> str:
+        """Describe the edit's effect for its model card."""
+        # A fit does not show that an edit helps, so the card does not say so.
+        return (
+            "It is meant to reduce the bias that its prompt set describes. Whether it does depends"
+            " on\nthe model and the data, so measure before and after on your own data."
+        )
+
+    def card(self, roles: Sequence[str] = ()) -> str:
+        """Return the model card, as `model_card` describes."""
+        return model_card(self.provenance, self.side, self.effect_in_words(), roles)
+
     def check_input(self, z: object, strength: float) -> None:
         """Check the width and type of embeddings, and the strength.
 
@@ -290,7 +254,7 @@ class Edit(ABC):
         ).model_dump_json()
         header = {"format": "pt", "config": config, "sha256": _digest(config, tensors)}
         # Write the card first, because a folder counts as an edit once it contains the tensor file.
-        write_atomically(folder / "README.md", model_card(self))
+        write_atomically(folder / "README.md", self.card())
         content = save(tensors, metadata=header)
         # safetensors writes metadata in an order that varies between calls. Sorting it makes the
         # files of equal edits identical. A file consists of 8 bytes for the header length, the JSON
@@ -339,12 +303,6 @@ class Edit(ABC):
         if header.get("sha256") != _digest(config_text, tensors):
             raise ValueError("the file is damaged: its content does not match its digest")
         config = _Config.model_validate_json(config_text)
-        space = config.provenance.space or ""
-        if space.endswith(".joint"):
-            raise ValueError(
-                f"the edit names its space {space!r}, which is an old name; expected"
-                f" {space.removesuffix('joint') + 'text'!r}; fit it again"
-            )
         kind: Any = Edit.kinds.get(config.kind)
         if kind is None or not issubclass(kind, cls):
             expected = [name for name, known in Edit.kinds.items() if issubclass(known, cls)]
@@ -385,7 +343,7 @@ class Edits(dict[str, Edit]):
         if len(self) == 1:
             return next(iter(self.values()))
         if self.declined:
-            reasons = " ".join(f"{choice.prompts}: {choice.reason}" for choice in self.declined)
+            reasons = " ".join(f"{choice.attribute}: {choice.reason}" for choice in self.declined)
             raise InvalidInputError(f"the default attaches no edit. {reasons}")
         raise InvalidInputError(
             f"the host has the roles {list(self)}; choose the edit of one role, such as"

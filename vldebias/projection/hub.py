@@ -8,22 +8,17 @@ from __future__ import annotations
 
 import os
 import socket
-import tempfile
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import TimeoutError
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from vldebias.errors import InvalidInputError
-from vldebias.projection.card import WEIGHTS, model_card
+from vldebias.projection.card import WEIGHTS
 from vldebias.version import __version__
-
-if TYPE_CHECKING:
-    from vldebias.projection.edit import Edit
 
 _PATIENCE = 3.0  # seconds to wait for the hub; the libraries only give up after a minute
 
@@ -136,15 +131,11 @@ def find_folder(name: str | Path, revision: str | None) -> Path:
         ) from error
 
 
-def push_to_hub(
-    edits: Edit | Mapping[str, Edit], repo_id: str, *, private: bool | None = None
-) -> str:
-    """Upload a fitted edit, or edits by role, with a model card, and return the commit URL.
-
-    Model weights are not uploaded.
+def upload(folder: str, repo_id: str, private: bool | None) -> str:
+    """Upload a folder to a repository, and return the commit URL.
 
     Args:
-        edits: an edit, or a mapping from roles to edits.
+        folder: the folder, whose contents are uploaded.
         repo_id: the name of the repository, which is created if it does not exist.
         private: whether a new repository is private. If None, the account's default is used.
 
@@ -153,22 +144,15 @@ def push_to_hub(
     """
     import huggingface_hub
 
-    edit_of_role: Mapping[str, Edit] = edits if isinstance(edits, Mapping) else {"": edits}
-    # Upload only files written by `save_pretrained`, never the contents of a user's folder.
-    with tempfile.TemporaryDirectory() as folder:
-        for role, edit in edit_of_role.items():
-            edit.save_pretrained(Path(folder) / role)
-        roles = [role for role in edit_of_role if role]
-        Path(folder, "README.md").write_text(model_card(edit, roles), encoding="utf-8")
-        try:
-            repo = huggingface_hub.create_repo(repo_id, private=private, exist_ok=True).repo_id
-            message = f"Upload an edit (vldebias {__version__})"
-            commit_url = huggingface_hub.upload_folder(
-                repo_id=repo, folder_path=folder, commit_message=message
-            )
-            return str(commit_url)
-        except (OSError, ValueError, huggingface_hub.errors.HTTPError) as error:
-            raise InvalidInputError(
-                f"{repo_id}: not uploaded: {reason(error)}; expected a connection to the hub and a"
-                " token with write access (`hf auth login`, or HF_TOKEN)"
-            ) from error
+    try:
+        repo = huggingface_hub.create_repo(repo_id, private=private, exist_ok=True).repo_id
+        message = f"Upload an edit (vldebias {__version__})"
+        commit_url = huggingface_hub.upload_folder(
+            repo_id=repo, folder_path=folder, commit_message=message
+        )
+        return str(commit_url)
+    except (OSError, ValueError, huggingface_hub.errors.HTTPError) as error:
+        raise InvalidInputError(
+            f"{repo_id}: not uploaded: {reason(error)}; expected a connection to the hub and a"
+            " token with write access (`hf auth login`, or HF_TOKEN)"
+        ) from error

@@ -34,7 +34,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from vldebias.errors import InvalidInputError
-from vldebias.projection.edit import Edit, Provenance
+from vldebias.projection.edit import Edit
+from vldebias.projection.provenance import Provenance
 
 Array = Tensor | np.ndarray
 ArrayT = TypeVar("ArrayT", Tensor, np.ndarray)
@@ -267,6 +268,11 @@ class CalibratedProjection(Edit):
         This number is at most m + |S|, and at least the rank of P* - I.
         """
         return self.left.shape[1]
+
+    def effect_in_words(self) -> str:
+        if self.rank:
+            return super().effect_in_words()
+        return "It removes no direction, so it changes nothing and reduces no bias."
 
     @property
     def removed(self) -> float:

@@ -13,7 +13,7 @@ from vldebias.prompts.english.adjectives import kind_of_words, rank_of, rank_of_
 from vldebias.prompts.english.words import adjective, classes, has_gendered, lists, person
 from vldebias.prompts.prompt_set import PromptSet, StatedWords
 
-GROUPS = ("mixed", "leave", "same")
+PEOPLE = ("mixed", "leave", "same")
 # Names of placeholders by kind of attribute.
 _SLOTS = {"age": "age", "skin": "skin_tone", "origin": "race", "gender": "gender"}
 
@@ -28,7 +28,7 @@ class Attribute:
         prompt_set: the values, with the adjective or phrase of each.
         shares: the share of the images for each value. Values from other sets are ignored. If no
             value in this set is included, all shares are equal.
-        groups: how groups of people are treated, one of `GROUPS`.
+        people: how groups of people are treated, one of `PEOPLE`.
 
     Attributes:
         set: the prompt set.
@@ -41,14 +41,14 @@ class Attribute:
         stated: a matcher for the words that state a value in English text.
         slots: a pattern that matches its placeholders, such as {gender}.
         names: its names for variables and wildcards, such as "gender" or "sex".
-        groups: how groups of people are treated, one of `GROUPS`.
+        people: how groups of people are treated, one of `PEOPLE`.
 
     Raises:
         InvalidInputError: If the shares do not sum to 1, or a value has no adjective or phrase.
     """
 
     def __init__(
-        self, prompt_set: PromptSet, shares: Mapping[str, float], groups: str = "mixed"
+        self, prompt_set: PromptSet, shares: Mapping[str, float], people: str = "mixed"
     ) -> None:
         self.set = prompt_set
         self.words = words_of_values(prompt_set)
@@ -62,7 +62,7 @@ class Attribute:
             raise InvalidInputError(
                 f"shares: got {self.shares}; expected shares in [0, 1] that sum to 1"
             )
-        self.groups = groups
+        self.people = people
         last_words = {word.lower().split()[-1] for word in self.words.values()}
         self.gender = not self.has_phrases and has_gendered(last_words)
         self.kind = "gender" if self.gender else kind_of_words(last_words)
@@ -91,29 +91,29 @@ def _stated_words(prompt_set: PromptSet) -> tuple[str, ...]:
     return prompt_set.stated_words
 
 
-def can_balance(prompts: PromptSet) -> bool:
+def can_balance(prompt_set: PromptSet) -> bool:
     """Return whether a prompt set describes people.
 
     Each value needs an adjective that can precede a noun for people, or a phrase that can follow
     such a noun.
     """
     with suppress(InvalidInputError):
-        return bool(words_of_values(prompts))
+        return bool(words_of_values(prompt_set))
     return False
 
 
-def _declared(prompts: PromptSet) -> dict[str, str]:
+def _declared(prompt_set: PromptSet) -> dict[str, str]:
     """Return adjectives by value, if one of the set's templates contains "{attribute} {concept}".
 
     The result is empty if any value has only phrases, or if a concept is not a person.
     """
-    if not any("{attribute} {concept}" in template for template in prompts.templates):
+    if not any("{attribute} {concept}" in template for template in prompt_set.templates):
         return {}
-    concepts = [*prompts.class_names, *prompts.held_out_class_names]
+    concepts = [*prompt_set.class_names, *prompt_set.held_out_class_names]
     if not all(person(concept.lower().split()[-1]) for concept in concepts):
         return {}
     declared: dict[str, str] = {}
-    for value, words in prompts.attributes.items():
+    for value, words in prompt_set.attributes.items():
         single = [word for word in words if word.replace("-", "").isalpha()]
         if not single:
             return {}
@@ -121,30 +121,32 @@ def _declared(prompts: PromptSet) -> dict[str, str]:
     return declared
 
 
-def words_of_values(prompts: PromptSet) -> dict[str, str]:
+def words_of_values(prompt_set: PromptSet) -> dict[str, str]:
     """Return the phrase, adjective or first adjectival word for each value.
 
     Raises:
         InvalidInputError: If a value has no adjective or phrase.
     """
-    if prompts.phrase:
-        return dict(prompts.phrase)
-    if prompts.adjectives:
-        return dict(prompts.adjectives)
-    if not prompts.attributes:
+    if prompt_set.phrase:
+        return dict(prompt_set.phrase)
+    if prompt_set.adjectives:
+        return dict(prompt_set.adjectives)
+    if not prompt_set.attributes:
         raise InvalidInputError(
-            f"prompt set {prompts.name!r}: the set has no values; expected a set about people with"
-            " `attribute`, such as 'gender'"
+            f"prompt set {prompt_set.name!r}: the set has no values; expected a set about people"
+            " with `attribute`, such as 'gender'"
         )
-    adjective_of_value = {value: _adjective(words) for value, words in prompts.attributes.items()}
+    adjective_of_value = {
+        value: _adjective(words) for value, words in prompt_set.attributes.items()
+    }
     if not all(adjective_of_value.values()):
-        adjective_of_value = _declared(prompts) or adjective_of_value
+        adjective_of_value = _declared(prompt_set) or adjective_of_value
     for value, word in adjective_of_value.items():
         if not word:
             raise InvalidInputError(
-                f"prompt set {prompts.name!r}: no word for the value {value!r}"
-                f" ({', '.join(prompts.attributes[value])}) is known as an adjective for a person;"
-                f" add adjectives={{{value!r}: ...}} as in 'a blind cook', or"
+                f"prompt set {prompt_set.name!r}: no word for the value {value!r}"
+                f" ({', '.join(prompt_set.attributes[value])}) is known as an adjective for a"
+                f" person; add adjectives={{{value!r}: ...}} as in 'a blind cook', or"
                 f" phrase={{{value!r}: ...}} as in 'a cook who is blind', for every value"
             )
     return adjective_of_value

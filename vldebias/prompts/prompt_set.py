@@ -54,7 +54,7 @@ T = TypeVar("T")
 _Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 _Texts = tuple[_Text, ...]
 _WordsOfValues = dict[_Text, Annotated[_Texts, Field(min_length=1)]]
-_Groups = tuple[Annotated[_Texts, Field(min_length=2)], ...]
+_Variants = tuple[Annotated[_Texts, Field(min_length=2)], ...]
 
 
 class StatedWords:
@@ -153,9 +153,9 @@ def fill(template: str, **words: str) -> str:
     return "".join(filled) + end
 
 
-def _pairs_of(groups: Iterable[Sequence[str]]) -> tuple[tuple[str, str], ...]:
+def _pairs_of(variants: Iterable[Sequence[str]]) -> tuple[tuple[str, str], ...]:
     """Return all pairs of prompts within each group, in group order."""
-    return tuple(chain.from_iterable(combinations(group, 2) for group in groups))
+    return tuple(chain.from_iterable(combinations(group, 2) for group in variants))
 
 
 @dataclass(frozen=True)
@@ -164,16 +164,17 @@ class PromptSet:
 
     Attributes:
         name: the stem of its YAML file, or the name passed to `make_prompt_set`.
-        groups: prompts that differ only in the attribute. Any two prompts in a group form a pair.
+        variants: tuples of prompts that differ only in the attribute. Any two prompts in a tuple
+            form a pair.
         spurious: prompts that describe only the attribute (columns of A in
             P0 = I - A (A^T A)^+ A^T).
         classes: the class prompts, whose differences should be preserved. There is one per name in
             `class_names`.
-        held_out_groups: the groups for held-out concepts.
+        held_out_variants: the variants for held-out concepts.
         held_out_classes: the class prompts for held-out concepts.
         held_out_class_names: the names of these classes.
         attributes: the words for each value of the attribute.
-        templates: the templates for `groups`, or empty if the groups were listed explicitly.
+        templates: the templates for `variants`, or empty if the variants were listed explicitly.
         stated_words: the words and phrases a prompt uses to state the attribute (see
             `StatedWords`).
         adjectives: the adjective before a noun for each value ("blind"). If empty, the adjectives
@@ -182,7 +183,8 @@ class PromptSet:
             used.
         languages: adjectives by language code and value, such as {"de": {"blind": "blind"}}.
         parts: the sets for individual attributes, if there are several. Solve them jointly with one
-            term each, because the attribute with the most pairs would dominate the pooled `groups`.
+            term each, because the attribute with the most pairs would dominate the pooled
+            `variants`.
         description: the purpose of the set.
         source: the origin of the set.
         limits: the limitations of the set.
@@ -201,11 +203,11 @@ class PromptSet:
     """
 
     name: str
-    groups: Annotated[_Groups, Field(min_length=1)]
+    variants: Annotated[_Variants, Field(min_length=1)]
     spurious: _Texts = ()
     classes: _Texts = ()
     class_names: _Texts = ()
-    held_out_groups: _Groups = ()
+    held_out_variants: _Variants = ()
     held_out_classes: _Texts = ()
     held_out_class_names: _Texts = ()
     attributes: dict[_Text, _Texts] = field(default_factory=dict, hash=False)
@@ -237,16 +239,16 @@ class PromptSet:
 
     def _check_repetitions(self) -> None:
         """Raise InvalidInputError if a prompt, a pair or a word is listed twice."""
-        groups = (*self.groups, *self.held_out_groups)
+        variants = (*self.variants, *self.held_out_variants)
         entries_of_key: dict[str, Sequence[object]] = {}
-        for i, group in enumerate(groups):
-            entries_of_key[f"groups[{i}]"] = group
+        for i, group in enumerate(variants):
+            entries_of_key[f"variants[{i}]"] = group
         entries_of_key |= {key: getattr(self, key) for key in _LISTS}
-        # A prompt may occur in several groups, but not in both a training and a held-out group.
-        trained = dict.fromkeys(chain(*self.groups))
-        held_out = dict.fromkeys(chain(*self.held_out_groups))
-        entries_of_key["held_out_groups"] = (*trained, *held_out)
-        entries_of_key["groups"] = _pairs_of(map(sorted, groups))
+        # A prompt may occur in several tuples, but not in both a training and a held-out one.
+        trained = dict.fromkeys(chain(*self.variants))
+        held_out = dict.fromkeys(chain(*self.held_out_variants))
+        entries_of_key["held_out_variants"] = (*trained, *held_out)
+        entries_of_key["variants"] = _pairs_of(map(sorted, variants))
         for key, entries in entries_of_key.items():
             if len(set(entries)) < len(entries):
                 repeated = Counter(entries).most_common(1)[0][0]
@@ -273,26 +275,27 @@ class PromptSet:
     @cached_property
     def pairs(self) -> tuple[tuple[str, str], ...]:
         """Return all pairs of prompts within each group, in group order."""
-        return _pairs_of(self.groups)
+        return _pairs_of(self.variants)
 
     @cached_property
     def held_out_pairs(self) -> tuple[tuple[str, str], ...]:
         """Return all pairs of prompts within each held-out group."""
-        return _pairs_of(self.held_out_groups)
+        return _pairs_of(self.held_out_variants)
 
     @cached_property
     def texts(self) -> tuple[str, ...]:
-        """Return all distinct prompts to embed: class prompts, spurious prompts and groups."""
+        """Return all distinct prompts to embed: class prompts, spurious prompts and variants."""
         classes = (*self.classes, *self.held_out_classes)
-        groups = chain(*self.groups, *self.held_out_groups)
+        variants = chain(*self.variants, *self.held_out_variants)
         texts_of_parts = chain(*(part.texts for part in self.parts))
-        return tuple(dict.fromkeys(chain(classes, self.spurious, groups, texts_of_parts)))
+        return tuple(dict.fromkeys(chain(classes, self.spurious, variants, texts_of_parts)))
 
     @cached_property
     def hash(self) -> str:
         """Return the SHA-256 of the prompts and words, ignoring name, prose and formatting."""
-        keys = (*_LISTS, "groups", "held_out_groups")
-        content: dict[str, object] = {key: getattr(self, key) for key in keys}
+        content: dict[str, object] = {key: getattr(self, key) for key in _LISTS}
+        # Stored results contain hashes with these keys.
+        content |= {"groups": self.variants, "held_out_groups": self.held_out_variants}
         content["attributes"] = list(self.attributes.items())
         content["parts"] = [part.hash for part in self.parts]
         # Omit these if empty, so that the hashes of older sets do not change.
@@ -326,7 +329,7 @@ class PromptSet:
 
         Args:
             texts: texts to choose from. If None, the spurious prompts are used if they cover every
-                value, and the groups otherwise.
+                value, and the variants otherwise.
 
         Raises:
             InvalidInputError: If `texts` is None and `names_values` is False.
@@ -335,7 +338,7 @@ class PromptSet:
             return self._sorted_by_value(texts)
         texts_of_value = self._sorted_by_value(self.spurious)
         if not all(texts_of_value.values()):
-            texts_of_value = self._sorted_by_value(chain(*self.groups))
+            texts_of_value = self._sorted_by_value(chain(*self.variants))
         empty = [value for value, prompts in texts_of_value.items() if not prompts]
         has_one_attribute = not self.parts and len(self.attributes) > 1
         if empty or not has_one_attribute:
@@ -450,7 +453,7 @@ class Recipe(BaseModel, extra="forbid"):
     note: _Text = ""
     classes: dict[_Text, _Text] = {}
     spurious: _Texts = ()
-    groups: _Groups = ()
+    variants: _Variants = ()
     attribute: Annotated[_WordsOfValues, Field(min_length=2)] = {}
     templates: _Texts = ()
     class_template: _Text = "A photo of a {concept}."
@@ -486,10 +489,10 @@ def _build(content: Mapping[str, object], name: str) -> PromptSet:
     fields: dict[str, Any] = {
         "spurious": tuple(spurious),
         "stated_words": _stated_words_of(recipe),
-        "groups": recipe.groups + _filled_groups(recipe, trained),
+        "variants": recipe.variants + _filled_variants(recipe, trained),
         "classes": tuple(classes.values()),
         "class_names": tuple(classes),
-        "held_out_groups": _filled_groups(recipe, held_out),
+        "held_out_variants": _filled_variants(recipe, held_out),
         "held_out_classes": tuple(held_out_classes.values()),
         "held_out_class_names": tuple(held_out_classes),
     }
@@ -500,28 +503,28 @@ def _build(content: Mapping[str, object], name: str) -> PromptSet:
     if parts:
         for key, texts in fields.items():
             fields[key] = _joined(texts, [getattr(part, key) for part in parts])
-    prompts = PromptSet(
+    prompt_set = PromptSet(
         name=name,
         parts=tuple(parts),
         attributes=recipe.attribute,
         **fields,
         **recipe.model_dump(include=_COPIED),
     )
-    vars(prompts)["recipe"] = recipe  # for to_yaml; dataclasses.replace does not copy it
-    return prompts
+    vars(prompt_set)["recipe"] = recipe  # for to_yaml; dataclasses.replace does not copy it
+    return prompt_set
 
 
 def _check_recipe(recipe: Recipe, trained: Sequence[str], held_out: Sequence[str]) -> None:
     """Raise ValueError if a recipe does not define its pairs, or defines too many."""
     # Pairs come from templates, from groups or from parts.
-    keys = recipe.model_fields_set & {"templates", "concepts", "groups", "parts"}
-    is_known = keys in ({"templates", "concepts"}, {"groups"}, {"parts"})
+    keys = recipe.model_fields_set & {"templates", "concepts", "variants", "parts"}
+    is_known = keys in ({"templates", "concepts"}, {"variants"}, {"parts"})
     has_words = bool(recipe.attribute) and bool(trained)
     can_fill = has_words or not recipe.templates
     if not is_known or not can_fill:
         received = " and ".join(sorted(keys)) or "none"
         raise ValueError(
-            f"pairs: got {received}; expected groups, parts, or an attribute with templates and"
+            f"pairs: got {received}; expected variants, parts, or an attribute with templates and"
             " training concepts"
         )
     words = list(chain(*recipe.attribute.values()))
@@ -533,11 +536,11 @@ def _check_recipe(recipe: Recipe, trained: Sequence[str], held_out: Sequence[str
             " of words per value"
         )
     # Count the pairs before building them: a file can request millions.
-    pairs = sum(comb(len(group), 2) for group in recipe.groups)
+    pairs = sum(comb(len(group), 2) for group in recipe.variants)
     if recipe.templates:
         concepts = len(trained) + len(held_out)
-        groups = len(recipe.templates) * concepts * max(lengths)
-        pairs += groups * comb(len(recipe.attribute), 2)
+        count = len(recipe.templates) * concepts * max(lengths)
+        pairs += count * comb(len(recipe.attribute), 2)
     if pairs > MAX_PAIRS:
         raise ValueError(f"pairs: got {pairs:,} pairs; expected at most {MAX_PAIRS:,}")
 
@@ -566,16 +569,16 @@ def _class_prompts(recipe: Recipe, concepts: Sequence[str]) -> dict[str, str]:
     return {concept: fill(recipe.class_template, concept=concept) for concept in concepts}
 
 
-def _filled_groups(recipe: Recipe, concepts: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+def _filled_variants(recipe: Recipe, concepts: Sequence[str]) -> tuple[tuple[str, ...], ...]:
     """Return one group per concept, template and row of corresponding words."""
     if not recipe.templates:
         return ()
     rows = list(zip(*recipe.attribute.values(), strict=True))
-    groups: list[tuple[str, ...]] = []
+    variants: list[tuple[str, ...]] = []
     for concept, template, row in product(concepts, recipe.templates, rows):
         prompts = [fill(template, attribute=word, concept=concept) for word in row]
-        groups.append(tuple(prompts))
-    return tuple(groups)
+        variants.append(tuple(prompts))
+    return tuple(variants)
 
 
 def _joined(first: Iterable[T], rest: Iterable[Iterable[T]]) -> tuple[T, ...]:
@@ -621,7 +624,7 @@ def load_prompts(name_or_path: str | Path | Mapping[str, object] | PromptSet) ->
         return _checked(content, name, name)
     if not isinstance(name_or_path, str | Path):
         raise InvalidInputError(
-            f"prompts: got {name_or_path!r}; expected a name, a path, a PromptSet or a mapping"
+            f"attribute: got {name_or_path!r}; expected a name, a path, a PromptSet or a mapping"
         )
     if isinstance(name_or_path, str) and not is_file_of_set(name_or_path):
         return _packaged(name_or_path)
@@ -666,7 +669,7 @@ def make_prompt_set(  # noqa: PLR0913 - the keys of a recipe
         concepts: the concepts in the pairs, such as ["doctor", "nurse"].
         templates: the templates with {attribute} and {concept}. "a" becomes "an" if needed.
         spurious: templates that mention only the attribute, with {attribute}; may be empty.
-        test_concepts: the concepts in the held-out groups.
+        test_concepts: the concepts in the held-out variants.
         class_template: the prompt without the attribute, with {concept}.
         stated_words: the words a prompt uses to state the attribute. If empty, the words in
             `attribute` are used.

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from vldebias.measure.metric import SHARE, get_metric
-from vldebias.report.phrases import capitalised
 from vldebias.report.table import number
+from vldebias.utils.phrases import capitalised
 
 if TYPE_CHECKING:
     from vldebias.measure.rows import Measurement
-    from vldebias.report.result import Result
+    from vldebias.report.measurements import Measurements
 
 
 class CategoryRow(NamedTuple):
@@ -19,7 +18,7 @@ class CategoryRow(NamedTuple):
 
     Attributes:
         name: the name of the category, such as "female".
-        counts: the counts, such as the numbers of applicants and of selected applicants.
+        counts: the counts, such as the number of captions.
         figures: a (heading, value with interval) pair for each measure. Missing values are "".
         bounds: the lower bound, value and upper bound of the last measure, which is drawn as a
             plot. None if there is no value.
@@ -40,8 +39,6 @@ class CategoryTable(NamedTuple):
         figures: the headings of the measure columns.
         rows: one row per category.
         is_share: whether the last measure is a share, between 0 and 1.
-        missing: the text to show for missing values.
-        rule: the threshold of the four-fifths rule, or None if it does not apply.
     """
 
     caption: str
@@ -49,11 +46,9 @@ class CategoryTable(NamedTuple):
     figures: tuple[str, ...]
     rows: tuple[CategoryRow, ...]
     is_share: bool
-    missing: str
-    rule: float | None
 
 
-def category_tables(result: Result) -> list[CategoryTable]:
+def category_tables(result: Measurements) -> list[CategoryTable]:
     """Return a table for each task that measures values by category.
 
     Such tasks have a "by_category" setting, which maps metrics to column headings.
@@ -84,10 +79,6 @@ def category_tables(result: Result) -> list[CategoryTable]:
             row = row_of_metric.get(last)
             bounds = None if row is None else (row.interval[0], row.value, row.interval[1])
             rows.append(CategoryRow(name or "all", tuple(cells), tuple(figures), bounds))
-        rule = provenance.settings.get("four-fifths rule")
-        if rule is not None:
-            # The lowest ratio comes first. Categories without a ratio come last.
-            rows.sort(key=lambda row: math.inf if row.bounds is None else row.bounds[1])
         is_share = get_metric(last, strict=False).bounds == SHARE
         tables.append(
             CategoryTable(
@@ -96,8 +87,6 @@ def category_tables(result: Result) -> list[CategoryTable]:
                 tuple(heads.values()),
                 tuple(rows),
                 is_share,
-                provenance.settings.get("missing", ""),
-                rule,
             )
         )
     return tables

@@ -25,10 +25,10 @@ from vldebias.report.conclusion import (
     with_costs,
 )
 from vldebias.report.page import plain, write_page
-from vldebias.report.phrases import capitalised, quantity
 from vldebias.report.table import (
     FLOAT_NOISE,
     KEYS,
+    TEMPLATES,
     form_of_figures,
     moved,
     number,
@@ -38,6 +38,7 @@ from vldebias.report.table import (
 from vldebias.report.text import MOST, NAME, wrapped
 from vldebias.utils.json_values import JSON
 from vldebias.utils.markup import html_table
+from vldebias.utils.phrases import capitalised, quantity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -215,7 +216,7 @@ class Comparison:
             "equal": int((self.frame.verdict == "equal").sum()),
             "about": COMPARED,
         }
-        return write_page(Path(path), "compare", values)
+        return write_page(Path(path), TEMPLATES / "compare.html.jinja", values)
 
     def _changed(self) -> pd.DataFrame:
         """Return the rows that changed: those for entire tasks or, if there are none, all."""
@@ -301,7 +302,7 @@ def compare(
     >>> from vldebias.miniature import load_clip
     >>> model, preprocess, tokenizer = load_clip()
     >>> def measure(lam):
-    ...     return vldebias.evaluate(model, prompts="gender", task="texts", method="cali",
+    ...     return vldebias.evaluate(model, attribute="gender", task="texts", method="cali",
     ...         lam=lam, tokenizer=tokenizer)
     >>> comparison = compare(measure(10.0), measure(1000.0), names=("10", "1000"))
     >>> table = comparison.to_pandas().query("method == 'cali'")

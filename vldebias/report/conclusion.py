@@ -11,7 +11,6 @@ from pydantic import BaseModel
 
 from vldebias.measure.metric import TO_MEDIAN, get_metric
 from vldebias.measure.rows import MEDIAN, NONE, ON_VAL
-from vldebias.report.phrases import capitalised, listed_words, quantity_of
 from vldebias.report.table import (
     CLEAR,
     FLOAT_NOISE,
@@ -28,6 +27,7 @@ from vldebias.report.table import (
     verdict,
     with_lam,
 )
+from vldebias.utils.phrases import capitalised, listed_words, quantity_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # The methods that `debias` uses by default for models, for models with reference images, and for
 # pipelines. Conclusions are about one of these if it was measured.
 DEFAULT = "default"
-ATTACHED = (DEFAULT, "default+equalise", "balanced-prompts")
+ATTACHED = (DEFAULT, "default+reference", "balanced-prompts")
 # Preferred measures for conclusions, in this order. The first is corrected with human labels.
 LEADS = (f"corrected_{GAP}", GAP)
 # Variants of MaxSkew with a different prior, which are also reported if the gallery is uneven.
@@ -304,7 +304,8 @@ def _cost(block: Sequence[ReadableRow], row: ReadableRow) -> str:
         else:
             titles_without_loss.append(cost.title)
     if titles_without_loss:
-        prices.append(without_loss(list(dict.fromkeys(titles_without_loss))))
+        different = list(dict.fromkeys(titles_without_loss))
+        prices.append(f"no clear loss of {listed_words(different, 'or')}")
     return "; ".join(prices)
 
 
@@ -414,11 +415,6 @@ def _has_lost(cost: ReadableRow) -> bool:
     if cost.better == "higher":
         return bool(cost.change_high < -FLOAT_NOISE)
     return bool(cost.change_low > FLOAT_NOISE)
-
-
-def without_loss(measures: Sequence[str]) -> str:
-    """Return a phrase for utilities without a loss, such as "no clear loss of recall@1 or AUC"."""
-    return f"no clear loss of {listed_words(measures, 'or')}"
 
 
 def paid(measure: str, before: float, after: float, change: Change) -> str:

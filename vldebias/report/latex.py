@@ -11,14 +11,14 @@ from vldebias.report.page import front_groups, front_rows
 from vldebias.report.table import readable
 
 if TYPE_CHECKING:
-    from vldebias.report.result import Result
+    from vldebias.report.measurements import Measurements
 
 _ESCAPES = {character: f"\\{character}" for character in "&%$#_{}"}
 _ESCAPES |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 _ESCAPES |= {"λ": r"$\lambda$", "†": r"$^\dagger$"}
 
 
-def latex(result: Result) -> str:
+def latex(result: Measurements) -> str:
     """Return a booktabs table of a result's main values with their 95% intervals.
 
     The rows are those of the first table on the result's page. For a result without methods, these

@@ -21,20 +21,14 @@ import numpy as np
 from vldebias.errors import need
 from vldebias.measure.metric import CORRECTED, SHARE, get_metric
 from vldebias.measure.rows import CHANCES, NONE, WORSE_STRIP, Strip, TaskProvenance
-from vldebias.report.audited import (
-    audited_prompts,
-    commands_of_remedies,
-    ends_of_ranges,
-    ranges_of_prompts,
-    share_heading,
-)
 from vldebias.report.categories import category_tables
 from vldebias.report.conclusion import LEADS, Conclusion, conclusions, with_costs
-from vldebias.report.phrases import METHODS, capitalised, listed_words
 from vldebias.report.plots import dot_plots, group_plots, tradeoffs
+from vldebias.report.section import section_of
 from vldebias.report.strip import read_strip
 from vldebias.report.table import (
     FEW_NOTE,
+    METHODS,
     TEMPLATES,
     ReadableRow,
     at_settings,
@@ -45,6 +39,7 @@ from vldebias.report.text import LABELS, advice_of, findings_of, notes_of
 from vldebias.utils.files import write_atomically
 from vldebias.utils.json_values import JSON
 from vldebias.utils.markup import html_table
+from vldebias.utils.phrases import capitalised, listed_words
 from vldebias.utils.pictures import encoded, read_png
 
 if TYPE_CHECKING:
@@ -52,12 +47,11 @@ if TYPE_CHECKING:
     import pandas as pd
     from PIL.Image import Image
 
-    from vldebias.report.result import Result
+    from vldebias.report.measurements import Measurements
 
 # Model names that mean "unknown", for example in results computed from embeddings or tables.
 UNNAMED = ("", "none", "not said", "unnamed model")
 MOST = 8  # maximum number of rows in the first table of a result without conclusions
-PROMPTS = 20  # maximum number of rows in an audit's first table; prompts.csv lists all prompts
 # Measures that are not shown in the first table of a diagnosis. Margins have quartiles instead of
 # confidence intervals.
 FURTHER = (
@@ -176,7 +170,7 @@ def grids(
             yield title, heads, lines, is_parts
 
 
-def render(result: Result, path: Path, *, run_folder: Path) -> Path:
+def render(result: Measurements, path: Path, *, run_folder: Path) -> Path:
     """Write a result as a single HTML page, with its rows in a CSV file next to it.
 
     Args:
@@ -203,9 +197,7 @@ def render(result: Result, path: Path, *, run_folder: Path) -> Path:
             sentences.append(f"Hits kept@k: {MEANINGS['hits kept']}.")
     # Explain each measure once, since several conclusions may share it.
     explained = list(dict.fromkeys(sentences))
-    ends = ends_of_ranges(result, frame)
     categories = category_tables(result)
-    prompts = audited_prompts(result, frame)
     values = {
         "result": result,
         "title": title_of(result),
@@ -219,15 +211,9 @@ def render(result: Result, path: Path, *, run_folder: Path) -> Path:
         "statements": [] if concluded or advice else _statements(frame),
         "categories": categories,
         "figures": [] if concluded or categories else _figures(frame, is_advised=bool(advice)),
-        "prompts": prompts,
-        "share_heading": share_heading(prompts),
-        "remedies": commands_of_remedies(prompts, result.provenance[0].prompts) if prompts else [],
-        "ranges": ranges_of_prompts(frame),
-        "ends": ends or ("0%", "100%"),
-        "is_even": ends is not None,
+        "section": section_of(result, frame),
         "explained": explained,
         "methods": {name: METHODS[name] for name in front.name.unique() if name in METHODS},
-        "most_prompts": PROMPTS,
         "strips": _strips(result.name, run_folder),
         "blocks": _blocks(result, frame, pictures),
         "dots": dot_plots(front, result.provenance) if concluded else [],
@@ -237,10 +223,10 @@ def render(result: Result, path: Path, *, run_folder: Path) -> Path:
         "labels": LABELS if frame.uses_labels.any() else "",
         "csv": result.to_csv(path.with_suffix(".csv")).name,
     }
-    return write_page(path, "report", values)
+    return write_page(path, TEMPLATES / "report.html.jinja", values)
 
 
-def title_of(result: Result) -> str:
+def title_of(result: Measurements) -> str:
     """Return a page title that names the measurement and the models."""
     names = dict.fromkeys(provenance.model for provenance in result.provenance)
     models = listed_words(list(filter(None, map(model_in_words, names))))
@@ -443,7 +429,7 @@ def unbroken(words: str) -> str:
     return re.sub(r"\[[^\[\]]*\]", lambda match: match[0].replace(" ", "\N{NO-BREAK SPACE}"), words)
 
 
-def notebook(result: Result) -> str:
+def notebook(result: Measurements) -> str:
     """Return a result's conclusions and main values as HTML for a notebook."""
     frame = readable(result)
     concluded = conclusions(frame)
@@ -507,7 +493,7 @@ def _strips(name: str, folder: Path) -> list[Strip]:
 
 
 def _blocks(
-    result: Result, frame: pd.DataFrame, pictures: Sequence[tuple[dict[str, JSON], bytes]]
+    result: Measurements, frame: pd.DataFrame, pictures: Sequence[tuple[dict[str, JSON], bytes]]
 ) -> list[dict[str, object]]:
     """Return each task's provenance, images and tables for the page."""
     known = {provenance.task: provenance for provenance in result.provenance}
@@ -520,16 +506,16 @@ def _blocks(
     return blocks
 
 
-def write_page(path: Path, template: str, values: Mapping[str, object]) -> Path:
+def write_page(path: Path, template: Path, values: Mapping[str, object]) -> Path:
     """Render a template to a single self-contained HTML file.
 
     Args:
         path: the file to write.
-        template: the template name ("report", "runs" or "paper").
+        template: the template's file. It may include the files in `TEMPLATES`.
         values: the template's variables by name.
     """
     return write_atomically(
-        path, page_templates().get_template(f"{template}.html.jinja").render(values)
+        path, page_templates().from_string(template.read_text(encoding="utf-8")).render(values)
     )
 
 

@@ -18,8 +18,8 @@ from vldebias.errors import InvalidInputError, need
 from vldebias.measure.metric import get_metric
 from vldebias.measure.rows import CHANCES, NONE, TaskProvenance
 from vldebias.report.conclusion import Conclusion, shared_cost
-from vldebias.report.phrases import listed_words
 from vldebias.report.table import ReadableRow, form_of, setting_of
+from vldebias.utils.phrases import listed_words
 from vldebias.utils.pictures import INK, for_matplotlib, subplots
 
 if TYPE_CHECKING:

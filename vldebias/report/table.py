@@ -30,8 +30,19 @@ from vldebias.measure.rows import (
 if TYPE_CHECKING:
     import pandas as pd
 
-    from vldebias.report.result import Result
+    from vldebias.report.measurements import Measurements
 
+# What the methods in a result's first table do.
+METHODS = {
+    "default": "the method attached by default if there is only text (for searches, none)",
+    "default+reference": "the default if there are also unlabelled images (reference=)",
+    "difference": "removes the direction between the values, a simple baseline",
+    "paper": "the settings of Chuang et al. (2023)",
+    "cali": "the projection of Chuang et al. (2023)",
+    "balanced-prompts": "the prompt of each image states a value",
+    "median threshold": "no edit, but a threshold at the median of the scores",
+    "chance": "random rankings or images",
+}
 TEMPLATES = Path(__file__).parent / "templates"
 OWN_LAM = 1000.0  # the paper's lambda for classifiers
 SWEPT = (200.0, 400.0, 600.0)  # additional values of lambda in Table 7.3
@@ -373,7 +384,7 @@ READABLE = {
 }
 
 
-def readable(result: Result) -> pd.DataFrame:
+def readable(result: Measurements) -> pd.DataFrame:
     """Return a result's data frame with the additional columns in `READABLE` for display.
 
     `title` and `measure` are the name of the metric without and with the subset, `hint` says which
@@ -436,7 +447,7 @@ class References:
             strength.
     """
 
-    def __init__(self, result: Result, summaries: Sequence[bool]) -> None:
+    def __init__(self, result: Measurements, summaries: Sequence[bool]) -> None:
         metric_names = {row.metric for row in result.rows}
         self.metrics = {metric: get_metric(metric, strict=False) for metric in metric_names}
         self.summary_rows: dict[tuple[str, str, str, str], Measurement] = {}

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from vldebias.measure.rows import CHANCE, COLUMNS, NONE
-from vldebias.report.audited import AuditedPrompt, audited_prompts, share_heading
 from vldebias.report.conclusion import (
     AT_A_COST,
     BASELINES,
@@ -17,13 +15,14 @@ from vldebias.report.conclusion import (
     conclusions,
     with_costs,
 )
-from vldebias.report.phrases import quantity_of
+from vldebias.report.section import section_of
 from vldebias.report.table import DAGGER, FEW_NOTE, Measures, at_settings, named, readable
+from vldebias.utils.phrases import quantity_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from vldebias.report.result import Result
+    from vldebias.report.measurements import Measurements
 
 LABELS = f"{DAGGER} used labels of other images; the other methods see prompts only."
 NAME = 16  # width of the method column, chosen so that a row fits into 80 columns
@@ -33,7 +32,9 @@ ROWS = 14  # minimum number of lines for the rows below the conclusions
 PART_ROWS = 4  # maximum number of rows per measure in a result without methods
 
 
-def text(result: Result, measures: Measures = (), max_lines: int = MOST, width: int = 80) -> str:
+def text(
+    result: Measurements, measures: Measures = (), max_lines: int = MOST, width: int = 80
+) -> str:
     """Format a result's conclusions and the rows they are based on.
 
     Args:
@@ -75,7 +76,7 @@ def text(result: Result, measures: Measures = (), max_lines: int = MOST, width: 
     return "\n".join([*shown, *rows, *notes])
 
 
-def advice_of(result: Result) -> list[str]:
+def advice_of(result: Measurements) -> list[str]:
     """Return the advice from tasks that do not compare methods, such as audits."""
     sentences: list[str] = []
     for provenance in result.provenance:
@@ -83,7 +84,7 @@ def advice_of(result: Result) -> list[str]:
     return sentences
 
 
-def findings_of(result: Result) -> list[str]:
+def findings_of(result: Measurements) -> list[str]:
     """Return the sentences about additional findings, for example from human labels."""
     findings: list[str] = []
     for provenance in result.provenance:
@@ -92,7 +93,7 @@ def findings_of(result: Result) -> list[str]:
     return list(dict.fromkeys(findings))
 
 
-def notes_of(result: Result) -> list[str]:
+def notes_of(result: Measurements) -> list[str]:
     """Return notes that explain the results, such as which groups are compared."""
     notes: list[str] = []
     for provenance in result.provenance:
@@ -100,7 +101,7 @@ def notes_of(result: Result) -> list[str]:
     return list(dict.fromkeys(notes))
 
 
-def sentences(result: Result, measures: Measures = ()) -> list[str]:
+def sentences(result: Measurements, measures: Measures = ()) -> list[str]:
     """Return a result's advice, or its findings and verdicts, followed by its notes.
 
     Args:
@@ -110,49 +111,22 @@ def sentences(result: Result, measures: Measures = ()) -> list[str]:
     advice = advice_of(result)
     if advice:
         return [*advice, *notes_of(result)]
-    concluded = [conclusion.short for conclusion in result.conclusions(measures)]
+    concluded = [conclusion.short for conclusion in conclusions(readable(result), measures)]
     return [*findings_of(result), *concluded, *notes_of(result)]
 
 
-def _advised(result: Result, frame: pd.DataFrame, max_lines: int, width: int) -> str:
-    """Format a result's advice, followed by its prompts (for audits) or its measures."""
+def _advised(result: Measurements, frame: pd.DataFrame, max_lines: int, width: int) -> str:
+    """Format a result's advice, followed by its section, if any, or its measures."""
     lines: list[str] = []
     for sentence in advice_of(result):
         lines += wrapped(sentence, width)
     room = max_lines - len(lines) - 1
-    prompts = audited_prompts(result, frame)
-    if prompts:
-        lines += _prompt_lines(prompts, room, width)
-    else:
+    section = section_of(result, frame)
+    if section is None:
         lines += _measure_lines(frame, room, width)
+    else:
+        lines += section.lines(room, width)
     return "\n".join(lines)
-
-
-def _prompt_lines(prompts: Sequence[AuditedPrompt], room: int, width: int) -> list[str]:
-    """Format as many prompts as fit into `room` lines, and report how many are left."""
-    shown = prompts[: max(room - 1, 0)]  # one line is needed for the heading
-    head = ["verdict", f"{share_heading(prompts)} [95%]", "prompt"]
-    if any(row.models for row in prompts):
-        head[1] = share_heading(prompts)
-    has_prediction = any(row.predicted for row in prompts)
-    if has_prediction:
-        head.insert(2, "predicted")
-    rows = [head]
-    for row in shown:
-        cells = [row.verdict, row.share, " ".join(row.prompt.split())]
-        if has_prediction:
-            # The interval would leave too little space for the prompt.
-            cells.insert(2, row.predicted.partition(" [")[0])
-        rows.append(cells)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for cells in rows:
-        *first_cells, prompt = [f"{cell:<{n}}" for cell, n in zip(cells, widths, strict=True)]
-        line = "  ".join(["", *first_cells, prompt.rstrip()])
-        lines.append(line if len(line) <= width else f"{line[: width - 3]}...")
-    if len(shown) < len(prompts):
-        lines.append(f"{len(prompts) - len(shown)} more prompts are on the page")
-    return lines
 
 
 def _measure_lines(frame: pd.DataFrame, room: int, width: int) -> list[str]:
@@ -259,7 +233,7 @@ def _rows(summaries: pd.DataFrame, concluded: list[Conclusion], room: int) -> li
 
 
 def tab_rows(
-    result: Result, measures: Measures = ()
+    result: Measurements, measures: Measures = ()
 ) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
     """Return column names and unrounded summary rows for tab-separated output.
 

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from vldebias.errors import InvalidInputError, SuspectInputWarning, did_you_mean, warn
+from vldebias.errors import (
+    CLOSE_LABELS,
+    InvalidInputError,
+    SuspectInputWarning,
+    did_you_mean,
+    warn,
+)
 from vldebias.reranking.candidates import (
     UNKNOWN,
     Candidates,
@@ -22,7 +28,7 @@ from vldebias.reranking.proportional import mopr
 from vldebias.reranking.report import Positions, Report
 
 if TYPE_CHECKING:
-    from vldebias.methods.method import Prompts
+    from vldebias.methods.method import AttributeLike
 
 Reranker = Callable[[Candidates, int], Rows]
 RERANKERS: dict[str, Reranker] = {
@@ -41,7 +47,7 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     labels: object = None,
     probabilities: object = None,
     features: object = None,
-    prompts: Prompts | None = None,
+    attribute: AttributeLike | None = None,
     model: object = None,
     shares: object = POOL,
     method: str | Reranker | None = None,
@@ -51,7 +57,7 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     """Re-rank search results so that every group gets its requested share of the top k.
 
     Only the scores and groups are needed; queries are not changed. Specify the groups with exactly
-    one of `labels`, `probabilities`, or `features` with `prompts` and `model`.
+    one of `labels`, `probabilities`, or `features` with `attribute` and `model`.
 
     Args:
         scores: scores (n,) for one query or (q, n) for several, or a mapping from id to score.
@@ -63,8 +69,8 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
             to label is accepted with `ids` or if `scores` is a mapping.
         probabilities: group probabilities (n, g), or a mapping from group to probabilities (n,).
             The most likely group is used as the label.
-        features: features (n, d) of the candidates, for zero-shot labels with `prompts`.
-        prompts: prompt set with words for its values, or several prompt sets to cross.
+        features: features (n, d) of the candidates, for zero-shot labels with `attribute`.
+        attribute: prompt set with words for its values, or several prompt sets to cross.
         model: model that embeds the prompts, or a mapping from prompt to embedding.
         shares: requested shares: "pool" for the shares among all candidates, "even" for equal
             shares, or a mapping from group to share.
@@ -108,7 +114,7 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
         keys = id_rows
         labels, rows = _rows_of_ids(id_rows, labels, is_index=not isinstance(scores, Mapping))
     n = int(rows.max(initial=UNKNOWN)) + 1
-    groups = Groups.read(labels, probabilities, features, prompts, model)
+    groups = Groups.read(labels, probabilities, features, attribute, model)
     if method is None:
         method = "quota" if groups.probabilities is None else "expected"
     reranker = _reranker(method)
@@ -218,7 +224,7 @@ def _read_checked(
         if str(group) not in names:
             raise InvalidInputError(
                 f"checked: got group {group!r} for {key!r}; expected one of {list(names)};"
-                f" {did_you_mean(str(group), names)}"
+                f" {did_you_mean(str(group), names, 'correct it', CLOSE_LABELS)}"
             )
         codes[key] = list(names).index(str(group))
     if codes and codes.keys().isdisjoint(keys.ravel().tolist()):

@@ -11,18 +11,28 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from vldebias.data.label_checks import groups_as_many_as_rows, misspelt, odd_names
+from vldebias.data.label_values import (
+    USUAL_VALUES,
+    groups_as_many_as_rows,
+    misspelt,
+    names_no_group,
+    written_alike,
+)
 from vldebias.data.labels import Labels
-from vldebias.data.spellings import names_no_group
-from vldebias.errors import InvalidInputError, SuspectInputWarning, did_you_mean, warn
+from vldebias.errors import (
+    CLOSE_LABELS,
+    InvalidInputError,
+    SuspectInputWarning,
+    did_you_mean,
+    warn,
+)
 from vldebias.reranking.candidates import UNKNOWN, Candidates, Floats, Rows, as_floats, unit_rows
 from vldebias.reranking.estimates import GroupEstimator
 
 if TYPE_CHECKING:
-    from vldebias.methods.method import Prompts
+    from vldebias.methods.method import AttributeLike
 
 POOL, EVEN = "pool", "even"
-_MOST_COMPARED = 100  # Maximum number of groups whose spellings are compared, at quadratic cost.
 _MOST_COMPARED_STRINGS = 8
 _MOST_CODES = 4  # If there are more numeric names, they may be ages or scores.
 
@@ -49,7 +59,7 @@ class Groups:
         labels: object,
         probabilities: object,
         features: object,
-        prompts: Prompts | None,
+        attribute: AttributeLike | None,
         model: object,
     ) -> Groups:
         """Return the groups of all rows, using whichever source was passed.
@@ -58,13 +68,13 @@ class Groups:
             labels: the group of each row, or None if unknown, with shape (n,) or (q, n).
             probabilities: the probability of each group for each row.
             features: image features of the rows, for zero-shot labels.
-            prompts: the prompt set that names the groups for zero-shot labels.
+            attribute: the prompt set that names the groups for zero-shot labels.
             model: the model that embeds the prompts.
 
         Raises:
             InvalidInputError: If no source or more than one source was passed.
         """
-        sources = {"labels": labels, "probabilities": probabilities, "prompts": prompts}
+        sources = {"labels": labels, "probabilities": probabilities, "attribute": attribute}
         inputs = [name for name, source in sources.items() if source is not None]
         if len(inputs) > 1:
             raise InvalidInputError(
@@ -74,15 +84,15 @@ class Groups:
             return cls.of_labels(labels)
         if probabilities is not None:
             return cls.of_probabilities(probabilities)
-        if prompts is not None:
+        if attribute is not None:
             if features is None or model is None:
                 raise InvalidInputError(
-                    "prompts: zero-shot labels also need features= (n, d) of the candidates and"
+                    "attribute: zero-shot labels also need features= (n, d) of the candidates and"
                     " model=, a model or a mapping from prompt to embedding"
                 )
-            return cls.zero_shot(features, prompts, model)
+            return cls.zero_shot(features, attribute, model)
         raise InvalidInputError(
-            "the groups are missing: expected labels=, probabilities=, or features= with prompts="
+            "the groups are missing: expected labels=, probabilities=, or features= with attribute="
             " and model="
         )
 
@@ -141,18 +151,18 @@ class Groups:
         return cls(tuple(names), table.argmax(axis=1), table, "given probabilities")
 
     @classmethod
-    def zero_shot(cls, features: object, prompts: Prompts, model: object) -> Groups:
+    def zero_shot(cls, features: object, attribute: AttributeLike, model: object) -> Groups:
         """Estimate each row's group from the similarities to the values' texts.
 
         Args:
             features: features (n, d) of the candidates, or an iterable of blocks.
-            prompts: prompt set with words for its values, or several prompt sets to cross.
+            attribute: prompt set with words for its values, or several prompt sets to cross.
             model: model that embeds the prompts.
 
         Raises:
             InvalidInputError: If features and text embeddings have different widths.
         """
-        groups, _ = cls.estimated(features, text_values(prompts, model))
+        groups, _ = cls.estimated(features, text_values(attribute, model))
         return groups
 
     @classmethod
@@ -244,17 +254,17 @@ class Groups:
         )
 
 
-def text_values(prompts: Prompts, model: object) -> dict[tuple[str, ...], Floats]:
+def text_values(attribute: AttributeLike, model: object) -> dict[tuple[str, ...], Floats]:
     """Return the names of each attribute's groups, with their unit text embeddings (g, d).
 
     Args:
-        prompts: prompt set with words for its values, or several prompt sets.
+        attribute: prompt set with words for its values, or several prompt sets.
         model: model that embeds the prompts.
     """
     # Import lazily, because torch takes seconds to import and labels do not need it.
     from vldebias.methods import Problem
 
-    problem = Problem(model, prompts)
+    problem = Problem(model, attribute)
     role = problem.host.roles[0]
     values = {}
     for prompt_set in problem.attributes:
@@ -278,7 +288,7 @@ def check_width(features: Floats, texts: Floats) -> None:
 
 
 def _check_names(labels: Labels, where: str) -> None:
-    """Warn about different spellings of the same group, and about numbers that are not codes.
+    """Warn about misspelt groups, and about numbers that are not codes.
 
     Raises:
         InvalidInputError: If there are almost as many groups as rows, as with ids or ages.
@@ -286,19 +296,16 @@ def _check_names(labels: Labels, where: str) -> None:
     problem = groups_as_many_as_rows(labels)
     if problem:
         raise InvalidInputError(f"{where}: {problem}")
-    if len(labels.names) > _MOST_COMPARED:
-        return
-    problems = [*odd_names(labels.names, has_flags=False)]
+    problems = misspelt(labels.names, USUAL_VALUES)
+    for names in written_alike(labels.names):
+        problems.append(
+            f"{' and '.join(map(repr, names))} differ only in case or spaces; use one spelling"
+        )
     are_numbers = all(re.fullmatch(r"[-+]?\d+", name) for name in labels.names)
     if are_numbers and len(labels.names) > max(_MOST_CODES, 0.5 * labels.known.sum()):
         problems.append(
             f"{len(labels.names)} groups that are numbers, such as {', '.join(labels.names[:4])};"
             " if these are ages or scores, group them first"
-        )
-    for name, frequent_name in misspelt(labels.counts):
-        problems.append(
-            f"{name!r} is spelt almost like {frequent_name!r}; if they are the same group, use one"
-            " spelling"
         )
     if problems:
         warn(f"{where}: {'; also '.join(problems)}", SuspectInputWarning)
@@ -388,7 +395,7 @@ def requested_shares(shares: object, codes: NDArray[np.integer], names: Sequence
     if isinstance(shares, Mapping):
         unknown = [name for name in shares if str(name) not in names]
         if unknown:
-            hint = did_you_mean(str(unknown[0]), names)
+            hint = did_you_mean(str(unknown[0]), names, "choose one of them", CLOSE_LABELS)
             raise InvalidInputError(f"shares: got {unknown}; the groups are {list(names)}; {hint}")
         # Labels may be numbers, but group names are strings.
         share_of_name = {str(name): share for name, share in shares.items()}

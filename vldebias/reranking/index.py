@@ -20,8 +20,8 @@ from vldebias.reranking.report import Report
 
 if TYPE_CHECKING:
     from vldebias.hosts import Host
-    from vldebias.methods.method import Prompts
-    from vldebias.projection.edit import Fingerprint
+    from vldebias.methods.method import AttributeLike
+    from vldebias.projection.fingerprint import Fingerprint
 
 _KIND = "vldebias index groups"
 
@@ -49,15 +49,15 @@ class IndexGroups:
     fingerprint: Fingerprint | None
 
     @classmethod
-    def fit(cls, host: Host, prompts: Prompts, blocks: Iterable[object]) -> IndexGroups:
+    def fit(cls, host: Host, attribute: AttributeLike, blocks: Iterable[object]) -> IndexGroups:
         """Estimate the groups' shares in an index.
 
         Args:
             host: the model that embeds the prompts.
-            prompts: prompt set with words for its values, or several prompt sets to cross.
+            attribute: prompt set with words for its values, or several prompt sets to cross.
             blocks: features (b, d) of a sample of the index, in blocks.
         """
-        groups, estimators = Groups.estimated(blocks, text_values(prompts, host))
+        groups, estimators = Groups.estimated(blocks, text_values(attribute, host))
         shares = np.bincount(groups.codes, minlength=len(groups.names)) / len(groups.codes)
         means = None if groups.probabilities is None else groups.probabilities.mean(axis=0)
         return cls(tuple(estimators), shares, means, host.fingerprint())
@@ -132,7 +132,7 @@ class IndexGroups:
         """
         from safetensors import SafetensorError, safe_open
 
-        from vldebias.projection.edit import Fingerprint
+        from vldebias.projection.fingerprint import Fingerprint
 
         try:
             with safe_open(file, "np") as opened:
@@ -167,7 +167,7 @@ class IndexGroups:
         if is_other or width != host.dim(host.roles[0]):
             raise ProjectionMismatchError(
                 f"{file}: the shares were fitted to a different model; fit them again with"
-                " vldebias.debias_queries(embed, prompts, reference=vectors)"
+                " vldebias.debias_queries(embed, attribute, reference=vectors)"
             )
         return cls(
             tuple(estimators), tensors["shares"], tensors.get("expected_shares"), fingerprint

@@ -89,8 +89,8 @@ def expected(candidates: Candidates, k: int, *, weight: float = 0.4) -> Rows:
     p = candidates.probabilities
     if p is None:
         raise InvalidInputError(
-            "method 'expected' needs probabilities; pass probabilities=, or features= with prompts="
-            " and model=, or use method='quota'"
+            "method 'expected' needs probabilities; pass probabilities=, or features= with"
+            " attribute= and model=, or use method='quota'"
         )
     if not 0 <= weight <= 1:
         raise InvalidInputError(f"weight: expected a number in [0, 1], got {weight}")

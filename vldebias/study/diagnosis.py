@@ -23,10 +23,11 @@ from vldebias.errors import InvalidInputError, need
 from vldebias.hosts import Host
 from vldebias.hosts.loading import text_host
 from vldebias.measure.resampling import wilson_interval
+from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.methods import Method, get_method
 from vldebias.metrics import k_variance
 from vldebias.prompts import PromptSet, load_prompts
-from vldebias.report.result import NONE, Result, TaskProvenance, TaskResult
+from vldebias.report.result import Result
 from vldebias.study.doubts import check_images
 from vldebias.study.task import with_looks
 from vldebias.study.tasks.images import disjoint, fit_method, split_of
@@ -333,7 +334,7 @@ def diagnose(
     texts: object = None,
     head: Head | None = None,
     seed: int = 0,
-    prompts: str | PromptSet | None = None,
+    attribute: str | PromptSet | None = None,
     methods: str | Sequence[str | Method] = (),
     reference: Embeddings | Features | None = None,
 ) -> Result:
@@ -355,13 +356,13 @@ def diagnose(
         labels: classes (n,), or the name of a column. None, NaN and "" are unknown.
         groups: values (n,) of an attribute, or the name of a column.
         texts: a mapping from prompt to embedding (d,), or the image-text model that produced the
-            features; used with `prompts`.
+            features; used with `attribute`.
         head: linear classifier on features of length 1, as (weight (k, d), bias (k,)) or nn.Linear.
             If None, a ridge regression is fitted.
         seed: random seed for the folds and the bootstrap.
-        prompts: the attribute's prompt set. Without `groups`, each image gets the value whose
+        attribute: the attribute's prompt set. Without `groups`, each image gets the value whose
             prompts are nearest.
-        methods: methods or their names, fitted on `prompts` and compared with "none".
+        methods: methods or their names, fitted on `attribute` and compared with "none".
         reference: image features (m, d) for methods that use them.
 
     Raises:
@@ -387,8 +388,8 @@ def diagnose(
     # whose prompts are nearest.
     parts = columns.get("groups")
     facts: dict[str, object] = {"model": data.about.get("model"), "methods": {}}
-    if prompts is not None and texts is not None:
-        attribute = load_prompts(prompts)
+    if attribute is not None and texts is not None:
+        attribute = load_prompts(attribute)
         host = text_host(texts)
         check_images(data, host, attribute.spurious[0])
         edited, facts = _edited_rows(data, host, attribute, compared, reference)
@@ -396,7 +397,7 @@ def diagnose(
         parts = parts or Column.of_texts(rows[NONE], host, attribute)
     elif any(method.name != NONE for method in compared):
         raise InvalidInputError(
-            "methods: methods are fitted on text; also pass prompts= and texts="
+            "methods: methods are fitted on text; also pass attribute= and texts="
         )
     facts["model"] = str(facts["model"] or "unnamed model")
     digest = data.about.get("digest")
@@ -473,12 +474,12 @@ def _edited_rows(
         blocks = [normalize(edit.image(block), dim=1) for block in unit.split(BLOCK)]
         rows[method.name] = torch.cat(blocks)
         origin = edit.provenance
-        entries[method.name] = {"lam": origin.lam, "prompts": origin.prompts, "side": "image"}
+        entries[method.name] = {"lam": origin.lam, "attribute": origin.attribute, "side": "image"}
     facts = {
         "model": data.about.get("model") or host.model_id,
         "methods": with_looks(entries, methods),
-        "prompts": attribute.name,
-        "prompts_hash": attribute.hash,
+        "attribute": attribute.name,
+        "attribute_hash": attribute.hash,
         "fingerprint": host.weights,
     }
     return rows, facts

@@ -6,7 +6,6 @@ affect results.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from itertools import chain
 from math import sqrt
@@ -16,17 +15,16 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import normalize
 
-from vldebias.data import Embeddings, Labels, UnitRows, cross, odd_values
+from vldebias.data import Embeddings, UnitRows, cross, odd_values
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
 from vldebias.hosts import Host
-from vldebias.hosts.host import TEXT
+from vldebias.hosts.edits import TEXT
 from vldebias.methods.diagnostics import spread_along
 from vldebias.methods.reference import place_of
 from vldebias.prompts import PromptSet
 
 FOREIGN = 3.0  # number of standard deviations below which text and images look unaligned
 ENOUGH = 10  # minimum number of images per value for checking how well prompts predict it
-CLOSE = 0.8  # minimum similarity at which a label may be a misspelt value
 
 
 def spaced(n: int) -> NDArray[np.int64]:
@@ -83,39 +81,18 @@ def doubt_labels(images: Embeddings, columns: Sequence[str], sets: Sequence[Prom
         columns: names of the label columns to check.
         sets: prompt sets whose values are compared with the labels.
     """
+    values_of = {prompt_set.name: prompt_set.attributes for prompt_set in sets}
     problems_of_column: dict[str, list[str]] = {}
     for column in columns:
-        labels = images.column(column)
-        problems = list(odd_values(labels))
-        for prompts in sets:
-            problems += _misspelt(labels, prompts)
-        problems_of_column[repr(column)] = problems
+        problems_of_column[repr(column)] = odd_values(images.column(column), values_of)
     # Only check for small intersections if the columns themselves look right. A misspelt value also
     # creates small intersections, and the warning about it already explains the cause.
     if len(columns) > 1 and not any(problems_of_column.values()):
         intersection = cross(*map(images.column, columns))
-        problems_of_column[" x ".join(columns)] = list(odd_values(intersection))
+        problems_of_column[" x ".join(columns)] = odd_values(intersection, {})
     for column, problems in problems_of_column.items():
         if problems:
             warn(f"labels {column}: " + "; also ".join(problems), SuspectInputWarning)
-
-
-def _misspelt(labels: Labels, prompts: PromptSet) -> list[str]:
-    """List the labels that nearly match a value, as in "'femal' is not a value of gender"."""
-    names = [name for name, n in labels.counts.items() if n]
-    strangers = [name for name in names if place_of(name, prompts) is None]
-    if len(strangers) == len(names):
-        # If no label is a value of the attribute, the column describes something else.
-        return []
-    value_of_spelling = {value.casefold(): value for value in prompts.attributes}
-    problems = []
-    for name in strangers:
-        spellings = list(value_of_spelling)
-        # Suggest "female" for "femal", but nothing for "nonbinary", which resembles no value.
-        for match in difflib.get_close_matches(name.casefold(), spellings, n=1, cutoff=CLOSE):
-            value = value_of_spelling[match]
-            problems.append(f"{name!r} is not a value of {prompts.name}; did you mean {value!r}?")
-    return problems
 
 
 def _embedded(prompts: Sequence[str], texts: Host) -> list[str]:
@@ -206,23 +183,23 @@ def doubt_chance(
     )
 
 
-def doubt_values(images: Embeddings, column: str, texts: Host, prompts: PromptSet) -> None:
+def doubt_values(images: Embeddings, column: str, texts: Host, prompt_set: PromptSet) -> None:
     """Apply `doubt_chance` to an attribute's prompts, if the column's values match the attribute's.
 
     Args:
         images: image features with label columns.
         column: name of the attribute's label column.
         texts: the model, used to embed text.
-        prompts: the attribute's prompt set.
+        prompt_set: the attribute's prompt set.
     """
     labels = images.column(column)
-    places = [place_of(name, prompts) for name in labels.names]
-    if not places or None in places or prompts.parts or len(prompts.attributes) < 2:
+    places = [place_of(name, prompt_set) for name in labels.names]
+    if not places or None in places or prompt_set.parts or len(prompt_set.attributes) < 2:
         return
     # Prompts that only state the value ("a photo of a woman") predict it best. If they were not
     # embedded, fall back to the pairs, because a check should not embed any text.
-    for candidates in (prompts.spurious, chain(*prompts.groups)):
-        texts_of_value = prompts.by_value(_embedded(list(candidates), texts))
+    for candidates in (prompt_set.spurious, chain(*prompt_set.variants)):
+        texts_of_value = prompt_set.by_value(_embedded(list(candidates), texts))
         if all(texts_of_value.values()):
             break
     else:
@@ -235,5 +212,5 @@ def doubt_values(images: Embeddings, column: str, texts: Host, prompts: PromptSe
         scores.argmax(1).numpy(),
         np.array(places)[labels.codes[known]],
         list(texts_of_value),
-        f"{prompts.name}: the prompts for the values of {column!r}",
+        f"{prompt_set.name}: the prompts for the values of {column!r}",
     )

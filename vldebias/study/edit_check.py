@@ -33,7 +33,7 @@ TOLERANCE = 0.05  # relative difference allowed between merged and attached edit
 Finding = tuple[str, bool | None, str]
 
 
-def check(loaded: Loaded, prompts: str = "gender", **call: object) -> Iterator[Finding]:
+def check(loaded: Loaded, attribute: str = "gender", **call: object) -> Iterator[Finding]:
     """Run all checks and yield their findings.
 
     The last check merges the edit into the weights, which cannot be undone. The checks compare
@@ -41,7 +41,7 @@ def check(loaded: Loaded, prompts: str = "gender", **call: object) -> Iterator[F
 
     Args:
         loaded: the model or pipeline.
-        prompts: prompt set for fitting "cali", because the default method may not attach an edit.
+        attribute: prompt set for fitting "cali", because the default method may not attach an edit.
         call: further arguments for calling the pipeline.
     """
     model = loaded.host
@@ -63,7 +63,7 @@ def check(loaded: Loaded, prompts: str = "gender", **call: object) -> Iterator[F
 
     # If two unedited calls give different outputs, the other checks are meaningless.
     yield "two unedited calls agree", _are_equal(unedited, measure()), ""
-    edits = fit_projections(model, prompts, method="cali", tokenizer=tokenizer)
+    edits = fit_projections(model, attribute, method="cali", tokenizer=tokenizer)
     attachment = debias(model, edits, tokenizer=tokenizer)
     attached = measure()
     yield "attaching changes the output", not _are_equal(unedited, attached), ""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vldebias.errors import InvalidInputError, SuspectInputWarning, expected_one_of, warn
 from vldebias.hosts import EditAttachment, attachment_of
-from vldebias.hosts.host import TEXT
+from vldebias.hosts.edits import TEXT
 from vldebias.methods import Method, Rerank, get_compared
 from vldebias.projection.edit import Edit
 from vldebias.prompts import PromptSet
@@ -35,7 +35,7 @@ def evaluate(
     model: object,
     images: Images | None = None,
     *,
-    prompts: str | PromptSet | Mapping[str, object] | None = None,
+    attribute: str | PromptSet | Mapping[str, object] | None = None,
     labels: Columns | None = None,
     unknown: Any = (),
     task: str = "retrieval",
@@ -60,7 +60,7 @@ def evaluate(
             folder or data set (`vldebias eval data`), which the model embeds. With captions
             (`Embeddings.from_arrays(features, labels, captions=texts)`), retrieval also measures
             their recall. If the model is a mapping, it must then also contain the captions.
-        prompts: a prompt set or its name. For retrieval, this may also be a mapping from columns
+        attribute: a prompt set or its name. For retrieval, this may also be a mapping from columns
             to sets, for several columns or a column that is not named after the attribute.
         labels: a mapping from columns to values of the n images, or a single column. Values are
             strings or integers; None, NaN and "" are unknown. Default: the labels in the data.
@@ -76,8 +76,8 @@ def evaluate(
             re-rank the unedited model's results by its zero-shot labels (`vldebias.rerank`), and
             "default+rerank", which re-ranks the default method's results.
         reference: image features (m, d), in any form that `images` accepts. Methods are then the
-            ones that `vldebias.debias` attaches with these images, and have "+equalise" in their
-            names, such as "default+equalise".
+            ones that `vldebias.debias` attaches with these images: "default+reference", and for
+            closed forms "cali+equalise" and the like.
         reference_labels: labels of these m images, for methods that need labels. Default: the
             labels in the reference, or the model's zero-shot labels.
         split: data set split to measure.
@@ -110,7 +110,7 @@ def evaluate(
     >>> from vldebias.miniature import open_world
     >>> images = open_world("portraits", n=60)
     >>> queries = ["A photo of a nurse."]
-    >>> result = evaluate("miniature", images, prompts="gender", queries=queries, methods="cali")
+    >>> result = evaluate("miniature", images, attribute="gender", queries=queries, methods="cali")
     >>> sorted(set(result.to_pandas()["metric"]))[:5]
     ['awrf@10', 'kept@10', 'max_skew@10', 'min_skew@10', 'mpr@10']
     """
@@ -126,11 +126,11 @@ def evaluate(
         "reference_labels": reference_labels,
     }
     task_class = TASKS[task]
-    settings = _sort_keywords(task, options, sources, prompts)
+    settings = _sort_keywords(task, options, sources, attribute)
     # Only suites give their tasks names, so use the kind of task as the name.
     settings |= {"name": task, "title": task}
-    if prompts is not None:
-        settings["prompts"] = prompts
+    if attribute is not None:
+        settings["attribute"] = attribute
 
     # 2. Open inputs by name, on first access.
     shown = SILENT
@@ -177,18 +177,18 @@ def evaluate(
     start = time.monotonic()
     with inputs.progress:
         planned = task_class.from_inputs(inputs, settings)
-        results = planned.measured(inputs.of_task(planned))
+        results = planned.measured(planned.open_inputs(inputs))
     return Result.from_tasks(task, results, seconds=round(time.monotonic() - start, 3))
 
 
 def _sort_keywords(
-    task: str, options: Mapping[str, object], sources: dict[str, object], prompts: object
+    task: str, options: Mapping[str, object], sources: dict[str, object], attribute: object
 ) -> dict[str, object]:
     """Return the options that are task settings, and add the others to the input sources.
 
     If a setting and an input share a name, such as `train`, a split description is treated as a
     setting, and data as an input. A single label column is named after the first column in
-    `prompts`, or after the prompt set.
+    `attribute`, or after the prompt set.
 
     Raises:
         InvalidInputError: If the task does not have an option with this name.
@@ -212,11 +212,11 @@ def _sort_keywords(
             settings[name] = value
         else:
             sources[name] = value
-    # For prompts={"gender": ..., "age": ...}, a single label column belongs to the first one.
-    if isinstance(prompts, Mapping):
-        column_of_labels = next(iter(prompts), "")
+    # For attribute={"gender": ..., "age": ...}, a single label column belongs to the first one.
+    if isinstance(attribute, Mapping):
+        column_of_labels = next(iter(attribute), "")
     else:
-        column_of_labels = str(getattr(prompts, "name", prompts))
+        column_of_labels = str(getattr(attribute, "name", attribute))
     for name in LABELS:
         labels = sources.get(name)
         if labels is not None and not isinstance(labels, Mapping):

@@ -14,10 +14,10 @@ from vldebias.api import debias
 from vldebias.data import ImageData
 from vldebias.errors import InvalidInputError, need
 from vldebias.hosts import Attachment
+from vldebias.measure.rows import NONE
 from vldebias.methods import Method, Problem, get_method
 from vldebias.projection.edit import Edit
 from vldebias.prompts import PromptSet, load_prompts
-from vldebias.report.result import NONE
 from vldebias.reranking import rerank
 from vldebias.study.inputs import Inputs, images_of_folder
 from vldebias.study.tasks.variants import prepared
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
     from PIL.ImageFont import FreeTypeFont
 
-    from vldebias.methods import Prompts
+    from vldebias.methods import AttributeLike
 
 # A method or its name, a fitted edit, or edits by role.
 AnyMethod: TypeAlias = str | Method | Edit | Mapping[str, Edit]
@@ -51,7 +51,7 @@ PALE = "#52606d"
 
 def grid(  # noqa: PLR0913 (settings of a public entry point)
     pipe: object,
-    prompts: Prompts,
+    attribute: AttributeLike,
     *,
     methods: Sequence[AnyMethod] | Mapping[str, AnyMethod] = (NONE, "default"),
     seeds: Sequence[int] = (0, 1, 2, 3),
@@ -67,7 +67,7 @@ def grid(  # noqa: PLR0913 (settings of a public entry point)
     Args:
         pipe: a diffusers pipeline that `vldebias.debias` supports, without an attachment; or an
             image-text model from `vldebias.load_host`, to search `images`.
-        prompts: prompt sets for the bias to mitigate.
+        attribute: prompt sets for the bias to mitigate.
         methods: names in `vldebias.methods.METHODS`, methods or fitted edits, or a mapping from
             titles to these. "none" is the unedited pipeline, and "default" the method that
             `vldebias.debias` attaches by default. Balanced prompts spread the values evenly over
@@ -93,7 +93,7 @@ def grid(  # noqa: PLR0913 (settings of a public entry point)
     >>> grid(model, "gender", images="faces/", texts="a photo of a doctor",
     ...     methods=["none", "default", "rerank"])  # doctest: +SKIP
     """
-    chosen = texts or _class_prompts(prompts)
+    chosen = texts or _class_prompts(attribute)
     rows = [chosen] if isinstance(chosen, str) else list(chosen)
     method_of_name = methods if isinstance(methods, Mapping) else _named(methods)
     if not rows or not method_of_name or not len(seeds):
@@ -109,7 +109,7 @@ def grid(  # noqa: PLR0913 (settings of a public entry point)
                 # Pass a fitted edit without the prompt sets, which are only needed for fitting.
                 attach_of_name[name] = partial(debias, pipe, method, **options)
             elif method != NONE:
-                attach_of_name[name] = partial(debias, pipe, prompts, method=method, **options)
+                attach_of_name[name] = partial(debias, pipe, attribute, method=method, **options)
         settings = {"num_inference_steps": steps, "guidance_scale": guidance}
         shown = _generated(pipe, attach_of_name, rows, seeds, batch_size, settings)
         return compose(rows, shown, [f"seed {seed}" for seed in seeds])
@@ -117,7 +117,7 @@ def grid(  # noqa: PLR0913 (settings of a public entry point)
         images = images_of_folder(Path(images))
     sources = {"model": pipe, "images": images}
     inputs = Inputs(Options(Path()), sources, needs="grid")
-    shown = _searched(inputs, prompts, rows, method_of_name, options.get("lam"))
+    shown = _searched(inputs, attribute, rows, method_of_name, options.get("lam"))
     places = range(1, min(COLUMNS, len(images)) + 1)
     return compose(rows, shown, list(map(str, places)))
 
@@ -160,7 +160,7 @@ def _generated(
 
 def _searched(
     inputs: Inputs,
-    prompts: Prompts,
+    attribute: AttributeLike,
     texts: Sequence[str],
     method_of_name: Mapping[str, AnyMethod],
     lam: float | None,
@@ -182,11 +182,13 @@ def _searched(
             edit = method[role]
         elif method not in (NONE, RERANK):
             chosen = get_method(None if method == "default" else method)
-            edit = Problem(host, prompts, lam=lam).fit(chosen, role)
+            edit = Problem(host, attribute, lam=lam).fit(chosen, role)
         directions = normalize(host.under(list(texts), role, edit).float(), dim=1)
         scores = directions @ features.T
         if method == RERANK:
-            order = rerank(scores, COLUMNS, features=features, prompts=prompts, model=host).tolist()
+            order = rerank(
+                scores, COLUMNS, features=features, attribute=attribute, model=host
+            ).tolist()
         else:
             # Images with equal scores keep their order.
             order = scores.argsort(dim=1, descending=True, stable=True)[:, :COLUMNS].tolist()
@@ -197,9 +199,9 @@ def _searched(
     return rows_of_name
 
 
-def _class_prompts(prompts: Prompts) -> list[str]:
+def _class_prompts(attribute: AttributeLike) -> list[str]:
     """Return up to four class prompts from one or several sets, held-out ones first."""
-    sets = [prompts] if isinstance(prompts, (str, Path, PromptSet)) else list(prompts)
+    sets = [attribute] if isinstance(attribute, (str, Path, PromptSet)) else list(attribute)
     texts: dict[str, None] = {}
     for loaded in map(load_prompts, sets):
         texts |= dict.fromkeys([*loaded.held_out_classes, *loaded.classes])

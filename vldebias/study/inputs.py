@@ -24,14 +24,14 @@ from vldebias.data.sources import list_data, open_data
 from vldebias.errors import InvalidInputError, SuspectInputWarning, did_you_mean, need, warn
 from vldebias.hosts import Host, TextTable
 from vldebias.hosts.clip.images import image_encoder
-from vldebias.hosts.host import TEXT
+from vldebias.hosts.edits import TEXT
 from vldebias.hosts.loading import Loaded, load_host, text_host
 from vldebias.methods import load_edit
 from vldebias.miniature import load_photographs, open_world
 from vldebias.miniature.photographs import NAME as PHOTOGRAPHS
 from vldebias.miniature.words import WORLDS
 from vldebias.projection.edit import Edit
-from vldebias.study.task import Data, Task
+from vldebias.study.split import Data
 from vldebias.utils.options import Options
 from vldebias.utils.progress import SILENT, Progress
 
@@ -95,26 +95,6 @@ class Inputs(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(list(iter(self)))
-
-    def of_task(self, task: Task) -> dict[str, object]:
-        """Return the arguments of a task's `measure`, together with its prepared inputs, by name.
-
-        Inputs that were opened for an earlier task are reused.
-
-        Raises:
-            InvalidInputError: If a required input is missing.
-        """
-        splits = task.splits()
-        # The user's images take precedence over the splits in a suite.
-        names = {*splits, *self.sources}
-        task.check_sources(names)
-        # Inputs prepared by the task, such as a judge or a plan, take precedence over others with
-        # the same name.
-        opened = dict(task.prepare(self))
-        for name in task.input_names():
-            if name not in opened and (name in names or name in ALWAYS):
-                opened[name] = self.open(name, splits.get(name))
-        return opened
 
     def open(self, name: str, split: Data | None = None) -> Any:
         """Return an input by name, opening it on first use.

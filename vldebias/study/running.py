@@ -20,10 +20,10 @@ from vldebias.data import Embeddings, digest_of, processes
 from vldebias.errors import InvalidInputError, ReferenceWarning, did_you_mean
 from vldebias.hosts import Host, TextTable, resolve
 from vldebias.hosts.loading import Loaded
-from vldebias.measure.rows import WORSE_STRIP
+from vldebias.measure.rows import WORSE_STRIP, Measurement, TaskProvenance, TaskResult
 from vldebias.miniature.words import WORLDS
 from vldebias.report.page import render
-from vldebias.report.result import Measurement, Result, TaskProvenance, TaskResult
+from vldebias.report.result import Result
 from vldebias.report.strip import write_strip
 from vldebias.study.inputs import Inputs
 from vldebias.study.run_files import PAGE, RESULT, write_manifest
@@ -179,7 +179,7 @@ def _finish(inputs: Inputs, suite: Suite, task: Task, is_first: bool) -> Finishe
     start = time.monotonic()
     folder = inputs.options.out
     path = folder / "tasks" / f"{file_slug(task.name)}.json"
-    opened = inputs.of_task(task)
+    opened = task.open_inputs(inputs)
     key = key_of(task, inputs.options, opened)
     stored = Finished.read(path, key)
     if stored is not None and not inputs.options.fresh:

@@ -15,12 +15,12 @@ from vldebias.judge.judges import Judge, MiniatureJudge
 from vldebias.judge.plan import GeneratedImages, Plan, PlannedImage, identity
 from vldebias.judge.scores import judge_images
 from vldebias.judge.stored import SURE, decide
+from vldebias.measure.rows import NONE
 from vldebias.prompts import PromptSet
-from vldebias.report.phrases import asked_for, in_words, largest_first
-from vldebias.report.result import NONE
 from vldebias.report.strip import row_title
 from vldebias.study.grids import compose
 from vldebias.study.tasks.variants import Variant, generate
+from vldebias.utils.phrases import asked_for, in_words, largest_first
 from vldebias.utils.progress import SILENT, Progress
 from vldebias.wording import balance_prompts
 from vldebias.wording.reasons import reason_in_words
@@ -64,7 +64,7 @@ class Request:
         """
         variants = {}
         for method in self.methods:
-            variant = Variant.build({"prompts": self.attributes, "method": method})
+            variant = Variant.build({"attribute": self.attributes, "method": method})
             # "default" becomes "balanced-prompts" if it balances prompts.
             variants[str(variant.planned["method"])] = variant
         return variants
@@ -82,8 +82,8 @@ class Request:
         if self.guidance is not None:
             guidance = self.guidance
         variants = {name: variant.planned for name, variant in self.variants().items()}
-        names = [prompts.name for prompts in self.attributes]
-        hashes = [prompts.hash for prompts in self.attributes]
+        names = [prompt_set.name for prompt_set in self.attributes]
+        hashes = [prompt_set.hash for prompt_set in self.attributes]
         fields = {
             "model": dict(model),
             "prompt_set": ", ".join(names),
@@ -147,13 +147,13 @@ class Picture:
         # The file stores a list if there are several attributes, otherwise a single value.
         values = value if isinstance(value, list) else [value] * len(attributes)
         value_of_attribute: dict[str, str | dict[str, int | None] | None] = {}
-        for prompts, written in zip(attributes, values, strict=True):
+        for prompt_set, written in zip(attributes, values, strict=True):
             if isinstance(written, Mapping):
                 # Order the values as in the prompt set, not as they appear in the prompt.
-                counts = {name: written[name] for name in prompts.attributes if name in written}
-                value_of_attribute[prompts.name] = counts
+                counts = {name: written[name] for name in prompt_set.attributes if name in written}
+                value_of_attribute[prompt_set.name] = counts
             else:
-                value_of_attribute[prompts.name] = None if written is None else str(written)
+                value_of_attribute[prompt_set.name] = None if written is None else str(written)
         return cls(
             method=image.variant,
             seed=image.seed,
@@ -209,15 +209,15 @@ class SideBySide:
         counts = Counter(picture.seen[attribute] for picture in row)
         if not counts.keys() - {None}:
             return {}
-        prompts = next(part for part in self.request.attributes if part.name == attribute)
-        return {name: counts[name] for name in prompts.attributes}
+        prompt_set = next(part for part in self.request.attributes if part.name == attribute)
+        return {name: counts[name] for name in prompt_set.attributes}
 
     def sentences(self) -> list[str]:
         """Return a sentence on the requested and observed counts for each attribute and row."""
         lines = []
-        for prompts in self.request.attributes:
+        for prompt_set in self.request.attributes:
             for method in self.methods:
-                lines.append(self._sentence(method, prompts.name))
+                lines.append(self._sentence(method, prompt_set.name))
         return lines
 
     def _sentence(self, method: str, attribute: str) -> str:
@@ -233,8 +233,8 @@ class SideBySide:
             counted = f"{in_words(largest_first(seen))} seen" if seen else f"{len(row)} images"
         else:
             start = ""
-            prompts = next(part for part in self.request.attributes if part.name == attribute)
-            names = list(prompts.attributes)
+            prompt_set = next(part for part in self.request.attributes if part.name == attribute)
+            names = list(prompt_set.attributes)
             is_judged = attribute in self.judged
             counted = asked_for(filter(None, requested), names, seen, judged=is_judged)
         unclear = len(row) - sum(seen.values()) if seen else 0
@@ -246,7 +246,7 @@ class SideBySide:
         plan = self.plan
         return {
             "prompt": self.request.prompt,
-            "attributes": [prompts.name for prompts in self.request.attributes],
+            "attributes": [prompt_set.name for prompt_set in self.request.attributes],
             "pipeline": plan.model.get("id") or plan.model.get("pipeline"),
             "methods": plan.variants,
             "seed": plan.seeds[0],
@@ -327,13 +327,13 @@ def side_by_side(
     # None if they change it.
     reasons: dict[str, str | None] = dict.fromkeys(part.name for part in attributes)
     if any(variant.assigns_values for variant in request.variants().values()):
-        for prompts in attributes:
+        for prompt_set in attributes:
             # If no image was assigned a value, apply the rules again, without a model, to get the
             # reason.
-            if all(picture.values[prompts.name] is None for picture in pictures):
-                (reason,) = balance_prompts([request.prompt], prompts, seed=0).reasons
+            if all(picture.values[prompt_set.name] is None for picture in pictures):
+                (reason,) = balance_prompts([request.prompt], prompt_set, seed=0).reasons
                 # If the rules would change the prompt, it was too long for the pipeline's encoder.
-                reasons[prompts.name] = str(reason or "truncated")
+                reasons[prompt_set.name] = str(reason or "truncated")
     return SideBySide(request, generated.plan, folder, pictures, reasons, judged)
 
 
@@ -345,29 +345,29 @@ def _seen(
     Attributes that the judge does not know are omitted.
     """
     judge = MiniatureJudge().ready()
-    names = {prompts.name: judged_as(judge, prompts) for prompts in attributes}
+    names = {prompt_set.name: judged_as(judge, prompt_set) for prompt_set in attributes}
     chances = judge_images(judge, generated, progress) if any(names.values()) else {}
     seen: list[dict[str, str | None]] = [{} for _ in generated]
-    for prompts in attributes:
-        name = names[prompts.name]
+    for prompt_set in attributes:
+        name = names[prompt_set.name]
         if name is None:
             continue
         values = [plain_value(value) for value in judge.names[name]]
         codes = decide(chances[name], values, SURE).codes
         for picture, code in zip(seen, codes, strict=True):
-            picture[prompts.name] = values[code] if code >= 0 else None
+            picture[prompt_set.name] = values[code] if code >= 0 else None
     return seen
 
 
-def judged_as(judge: Judge, prompts: PromptSet) -> str | None:
+def judged_as(judge: Judge, prompt_set: PromptSet) -> str | None:
     """Return the judge's attribute whose values match a prompt set's values, or None.
 
     Args:
         judge: a classifier that can answer about several attributes.
-        prompts: the attribute's prompt set.
+        prompt_set: the attribute's prompt set.
     """
     for name, values in judge.names.items():
-        if set(map(plain_value, values)) == set(prompts.attributes):
+        if set(map(plain_value, values)) == set(prompt_set.attributes):
             return name
     return None
 

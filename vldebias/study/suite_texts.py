@@ -1,12 +1,12 @@
-"""List the prompts in a packaged suite without importing torch, which the tasks need.
+"""List the prompts that a task embeds without importing torch, which the tasks need.
 
-This keeps `vldebias eval show SUITE --texts` fast for users who embed the prompts elsewhere. Tests
-check that the lists match `Suite.texts`.
+`vldebias eval show SUITE --texts` and the tasks use the same functions, so the command is fast for
+users who embed the prompts elsewhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from vldebias.errors import InvalidInputError
@@ -15,47 +15,38 @@ from vldebias.utils.files import packaged, read_yaml
 
 
 def texts_of_packaged_suite(name: str) -> tuple[str, ...]:
-    """Return all prompts that an image-text model must embed for a packaged suite, in order.
-
-    Raises:
-        InvalidInputError: If no packaged suite has this name.
-    """
-    suites = packaged("suites")
-    if name not in suites:
-        raise InvalidInputError(f"got the suite {name!r}; expected one of {', '.join(suites)}")
+    """Return all prompts that an image-text model must embed for a packaged suite, in order."""
+    functions = {"groups": texts_of_groups, "retrieval": texts_of_retrieval}
     texts: dict[str, None] = {}
-    for task in read_yaml(suites[name])["tasks"]:
-        if task["task"] == "groups":
-            texts |= dict.fromkeys(load_prompts(task["prompts"]).texts)
-        elif task["task"] == "retrieval":
-            names = []
-            for sets in task["prompts"].values():
-                names += sets if isinstance(sets, list) else [sets]
-            queries = read_queries(task["queries"])
-            classes = task.get("classes", {})
-            texts |= dict.fromkeys(texts_of_retrieval(names, queries, classes))
+    for task in read_yaml(packaged("suites")[name])["tasks"]:
+        if task["task"] in functions:
+            texts |= dict.fromkeys(functions[task["task"]](task))
     return tuple(texts)
 
 
-def texts_of_retrieval(
-    sets: Iterable[str | PromptSet],
-    queries: Sequence[str],
-    classes: Mapping[str, Mapping[str, str]],
-) -> tuple[str, ...]:
+def texts_of_groups(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the class prompts, spurious prompts and pairs of a groups task.
+
+    Args:
+        fields: the fields of the task, as in a suite file or validated.
+    """
+    return tuple(load_prompts(fields["attribute"]).texts)
+
+
+def texts_of_retrieval(fields: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the distinct prompts of a retrieval task: sets, queries and class prompts.
 
     Captions are not included, because they are part of the data.
 
     Args:
-        sets: prompt sets or their names.
-        queries: search texts, in addition to the prompts in the sets.
-        classes: column -> value -> class prompt.
+        fields: the fields of the task, as in a suite file or validated.
     """
     texts: list[str] = []
-    for prompts in sets:
-        texts += load_prompts(prompts).texts
-    texts += queries
-    for prompt_of_value in classes.values():
+    for sets in fields["attribute"].values():
+        for prompt_set in [sets] if isinstance(sets, str) else sets:
+            texts += load_prompts(prompt_set).texts
+    texts += read_queries(fields["queries"])
+    for prompt_of_value in fields.get("classes", {}).values():
         texts += prompt_of_value.values()
     return tuple(dict.fromkeys(texts))
 
@@ -79,6 +70,6 @@ def read_queries(queries: Any) -> Any:
                 f"{error}; to pass query text, use a list: [{queries!r}]"
             ) from error
     if isinstance(queries, Mapping) and "of" in queries and set(queries) <= {"of", "held_out"}:
-        prompts = load_prompts(queries["of"])
-        return list(prompts.held_out_classes if queries.get("held_out") else prompts.classes)
+        prompt_set = load_prompts(queries["of"])
+        return list(prompt_set.held_out_classes if queries.get("held_out") else prompt_set.classes)
     return queries

@@ -13,15 +13,15 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Container, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, InstanceOf, PlainSerializer, model_validator
 from pydantic_core import to_jsonable_python
 
 from vldebias.errors import InvalidInputError, shortened
+from vldebias.measure.rows import TaskResult
 from vldebias.prompts import PromptSet, load_prompts
-from vldebias.report.result import TaskResult
+from vldebias.study.split import Data
 from vldebias.utils.options import Options
 from vldebias.utils.registry import Registry
 from vldebias.utils.schema import SEVERAL, Count, Name, Number, Strict, named_by
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="Task")
 
 # A prompt set can be given as an object, a name or a file; it is loaded during validation.
-Prompts = Annotated[
+AttributeField = Annotated[
     InstanceOf[PromptSet],
     BeforeValidator(load_prompts),
-    PlainSerializer(lambda prompts: [prompts.name, prompts.hash]),
+    PlainSerializer(lambda prompt_set: [prompt_set.name, prompt_set.hash]),
 ]
-SeveralPrompts = Annotated[tuple[Prompts, ...], SEVERAL]
+AttributeFields = Annotated[tuple[AttributeField, ...], SEVERAL]
 
 # Command-line flags can override these settings.
 USERS_CHOICES = (
@@ -51,23 +51,6 @@ USERS_CHOICES = (
     "seeds",
     "prompts_file",
 )
-
-
-class Data(Strict):
-    """A data set split that a suite uses.
-
-    Attributes:
-        name: data set name, as listed by `vldebias eval data`, or packaged data: "birds",
-            "portraits" or "photographs".
-        split: name of the split.
-        options: options for the data set reader.
-        root: folder that contains the data set. Default: --data-root.
-    """
-
-    name: str
-    split: str = "test"
-    options: dict[str, Any] = Field(default_factory=dict)
-    root: Path | None = None
 
 
 class Task(Strict, ABC):
@@ -149,6 +132,26 @@ class Task(Strict, ABC):
         They are part of the key that a suite uses to find earlier measurements.
         """
         return {}
+
+    def open_inputs(self, inputs: Inputs) -> dict[str, object]:
+        """Return the arguments of `measure`, together with the prepared inputs, by name.
+
+        Inputs that were opened for an earlier task are reused.
+
+        Raises:
+            InvalidInputError: If a required input is missing.
+        """
+        splits = self.splits()
+        # The user's images take precedence over the splits in a suite.
+        names = {*splits, *inputs}
+        self.check_sources(names)
+        # Inputs prepared by the task, such as a judge or a plan, take precedence over others with
+        # the same name.
+        opened = dict(self.prepare(inputs))
+        for name in self.input_names():
+            if name not in opened and name in names:
+                opened[name] = inputs.open(name, splits.get(name))
+        return opened
 
     @classmethod
     def from_inputs(cls, inputs: Inputs, settings: Mapping[str, object]) -> Self:

@@ -17,10 +17,10 @@ from vldebias.measure.resampling import (
     wilson_interval,
 )
 from vldebias.report.conclusion import Conclusion, paid, worded
-from vldebias.report.phrases import quantity
 from vldebias.report.table import TOO_FEW, UNCLEAR, Change, enough_units, verdict
 from vldebias.training.loop import Entry
 from vldebias.training.monitor import TO_IMAGE
+from vldebias.utils.phrases import quantity
 
 Floats = NDArray[np.float32]
 Codes = NDArray[np.int64]

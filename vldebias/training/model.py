@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError, need
 from vldebias.hosts.clip.towers import Towers
-from vldebias.hosts.host import reading
+from vldebias.hosts.reading import reading
 from vldebias.miniature import Preprocess
 from vldebias.miniature.tokenizer import save_tokenizer
 from vldebias.utils.files import storage_errors

@@ -14,7 +14,7 @@ from vldebias.data.dataset import ImageData, check_lengths
 from vldebias.data.parallel import prefetch
 from vldebias.errors import InvalidInputError, warn
 from vldebias.hosts.clip.towers import Towers
-from vldebias.hosts.host import reading
+from vldebias.hosts.reading import reading
 from vldebias.measure.rankings import first_hits
 from vldebias.projection.edit import Edit
 from vldebias.prompts import fill

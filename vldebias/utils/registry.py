@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, TypeVar
@@ -17,18 +17,71 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def imported(path: str) -> object:
-    """Return the object at an import path "package.module:name", or None if there is none."""
+def imported(path: object, where: str, kind: str) -> object:
+    """Return the object at an import path "package.module:name"; return other objects unchanged.
+
+    Args:
+        path: the import path, or the object itself.
+        where: the declaration and its field, for messages.
+        kind: what the object should be, such as "function".
+
+    Raises:
+        InvalidInputError: If there is no such object.
+    """
+    if not isinstance(path, str):
+        return path
     home, _, attribute = path.partition(":")
     try:
-        return getattr(import_module(home), attribute, None)
+        found = getattr(import_module(home), attribute, None)
     except ValueError:  # the name is empty
-        return None
+        found = None
     except ModuleNotFoundError as error:
         # If the module exists but one of its dependencies is missing, raise that error.
-        if error.name and f"{home}.".startswith(f"{error.name}."):
-            return None
-        raise
+        if not error.name or not f"{home}.".startswith(f"{error.name}."):
+            raise
+        found = None
+    if found is None:
+        raise InvalidInputError(
+            f"{where}: got {path!r}; expected the import path of an existing {kind},"
+            " 'package.module:Name'"
+        )
+    return found
+
+
+def check_choice(where: str, value: object, choices: Sequence[object]) -> None:
+    """Raise InvalidInputError unless a declaration's field has one of the allowed values.
+
+    Args:
+        where: the declaration and its field, for messages.
+        value: the value of the field.
+        choices: the allowed values.
+    """
+    if value not in choices:
+        raise InvalidInputError(f"{where}: got {value!r}; expected one of {tuple(choices)}")
+
+
+def check_callable(
+    where: str, function: object, arguments: Sequence[str], keywords: Sequence[str] = ()
+) -> None:
+    """Raise InvalidInputError unless a declared function can be called with these arguments.
+
+    Args:
+        where: the declaration and its field, for messages.
+        function: the function.
+        arguments: names of the positional arguments.
+        keywords: names of the keyword arguments.
+    """
+    call = ", ".join((*arguments, *(f"{name}=..." for name in keywords)))
+    expected = f"{where}: expected a function of ({call})"
+    if not callable(function) or isinstance(function, type):
+        raise InvalidInputError(f"{expected}, got {function!r}")
+    signature = inspect.signature(function)
+    try:
+        signature.bind(*arguments, **dict.fromkeys(keywords))
+    except TypeError as error:
+        raise InvalidInputError(
+            f"{expected}, got one with the signature {signature}: {error}"
+        ) from None
 
 
 class Registry(Mapping[str, T]):

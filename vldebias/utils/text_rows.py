@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -55,13 +55,11 @@ class TextRows:
 
     def check(self, prompts: Sequence[str]) -> None:
         """Raise an InvalidInputError if any of the prompts has no row."""
-        missing = [prompt for prompt in prompts if prompt not in self.row_of_prompt]
-        if missing:
-            raise InvalidInputError(
-                f"text embeddings: {len(missing)} of {len(prompts)} prompts are missing, such as"
-                f" {missing[:3]}; add them (`vldebias eval show SUITE --texts` lists them), or"
-                " evaluate with the model"
-            )
+        check_present(
+            prompts,
+            self.row_of_prompt,
+            "add them (`vldebias eval show SUITE --texts` lists them), or evaluate with the model",
+        )
 
     def embed(self, prompts: Sequence[str]) -> Floats:
         """Return the L2-normalised rows (n, d) of prompts.
@@ -72,3 +70,19 @@ class TextRows:
         self.check(prompts)
         rows = np.stack([self.row_of_prompt[prompt] for prompt in prompts])
         return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def check_present(texts: Sequence[str], rows: Container[str], remedy: str) -> None:
+    """Raise an InvalidInputError if any of the texts has no row.
+
+    Args:
+        texts: the texts that are needed.
+        rows: a mapping from text to row, which may compute its rows on request.
+        remedy: what the message advises.
+    """
+    missing = [text for text in texts if text not in rows]
+    if missing:
+        raise InvalidInputError(
+            f"text embeddings: {len(missing)} of {len(texts)} prompts are missing, such as"
+            f" {missing[:3]}; {remedy}"
+        )

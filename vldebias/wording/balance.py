@@ -26,7 +26,7 @@ from typing import Any, cast
 from weakref import WeakSet
 
 from vldebias.errors import InvalidInputError, UnseenValueWarning, warn
-from vldebias.prompts.attribute import GROUPS, Attribute, words_of_values
+from vldebias.prompts.attribute import PEOPLE, Attribute, words_of_values
 from vldebias.prompts.attribute import can_balance as can_balance
 from vldebias.prompts.prompt_set import PromptSet, load_prompts
 from vldebias.utils.markup import html_table
@@ -38,7 +38,7 @@ from vldebias.wording.prompt_file import checked_texts
 from vldebias.wording.rewritten import why_not_replaced, write_rewritten
 
 _Set = str | Path | PromptSet | Mapping[str, Any]
-Sets = _Set | Sequence[_Set]
+AttributeLike = _Set | Sequence[_Set]
 
 # The values for the people in one image who can get one, per attribute.
 _Values = list[list[Value]]
@@ -94,11 +94,11 @@ class BalancedPrompts:
 
 def balance_prompts(
     prompts: str | Iterable[str],
-    sets: Sets,
+    attribute: AttributeLike,
     *,
     shares: Mapping[str, float] | None = None,
     seed: int | None = None,
-    groups: str = "mixed",
+    people: str = "mixed",
     find: Find | None = None,
     decide: Decide | None = None,
     original: str | Iterable[str] | None = None,
@@ -112,13 +112,13 @@ def balance_prompts(
 
     Args:
         prompts: One prompt, or one per image.
-        sets: One or more prompt sets, each given as a name, a path or a `PromptSet`: gender, age,
-            race, skin tone or your own.
+        attribute: One or more prompt sets, each given as a name, a path or a `PromptSet`: gender,
+            age, race, skin tone or your own.
         shares: A mapping from value to its share of the images. The shares in each set must sum
             to 1. Default: equal shares.
         seed: The seed that determines which image gets which value. If None, each call draws a new
             seed, so that calls with one image get different values. The result contains the seed.
-        groups: How to treat groups of people. "mixed" adds the numbers of women and men after the
+        people: How to treat groups of people. "mixed" adds the numbers of women and men after the
             noun, so that one picture shows both, and leaves groups unchanged for other attributes.
             "leave" leaves all groups unchanged. "same" gives everybody in a group the same value.
         find: Your own function that takes a prompt and returns the character offset at which to
@@ -147,7 +147,7 @@ def balance_prompts(
     BalancedPrompts(prompts=['A female CEO', 'a lady editor'], values=['female', None],
     reasons=[None, 'stated'], seed=0, people=[[('ceo', 'female')], []])
     """
-    balancer = Balancer(sets, shares, seed, find, decide=decide, groups=groups)
+    balancer = Balancer(attribute, shares, seed, find, decide=decide, people=people)
     return balancer._next(_as_list(prompts), None if original is None else _as_list(original))
 
 
@@ -189,7 +189,7 @@ class Balancer:
     counter and call `at`.
 
     Args:
-        sets, shares, find, decide, groups: See `balance_prompts`.
+        attribute, shares, find, decide, people: See `balance_prompts`.
         seed: See `balance_prompts`. If None, the attribute is set to the seed that was drawn.
         strength: The share of images that receive a value, in [0, 1]. It may be changed between
             calls.
@@ -208,13 +208,13 @@ class Balancer:
     ['A photo of a male CEO']
     """
 
-    sets: Sets
+    attribute: AttributeLike
     shares: Mapping[str, float] | None = None
     seed: int | None = None
     find: Find | None = None
     strength: float = 1.0
     decide: Decide | None = None
-    groups: str = "mixed"
+    people: str = "mixed"
     one_person: bool = False
     most: int = MOST
     has_drawn_seed: bool = field(default=False, init=False)
@@ -226,14 +226,16 @@ class Balancer:
             self.has_drawn_seed = True
             self.seed = draw_seed()
         _BALANCERS.add(self)
-        is_one_set = isinstance(self.sets, str | Path | PromptSet | Mapping)
-        sets: Any = [self.sets] if is_one_set else self.sets
+        is_one_set = isinstance(self.attribute, str | Path | PromptSet | Mapping)
+        sets: Any = [self.attribute] if is_one_set else self.attribute
         # A set with several attributes, such as "fairface", is balanced for each attribute.
         parts: list[PromptSet] = []
         for prompt_set in map(load_prompts, sets):
             parts += prompt_set.parts or (prompt_set,)
         if not parts:
-            raise InvalidInputError(f"sets: got {self.sets!r}; expected at least one prompt set")
+            raise InvalidInputError(
+                f"attribute: got {self.attribute!r}; expected at least one prompt set"
+            )
         shares = self.shares or {}
         _check_names_of_shares(shares, parts)
         self._readers: list[PersonReader] = []
@@ -241,7 +243,7 @@ class Balancer:
             decisions = None
             if self.decide is not None:
                 decisions = UserDecisions(self.decide, part.attributes, self.most)
-            attribute = Attribute(part, shares, self.groups)
+            attribute = Attribute(part, shares, self.people)
             reader = PersonReader(attribute, self.find, decisions, one_person=self.one_person)
             self._readers.append(reader)
         _check_different(self._readers)
@@ -572,13 +574,13 @@ class Balancer:
         if self.seed is not None:
             self.seed = _whole_number("seed", self.seed)
         self.most = _whole_number("most", self.most, least=1)
-        if not isinstance(self.sets, Iterable | PromptSet | Path):
+        if not isinstance(self.attribute, Iterable | PromptSet | Path):
             raise InvalidInputError(
-                f"sets: got {self.sets!r}; expected a prompt set, its name or path, or a list"
-                " of these"
+                f"attribute: got {self.attribute!r}; expected a prompt set, its name or path, or a"
+                " list of these"
             )
-        if self.groups not in GROUPS:
-            raise InvalidInputError(f"groups: got {self.groups!r}; expected one of {GROUPS}")
+        if self.people not in PEOPLE:
+            raise InvalidInputError(f"people: got {self.people!r}; expected one of {PEOPLE}")
         for name in ("find", "decide"):
             function = getattr(self, name)
             if function is not None and not callable(function):
@@ -726,7 +728,7 @@ def _check_different(readers: Sequence[PersonReader]) -> None:
         for kind in kinds:
             if kind in name_of_kind:
                 raise InvalidInputError(
-                    f"sets: {name_of_kind[kind]!r} and {name!r} are about the same attribute"
+                    f"attribute: {name_of_kind[kind]!r} and {name!r} are about the same attribute"
                     f" ({kind}); expected one set for each attribute"
                 )
             name_of_kind[kind] = name

@@ -124,7 +124,7 @@ class PersonReader:
             total = sum(allowed.values())
             shares = {value: share / total for value, share in allowed.items()}
         has_choice = sum(share > 0 for share in shares.values()) > 1
-        is_mixed = has_choice and self.attribute.groups == "mixed"
+        is_mixed = has_choice and self.attribute.people == "mixed"
         outcomes_of_persons: list[dict[Value, float]] = []
         for person in persons:
             shares_of_person = shares

@@ -24,8 +24,9 @@ from vldebias.errors import (
 )
 from vldebias.hosts.clip.merge import foldable, last_layer
 from vldebias.hosts.clip.words import StatedRows, WordTable, word_table
-from vldebias.hosts.edits import EditAttachment
-from vldebias.hosts.host import IMAGE, TEXT, TOKENIZING, Host, reading, weights_fingerprint
+from vldebias.hosts.edits import IMAGE, TEXT, EditAttachment
+from vldebias.hosts.host import Host, weights_fingerprint
+from vldebias.hosts.reading import TOKENIZING, reading
 from vldebias.hosts.resolving import resolve
 from vldebias.projection.edit import Rewording
 from vldebias.projection.fingerprint import Fingerprint

@@ -15,9 +15,8 @@ from torch.nn import functional as F
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError, need
 from vldebias.hosts.clip.images import JointHost, Layer
-from vldebias.hosts.edits import EditAttachment
+from vldebias.hosts.edits import IMAGE, TEXT, EditAttachment
 from vldebias.hosts.hooks import Around, Original, hook_methods
-from vldebias.hosts.host import IMAGE, TEXT
 
 if TYPE_CHECKING:
     from open_clip import CLIP, CoCa, CustomTextCLIP

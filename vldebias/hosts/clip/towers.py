@@ -24,7 +24,7 @@ from vldebias.hosts import resolve
 from vldebias.hosts.attachment import attachment_of
 from vldebias.hosts.clip.images import JointHost, image_encoder
 from vldebias.hosts.clip.open_clip import folder_address
-from vldebias.hosts.host import BARE, TOKENIZING, during, reading
+from vldebias.hosts.reading import BARE, TOKENIZING, during, reading
 from vldebias.utils.files import storage_errors
 
 if TYPE_CHECKING:

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError, need
 from vldebias.hosts.clip.images import JointHost
-from vldebias.hosts.edits import EditAttachment
+from vldebias.hosts.edits import IMAGE, TEXT, EditAttachment
 from vldebias.hosts.hooks import Hook
-from vldebias.hosts.host import IMAGE, TEXT
 from vldebias.projection.hub import NO_CODE, offline_reason
 
 if TYPE_CHECKING:

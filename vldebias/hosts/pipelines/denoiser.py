@@ -20,12 +20,13 @@ from torch import Tensor, nn
 from vldebias.errors import InvalidInputError, ProjectionMismatchError, UnsupportedHostError
 from vldebias.hosts.attachment import INSIDE
 from vldebias.hosts.hooks import Around, hook_methods
-from vldebias.hosts.host import BARE, TOKENIZING, Host, during, weights_fingerprint
+from vldebias.hosts.host import Host, weights_fingerprint
 from vldebias.hosts.pipelines.caches import refuse_dropped_rows, without_caches
 from vldebias.hosts.pipelines.calls import count_of
 from vldebias.hosts.pipelines.diffusers import DiffusersHost
 from vldebias.hosts.pipelines.responses import Recorder
 from vldebias.hosts.pipelines.steering import Steering, WeakHook
+from vldebias.hosts.reading import BARE, TOKENIZING, during
 from vldebias.hosts.values import DenoiserAttachment
 from vldebias.projection.cross_attention_edit import CrossAttentionEdit
 from vldebias.projection.edit import Edit

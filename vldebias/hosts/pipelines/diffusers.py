@@ -32,7 +32,6 @@ from vldebias.hosts.call_log import CallRecord, raise_failures
 from vldebias.hosts.clip.merge import fold_into_readers
 from vldebias.hosts.edits import EditAttachment
 from vldebias.hosts.hooks import Around, Original, hook_methods
-from vldebias.hosts.host import TOKENIZING, during
 from vldebias.hosts.pipelines.calls import (
     EMBEDDING,
     characters_read,
@@ -52,6 +51,7 @@ from vldebias.hosts.pipelines.calls import (
 from vldebias.hosts.pipelines.embedded import KnownEmbeddings, Origin, rows_of
 from vldebias.hosts.pipelines.reading import PipelineReader
 from vldebias.hosts.pipelines.source import Source
+from vldebias.hosts.reading import TOKENIZING, during
 from vldebias.hosts.values import PromptAttachment
 from vldebias.projection.edit import Rewording
 from vldebias.projection.projection import CalibratedProjection

@@ -19,7 +19,6 @@ from vldebias.hosts.attachment import INSIDE, Attachment
 from vldebias.hosts.call_log import raise_failures
 from vldebias.hosts.edits import EditAttachment
 from vldebias.hosts.hooks import Hook
-from vldebias.hosts.host import BARE, during
 from vldebias.hosts.pipelines.calls import (
     EMBEDDING,
     PICTURES,
@@ -33,6 +32,7 @@ from vldebias.hosts.pipelines.calls import (
 )
 from vldebias.hosts.pipelines.diffusers import SHARED, DiffusersHost
 from vldebias.hosts.pipelines.source import Source
+from vldebias.hosts.reading import BARE, during
 from vldebias.hosts.values import PromptAttachment
 
 if TYPE_CHECKING:

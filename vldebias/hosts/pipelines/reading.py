@@ -21,7 +21,7 @@ from torch.nn.functional import normalize
 from torch.utils._pytree import tree_map  # no public API
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasError
-from vldebias.hosts.host import TEXTS, TOKENIZING, Host, reading
+from vldebias.hosts.host import TEXTS, Host
 from vldebias.hosts.pipelines.calls import (
     BESIDE,
     EMBEDDING,
@@ -38,6 +38,7 @@ from vldebias.hosts.pipelines.calls import (
     traced,
 )
 from vldebias.hosts.pipelines.source import REMEDY, Source, parameters_of_call, source_of
+from vldebias.hosts.reading import TOKENIZING, reading
 
 if TYPE_CHECKING:
     from diffusers import DiffusionPipeline

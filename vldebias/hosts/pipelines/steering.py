@@ -23,7 +23,6 @@ from vldebias.errors import InvalidInputError
 from vldebias.hosts.attachment import INSIDE
 from vldebias.hosts.call_log import NEXT, CallRecord, joined, raise_failures
 from vldebias.hosts.hooks import Hook, Original, outside_compiled_code
-from vldebias.hosts.host import TOKENIZING, during
 from vldebias.hosts.pipelines.caches import cache_of, refuse_dropped_rows
 from vldebias.hosts.pipelines.calls import copied, listed, running_call, texts_of_images
 from vldebias.hosts.pipelines.diffusers import DiffusersHost
@@ -35,6 +34,7 @@ from vldebias.hosts.pipelines.passes import (
     text_output,
     time_of,
 )
+from vldebias.hosts.reading import TOKENIZING, during
 from vldebias.hosts.seeds import indices_of
 from vldebias.hosts.values import DenoiserAttachment
 from vldebias.projection.cross_attention_edit import CrossAttentionEdit

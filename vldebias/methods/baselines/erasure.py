@@ -18,10 +18,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 from vldebias.errors import InvalidInputError, need
 from vldebias.methods.declared import DECLARED, Declaration
+from vldebias.methods.labelled_rows import Labelled, labelled, stated_texts
 from vldebias.methods.method import EditMethod, Problem, register_method
-from vldebias.methods.reference import Labelled, labelled, stated_texts
-from vldebias.projection.edit import Edit, Provenance, Rowwise
+from vldebias.projection.edit import Edit, Rowwise
 from vldebias.projection.projection import CalibratedProjection, span_of
+from vldebias.projection.provenance import Provenance
 
 _SURE = 0.7  # rows predicted with a higher probability count as sure, as in SFID's code
 _DECAY = 1e-3  # weight of the squared norm of a probe's weights
@@ -253,12 +254,12 @@ class RoboShot(EditMethod):
     def fit(self, problem: Problem, role: str) -> Edit:
         embed = partial(problem.host.embed, role=role)
         harmful = []
-        for prompts in problem.attributes:
-            rows_of_values = [embed(texts) for texts in prompts.by_value().values()]
+        for prompt_set in problem.attributes:
+            rows_of_values = [embed(texts) for texts in prompt_set.by_value().values()]
             for rows, other_rows in combinations(rows_of_values, 2):
                 # Pair text i for one value with text i for the other, ignoring surplus text.
                 harmful.append(rows[: len(other_rows)] - other_rows[: len(rows)])
-        helpful = [embed(prompts.classes).diff(dim=0) for prompts in problem.sets]
+        helpful = [embed(prompt_set.classes).diff(dim=0) for prompt_set in problem.sets]
         return TwoTowers.from_maps(roboshot(torch.cat(harmful), torch.cat(helpful)))
 
 

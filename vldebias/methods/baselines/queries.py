@@ -12,10 +12,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 from vldebias.methods.closed_form import value_differences
 from vldebias.methods.declared import DECLARED
+from vldebias.methods.labelled_rows import labelled
 from vldebias.methods.method import EditMethod, Problem, register_method
-from vldebias.methods.reference import labelled
-from vldebias.projection.edit import Edit, Provenance, Rowwise
+from vldebias.projection.edit import Edit, Rowwise
 from vldebias.projection.projection import span_of
+from vldebias.projection.provenance import Provenance
 
 _TINY = 1e-12  # smaller components of a unit vector count as zero
 _NEAR = 100  # number of relevant images per value and query, as chosen by the authors for gender
@@ -160,9 +161,9 @@ class BendVLM(EditMethod):
         known = (images.codes >= 0).all(1)
         spurious_texts: list[str] = []
         groups: list[tuple[str, ...]] = []
-        for prompts in problem.attributes:
-            spurious_texts += prompts.spurious
-            groups += prompts.groups
+        for prompt_set in problem.attributes:
+            spurious_texts += prompt_set.spurious
+            groups += prompt_set.variants
         spurious = problem.host.embed(spurious_texts, role)
         concepts = []
         directions = []

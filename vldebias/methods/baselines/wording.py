@@ -15,7 +15,8 @@ from torch import Tensor
 from vldebias.errors import InvalidInputError
 from vldebias.methods.declared import DECLARED
 from vldebias.methods.method import EditMethod, Problem, register_method
-from vldebias.projection.edit import Edit, Provenance, Rewording
+from vldebias.projection.edit import Edit, Rewording
+from vldebias.projection.provenance import Provenance
 from vldebias.prompts import PromptSet
 
 ATTRIBUTES = ("gender", "race", "skin tone", "age", "background")
@@ -105,9 +106,9 @@ class EachValue(EditMethod):
 
     declaration = DECLARED["each-value"]
 
-    def words(self, prompts: PromptSet) -> tuple[str, ...]:
+    def words(self, prompt_set: PromptSet) -> tuple[str, ...]:
         """Return the words for `rewrite_prompt`, one per wording: the first word of every value."""
-        return tuple(words[0] for words in prompts.attributes.values())
+        return tuple(words[0] for words in prompt_set.attributes.values())
 
     def fit(self, problem: Problem, role: str) -> Edit:
         words = self.words(self._only_attribute(problem))
@@ -122,14 +123,14 @@ class Suffix(EachValue):
 
     declaration = DECLARED["suffix"]
 
-    def words(self, prompts: PromptSet) -> tuple[str, ...]:
+    def words(self, prompt_set: PromptSet) -> tuple[str, ...]:
         """Return the suffix template."""
-        name = prompts.name.replace("-", " ").casefold()
+        name = prompt_set.name.replace("-", " ").casefold()
         for attribute in ATTRIBUTES:
             if name.endswith(attribute):
                 return (f"{{text}} of any {attribute}",)
         raise InvalidInputError(
-            f"prompt set {prompts.name!r}: method 'suffix' adds the attribute's name to prompts,"
+            f"prompt set {prompt_set.name!r}: method 'suffix' adds the attribute's name to prompts,"
             f" so the set's name must end in one of {', '.join(ATTRIBUTES)}; rename the set"
         )
 

@@ -20,9 +20,11 @@ from torch.nn.functional import normalize
 from vldebias.errors import InvalidInputError
 from vldebias.methods.baselines.wording import NOUN
 from vldebias.methods.declared import DECLARED
+from vldebias.methods.labelled_rows import labelled
 from vldebias.methods.method import EditMethod, Problem, register_method
-from vldebias.methods.reference import class_of, labelled, stating, zero_shot
-from vldebias.projection.edit import Edit, Provenance, Rowwise
+from vldebias.methods.reference import class_of, stating, zero_shot
+from vldebias.projection.edit import Edit, Rowwise
+from vldebias.projection.provenance import Provenance
 from vldebias.prompts import PromptSet, StatedWords
 
 _TINY = 1e-12  # smaller distances count as zero
@@ -68,8 +70,8 @@ class Tie(EditMethod):
     declaration = DECLARED["tie"]
 
     def fit(self, problem: Problem, role: str) -> Edit:
-        prompts = self._only_attribute(problem)
-        directions = problem.zero_shot(prompts, role)
+        prompt_set = self._only_attribute(problem)
+        directions = problem.zero_shot(prompt_set, role)
         totals = torch.zeros(len(directions), dtype=directions.dtype)
         counts = torch.zeros_like(totals)
         for rows in problem.images.batches():
@@ -77,7 +79,7 @@ class Tie(EditMethod):
             products = (rows * directions[nearest]).sum(1)
             totals.index_add_(0, nearest, products.to(totals))
             counts += torch.bincount(nearest, minlength=len(counts))
-        for value, count in zip(prompts.attributes, counts.tolist(), strict=True):
+        for value, count in zip(prompt_set.attributes, counts.tolist(), strict=True):
             if not count:
                 raise InvalidInputError(
                     f"reference: none of the {int(counts.sum())} images is closest to the text for"
@@ -145,18 +147,18 @@ class Sage(EditMethod):
         self.wordings = wordings
 
     def fit(self, problem: Problem, role: str) -> Edit:
-        prompts = single_set_with_classes(self.name, problem)
+        prompt_set = single_set_with_classes(self.name, problem)
         wordings = self.wordings
         if wordings is None:
             from open_clip import OPENAI_IMAGENET_TEMPLATES
 
             names = [
                 name_in_prompt(prompt, name)
-                for prompt, name in zip(prompts.classes, prompts.class_names, strict=True)
+                for prompt, name in zip(prompt_set.classes, prompt_set.class_names, strict=True)
             ]
             wordings = [[write(name) for name in names] for write in OPENAI_IMAGENET_TEMPLATES]
         rows = [problem.host.embed(texts, role) for texts in wordings]
-        return BestTemplate(problem.host.embed(prompts.classes, role), torch.stack(rows))
+        return BestTemplate(problem.host.embed(prompt_set.classes, role), torch.stack(rows))
 
 
 def single_set_with_classes(name: str, problem: Problem) -> PromptSet:
@@ -170,13 +172,13 @@ def single_set_with_classes(name: str, problem: Problem) -> PromptSet:
         InvalidInputError: If there are several sets, or fewer than two classes.
     """
     if len(problem.sets) > 1 or len(problem.sets[0].classes) < 2:
-        counts = [len(prompts.classes) for prompts in problem.sets]
+        counts = [len(prompt_set.classes) for prompt_set in problem.sets]
         raise InvalidInputError(
             f"{name}: expected one prompt set with at least two class prompts, got {counts}; this"
             " method is for classification, so use a different one for search"
         )
-    (prompts,) = problem.sets
-    return prompts
+    (prompt_set,) = problem.sets
+    return prompt_set
 
 
 def name_in_prompt(prompt: str, name: str) -> str:
@@ -310,12 +312,12 @@ class Dat(EditMethod):
         self.power = power
 
     def fit(self, problem: Problem, role: str) -> Edit:
-        prompts = single_set_with_classes(self.name, problem)
+        prompt_set = single_set_with_classes(self.name, problem)
         self._only_attribute(problem)
         images = labelled(problem, role)
-        classes = problem.host.embed(prompts.classes, role)
-        image_classes = self._classes_of_images(problem, prompts, images.rows, classes)
-        texts_of_group = texts_by_group(prompts)
+        classes = problem.host.embed(prompt_set.classes, role)
+        image_classes = self._classes_of_images(problem, prompt_set, images.rows, classes)
+        texts_of_group = texts_by_group(prompt_set)
         stated: list[Tensor] = []
         class_codes: list[int] = []
         kept: list[Tensor] = []
@@ -345,7 +347,7 @@ class Dat(EditMethod):
         )
 
     def _classes_of_images(
-        self, problem: Problem, prompts: PromptSet, rows: Tensor, classes: Tensor
+        self, problem: Problem, prompt_set: PromptSet, rows: Tensor, classes: Tensor
     ) -> Tensor:
         """Return the class (n,) of each image, or -1 if unknown."""
         from vldebias.data.labels import Labels
@@ -354,38 +356,38 @@ class Dat(EditMethod):
             return zero_shot(rows, classes)
         for column_labels in problem.images.labels.values():
             column = Labels.from_array(column_labels)
-            found = class_of(column.names, prompts)
+            found = class_of(column.names, prompt_set)
             if found:
                 return torch.tensor([*found, -1])[column.codes]
         raise InvalidInputError(
             f"{self.name}: expected a label column that names the classes"
-            f" {list(prompts.class_names)}, got {[*problem.images.labels]}; add one, or omit all"
+            f" {list(prompt_set.class_names)}, got {[*problem.images.labels]}; add one, or omit all"
             " labels to use zero-shot labels"
         )
 
 
-def texts_by_group(prompts: PromptSet) -> dict[tuple[int, int], list[str]]:
+def texts_by_group(prompt_set: PromptSet) -> dict[tuple[int, int], list[str]]:
     """Return, for each class and value, the prompts in a set that name both.
 
     Raises:
         InvalidInputError: If a class has no prompts for a value.
     """
-    groups = product(range(len(prompts.classes)), range(len(prompts.attributes)))
+    groups = product(range(len(prompt_set.classes)), range(len(prompt_set.attributes)))
     texts_of_group: dict[tuple[int, int], list[str]] = {group: [] for group in groups}
-    words = [StatedWords([name]) for name in prompts.class_names]
-    texts, values, _ = stating(prompts)
+    words = [StatedWords([name]) for name in prompt_set.class_names]
+    texts, values, _ = stating(prompt_set)
     for text, value_code in zip(texts, values.tolist(), strict=True):
         # "registered nurse" also contains the word "nurse", so use the longest name.
         named = [code for code, word in enumerate(words) if word.find(text)]
         if named:
-            longest = max(named, key=lambda code: len(prompts.class_names[code]))
+            longest = max(named, key=lambda code: len(prompt_set.class_names[code]))
             texts_of_group[longest, value_code].append(text)
     for (class_code, value_code), texts in texts_of_group.items():
         if not texts:
             raise InvalidInputError(
-                f"prompt set {prompts.name!r}: no prompt names both"
-                f" {prompts.class_names[class_code]!r} and"
-                f" {list(prompts.attributes)[value_code]!r}; add one to the groups"
+                f"prompt set {prompt_set.name!r}: no prompt names both"
+                f" {prompt_set.class_names[class_code]!r} and"
+                f" {list(prompt_set.attributes)[value_code]!r}; add one to the groups"
             )
     return texts_of_group
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from vldebias.report.phrases import counted, listed_words, persons
 from vldebias.report.strip import row_title
+from vldebias.utils.phrases import counted, listed_words, persons
 
 if TYPE_CHECKING:
     import pandas as pd

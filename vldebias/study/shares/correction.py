@@ -9,6 +9,7 @@ import numpy as np
 
 from vldebias.errors import SuspectInputWarning, warn
 from vldebias.measure.resampling import Interval
+from vldebias.measure.rows import NONE, TaskResult
 from vldebias.measure.shares import (
     LEAST,
     NOT_LABELLED,
@@ -18,7 +19,6 @@ from vldebias.measure.shares import (
     independent,
     squared_discrepancies,
 )
-from vldebias.report.result import NONE, TaskResult
 from vldebias.utils.arrays import Floats
 
 if TYPE_CHECKING:

@@ -1,16 +1,15 @@
-"""Decide which groups to compare, and which labels do not name a group."""
+"""Decide which groups to compare."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 
-from vldebias.data.label_checks import names_of_unknown
-from vldebias.data.spellings import matched, meaning_of, names_no_group
+from vldebias.data.label_values import plain
 from vldebias.errors import InvalidInputError
 from vldebias.prompts import load_prompts
-from vldebias.report.phrases import listed_words, quantity
 from vldebias.utils.files import packaged
+from vldebias.utils.phrases import listed_words, quantity
 
 # Packaged prompt sets whose values are groups that judges or data sets use.
 SETS = ("gender", "age", "race", "fairface-race", "skin-tone")
@@ -38,30 +37,6 @@ def groups_named(texts: Sequence[str]) -> tuple[str, ...]:
             f" such as female,male, or the name of a prompt set with values: {', '.join(SETS)}"
         )
     return names
-
-
-def labels_without_group(names: Collection[str], groups: Sequence[str]) -> list[str]:
-    """Return the labels that do not name a group, such as "cannot tell" and "N/A".
-
-    Labels that the user listed as groups are not included.
-
-    Args:
-        names: the labels that occur.
-        groups: groups listed by the user, if any.
-    """
-    marks = [name for name in names_of_unknown(names) if not re.fullmatch(r"[-+]?\d+", name)]
-    answers = [name for name in names if name.casefold() != "none" and names_no_group(name)]
-    return [name for name in dict.fromkeys([*marks, *answers]) if name not in groups]
-
-
-def spelt_otherwise(names: Sequence[str], groups: Sequence[str]) -> dict[str, str]:
-    """Return the group of each label that is an alternative spelling of a listed group.
-
-    Args:
-        names: the labels that occur.
-        groups: groups listed by the user.
-    """
-    return matched(names, {group: group for group in groups})
 
 
 def refuse_probabilities(names: Sequence[str], source: str) -> None:
@@ -116,7 +91,7 @@ def absent_groups(names: Sequence[str]) -> str:
     """
     fitting = _sets_with(names)
     sizes = {name: len(load_prompts(name).attributes) for name in fitting}
-    if not fitting or len(set(map(meaning_of, names))) in sizes.values():
+    if not fitting or len(set(map(plain, names))) in sizes.values():
         return ""
     flags = [f"--groups {name} ({size} groups)" for name, size in sizes.items()]
     return (
@@ -145,11 +120,6 @@ def compared_over(names: Sequence[str], *, are_named: bool) -> str:
 
 
 def _sets_with(names: Sequence[str]) -> list[str]:
-    """Return the names of packaged sets that contain all of the groups, in any spelling."""
-    meanings = {meaning_of(name) for name in names}
-    fitting = []
-    for name in SETS:
-        values: Mapping[str, object] = load_prompts(name).attributes
-        if meanings <= {meaning_of(value) for value in values}:
-            fitting.append(name)
-    return fitting
+    """Return the names of packaged sets that contain all of the groups."""
+    groups = set(map(plain, names))
+    return [name for name in SETS if groups <= set(map(plain, load_prompts(name).attributes))]

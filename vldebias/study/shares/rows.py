@@ -10,8 +10,8 @@ import numpy as np
 
 from vldebias.measure.metric import Metric, computed
 from vldebias.measure.resampling import percentile_interval, wilson_interval
+from vldebias.measure.rows import CHANCE, EVEN_ASSIGNMENT, NONE, TaskResult
 from vldebias.measure.shares import discrepancies, shares_radius
-from vldebias.report.result import CHANCE, EVEN_ASSIGNMENT, NONE, TaskResult
 from vldebias.utils.arrays import Floats
 
 GAPS = ("discrepancy", "discrepancy_squared")

@@ -17,17 +17,23 @@ import numpy as np
 from pydantic import Field
 
 from vldebias.data import Labels, odd_values
-from vldebias.data.label_checks import groups_as_many_as_rows, misspelt
+from vldebias.data.label_values import groups_as_many_as_rows, matched, names_no_group
 from vldebias.data.layouts import IMAGE_COLUMNS
 from vldebias.data.tables import as_texts, column_of, columns_of_counts, read_table
-from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
+from vldebias.errors import (
+    CLOSE_LABELS,
+    InvalidInputError,
+    SuspectInputWarning,
+    did_you_mean,
+    need,
+    warn,
+)
 from vldebias.judge.answers import CANNOT_TELL, NO_MAJORITY, NO_PERSON, read_answers
 from vldebias.judge.plan import GeneratedImages
-from vldebias.judge.stored import NO_VALUE, last_judgements
+from vldebias.judge.stored import last_judgements
 from vldebias.measure.classification import agreement
+from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.measure.shares import NOT_LABELLED
-from vldebias.report.phrases import quantity
-from vldebias.report.result import NONE, TaskProvenance, TaskResult
 from vldebias.study.shares.by_people import (
     how_people_agree,
     how_the_judge_errs,
@@ -38,14 +44,13 @@ from vldebias.study.shares.correction import MORE_LABELS, corrected_block
 from vldebias.study.shares.group_names import (
     absent_groups,
     compared_over,
-    labels_without_group,
     refuse_probabilities,
     refuse_single_group,
-    spelt_otherwise,
 )
 from vldebias.study.shares.rows import ABOUT_GAP, ShareRows
 from vldebias.study.task import Task, register_task
 from vldebias.utils.files import digest
+from vldebias.utils.phrases import quantity
 from vldebias.utils.progress import SILENT, Progress
 from vldebias.utils.schema import Name
 from vldebias.utils.table_rows import fitting_columns
@@ -58,7 +63,6 @@ if TYPE_CHECKING:
 
 ROLES = ("prompt", "value", "method", "weight", "people")  # roles of table columns
 LABELLED = ("value", "people")  # roles of columns that contain values
-UNKNOWN = (NO_VALUE, CANNOT_TELL, NO_PERSON, NO_MAJORITY)  # answers that do not name a value
 ABOUT = (
     "Shares of each value among image labels from a table or from annotators. An image without a"
     f" label counts as unknown. {ABOUT_GAP}"
@@ -84,7 +88,7 @@ class SharesTask(Task):
             occur.
         rename: text in the table -> the value it stands for.
         unknown: further labels that do not name a group. Refusals, "cannot tell", "N/A" and the
-            like are always recognised.
+            like never do, unless they are in `values`.
         baseline: method that the others are compared with. Default: "none", if present.
         faces: whether several rows for the same image are different faces, which are counted
             separately.
@@ -102,7 +106,7 @@ class SharesTask(Task):
     attribute: str = ""
     values: tuple[str, ...] = ()
     rename: dict[str, str] = Field(default_factory=dict)
-    unknown: tuple[str, ...] = ("unknown",)
+    unknown: tuple[str, ...] = ()
     baseline: str = NONE
     faces: bool = False
 
@@ -311,56 +315,64 @@ class SharesTask(Task):
         """Return the labels in the column "value" or "people", after the settings are applied."""
         column = f"{source}: {getattr(self, role)}"
         texts = images[role].where(~images[role].isin(self.unknown), "").replace(self.rename)
-        if not self.attribute:
-            texts = self._known_texts(texts, column)
-        labels = Labels.from_values(texts)
-        strangers = sorted(set(labels.names) - set(self.values))
-        if self.values and strangers:
-            raise InvalidInputError(
-                f"{column}: got {strangers[:8]}; expected groups among {list(self.values)}; map"
-                " each label to its group (--rename), or add it to the groups (--groups)"
+        names = sorted(set(texts) - {""})
+        counts = texts.value_counts()
+        no_groups = [name for name in names if names_no_group(name) and name not in self.values]
+        texts = texts.where(~texts.isin(no_groups), "")
+        if self.attribute:
+            # Annotators chose from fixed values, so labels cannot be misspelt.
+            return Labels.from_values(texts, self.values or None)
+        # The word "unknown" is unambiguous, so no warning is needed.
+        answers = [name for name in no_groups if name.casefold() != "unknown"]
+        if answers:
+            warn(
+                f"{column}: {quantity(int(counts[answers].sum()), 'label')} of {len(texts)} do not"
+                f" name a group and count as unknown, such as {answers[0][:80]!r}"
+                f" ({counts[answers[0]]}); if one of them is a group, list all groups (--groups)",
+                SuspectInputWarning,
             )
+        known = [name for name in names if name not in no_groups]
+        refuse_probabilities(known, column)
+        if self.values:
+            return self._listed_labels(texts, known, column)
+        labels = Labels.from_values(texts)
         problem = groups_as_many_as_rows(labels)
-        if problem and not self.values:
+        if problem:
             raise InvalidInputError(f"{column}: {problem}")
         problems = odd_values(labels)
-        # Skip the check if people chose from fixed attribute values, or if the user listed the
-        # groups, since labels cannot be misspelt in these cases.
-        if problems and not self.attribute and not self.values:
+        if problems:
             warn(f"{column}: {'; also '.join(problems)}", SuspectInputWarning)
         return labels
 
-    def _known_texts(self, texts: pd.Series[str], column: str) -> pd.Series[str]:
-        """Convert a column's labels to group names, or to "" if they do not name a group.
+    def _listed_labels(self, texts: pd.Series[str], names: Sequence[str], column: str) -> Labels:
+        """Return labels as the groups that the user listed, with a warning if their form differs.
 
-        Warns about labels that do not name a group and about alternative spellings.
+        Args:
+            texts: the label of each image, "" if unknown.
+            names: the labels that occur.
+            column: description of the column for messages.
 
         Raises:
-            InvalidInputError: If the labels are probabilities.
+            InvalidInputError: If a label is not one of the groups.
         """
-        names = sorted(set(texts) - {""})
-        counts = texts.value_counts()
-        without_group = labels_without_group(names, self.values)
-        # The word "unknown" is unambiguous, so no warning is needed.
-        answers = [name for name in without_group if name.casefold() != "unknown"]
-        if answers:
-            number = int(counts[answers].sum())
-            warn(
-                f"{column}: {quantity(number, 'label')} of {len(texts)} do not name a group and"
-                f" count as unknown, such as {answers[0][:80]!r} ({counts[answers[0]]}); if one of"
-                " them is a group, list all groups (--groups)",
-                SuspectInputWarning,
+        group_of_label = matched(names, {group: group for group in self.values})
+        strangers = [name for name in names if name not in (*self.values, *group_of_label)]
+        if strangers:
+            listed = ", ".join(self.values)
+            hint = did_you_mean(strangers[0], self.values, "", CLOSE_LABELS)
+            raise InvalidInputError(
+                f"{column}: got {strangers[:8]}; the groups are {listed}; {hint and f'{hint} '}map"
+                " each label to its group (--rename LABEL=GROUP), or add it to the groups"
+                " (--groups)"
             )
-        texts = texts.where(~texts.isin(without_group), "")
-        known = [name for name in names if name not in without_group]
-        refuse_probabilities(known, column)
-        spelt = spelt_otherwise(known, self.values)
-        if spelt:
+        if group_of_label:
+            counts = texts.value_counts()
             listed = ", ".join(
-                f"{name!r} ({counts[name]} rows) as {group!r}" for name, group in spelt.items()
+                f"{name!r} ({counts[name]} rows) as {group!r}"
+                for name, group in group_of_label.items()
             )
             warn(f"{column}: read {listed}", SuspectInputWarning)
-        return texts.replace(spelt)
+        return Labels.from_values(texts.replace(group_of_label))
 
     def _value_names(self, labels: Mapping[str, Labels], source: str) -> tuple[str, ...]:
         """Return the values in the settings or, if there are none, the values that occur.
@@ -375,10 +387,12 @@ class SharesTask(Task):
         # If the judge uses "female" and people use "woman", there are four values instead of two,
         # and the judge looks wrong about every image.
         if not self.values and never_judged and never_by_people:
+            same = matched(never_judged, {name: name for name in never_by_people})
+            flags = [f"--rename {name}={value}" for name, value in same.items()]
             warn(
                 f"{source}: column {self.people!r} contains {never_judged}, which the judge never"
                 f" uses, and lacks the judge's {never_by_people}; if two values mean the same, pass"
-                f" --rename {never_judged[0]}={never_by_people[0]}",
+                f" {' '.join(flags) or '--rename A=B'}",
                 SuspectInputWarning,
             )
         names = self.values or tuple(sorted(judged | people))
@@ -405,14 +419,6 @@ class SharesTask(Task):
         if self.baseline not in (NONE, *rows.method):
             raise InvalidInputError(
                 f"baseline: expected one of {sorted(set(rows.method))}, got {self.baseline!r}"
-            )
-        for name, similar in misspelt(rows.method.value_counts().to_dict()):
-            number = int((rows.method == name).sum())
-            warn(
-                f"{source}: method {name!r} ({number} of {len(rows.method)} rows) is spelt almost"
-                f" like {similar!r}; correct it if it is the same method, because prompts without"
-                " images from every method are excluded",
-                SuspectInputWarning,
             )
         weight = pd.to_numeric(rows.weight, errors="coerce")
         is_weight = (weight > 0) & (weight < np.inf)
@@ -461,11 +467,10 @@ class SharesTask(Task):
                 f" images such as {answers.image[0]}, but the folder contains"
                 f" {images.path.iloc[0]}. Give paths relative to the folder"
             )
-        task = self.model_copy(update={"unknown": UNKNOWN})
         # Compute the same metrics from human labels instead of the judge's labels.
         by_people = labelled.assign(value=labelled.people).drop(columns="people")
         empty = partial(drawn.result, split="generated, labelled by people")
-        (result,) = task._blocks(by_people, "labels", empty)
+        (result,) = self._blocks(by_people, "labels", empty)
         # (annotators, images), NaN where an annotator did not see an image
         votes = answers.pivot(index="annotator", columns="image", values="code")
         votes = votes.reindex(columns=images.path)
@@ -479,7 +484,7 @@ class SharesTask(Task):
             findings.append(how_the_judge_errs(labelled, self.values, judge[0]))
             # Correct only the parts that people labelled.
             part = images[images.part.isin(labelled.part)]
-            corrected = task._blocks(part, "labels", empty)[1:]
+            corrected = self._blocks(part, "labels", empty)[1:]
         findings += self._add_agreement(result, votes)
         findings += [more_labels(block.provenance.settings[MORE_LABELS]) for block in corrected]
         result.provenance.settings |= {"findings": findings}

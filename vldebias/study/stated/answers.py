@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vldebias.data.spellings import names_no_group
 from vldebias.errors import InvalidInputError, need
 from vldebias.judge.stored import store_lean
 from vldebias.measure.resampling import wilson_interval
+from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.prompts import PromptSet, load_prompts
-from vldebias.report.result import NONE, Result, TaskProvenance, TaskResult
+from vldebias.report.result import Result
 from vldebias.study.stated.captions import read_references, stated_result
-from vldebias.study.stated.reading import NOT_STATED, OTHER, UNCLEAR, StatementReader
+from vldebias.study.stated.reading import NOT_STATED, OTHER, UNCLEAR, StatementReader, cannot_tell
 from vldebias.study.stated.table import (
     CAPTION_ROLES,
     RESPONSES,
@@ -45,7 +45,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     **{f"ans{n}": (f"ans{n}",) for n in range(3)},
 }
 _CANNOT_TELL = "cannot tell"
-_NO_ANSWER = re.compile(r"\bnot enough\b|\bneither\b|\bnone of\b|\bcannot tell\b", re.IGNORECASE)
+_NO_ANSWER = re.compile(r"\bnot (?:enough|answerable)\b|\bneither\b|\bnone of\b", re.IGNORECASE)
 _LETTER = re.compile(r"\(?([A-Z])(?:[).:].*)?", re.DOTALL)  # "B", "(B)" and "B. A man", not "A man"
 _BATCH = 32  # images that are open at the same time
 MOST_ANSWERS = 10
@@ -93,21 +93,21 @@ def evaluate_vqa(
     >>> result.row("vqa", "said_right", "none").value
     0.5
     """
-    prompts = load_prompts(attribute)
-    reader = StatementReader(prompts)
+    prompt_set = load_prompts(attribute)
+    reader = StatementReader(prompt_set)
     rows = read_stated(tables, columns or {}, ROLES, text="answer", needs_text=judge is None)
     if judge is None:
         rows = [_resolved(row) for row in rows]
     else:
         folders = [Path(table).parent for table in tables if isinstance(table, (str, Path))]
-        rows = list(_asked(judge, prompts, rows, folders[0] if folders else Path()))
+        rows = list(_asked(judge, prompt_set, rows, folders[0] if folders else Path()))
     provenance = TaskProvenance(
         task="vqa",
-        title=f"What answers state about {prompts.name}",
+        title=f"What answers state about {prompt_set.name}",
         description=_ABOUT,
         model="" if judge is None else judge.name,
-        prompts=prompts.name,
-        prompts_hash=prompts.hash,
+        attribute=prompt_set.name,
+        attribute_hash=prompt_set.hash,
         split="table",
     )
     answers = {text for row in rows for text in row.texts}
@@ -154,7 +154,7 @@ def _option(text: str, options: Sequence[str]) -> str:
 def _meaning(text: str, reader: StatementReader) -> str:
     """Return the value that an answer names, or another answer."""
     meaning = reader.meanings([text]).get(text, OTHER)
-    if meaning == UNCLEAR or _NO_ANSWER.search(text) or names_no_group(text):
+    if meaning == UNCLEAR or _NO_ANSWER.search(text) or cannot_tell(text):
         return NOT_STATED
     # "their" states no gender.
     is_pronoun = text.strip(" .").lower() in ("they", "their", "them", "theirs")
@@ -162,21 +162,21 @@ def _meaning(text: str, reader: StatementReader) -> str:
 
 
 def _asked(
-    judge: Judge, prompts: PromptSet, rows: Sequence[StatedRow], folder: Path
+    judge: Judge, prompt_set: PromptSet, rows: Sequence[StatedRow], folder: Path
 ) -> Iterator[StatedRow]:
     """Yield the rows with the answers of a model."""
     from vldebias.judge.judges import predict
 
-    if prompts.name not in judge.names:
+    if prompt_set.name not in judge.names:
         raise InvalidInputError(
-            f"judge {judge.name}: it is not asked about {prompts.name!r}, but about"
+            f"judge {judge.name}: it is not asked about {prompt_set.name!r}, but about"
             f" {', '.join(judge.names)}"
         )
-    values = [*judge.names[prompts.name], _CANNOT_TELL]
+    values = [*judge.names[prompt_set.name], _CANNOT_TELL]
     for start in range(0, len(rows), _BATCH):
         batch = rows[start : start + _BATCH]
         images = [_opened(folder / row.file) for row in batch]
-        chances = predict(judge, images)[prompts.name]
+        chances = predict(judge, images)[prompt_set.name]
         # The remainder is the probability of "cannot tell".
         chances = np.column_stack([chances, 1 - chances.sum(1)])
         for row, chance in zip(batch, chances, strict=True):

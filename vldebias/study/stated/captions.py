@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vldebias.errors import InvalidInputError
+from vldebias.measure.rows import NONE, Measurement, TaskProvenance, TaskResult
 from vldebias.prompts import PromptSet, load_prompts
-from vldebias.report.phrases import listed_words, persons, quantity
-from vldebias.report.result import NONE, Measurement, Result, TaskProvenance, TaskResult
+from vldebias.report.result import Result
 from vldebias.study.stated.people import describe_captions
 from vldebias.study.stated.reading import UNCLEAR, StatementReader
 from vldebias.study.stated.rows import ANSWERS, AnswerRows, Words
 from vldebias.study.stated.table import CAPTION_ROLES, StatedRow, read_stated, texts_of_cell
 from vldebias.utils.files import digest
+from vldebias.utils.phrases import listed_words, persons, quantity
 
 if TYPE_CHECKING:
     from vldebias.study.stated.table import Table
@@ -84,23 +85,23 @@ def evaluate_captions(
     >>> result.row("captions", "said_wrong", "none").value
     0.5
     """
-    prompts = load_prompts(attribute)
+    prompt_set = load_prompts(attribute)
     rows = read_stated(tables, columns or {}, CAPTION_ROLES)
     about = read_references(references)
-    reader = StatementReader(prompts)
+    reader = StatementReader(prompt_set)
     if not about and not any({"label", "references"} & set(row.cells) for row in rows):
         captions: dict[str, list[str]] = {}
         for row in rows:
             captions.setdefault(row.image, []).extend(row.texts)
-        part = describe_captions(list(captions.values()), prompts)
+        part = describe_captions(list(captions.values()), prompt_set)
         return Result.from_tasks("captions", [part], seconds=None)
     data = {Path(table).name: digest(table) for table in tables if isinstance(table, (str, Path))}
     provenance = TaskProvenance(
         task="captions",
-        title=f"What captions state about {prompts.name}",
+        title=f"What captions state about {prompt_set.name}",
         description=_ABOUT,
-        prompts=prompts.name,
-        prompts_hash=prompts.hash,
+        attribute=prompt_set.name,
+        attribute_hash=prompt_set.hash,
         split="table",
         data=data,
     )

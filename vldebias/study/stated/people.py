@@ -10,10 +10,10 @@ import numpy as np
 
 from vldebias.errors import InvalidInputError
 from vldebias.measure.resampling import Interval, wilson_interval
+from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.prompts import PromptSet
-from vldebias.report.phrases import listed_words, quantity
-from vldebias.report.result import NONE, TaskProvenance, TaskResult
 from vldebias.study.stated.reading import StatementReader
+from vldebias.utils.phrases import listed_words, quantity
 from vldebias.wording.english.reading import DescribedPerson
 
 ALL = "all persons"
@@ -28,14 +28,14 @@ _ABOUT = (
 Described = Sequence[Sequence[DescribedPerson]]
 
 
-def describe_captions(captions: Sequence[Sequence[str]], attribute: PromptSet) -> TaskResult:
+def describe_captions(captions: Sequence[Sequence[str]], prompt_set: PromptSet) -> TaskResult:
     """Measure which values captions state about people, overall and by noun.
 
     For example, captions with "nurse" may state "female" in 91% of cases.
 
     Args:
         captions: captions of each image.
-        attribute: the attribute's prompt set.
+        prompt_set: the attribute's prompt set.
 
     Returns:
         Rows `stated` (the share of people with a stated value) and `stated_share` (the share of
@@ -45,7 +45,7 @@ def describe_captions(captions: Sequence[Sequence[str]], attribute: PromptSet) -
     Raises:
         InvalidInputError: If no English caption describes a person.
     """
-    reader = StatementReader(attribute)
+    reader = StatementReader(prompt_set)
     people, n_foreign = _people_by_noun(captions, reader)
     n_texts = sum(map(len, captions))
     if not people[ALL]:
@@ -60,10 +60,10 @@ def describe_captions(captions: Sequence[Sequence[str]], attribute: PromptSet) -
     result = TaskResult(
         TaskProvenance(
             task="captions",
-            title=f"What captions state about {attribute.name}",
+            title=f"What captions state about {prompt_set.name}",
             description=_ABOUT,
-            prompts=attribute.name,
-            prompts_hash=attribute.hash,
+            attribute=prompt_set.name,
+            attribute_hash=prompt_set.hash,
             split="texts",
             n={"images": len(captions), "captions": n_texts, "not in English": n_foreign},
         )
@@ -85,7 +85,7 @@ def describe_captions(captions: Sequence[Sequence[str]], attribute: PromptSet) -
     which = [f"{value} {in_percent(figure)}" for value, figure in shares[ALL][1].items()]
     advice = [
         f"Captions of {quantity(len(people[ALL]), 'image')} describe people and state"
-        f" {attribute.name} for {in_percent(Interval(overall.value, *overall.interval))} of them"
+        f" {prompt_set.name} for {in_percent(Interval(overall.value, *overall.interval))} of them"
         f"{': ' if which else ''}{', '.join(which)}."
     ]
     if leaning:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from vldebias.data.spellings import matched, names_no_group
+from vldebias.data.label_values import matched, names_no_group, plain
 from vldebias.prompts import PromptSet
 from vldebias.prompts.attribute import Attribute
 from vldebias.wording.english.reading import DescribedPerson, English
@@ -17,7 +18,22 @@ NOT_STATED, SEVERAL, OTHER = "none", "several", "other"
 UNCLEAR = "unclear"  # label of an image of people whose value cannot be told
 _BOTH = ("both", "mixed", "several")  # labels of images that show several values
 _LEAST_REFERENCES = 2  # captions by people that must agree for a clear label
+# Sentences of models that do not answer, besides those that judges write.
+_UNDETERMINED = re.compile(
+    r"\b(?:can ?not|can't|could not|couldn't|will not|won't|do(?:es)? not|do(?:es)?n't)"
+    r" (?:\w+ly )?(?:be )?(?:tell|told|determin|know|say|said|identif|infer|see|answer|judg|guess"
+    r"|comment|show|depict|contain)"
+)
 _CACHED = 100_000  # captioners repeat themselves
+
+
+def cannot_tell(text: str) -> bool:
+    """Return whether a label or an answer says that the value is unknown.
+
+    >>> cannot_tell("N/A"), cannot_tell("It can't be determined."), cannot_tell("A person")
+    (True, True, False)
+    """
+    return names_no_group(text) or _UNDETERMINED.search(plain(text)) is not None
 
 
 class Statement(NamedTuple):
@@ -40,12 +56,12 @@ class StatementReader:
     """Read what texts state about an attribute of people, with a cache.
 
     Args:
-        attribute_set: prompt set of the attribute.
+        prompt_set: prompt set of the attribute.
     """
 
-    def __init__(self, attribute_set: PromptSet) -> None:
-        self.attribute = Attribute(attribute_set, {})
-        self.values = tuple(attribute_set.attributes)
+    def __init__(self, prompt_set: PromptSet) -> None:
+        self.attribute = Attribute(prompt_set, {})
+        self.values = tuple(prompt_set.attributes)
         self.read = lru_cache(_CACHED)(self._read)
 
     def _read(self, text: str) -> Statement:
@@ -113,6 +129,6 @@ class StatementReader:
                 meaning[label] = SEVERAL
             elif value in values:
                 meaning[label] = value
-            elif names_no_group(label) or label.casefold() == "neutral":
+            elif cannot_tell(label) or label.casefold() == "neutral":
                 meaning[label] = UNCLEAR
         return meaning

@@ -15,10 +15,10 @@ from vldebias.measure.resampling import (
     resampled_values,
     wilson_interval,
 )
-from vldebias.report.phrases import persons
-from vldebias.report.result import NONE, TaskResult
+from vldebias.measure.rows import NONE, TaskResult
 from vldebias.study.stated.reading import NOT_STATED, OTHER, SEVERAL, UNCLEAR
 from vldebias.utils.arrays import Floats
+from vldebias.utils.phrases import persons
 
 ANSWERS = ("wrong", "right", "none", "several")
 KEPT = (0.9, 0.8, 0.75, 0.5)  # shares of right values to keep by confidence

@@ -15,13 +15,12 @@ from vldebias.judge.judges import Judge
 from vldebias.judge.plan import GeneratedImages
 from vldebias.judge.stored import decide
 from vldebias.measure.resampling import wilson_interval
-from vldebias.measure.rows import WORSE_STRIP, Strip
+from vldebias.measure.rows import NONE, WORSE_STRIP, Strip, TaskResult
 from vldebias.measure.shares import discrepancies
-from vldebias.report.phrases import in_words
-from vldebias.report.result import NONE, TaskResult
 from vldebias.report.strip import row_title
 from vldebias.study.grids import COLUMNS, ROWS, compose
 from vldebias.study.shares.rows import ShareRows
+from vldebias.utils.phrases import in_words
 from vldebias.utils.schema import file_slug
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-import numpy as np
 from pydantic import Field, SerializeAsAny
 
+from vldebias import programs
 from vldebias.data import processes
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import resolve
@@ -22,15 +22,14 @@ from vldebias.hosts.loading import Loaded
 from vldebias.judge.judges import JUDGES, ClipJudge, Judge, JudgeSpec, checked_judge
 from vldebias.judge.plan import SEED_STEP, GeneratedImages, Plan, planned_prompts
 from vldebias.judge.scores import judge_images, scored
-from vldebias.judge.stored import SURE, decide, lean_of
+from vldebias.judge.stored import SURE, lean_of
+from vldebias.measure.rows import NONE, TaskResult
 from vldebias.methods import get_method
 from vldebias.methods.declared import PIPELINES
 from vldebias.prompts import PromptSet, fill
-from vldebias.report.result import NONE, TaskResult
 from vldebias.study.inputs import Inputs
-from vldebias.study.recorded import record_of_images
 from vldebias.study.shares.rows import ABOUT_GAP
-from vldebias.study.task import Prompts, Task, register_task
+from vldebias.study.task import AttributeField, Task, register_task
 from vldebias.study.tasks.generated_rows import GeneratedRows, image_table
 from vldebias.study.tasks.variants import Variant, generate
 from vldebias.utils.options import Options
@@ -47,7 +46,6 @@ ABOUT = (
     " are computed over the images that the judge can label; the number of other images is"
     f" reported. {ABOUT_GAP} The interval for a single prompt is computed over its images."
 )
-RECORDS = "records"  # record folder inside the image folder
 CODES = Mapping[str, Mapping[str, int]]  # attribute -> lower-case value -> the judge's code
 
 
@@ -60,8 +58,8 @@ class GenerationTask(Task):
     Attributes:
         name: first word of each block name ("generation gender"). If it equals the attribute, it is
             used as the entire block name.
-        prompts: the prompt set to generate images for: its class prompts, and its pairs if `stated`
-            is set.
+        attribute: the prompt set to generate images for: its class prompts, and its pairs if
+            `stated` is set.
         subjects: concepts to generate instead of the set's unseen ones (section 7.6.4).
         prompts_file: file with one prompt per line, used instead of the set's concepts. Prompts
             that state a value or do not describe one person are skipped, and counted by reason in
@@ -92,7 +90,7 @@ class GenerationTask(Task):
     task: Literal["generation"] = "generation"
     name: Name = "generation"
     title: str = "Generated images"
-    prompts: Prompts
+    attribute: AttributeField
     subjects: tuple[str, ...] = ()
     prompts_file: Path | None = None
     attributes: Annotated[tuple[str, ...], Field(min_length=1)]
@@ -151,11 +149,11 @@ class GenerationTask(Task):
             prompts, _ = self._open_prompts(self.prompts_file)
             return self._with_unseen(self.prompts_file.name, prompts, prompts, ())
         if not self.subjects:
-            return self.prompts
+            return self.attribute
         # The class prompt is "a photo of a waterbird"; its pair is "a photo of a waterbird with
         # water background" and the same with a land background.
-        template = self.prompts.templates[0]
-        words = [synonyms[0] for synonyms in self.prompts.attributes.values()]
+        template = self.attribute.templates[0]
+        words = [synonyms[0] for synonyms in self.attribute.attributes.values()]
         classes = []
         groups = []
         for concept in self.subjects:
@@ -174,11 +172,11 @@ class GenerationTask(Task):
     ) -> PromptSet:
         """Replace the prompt set's unseen concepts, and append `name` to its name."""
         return replace(
-            self.prompts,
-            name=f"{self.prompts.name}, {name}",
+            self.attribute,
+            name=f"{self.attribute.name}, {name}",
             held_out_class_names=names,
             held_out_classes=classes,
-            held_out_groups=groups,
+            held_out_variants=groups,
         )
 
     def _open_prompts(self, file: Path) -> tuple[tuple[str, ...], dict[str, int]]:
@@ -194,12 +192,12 @@ class GenerationTask(Task):
         texts = tuple(dict.fromkeys(read_prompts(file).prompts))
         # Apply the rules for balanced prompts, so that all methods are measured on prompts that
         # every one of them may change.
-        reasons = balance_prompts(texts, self.prompts, seed=0, groups="leave").reasons
+        reasons = balance_prompts(texts, self.attribute, seed=0, people="leave").reasons
         pairs = zip(texts, reasons, strict=True)
         kept = tuple(text for text, reason in pairs if reason is None)
         left_out = dict(Counter(reason for reason in reasons if reason is not None))
         if not kept:
-            values = list(self.prompts.attributes)
+            values = list(self.attribute.attributes)
             raise InvalidInputError(
                 f"{file}: add prompts that leave {values} open; all were skipped: {left_out}"
             )
@@ -219,8 +217,8 @@ class GenerationTask(Task):
         """
         variants = {}
         for name, variant in self.variants.items():
-            has_sets = variant.prompts or variant.projection is not None
-            own_set = {"prompts": (self.prompts,)}
+            has_sets = variant.attribute or variant.projection is not None
+            own_set = {"attribute": (self.attribute,)}
             variants[name] = variant if has_sets else variant.model_copy(update=own_set)
         edits_stated = {"keep_stated": False, "only_stated": True}
         # Comparing the two versions shows how much a plain projection damages prompts that state a
@@ -238,9 +236,9 @@ class GenerationTask(Task):
         Args:
             model: `identity` of the pipeline, if it is known.
         """
-        prompts = self.prompt_set
+        prompt_set = self.prompt_set
         planned = planned_prompts(
-            prompts, self.concepts, stated=self.stated, as_written=self.as_written
+            prompt_set, self.concepts, stated=self.stated, as_written=self.as_written
         )
         variants = {name: variant.planned for name, variant in self.resolved_variants.items()}
         fields = {
@@ -250,8 +248,8 @@ class GenerationTask(Task):
             "batch_size": self.batch_size,
             "options": self.options,
             "model": model or {},
-            "prompt_set": prompts.name,
-            "prompt_set_hash": prompts.hash,
+            "prompt_set": prompt_set.name,
+            "prompt_set_hash": prompt_set.hash,
             "prompts": planned,
             "variants": {NONE: {}, **variants},
             "seeds": tuple(dict.fromkeys(self.seeds)),
@@ -361,7 +359,7 @@ class GenerationTask(Task):
         codes: dict[str, dict[str, int]] = {}
         for attribute, values in judge.names.items():
             codes[attribute] = {name.casefold(): code for code, name in enumerate(values)}
-        prompts = self.prompt_set
+        prompt_set = self.prompt_set
         stated_codes = self._stated_codes(judge, codes)
         # Generate the missing images, and let the judge label all of them.
         variants = self.resolved_variants
@@ -369,10 +367,10 @@ class GenerationTask(Task):
             generated = GeneratedImages.open(images)
         else:
             generated = generate(pipe, self.plan(), variants, images, progress=progress)
-        if prompts.hash != generated.plan.prompt_set_hash:
+        if prompt_set.hash != generated.plan.prompt_set_hash:
             raise InvalidInputError(
                 f"{generated.folder}: got images for a different version of"
-                f" {generated.plan.prompt_set!r}; expected images for {prompts!r}"
+                f" {generated.plan.prompt_set!r}; expected images for {prompt_set!r}"
             )
         answers = judge_images(judge, generated, progress=progress)
         table = image_table(generated, answers, codes)
@@ -411,7 +409,8 @@ class GenerationTask(Task):
             rows.add(result, attribute, stated_codes.get(attribute), has_pictures=place == 0)
             results.append(result)
             if attribute in judge.names:
-                self._write_records(generated, judge, attribute, answers[attribute])
+                for handle in programs.hooks("images judged"):
+                    handle(generated, judge, attribute, answers[attribute], self.sure)
         if scorer is not None and self.needs_scorer:
             encoder = image_encoder(scorer.host, scorer.preprocess, name=scorer.name)
             texts = resolve(scorer.host, tokenizer=scorer.tokenizer)
@@ -428,26 +427,6 @@ class GenerationTask(Task):
                 )
         return results
 
-    def _write_records(
-        self, generated: GeneratedImages, judge: Judge, attribute: str, answers: np.ndarray
-    ) -> None:
-        """Write every variant's record to the image folder."""
-        labels = decide(answers, judge.names[attribute], self.sure)
-        model = str(generated.plan.model.get("id") or generated.plan.model["pipeline"])
-        for variant in generated.plan.variants:
-            record = record_of_images(
-                generated,
-                labels,
-                attribute=attribute,
-                judge=judge,
-                model=model,
-                variant=variant,
-                sure=self.sure,
-            )
-            if record is not None:
-                name = file_slug(f"{attribute} {variant}")
-                record.write(generated.folder / RECORDS / f"{name}.json")
-
     def _stated_codes(self, judge: Judge, codes: CODES) -> dict[str, dict[str, int]]:
         """Return the judge's codes for the values stated in prompts: attribute -> value -> code.
 
@@ -459,21 +438,22 @@ class GenerationTask(Task):
         """
         if not self.stated:
             return {}
-        prompts = self.prompt_set
+        prompt_set = self.prompt_set
         for attribute, code_of_word in codes.items():
             code_of_value = {}
-            for value, words in prompts.attributes.items():
+            for value, words in prompt_set.attributes.items():
                 # Look up the value itself first, then its words in order.
                 for word in (value, *words):
                     if word.casefold() in code_of_word:
                         code_of_value[value] = code_of_word[word.casefold()]
                         break
             n_different = len(set(code_of_value.values()))
-            if len(code_of_value) == len(prompts.attributes) == n_different:
+            if len(code_of_value) == len(prompt_set.attributes) == n_different:
                 return {attribute: code_of_value}
         raise InvalidInputError(
-            f"judge {judge.name}: expected an attribute with the values {list(prompts.attributes)}"
-            f" that {prompts.name!r} states; use a different judge or stated=False"
+            f"judge {judge.name}: expected an attribute with the values"
+            f" {list(prompt_set.attributes)} that {prompt_set.name!r} states; use a different"
+            " judge or stated=False"
         )
 
     def _check_judge(self, judge: Judge, scorer: Loaded | None) -> None:

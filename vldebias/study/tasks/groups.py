@@ -33,15 +33,16 @@ from vldebias.measure.classification import (
 )
 from vldebias.measure.metric import TO_MEDIAN, computed, get_metric
 from vldebias.measure.resampling import resampled_counts, wilson_interval
-from vldebias.measure.rows import MEDIAN, ON_VAL
+from vldebias.measure.rows import MEDIAN, NONE, ON_VAL, TaskProvenance, TaskResult
 from vldebias.methods import get_compared
 from vldebias.methods.reference import class_of
 from vldebias.projection.edit import Edit
 from vldebias.prompts import PromptSet
-from vldebias.report.result import NONE, TaskProvenance, TaskResult
 from vldebias.study.doubts import check_images, doubt_chance, doubt_labels, doubt_space
 from vldebias.study.inputs import Inputs
-from vldebias.study.task import Data, Prompts, register_task
+from vldebias.study.split import Data
+from vldebias.study.suite_texts import texts_of_groups
+from vldebias.study.task import AttributeField, register_task
 from vldebias.study.tasks.classifiers import BASELINES
 from vldebias.study.tasks.examples import Examples
 from vldebias.study.tasks.images import ImageTask, disjoint, facts_of, sets_by_column
@@ -87,13 +88,15 @@ class GroupedImages:
         images: embeddings of a split, with label columns.
         label: name of the label column.
         spurious: name of the column with the spurious values.
-        prompts: prompt set with a class prompt for each label.
+        attribute: prompt set with a class prompt for each label.
 
     Raises:
         InvalidInputError: If no image is left, or a label does not name a class.
     """
 
-    def __init__(self, images: Embeddings, label: str, spurious: str, prompts: PromptSet) -> None:
+    def __init__(
+        self, images: Embeddings, label: str, spurious: str, prompt_set: PromptSet
+    ) -> None:
         labels = images.column(label)
         values = images.column(spurious)
         # An image with an unknown label or value does not belong to any group, so it is only
@@ -103,11 +106,11 @@ class GroupedImages:
             raise InvalidInputError(
                 f"no image has a known value in both {label!r} and {spurious!r}; check the columns"
             )
-        classes = class_of(labels.names, prompts)
+        classes = class_of(labels.names, prompt_set)
         if not classes:
             raise InvalidInputError(
-                f"{prompts.name}: expected each label to name one of the classes"
-                f" {list(prompts.class_names)}, got {list(labels.names)}; rename the labels,"
+                f"{prompt_set.name}: expected each label to name one of the classes"
+                f" {list(prompt_set.class_names)}, got {list(labels.names)}; rename the labels,"
                 " or use class indices that start at 0"
             )
         self.units: UnitRows = images.unit if known.all() else images.unit.select(known)
@@ -135,7 +138,7 @@ class GroupsTask(ImageTask):
     "none@median".
 
     Attributes:
-        prompts: prompt set whose class prompts name the labels (see `class_of`).
+        attribute: prompt set whose class prompts name the labels (see `class_of`).
         label, spurious: names of two columns. A group is one value of each, such as
             "landbird/water". Images with an unknown value are counted and left out.
         lams: further values of lambda for methods that take one, reported with overall metrics
@@ -150,7 +153,7 @@ class GroupsTask(ImageTask):
     """
 
     task: Literal["groups"] = "groups"
-    prompts: Prompts
+    attribute: AttributeField
     label: str
     spurious: str
     lams: tuple[Lam, ...] = ()
@@ -192,21 +195,26 @@ class GroupsTask(ImageTask):
         Raises:
             InvalidInputError: If there are several prompt sets, or the columns are ambiguous.
         """
-        sets = list(chain(*sets_by_column(settings.get("prompts")).values()))
+        sets = list(chain(*sets_by_column(settings.get("attribute")).values()))
         if len(sets) > 1:
-            names = [prompts.name for prompts in sets]
-            raise InvalidInputError(f"prompts: expected one prompt set, got {names}")
-        prompts = sets[0]
+            names = [prompt_set.name for prompt_set in sets]
+            raise InvalidInputError(f"attribute: expected one prompt set, got {names}")
+        prompt_set = sets[0]
         columns = {name: labels.names for name, labels in inputs["images"].labels.items()}
-        label = settings.get("label") or _label_column(columns, settings.get("spurious"), prompts)
-        spurious = settings.get("spurious") or _spurious_column(columns, label, prompts)
+        # By default, the label is the first column whose values match the class prompts.
+        label = settings.get("label") or None
+        for name, values in columns.items():
+            is_other = name != settings.get("spurious")
+            if label is None and is_other and class_of(tuple(values), prompt_set):
+                label = name
+        spurious = settings.get("spurious") or _spurious_column(columns, label, prompt_set)
         if label is None or spurious is None:
             raise InvalidInputError(
                 f"groups: pass label= and spurious=, two of the columns {sorted(columns)}, because"
-                f" none of them, or more than one, has the values {list(prompts.class_names)} (the"
-                f" classes in {prompts.name}) or the attribute's values"
+                f" none of them, or more than one, has the values {list(prompt_set.class_names)}"
+                f" (the classes in {prompt_set.name}) or the attribute's values"
             )
-        chosen = {"label": label, "spurious": spurious, "prompts": prompts}
+        chosen = {"label": label, "spurious": spurious, "attribute": prompt_set}
         return cls.build({**settings, **chosen})
 
     def with_options(self, options: Options) -> Self:
@@ -223,7 +231,7 @@ class GroupsTask(ImageTask):
 
     def texts(self) -> tuple[str, ...]:
         """Return the class prompts, spurious prompts and pairs."""
-        return tuple(self.prompts.texts)
+        return texts_of_groups(dict(self))
 
     def measure(
         self,
@@ -252,17 +260,17 @@ class GroupsTask(ImageTask):
                 weights do not match the groups.
         """
         columns = (self.label, self.spurious)
-        tested = GroupedImages(images, *columns, self.prompts)
-        learning = None if train is None else GroupedImages(train, *columns, self.prompts)
-        selecting = None if val is None else GroupedImages(val, *columns, self.prompts)
-        check_images(images, texts, self.prompts.classes[0])
-        doubt_labels(images, columns, [self.prompts])
+        tested = GroupedImages(images, *columns, self.attribute)
+        learning = None if train is None else GroupedImages(train, *columns, self.attribute)
+        selecting = None if val is None else GroupedImages(val, *columns, self.attribute)
+        check_images(images, texts, self.attribute.classes[0])
+        doubt_labels(images, columns, [self.attribute])
         reference, reference_counts = disjoint(reference, images, self.methods)
 
         with progress.bar(self.name) as advance:
             # Fit every method at its default lambda (None in the key), then at each lambda in the
             # sweep.
-            fitted = self.fit(texts, [self.prompts], reference=reference, edits=edits)
+            fitted = self.fit(texts, [self.attribute], reference=reference, edits=edits)
             facts_of_method: dict[str, Mapping[str, object]] = {}
             edit_of_key: dict[Key, Edit | None] = {}
             for method, edit in fitted.items():
@@ -271,7 +279,7 @@ class GroupsTask(ImageTask):
             for method, lam in product(self._methods_with_lam(), dict.fromkeys(self.lams)):
                 if lam != facts_of_method[method].get("lam"):
                     task = self.model_copy(update={"methods": (method,), "lam": lam})
-                    edits_at_lam = task.fit(texts, [self.prompts], reference=reference)
+                    edits_at_lam = task.fit(texts, [self.attribute], reference=reference)
                     edit_of_key[method, lam] = edits_at_lam[method]
             if selecting is not None and self.lams:
                 self._add_lams_on_val(edit_of_key, facts_of_method, selecting, texts)
@@ -299,7 +307,7 @@ class GroupsTask(ImageTask):
             self.name,
             images,
             texts,
-            [self.prompts],
+            [self.attribute],
             facts_of_method,
             reference=reference,
             settings={
@@ -391,7 +399,7 @@ class GroupsTask(ImageTask):
 
     def _worst_group(self, images: GroupedImages, texts: Host, edit: Edit | None) -> float:
         """Return the worst-group accuracy on some images, with an edit or without one (None)."""
-        rows = {"edit": self.rows(texts, self.prompts.classes, edit)}
+        rows = {"edit": self.rows(texts, self.attribute.classes, edit)}
         scores = self.images(images.units, edit).products(rows)["edit"].numpy()
         is_right = scores.argmax(1) == images.target
         sizes = np.array(list(images.groups.counts.values()))
@@ -415,7 +423,7 @@ class GroupsTask(ImageTask):
         A mask (n,) of the correctly classified images is added to `right_of_key`. If the baseline
         cannot be fitted, nothing is added, and the entry contains the reason as "not_fitted".
         """
-        classes = texts.embed(self.prompts.classes).float()  # (k, d)
+        classes = texts.embed(self.attribute.classes).float()  # (k, d)
         train_on, source = BASELINES[name]
         # Select settings by worst-group accuracy on this split, as the baselines' authors do.
         chosen_on = selecting.units[:], selecting.target, selecting.groups.codes
@@ -452,7 +460,7 @@ class GroupsTask(ImageTask):
         With two classes, also return the score differences (n,) between the second and the first
         class.
         """
-        classes = self.prompts.classes
+        classes = self.attribute.classes
         # If several methods share their images, read the images only once.
         rows_of_images: dict[UnitRows, dict[Key, Tensor]] = {}
         for key, edit in edit_of_key.items():
@@ -466,12 +474,12 @@ class GroupsTask(ImageTask):
         right: dict[Key, Mask] = {}
         for key in edit_of_key:
             right[key] = scores[key].argmax(1) == tested.target
-        doubt_space(tested.units, texts, self.prompts.texts)
+        doubt_space(tested.units, texts, self.attribute.texts)
         doubt_chance(
             scores[BARE].argmax(1),
             tested.target,
-            self.prompts.class_names,
-            f"{self.prompts.name}: the class prompts",
+            self.attribute.class_names,
+            f"{self.attribute.name}: the class prompts",
         )
         if len(classes) != 2:
             return right, {}
@@ -590,9 +598,9 @@ class GroupsTask(ImageTask):
         It contains the mean `cosine` of each class with each value's prompts, and the
         `cosine_spread` over values. It is empty if no spurious prompt states a value.
         """
-        prompts = self.prompts
+        prompt_set = self.attribute
         texts_of_value = {}
-        for value, group in prompts.by_value(prompts.spurious).items():
+        for value, group in prompt_set.by_value(prompt_set.spurious).items():
             if group:
                 texts_of_value[value] = group
         if not texts_of_value:
@@ -609,13 +617,13 @@ class GroupsTask(ImageTask):
         # the spurious prompts represent the directions that an edit should remove from the classes.
         tables: dict[str, Floats] = {}
         for method, edit in fitted.items():
-            rows = self.rows(texts, prompts.classes, edit)
+            rows = self.rows(texts, prompt_set.classes, edit)
             columns = []
             for group in texts_of_value.values():
                 columns.append((rows @ texts.embed(group).T).mean(1).numpy())
             tables[method] = np.stack(columns, 1)
 
-        for i, name in enumerate(prompts.class_names):
+        for i, name in enumerate(prompt_set.class_names):
             for j, (value, group) in enumerate(texts_of_value.items()):
                 cosines = {method: float(table[i, j]) for method, table in tables.items()}
                 n = {"spurious prompts": len(group)}
@@ -623,7 +631,7 @@ class GroupsTask(ImageTask):
         # Add the spread of the cosines per class, and its mean over classes.
         n = {"spurious prompts": sum(map(len, texts_of_value.values()))}
         spreads = {method: np.ptp(table, axis=1).tolist() for method, table in tables.items()}
-        for i, name in enumerate(prompts.class_names):
+        for i, name in enumerate(prompt_set.class_names):
             spreads_of_class = {method: values[i] for method, values in spreads.items()}
             result.add_draws("cosine_spread", spreads_of_class, n=n, subset=name)
         means = {method: float(np.mean(values)) for method, values in spreads.items()}
@@ -631,18 +639,8 @@ class GroupsTask(ImageTask):
         return [result]
 
 
-def _label_column(
-    columns: Mapping[str, Sequence[str]], spurious: object, prompts: PromptSet
-) -> str | None:
-    """Return the first column whose values match the class prompts, or None."""
-    for name, values in columns.items():
-        if name != spurious and class_of(tuple(values), prompts):
-            return name
-    return None
-
-
 def _spurious_column(
-    columns: Mapping[str, Sequence[str]], label: object, prompts: PromptSet
+    columns: Mapping[str, Sequence[str]], label: object, prompt_set: PromptSet
 ) -> str | None:
     """Return the only other column that contains a value of the attribute.
 
@@ -650,7 +648,7 @@ def _spurious_column(
     "gender of the photographer", are ambiguous, and the result is None.
     """
     candidates = [name for name in columns if name != label]
-    attribute_values = {value.casefold() for value in prompts.attributes}
+    attribute_values = {value.casefold() for value in prompt_set.attributes}
     matches = []
     for name in candidates:
         if attribute_values & {value.casefold() for value in columns[name]}:

@@ -16,7 +16,8 @@ from vldebias.data import Embeddings, UnitRows
 from vldebias.data.folders import left_out_of
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import Host, resolve
-from vldebias.hosts.host import IMAGE, SIDES, TEXT
+from vldebias.hosts.edits import IMAGE, SIDES, TEXT
+from vldebias.measure.rows import NONE, TaskProvenance
 from vldebias.methods import (
     METHODS,
     Compared,
@@ -33,9 +34,9 @@ from vldebias.miniature.photograph_model import load_encoder
 from vldebias.miniature.photographs import NAME as PHOTOGRAPHS
 from vldebias.projection.edit import Edit
 from vldebias.prompts import PromptSet, load_prompts
-from vldebias.report.result import NONE, TaskProvenance
 from vldebias.study.inputs import SPLITS, Inputs
-from vldebias.study.task import Data, Task
+from vldebias.study.split import Data
+from vldebias.study.task import Task
 from vldebias.utils.schema import Lam, Share
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ class ImageTask(Task):
             InvalidInputError: If an edit has the name of a method.
         """
         # If there are class prompts, bound the change in these instead of the neutral prompts.
-        if any(prompts.classes for prompts in sets):
+        if any(prompt_set.classes for prompt_set in sets):
             neutral = ()
         fitted: dict[str, Edit | None] = {}
         for method in self.compared_methods():
@@ -172,8 +173,8 @@ class ImageTask(Task):
         has_lam = not lams and lam > 0
         facts = {
             "method": origin.method,
-            "prompts": origin.prompts,
-            "prompts_hash": origin.prompts_hash,
+            "attribute": origin.attribute,
+            "attribute_hash": origin.attribute_hash,
             "labels": origin.labels,
             "lam": lam if has_lam else None,
             "strength": self.strength,
@@ -248,8 +249,8 @@ class ImageTask(Task):
                 "task": name,
                 "model": str(model),
                 "fingerprint": texts.weights,
-                "prompts": "+".join(prompts.name for prompts in sets),
-                "prompts_hash": "+".join(prompts.hash for prompts in sets),
+                "attribute": "+".join(prompt_set.name for prompt_set in sets),
+                "attribute_hash": "+".join(prompt_set.hash for prompt_set in sets),
                 "split": split_of(images),
                 "methods": {method: dict(facts) for method, facts in methods.items()},
                 "seeds": [self.seed],
@@ -277,7 +278,7 @@ def facts_of(images: Embeddings) -> dict[str, object]:
 
 def fit_method(
     texts: Host,
-    prompts: PromptSet | Sequence[PromptSet],
+    prompt_set: PromptSet | Sequence[PromptSet],
     method: str | Compared,
     lam: float | None = None,
     *,
@@ -288,7 +289,7 @@ def fit_method(
 
     Args:
         texts: the host that embeds text.
-        prompts: prompt sets that the method is fitted on.
+        prompt_set: prompt sets that the method is fitted on.
         method: the method or its name.
         lam: weight of the prompt pairs, for methods that take one.
         reference: images for methods that use them.
@@ -301,33 +302,35 @@ def fit_method(
         return None
     if not chosen.declaration.has_lam:
         lam = None
-    problem = Problem(texts, prompts, lam=lam, reference=reference, neutral=neutral)
+    problem = Problem(texts, prompt_set, lam=lam, reference=reference, neutral=neutral)
     return problem.fit(chosen, TEXT)
 
 
-def sets_by_column(prompts: object) -> dict[str, tuple[PromptSet, ...]]:
+def sets_by_column(attribute: object) -> dict[str, tuple[PromptSet, ...]]:
     """Return the prompt sets for each column.
 
-    `prompts` may be a mapping from columns to sets. For sets without a mapping, the set names are
+    `attribute` may be a mapping from columns to sets. For sets without a mapping, the set names are
     used as columns.
 
     Raises:
         InvalidInputError: If there is no prompt set.
     """
-    if isinstance(prompts, Mapping):
-        sets_of_column = {column: _load_several(value) for column, value in prompts.items()}
+    if isinstance(attribute, Mapping):
+        sets_of_column = {column: _load_several(value) for column, value in attribute.items()}
     else:
-        sets_of_column = {loaded.name: (loaded,) for loaded in _load_several(prompts)}
+        sets_of_column = {loaded.name: (loaded,) for loaded in _load_several(attribute)}
     if not sets_of_column:
-        raise InvalidInputError("prompts: expected a prompt set, by name or as an object, got none")
+        raise InvalidInputError(
+            "attribute: expected a prompt set, by name or as an object, got none"
+        )
     return sets_of_column
 
 
-def _load_several(prompts: object) -> tuple[PromptSet, ...]:
+def _load_several(attribute: object) -> tuple[PromptSet, ...]:
     """Load one or several prompt sets. None gives an empty tuple."""
-    if prompts is None:
+    if attribute is None:
         return ()
-    listed = prompts if isinstance(prompts, (list, tuple)) else (prompts,)
+    listed = attribute if isinstance(attribute, (list, tuple)) else (attribute,)
     return tuple(map(load_prompts, listed))
 
 

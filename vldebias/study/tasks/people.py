@@ -10,10 +10,10 @@ from pydantic import Field
 
 from vldebias.errors import InvalidInputError
 from vldebias.judge.plan import GeneratedImages, Plan
-from vldebias.report.result import TaskResult
+from vldebias.measure.rows import TaskResult
 from vldebias.study.inputs import Inputs
 from vldebias.study.shares.task import SharesTask
-from vldebias.study.task import Prompts, Task, register_task
+from vldebias.study.task import AttributeField, Task, register_task
 from vldebias.study.tasks.generation import GenerationTask
 from vldebias.study.tasks.variants import Variant, generate
 from vldebias.utils.files import digest
@@ -38,8 +38,8 @@ class PeopleTask(Task):
     If the user passes answers and an image folder, nothing is generated.
 
     Attributes:
-        prompts: prompt set whose unseen concepts are generated.
-        attribute: attribute that people label.
+        attribute: prompt set whose unseen concepts are generated.
+        question: what people label, such as "gender".
         values: values of the attribute.
         variants: name -> how to debias. The original pipeline, "none", is always included.
         images: number of images per prompt.
@@ -49,8 +49,8 @@ class PeopleTask(Task):
     task: Literal["people"] = "people"
     name: Name = "people"
     title: str = "Generated images, labelled by people"
-    prompts: Prompts
-    attribute: str
+    attribute: AttributeField
+    question: str
     values: tuple[str, ...]
     variants: Annotated[dict[str, Variant], Field(min_length=1)]
     images: Count = 25
@@ -62,14 +62,14 @@ class PeopleTask(Task):
     @property
     def generation(self) -> GenerationTask:
         """Return the task that generates the images, without a judge."""
-        names = {"resamples", "seed", "prompts", "variants", "images"}
+        names = {"resamples", "seed", "attribute", "variants", "images"}
         names |= {"steps", "guidance", "batch_size", "options"}
         settings = {name: getattr(self, name) for name in names}
         # Use the plan from the suite `generation`, so that people and the judge see the same
         # images.
         return GenerationTask(
             name=self.name,
-            attributes=(self.attribute,),
+            attributes=(self.question,),
             concepts="unseen",
             stated=False,
             **settings,
@@ -81,7 +81,7 @@ class PeopleTask(Task):
         return SharesTask(
             name=self.name,
             title=self.title,
-            attribute=self.attribute,
+            attribute=self.question,
             values=self.values,
             resamples=self.resamples,
             seed=self.seed,
@@ -98,7 +98,7 @@ class PeopleTask(Task):
     def label_command(self, out: Path) -> str:
         """Return the command that opens the labelling page for all images."""
         folder = self.folder(out)
-        return f"vldebias label {folder} --attribute {self.attribute} --questions 0"
+        return f"vldebias label {folder} --attribute {self.question} --questions 0"
 
     def prepare(self, inputs: Inputs) -> dict[str, object]:
         """Return the inputs for `measure`.

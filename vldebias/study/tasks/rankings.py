@@ -12,9 +12,9 @@ from torch import Tensor
 from vldebias.data import UnitRows
 from vldebias.hosts import Host
 from vldebias.measure.rankings import reach
+from vldebias.measure.rows import NONE
 from vldebias.methods import Rerank
 from vldebias.prompts import PromptSet
-from vldebias.report.result import NONE
 from vldebias.reranking import RERANKERS, expected, quota
 from vldebias.reranking.groups import POOL, Groups
 from vldebias.utils.arrays import Mask, Rows

@@ -32,14 +32,14 @@ from vldebias.measure.kept import (
 )
 from vldebias.measure.rankings import first_hits
 from vldebias.measure.resampling import percentile_interval, recentred_interval, resampled_weights
+from vldebias.measure.rows import CHANCE, NONE, TaskProvenance, TaskResult
 from vldebias.methods import Problem, Rerank
 from vldebias.projection.edit import Edit
 from vldebias.prompts import StatedWords
-from vldebias.report.result import CHANCE, NONE, TaskProvenance, TaskResult
 from vldebias.study.doubts import check_images, doubt_labels, doubt_space, doubt_values
 from vldebias.study.inputs import Inputs
 from vldebias.study.suite_texts import read_queries, texts_of_retrieval
-from vldebias.study.task import SeveralPrompts, register_task
+from vldebias.study.task import AttributeFields, register_task
 from vldebias.study.tasks.gallery import UNEVEN, Gallery, counted
 from vldebias.study.tasks.images import ImageTask, disjoint, facts_of, sets_by_column
 from vldebias.study.tasks.rankings import BLOCK, Rankings
@@ -73,9 +73,9 @@ class RetrievalTask(ImageTask):
     - zero-shot accuracy for `classes`.
 
     Attributes:
-        prompts: attribute -> the prompt set that the methods are fitted on, or several sets that
-            are solved jointly. An attribute is a column ("gender") or an intersection of columns
-            ("gender x race").
+        attribute: label column -> the prompt set that the methods are fitted on, or several sets
+            that are solved jointly. An attribute is a column ("gender") or an intersection of
+            columns ("gender x race").
         queries: strings, or a prompt set whose class prompts are the queries. A suite file may also
             use {of: SET, held_out: true}.
         k: one or more numbers of top results to measure. Images with equal scores keep their order.
@@ -93,7 +93,7 @@ class RetrievalTask(ImageTask):
     ranks_results: ClassVar[bool] = True
 
     task: Literal["retrieval"] = "retrieval"
-    prompts: Annotated[dict[str, SeveralPrompts], Field(min_length=1)]
+    attribute: Annotated[dict[str, AttributeFields], Field(min_length=1)]
     queries: Annotated[list[str], BeforeValidator(read_queries)]
     # A single number is converted to a list.
     k: Annotated[list[Count], BeforeValidator(lambda k: list(k) if np.ndim(k) else [k])]
@@ -123,23 +123,23 @@ class RetrievalTask(ImageTask):
             settings: task settings by name.
         """
         images = inputs["images"]
-        sets = sets_by_column(settings.get("prompts"))
-        # With labels=gender and prompts="fairface", pair the only column with the only set even
+        sets = sets_by_column(settings.get("attribute"))
+        # With labels=gender and attribute="fairface", pair the only column with the only set even
         # though their names differ.
         is_only_pair = len(sets) == len(images.labels) == 1
-        if is_only_pair and not isinstance(settings["prompts"], Mapping):
+        if is_only_pair and not isinstance(settings["attribute"], Mapping):
             sets = dict(zip(images.labels, sets.values(), strict=True))
         queries: dict[str, None] = {}
-        for prompts in chain(*sets.values()):
-            queries |= dict.fromkeys(prompts.classes)
+        for prompt_set in chain(*sets.values()):
+            queries |= dict.fromkeys(prompt_set.classes)
         # With a small k, any ranking is skewed by chance. With k = n, every ranking has the skew of
         # the gallery.
         defaults = {"k": max(10, len(images) // 20), "queries": list(queries)}
-        return cls.build({**defaults, **settings, "prompts": sets})
+        return cls.build({**defaults, **settings, "attribute": sets})
 
     def texts(self) -> tuple[str, ...]:
         """Return the prompts in all sets, the queries and the class prompts."""
-        return texts_of_retrieval(chain(*self.prompts.values()), self.queries, self.classes)
+        return texts_of_retrieval(dict(self))
 
     def measure(
         self,
@@ -173,7 +173,7 @@ class RetrievalTask(ImageTask):
         # Methods that do not edit images share this object, so rankings read it only once.
         features = images.unit
         results = []
-        for attribute, sets in self.prompts.items():
+        for attribute, sets in self.attribute.items():
             with progress.bar(f"{self.name} {attribute}") as advance:
                 # 1. The gallery contains the images whose group is known. Other images are counted,
                 # and still used for recall and accuracy. For "gender x race", two columns are
@@ -227,10 +227,10 @@ class RetrievalTask(ImageTask):
                 self._add_recall(result, images, texts, edits_of_models)
                 self._add_accuracy(result, images, texts, edits_of_models, columns)
                 # 5. Warn about suspicious inputs; this does not affect the results.
-                prompts_of_sets = chain(*(prompts.texts for prompts in sets))
+                prompts_of_sets = chain(*(prompt_set.texts for prompt_set in sets))
                 doubt_space(features, texts, [*self.queries, *prompts_of_sets])
-                for column, prompts in product(columns, sets):
-                    doubt_values(images, column, texts, prompts)
+                for column, prompt_set in product(columns, sets):
+                    doubt_values(images, column, texts, prompt_set)
             results.append(result)
         return results
 
@@ -259,7 +259,7 @@ class RetrievalTask(ImageTask):
         The description mentions an uneven gallery or reference. `labels` covers all images, whereas
         `gallery` only contains images with known labels.
         """
-        sets = self.prompts[attribute]
+        sets = self.attribute[attribute]
         words = (
             f"Text queries are run against an image gallery. The skew of the first k results by"
             f" {attribute} is reported as a mean over queries and for each query. Means have"
@@ -273,14 +273,14 @@ class RetrievalTask(ImageTask):
         if reference is not None:
             # Count the reference images that are nearest to each value's prompts. With uneven
             # counts, methods that equalise the means of the reference find a wrong direction.
-            for prompts in sets:
-                values = Problem(texts, prompts).zero_shot(prompts, texts.roles[0])
+            for prompt_set in sets:
+                values = Problem(texts, prompt_set).zero_shot(prompt_set, texts.roles[0])
                 sizes = np.zeros(len(values), dtype=int)
                 for rows in reference.unit.split(BLOCK):
                     nearest = (rows.double() @ values.double().T).argmax(dim=1)
                     sizes += np.bincount(nearest.numpy(), minlength=len(values))
                 if max(sizes) >= UNEVEN * min(sizes):
-                    size_of_value = dict(zip(prompts.attributes, sizes.tolist(), strict=True))
+                    size_of_value = dict(zip(prompt_set.attributes, sizes.tolist(), strict=True))
                     words += (
                         " The reference images are unevenly distributed over the nearest prompts:"
                         f" {counted(size_of_value)}."

@@ -12,10 +12,10 @@ from pydantic import AfterValidator, Field
 
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import Host, resolve
+from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.methods import Problem, get_method
-from vldebias.report.result import NONE, TaskProvenance, TaskResult
 from vldebias.study.inputs import Inputs
-from vldebias.study.task import Prompts, Task, register_task
+from vldebias.study.task import AttributeField, Task, register_task
 from vldebias.study.tasks.images import sets_by_column
 from vldebias.utils.arrays import Floats
 from vldebias.utils.progress import SILENT, Progress
@@ -32,13 +32,13 @@ class TextsTask(Task):
     instead of pairs, because the pairs of a concept share prompts (section 7.6.1 of the thesis).
 
     Attributes:
-        sets: name -> prompt set; the name becomes part of the name of the set's block.
+        attribute: name -> prompt set; the name becomes part of the name of the set's block.
         method: method that edits embeddings.
         lam: the method's lambda, if it takes one.
     """
 
     task: Literal["texts"] = "texts"
-    sets: Annotated[dict[str, Prompts], Field(min_length=1)]
+    attribute: Annotated[dict[str, AttributeField], Field(min_length=1)]
     method: MethodName = "cali"
     lam: Lam = 500.0
 
@@ -58,9 +58,9 @@ class TextsTask(Task):
                 "methods: the task 'texts' measures a single method; pass it as method="
             )
         fields = dict(settings)
-        listed = sets_by_column(fields.pop("prompts", None))
-        sets = {column: prompts[0] for column, prompts in listed.items()}
-        return cls.build({"sets": sets, **fields})
+        listed = sets_by_column(fields.pop("attribute", None))
+        sets = {column: prompt_sets[0] for column, prompt_sets in listed.items()}
+        return cls.build({"attribute": sets, **fields})
 
     def prepare(self, inputs: Inputs) -> dict[str, object]:
         """Return the prompt encoder and the pipeline name that the user passed."""
@@ -86,7 +86,7 @@ class TextsTask(Task):
         # an effect.
         lam = self.lam if get_method(self.method).declaration.has_lam else None
         results = []
-        for name, prompts in self.sets.items():
+        for name, prompt_set in self.attribute.items():
             facts = {"lam": lam, "strength": 1.0}
             provenance = TaskProvenance(
                 task=f"{self.name} {name}",
@@ -101,22 +101,22 @@ class TextsTask(Task):
                 ),
                 model=model or encoder.name,
                 fingerprint=encoder.weights,
-                prompts=prompts.name,
-                prompts_hash=prompts.hash,
+                attribute=prompt_set.name,
+                attribute_hash=prompt_set.hash,
                 split="texts",
                 methods={NONE: {}, self.method: facts},
                 seeds=[self.seed],
-                n={"pairs": len(prompts.pairs), "unseen pairs": len(prompts.held_out_pairs)},
+                n={"pairs": len(prompt_set.pairs), "unseen pairs": len(prompt_set.held_out_pairs)},
                 settings=self.settings({"roles": list(encoder.roles)}),
             )
             result = TaskResult(provenance)
             # Only unseen concepts test generalisation. A projection is fitted to make the training
             # pairs equal, so their distance shrinks by construction.
-            groups_of_part = {"train": prompts.groups}
-            if prompts.held_out_groups:
-                groups_of_part["unseen"] = prompts.held_out_groups
+            groups_of_part = {"train": prompt_set.variants}
+            if prompt_set.held_out_variants:
+                groups_of_part["unseen"] = prompt_set.held_out_variants
             with progress.bar(provenance.task):
-                problem = Problem(encoder, prompts, lam=lam)
+                problem = Problem(encoder, prompt_set, lam=lam)
                 for role in encoder.roles:
                     edit = problem.fit(self.method, role)
                     for part, groups in groups_of_part.items():

@@ -25,6 +25,7 @@ from vldebias.hosts import (
     attachment_of,
 )
 from vldebias.judge.plan import Facts, GeneratedImages, Plan, PlannedImage, hash_of, identity
+from vldebias.measure.rows import NONE
 from vldebias.methods import (
     METHODS,
     Balanced,
@@ -35,8 +36,7 @@ from vldebias.methods import (
 from vldebias.methods.balanced import why_not_balanced
 from vldebias.methods.declared import PIPELINES
 from vldebias.prompts import PromptSet, can_balance
-from vldebias.report.result import NONE
-from vldebias.study.task import SeveralPrompts
+from vldebias.study.task import AttributeFields
 from vldebias.utils.files import digest
 from vldebias.utils.pictures import read_png, write_png
 from vldebias.utils.progress import SILENT, Progress
@@ -51,7 +51,7 @@ class Variant(Strict):
     """One way to debias a pipeline: arguments of `vldebias.debias`, or a saved edit.
 
     Attributes:
-        prompts: prompt sets, solved jointly. If empty, the set that images are generated for.
+        attribute: prompt sets, solved jointly. If empty, the set that images are generated for.
         method: name of a method that supports pipelines.
         lam: weight of the prompt pairs; 500 in the paper (section 7.6).
         strength: strength of the edit; for "balanced-prompts", the share of images that change.
@@ -60,7 +60,7 @@ class Variant(Strict):
         only_stated: whether to only generate images for prompts that state a value.
     """
 
-    prompts: SeveralPrompts = ()
+    attribute: AttributeFields = ()
     method: str = "cali"
     lam: Annotated[Lam, Field(allow_inf_nan=False)] = 500.0
     strength: Share = 1.0
@@ -81,7 +81,7 @@ class Variant(Strict):
             )
         # Check which fields were set explicitly, even to their defaults. A user who sets lam: 500
         # together with a saved projection expects it to be used.
-        clash = self.model_fields_set & {"prompts", "method", "lam"}
+        clash = self.model_fields_set & {"attribute", "method", "lam"}
         if self.projection is not None and clash:
             raise ValueError(
                 f"a saved projection already determines {', '.join(sorted(clash))}; remove these"
@@ -93,8 +93,8 @@ class Variant(Strict):
     def _parts(self) -> list[PromptSet]:
         """Return the prompt sets, with sets for several attributes split into their parts."""
         parts: list[PromptSet] = []
-        for prompts in self.prompts:
-            parts += prompts.parts or (prompts,)
+        for prompt_set in self.attribute:
+            parts += prompt_set.parts or (prompt_set,)
         return parts
 
     @property
@@ -139,7 +139,7 @@ class Variant(Strict):
         Args:
             judged: values of each judged attribute.
         """
-        covered = [_casefolded(prompts.attributes) for prompts in self._parts]
+        covered = [_casefolded(prompt_set.attributes) for prompt_set in self._parts]
         return not covered or all(_casefolded(values) in covered for values in judged)
 
     @property
@@ -154,7 +154,7 @@ class Variant(Strict):
         """
         if self.method != "default" or not self.rewrites:
             return
-        reason = why_not_balanced(Problem(pipe, list(self.prompts)))
+        reason = why_not_balanced(Problem(pipe, list(self.attribute)))
         if reason is not None:
             raise InvalidInputError(
                 f"method 'default': {reason}, so the default is an edit; choose the method to"
@@ -168,7 +168,7 @@ class Variant(Strict):
             return debias(pipe, edit, strength=self.strength, keep_stated=self.keep_stated)
         return debias(
             pipe,
-            list(self.prompts),
+            list(self.attribute),
             method=self.method,
             lam=self._lam,
             strength=self.strength,
@@ -182,7 +182,7 @@ class Variant(Strict):
         if self.projection is None:
             return {
                 **description,
-                "sets": {prompts.name: prompts.hash for prompts in self.prompts},
+                "sets": {prompt_set.name: prompt_set.hash for prompt_set in self.attribute},
                 "method": "balanced-prompts" if self.rewrites else self.method,
                 "lam": self._lam,
             }
@@ -198,7 +198,7 @@ class Variant(Strict):
         files = sorted(self.projection.rglob("*.safetensors"))
         return {
             **description,
-            "sets": {origin.prompts or "projection": origin.prompts_hash or ""},
+            "sets": {origin.attribute or "projection": origin.attribute_hash or ""},
             "method": origin.method,
             "lam": lam,
             # Hash the content, since a folder with the same name may contain a newer edit.

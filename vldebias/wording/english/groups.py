@@ -8,9 +8,9 @@ from functools import cache
 from itertools import pairwise
 
 from vldebias.prompts.english.words import has_listed, kinds, listed, lists, person, singular
+from vldebias.wording.english.is_person import is_agent
 from vldebias.wording.english.phrases import PersonPhrase, is_gendered_noun
 from vldebias.wording.english.text import read_text
-from vldebias.wording.english.things import is_agent
 from vldebias.wording.groups import Group
 
 _COLLECTIVE_SIZES = {"pair": 2, "duo": 2, "trio": 3, "quartet": 4, "quintet": 5, "both": 2}

@@ -14,7 +14,14 @@ from vldebias.prompts.english.words import person as is_person
 from vldebias.prompts.prompt_set import append_word
 from vldebias.wording.english.context import find_rules
 from vldebias.wording.english.groups import describe, find_group, names_a_group
-from vldebias.wording.english.names import may_name
+from vldebias.wording.english.is_another import group_mentions
+from vldebias.wording.english.is_stated_or_named import (
+    find_stated,
+    states,
+    values_of_persons,
+    values_of_words,
+)
+from vldebias.wording.english.people import find_persons, find_subjects
 from vldebias.wording.english.phrases import PersonPhrase
 from vldebias.wording.english.rewritten import (
     agreeing_form,
@@ -25,16 +32,6 @@ from vldebias.wording.english.rewritten import (
     sides_of_words,
     strip,
 )
-from vldebias.wording.english.statements import (
-    find_persons,
-    find_stated,
-    group_mentions,
-    may_be_two,
-    states,
-    values_of_persons,
-    values_of_words,
-)
-from vldebias.wording.english.subject import find_subjects, is_foreign, leaves_out_gendered
 from vldebias.wording.english.text import Text, read_text, with_capitals_of
 from vldebias.wording.groups import Group, Mixture, can_mix
 from vldebias.wording.language import (
@@ -89,7 +86,15 @@ class English(Language):
 
     def reads(self, text: str) -> bool:
         """Return whether a text is in English, or in no other known language."""
-        return not is_foreign(read_text(text))
+        words = read_text(text)
+        foreign = 0
+        before = ""
+        for word in words.words:
+            # "van" in "Vincent van Gogh" does not count as a foreign word.
+            is_listed = listed(word.lower(), "foreign") and not before[:1].isupper()
+            foreign += is_listed or word[0] > "\u024f"
+            before = word
+        return foreign <= sum(listed(word, "english") for word in words.low)
 
     def find(self, text: str, attribute: Attribute) -> tuple[Mention, ...] | str:
         subjects = find_subjects(text)
@@ -97,18 +102,13 @@ class English(Language):
             return "stated" if states(text, attribute) else _why_nobody(subjects, text)
         words = read_text(text)
         if len(subjects) > 1 and not attribute.gender:
-            babies = _find_babies(words, subjects)
-            if attribute.kind in ("origin", "skin") and not _are_of_parents(words, babies):
-                return "not understood"  # "a nurse and a baby"
             # A baby states its age, and looks like its parents.
+            babies = [s for s in subjects[1:] if listed(singular(words.low[s.head]), "baby")]
+            has_parents = all(listed(words.low[baby.opening], "possessor") for baby in babies)
+            if attribute.kind in ("origin", "skin") and not has_parents:
+                return "not understood"  # "a nurse and a baby"
             subjects = tuple(subject for subject in subjects if subject not in babies)
-        if len(subjects) > 1 and may_be_two(words, subjects):
-            return "not understood"
         persons = group_mentions(words, subjects)
-        if not attribute.gender and leaves_out_gendered(words, subjects):
-            return "not understood"
-        if attribute.kind in ("origin", "skin") and may_name(words):
-            return "named"
         is_stated = find_stated(text, persons, attribute)
         found: list[Mention] = []
         n_open = 0
@@ -233,7 +233,7 @@ class English(Language):
             values = sides_in(text, attribute, people)
         else:
             # `find` may leave out a baby next to a parent, who states its own age.
-            value_of_offset = values_of_persons(text, attribute)
+            value_of_offset = values_of_persons(text, find_persons(text), attribute)
             values = [value_of_offset.get(person.start) for person in persons]
         described = []
         for person, value in zip(persons, values, strict=True):
@@ -275,16 +275,6 @@ def _person(
     return Mention(noun, start, subject.end, (place, place), reason, group)
 
 
-def _find_babies(text: Text, subjects: Sequence[PersonPhrase]) -> list[PersonPhrase]:
-    """Return the phrases for babies after the first person."""
-    return [subject for subject in subjects[1:] if listed(singular(text.low[subject.head]), "baby")]
-
-
-def _are_of_parents(text: Text, babies: Sequence[PersonPhrase]) -> bool:
-    """Return whether all babies belong to somebody in the text, as in "a woman and her baby"."""
-    return all(listed(text.low[baby.opening], "possessor") for baby in babies)
-
-
 def _reason_of_earlier(
     text: Text, phrase: PersonPhrase, person: Mention, found: Sequence[Mention]
 ) -> str:
@@ -303,9 +293,9 @@ def _reason_of_earlier(
 
 def _leaves(group: Group, attribute: Attribute) -> bool:
     """Return whether a group stays unchanged, because it can neither be mixed nor share a value."""
-    if attribute.groups == "leave" or not group.mixes:
+    if attribute.people == "leave" or not group.mixes:
         return True
-    if attribute.groups == "same" or 1 in attribute.shares.values():
+    if attribute.people == "same" or 1 in attribute.shares.values():
         return attribute.has_phrases
     return not can_mix(attribute.words.values())
 

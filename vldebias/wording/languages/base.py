@@ -276,7 +276,7 @@ class ListedLanguage(Language):
 
     def leaves_groups(self, attribute: Attribute) -> bool:
         """Return whether groups stay unchanged, because only gender can be mixed in a group."""
-        if attribute.groups != "mixed" or 1 in attribute.shares.values():
+        if attribute.people != "mixed" or 1 in attribute.shares.values():
             return True
         genders = [self._gender_of(value, attribute) for value in attribute.words]
         return sorted(genders) != ["female", "male"]

@@ -1,0 +1,397 @@
+"""`vldebias audit`: predict what images will show, and audit rewriters and captions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vldebias.cli.checks import check_host, check_sets
+from vldebias.cli.common import (
+    check_out,
+    device_of,
+    err,
+    print_message,
+    print_result,
+    write_run,
+)
+from vldebias.cli.flags import (
+    HOST,
+    AttributeSet,
+    Json,
+    flags_of_options,
+    host_flags,
+    with_flags,
+)
+from vldebias.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from vldebias.hosts.loading import Loaded
+    from vldebias.report.result import Result
+
+    from .pilot import Pilot
+
+
+# `vldebias audit` options, and the panels in which its help shows them.
+EMBEDDINGS = "Model that embeds the prompts"
+MEASUREMENT = "Measurement"
+OTHER_TEXTS = "Other texts"
+PromptsFile = Annotated[
+    Path | None, typer.Argument(exists=True, help="Prompts, one per line.", metavar="FILE")
+]
+Column = Annotated[
+    str | None,
+    typer.Option(help="Column with the prompts or captions. Default: detected by name."),
+]
+Texts = Annotated[
+    Path | None,
+    typer.Option(
+        exists=True,
+        help="Text embeddings (.npz) for the prompts, the prompt set and the calibration.",
+        rich_help_panel=EMBEDDINGS,
+    ),
+]
+Calibration = Annotated[
+    str | None,
+    typer.Option(
+        "--calibration",
+        help=(
+            "Counts of judged images: fair-diffusion, sd15, sd3, sd35, flux2, uce, miniature"
+            " (sd3@3 for guidance 3), or a CSV file about your own images, with the columns prompt"
+            " and value and a row per image, or with prompts and a column of counts per value."
+            " Default: the counts for the pipeline. If there are none, the audit makes no"
+            " prediction and shows the counts for other models (gender only)."
+        ),
+        metavar="NAME|FILE",
+    ),
+]
+Measure = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help=(
+            "Calibrate the audit on your own --pipeline by generating and judging N images for"
+            " each of up to 30 prompts (or all prompts of the protocol). Writes a record. Run it"
+            " again to continue."
+        ),
+        metavar="N",
+        rich_help_panel=MEASUREMENT,
+    ),
+]
+Width = Annotated[
+    float | None,
+    typer.Option(
+        help="Print the number of images needed for intervals of this width, such as 0.1.",
+        rich_help_panel=MEASUREMENT,
+    ),
+]
+Guidance = Annotated[
+    float | None,
+    typer.Option(
+        help="Guidance scale for --measure. Default: the pipeline's.",
+        metavar="X",
+        rich_help_panel=MEASUREMENT,
+    ),
+]
+Out = Annotated[
+    Path,
+    typer.Option(
+        "--out",
+        help=(
+            "Folder for the page and the list. With --measure, it may also be a file"
+            " RECORD.json, and the folder is then RECORD."
+        ),
+    ),
+]
+Original = Annotated[
+    Path | None,
+    typer.Option(
+        exists=True,
+        help="The users' original prompts, one per line, to audit a prompt rewriter.",
+        rich_help_panel=OTHER_TEXTS,
+    ),
+]
+Rewritten = Annotated[
+    Path | None,
+    typer.Option(
+        exists=True,
+        help="The same prompts, rewritten by a language model, one per line.",
+        rich_help_panel=OTHER_TEXTS,
+    ),
+]
+Captions = Annotated[
+    Path | None,
+    typer.Option(
+        exists=True,
+        help=(
+            "Captions of training data (a table, COCO captions or a folder of .txt files), to"
+            " report which values they state and for which nouns. Needs no model."
+        ),
+        rich_help_panel=OTHER_TEXTS,
+    ),
+]
+
+
+@with_flags(
+    [
+        *flags_of_options(*HOST, panel=EMBEDDINGS),
+        *flags_of_options("judge", "steps", panel=MEASUREMENT),
+    ]
+)
+def audit_command(  # noqa: PLR0913  (each is an option of the command)
+    attribute: AttributeSet,
+    file: PromptsFile = None,
+    column: Column = None,
+    texts: Texts = None,
+    calibration: Calibration = None,
+    measure: Measure = None,
+    width: Width = None,
+    guidance: Guidance = None,
+    folder: Out = Path("vldebias-audit"),
+    original: Original = None,
+    rewritten: Rewritten = None,
+    captions: Captions = None,
+    as_json: Json = False,
+    **flags: Any,
+) -> None:
+    """Predict what each prompt's images will show, with intervals, before generating any.
+
+    Writes a page, result.json and prompts.csv, which list the prompts that need attention first.
+
+    Examples:
+      vldebias audit prompts.txt --attribute gender \\
+          --pipeline stable-diffusion-v1-5/stable-diffusion-v1-5
+      vldebias audit prompts.txt --attribute gender --model ViT-B-32 \\
+          --pretrained openai
+      vldebias audit prompts.txt --attribute gender --pipeline DIR \\
+          --calibration sd3
+      vldebias audit prompts.txt --attribute gender --pipeline DIR --measure 8 \\
+          --width 0.1
+      vldebias audit prompts.txt --attribute race --pipeline DIR \\
+          --calibration judged.csv
+      vldebias audit protocol.txt --attribute gender --pipeline DIR --measure 8 \\
+          --out record.json
+      vldebias audit --attribute gender --original users.txt \\
+          --rewritten enhanced.txt
+      vldebias audit --attribute gender --captions train.csv --column caption
+    """
+    if captions is not None:
+        unused = (file, original, rewritten, texts, calibration, measure, width, guidance)
+        if {*unused, *flags.values()} != {None}:
+            raise InvalidInputError(
+                "--captions cannot be combined with prompts, a model or measurement options; only"
+                " pass --attribute, --column and --out"
+            )
+        _audit_captions(captions, column, attribute, folder, as_json=as_json)
+        return
+    if original is not None and rewritten is not None:
+        _audit_rewriter(original, rewritten, attribute, folder, as_json=as_json)
+        return
+    if file is None or original is not None or rewritten is not None:
+        raise InvalidInputError("expected FILE, both --original and --rewritten, or --captions")
+    _check_source(flags, texts, measure, calibration)
+    record_file = folder / "record.json"
+    if folder.suffix == ".json":
+        record_file = folder
+        folder = folder.with_suffix("")
+        if measure is None:
+            raise InvalidInputError(
+                f"--out {record_file}: only --measure N writes a record; add it, or pass a folder"
+            )
+    check_out(folder)
+    check_sets([attribute])
+    from vldebias.wording.prompt_file import read_prompts
+
+    listed = read_prompts(file, column)
+    print_message(f"{file}: read {listed}")
+    _print_numbers(listed.prompts, attribute, measure, width)
+    # Importing torch takes several seconds, so report mistakes first.
+    from vldebias.data.embeddings import load_texts
+    from vldebias.utils.files import spreadsheet_csv, write_atomically
+    from vldebias.utils.phrases import capitalised
+
+    from .advice import audit
+
+    if texts is not None:
+        result = audit(listed, attribute, texts=load_texts(texts), calibration=calibration)
+    elif measure is not None:
+        loaded, pilot = _count_values(
+            flags, listed.prompts, attribute, measure, guidance, folder, record_file
+        )
+        result = audit(listed, attribute, pipe=loaded, calibration=pilot.counts)
+        # The page shows these images, which are stored in its folder.
+        settings = result.provenance[0].settings
+        settings["images"] = pilot.images
+        if pilot.clarity:
+            from vldebias.projection.cross_attention_edit import clarity_sentence
+
+            sentence = clarity_sentence(pilot.clarity)
+            settings["advice"].append(capitalised(f"{sentence}."))
+    elif "pipeline" in flags:
+        result = audit(listed, attribute, pipe=_loaded(flags), calibration=calibration)
+    else:
+        result = audit(listed, attribute, model=_loaded(flags), calibration=calibration)
+    write_atomically(folder / "prompts.csv", spreadsheet_csv(_listed(result), index=True))
+    page = write_run(result, folder)
+    print_result(result, as_json=as_json, page=page, prompts=folder / "prompts.csv")
+
+
+def _loaded(flags: dict[str, Any]) -> Loaded:
+    """Load the model or pipeline selected by the flags, choosing a device if none is set."""
+    from vldebias.hosts.loading import load_host
+
+    flags["device"] = device_of(flags.get("device"))
+    return load_host(**host_flags(flags))
+
+
+def _check_source(
+    flags: dict[str, Any], texts: Path | None, measure: int | None, calibration: str | None
+) -> None:
+    """Check that one source of embeddings is set, and that it is a pipeline to judge images."""
+    sources = [texts is not None, "model" in flags, "pipeline" in flags]
+    if sum(sources) != 1:
+        raise InvalidInputError(
+            "expected exactly one of --model, --pipeline and --texts as the source of embeddings"
+        )
+    if measure is not None and ("pipeline" not in flags or calibration is not None):
+        raise InvalidInputError(
+            "--measure needs --pipeline, and cannot be combined with --calibration"
+        )
+    if texts is None:
+        check_host(flags)
+
+
+def _print_numbers(
+    prompts: Sequence[str], attribute: str, images: int | None, width: float | None
+) -> None:
+    """Print how many images are generated or needed, and the width of their intervals."""
+    if images is None and width is None:
+        return
+    from vldebias.measure.resampling import images_for_width, widest_interval
+    from vldebias.prompts import load_prompts
+
+    from .pilot import pilot_prompts
+
+    number = len(pilot_prompts(prompts, load_prompts(attribute)))
+    if width is not None:
+        low, high = images_for_width(width)
+        print_message(
+            f"An interval of width {width:g} needs {low:,} images per prompt if all of them show"
+            f" the same value, and {high:,} if half of them do. For {number:,} prompts, this is"
+            f" {number * low:,} to {number * high:,} images (--measure {high})"
+        )
+    if images is not None:
+        print_message(
+            f"{images:,} images for each of {number:,} prompts are {number * images:,} images, with"
+            f" intervals up to {widest_interval(images):.2f} wide"
+        )
+
+
+def _count_values(
+    flags: dict[str, Any],
+    prompts: Sequence[str],
+    attribute: str,
+    images: int,
+    guidance: float | None,
+    folder: Path,
+    record_file: Path,
+) -> tuple[Loaded, Pilot]:
+    """Count the values in a pipeline's images, and write measured.csv and a record.
+
+    Returns:
+        The pipeline and its judged images.
+    """
+    from vldebias.prompts import load_prompts
+    from vldebias.utils.files import spreadsheet_csv, write_atomically
+    from vldebias.utils.options import Options
+    from vldebias.utils.progress import Progress
+
+    from .pilot import measure_prompts, pilot_prompts
+
+    loaded = _loaded(flags)
+    options = Options(
+        out=folder,
+        device=flags["device"],
+        dtype=flags.get("dtype"),
+        judge=flags.get("judge"),
+        steps=flags.get("steps"),
+    )
+    measured = pilot_prompts(prompts, load_prompts(attribute))
+    with Progress(err()) as progress:
+        pilot = measure_prompts(
+            loaded,
+            measured,
+            attribute,
+            options,
+            images=images,
+            guidance=guidance,
+            progress=progress,
+        )
+    write_atomically(folder / "measured.csv", spreadsheet_csv(pilot.counts))
+    pilot.record.write(record_file)
+    print_message(f"counts: {folder / 'measured.csv'}, {record_file}")
+    return loaded, pilot
+
+
+def _audit_rewriter(
+    original: Path, rewritten: Path, attribute: str, folder: Path, *, as_json: bool
+) -> None:
+    """Measure which values a prompt rewriter adds, without generating images."""
+    check_out(folder)
+    check_sets([attribute])
+    from vldebias.wording.prompt_file import read_prompts
+
+    originals = read_prompts(original)
+    texts = read_prompts(rewritten)
+    print_message(f"{original}: read {originals}; {rewritten}: read {texts}")
+    from .rewriters import audit_rewriter
+
+    result = audit_rewriter(originals.prompts, texts.prompts, attribute)
+    page = write_run(result, folder)
+    print_result(result, as_json=as_json, page=page)
+
+
+def _audit_captions(
+    captions: Path, column: str | None, attribute: str, folder: Path, *, as_json: bool
+) -> None:
+    """Report which attribute values captions state, and for which nouns."""
+    check_out(folder)
+    check_sets([attribute])
+    from vldebias.data.caption_texts import read_captions
+
+    from .captions import audit_captions
+
+    texts = read_captions(captions, column)
+    number = sum(map(len, texts))
+    print_message(f"{captions}: reading {number:,} captions of {len(texts):,} images")
+    result = audit_captions(texts, attribute)
+    page = write_run(result, folder)
+    print_result(result, as_json=as_json, page=page)
+
+
+def _listed(result: Result) -> pd.DataFrame:
+    """Return a table with the advice, share and interval for each prompt and value."""
+    import pandas as pd
+
+    from vldebias.measure.rows import NONE
+
+    rows = result.to_pandas()
+    counted = rows[rows.metric == "counted_share"]
+    predicted = rows[(rows.metric == "predicted_share") & ~rows.subset.isin(counted.subset)]
+    shares = pd.concat([counted, predicted])
+    shares = shares.rename(columns={"value": "share", "method": "calibration"})
+    parts = [subset.rpartition(": ") for subset in shares.subset]
+    # Subsets have the form "PROMPT: VALUE". Only the prompt may contain colons.
+    shares["value"] = [value for _, _, value in parts]
+    shares.index = [prompt for prompt, _, _ in parts]
+    advice = pd.Series(result.provenance[0].settings["prompts"], name="advice")
+    # Keep the order of the audit, which lists prompts that need attention first.
+    table = advice.rename_axis("prompt").to_frame()
+    columns = ["value", "share", "low", "high"]
+    if (shares.calibration != NONE).any():
+        columns = ["calibration", *columns]
+    return table.join(shares[columns])

@@ -1,0 +1,21 @@
+"""Declare the commands, names and hooks of the audit."""
+
+from vldebias.programs import Entry, Program
+
+PROGRAM = Program(
+    commands={
+        "audit": Entry(
+            "commands",
+            "audit_command",
+            "Predict what each prompt's images will show, with intervals, before generating any.",
+        ),
+        "records": Entry(
+            "records.commands",
+            "app",
+            "Record who appears in a model's images, and check, show and predict from such"
+            " records.",
+        ),
+    },
+    names={"audit": "advice", "audit_captions": "captions"},
+    hooks={"images judged": "recorded:write_records", "section": "section:section_of"},
+)

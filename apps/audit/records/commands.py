@@ -1,0 +1,277 @@
+"""`vldebias records`: plan, check, label and show records of who appears, and predict from them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vldebias.cli.common import App, echo, print_grid, print_json, print_message
+from vldebias.cli.flags import Json
+from vldebias.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from .forecast import Coverage, Forecast
+    from .schema import Record
+
+app = App(
+    """
+    Record who appears in a model's images, and check, show and predict from such records.
+
+    Examples:
+      vldebias records plan --width 0.1 --out protocol.txt
+      vldebias records check eval/records/*.json
+      vldebias records page eval/records --out who-appears.html
+    """
+)
+Files = Annotated[
+    list[Path],
+    typer.Argument(exists=True, metavar="FILE...", help="Records, or folders of records."),
+]
+
+
+@app.add("plan")
+def plan(
+    width: Annotated[
+        float, typer.Option(help="Desired interval width for the mean share of a wording.")
+    ] = 0.1,
+    prompt_width: Annotated[
+        float | None, typer.Option(help="Desired interval width for the share of a single prompt.")
+    ] = None,
+    error: Annotated[float, typer.Option(help="Assumed error rate of the judge.")] = 0.05,
+    neutral: Annotated[
+        bool, typer.Option("--neutral", help="Only use the neutral wording, without qualifiers.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Text file to write, with one prompt per line.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Compute how many images and labels are needed for an interval width, and write the prompts.
+
+    Examples:
+      vldebias records plan --width 0.1 --out protocol.txt
+      vldebias records plan --prompt-width 0.2 --neutral --json
+    """
+    from vldebias.measure.resampling import images_for_width, widest_interval
+    from vldebias.utils.files import write_atomically
+
+    from .protocol import load_protocol, numbers_for_width
+    from .schema import NEUTRAL
+
+    protocol = load_protocol()
+    prompts = protocol.prompts()
+    if neutral:
+        prompts = [prompt for prompt in prompts if prompt.qualifier == NEUTRAL]
+    n_subjects = len(protocol.subjects)
+    numbers = numbers_for_width(width, n_subjects, error)
+    images = numbers.images
+    if prompt_width is not None:
+        images = max(images, images_for_width(prompt_width)[1])
+    wordings = len(prompts) // n_subjects
+    facts = {
+        "protocol": protocol.name,
+        "prompts": len(prompts),
+        "images per prompt": images,
+        "images": images * len(prompts),
+        "labels per wording": numbers.labels,
+        "labels": numbers.labels * wordings,
+        "widest interval of one prompt": round(widest_interval(images), 3),
+    }
+    if out is not None:
+        write_atomically(out, "".join(f"{prompt.text}\n" for prompt in prompts))
+        print_message(f"{out}: {len(prompts)} prompts")
+    if as_json:
+        print_json(facts)
+    else:
+        print_grid(("quantity", "number"), [(name, str(number)) for name, number in facts.items()])
+
+
+@app.add("check")
+def check(files: Files, as_json: Json = False) -> None:
+    """Validate records, and recompute every result from their counts.
+
+    Exits with code 1 if a record is invalid or a result is wrong.
+
+    Examples:
+      vldebias records check record.json
+      vldebias records check eval/records
+    """
+    from .check import problems_of
+    from .page import read_records
+
+    problems = {}
+    rows = []
+    for record in read_records(files):
+        problems[record.name] = problems_of(record)
+        state = "; ".join(problems[record.name]) or _state(record)
+        rows.append((record.name, record.origin, state))
+    if as_json:
+        print_json({"records": [{"name": n, "problems": found} for n, found in problems.items()]})
+    else:
+        print_grid(("record", "origin", "state"), rows)
+    if any(problems.values()):
+        raise typer.Exit(1)
+
+
+def _state(record: Record) -> str:
+    """Describe what was checked in a record without problems."""
+    if not record.counts:
+        return "no counts to check"
+    images = sum(sum(row.counts) + (row.unknown or 0) for row in record.counts)
+    words = f"{len(record.figures)} results recomputed from {images:,} images"
+    if record.published:
+        words += f"; {len(record.published)} published results reproduced"
+    return words
+
+
+@app.add("label")
+def label(
+    file: Annotated[Path, typer.Argument(exists=True, metavar="RECORD", help="A record.")],
+    folder: Annotated[
+        Path,
+        typer.Option(
+            "--image-dir", exists=True, help="Folder with the record's images and plan.json."
+        ),
+    ],
+    labels: Annotated[
+        list[Path],
+        typer.Option(
+            "--label-file", exists=True, help="Answers written by vldebias label; repeatable."
+        ),
+    ],
+) -> None:
+    """Add human labels for some of the images to a record, and correct its results with them.
+
+    Examples:
+      vldebias label record/images --attribute gender
+      vldebias records label record.json --image-dir record/images \\
+          --label-file record/images/answers.jsonl
+    """
+    from ..recorded import with_labels
+    from .schema import Record
+
+    record = with_labels(Record.read(file), folder, labels)
+    record.write(file)
+    number = sum(sum(row.counts) + row.unknown for row in record.labels)
+    print_message(f"{file}: {number} labels")
+
+
+@app.add("schema")
+def schema() -> None:
+    """Print the JSON schema of records.
+
+    Examples:
+      vldebias records schema > record.schema.json
+    """
+    from .schema import Record
+
+    echo(json.dumps(Record.model_json_schema(), indent=1, ensure_ascii=False))
+
+
+@app.add("page")
+def page(
+    files: Files,
+    out: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("who-appears.html"),
+) -> None:
+    """Write a table of records as a self-contained HTML page.
+
+    Examples:
+      vldebias records page eval/records --out who-appears.html
+    """
+    from .check import problems_of
+    from .page import read_records, write_page
+
+    records = read_records(files)
+    for record in records:
+        problems = problems_of(record)
+        if problems:
+            raise InvalidInputError(
+                f"{record.name}: {problems[0]}; run `vldebias records check` and correct the record"
+            )
+    write_page(records, out)
+    print_message(f"{out}: {len(records)} records")
+
+
+@app.add("predict")
+def predict(
+    model: Annotated[str, typer.Option(help="Name of a model in the records, or of a new model.")],
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            exists=True,
+            metavar="[FILE...]",
+            help="Records, or folders of records. Default: the packaged ones.",
+        ),
+    ] = None,
+    prompt_set: Annotated[
+        Path | None,
+        typer.Option(exists=True, help="Prompts, one per line. Default: the protocol's prompts."),
+    ] = None,
+    qualifier: Annotated[
+        str, typer.Option(help="Qualifier, such as corporate. Default: the neutral wording.")
+    ] = "",
+    attribute: Annotated[str, typer.Option(help="Attribute to predict.")] = "gender",
+    value: Annotated[str, typer.Option(help="Value whose share to predict.")] = "female",
+    as_json: Json = False,
+) -> None:
+    """Use records to predict what images will show, and how many images are needed to be sure.
+
+    Abstains if the intervals for left-out models or subjects contain the true share less often than
+    they should.
+
+    Examples:
+      vldebias records predict --model "Stable Diffusion XL"
+      vldebias records predict my-records --model "Stable Diffusion 1.5" \\
+          --prompts prompts.txt --json
+    """
+    from vldebias.utils.files import packaged
+    from vldebias.wording.prompt_file import read_prompts
+
+    from ..prediction import subject
+    from .forecast import forecast
+    from .page import read_records
+    from .protocol import load_protocol
+
+    subjects = load_protocol().subjects
+    if prompt_set is not None:
+        subjects = [subject(text) for text in read_prompts(prompt_set).prompts]
+    if not subjects:
+        raise InvalidInputError(f"{prompt_set}: the file is empty; expected one prompt per line")
+    forecasts, coverage = forecast(
+        read_records(files or list(packaged("records").values())),
+        subjects,
+        attribute=attribute,
+        value=value,
+        model=model,
+        qualifier=qualifier,
+    )
+    if as_json:
+        print_json(_facts(forecasts, coverage))
+        return
+    rows = []
+    for row in forecasts:
+        share = ""
+        if row.share is not None and row.low is not None and row.high is not None:
+            share = f"{row.share:.0%} [{row.low:.0%}, {row.high:.0%}]"
+        mean = "" if row.other_models is None else f"{row.other_models:.0%}"
+        images = "" if row.images is None else str(row.images)
+        rows.append((row.subject, row.kind, share, mean, images, row.reason))
+    head = ("subject", "basis", value, "mean of other models", "images to decide", "reason")
+    print_grid(head, rows)
+    low, high = coverage.interval
+    print_message(
+        f"Intervals contained the true share for {coverage.covered:.1f} of {coverage.tried}"
+        f" left-out {coverage.unit} [{low:.0%}, {high:.0%}]"
+    )
+
+
+def _facts(forecasts: list[Forecast], coverage: Coverage) -> dict[str, object]:
+    """Return the forecasts and their coverage as JSON values."""
+    low, high = coverage.interval
+    return {
+        "coverage": {**vars(coverage), "low": low, "high": high, "is_shown": coverage.is_shown},
+        "forecasts": [vars(row) for row in forecasts],
+    }

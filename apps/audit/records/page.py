@@ -1,0 +1,301 @@
+"""Render records as a self-contained page with a dot plot and tables for each attribute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from vldebias.errors import InvalidInputError, need
+from vldebias.utils.files import write_atomically
+from vldebias.utils.phrases import capitalised
+
+from .protocol import load_protocol
+from .schema import NEUTRAL, Figure, Record
+
+FIRST = ("female",)  # values to show if an attribute has only two values
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A table cell, with the note below its text, its sort key and the ends of its interval."""
+
+    text: str
+    note: str = ""
+    order: float | str | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """The row for one model.
+
+    Attributes:
+        title: name of the model.
+        record: name of the record.
+        lines: lines shown below the title.
+        cells: cells in the other columns.
+    """
+
+    title: str
+    record: str
+    lines: list[str]
+    cells: list[Cell]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with a column for the models and a row per record, without empty columns."""
+
+    caption: str
+    columns: list[str]
+    rows: list[Row]
+
+
+@dataclass(frozen=True)
+class Dot:
+    """The share of one value in one record, in a dot plot.
+
+    Attributes:
+        title: name of the model, with its method, if any.
+        record: name of the record.
+        share: the share and its interval.
+        even: the share of each value if all values are equally frequent.
+    """
+
+    title: str
+    record: str
+    share: Cell
+    even: float
+
+
+@dataclass(frozen=True)
+class Section:
+    """The plots and tables for one attribute.
+
+    Attributes:
+        title: name of the attribute.
+        about: an explanation of the numbers.
+        dots: the dots for each value, with the lowest shares first.
+        tables: the main table, followed by the table with the qualifiers, if any record has them.
+        missing: records without counts and published numbers.
+    """
+
+    title: str
+    about: str
+    dots: dict[str, list[Dot]]
+    tables: list[Table]
+    missing: list[Record]
+
+
+def read_records(paths: Sequence[Path]) -> list[Record]:
+    """Load records from files, and from all *.json files in folders, sorted by name.
+
+    Raises:
+        InvalidInputError: If there are no records, or two of them have the same name.
+    """
+    files: list[Path] = []
+    for path in paths:
+        files += sorted(path.glob("*.json")) if path.is_dir() else [path]
+    records = [Record.read(file) for file in files]
+    names = [record.name for record in records]
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if not records or repeated:
+        problem = f"several records named {repeated}" if repeated else "no *.json files"
+        raise InvalidInputError(f"records: got {problem}; expected one file for each name")
+    return sorted(records, key=lambda record: record.name)
+
+
+def render(records: Sequence[Record]) -> str:
+    """Render the page as HTML, with the results stored in the records."""
+    environment = need("jinja2").Environment(
+        loader=need("jinja2").FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["percent"] = lambda share: f"{100 * share:.1f}%"
+    template = environment.get_template("page.html.jinja")
+    html: str = template.render(sections=_sections(records), sources=records)
+    return html
+
+
+def write_page(records: Sequence[Record], path: Path) -> Path:
+    """Write the page to a file.
+
+    Args:
+        records: the records to show.
+        path: the HTML file to write.
+
+    Returns:
+        The path of the file.
+    """
+    return write_atomically(path, render(records))
+
+
+def _sections(records: Sequence[Record]) -> list[Section]:
+    """Return a section for each attribute, starting with the one with the most records."""
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(record.attribute, []).append(record)
+    sections = []
+    for attribute, group in sorted(groups.items(), key=lambda item: -len(item[1])):
+        sections.append(_section(attribute, group))
+    return sections
+
+
+def _section(attribute: str, records: Sequence[Record]) -> Section:
+    """Return the section for one attribute. Records with counts come first in its tables."""
+    values = _shown_values([record.values for record in records])
+    qualifiers = load_protocol().qualifiers
+    columns = [f"{capitalised(value)}, neutral wording" for value in values]
+    # With more than two values, only show the neutral wording, to avoid dozens of columns.
+    shown_qualifiers = qualifiers if len(values) == 1 else ()
+    columns += [f"“{qualifier}”" for qualifier in shown_qualifiers]
+    columns += ["Other wording", "Distance from even", "Unknown", "Images"]
+    usable = [record for record in records if record.counts or record.published]
+    usable.sort(key=lambda r: (not r.counts, r.model.name.casefold(), r.name))
+    rows = [_row(record, values, shown_qualifiers) for record in usable]
+    title = capitalised(attribute)
+    caption = f"{title} in generated images, by model"
+    of_qualifier = range(len(values), len(values) + len(shown_qualifiers))
+    main = [place for place in range(len(columns)) if place not in of_qualifier]
+    tables = [_filled(f"{caption} and qualifier", columns, rows, of_qualifier)]
+    return Section(
+        title=title,
+        about=(
+            "Share of each value among images whose value is known, with equal weight for every"
+            " prompt. Distance from even: Euclidean distance between the shares and equal shares,"
+            " averaged over prompts (0 to 0.71 for two values). It is biased upwards if there are"
+            " few images per prompt."
+        ),
+        dots={
+            value: _dots(usable, rows, place, columns.index("Other wording"))
+            for place, value in enumerate(values)
+        },
+        tables=[
+            _filled(caption, columns, rows, main),
+            *(table for table in tables if table.rows),
+        ],
+        missing=[record for record in records if record not in usable],
+    )
+
+
+def _filled(
+    caption: str, columns: Sequence[str], rows: Sequence[Row], kept: Iterable[int]
+) -> Table:
+    """Return a table of the given columns, without columns and rows that are empty.
+
+    Args:
+        caption: text above the table.
+        columns: the headings of all columns after the first.
+        rows: one row per record, with a cell for every heading.
+        kept: positions of the columns to show.
+    """
+    shown = [place for place in kept if any(row.cells[place].text for row in rows)]
+    filled = []
+    for row in rows:
+        cells = [row.cells[place] for place in shown]
+        if any(cell.text for cell in cells):
+            filled.append(replace(row, cells=cells))
+    return Table(caption, ["Model", *(columns[place] for place in shown)], filled)
+
+
+def _dots(records: Sequence[Record], rows: Sequence[Row], value: int, other: int) -> list[Dot]:
+    """Return the dots for one value, sorted by share.
+
+    Args:
+        records: one record per dot.
+        rows: the table row of each record.
+        value: index of the cell with the value's share for the neutral wording.
+        other: index of the cell with the first value's share for a different wording.
+    """
+    dots = []
+    for record, row in zip(records, rows, strict=True):
+        share = row.cells[value]
+        if not share.text and value == 0:
+            share = row.cells[other]
+        if share.low is not None:
+            method = "" if record.model.method == "none" else f", {record.model.method}"
+            dots.append(Dot(f"{row.title}{method}", row.record, share, 1 / len(record.values)))
+    return sorted(dots, key=lambda dot: float(dot.share.order or 0))
+
+
+def _shown_values(values_of_record: Sequence[Sequence[str]]) -> list[str]:
+    """Return the values that get a column.
+
+    If any record has only two values, a single one is sufficient. Otherwise, all values are shown.
+    """
+    if any(len(values) == 2 for values in values_of_record):
+        first = values_of_record[0]
+        return [next((value for value in first if value in FIRST), first[0])]
+    return list(dict.fromkeys(value for values in values_of_record for value in values))
+
+
+def _row(record: Record, values: Sequence[str], qualifiers: Sequence[str]) -> Row:
+    """Return a record's row, with its shares for each wording and its numbers of images."""
+    figures = {(f.metric, f.value, f.qualifier): f for f in record.figures}
+    cells = [_share(figures.get(("share", value, NEUTRAL))) for value in values]
+    for qualifier in qualifiers:
+        cells.append(_share(figures.get(("share", values[0], qualifier))))
+    known = (NEUTRAL, *load_protocol().qualifiers)
+    other_qualifier = next((wording for wording in record.qualifiers if wording not in known), None)
+    cells.append(_share(figures.get(("share", values[0], str(other_qualifier))), other_qualifier))
+    wording = NEUTRAL if NEUTRAL in record.qualifiers else next(iter(record.qualifiers), NEUTRAL)
+    cells.append(_gap(record, figures.get(("discrepancy", "", wording))))
+    unknown = _share(figures.get(("unknown", "", wording)))
+    cells.append(Cell(unknown.text, unknown.note, unknown.order))
+    images = sum(sum(row.counts) + (row.unknown or 0) for row in record.counts)
+    note = f"{len(record.counts)} prompts" if images else ""
+    cells.append(Cell(f"{images:,}" if images else "", note, images or None))
+    return Row(record.model.name, record.name, _about(record), cells)
+
+
+def _share(figure: Figure | None, wording: str | None = None) -> Cell:
+    """Return the cell for a share with its interval, and its wording if the heading has none."""
+    if figure is None:
+        return Cell("")
+    note = f"{figure.low:.0%} to {figure.high:.0%}"
+    if wording is not None:
+        note = f"{wording}; {note}"
+    return Cell(f"{figure.estimate:.0%}", note, figure.estimate, figure.low, figure.high)
+
+
+def _gap(record: Record, figure: Figure | None) -> Cell:
+    """Return the cell for the distance from equal shares.
+
+    If there are no counts, the published distance is shown.
+    """
+    if figure is not None:
+        note = f"{figure.low:.2f} to {figure.high:.2f}"
+        if len(record.values) > 2:
+            note += f", {len(record.values)} values"
+        return Cell(f"{figure.estimate:.2f}", note, figure.estimate)
+    for published in record.published:
+        if published.metric == "discrepancy" and not record.counts:
+            return Cell(
+                f"{published.figure:.3f}", "as printed; no counts to check it", published.figure
+            )
+    return Cell("")
+
+
+def _about(record: Record) -> list[str]:
+    """Describe a record's method, judge and settings, and the origin of its counts."""
+    lines = []
+    if record.model.method != "none":
+        lines.append(f"method: {record.model.method}")
+    if record.judge is not None:
+        labels = max((figure.labels for figure in record.figures), default=0)
+        corrected = f", corrected by {labels} labels" if labels else ""
+        kind = "people" if record.judge.kind == "people" else "judge"
+        lines.append(f"{kind}: {record.judge.name}{corrected}")
+    settings = []
+    if record.generation.guidance is not None:
+        settings.append(f"guidance {record.generation.guidance:g}")
+    if record.counts:
+        settings.append(f"protocol {record.protocol}" if record.protocol else "source's prompts")
+        origin = "measured" if record.origin == "measured" else "published"
+        settings.append(f"{origin} {record.date}")
+    if settings:
+        lines.append(", ".join(settings))
+    return lines

@@ -1,0 +1,327 @@
+"""Show what an audit found about each prompt, in the terminal and on the page."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from vldebias.measure.rows import NONE
+from vldebias.utils.phrases import persons
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from vldebias.report.measurements import Measurements
+
+
+TEMPLATE = Path(__file__).with_name("section.html.jinja")
+MOST = 20  # maximum number of prompts on the page; prompts.csv lists all of them
+
+
+class AuditedPrompt(NamedTuple):
+    """An audit's findings for one prompt.
+
+    Attributes:
+        prompt: text of the prompt.
+        share: share of the prompt's likeliest value, such as "87% male [60%, 95%]", or the range
+            over several models, such as "9% to 94% female". Empty if no share is predicted.
+        verdict: the audit's verdict on the prompt.
+        remedy: the recommended action.
+        models: shares predicted by several models, such as "sd3 94%, flux2 9%", if available.
+        n_images: number of images in which the share was counted, or 0 if it is predicted.
+        predicted: for a counted share, the share predicted without these images, if available.
+        images: for a counted share, the path and the judge's answer for each image, if available.
+    """
+
+    prompt: str
+    share: str
+    verdict: str
+    remedy: str
+    models: str = ""
+    n_images: int = 0
+    predicted: str = ""
+    images: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True)
+class PredictedShare:
+    """Predicted share of a prompt's images that show a value, with its interval."""
+
+    share: float
+    value: str
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.share:.0%} {self.value} [{self.low:.0%}, {self.high:.0%}]"
+
+    def remainder(self, value: str) -> PredictedShare:
+        """Return the share of the other value of a binary attribute.
+
+        Args:
+            value: name of the other value.
+        """
+        return PredictedShare(1 - self.share, value, 1 - self.high, 1 - self.low)
+
+
+class AuditSection:
+    """The audited prompts of a result, as shown by `vldebias.report`.
+
+    Args:
+        result: result of an audit.
+        frame: the data frame that `readable` returns for the result.
+        prompts: the audit's findings for each prompt.
+    """
+
+    def __init__(
+        self, result: Measurements, frame: pd.DataFrame, prompts: Sequence[AuditedPrompt]
+    ) -> None:
+        self.result = result
+        self.frame = frame
+        self.prompts = prompts
+
+    def html(self) -> str:
+        """Return a table of the prompts, with the recommended actions below it."""
+        from vldebias.report.page import page_templates
+
+        ends = ends_of_ranges(self.result, self.frame)
+        template = page_templates().from_string(TEMPLATE.read_text(encoding="utf-8"))
+        return template.render(
+            prompts=self.prompts,
+            heading=share_heading(self.prompts),
+            remedies=commands_of_remedies(self.prompts, self.result.provenance[0].attribute),
+            ranges=ranges_of_prompts(self.frame),
+            ends=ends or ("0%", "100%"),
+            is_even=ends is not None,
+            most_prompts=MOST,
+        )
+
+    def lines(self, room: int, width: int) -> list[str]:
+        """Format as many prompts as fit, and report how many are left.
+
+        Args:
+            room: the maximum number of lines.
+            width: the maximum length of a line.
+        """
+        shown = self.prompts[: max(room - 1, 0)]  # one line is needed for the heading
+        head = ["verdict", f"{share_heading(self.prompts)} [95%]", "prompt"]
+        if any(row.models for row in self.prompts):
+            head[1] = share_heading(self.prompts)
+        has_prediction = any(row.predicted for row in self.prompts)
+        if has_prediction:
+            head.insert(2, "predicted")
+        rows = [head]
+        for row in shown:
+            cells = [row.verdict, row.share, " ".join(row.prompt.split())]
+            if has_prediction:
+                # The interval would leave too little space for the prompt.
+                cells.insert(2, row.predicted.partition(" [")[0])
+            rows.append(cells)
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = []
+        for cells in rows:
+            *first_cells, prompt = [f"{cell:<{n}}" for cell, n in zip(cells, widths, strict=True)]
+            line = "  ".join(["", *first_cells, prompt.rstrip()])
+            lines.append(line if len(line) <= width else f"{line[: width - 3]}...")
+        if len(shown) < len(self.prompts):
+            lines.append(f"{len(self.prompts) - len(shown)} more prompts are on the page")
+        return lines
+
+
+def section_of(result: Measurements, frame: pd.DataFrame) -> AuditSection | None:
+    """Return the section of an audit, or None for other results.
+
+    Args:
+        result: the result to show.
+        frame: the data frame that `readable` returns for the result.
+    """
+    prompts = audited_prompts(result, frame)
+    return AuditSection(result, frame, prompts) if prompts else None
+
+
+def audited_prompts(result: Measurements, frame: pd.DataFrame) -> list[AuditedPrompt]:
+    """Return an audit's findings for each prompt, most urgent first.
+
+    Args:
+        result: result of an audit. For other results, the list is empty.
+        frame: the data frame that `readable` returns for the result.
+    """
+    audited = []
+    for provenance in result.provenance:
+        # Only audits give advice. In other tasks, "prompts" lists the prompts that were measured.
+        if not provenance.settings.get("advice"):
+            continue
+        values = provenance.settings.get("values", ())
+        of_task = frame[frame.task == provenance.task]
+        block = of_task[of_task.metric == "predicted_share"]
+        counted_rows = of_task[of_task.metric == "counted_share"]
+        shares = _likeliest_shares(block[block.method == NONE], values)
+        counted = _likeliest_shares(counted_rows, values)
+        images_of_prompt = provenance.settings.get("images") or {}
+        numbers = {}
+        for row in counted_rows.itertuples():
+            numbers[row.subset.rpartition(": ")[0]] = row.n
+        shares_by_model = {}
+        for method, rows in block[block.method != NONE].groupby("method", sort=False):
+            shares_by_model[str(method)] = _likeliest_shares(rows, values)
+        advice_of_prompt = provenance.settings.get("prompts") or {}
+        for prompt, advice in advice_of_prompt.items():
+            verdict, _, remedy = advice.partition(": ")
+            share = str(shares.get(prompt, ""))
+            models = ""
+            if shares_by_model:
+                share, models = _range_over_models(prompt, shares_by_model)
+            predicted = ""
+            if prompt in counted:
+                predicted = share
+                share = str(counted[prompt])
+            images = images_of_prompt.get(prompt, ())
+            n = numbers.get(prompt, 0)
+            audited.append(
+                AuditedPrompt(prompt, share, verdict, remedy, models, n, predicted, images)
+            )
+    return audited
+
+
+def share_heading(prompts: Sequence[AuditedPrompt]) -> str:
+    """Return a heading for the shares, which says whether they were counted or predicted."""
+    if any(row.models for row in prompts):
+        return "share over models"
+    shares = [row for row in prompts if row.share]
+    if not any(row.n_images for row in shares):
+        return "predicted share"
+    return "counted share" if all(row.n_images for row in shares) else "share"
+
+
+def commands_of_remedies(prompts: Sequence[AuditedPrompt], attribute: str) -> list[tuple[str, str]]:
+    """Return the recommended actions for audited prompts, each with a command or function call.
+
+    Args:
+        prompts: the audited prompts with their remedies.
+        attribute: name of the attribute's prompt set.
+    """
+    remedies = " ".join(row.remedy for row in prompts)
+    name = shlex.quote(attribute)
+    commands = []
+    if "rewrite" in remedies:
+        commands.append(
+            ("Rewrite prompts", f"vldebias prompts balance prompts.txt --attribute {name}")
+        )
+    if "use a method" in remedies:
+        commands.append(
+            ("Attach a method to the pipeline", f'vldebias.debias(pipe, "{attribute}")')
+        )
+    command = f"vldebias audit prompts.txt --attribute {name} --pipeline DIR"
+    totals = []
+    for row in prompts:
+        more = re.fullmatch(r"generate (\d+) more", row.remedy)
+        if more is not None:
+            generated = len(row.images) or row.n_images
+            totals.append(generated + int(more[1]))
+    if totals:
+        words = "Generate more images (enough if the shares stay the same; earlier images are kept)"
+        commands.append((words, f"{command} --measure {min(totals)}"))
+    elif "generate" in remedies or "measure" in remedies:
+        commands.append(("Generate and judge images", f"{command} --measure 8"))
+    return commands
+
+
+def _range_over_models(
+    prompt: str, shares_by_model: dict[str, dict[str, PredictedShare]]
+) -> tuple[str, str]:
+    """Return the range of a prompt's share over all models, and each model's share.
+
+    Returns:
+        Two strings such as "9% to 94% female" and "sd3 94%, flux2 9%". Both are empty if no model
+        predicts a share.
+    """
+    known = {name: shares[prompt] for name, shares in shares_by_model.items() if prompt in shares}
+    if not known:
+        return "", ""
+    # Report all shares for the value with the largest total. Models that predict the other value of
+    # a binary attribute contribute the remainder.
+    total_of_value: dict[str, float] = {}
+    for predicted in known.values():
+        total_of_value[predicted.value] = total_of_value.get(predicted.value, 0) + predicted.share
+    likeliest = max(total_of_value, key=lambda value: total_of_value[value])
+    shares = {}
+    for name, predicted in known.items():
+        shares[name] = predicted.share if predicted.value == likeliest else 1 - predicted.share
+    low = min(shares.values())
+    high = max(shares.values())
+    models = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+    if f"{low:.0%}" == f"{high:.0%}":
+        return f"{high:.0%} {likeliest}", models
+    return f"{low:.0%} to {high:.0%} {likeliest}", models
+
+
+def _likeliest_shares(frame: pd.DataFrame, values: list[str]) -> dict[str, PredictedShare]:
+    """Return the share of each prompt's most likely value, or of the first one if there is a tie.
+
+    Args:
+        frame: rows with the shares predicted by one model.
+        values: the attribute's values.
+    """
+    largest: dict[str, PredictedShare] = {}
+    for row in frame.itertuples():
+        # Subsets have the form "PROMPT: VALUE". Only the prompt may contain colons.
+        prompt, _, value = row.subset.rpartition(": ")
+        shares = [largest[prompt]] if prompt in largest else []
+        shares.append(PredictedShare(row.value, value, row.low, row.high))
+        if len(values) == 2:
+            # For a binary attribute, results only contain the share of one value.
+            (second_value,) = [name for name in values if name != value]
+            shares.append(shares[-1].remainder(second_value))
+        largest[prompt] = max(shares, key=lambda predicted: predicted.share)
+    return largest
+
+
+def ranges_of_prompts(frame: pd.DataFrame) -> dict[str, tuple[float, float, float]]:
+    """Return each prompt's counted or predicted share with its interval, as (low, share, high).
+
+    If the attribute has more than two values, the share of the most likely value is returned. If
+    there are predictions from several models, the share is their median, and the interval ranges
+    from the smallest to the largest.
+    """
+    counted = frame[frame.metric == "counted_share"]
+    # A counted share takes precedence over the prediction for the same prompt.
+    is_predicted = (frame.metric == "predicted_share") & ~frame.subset.isin(counted.subset)
+    shares = frame[is_predicted | frame.index.isin(counted.index)]
+    range_of_prompt: dict[str, tuple[float, float, float]] = {}
+    for subset, rows in shares[shares.method != NONE].groupby("subset", sort=False):
+        prompt = str(subset).rpartition(": ")[0]
+        range_of_prompt[prompt] = (rows.value.min(), rows.value.median(), rows.value.max())
+    for row in shares[shares.method == NONE].itertuples():
+        # Subsets have the form "PROMPT: VALUE". Only the prompt may contain colons.
+        prompt, _, _ = row.subset.rpartition(": ")
+        known = range_of_prompt.get(prompt)
+        if known is None or row.value > known[1]:
+            range_of_prompt[prompt] = (row.low, row.value, row.high)
+    return range_of_prompt
+
+
+def ends_of_ranges(result: Measurements, frame: pd.DataFrame) -> tuple[str, str] | None:
+    """Return labels for both ends of the axis on which `ranges_of_prompts` are shown.
+
+    Args:
+        result: result of an audit.
+        frame: the data frame that `readable` returns for the result.
+
+    Returns:
+        Labels such as "all men" and "all women", or None if the attribute has more than two values,
+        since the prompts' shares may then belong to different values.
+    """
+    subsets = frame[frame.metric.isin(["counted_share", "predicted_share"])].subset
+    shown = {subset.rpartition(": ")[2] for subset in subsets}
+    values: list[str] = []
+    for provenance in result.provenance:
+        values += provenance.settings.get("values", ())
+    if len(values) != 2 or len(shown) != 1:
+        return None
+    (value,) = shown
+    (second_value,) = set(values) - shown
+    return f"all {persons(second_value)}", f"all {persons(value)}"

@@ -1,0 +1,1 @@
+"""Offer balanced prompts and audits to assistants over the Model Context Protocol."""

@@ -1,0 +1,57 @@
+"""`vldebias mcp`: offer balanced prompts and audits as Model Context Protocol tools."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from vldebias.cli.common import print_message
+from vldebias.errors import InvalidInputError, need
+from vldebias.prompts import load_prompts
+
+LOCALHOST = "127.0.0.1"
+
+
+def mcp(
+    attribute: Annotated[
+        str, typer.Option(help="Default attribute for calls: gender, age, race or skin-tone.")
+    ] = "gender",
+    model: Annotated[
+        str | None,
+        typer.Option(help="Model used to embed the prompts of audits, such as ViT-B-32."),
+    ] = None,
+    pipeline: Annotated[
+        str | None,
+        typer.Option(help="Pipeline used to embed the prompts of audits, instead of a model."),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=65535, help="Local port to listen on. Default: use stdin and stdout."
+        ),
+    ] = None,
+) -> None:
+    """Offer balance_prompts and audit_prompts to assistants over the Model Context Protocol.
+
+    Assistants start the command and communicate with it over stdin and stdout. With --port, it
+    listens at http://127.0.0.1:PORT/mcp instead, which is only accessible from this machine. To
+    install the requirements, run `pip install '.[mcp]'` in a checkout of vldebias.
+
+    Examples:
+      vldebias mcp
+      vldebias mcp --attribute age --model miniature
+      vldebias mcp --port 8791
+    """
+    if model is not None and pipeline is not None:
+        raise InvalidInputError("got both --model and --pipeline; expected at most one of them")
+    load_prompts(attribute)  # report an unknown name before starting the server
+    need("mcp")
+    from .tools import Tools, serve_stdio, tools_server
+
+    server = tools_server(Tools(attribute, model=model, pipeline=pipeline))
+    if port is None:
+        serve_stdio(server)
+        return
+    print_message(f"serving tools at http://{LOCALHOST}:{port}/mcp")
+    server.run("streamable-http", host=LOCALHOST, port=port)

@@ -1,0 +1,317 @@
+"""Offer balanced prompts and audits to assistants as Model Context Protocol tools.
+
+Requires the package `mcp`, which the extra "mcp" installs.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ParamSpec
+
+from pydantic import BaseModel, Field
+
+from vldebias.errors import InvalidInputError, VldebiasError, did_you_mean, need, shortened
+from vldebias.measure.rows import NONE
+from vldebias.prompts import PromptSet, load_prompts
+from vldebias.utils.files import packaged
+from vldebias.version import __version__
+from vldebias.wording import BalancedPrompts, Balancer, balance_prompts
+from vldebias.wording.reasons import reason_in_words
+
+if TYPE_CHECKING:
+    from mcp.server import MCPServer
+
+Parameters = ParamSpec("Parameters")
+
+# Limits per call. Analysing 100,000 characters takes about a second.
+MAX_IMAGES = 1000
+MAX_CHARACTERS = 10_000  # per prompt
+MAX_TOTAL_CHARACTERS = 500_000  # total over all images
+
+INSTRUCTIONS = (
+    "Insert sampled values of an attribute, such as gender, into image prompts that leave it"
+    " open, so that images of 'a CEO' show women and men. Call balance_prompts with the user's"
+    " own words before you generate images of people; prompts that state a value, name a"
+    " specific person or describe nobody are returned unchanged, with the reason."
+)
+
+# Matches every JSON escape in full, because \\ud83d is an escaped backslash followed by five
+# characters.
+_ESCAPE = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(?P<lone>\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\."
+)
+
+
+class WrittenPrompt(BaseModel):
+    """Store one image's prompt.
+
+    Attributes:
+        prompt: the prompt to generate from.
+        value: the value that was inserted into the prompt.
+        reason: why the prompt was left unchanged.
+    """
+
+    prompt: str
+    value: Any = Field(
+        description="the value that was inserted, or null if the prompt is unchanged"
+    )
+    reason: str | None = Field(description="why the prompt is unchanged, or null if it was changed")
+
+
+class WrittenPrompts(BaseModel):
+    """Store a call's prompts, and the seed with which a call returns the same prompts."""
+
+    prompts: list[WrittenPrompt]
+    seed: int
+
+
+class AuditedPrompt(BaseModel):
+    """Store the audit of one prompt.
+
+    Attributes:
+        prompt: the original prompt.
+        advice: what to do about the prompt.
+        value: the value that most images are predicted to show, or null without a prediction.
+        share: the predicted share of images that show the value.
+        low: lower end of the share's 95% interval.
+        high: upper end of the share's 95% interval.
+    """
+
+    prompt: str
+    advice: str
+    value: str | None = None
+    share: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+class AuditedPrompts(BaseModel):
+    """Store an audit: the prompts, most urgent first, and a summary."""
+
+    prompts: list[AuditedPrompt]
+    summary: list[str]
+
+
+class Tools:
+    """Implement the tools that the server offers.
+
+    Prompts are untrusted, because an assistant may be manipulated by text that it reads. Therefore,
+    their number and length are limited, and an attribute must be a name, so that no call can open a
+    file.
+
+    Args:
+        attribute: the default attribute: the name of a packaged prompt set, or the path of a YAML
+            file.
+        model: the model whose text embeddings `audit_prompts` uses, as for `vldebias.load_host`.
+            Without a model or pipeline, audits report which prompts are open, but predict no
+            shares.
+        pipeline: the pipeline whose text embeddings are used, instead of a model.
+    """
+
+    def __init__(
+        self, attribute: str = "gender", *, model: str | None = None, pipeline: str | None = None
+    ) -> None:
+        if model is not None and pipeline is not None:
+            raise InvalidInputError("got a model and a pipeline; expected at most one of them")
+        self.default_set = load_prompts(attribute)
+        self.model = model
+        self.pipeline = pipeline
+        # Reuse balancers, so that values are balanced over all calls.
+        self._balancer_of_attribute = {self.default_set.name: Balancer(self.default_set)}
+
+    def balance_prompts(
+        self,
+        prompts: list[str],
+        images: int = 1,
+        attribute: str | None = None,
+        shares: dict[str, float] | None = None,
+        seed: int | None = None,
+    ) -> WrittenPrompts:
+        """Insert sampled values of an attribute into prompts that leave it open.
+
+        Returns one prompt per image. Example: prompts ["A photo of a CEO"], images 2 -> "A photo of
+        a female CEO" and "A photo of a male CEO", in some order.
+
+        Args:
+            prompts: the user's own words, one prompt per image.
+            images: the number of images to generate from each prompt.
+            attribute: gender, age, race or skin-tone. Default: the server's attribute.
+            shares: the share of images for each value, such as {"female": 0.7, "male": 0.3}.
+                Default: equal shares.
+            seed: makes the call reproducible. Default: values are balanced over all calls.
+        """
+        _check_prompts(prompts, images)
+        prompt_set = self._set_named(attribute)
+        listed = []
+        for prompt in prompts:
+            listed += [prompt] * images
+        balanced: BalancedPrompts
+        if shares is None and seed is None:
+            name = prompt_set.name
+            if name not in self._balancer_of_attribute:
+                self._balancer_of_attribute[name] = Balancer(prompt_set)
+            balanced = self._balancer_of_attribute[name].next(listed)
+        else:
+            balanced = balance_prompts(listed, prompt_set, shares=shares, seed=seed)
+        rows = zip(balanced.prompts, balanced.values, balanced.reasons, strict=True)
+        written = [
+            WrittenPrompt(prompt=prompt, value=value, reason=reason)
+            for prompt, value, reason in rows
+        ]
+        return WrittenPrompts(prompts=written, seed=balanced.seed)
+
+    def audit_prompts(self, prompts: list[str], attribute: str | None = None) -> AuditedPrompts:
+        """Report which prompts leave an attribute open, and which value their images will favour.
+
+        If the server was started with a model, shares with 95% intervals are predicted from the
+        prompts before any image is generated. Example: prompts ["A photo of a pilot"] -> "leans
+        male: rewrite it or use a method", share 0.93 [0.60, 1.00].
+
+        Args:
+            prompts: the prompts, one per image.
+            attribute: gender, age, race or skin-tone. Default: the server's attribute.
+        """
+        _check_prompts(prompts)
+        prompt_set = self._set_named(attribute)
+        if self.model is None and self.pipeline is None:
+            return _audit_of_texts(prompts, prompt_set)
+        # Imported here, because torch and the model's library take seconds to load.
+        from ..audit.advice import audit
+
+        result = audit(prompts, prompt_set, model=self.model, pipe=self.pipeline)
+        (task,) = result.provenance
+        row_of_prompt = {}
+        for row in result.rows:
+            # Use the rows with advice for all models. Individual models have separate rows.
+            if row.metric == "predicted_share" and row.method == NONE:
+                prompt, _, value = row.subset.rpartition(": ")
+                row_of_prompt[prompt] = (value, row)
+        audited = []
+        for prompt, advice in task.settings["prompts"].items():
+            if prompt in row_of_prompt:
+                value, row = row_of_prompt[prompt]
+                audited.append(
+                    AuditedPrompt(
+                        prompt=prompt,
+                        advice=advice,
+                        value=value,
+                        share=row.value,
+                        low=row.interval[0],
+                        high=row.interval[1],
+                    )
+                )
+            else:
+                audited.append(AuditedPrompt(prompt=prompt, advice=advice))
+        return AuditedPrompts(prompts=audited, summary=list(task.settings["advice"]))
+
+    def _set_named(self, attribute: str | None) -> PromptSet:
+        """Return the server's default prompt set or a packaged one by name."""
+        if attribute is None or attribute == self.default_set.name:
+            return self.default_set
+        names = list(dict.fromkeys([self.default_set.name, *packaged("prompts")]))
+        if attribute not in names:
+            hint = did_you_mean(attribute, names)
+            raise InvalidInputError(
+                f"attribute: got {shortened(repr(attribute), 80)}; expected one of"
+                f" {', '.join(names)}; {hint}"
+            )
+        return load_prompts(attribute)
+
+
+def _check_prompts(prompts: list[str], images: int = 1) -> None:
+    """Raise InvalidInputError if a call has too few or too many images, or too much text."""
+    if not 1 <= images * max(len(prompts), 1) <= MAX_IMAGES:
+        raise InvalidInputError(
+            f"images: got {images} for each of {len(prompts)} prompts; expected 1 to {MAX_IMAGES}"
+            " images per call"
+        )
+    longest = max(map(len, prompts), default=0)
+    if longest > MAX_CHARACTERS:
+        raise InvalidInputError(
+            f"prompts: got a prompt of {longest:,} characters; expected at most {MAX_CHARACTERS:,}"
+        )
+    total = images * sum(map(len, prompts))
+    if total > MAX_TOTAL_CHARACTERS:
+        raise InvalidInputError(
+            f"prompts: got {total:,} characters over all images; expected at most"
+            f" {MAX_TOTAL_CHARACTERS:,} per call; split the call"
+        )
+
+
+def _audit_of_texts(prompts: list[str], prompt_set: PromptSet) -> AuditedPrompts:
+    """Report which prompts leave an attribute open, without predicting shares."""
+    balanced = balance_prompts(prompts, prompt_set, seed=0)
+    audited = []
+    for prompt, reason in zip(prompts, balanced.reasons, strict=True):
+        advice = "leaves it open: balance it"
+        if reason is not None:
+            advice = f"left unchanged: {reason_in_words(reason)}"
+        audited.append(AuditedPrompt(prompt=prompt, advice=advice))
+    n_open = sum(reason is None for reason in balanced.reasons)
+    summary = [
+        f"{n_open} of {len(prompts)} prompts leave {prompt_set.name} open.",
+        "No share is predicted; for predictions, start the server with --model or --pipeline.",
+    ]
+    return AuditedPrompts(prompts=audited, summary=summary)
+
+
+def tools_server(tools: Tools) -> MCPServer:
+    """Return a Model Context Protocol server that offers the tools.
+
+    Raises:
+        MissingPackageError: If the package `mcp` is not installed.
+    """
+    server: MCPServer = need("mcp.server").MCPServer(
+        "vldebias", instructions=INSTRUCTIONS, version=__version__
+    )
+    for tool in (tools.balance_prompts, tools.audit_prompts):
+        server.tool()(_with_messages(tool))
+    return server
+
+
+def _with_messages(tool: Callable[Parameters, BaseModel]) -> Callable[Parameters, BaseModel]:
+    """Wrap a tool so that its error messages are shown to the assistant.
+
+    The server hides the messages of other exceptions, and logs their tracebacks.
+    """
+    tool_error = need("mcp.server.mcpserver.exceptions").ToolError
+
+    @functools.wraps(tool)
+    def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> BaseModel:
+        try:
+            return tool(*args, **kwargs)
+        except VldebiasError as error:
+            raise tool_error(str(error)) from None
+
+    return call
+
+
+def replace_lone_surrogates(line: bytes) -> bytes:
+    """Replace lone surrogate escapes in a line of JSON with U+FFFD.
+
+    A client that truncates text in the middle of an emoji sends half of a surrogate pair. Such a
+    line is not valid Unicode, and the server would ignore it.
+    """
+    return _ESCAPE.sub(lambda match: rb"\ufffd" if match["lone"] else match[0], line)
+
+
+def serve_stdio(server: MCPServer) -> None:
+    """Run a server on stdin and stdout until stdin ends."""
+    # The transport reads file descriptor 0, so forward the client's lines through a pipe.
+    client = os.dup(0)
+    read_end, write_end = os.pipe()
+    os.dup2(read_end, 0)
+    os.close(read_end)
+
+    def forward() -> None:
+        with open(client, "rb") as lines, open(write_end, "wb", buffering=0) as pipe:
+            for line in lines:
+                pipe.write(replace_lone_surrogates(line))
+
+    threading.Thread(target=forward, daemon=True).start()
+    server.run()

@@ -1,0 +1,230 @@
+"""List the results of many runs on one sortable page."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from urllib.parse import quote
+
+from vldebias.errors import InvalidInputError
+from vldebias.measure.metric import get_metric
+from vldebias.measure.rows import CHANCES, NONE
+from vldebias.report.conclusion import LEADS, conclusions, cost_and_verdict
+from vldebias.report.page import front_rows, model_in_words, write_page
+from vldebias.report.plots import tradeoffs
+from vldebias.report.result import Result
+from vldebias.report.table import ReadableRow, at_settings, readable
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PAGE = "runs.html"
+TEMPLATE = Path(__file__).with_name("page.html.jinja")
+_INDEX = "index.html"  # page of an individual run
+_MOST_BYTES = 500_000_000
+PLOTTED = 4  # maximum number of runs with plots, which take about 0.2 s for each task
+
+
+class RunRow(NamedTuple):
+    """A row in a list of runs, for one run, task and method.
+
+    Attributes:
+        run: the result's folder or file, relative to the listed folder.
+        model: the model that was measured.
+        task: the task name.
+        method: the readable name of the method.
+        measure: the title of the measure, including the part of the task, if any.
+        better: the better direction: "higher", "lower" or "neither".
+        value: the measured value.
+        low: the lower bound of its 95% interval.
+        high: the upper bound of its 95% interval.
+        number: the value and its interval as text.
+        cost: the largest clear loss of utility, or "" if no utility was measured.
+        verdict: how the method changed the value, including its cost, or "" if there is nothing to
+            compare.
+        date: the date of the run in ISO 8601 format, or "" if unknown.
+        page: the URL of the run's page relative to the list, or "" if there is no page.
+        path: the path of the result, as an argument for `vldebias eval compare`.
+    """
+
+    run: str
+    model: str
+    task: str
+    method: str
+    measure: str
+    better: str
+    value: float
+    low: float
+    high: float
+    number: str
+    cost: str
+    verdict: str
+    date: str
+    page: str
+    path: str
+
+
+# Columns of a readable row that are shown unchanged.
+_FIGURE = ("measure", "better", "value", "low", "high", "number", "verdict")
+
+
+class RunList(NamedTuple):
+    """A list of all results in a folder and its subfolders.
+
+    Attributes:
+        rows: one row per run, task and method.
+        unreadable: maps each file that could not be loaded to the reason.
+    """
+
+    rows: list[RunRow]
+    unreadable: dict[str, str]
+
+
+def list_runs(folder: Path, page_folder: Path | None = None) -> RunList:
+    """List the results in a folder with one row per run, task and method, newest first.
+
+    Each row shows the measure that the task's conclusion is about, or its bias measure if there is
+    no conclusion. If the task was only measured in parts, the row shows the worst part.
+
+    Args:
+        folder: the folder to search, including subfolders, for JSON files written by
+            `Result.write`.
+        page_folder: the folder that links to pages are relative to. Default: `folder`.
+
+    Raises:
+        InvalidInputError: If the folder does not exist or contains no results.
+    """
+    if not folder.is_dir():
+        raise InvalidInputError(
+            f"{folder}: expected a folder with results, such as runs/*/result.json"
+        )
+    rows: list[RunRow] = []
+    unreadable: dict[str, str] = {}
+    for file in sorted(folder.rglob("*.json")):
+        name = file.relative_to(folder).as_posix()
+        try:
+            if _is_result(file):
+                rows += _rows_of(file, name, page_folder or folder)
+        except (InvalidInputError, OSError) as error:
+            unreadable[name] = str(error).removeprefix(f"{file}: ")
+    if not rows and not unreadable:
+        raise InvalidInputError(
+            f"{folder}: contains no results; expected files written by `vldebias eval`, such as"
+            " NAME/result.json"
+        )
+    # The sort is stable, so runs with the same date stay ordered by name.
+    return RunList(sorted(rows, key=lambda row: row.date, reverse=True), unreadable)
+
+
+def _is_result(file: Path) -> bool:
+    """Return whether a JSON file looks like a result, based on its name and keys."""
+    if file.name == "result.json":
+        return True
+    if file.stat().st_size > _MOST_BYTES:
+        return False
+    content = file.read_bytes()
+    return b'"figures"' in content and b'"protocols"' in content
+
+
+def _rows_of(file: Path, name: str, page_folder: Path) -> list[RunRow]:
+    """Load a result and return its rows for the list of runs."""
+    result = Result.read(file)
+    frame = readable(result)
+    model_of_task = {part.task: model_in_words(part.model) for part in result.provenance}
+    # Both "sd15/result.json" and "sd15.json" are listed as the run "sd15".
+    run = name.removesuffix("result.json").removesuffix("/").removesuffix(".json")
+    run = run or file.parent.resolve().name
+    page = file.parent / _INDEX
+    address = ""
+    if page.is_file():
+        address = quote(Path(os.path.relpath(page, page_folder)).as_posix())
+    measure_of_task = {}
+    for conclusion in conclusions(frame):
+        measure_of_task[conclusion.task] = (conclusion.metric, conclusion.subset)
+    rows = []
+    for task, block in frame.groupby("task", sort=False):
+        rows_of_task = cast("list[ReadableRow]", list(block.itertuples()))
+        for row in _representatives(block, measure_of_task.get(str(task))):
+            cost, verdict = cost_and_verdict(rows_of_task, row)
+            figure = {name: getattr(row, name) for name in _FIGURE} | {"verdict": verdict}
+            about: dict[str, Any] = {
+                "cost": cost,
+                "date": result.date or "",
+                "page": address,
+                "path": str(file),
+            }
+            model = model_of_task.get(str(task), "")
+            rows.append(RunRow(run, model, str(task), row.name, **about, **figure))
+    return rows
+
+
+def _representatives(block: pd.DataFrame, measure: tuple[str, str] | None) -> list[ReadableRow]:
+    """Select the row of a task that the list shows for each method."""
+    measured = block[~block.method.isin(CHANCES)]
+    if measured.empty:
+        return []
+    if measure is None:
+        measure = _leading_measure(measured)
+    metric, subset = measure
+    rows = measured[(measured.metric == metric) & (measured.subset == subset)]
+    shown = rows[at_settings(rows) | (rows.method == NONE)]
+    return cast("list[ReadableRow]", list(shown.itertuples()))
+
+
+def _leading_measure(block: pd.DataFrame) -> tuple[str, str]:
+    """Return the metric and subset that represent a task without a conclusion."""
+    bias = block[block.kind == "bias"]
+    summaries = bias[bias.subset == ""]
+    for candidates in (summaries, bias, block):
+        if candidates.empty:
+            continue
+        metrics = list(candidates.metric)
+        metric = next((lead for lead in LEADS if lead in metrics), metrics[0])
+        rows = candidates[candidates.metric == metric]
+        better = get_metric(metric, strict=False).better
+        if better == "neither":
+            row = rows.iloc[0]
+        else:
+            row = rows.loc[rows.value.idxmin() if better == "higher" else rows.value.idxmax()]
+        return str(metric), str(row.subset)
+    raise InvalidInputError("the result contains no values to list")
+
+
+def render_runs(folder: Path, path: Path | None = None) -> tuple[Path, RunList]:
+    """Write a page that lists all results in a folder.
+
+    Args:
+        folder: the folder with the results, including its subfolders.
+        path: the HTML file to write. Default: runs.html in the folder.
+
+    Returns:
+        The path of the page, and the list of runs.
+    """
+    path = folder / PAGE if path is None else path
+    runs = list_runs(folder, path.parent)
+    name_of_path = {row.path: row.run for row in runs.rows}
+    values = {
+        "folder": folder.resolve().name,
+        "rows": runs.rows,
+        "runs": name_of_path,
+        "plots_of_path": _plots(list(name_of_path)),
+        "unreadable": runs.unreadable,
+    }
+    return write_page(path, TEMPLATE, values), runs
+
+
+def _plots(paths: Sequence[str]) -> dict[str, list[dict[str, object]]]:
+    """Return the plots of bias against cost by path, for the first runs that have any."""
+    plots_of_path: dict[str, list[dict[str, object]]] = {}
+    for path in paths:
+        if len(plots_of_path) == PLOTTED:
+            break
+        result = Result.read(path)
+        frame = readable(result)
+        concluded = conclusions(frame)
+        plots = tradeoffs(front_rows(frame, concluded), frame, result.provenance)
+        if plots:
+            plots_of_path[path] = plots
+    return plots_of_path

@@ -1,0 +1,98 @@
+"""Test `vldebias records` and the record written by an audit."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from apps.audit.records.protocol import load_protocol
+from apps.audit.records.schema import Record
+from tests.apps.audit.records.test_figures import made
+from tests.cli.conftest import call as run
+from vldebias.errors import InvalidInputError
+
+RECORDS = str(Path(__file__).parents[4] / "eval" / "records")
+
+
+def test_the_plan_contains_all_prompts_and_enough_images_for_the_interval_width(
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "protocol.txt"
+    facts = json.loads(run("records", "plan", "--width", "0.1", "--out", str(out), "--json"))
+    assert facts["images per prompt"] == 8
+    assert facts["images"] == 8 * 700
+    lines = out.read_text(encoding="utf-8").splitlines()
+    assert lines == [prompt.text for prompt in load_protocol().prompts()]
+    narrow = json.loads(run("records", "plan", "--prompt-width", "0.2", "--neutral", "--json"))
+    assert (narrow["prompts"], narrow["images per prompt"]) == (100, 93)
+
+
+def test_check_passes_the_committed_records_and_finds_a_changed_count(tmp_path: Path) -> None:
+    run("records", "check", RECORDS)
+    record = made([(5, 5, 0), (9, 1, 0)])
+    record.write(tmp_path / "good.json")
+    row = record.counts[0].model_copy(update={"counts": (6, 4)})
+    forged = record.model_copy(update={"counts": (row, record.counts[1]), "name": "forged"})
+    forged.write(tmp_path / "forged.json")
+    output = json.loads(run("records", "check", str(tmp_path), "--json", code=1))
+    problems = {entry["name"]: entry["problems"] for entry in output["records"]}
+    assert problems["model"] == []
+    assert "the counts give" in problems["forged"][0]
+    with pytest.raises(InvalidInputError, match="forged: figures"):
+        run("records", "page", str(tmp_path), "--out", str(tmp_path / "page.html"))
+
+
+def test_two_records_with_the_same_name_are_rejected(tmp_path: Path) -> None:
+    for name in ("a.json", "b.json"):
+        made([(5, 5, 0)]).write(tmp_path / name)
+    with pytest.raises(InvalidInputError, match="expected one file for each name"):
+        run("records", "check", str(tmp_path))
+
+
+def test_the_page_works_offline_and_escapes_names(tmp_path: Path) -> None:
+    record = made([(5, 5, 0)])
+    named = record.model.model_copy(update={"name": "<script>alert(1)</script>"})
+    record.model_copy(update={"model": named}).write(tmp_path / "r.json")
+    out = tmp_path / "page.html"
+    run("records", "page", str(tmp_path / "r.json"), "--out", str(out))
+    page = out.read_text(encoding="utf-8")
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert" in page
+    assert "http" not in page
+    assert "src=" not in page
+
+
+def test_predictions_for_a_new_model_abstain_with_the_reason(tmp_path: Path) -> None:
+    prompts = tmp_path / "p.txt"
+    prompts.write_text("A photo of a nurse.\n", encoding="utf-8")
+    arguments = ("records", "predict", "--prompts", str(prompts), "--model")
+    facts = json.loads(run(*arguments, "Stable Diffusion XL", "--json"))
+    (row,) = facts["forecasts"]
+    assert (row["kind"], row["subject"]) == ("abstains", "nurse")
+    assert "held-out models" in row["reason"]
+    assert not facts["coverage"]["is_shown"]
+    named = run("records", "predict", RECORDS, *arguments[2:], "Stable Diffusion XL", "--json")
+    assert json.loads(named) == facts
+    output = run(*arguments, "Stable Diffusion 1.5", with_stderr=True)
+    assert "counted" in output
+    assert "left-out subjects" in output
+
+
+def test_the_schema_is_printed_as_json(tmp_path: Path) -> None:
+    assert json.loads(run("records", "schema"))["title"] == "Record"
+
+
+def test_an_audit_that_measures_writes_its_record_to_out(tmp_path: Path) -> None:
+    prompts = tmp_path / "p.txt"
+    prompts.write_text("A photo of a nurse.\nA photo of a mechanic.\n", encoding="utf-8")
+    out = tmp_path / "record.json"
+    audit = ("audit", str(prompts), "--attribute", "gender", "--pipeline", "miniature")
+    run(*audit, "--measure", "2", "--steps", "2", "--out", str(out))
+    record = Record.read(out)
+    assert [row.subject for row in record.counts] == ["nurse", "mechanic"]
+    assert sum(sum(row.counts) + (row.unknown or 0) for row in record.counts) == 4
+    page = (tmp_path / "record" / "index.html").read_text(encoding="utf-8")
+    assert "responds to the words for each value (clarity: " in page
+    run("records", "check", str(out))
+    with pytest.raises(InvalidInputError, match="only --measure N writes a record"):
+        run(*audit, "--out", str(out))

@@ -1,0 +1,43 @@
+"""Test how a prompt rewriter leans: the share of open prompts to which it adds a value."""
+
+import pytest
+
+from apps.audit.rewriters import audit_rewriter
+from vldebias.errors import InvalidInputError
+
+ORIGINAL = ["a nurse", "a CEO", "a cook", "a pilot", "a lady", "a red chair"]
+REWRITTEN = [
+    "A nurse, her hair tied back.",
+    "A CEO, a man in a suit.",
+    "A cook in a kitchen.",
+    "A male pilot.",
+    "A lady in red.",
+    "A chair beside a man.",
+]
+
+
+def test_values_added_to_open_prompts_are_counted() -> None:
+    result = audit_rewriter(ORIGINAL, REWRITTEN, "gender")
+    shares = {row.subset: row.value for row in result.rows}
+    assert shares["any value"] == 3 / 4
+    assert shares["male"] == 2 / 4
+    assert shares["female"] == 1 / 4
+    assert shares["noun: CEO"] == 1
+    table = result.to_pandas()
+    assert (table.low <= table.value).all()
+    assert (table.value <= table.high).all()
+
+
+def test_the_number_of_texts_must_match() -> None:
+    with pytest.raises(InvalidInputError, match=r"got 1 prompts for 2 originals"):
+        audit_rewriter(["a nurse", "a cook"], ["A nurse."], "gender")
+
+
+def test_languages_other_than_english_are_rejected() -> None:
+    with pytest.raises(InvalidInputError, match=r"Ärztin.*German.*expected English"):
+        audit_rewriter(["ein Arzt"], ["Eine Ärztin in der Klinik"], "gender")
+
+
+def test_prompts_without_an_open_person_are_rejected() -> None:
+    with pytest.raises(InvalidInputError, match=r"none of 1 prompt leaves"):
+        audit_rewriter(["a red chair"], ["A chair."], "gender")

@@ -1,0 +1,66 @@
+"""Test what a page shows about the prompts of an audit."""
+
+from pathlib import Path
+
+from apps.audit.section import audited_prompts, ends_of_ranges, ranges_of_prompts
+from tests.study.made_figures import figure, protocol, result
+from vldebias.report.page import render
+from vldebias.report.table import readable
+
+
+def test_the_range_for_a_prompt_contains_its_share() -> None:
+    rows = [
+        figure("none", 0.1, task="audit", metric="predicted_share", subset="a nurse: male"),
+        figure("none", 0.9, task="audit", metric="predicted_share", subset="a: b: male"),
+    ]
+    settings = {"values": ["male", "female"], "prompts": {"a nurse": "leans female: rewrite it"}}
+    audit = protocol("audit", settings=settings | {"advice": ["one leans"]})
+    audited = result(rows, audit)
+    frame = readable(audited)
+    ranges = ranges_of_prompts(frame)
+    assert ends_of_ranges(audited, frame) == ("all women", "all men")
+    assert ranges["a nurse"][1] == 0.1, "left of the middle"
+    assert set(ranges) == {"a nurse", "a: b"}
+    (nurse,) = audited_prompts(audited, readable(audited))
+    assert nurse.share.startswith("90% female")
+    three = audit.model_copy(update={"settings": settings | {"values": ["male", "female", "x"]}})
+    assert ends_of_ranges(result(rows, three), frame) is None
+
+
+def test_an_audit_names_a_command_for_each_remedy(tmp_path: Path) -> None:
+    advice = {
+        "a nurse": "leans female: rewrite it or use a method",
+        "a chair": "no person is asked for: nothing to predict",
+    }
+    audit = protocol("audit", settings={"prompts": advice, "advice": ["one leans"]})
+    rows = [figure("none", 0.1, task="audit", metric="predicted_share", subset="a nurse: male")]
+    named = audit.model_copy(update={"attribute": "gender"})
+    audited = result(rows, named)
+    page = render(audited, tmp_path / "p.html", run_folder=tmp_path).read_text(encoding="utf-8")
+    assert "<code>vldebias prompts balance prompts.txt --attribute gender</code>" in page
+    assert "<code>vldebias.debias(pipe, &#34;gender&#34;)</code>" in page
+    assert "--measure 8" not in page, "no prompt needs images"
+
+
+def test_a_measured_audit_shows_its_images_and_how_many_are_missing(tmp_path: Path) -> None:
+    images = [[f"images/{i}.png", "female" if i else "unclear"] for i in range(8)]
+    settings = {
+        "values": ["male", "female"],
+        "prompts": {"a nurse": "no clear lean: generate 4 more"},
+        "advice": ["none leans"],
+        "images": {"a nurse": images},
+    }
+    rows = [
+        figure("none", 0.2, task="audit", metric="counted_share", subset="a nurse: male"),
+        figure("none", 0.4, task="audit", metric="predicted_share", subset="a nurse: male"),
+    ]
+    audited = result(rows, protocol("audit", settings=settings))
+    (nurse,) = audited_prompts(audited, readable(audited))
+    assert nurse.share.startswith("80% female")
+    assert nurse.predicted.startswith("60% female")
+    page = render(audited, tmp_path / "p.html", run_folder=tmp_path).read_text(encoding="utf-8")
+    assert "counted share [95%]" in page
+    assert "predicted [95%]" in page
+    assert page.count('src="images/') == 8
+    assert "<small>unclear</small>" in page
+    assert "--measure 12<" in page, "4 more than the 8 images"

@@ -1,0 +1,3 @@
+"""Use the result that tests of reports share."""
+
+from tests.report.conftest import made as made

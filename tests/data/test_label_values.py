@@ -1,0 +1,239 @@
+"""Test labels that name no group, that match a known value, or that are likely mistakes."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from data_parts import ATTRIBUTES, celeba, fairface, save
+
+from vldebias import load_prompts, rerank
+from vldebias.data import Embeddings, Labels, odd_values, open_data
+from vldebias.data.label_values import matched, misspelt, names_no_group, names_of_unknown
+from vldebias.errors import InvalidInputError, SuspectInputWarning
+from vldebias.judge.answers import CANNOT_TELL, NO_MAJORITY, NO_PERSON
+from vldebias.judge.stored import NO_VALUE
+from vldebias.study.doubts import doubt_labels
+from vldebias.study.shares.task import SharesTask
+
+
+@pytest.mark.parametrize(
+    ("values", "flag"),
+    [
+        (["Female", "female", "male"], "--rename Female=female"),
+        (["East Asian", "east asian", "White"], "--rename East Asian=east asian"),
+        (["White ", "WHITE", "Black"], "--rename WHITE=White "),
+    ],
+)
+def test_values_that_differ_in_case_are_reported_with_the_flag_that_merges_them(
+    values: list[str], flag: str
+) -> None:
+    (doubt,) = odd_values(Labels.from_values(values * 30))
+    assert flag in doubt
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["female", "male"],
+        ["0-2", "3-9", "10-19", "20-29", "30-39", "more than 70"],
+        ["White", "Black", "Latino_Hispanic", "East Asian", "Southeast Asian", "Indian"],
+        ["m", "f"],
+        ["young", "old", "middle-aged"],
+        ["tan", "pale", "dark-skinned", "light-skinned"],
+        ["1", "2", "3", "4"],
+        ["land", "water", "landbird", "waterbird"],
+        ["glass", "glasses of wine", "bus"],
+        ["march", "may"],
+        ["A", "AB", "B", "0"],
+        ["I", "II", "III", "IV", "V", "VI"],
+        ["1", "1.5", "2"],
+        ["1990", "2000", "2010"],
+        ["a", "apple", "avocado"],
+        ["female/old", "female/young", "male/old", "male/young"],
+        ["1 in 10", "over 3.5", "Asian, Pacific Islander"],
+        ["2026-03-09", "2026-03-10", "2026-04-01"],
+    ],
+)
+def test_distinct_values_are_not_reported(values: list[str]) -> None:
+    assert odd_values(Labels.from_values(values * 30)) == []
+
+
+def test_fairface_spellings_are_merged_with_a_warning(tmp_path: Path) -> None:
+    rows = [
+        ("20-29", "male", "Latino Hispanic"),
+        ("More than 70", "F", "White"),
+        ("3 - 9", "Female", "White"),
+    ]
+    fairface(tmp_path, "val", rows, tmp_path)
+    with pytest.warns(SuspectInputWarning) as caught:
+        data = open_data("fairface", tmp_path)
+    assert data.column("age").counts["more than 70"] == data.column("age").counts["3-9"] == 1
+    assert data.column("gender").counts == {"Male": 1, "Female": 2}
+    assert data.column("race").counts["Latino_Hispanic"] == 1
+    assert "'3 - 9' (1 rows) as '3-9'" in " ".join(str(warning.message) for warning in caught)
+    (tmp_path / "fairface_label_val.csv").write_text(
+        "file,age,gender,race\nval/1.jpg,x,Male,White\n"
+    )
+    with pytest.raises(InvalidInputError, match=r"expected one of .* got \['x'\]"):
+        open_data("fairface", tmp_path)
+
+
+@pytest.mark.parametrize(("no", "yes"), [("False", "True"), ("-1.0", "1.0"), ("0.0", "1.0")])
+def test_celeba_booleans_and_floats_are_read(no: str, yes: str, tmp_path: Path) -> None:
+    values = np.full((2, 40), -1)
+    values[0, ATTRIBUTES.index("Male")] = 1
+    celeba(tmp_path, tmp_path / "img_align_celeba", values, [2, 2], kaggle=True)
+    table = tmp_path / "list_attr_celeba.csv"
+    head, *rows = table.read_text().splitlines()
+    rows = [row.replace("-1", "#").replace(",1", f",{yes}").replace("#", no) for row in rows]
+    table.write_text("\n".join([head, *rows]))
+    partition = tmp_path / "list_eval_partition.csv"
+    partition.write_text(partition.read_text().replace(",2", ",test"))
+    with pytest.warns(SuspectInputWarning, match="'test'"):
+        data = open_data("celeba", tmp_path)
+    assert data.column("gender").counts == {"female": 1, "male": 1}
+
+
+def test_renamed_waterbirds_columns_and_floats_are_read(tmp_path: Path) -> None:
+    for number in range(2):
+        save(tmp_path / f"a/{number}.jpg", number)
+    lines = ["id,filename,split,y,a", "0,a/0.jpg,2.0,0.0,1.0", "1,a\\1.jpg,2.0,1.0,0.0"]
+    (tmp_path / "metadata.csv").write_text("\n".join(lines))
+    data = open_data("waterbirds", tmp_path)
+    assert data.column("label").counts == {"landbird": 1, "waterbird": 1}
+    assert data.read(1).size == (8, 6)
+    (tmp_path / "metadata.csv").write_text("\n".join(lines).replace("2.0", "0"))
+    with pytest.raises(InvalidInputError, match="split 'test' is empty; the splits are train 2"):
+        open_data("waterbirds", tmp_path)
+
+
+def test_codes_and_names_of_known_values_match_alternative_spellings() -> None:
+    known = {"Blond_Hair": "fair", "3": "Black Hair"}
+    names = ["blond hair", "BLOND-HAIR", "Fair", "black_hair", "Blond_Hair", "3.0", "grey"]
+    expected = dict.fromkeys(["blond hair", "BLOND-HAIR", "Fair"], "Blond_Hair")
+    assert matched(names, known) == expected | {"black_hair": "3", "3.0": "3"}
+
+
+@pytest.mark.parametrize(
+    ("text", "is_answer"),
+    [
+        ("N/A", True),
+        ("Unclear.", True),
+        ("cannot determine", True),
+        ("I'm sorry, I can't tell the gender of people in images.", True),
+        ("I\u2019m sorry, but I can\u2019t help with that", True),
+        ("It is not possible to determine the race.", True),
+        ("The gender is unclear", True),
+        ("not visible", True),
+        ("no person", True),
+        ("unbekannt", True),
+        ("None", True),
+        ("-", True),
+        ("no_face", True),
+        ("Not a person", True),
+        ("n.a.", True),
+        ("<NA>", True),
+        ("?", True),
+        ("multiple", True),
+        ("\u4e0d\u660e", True),
+        ("female", False),
+        ("other", False),
+        ("Native Hawaiian or Other Pacific Islander", False),
+        ("non-binary", False),
+        ("no", False),
+        ("none of the above", False),
+        ("not blond", False),
+    ],
+)
+def test_answers_that_are_not_groups_are_detected(text: str, is_answer: bool) -> None:
+    assert names_no_group(text) == is_answer
+
+
+@pytest.mark.parametrize("answer", [NO_VALUE, CANNOT_TELL, NO_PERSON, NO_MAJORITY])
+def test_answers_that_the_package_writes_are_not_groups(answer: str) -> None:
+    assert names_no_group(answer)
+
+
+@pytest.mark.parametrize(
+    ("label", "values", "hint"),
+    [
+        ("femlae", ("female", "male"), "did you mean 'female'?"),
+        ("famale", ("female", "male"), "did you mean 'female'?"),
+        ("wtaer", ("land", "water"), ""),
+        ("watr", ("land", "water"), "did you mean 'water'?"),
+        ("female", ("male", "other"), ""),
+        ("West Asian", ("East Asian", "White"), ""),
+        ("20-39", ("20-29", "30-39"), ""),
+        ("nonbinary", ("female", "male"), ""),
+    ],
+)
+def test_only_labels_outside_the_known_values_are_misspelt(
+    label: str, values: tuple[str, ...], hint: str
+) -> None:
+    listed = ", ".join(values)
+    expected = [f"got {label!r}; the values of x are {listed}; {hint}"] if hint else []
+    assert misspelt([label, *values], {"x": values}) == expected
+    # A column without any known value describes a different attribute.
+    assert misspelt([label, "else"], {"x": values}) == []
+
+
+def test_a_value_of_the_prompt_set_is_never_unknown() -> None:
+    labels = ["none", "glasses", "n.a."]
+    assert names_of_unknown(labels) == ["none", "n.a."]
+    assert names_of_unknown(labels, ["none", "glasses"]) == ["n.a."]
+
+
+def labelled(names: list[str]) -> list[str]:
+    """Return 60 labels, three of them the first name, as in a search that re-ranking is for."""
+    first, *others = names
+    return [first if i % 20 == 0 else others[i % len(others)] for i in range(60)]
+
+
+def by_rerank(labels: list[str]) -> None:
+    scores = [1 - i / len(labels) for i in range(len(labels))]
+    rerank(scores, 10, labels=labels)
+
+
+def by_evaluate(labels: list[str]) -> None:
+    images = Embeddings.from_arrays(np.zeros((len(labels), 4)) + 1, {"column": labels})
+    doubt_labels(images, ["column"], [load_prompts("gender")])
+
+
+def by_shares(labels: list[str]) -> None:
+    table = {"prompt": [f"prompt {i % 2}" for i in range(len(labels))], "value": labels}
+    SharesTask(name="shares", resamples=20).measure(table)
+
+
+COMMANDS = [by_rerank, by_evaluate, by_shares]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["female", "male"],
+        ["male", "female"],
+        ["East Asian", "West Asian"],
+        ["with glasses", "without glasses"],
+        ["20-29", "20-39"],
+        ["0-2", "0-20"],
+        ["group 1", "group 2"],
+        ["Latina", "Latino", "White"],
+    ],
+)
+def test_no_command_takes_a_rare_group_for_a_misspelling_of_another(
+    command: Callable[[list[str]], None], names: list[str], recwarn: pytest.WarningsRecorder
+) -> None:
+    command(labelled(names))
+    messages = [str(warning.message) for warning in recwarn]
+    assert not [line for line in messages if "did you mean" in line or "spel" in line]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_reports_a_label_that_is_almost_a_known_value(
+    command: Callable[[list[str]], None],
+) -> None:
+    expected = "got 'femlae'; the values of gender are .*; did you mean 'female'?"
+    with pytest.warns(SuspectInputWarning, match=expected):
+        command(labelled(["femlae", "female", "male"]))

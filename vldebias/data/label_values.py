@@ -1,0 +1,218 @@
+"""Recognise labels that name no group, match labels to known values, and detect likely mistakes."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+
+from vldebias.data.labels import Labels
+from vldebias.errors import CLOSE_LABELS, did_you_mean
+
+# A group is rare if it has fewer than _FEW rows and at most a share _RARE of all rows.
+_FEW = 5
+_RARE = 0.02
+_MANY_GROUPS = 4  # with fewer groups, a high ratio of groups to rows does not indicate ids
+_MOST_GROUPS = 0.8  # above this ratio of groups to rows, the groups are probably ids
+# The values of a label column if the user does not name a prompt set.
+USUAL_VALUES: Mapping[str, Collection[str]] = {"gender": ("female", "male")}
+# Answers from judges, annotators and tables that do not name a group, as returned by `plain`.
+_NO_GROUP = {
+    *("", "unknown", "unk", "unclear", "undetermined", "not known", "not sure", "unsure"),
+    *("uncertain", "ambiguous", "indeterminate", "inconclusive", "undeterminable", "no majority"),
+    *("n a", "na", "nan", "nat", "none", "null", "idk", "sorry", "cannot", "cannot tell"),
+    *("unidentifiable", "unrecognizable", "unrecognisable", "unspecified", "not specified"),
+    *("not stated", "not applicable", "prefer not to say", "declined", "refused", "no answer"),
+    *("no response", "nobody", "no one", "none visible", "not a person", "not a human"),
+    *("multiple", "multiple people", "several people", "unbekannt", "unklar", "keine angabe"),
+    *("inconnu", "desconocido", "desconhecido", "sconosciuto", "неизвестно", "不明", "未知"),
+}
+_REFUSAL = re.compile(
+    r"\bsorry\b|\bapologi[sz]e\b|\bas an ai\b"
+    r"|\b(?:can ?not|can't|could not|couldn't|unable to|not able to|(?:im|not )possible to"
+    r"|(?:hard|difficult) to) (?:\w+ly )?(?:tell|determine|say|see|identify|infer|assess"
+    r"|recogni[sz]e|classify|discern|answer|judge|provide|help|assist)\b"
+    r"|^(?:(?:it|the \w+) is )?(?:unclear|undetermined|unknown|indeterminate"
+    r"|not (?:really |clearly )?(?:clear|visible|sure|certain|determinable|identifiable))\b"
+    r"|^no (?:clear |visible )?(?:people|persons?|humans?|faces?|subjects?)\b"
+    r"|^(?:faces?|persons?|people) (?:is |are )?not (?:visible|detected|found|shown)\b"
+)
+# Integers that mean a missing value in a column of codes: the largest one-byte and two-byte
+# integers, and codes used by survey software.
+_UNKNOWN_CODES = {"255", "65535", "99", "999", "9999", "-9", "-99", "-100", "-999"}
+_VALUE_OF_ALIAS = {"f": "female", "woman": "female", "women": "female"}
+_VALUE_OF_ALIAS |= {"m": "male", "man": "male", "men": "male"}
+
+
+def plain(label: str) -> str:
+    """Return a label without differences in case, spaces, underscores, hyphens, slashes and points.
+
+    Numbers are returned unchanged.
+
+    >>> [plain(label) for label in ("Latino_Hispanic", "20 - 29", "n.a.", "-1")]
+    ['latino hispanic', '20 29', 'n a', '-1']
+    """
+    text = unicodedata.normalize("NFKC", label).strip().casefold()
+    if re.fullmatch(r"[-+]?\d+(\.\d+)?", text):
+        return text
+    text = text.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
+    return " ".join(re.sub(r"[\s_./\\\u2010-\u2015-]+", " ", text).split())
+
+
+def names_no_group(label: str) -> bool:
+    """Return True if a label does not name a group: a refusal, "cannot tell" or "N/A".
+
+    >>> [names_no_group(label) for label in ("no_face", "I'm sorry, I can't tell.", "other")]
+    [True, True, False]
+    """
+    text = plain(label)
+    return text.strip("[](){}<>\"'`*?! ") in _NO_GROUP or _REFUSAL.search(text) is not None
+
+
+def matched(labels: Iterable[str], known: Mapping[str, str]) -> dict[str, str]:
+    """Map labels that differ from a known value only in form to the value's code.
+
+    Case, spaces and punctuation are ignored, and "F" or "woman" is "female". Integers may be
+    written as floats, and 1 and 0 (or -1) as booleans.
+
+    Args:
+        labels: labels in the data.
+        known: mapping from a value's code or name in the data set to the name to use.
+    """
+    code_of_plain: dict[str, str] = {}
+    for code, value in known.items():
+        code_of_plain.setdefault(plain(value), code)
+        code_of_plain.setdefault(plain(code), code)
+    no = "-1" if "-1" in known else "0"
+    code_of_truth = {"yes": "1", "true": "1", "no": no, "false": no}
+    code_of_label = {}
+    for label in labels:
+        if label in known:
+            continue
+        text = plain(label)
+        integer = re.sub(r"\.0+$", "", text)
+        alias = _VALUE_OF_ALIAS.get(text, text)
+        codes = (code_of_plain.get(text, ""), code_of_plain.get(alias, ""))
+        for code in (integer, *codes, code_of_truth.get(text, "")):
+            if code and code in known:
+                code_of_label[label] = code
+                break
+    return code_of_label
+
+
+def misspelt(labels: Iterable[str], values_of: Mapping[str, Collection[str]]) -> list[str]:
+    """Describe labels that are not a known value but spelt almost like one.
+
+    If no label is a value of an attribute, the column describes something else.
+
+    Args:
+        labels: the labels that occur.
+        values_of: attribute -> its known values.
+    """
+    labels = list(labels)
+    problems = []
+    for attribute, values in values_of.items():
+        known = set(map(plain, values))
+        strangers = [label for label in labels if plain(label) not in known]
+        if len(strangers) == len(labels):
+            continue
+        for label in strangers:
+            # Different values may share a word, as in "East Asian" and "West Asian", or differ in a
+            # digit, as in "20-29" and "20-39".
+            words = set(plain(label).split())
+            candidates = [value for value in values if words.isdisjoint(plain(value).split())]
+            hint = did_you_mean(label, candidates, "", CLOSE_LABELS)
+            if hint and not re.search(r"\d", label):
+                listed = ", ".join(values)
+                problems.append(f"got {label!r}; the values of {attribute} are {listed}; {hint}")
+    return problems
+
+
+def written_alike(labels: Iterable[str]) -> list[list[str]]:
+    """Group labels that differ only in case or spaces."""
+    alike = defaultdict[str, list[str]](list)
+    for label in labels:
+        alike[" ".join(label.split()).casefold()].append(label)
+    return [group for group in alike.values() if len(group) > 1]
+
+
+def names_of_unknown(labels: Collection[str], values: Collection[str] = ()) -> list[str]:
+    """Return the labels that mean a missing value: words, and special numbers among codes.
+
+    -1 means missing if 0 also occurs (pandas codes), but in a column of -1 and 1, both are values.
+
+    Args:
+        labels: the labels that occur.
+        values: known values, which are never missing values ("none" may be one).
+    """
+    marks = _UNKNOWN_CODES | ({"-1"} if "0" in labels else set())
+    # Numbers mean missing values only if all other labels are codes from 0 to 50.
+    are_codes = all(re.fullmatch(r"[0-4]?\d|50", label) or label in marks for label in labels)
+    names = []
+    for label in labels:
+        is_unknown = label in marks if are_codes else names_no_group(label)
+        if is_unknown and label not in values:
+            names.append(label)
+    return names
+
+
+def odd_values(
+    labels: Labels, values_of: Mapping[str, Collection[str]] = USUAL_VALUES
+) -> list[str]:
+    """Describe likely mistakes in a group column, each with a remedy.
+
+    These are labels for missing values, labels that differ only in case, groups with fewer than
+    five rows that make up at most 2% of all rows, and labels that are almost a known value.
+
+    Args:
+        labels: the column.
+        values_of: attribute -> the values that the column may contain.
+    """
+    rows = {name: number for name, number in labels.counts.items() if number}
+    total = sum(rows.values())
+    values = [value for known in values_of.values() for value in known]
+    unknown_names = names_of_unknown(rows, values)
+    problems = []
+    for names in written_alike(rows):
+        canonical = next((name for name in names if name == plain(name)), names[-1])
+        flags = [f"--rename {name}={canonical}" for name in names if name != canonical]
+        problems.append(
+            f"{' and '.join(map(repr, names))} differ only in case or spaces; merge them (in"
+            f" `vldebias eval shares` {' '.join(flags)})"
+        )
+    if 0 < len(unknown_names) < len(rows):
+        first = unknown_names[0]
+        listed = " and ".join(map(repr, unknown_names))
+        problems.append(
+            f"there is a group named {listed}; if this means a missing value, set unknown={first!r}"
+            f" (--unknown {first})"
+        )
+    known_names = [name for name in rows if name not in unknown_names]
+    problems += misspelt(known_names, values_of)
+    rare = [name for name in known_names if rows[name] < _FEW and rows[name] <= _RARE * total]
+    if rare:
+        examples = ", ".join(f"{name!r} ({rows[name]})" for name in rare[:5])
+        if len(rare) > 5:
+            examples += " ..."
+        problems.append(
+            f"{len(rare)} of {len(rows)} groups have fewer than {_FEW} rows: {examples}; correct"
+            " the value, remove these rows, or add images; row numbers and scores cannot be groups"
+        )
+    return problems
+
+
+def groups_as_many_as_rows(labels: Labels) -> str:
+    """Return a message if a column has about as many groups as rows, otherwise "".
+
+    This happens with ids, scores and ages, which are not groups.
+    """
+    names = [name for name, number in labels.counts.items() if number]
+    n_rows = int(labels.known.sum())
+    if len(names) < _MANY_GROUPS or len(names) <= _MOST_GROUPS * n_rows:
+        return ""
+    return (
+        f"got {len(names)} groups in {n_rows} rows, such as {', '.join(names[:4])}; expected a few"
+        " groups with several rows each; group the values first (ages into ranges, scores into yes"
+        " and no)"
+    )

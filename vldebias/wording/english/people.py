@@ -1,0 +1,107 @@
+"""Find the people whom an English prompt shows.
+
+`_read_phrase` asks the same questions about each noun for a person, in the same order. In case of
+doubt, the prompt counts as not understood. Whose value is stated depends on the attribute, so
+`find_stated` answers that question later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from vldebias.prompts.english.words import has_listed, is_plural, listed, singular
+from vldebias.wording.english.is_another import group_mentions, leaves_one_out, why_nobody_else
+from vldebias.wording.english.is_person import may_be_person, why_no_person, why_no_tag
+from vldebias.wording.english.is_shown import why_not_shown
+from vldebias.wording.english.is_stated_or_named import is_named, is_of_picture, names_of_people
+from vldebias.wording.english.phrases import (
+    NOBODY,
+    POSSESSIVE,
+    UNCLEAR,
+    PersonPhrase,
+    Persons,
+    extend_left,
+    is_gendered_noun,
+    place_of_value,
+    skip_medium,
+)
+from vldebias.wording.english.text import Text, read_text
+
+
+@lru_cache(maxsize=1000)  # called for each image generated from a prompt
+def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
+    """Return the people in a prompt in order of appearance, or the reason why none are found.
+
+    If a noun may refer to an additional person, the prompt counts as not understood.
+    """
+    text = read_text(prompt)
+    names = names_of_people(text)
+    has_names = not all(is_of_picture(text, first) for first, _ in names)
+    subjects: list[PersonPhrase] = []
+    depicted: set[str] = set()
+    is_unclear = False
+    for i in range(len(text.bare)):
+        if not may_be_person(text, i):
+            continue
+        phrase = _read_phrase(text, i, names, subjects)
+        noun = singular(text.bare[i])
+        if phrase == NOBODY and has_listed(text.low[max(0, i - 4) : i], "statue"):
+            depicted.add(noun)
+        elif noun in depicted and text.before(i) == "the":
+            phrase = NOBODY  # "a statue of a cook. The cook looks angry"
+        if isinstance(phrase, PersonPhrase):
+            subjects.append(phrase)
+            # In "a Black nurse and a patient", "Black" is not the name of the patient.
+            names = [name for name in names if not phrase.opening <= name[0] <= phrase.head]
+        is_unclear |= phrase == UNCLEAR
+        # "an elder general" is one person
+        is_overlapping = len(subjects) > 1 and subjects[-1].start < subjects[-2].end
+        if is_overlapping or (phrase == UNCLEAR and not is_gendered_noun(text.bare[i])):
+            return UNCLEAR
+    if not subjects:
+        reason = UNCLEAR if is_unclear else NOBODY
+        return "named" if has_names else reason
+    return UNCLEAR if leaves_one_out(text, subjects) else tuple(subjects)
+
+
+def _read_phrase(
+    text: Text, i: int, names: list[tuple[int, int]], subjects: Sequence[PersonPhrase]
+) -> PersonPhrase | str:
+    """Return the phrase with head i, or the reason why it adds no person to those before it."""
+    # Who is a person?
+    start, first_noun = extend_left(text, i)
+    reason = why_no_person(text, i, start)
+    if reason:
+        return reason
+    # Who is shown? The word before all determiners is decisive, as in "by all the masters".
+    plural = is_plural(text.bare[i])
+    determiner = text.before(start)
+    has_determiner = listed(determiner, "determiner") or determiner.endswith(POSSESSIVE)
+    is_bare = not plural and not has_determiner
+    opening = start
+    while listed(text.before(opening), "determiner"):
+        opening -= 1
+    reason = why_not_shown(text, opening - 1, is_bare, i)
+    # A singular noun without a determiner is a tag ("doctor, 4k") or not a person at all.
+    if is_bare:
+        start = skip_medium(text, start, i)
+        first_noun = max(start, first_noun)
+        reason = reason or why_no_tag(text, start, first_noun, i)
+    place = place_of_value(text, start, first_noun, i, has_determiner)
+    if reason or place is None:
+        return reason or UNCLEAR
+    words = [(text.start[j], text.low[j]) for j in range(start, first_noun + 1)]
+    end = text.start[i] + len(text.bare[i])
+    # Who is named?
+    named = is_named(text, names, opening, i)
+    first, value = text.start[start], text.start[place]
+    phrase = PersonPhrase(words, first, end, value, plural, opening, i, named)
+    # Who is one of several?
+    return why_nobody_else(text, phrase, subjects) or phrase
+
+
+def find_persons(prompt: str) -> Persons:
+    """Return the noun phrases for each person in a prompt."""
+    subjects = find_subjects(prompt)
+    return [] if isinstance(subjects, str) else group_mentions(read_text(prompt), subjects)

@@ -379,7 +379,7 @@ def test_a_declined_default_writes_nothing_and_exits_with_code_1(tmp_path: Path)
     facts = json.loads(run(*command, "--json", code=1))
     assert facts["roles"] == {}
     (declined,) = facts["declined"]
-    assert (declined["prompts"], declined["method"]) == ("gender", "default: none")
+    assert (declined["attribute"], declined["method"]) == ("gender", "default: none")
     assert declined["reason"].startswith("Text alone does not show")
 
 
@@ -389,7 +389,7 @@ def test_the_set_for_which_the_default_declines_is_left_out(tmp_path: Path) -> N
     assert "gender: no edit. Text alone" in done
     assert vldebias.load_edit(tmp_path)["text"].provenance.attribute == "waterbirds"
     declined = json.loads(run(*command, "--json"))["roles"]["text"]["provenance"]["declined"]
-    assert [choice["prompts"] for choice in declined] == ["gender"]
+    assert [choice["attribute"] for choice in declined] == ["gender"]
 
 
 def test_the_first_example_of_debias_succeeds(

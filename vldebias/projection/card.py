@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from vldebias.projection.hub import WEIGHTS
 from vldebias.projection.provenance import Provenance
 from vldebias.utils.markup import code_span
 from vldebias.version import __version__
-
-WEIGHTS = "projection.safetensors"
-"""Name of the file that contains an edit's tensors, with its config in the header."""
 
 
 def model_card(origin: Provenance, side: str, effect: str, roles: Sequence[str] = ()) -> str:

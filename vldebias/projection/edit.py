@@ -24,8 +24,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from vldebias.errors import InvalidInputError
-from vldebias.projection.card import WEIGHTS, model_card
-from vldebias.projection.hub import find_folder, upload
+from vldebias.projection.card import model_card
+from vldebias.projection.hub import WEIGHTS, find_folder, upload
 from vldebias.projection.provenance import Choice, Provenance
 from vldebias.utils.files import add_tensors, write_atomically
 from vldebias.version import __version__

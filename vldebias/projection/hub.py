@@ -17,8 +17,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from vldebias.errors import InvalidInputError
-from vldebias.projection.card import WEIGHTS
 from vldebias.version import __version__
+
+WEIGHTS = "projection.safetensors"
+"""Name of the file that contains an edit's tensors, with its config in the header."""
 
 _PATIENCE = 3.0  # seconds to wait for the hub; the libraries only give up after a minute
 

@@ -119,7 +119,7 @@ class Pairs:
             read=lambda index: read(numbers[index]),
             path=lambda index: path(numbers[index]),
             labels=None if self.labels is None else self.labels[rows],
-            variants=None if self.groups is None else self.groups[rows],
+            groups=None if self.groups is None else self.groups[rows],
             columns={name: labels[rows] for name, labels in self.columns.items()},
             wrong=None if self.wrong is None else self.wrong[rows],
         )

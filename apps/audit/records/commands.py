@@ -206,7 +206,7 @@ def predict(
             help="Records, or folders of records. Default: the packaged ones.",
         ),
     ] = None,
-    prompt_set: Annotated[
+    prompts: Annotated[
         Path | None,
         typer.Option(exists=True, help="Prompts, one per line. Default: the protocol's prompts."),
     ] = None,
@@ -236,10 +236,10 @@ def predict(
     from .protocol import load_protocol
 
     subjects = load_protocol().subjects
-    if prompt_set is not None:
-        subjects = [subject(text) for text in read_prompts(prompt_set).prompts]
+    if prompts is not None:
+        subjects = [subject(text) for text in read_prompts(prompts).prompts]
     if not subjects:
-        raise InvalidInputError(f"{prompt_set}: the file is empty; expected one prompt per line")
+        raise InvalidInputError(f"{prompts}: the file is empty; expected one prompt per line")
     forecasts, coverage = forecast(
         read_records(files or list(packaged("records").values())),
         subjects,

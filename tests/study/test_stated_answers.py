@@ -12,7 +12,6 @@ from tests.judge.test_judges import judge_of, parts  # noqa: F401  (a fixture)
 from vldebias.cli import app
 from vldebias.errors import InvalidInputError
 from vldebias.judge.judges import Judge
-from vldebias.judge.stored import lean_of
 from vldebias.report.result import Result
 from vldebias.study.stated.answers import evaluate_vqa
 
@@ -85,22 +84,19 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_judge_is_asked_and_its_lean_is_remembered(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("VLDEBIAS_CACHE", str(folder / "cache"))
+def test_a_judge_is_asked_about_clear_and_unclear_images(folder: Path) -> None:
     chances_of_level = {0: (0.1, 0.8), 200: (0.3, 0.2), 90: (0.6, 0.1)}
 
     def answers(images: list[Image.Image]) -> dict[str, np.ndarray]:
         return {"gender": np.array([chances_of_level[i.getpixel((0, 0))[0]] for i in images])}
 
     judge = Judge("painter", {"gender": ("male", "female")}, answers, "mark")
-    found = shares(evaluate_vqa(folder / "labels.csv", judge=judge))
+    result = evaluate_vqa(folder / "labels.csv", judge=judge)
+    found = shares(result)
     assert found["right female"] == 1
     assert found["none male"] == 1  # .5 for "cannot tell"
-    (lean,) = lean_of("mark")
-    assert lean.startswith("Judge painter alone: Of 1 unclear image, 100.0%")
-    assert lean_of("another") == []
+    (lean,) = result.provenance[-1].settings["advice"]
+    assert lean.startswith("Of 1 unclear image, 100.0%")
     with pytest.raises(InvalidInputError, match="not asked about 'age', but about gender"):
         evaluate_vqa(folder / "labels.csv", judge=judge, attribute="age")
     (folder / "b.png").unlink()
@@ -111,9 +107,7 @@ def test_a_judge_is_asked_and_its_lean_is_remembered(
 def test_the_command_asks_an_image_text_model(
     folder: Path,
     parts,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("VLDEBIAS_CACHE", str(folder / "cache"))
     for part in parts:
         part.save_pretrained(folder / "model")
     table, model, out = map(str, (folder / "labels.csv", folder / "model", folder / "out"))

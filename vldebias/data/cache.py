@@ -22,7 +22,7 @@ from vldebias.data.dataset import ImageData
 from vldebias.data.embeddings import Embeddings
 from vldebias.data.parallel import LostPartError, OnRay, prefetch, processes
 from vldebias.errors import InvalidInputError, VldebiasError, warn
-from vldebias.utils.files import add_tensors, cache_root, write_atomically
+from vldebias.utils.files import add_tensors, write_atomically
 from vldebias.utils.pictures import decode, why_unreadable
 from vldebias.utils.progress import SILENT, Progress
 
@@ -149,7 +149,10 @@ def _folder(
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:20]
     # The name is for human readers; the digest identifies the data set.
     readable = re.sub(r"[^\w.-]+", "-", f"{data.name}-{data.split}").strip("-.")
-    return Path(cache_dir or cache_root()) / f"{readable}-{digest}"
+    root = cache_dir or os.environ.get("VLDEBIAS_CACHE")
+    if not root:
+        root = Path.home() / ".cache" / "vldebias"
+    return Path(root) / f"{readable}-{digest}"
 
 
 def _check_arguments(

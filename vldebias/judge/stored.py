@@ -12,7 +12,7 @@ import numpy as np
 
 from vldebias.data import UNKNOWN, Labels
 from vldebias.judge.plan import GeneratedImages
-from vldebias.utils.files import cache_root, digest, write_atomically
+from vldebias.utils.files import digest
 
 NO_VALUE = "unknown"  # a judge's answer that does not name a value
 SURE = 0.8  # default minimum probability at which an answer counts
@@ -84,22 +84,6 @@ def last_judgements(
             answers.append(name if name in values else NO_VALUE)
         return stored.name, answers, chances.max(axis=1)
     return None
-
-
-def store_lean(fingerprint: str, sentence: str) -> None:
-    """Remember what a judge says about unclear images, to show it with results that it judged.
-
-    Args:
-        fingerprint: fingerprint of the judge.
-        sentence: its answers about unclear images, in words.
-    """
-    write_atomically(cache_root() / "judges" / f"{fingerprint}.txt", sentence)
-
-
-def lean_of(fingerprint: str) -> list[str]:
-    """Return what a judge says about unclear images, or nothing if it was never measured here."""
-    path = cache_root() / "judges" / f"{fingerprint}.txt"
-    return [path.read_text(encoding="utf-8")] if path.is_file() else []
 
 
 def image_keys(images: GeneratedImages) -> list[str]:

@@ -47,11 +47,6 @@ _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.partial")  # names that `_temporar
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
-def cache_root() -> Path:
-    """Return the folder for caches: $VLDEBIAS_CACHE, or ~/.cache/vldebias."""
-    return Path(os.environ.get("VLDEBIAS_CACHE") or Path.home() / ".cache" / "vldebias")
-
-
 def packaged(kind: str) -> dict[str, Path]:
     """Return the packaged files by name.
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vldebias.errors import InvalidInputError, need
-from vldebias.judge.stored import store_lean
 from vldebias.measure.resampling import wilson_interval
 from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.prompts import PromptSet, load_prompts
@@ -115,17 +114,13 @@ def evaluate_vqa(
     n_other = sum(meanings[text] == OTHER for row in rows for text in row.texts)
     if 2 * n_other > len(rows):
         return _by_label(rows, reader, provenance)
-    result = stated_result(
+    return stated_result(
         rows,
         lambda texts: meanings[texts[0]] if texts else NOT_STATED,
         reader,
         provenance,
         read_references(references),
     )
-    if judge is not None and len(result.provenance) > 1:
-        (sentence,) = result.provenance[-1].settings["advice"]
-        store_lean(judge.fingerprint, f"Judge {judge.name} alone: {sentence}")
-    return result
 
 
 def _resolved(row: StatedRow) -> StatedRow:

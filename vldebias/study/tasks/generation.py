@@ -22,7 +22,7 @@ from vldebias.hosts.loading import Loaded
 from vldebias.judge.judges import JUDGES, ClipJudge, Judge, JudgeSpec, checked_judge
 from vldebias.judge.plan import SEED_STEP, GeneratedImages, Plan, planned_prompts
 from vldebias.judge.scores import judge_images, scored
-from vldebias.judge.stored import SURE, lean_of
+from vldebias.judge.stored import SURE
 from vldebias.measure.rows import NONE, TaskResult
 from vldebias.methods import get_method
 from vldebias.methods.declared import PIPELINES
@@ -382,8 +382,6 @@ class GenerationTask(Task):
             "judge fingerprint": judge.fingerprint,
             "images that the safety checker blackened": rows.flagged,
         }
-        if lean := lean_of(judge.fingerprint):
-            settings["notes"] = lean
         if self.prompts_file is not None:
             _, settings["left out, by reason"] = self._open_prompts(self.prompts_file)
         results = []

@@ -46,7 +46,10 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "rivals_real": partial(methods.rivals, "rivals_real", "celeba professions"),
         "few": methods.few,
     },
-    "docs/methods/groups.md": {"rivals_groups": methods.groups},
+    "docs/methods/groups.md": {
+        "rivals_groups": methods.groups,
+        "classifier_default": methods.classifier_default,
+    },
     "docs/explanation/projection.md": {"closed_form": methods.closed_form},
     "docs/explanation/captioners.md": {"edits": captioner.edits},
     "docs/explanation/papers.md": {
@@ -98,7 +101,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "from_scratch": training.from_scratch,
         "popularity": training.popularity,
         "real_captions": training.real_captions,
-        "pretrained_pairs": training.pretrained_pairs,
+        "fine_tuning": training.fine_tuned,
     },
     "docs/explanation/intervals.md": {
         "covered_by_kind": evidence.covered_by_kind,

@@ -1,8 +1,8 @@
-"""Describe the public interface: exported names, commands with their options, and saved files.
+"""Describe the public interface: exported names with their signatures, and commands with options.
 
 `python -m tests.interface` writes the description to `tests/interface.json`, with which
-`test_interface.py` compares the package. Run it after a deliberate change, and mention the change in
-CHANGELOG.md.
+`test_interface.py` compares the package. Run it after a deliberate change, and mention the change
+in CHANGELOG.md.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ from vldebias.methods import load_edit
 from vldebias.miniature import load_clip
 from vldebias.projection.projection import CalibratedProjection
 from vldebias.prompts import load_prompts, make_prompt_set
+from vldebias.queries import DebiasedQueries
 
 DIM = 24
 SET = make_prompt_set(
@@ -58,7 +59,7 @@ def as_lists(texts: Sequence[str]) -> list[list[float]]:
     return rows_of(texts).tolist()  # type: ignore[no-any-return]
 
 
-def debiased(embed: Any = as_lists, **how: Any) -> vldebias.DebiasedQueries:
+def debiased(embed: Any = as_lists, **how: Any) -> DebiasedQueries:
     return vldebias.debias_queries(embed, SET, **{"method": "cali", **how})
 
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from vldebias.api import fit_projections as fit_projections
     from vldebias.api import fit_shares as fit_shares
     from vldebias.api import text_diagnostics as text_diagnostics
-    from vldebias.hosts import Attachment as Attachment
     from vldebias.hosts import attachment_of as attachment_of
     from vldebias.hosts.loading import load_host as load_host
     from vldebias.methods import Reference as Reference
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from vldebias.prompts import list_prompts as list_prompts
     from vldebias.prompts import load_prompts as load_prompts
     from vldebias.prompts import make_prompt_set as make_prompt_set
-    from vldebias.queries import DebiasedQueries as DebiasedQueries
     from vldebias.queries import debias_queries as debias_queries
     from vldebias.report.compare import compare as compare
     from vldebias.reranking import rerank as rerank
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
     from vldebias.study.evaluating import evaluate as evaluate
     from vldebias.study.grids import grid as grid
     from vldebias.study.stated.captions import evaluate_captions as evaluate_captions
-    from vldebias.wording.balance import BalancedPrompts as BalancedPrompts
     from vldebias.wording.balance import balance_prompts as balance_prompts
     from vldebias.wording.neutral import neutral_texts as neutral_texts
 
@@ -45,24 +42,25 @@ _NAMES_OF_HOME = {
     "vldebias.api": ("debias", "fit_projections", "fit_shares", "text_diagnostics"),
     "vldebias.projection.edit": ("push_to_hub",),
     "vldebias.projection.projection": ("CalibratedProjection",),
-    "vldebias.hosts": ("Attachment", "attachment_of"),
+    "vldebias.hosts": ("attachment_of",),
     "vldebias.hosts.loading": ("load_host",),
-    "vldebias.losses": ("losses",),
     "vldebias.methods": ("methods", "Reference", "load_edit"),
+    "vldebias.losses": ("losses",),
     "vldebias.metrics": ("metrics",),
     "vldebias.prompts": ("PromptSet", "list_prompts", "load_prompts", "make_prompt_set"),
-    "vldebias.queries": ("DebiasedQueries", "debias_queries"),
+    "vldebias.queries": ("debias_queries",),
     "vldebias.reranking": ("rerank",),
     "vldebias.report.compare": ("compare",),
     "vldebias.study.diagnosis": ("diagnose",),
     "vldebias.study.evaluating": ("evaluate",),
     "vldebias.study.grids": ("grid",),
     "vldebias.study.stated.captions": ("evaluate_captions",),
-    "vldebias.wording": ("BalancedPrompts", "balance_prompts"),
+    "vldebias.wording": ("balance_prompts",),
     "vldebias.wording.neutral": ("neutral_texts",),
 }
-_NAMES = [name for names in _NAMES_OF_HOME.values() for name in names]
-__all__ = sorted([*_NAMES, *programs.names_without_extra()])
+_MODULES = ("losses", "methods", "metrics")  # left out by `from vldebias import *`
+_NAMES = {name for names in _NAMES_OF_HOME.values() for name in names}
+__all__ = sorted([*_NAMES.difference(_MODULES), *programs.names_without_extra()])
 
 # Type checkers cannot see the names of programs, so treat them as Any.
 __getattr__: "Callable[[str], Any]" = lazy_names(
@@ -71,4 +69,4 @@ __getattr__: "Callable[[str], Any]" = lazy_names(
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__"])
+    return sorted([*__all__, *_MODULES, "__version__"])

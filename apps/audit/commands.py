@@ -11,7 +11,6 @@ import typer
 from vldebias.cli.checks import check_host, check_sets
 from vldebias.cli.common import (
     check_out,
-    device_of,
     err,
     print_message,
     print_result,
@@ -26,6 +25,7 @@ from vldebias.cli.flags import (
     with_flags,
 )
 from vldebias.errors import InvalidInputError
+from vldebias.utils.devices import device_of
 
 if TYPE_CHECKING:
     import pandas as pd

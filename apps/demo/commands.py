@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from vldebias.cli.common import device_of, print_message
+from vldebias.cli.common import print_message
 from vldebias.cli.flags import HOST, flags_of_options, host_flags, with_flags
 from vldebias.errors import need
+from vldebias.utils.devices import device_of
 
 from ..serving import ADDRESS_FLAGS
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import vldebias
-from vldebias.cli.common import device_of
 from vldebias.errors import InvalidInputError
+from vldebias.utils.devices import device_of
 
 MINIATURE = "miniature"
 PHOTOGRAPHS = "photographs"  # the packaged gallery
@@ -44,7 +44,7 @@ class Engine:
         pretrained: str | None = None,
         embeddings: Path | None = None,
         images: Path | None = None,
-        device: str = "cpu",
+        device: str = "auto",
         dtype: str | None = None,
     ) -> None:
         # Without a judge, the page could show images but not results.

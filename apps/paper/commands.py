@@ -9,7 +9,6 @@ import typer
 
 from vldebias.cli.common import (
     check_out,
-    device_of,
     err,
     print_grid,
     print_json,
@@ -18,6 +17,7 @@ from vldebias.cli.common import (
 )
 from vldebias.cli.flags import Json, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
+from vldebias.utils.devices import device_of
 
 
 @with_flags(flags_of_options("pipeline", "device", "dtype"))

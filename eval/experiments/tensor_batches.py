@@ -18,6 +18,7 @@ class TensorBatches:
     Attributes:
         captions: The n captions, which require the towers' `tokenize`.
         labels, groups: Integers (n,).
+        weights: Weights (n,) of the pairs in the loss.
         augment: A function that augments images (b, 3, h, w) using the given generator.
         two_views: Whether to use two augmentations of each image instead of captions.
     """
@@ -31,6 +32,7 @@ class TensorBatches:
         tokenize: Tokenize | None = None,
         labels: Tensor | None = None,
         groups: Tensor | None = None,
+        weights: Tensor | None = None,
         augment: Callable[[Tensor, torch.Generator], Tensor] | None = None,
         two_views: bool = False,
         seed: int = 0,
@@ -39,7 +41,7 @@ class TensorBatches:
         self.sampler = Sampler(len(images), batch_size, seed)
         self.items: int | None = len(images)
         self.per_epoch: int | None = self.sampler.per_epoch
-        self.columns = {"labels": labels, "groups": groups, "captions": None}
+        self.columns = {"labels": labels, "groups": groups, "weights": weights, "captions": None}
         self.tokens: dict[str, Tensor] = {}
         if not two_views:
             assert tokenize is not None

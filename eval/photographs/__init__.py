@@ -224,6 +224,16 @@ def held_out_captions() -> tuple[Floats, Strings, Floats]:
     return images, gender, unit(_arrays("captions_dev")["before"])
 
 
+def catalogue_titles() -> tuple[Floats, Strings, Floats]:
+    """Return centred features (n, 1280), titles and their vectors (n, 384) of a new domain.
+
+    They are the photographs of the US Farm Security Administration.
+    """
+    arrays = _arrays("fsa")
+    images = arrays["before"].astype(np.float32) - small_model().image_mean
+    return images, arrays["titles"].astype(str), unit(arrays["captions_before"])
+
+
 def text_vectors() -> dict[str, Floats]:
     """Return the MiniLM vectors (384,) of every packaged prompt and all queries."""
     table = dict[str, Floats]()

@@ -7,9 +7,7 @@ The towers are frozen, so that photographs and text are represented by the input
 share of the texts belong to different photographs. InfoNCE is also trained a second time, excluding
 the fifth of pairs with the lowest scores after a short first training run ("filtered").
 
-With `start: pretrained`, the heads that embedded Flickr8k are tuned on one half of its held-out
-photographs and scored on the other. "Filtered" then excludes the fifth of pairs that these heads
-score lowest before training, as `keep` does in `vldebias train`.
+`eval.photographs.fine_tuning` starts from pretrained heads instead.
 """
 
 from __future__ import annotations
@@ -28,14 +26,12 @@ from eval.experiments import captions
 from eval.experiments.captions import loss_of, softmax_scores
 from eval.experiments.run import Cell, packed
 from eval.photographs import (
-    held_out_captions,
     is_present,
     pairs_before_heads,
     small_model,
     text_vectors,
 )
 from vldebias.errors import InvalidInputError
-from vldebias.losses import LOSSES
 from vldebias.miniature.photograph_model import load_encoder, read_arrays
 from vldebias.miniature.photographs import GALLERY, REFERENCE, read_table
 from vldebias.training.monitor import image_features, text_features
@@ -47,7 +43,6 @@ WITHIN = 10  # number of top results that must contain the photograph
 EARLY = 0.4  # share of the steps after which pairs are scored
 KEPT = 0.8  # share of the pairs to keep, by score
 VALIDATION = 0.1  # share of the training texts for selecting temperatures
-FINE_TUNING = 60  # steps from pretrained heads
 ASKED = {"female": "A photo of a woman.", "male": "A photo of a man."}
 RECALL, GENDER, GAP = "recall@10", "gender by texts", "recall@10, men minus women"
 
@@ -164,72 +159,23 @@ def flickr() -> tuple[RealPairs, RealPairs]:
     return learned, held_out
 
 
-def unseen_flickr() -> tuple[RealPairs, RealPairs]:
-    """Return two halves of the photographs that the pretrained heads have not seen.
-
-    The first half has two pairs per photograph for tuning, and the second its first captions.
-    """
-    images, gender, captions = held_out_captions()
-    table = text_vectors()
-    asked = torch.stack([torch.tensor(table[text]) for text in ASKED.values()])
-    vectors = torch.cat([torch.from_numpy(captions).flatten(0, 1), asked])
-    names = [f"{photo} {place}" for photo in range(len(images)) for place in range(2)]
-    row_of_text = {text: row for row, text in enumerate((*names, *ASKED.values()))}
-    pairs = RealPairs(
-        torch.from_numpy(np.repeat(images, 2, axis=0))[:, :, None, None],
-        names,
-        np.repeat(gender, 2),
-        vectors,
-        row_of_text,
-    )
-    order = numpy_generator("halves of real pairs", 0).permutation(len(images))
-    half = len(images) // 2
-    tuned = np.concatenate([2 * order[:half], 2 * order[:half] + 1])
-    return pairs.take(tuned), pairs.take(2 * order[half:])
-
-
 @cache
 def real_pairs(data: str) -> tuple[RealPairs, RealPairs]:
-    """Return the training and held-out pairs of "titles", "captions" or "unseen captions"."""
-    if data == "unseen captions":
-        return unseen_flickr()
+    """Return the training and held-out pairs of "titles" or "captions"."""
     return titles() if data == "titles" else flickr()
 
 
 def real_captions(cell: Cell) -> dict[str, Any]:
     """Score one arm on held-out pairs, or on validation pairs for selecting settings."""
-    if cell.get("start") == "pretrained":
-        return _fine_tuned(cell)
     learned, held_out = real_pairs(cell["data"])
     learned, validation = _without_validation(learned)
     wrong = learned.with_texts_of(Pairs.noise(len(learned.texts), cell["share"], cell["seed"]))
     trained = _trained(cell, wrong, cell["steps"])
     if cell.get("tuning"):
-        return {"validation": float(_found(trained, validation).mean())}
+        return {"validation": float(found(trained, validation).mean())}
     figures = _worth(trained, held_out)
     if cell["arm"] == "InfoNCE":
         again = _worth(_trained_without_suspects(cell, wrong), held_out)
-        figures |= {f"InfoNCE, filtered: {name}": value for name, value in again.items()}
-    return figures
-
-
-def _fine_tuned(cell: Cell) -> dict[str, Any]:
-    """Score pretrained heads after tuning them on captions, some of which are wrong."""
-    learned, held_out = real_pairs("unseen captions")
-    wrong = learned.with_texts_of(Pairs.noise(len(learned.texts), cell["share"], cell["seed"]))
-    if cell["arm"] == "not trained":
-        return _worth(Heads(learned, (0.0, 0.0), is_pretrained=True), held_out)
-    # Use the temperature that `vldebias train` uses by default.
-    least = LOSSES[cell["settings"]["loss"]].least_temperature or 0.0
-    temperature = max(1 / small_model().scale, least)
-    cell = {**cell, "dropout": [0.5, 0.5], "temperature": temperature}
-    figures = _worth(_trained(cell, wrong, FINE_TUNING), held_out)
-    if cell["arm"] == "InfoNCE":
-        start = Heads(wrong, (0.0, 0.0), is_pretrained=True)
-        texts = text_features(start, list(wrong.texts))
-        cosines = (image_features(start, wrong.images) * texts).sum(1)
-        kept = cosines.argsort(descending=True)[: round(KEPT * len(cosines))].sort().values
-        again = _worth(_trained(cell, wrong.take(kept.numpy()), FINE_TUNING), held_out)
         figures |= {f"InfoNCE, filtered: {name}": value for name, value in again.items()}
     return figures
 
@@ -244,8 +190,7 @@ def _without_validation(pairs: RealPairs) -> tuple[RealPairs, RealPairs]:
 
 def _trained(cell: Cell, pairs: RealPairs, steps: int) -> Heads:
     torch.manual_seed(cell["seed"])
-    is_pretrained = cell.get("start") == "pretrained"
-    heads = Heads(pairs, tuple(cell["dropout"]), is_pretrained=is_pretrained)
+    heads = Heads(pairs, tuple(cell["dropout"]))
     loop = {"steps": steps, "batch_size": cell["batch"], "lr": cell["lr"], "seed": cell["seed"]}
     trained: Heads = captions.train(heads, pairs.images, pairs.texts, loss_of(cell), **loop)
     return trained
@@ -264,7 +209,7 @@ def _trained_without_suspects(cell: Cell, pairs: RealPairs) -> Heads:
     return _trained(cell, pairs.take(kept), cell["steps"])
 
 
-def _found(heads: Heads, pairs: RealPairs) -> NDArray[np.float64]:
+def found(heads: Heads, pairs: RealPairs) -> NDArray[np.float64]:
     """Return, for each pair, 1 if a photograph with its text is in the top results, or 0."""
     _, codes = np.unique(pairs.texts, return_inverse=True)
     cosines = text_features(heads, list(pairs.texts)) @ image_features(heads, pairs.images).T
@@ -274,13 +219,13 @@ def _found(heads: Heads, pairs: RealPairs) -> NDArray[np.float64]:
 
 def _worth(heads: Heads, pairs: RealPairs) -> dict[str, Any]:
     """Return the results on held-out pairs with the scores of each photograph."""
-    found = _found(heads, pairs)
+    hits = found(heads, pairs)
     women, men = (pairs.gender == value for value in ASKED)
     cosines = image_features(heads, pairs.images) @ text_features(heads, list(ASKED.values())).T
     is_right = np.where(women, cosines[:, 0] > cosines[:, 1], cosines[:, 1] > cosines[:, 0])
     return {
-        RECALL: float(found.mean()),
-        **packed(RECALL, found),
+        RECALL: float(hits.mean()),
+        **packed(RECALL, hits),
         GENDER: float((is_right[women].mean() + is_right[men].mean()) / 2),
-        GAP: float(found[men].mean() - found[women].mean()),
+        GAP: float(hits[men].mean() - hits[women].mean()),
     }

@@ -392,7 +392,7 @@ def test_a_query_that_states_the_attribute_is_unchanged_and_explained(engine: An
 def test_each_row_states_which_images_moved_came_and_left() -> None:
     values = {"male": 0.5, "female": 0.5}
     before = Found((4, 7, 9), ("male", "male", "female"), (4, 7, 9), values, 0.0, 3)
-    after = replace(before, rows=(4, 9, 2), variants=("male", "female", "female"))
+    after = replace(before, rows=(4, 9, 2), groups=("male", "female", "female"))
     answer = Answer("zzz", "gender", before, after, before)
     images = [Image.new("RGB", (8, 8))] * 3
     row = tabs._row("Edited", answer, after, images)

@@ -35,6 +35,7 @@ from vldebias.miniature import load_clip
 from vldebias.prompts import list_prompts, load_prompts
 from vldebias.study.suite import load_suite
 from vldebias.study.suite_texts import texts_of_packaged_suite
+from vldebias.utils.devices import device_of
 from vldebias.utils.files import packaged
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
@@ -265,7 +266,7 @@ def test_an_unwritable_folder_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_the_device_is_a_gpu_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     for has_gpu, device in ((True, "cuda"), (False, "cpu")):
         monkeypatch.setattr("torch.cuda.is_available", lambda has_gpu=has_gpu: has_gpu)
-        assert (common.device_of("auto"), common.device_of("cpu")) == (device, "cpu")
+        assert (device_of("auto"), device_of("cpu")) == (device, "cpu")
 
 
 def test_a_warning_with_brackets_is_printed_unchanged(

@@ -29,6 +29,25 @@ def test_missing_images_are_noted(read: Any, tmp_path: Path) -> None:
     )
 
 
+def test_rows_can_be_marked_and_saved_only_if_asked_for(tmp_path: Path) -> None:
+    suspects = Suspects(np.arange(3.0), ("a", '<b"', "c"), read=None)
+
+    def page(**how: Any) -> str:
+        path = suspects.page(tmp_path / "p.html", "p", lambda _: ("", ""), introduction="", **how)
+        return path.read_text()
+
+    assert "<script>" not in page()
+    marked = page(can_check=True)
+    assert re.findall(r'name="mark(\d)" value="(\w+)" data-id="([^"]*)"', marked) == [
+        (str(rank), value, id)
+        for rank, id in ((1, "a"), (2, "&lt;b&quot;"), (3, "c"))
+        for value in ("right", "wrong")
+    ]
+    assert marked.count('download="marks.csv"') == 1
+    # The lines of the script are those of a csv file with quoted and escaped cells.
+    assert 'Blob(["id,caption\\n"+lines.join("\\n")' in marked
+
+
 def test_the_table_lists_the_lowest_score_first_and_rows_without_a_score_last(
     tmp_path: Path,
 ) -> None:

@@ -19,7 +19,7 @@ from tiny_tokenizers import CLIP_IDS
 from torch import Tensor, nn
 
 import vldebias
-from vldebias.hosts import Host, resolve
+from vldebias.hosts import Attachment, Host, resolve
 from vldebias.hosts.clip.transformers import WITH_IMAGES
 
 PROMPTS = [
@@ -216,7 +216,7 @@ class Subject:
             parameters += module.parameters()
         return parameters
 
-    def debias(self, prompts: Any, **settings: Any) -> vldebias.Attachment:
+    def debias(self, prompts: Any, **settings: Any) -> Attachment:
         return vldebias.debias(self.host, prompts, tokenizer=self.tokenizer, **settings)
 
     def resolve(self) -> Host:

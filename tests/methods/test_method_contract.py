@@ -13,7 +13,7 @@ from torch import Tensor
 import vldebias
 from tests.fewer import few
 from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasError, VldebiasWarning
-from vldebias.hosts import TextTable, resolve
+from vldebias.hosts import Attachment, TextTable, resolve
 from vldebias.methods import (
     DECLARED,
     METHODS,
@@ -67,7 +67,7 @@ class Case:
     def copy(self) -> "Case":
         return Case(copy.deepcopy(self._bare), self._encode, self._tokenizer)
 
-    def debias(self, method: Any, **how: Any) -> vldebias.Attachment:
+    def debias(self, method: Any, **how: Any) -> Attachment:
         """Attach a method, with images only for methods that use them."""
         needs = isinstance(method, str) and METHODS[method].uses_images
         return vldebias.debias(

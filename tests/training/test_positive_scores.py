@@ -18,6 +18,8 @@ from vldebias.training.pairs import Pairs, open_images
 from vldebias.training.settings import load_settings
 from vldebias.training.suspects import positive_scores, report_pairs
 
+NONE = np.array([], np.float32)  # no scores of exchanged captions
+
 
 def source(
     n: int = 23, broken: Any = (), several: bool = False, captions: tuple[str, ...] = ()
@@ -79,7 +81,7 @@ def test_the_table_lists_the_most_suspicious_pairs_first_and_the_auroc_is_report
         np.float32
     )
     scores[[5, 7]] = np.nan
-    files, report = report_pairs(pairs, scores, tmp_path)
+    files, report = report_pairs(pairs, scores, tmp_path, exchanged=NONE)
     assert (
         sorted(path.name for path in tmp_path.iterdir())
         == sorted(files.values())
@@ -93,7 +95,7 @@ def test_the_table_lists_the_most_suspicious_pairs_first_and_the_auroc_is_report
         r"<figcaption>\d+\. (?:<b>(\w+)</b> )?", (tmp_path / "pairs.html").read_text()
     )
     page = (tmp_path / "pairs.html").read_text()
-    assert "<code>--set keep=0.9</code>" in page
+    assert "<code>--set keep=auto</code>" in page
     assert f"AUROC {report['auroc']['value']:.2f}" in page
     red = re.findall(r'<rect class="marked"[^>]* height="([\d.]+)"', page)
     every = re.findall(r'<rect class=""[^>]* height="([\d.]+)"', page)
@@ -110,7 +112,9 @@ def test_the_table_lists_the_most_suspicious_pairs_first_and_the_auroc_is_report
         roc_auc_score(pairs.wrong[known], -scores[known])
     )
     assert report["auroc"]["low"] < report["auroc"]["value"] < report["auroc"]["high"]
-    _, nothing = report_pairs(source(), np.linspace(0, 1, 23, dtype=np.float32), tmp_path)
+    _, nothing = report_pairs(
+        source(), np.linspace(0, 1, 23, dtype=np.float32), tmp_path, exchanged=NONE
+    )
     assert nothing is None, "without noise, the table does not claim to know the truth"
     assert {
         row["wrong"] for row in csv.DictReader((tmp_path / "pairs.csv").read_text().splitlines())
@@ -122,7 +126,7 @@ def test_kept_pairs_can_be_used_for_training(several: bool, tmp_path: Path) -> N
     scores = np.linspace(1, 0, 10, dtype=np.float32)
     scores[4] = np.nan
     pairs = source(10, several=several)
-    report_pairs(pairs, scores, tmp_path, keep=2 / 3)
+    report_pairs(pairs, scores, tmp_path, exchanged=NONE, keep=2 / 3)
     page = (tmp_path / "pairs.html").read_text()
     # The sixth of nine scores, with the scores 1, 8/9, 7/9, 6/9, none, 4/9, 3/9, ...
     assert "The pairs below 0.333 are left out (<code>keep=0.666667</code>)" in page
@@ -138,7 +142,7 @@ def test_kept_pairs_include_the_labels_of_the_data(tmp_path: Path) -> None:
     places = ["land", "water"] * 5
     labels = {"kind": Labels.from_values(kinds), "place": Labels.from_values(places)}
     pairs = pairs_of(image_data(10, read=reader((), tiny_image), labels=labels), label="kind")
-    report_pairs(pairs, np.linspace(1, 0, 10, dtype=np.float32), tmp_path, keep=0.5)
+    report_pairs(pairs, np.linspace(1, 0, 10, dtype=np.float32), tmp_path, exchanged=NONE, keep=0.5)
     kept = str(tmp_path / "kept.parquet")
     settings = load_settings(data=kept, label="kind", group_dro="place")
     images: Any = open_images(settings)
@@ -160,7 +164,7 @@ def test_kept_pairs_can_be_read_with_the_names_in_the_settings(tmp_path: Path) -
     settings: dict[str, Any] = {"label": "y", "names": names, "group_dro": "place"}
     data: Any = open_images(load_settings(data=str(tmp_path / "birds.csv"), **settings))
     scores = np.linspace(1, 0, 6, dtype=np.float32)
-    report_pairs(pairs_of(data, **settings), scores, tmp_path, keep=0.5)
+    report_pairs(pairs_of(data, **settings), scores, tmp_path, exchanged=NONE, keep=0.5)
     kept: Any = open_images(load_settings(data=str(tmp_path / "kept.parquet"), **settings))
     assert kept.column("y").names == ("landbird", "waterbird")
     assert kept.column("y").codes.tolist() == [0, 1, 0]

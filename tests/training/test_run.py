@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -42,7 +43,7 @@ from vldebias.training.pairs import open_images
 from vldebias.training.run import list_pairs, steps_done, train_model
 from vldebias.training.sampling import Sampler
 from vldebias.training.settings import TrainSettings, load_settings
-from vldebias.training.suspects import positive_scores
+from vldebias.training.suspects import positive_scores, right_captions
 from vldebias.utils.progress import Progress
 
 SMALL: dict[str, Any] = {
@@ -270,7 +271,7 @@ def test_a_run_names_keep_if_a_clear_group_of_captions_scores_low(tmp_path: Path
     (line,) = [line for line in noisy.splitlines() if "no better than captions of" in line]
     share = int(re.search(r"about (\d+)%", line)[1])
     assert 25 <= share <= 55
-    assert "--set keep=0." in line
+    assert line.endswith("again with --set keep=auto, which makes them count less")
     assert "no better than" not in logged(small(**chosen), tmp_path / "clean")
 
 
@@ -369,6 +370,64 @@ def test_wise_ft_averages_the_weights_before_and_after_training(tmp_path: Path) 
     shipped = load_clip()[0].state_dict()
     moved = {name for name in ends if not torch.equal(ends[name], shipped[name])}
     assert moved == {"visual.proj", "text_projection", "logit_scale"}
+
+
+@pytest.mark.filterwarnings("ignore:training made the model worse")
+def test_a_run_scores_the_weights_half_way_which_wise_ft_saves(tmp_path: Path) -> None:
+    chosen: dict[str, Any] = {"steps": 2, "lr": 1e-1, "tune": "heads", "label": "label"}
+    outcome = train_model(small(**chosen), tmp_path, cpu=True)
+    assert outcome is not None
+    compared = outcome["halfway_change"]
+    assert compared["score"] == "zero_shot_accuracy"
+    half, start, end = (
+        outcome[stage]["zero_shot_accuracy"] for stage in ("halfway", "before", "after")
+    )
+    assert compared["value"] == pytest.approx(half)
+    assert compared["from_start"][0] == pytest.approx(half - start)
+    assert compared["from_end"][0] == pytest.approx(half - end)
+    trained = weights(tmp_path)["visual.proj"]
+    # The same command with wise_ft continues after the last step and saves these weights.
+    again = train_model(small(**chosen, wise_ft=0.5), tmp_path, cpu=True)
+    assert again is not None
+    assert again["after"] == pytest.approx(outcome["halfway"])
+    assert (again["halfway"], again["halfway_change"]) == ({}, None)
+    start_weights = load_clip()[0].state_dict()["visual.proj"]
+    torch.testing.assert_close(weights(tmp_path)["visual.proj"], (start_weights + trained) / 2)
+
+
+def test_keep_auto_weights_pairs_and_resumes_with_the_same_weights(tmp_path: Path) -> None:
+    chosen: dict[str, Any] = {"items": 60, "keep": "auto", "caption_noise": 0.4, "steps": 3}
+    chosen |= {"tune": "heads", "label": "label", "save_every": 0, "lr": 1e-3}
+    with pytest.MonkeyPatch.context() as patch:
+        seen = []
+        patch.setattr(Objective, "forward", noting(seen, Objective.forward))
+        text = logged(small(**chosen), tmp_path / "run")
+    assert re.search(r"keep auto: about \d\d% of the 60 captions are right", text)
+    with np.load(tmp_path / "run" / "scores.npz") as stored:
+        right = right_captions(stored["scores"], stored["exchanged"])
+    for batch in seen:
+        assert batch.weights.tolist() == pytest.approx(right.weights[batch.index].tolist())
+    outcome = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert {group["column"] for group in outcome["kept"]} == {"label"}
+    mean = sum(group["n"] * group["share"] for group in outcome["kept"]) / 60
+    assert mean == pytest.approx(right.weights.mean(), abs=1e-6)
+    kept = datasets.Dataset.from_parquet(str(tmp_path / "run" / "kept.parquet"))
+    assert len(kept) == (right.weights >= 0.5).sum()
+    assert "put the share of right captions at" in (tmp_path / "run" / "pairs.html").read_text()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run._StepReport, "__call__", interrupt_after_two_steps)
+        with pytest.raises(KeyboardInterrupt):
+            train_model(small(**chosen), tmp_path / "resumed", cpu=True)
+    logged(small(**chosen), tmp_path / "resumed")
+    assert equal(weights(tmp_path / "resumed"), weights(tmp_path / "run"))
+
+
+def noting(seen: list[Any], forward: Any) -> Any:
+    def noted(self: Any, first: Any, second: Any, batch: Any, **more: Any) -> Any:
+        seen.append(batch)
+        return forward(self, first, second, batch, **more)
+
+    return noted
 
 
 def test_groups_of_columns_are_weighted_and_steps_are_tracked(tmp_path: Path) -> None:

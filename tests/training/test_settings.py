@@ -171,6 +171,8 @@ def test_the_default_precision_comes_from_the_launcher(
         "caption 'c' would have no effect; it needs your own data with captions",
     ),
     ({"caption_template": "a {}"}, "caption_template 'a {}' would have no effect; it needs label"),
+    ({"keep": "most"}, "keep: expected a share above 0 and up to 1, or auto; got 'most'"),
+    ({"keep": 1.5}, "keep: expected a share above 0 and up to 1, or auto; got 1.5"),
     ({"keep": 0.5, "views": "two"}, "keep 0.5 would have no effect; it needs captions"),
     ({"group_dro_step": 0.5}, "group_dro_step 0.5 would have no effect; it needs group_dro"),
     ({"rho": 0.5}, "rho 0.5 would have no effect; it needs sharpness"),

@@ -15,7 +15,6 @@ from vldebias.cli.common import (
     App,
     Group,
     check_out,
-    device_of,
     echo,
     err,
     print_list,
@@ -28,6 +27,7 @@ from vldebias.cli.common import (
 from vldebias.cli.flags import AttributeSet, Flags, Json, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
 from vldebias.methods.declared import check_methods
+from vldebias.utils.devices import device_of
 from vldebias.utils.files import packaged
 from vldebias.utils.names import check_model, suite_path
 from vldebias.utils.options import Options

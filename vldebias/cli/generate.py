@@ -11,7 +11,6 @@ import typer
 from vldebias.cli.checks import check_sets
 from vldebias.cli.common import (
     check_out,
-    device_of,
     echo,
     err,
     out,
@@ -22,6 +21,7 @@ from vldebias.cli.common import (
 from vldebias.cli.flags import Json, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError, StorageError
 from vldebias.methods.declared import check_methods
+from vldebias.utils.devices import device_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

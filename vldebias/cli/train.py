@@ -62,6 +62,7 @@ FLAGS = (
     "debias",
 )
 """Settings that have their own flag. All others are set with --set."""
+_MOST_GROUPS = 10  # maximum number of groups whose share of kept pairs is printed
 NAMES_OF_FLAGS = {"image": "--image-column", "caption": "--caption-column"}
 
 
@@ -321,6 +322,8 @@ def _print(outcome: dict[str, Any], folder: Path) -> None:
             "if a score that got worse matters to you, keep the original model or change it less,"
             " with a lower --lr, fewer steps or --tune heads"
         )
+    _print_halfway(outcome)
+    _print_kept(outcome)
     if outcome["wrong_pairs"] is not None:
         area = outcome["wrong_pairs"]["auroc"]
         print_message(
@@ -329,6 +332,48 @@ def _print(outcome: dict[str, Any], folder: Path) -> None:
         )
     for name, path in outcome["files"].items():
         print_message(f"{name}: {folder / path}")
+
+
+def _print_halfway(outcome: dict[str, Any]) -> None:
+    """Print whether the weights half way between start and end are better than the trained ones."""
+    from vldebias.report.table import moved
+    from vldebias.training.changes import TITLES
+
+    halfway = outcome.get("halfway_change")
+    if halfway is None:
+        return
+    name = TITLES.get(halfway["score"], halfway["score"])
+    line = (
+        f"evaluated half way between the starting and the trained weights: {name}"
+        f" {halfway['value']:.3f}, {moved(tuple(halfway['from_end']))} from the trained model"
+    )
+    if halfway["from_end"][1] > 0:
+        line += "; to save these weights, run the same command again with --set wise_ft=0.5"
+    print_message(line)
+
+
+def _print_kept(outcome: dict[str, Any]) -> None:
+    """Print the share of each group's pairs that count in training, if `keep` is set."""
+    from vldebias.report.table import moved
+
+    rows = []
+    kept = sorted(outcome.get("kept", ()), key=lambda group: group["change"][0])
+    if len(kept) > _MOST_GROUPS:
+        print_message(
+            f"of {len(kept)} groups, the {_MOST_GROUPS} that lose most pairs; run.json has all"
+        )
+    for group in kept[:_MOST_GROUPS]:
+        low, high = group["interval"]
+        rows.append(
+            (
+                f"{group['column']} = {group['value']}",
+                f"{group['n']:,}",
+                f"{group['share']:.2f} [{low:.2f}, {high:.2f}]",
+                moved(tuple(group["change"])),
+            )
+        )
+    if rows:
+        print_grid(("group", "pairs", "share kept, 95%", "change from all others"), rows)
 
 
 def _print_scores(outcome: dict[str, Any], conclusions: list[Conclusion]) -> None:

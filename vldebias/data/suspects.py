@@ -37,6 +37,33 @@ svg{max-width:100%}rect{fill:light-dark(#7c93b2,#8fa9cc)}.marked{fill:light-dark
 text{fill:currentColor;font-size:12px}line{stroke:currentColor;stroke-dasharray:4 3}
 main{display:grid;grid-template-columns:repeat(auto-fill,minmax(160px,1fr));gap:1.5rem}</style>"""
 
+# Saves the marks of all rows that have one. Ids are quoted, because they may contain commas, and
+# an apostrophe in front of a formula keeps spreadsheets from running it.
+_SAVING = """<p><button id="save" disabled>Save 0 marks</button> Mark captions as right or wrong
+below, and save the marks as a table (id, caption).</p>
+<script>
+const button=document.getElementById("save")
+const marked=()=>[...document.querySelectorAll("fieldset input:checked")]
+document.addEventListener("change",()=>{const n=marked().length
+button.disabled=!n;button.textContent=`Save ${n} mark${n===1?"":"s"}`})
+button.addEventListener("click",()=>{
+const cell=text=>'"'+text.replace(/^(?=[=+\\-@\\t\\r])/,"'").replaceAll('"','""')+'"'
+const lines=marked().map(input=>cell(input.dataset.id)+","+input.value)
+const link=document.createElement("a")
+link.href=URL.createObjectURL(new Blob(["id,caption\\n"+lines.join("\\n")+"\\n"],{type:"text/csv"}))
+link.download="marks.csv";link.click();URL.revokeObjectURL(link.href)})
+</script>"""
+
+
+def _buttons(rank: int, escaped_id: str) -> str:
+    """Return the buttons that mark a row as right or wrong."""
+    inputs = [
+        f'<label><input type="radio" name="mark{rank}" value="{value}" data-id="{escaped_id}">'
+        f" {value}</label>"
+        for value in ("right", "wrong")
+    ]
+    return f'<fieldset aria-label="caption {rank}">{" ".join(inputs)}</fieldset>'
+
 
 class Pictures(TypedDict, total=False):
     """Image readers passed to `Suspects`."""
@@ -162,6 +189,7 @@ class Suspects:
         marked: Mask | None = None,
         cut: float | None = None,
         max_rows: int = 200,
+        can_check: bool = False,
     ) -> Path:
         """Write an HTML file with the most suspicious rows and their images.
 
@@ -173,6 +201,8 @@ class Suspects:
             marked: (n,) rows that the histogram of scores shows in a different colour.
             cut: score at which the histogram shows a line.
             max_rows: maximum number of rows.
+            can_check: whether to show buttons to mark each row as right or wrong, and to save the
+                marks as a csv file with the columns id and caption.
         """
         figures = []
         folder = _common_folder([self.path(row) for row in range(len(self.ids))])
@@ -188,16 +218,20 @@ class Suspects:
             mark = ""
             if word:
                 mark = f"<b>{word}</b> "
+            buttons = ""
+            if can_check:
+                buttons = _buttons(rank, html.escape(self.ids[row]))
             figures.append(
                 f'<figure><img alt="" src="{picture}"><figcaption>{rank}.'
-                f" {mark}{self.scores[row]:+.3f}<p>{text}</p><code>{place}</code>"
+                f" {mark}{self.scores[row]:+.3f}<p>{text}</p><code>{place}</code>{buttons}"
                 "</figcaption></figure>"
             )
         title = html.escape(title)
         sentences = re.sub(r"`([^`]*)`", r"<code>\1</code>", html.escape(introduction))
         intro = f"<p>{sentences}</p>{self._histogram(marked, cut)}"
         head = f"{_PAGE}<title>{title}</title><header><h1>{title}</h1>{intro}</header>"
-        page = "\n".join([head, "<main>", *figures, "</main>", ""])
+        saving = _SAVING if can_check else ""
+        page = "\n".join([head, saving, "<main>", *figures, "</main>", ""])
         return write_atomically(path, page)
 
     def _histogram(self, marked: Mask | None, cut: float | None) -> str:

@@ -24,6 +24,7 @@ from vldebias.hosts.resolving import resolve
 from vldebias.miniature.photograph_model import load_encoder
 from vldebias.miniature.photographs import NAME as PHOTOGRAPHS
 from vldebias.projection.hub import NO_CODE, offline_reason, reason
+from vldebias.utils.devices import device_of
 from vldebias.utils.names import NAMES_WITH_SCHEMA, check_model, is_function
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def load_host(
     pretrained: str | None = None,
     pipeline: str | None = None,
     *,
-    device: str = "cpu",
+    device: str = "auto",
     dtype: str | None = None,
 ) -> Loaded:
     """Load a model or pipeline by name.
@@ -72,7 +73,8 @@ def load_host(
             returns the model, its preprocessing and its tokenizer.
         pretrained: an open_clip tag or a checkpoint file.
         pipeline: a diffusers id or folder, or "miniature".
-        device: the device for the weights, such as "cuda".
+        device: the device for the weights, such as "cuda:1" or "mps". "auto" is a CUDA device if
+            there is one, and the CPU otherwise.
         dtype: precision of the weights: "float32", "float16" or "bfloat16"; if None, "float32".
 
     Raises:
@@ -100,7 +102,7 @@ def load_host(
             else:
                 load = need("diffusers").DiffusionPipeline.from_pretrained
                 loaded = Loaded(load(name, **NO_CODE), name)
-            return _placed(loaded, device, getattr(torch, dtype or "float32"))
+            return _placed(loaded, device_of(device), getattr(torch, dtype or "float32"))
         except VldebiasError:
             raise
         except Exception as error:

@@ -77,7 +77,7 @@ class Diagnostics:
     >>> before, after = diagnostics["text"].held_out_distance  # the pairs moved together
     >>> after < before / 4
     True
-    >>> found.class_cosine > 0.99  # the class prompts hardly moved
+    >>> diagnostics["text"].class_cosine > 0.99  # the class prompts hardly moved
     True
     """
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from vldebias.methods.closed_form import class_texts
 from vldebias.methods.equalise import UnusableReferenceError, foreign
@@ -122,11 +123,8 @@ def image_folds(problem: Problem, role: str) -> Iterator[Fold]:
         doubt = foreign(rows, problem, prompt_set, role)
         if doubt:
             raise UnusableReferenceError(f"reference: {doubt}")
-    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
-    rows = rows[order]  # shuffled, because files may alternate between groups
-    for half in (0, 1):
-        features = rows[half::2]
-        unseen = rows[1 - half :: 2]
+    for half, (fitted, held_out) in enumerate(image_halves(problem, seed=0)):
+        unseen = rows[held_out]
         step = -(-len(unseen) // _MOST_ROWS)  # rounded up
         tested = unseen[::step]
         # Compute the gap for each attribute, using zero-shot values and classes.
@@ -136,4 +134,19 @@ def image_folds(problem: Problem, role: str) -> Iterator[Fold]:
             texts = class_texts(problem, prompt_set, role)
             classes = None if texts is None else (tested @ texts.T).argmax(1)
             gaps.append(PredictedGap(tested, values, classes, seed=half))
-        yield replace(problem, reference=replace(reference, features=features)), gaps
+        yield fitted, gaps
+
+
+def image_halves(problem: Problem, seed: int) -> Iterator[tuple[Problem, Tensor]]:
+    """Yield each random half of the reference images for fitting, with the rows of the other half.
+
+    Args:
+        problem: the problem with reference images, whose labels are left out.
+        seed: seed of the halving.
+    """
+    rows = torch.cat([*problem.images.batches()])
+    # Shuffle, because files may alternate between groups.
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
+    for half in (0, 1):
+        reference = replace(problem.images, features=rows[order[half::2]], labels={})
+        yield replace(problem, reference=reference), order[1 - half :: 2]

@@ -7,7 +7,7 @@ an edit that removes this preference may turn a balanced search into a search fo
 (see docs/explanation/the-default.md for measurements).
 
 For a classification, the default only needs text, and `change_on_texts` tests it if the prompt set
-has enough groups.
+has enough groups. `vldebias.methods.classifying` tests whether reference images may replace text.
 """
 
 from __future__ import annotations
@@ -172,14 +172,14 @@ def _doubt_about_values(
     if joint < CONTRADICT:
         return (
             f"text that names only the values of {prompt_set.name} and text that also names a"
-            f" concept disagree about the images (kappa {_floored(joint)}; {CONTRADICT:g} is"
+            f" concept disagree about the images (kappa {floored(joint)}; {CONTRADICT:g} is"
             " needed)."
         )
     if apart < SEPARATE and single < AGREE:
         return (
             f"the images do not fall into the values of {prompt_set.name}: the groups are"
-            f" {_floored(apart)} standard deviations apart ({SEPARATE:g} are enough), and"
-            f" different wordings of the values agree with a kappa of {_floored(single)}"
+            f" {floored(apart)} standard deviations apart ({SEPARATE:g} are enough), and"
+            f" different wordings of the values agree with a kappa of {floored(single)}"
             f" ({AGREE:g} is enough)."
         )
     return None
@@ -200,12 +200,12 @@ def refuse_unstable_means(problem: Problem, role: str) -> None:
         if split.stability < STABLE:
             raise UnusableReferenceError(
                 "reference: two halves of the images would give different directions for"
-                f" {prompt_set.name} (cosine {_floored(split.stability)}; {STABLE:g} is needed)."
+                f" {prompt_set.name} (cosine {floored(split.stability)}; {STABLE:g} is needed)."
                 " Pass more images."
             )
 
 
-def _floored(value: float) -> str:
+def floored(value: float) -> str:
     """Return a number with two decimals, rounded down.
 
     This prevents 1.998 from being shown as 2, a threshold that it misses.

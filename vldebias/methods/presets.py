@@ -8,11 +8,18 @@ from functools import cache
 
 import torch
 
-from vldebias.errors import AutoDeclinedWarning, warn
+from vldebias.errors import AutoDeclinedWarning, ReferenceWarning, warn
 from vldebias.hosts import Attachment, DeclinedAttachment
 from vldebias.methods.attaching import AttachSettings, attach_edits
 from vldebias.methods.balanced import Balanced, why_not_balanced
 from vldebias.methods.bounded import largest
+from vldebias.methods.classifying import (
+    MOST_LOST,
+    change_in_class_shares,
+    change_on_labels,
+    labelled_groups,
+    refuse_unclear_groups,
+)
 from vldebias.methods.closed_form import BOTH, CALI, DIFFERENCE, ClosedForm
 from vldebias.methods.declared import DECLARED, Declaration, Need
 from vldebias.methods.equalise import UnusableReferenceError, foreign
@@ -67,8 +74,10 @@ class Default(EditMethod):
 
     The default for models is only attached if a test predicts that it helps. For searches, the test
     uses reference images, so nothing is attached without them. For classifications, it uses text.
-    If the test fails, nothing changes, and an AutoDeclinedWarning is issued. Several prompt sets
-    are tested one by one, and those that pass are solved jointly.
+    If reference images are passed for a classification, they are only used if a test on held-out
+    images allows it, and otherwise, a ReferenceWarning is issued. If no test passes, nothing
+    changes, and an AutoDeclinedWarning is issued. Several prompt sets are tested one by one, and
+    those that pass are solved jointly.
     """
 
     declaration: Declaration = DECLARED["default"]
@@ -170,6 +179,12 @@ class Default(EditMethod):
                 f"{problem.label}: the default attaches no edit. {choice.reason}",
                 AutoDeclinedWarning,
             )
+        elif choice is not None and self.uses_images and edit.method == DIFFERENCE.name:
+            warn(
+                f"{problem.label}: the default attaches {edit.method!r}, fitted to text alone."
+                f" {choice.reason}",
+                ReferenceWarning,
+            )
         return edit
 
     def fit_roles(self, problem: Problem) -> Edits:
@@ -200,7 +215,7 @@ class Default(EditMethod):
                 return _fit_tested_on_images(problem, role, method)
             return _declined(problem, role, _why_not_by_texts(problem, method))
         if self.uses_images:
-            return method.fit(problem, role)
+            return _fit_classifier_on_images(problem, role, method)
         return _fit_tested_on_texts(problem, role, method)
 
 
@@ -266,12 +281,78 @@ def _why_not_by_texts(problem: Problem, method: EditMethod) -> str:
     return f"Text alone does not show which searches an edit makes worse. {remedy}"
 
 
+def _fit_classifier_on_images(problem: Problem, role: str, method: EditMethod) -> Edit:
+    """Fit a classifier's edit to reference images if a test allows it, or else to text alone.
+
+    If the images have labels of classes and values, and the worst group's accuracy on held-out
+    images clearly changes, it decides. Otherwise, images are used if their zero-shot groups can be
+    trusted and no class may lose a large share of its held-out images.
+    """
+    by_text = _fit_tested_on_texts(replace(problem, lam=None), role, DIFFERENCE)
+    groups = None
+    if len(problem.attributes) == 1:
+        groups = labelled_groups(problem, problem.attributes[0])
+    if groups is not None:
+        of_text, of_images = change_on_labels(problem, role, method, by_text, groups)
+        if of_images.low > 0:
+            edit = method.fit(problem, role)
+            reason = (
+                "On labelled images that the edit was not fitted to, the worst group's accuracy"
+                f" rises by {of_images}."
+            )
+            return edit.with_provenance(choice=_choice(problem, edit, reason, of_images))
+        if of_text.high < 0 and of_images.value <= 0:
+            why = (
+                "On the labelled reference images, an edit fitted to text alone changes the worst"
+                f" group's accuracy by {of_text}, and images do not raise it above that of the"
+                " unedited model. Keep the model as it is."
+            )
+            return _declined(problem, role, why, of_text)
+        if of_images.high < 0:
+            why = (
+                "On labelled images that the edit was not fitted to, fitting it to images changes"
+                f" the worst group's accuracy by {of_images}."
+            )
+            return _by_text_because(problem, by_text, why)
+    try:
+        refuse_unclear_groups(problem, role)
+        change = change_in_class_shares(problem, role, method, by_text)
+    except UnusableReferenceError as error:
+        return _by_text_because(problem, by_text, str(error))
+    if change.low < -MOST_LOST:
+        why = (
+            "On reference images that the edit was not fitted to, a class may lose more than a"
+            f" third of its images ({change}): the edit would move the boundary between the"
+            " classes."
+        )
+        return _by_text_because(problem, by_text, why)
+    edit = method.fit(problem, role)
+    reason = (
+        "The wordings of the values agree about the reference images, and no class loses many of"
+        " the images that the edit was not fitted to. The accuracy of the worst group is unknown"
+        " without labels of classes and values."
+    )
+    return edit.with_provenance(choice=_choice(problem, edit, reason, change))
+
+
+def _by_text_because(problem: Problem, by_text: Edit, why: str) -> Edit:
+    """Return the edit fitted to text alone, with the reason why the images are not used."""
+    why += " So the reference images are not used."
+    choice = by_text.provenance.choice
+    if choice is None:
+        why += " Too few prompts state two values to test an edit that is fitted to text."
+        return by_text.with_provenance(choice=_choice(problem, by_text, why, None))
+    choice = choice.model_copy(update={"reason": f"{why} {choice.reason}"})
+    return by_text.with_provenance(choice=choice)
+
+
 def _fit_tested_on_texts(problem: Problem, role: str, method: EditMethod) -> Edit:
     """Fit the method for a classification if a test on text predicts an improvement.
 
     The test needs words for the values and enough groups that state two of them. If the test is not
     possible, the method is attached untested.
     """
+    remedy = "Pass reference=, or name" if problem.reference is None else "Name"
     problem = replace(problem, reference=None)
     change = None
     if all(prompt_set.names_values for prompt_set in problem.attributes):
@@ -281,8 +362,8 @@ def _fit_tested_on_texts(problem: Problem, role: str, method: EditMethod) -> Edi
         return method.fit(problem, role)
     if change.high >= 0:
         why = (
-            "Held-out prompts do not clearly come closer together. Pass reference=, or name a"
-            f" method (method={method.name!r}) and measure it."
+            f"Held-out prompts do not clearly come closer together. {remedy} a method"
+            f" (method={method.name!r}) and measure it."
         )
         return _declined(problem, role, why, change)
     reason = "Held-out prompts come closer together; no image was tested."

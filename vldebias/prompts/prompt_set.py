@@ -23,7 +23,7 @@ from pydantic import (
     create_model,
 )
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, shortened
 from vldebias.prompts.english.words import lists
 from vldebias.utils.files import explain, packaged, read_yaml, write_atomically
 from vldebias.utils.markup import html_table
@@ -627,6 +627,12 @@ def load_prompts(name_or_path: str | Path | Mapping[str, object] | PromptSet) ->
             f"attribute: got {name_or_path!r}; expected a name, a path, a PromptSet or a mapping"
         )
     if isinstance(name_or_path, str) and not is_file_of_set(name_or_path):
+        if len(name_or_path.split()) > 1:
+            raise InvalidInputError(
+                f"attribute: got the text {shortened(name_or_path, 60)!r}; expected a prompt set,"
+                " such as 'gender' (see vldebias.list_prompts()). Pass texts as prompts, to the"
+                " model or to vldebias.balance_prompts(prompts, attribute)"
+            )
         return _packaged(name_or_path)
     path = Path(name_or_path).expanduser()
     return _checked(read_yaml(path), path.stem, str(path))

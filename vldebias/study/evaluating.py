@@ -46,7 +46,7 @@ def evaluate(
     root: str | Path | None = None,
     tokenizer: object = None,
     pretrained: str | None = None,
-    device: str = "cpu",
+    device: str = "auto",
     progress: Progress | bool | None = None,
     **options: object,
 ) -> Result:
@@ -84,7 +84,7 @@ def evaluate(
         root: folder that contains the data sets.
         tokenizer: the model's tokenizer, if it needs one.
         pretrained: weights for an open_clip model loaded by name.
-        device: device for a model loaded by name.
+        device: device for a model loaded by name, as for `vldebias.load_host`.
         progress: whether to show progress on stderr.
         options: task settings, and further inputs for the task's `measure`.
 

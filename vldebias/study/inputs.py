@@ -32,6 +32,7 @@ from vldebias.miniature.photographs import NAME as PHOTOGRAPHS
 from vldebias.miniature.words import WORLDS
 from vldebias.projection.edit import Edit
 from vldebias.study.split import Data
+from vldebias.utils.devices import device_of
 from vldebias.utils.options import Options
 from vldebias.utils.progress import SILENT, Progress
 
@@ -145,7 +146,7 @@ class Inputs(Mapping[str, Any]):
         # Do not change the memory format of a pipeline object that the user passed, because it
         # would persist.
         is_ours = isinstance(source, (str, Loaded))
-        if is_ours and self.options.device == "cpu" and hasattr(loaded.host, "unet"):
+        if is_ours and device_of(self.options.device) == "cpu" and hasattr(loaded.host, "unet"):
             # Convolutions on a CPU are faster with channels last.
             loaded.host.unet.to(memory_format=need("torch").channels_last)
         return loaded

@@ -56,6 +56,7 @@ class Batch:
         labels: (b,), class of each image, or -1 if unknown.
         captions: (b,), codes that are equal for rows with the same caption.
         groups: (b,), group of each image, or -1 if unknown.
+        weights: (b,), weight of each pair in the loss.
         views: (b, 3, h, w), a second view of each image instead of captions.
         more_views: (b, m, 3, h, w), further augmentations of each image.
     """
@@ -66,6 +67,7 @@ class Batch:
     labels: Tensor | None = None
     captions: Tensor | None = None
     groups: Tensor | None = None
+    weights: Tensor | None = None
     views: Tensor | None = None
     more_views: Tensor | None = None
 
@@ -81,6 +83,7 @@ class Batch:
             labels=_joined([batch.labels for batch in batches]),
             captions=_joined([batch.captions for batch in batches]),
             groups=_joined([batch.groups for batch in batches]),
+            weights=_joined([batch.weights for batch in batches]),
         )
 
     @staticmethod
@@ -95,6 +98,24 @@ class Batch:
             # Leave out one bit, because int64 is signed.
             code_of_text[text] = int.from_bytes(hashed) >> 1
         return torch.tensor([code_of_text[text] for text in captions], dtype=torch.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class PairWeights:
+    """Weights of pairs in the loss.
+
+    Attributes:
+        index: (n,), row of each pair in its data set, in ascending order.
+        weights: (n,), weight of each pair.
+    """
+
+    index: NDArray[np.int64]
+    weights: NDArray[np.float32]
+
+    def of_rows(self, rows: Tensor) -> Tensor:
+        """Return the weights (b,) of rows (b,) of the data set."""
+        places = np.searchsorted(self.index, rows.numpy())
+        return torch.from_numpy(self.weights[places])
 
 
 def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:
@@ -131,6 +152,7 @@ class Batches(ABC):
         items: number of images in the data set, or None for a stream.
         per_epoch: number of micro-batches per epoch in this process, or None for a stream.
         more_views: number of further augmentations of each image in a batch.
+        weights: weights of the pairs in the loss, or None.
 
     Args:
         name: name of the data set, for messages.
@@ -148,6 +170,7 @@ class Batches(ABC):
     items: int | None = None
     per_epoch: int | None = None
     more_views: int = 0
+    weights: PairWeights | None = None
 
     def __init__(
         self,
@@ -177,6 +200,7 @@ class Batches(ABC):
         settings: TrainSettings,
         towers: Towers,
         kept: NDArray[np.int64] | None = None,
+        weights: PairWeights | None = None,
     ) -> Batches:
         """Create the micro-batches for a training run from pairs or a stream of pairs.
 
@@ -185,6 +209,7 @@ class Batches(ABC):
             settings: training settings.
             towers: the model, which determines the image size and the tokenizer.
             kept: indexes of the pairs to train on. Default: all.
+            weights: weights of the pairs in the loss. Default: all pairs count equally.
         """
         augment = Augmentation(
             towers.size,
@@ -217,6 +242,7 @@ class Batches(ABC):
             )
         # Only losses that use several positives per image have this setting.
         batches.more_views = getattr(settings, "positives", 1) - 1
+        batches.weights = weights
         return batches
 
     @abstractmethod
@@ -298,6 +324,7 @@ class Batches(ABC):
             labels=labels,
             captions=codes,
             groups=groups,
+            weights=None if self.weights is None else self.weights.of_rows(index),
             views=second_views,
             more_views=more_views,
         )

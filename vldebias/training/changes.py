@@ -144,6 +144,50 @@ def fall_below_start(conclusions: Sequence[Conclusion], history: Sequence[Entry]
     }
 
 
+class Halfway(TypedDict):
+    """The watched score of the weights half way between the start and the end of training.
+
+    Attributes:
+        score: name of the score.
+        value: its value half way.
+        from_start: change from the starting model, with its 95% interval.
+        from_end: change from the trained model, with its 95% interval.
+    """
+
+    score: str
+    value: float
+    from_start: Change
+    from_end: Change
+
+
+def halfway_change(
+    start: Mapping[str, Tensor], end: Mapping[str, Tensor], half: Mapping[str, Tensor]
+) -> Halfway | None:
+    """Compare the watched score half way with both ends, or return None if nothing was scored.
+
+    Args:
+        start: scores (n,) of all images by name, as for `conclusions_of_training`.
+        end: scores (n,) after training, in the same form.
+        half: scores (n,) half way, in the same form.
+    """
+    ends = []
+    for other in (start, end):
+        for name, old, new, groups in _compared(other, half, {}):
+            measured = _measured(name, old, new, groups) if name in WATCHED else None
+            if measured is not None:
+                ends.append(measured)
+                break
+    if len(ends) < 2:
+        return None
+    from_start, from_end = ends
+    return {
+        "score": from_end.metric,
+        "value": from_end.after,
+        "from_start": from_start.change,
+        "from_end": from_end.change,
+    }
+
+
 def counted(conclusions: Sequence[Conclusion]) -> str:
     """Count scores by verdict: "Of 9 scores on held-out data, 2 improved, 1 worsened; ..."."""
     number_of_verdict = Counter(conclusion.verdict for conclusion in conclusions)

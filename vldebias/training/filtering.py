@@ -1,6 +1,6 @@
-"""Leave out the training pairs that match worst according to the starting model (`keep`).
+"""Leave out or down-weight training pairs that match badly in the starting model (`keep`).
 
-The scores are stored in the output folder, so that a resumed run leaves out the same pairs.
+The scores are stored in the output folder, so that a resumed run treats the pairs in the same way.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from vldebias.hosts.clip.towers import Towers
 from vldebias.measure.classification import auroc
 from vldebias.training.batches import Batches, MapBatches, StreamBatches
 from vldebias.training.pairs import Pairs
-from vldebias.training.suspects import positive_scores, shuffled_scores
+from vldebias.training.suspects import positive_scores, right_captions, shuffled_scores
 from vldebias.utils.files import write_atomically
 from vldebias.utils.progress import SILENT, Progress
 
@@ -44,10 +44,12 @@ class StartingScores:
     Attributes:
         index: (n,), row of each pair in its data set.
         scores: (n,), cosines, or NaN for unreadable images.
+        exchanged: (m,), cosines of a sample of images with captions of other images.
     """
 
     index: Rows
     scores: NDArray[np.float32]
+    exchanged: NDArray[np.float32]
 
     @classmethod
     def measure(cls, towers: Towers, batches: Batches, progress: Progress = SILENT) -> Self:
@@ -61,27 +63,35 @@ class StartingScores:
         Raises:
             InvalidInputError: If the model cannot tell captions from those of other images.
         """
-        scored_parts: list[tuple[Rows, NDArray[np.float32]]] = []
+        scored_parts: list[tuple[Rows, NDArray[np.float32], NDArray[np.float32]]] = []
         for rows, pairs in _parts(batches):
             scores = positive_scores(towers, pairs, workers=batches.workers, progress=progress)
+            exchanged = np.array([], np.float32)
             if not scored_parts:
-                _refuse_uninformed(towers, pairs, scores, batches.workers)
-            scored_parts.append((rows, scores))
+                sampled, exchanged = shuffled_scores(towers, pairs, workers=batches.workers)
+                _refuse_uninformed(pairs.name, scores[sampled], exchanged)
+            scored_parts.append((rows, scores, exchanged))
         everywhere = need("accelerate.utils").gather_object(scored_parts)
-        index = np.concatenate([rows for rows, _ in everywhere])
+        index, scores, exchanged = map(np.concatenate, zip(*everywhere, strict=True))
         order = np.argsort(index)
-        return cls(index[order], np.concatenate([scores for _, scores in everywhere])[order])
+        return cls(index[order], scores[order], exchanged)
 
     def best(self, keep: float) -> Rows:
         """Return the indexes of the share `keep` of the scored pairs with the highest scores."""
         return self.index[Suspects(self.scores, [""] * len(self.scores)).best(keep)]
+
+    def weights(self, keep: float | Literal["auto"]) -> NDArray[np.float32]:
+        """Return how much each pair counts (n,), which is 0 or 1 unless `keep` is "auto"."""
+        if keep == "auto":
+            return right_captions(self.scores, self.exchanged).weights
+        return np.isin(self.index, self.best(keep)).astype(np.float32)
 
     def save(self, folder: Path) -> None:
         """Write the scores to a folder."""
 
         def write(partial: Path) -> None:
             with partial.open("wb") as file:
-                np.savez(file, index=self.index, scores=self.scores)
+                np.savez(file, index=self.index, scores=self.scores, exchanged=self.exchanged)
 
         write_atomically(folder / SCORES, write)
 
@@ -94,7 +104,7 @@ class StartingScores:
         """
         try:
             with np.load(folder / SCORES, allow_pickle=False) as arrays:
-                return cls(arrays["index"], arrays["scores"])
+                return cls(arrays["index"], arrays["scores"], arrays["exchanged"])
         except Exception as error:  # numpy raises many exception types for damaged files.
             raise InvalidInputError(
                 f"{folder / SCORES}: cannot read which pairs this run left out ({error}); delete"
@@ -123,19 +133,23 @@ def _read_row(readers: Sequence[Callable[[], Image.Image]], row: int) -> Image.I
 
 
 def _refuse_uninformed(
-    towers: Towers, pairs: Pairs, scores: NDArray[np.float32], workers: int
+    name: str, scores: NDArray[np.float32], exchanged: NDArray[np.float32]
 ) -> None:
-    """Raise an error if captions do not score higher than captions of other images."""
-    rows, exchanged = shuffled_scores(towers, pairs, workers=workers)
-    caption_scores = scores[rows]
-    caption_scores = caption_scores[np.isfinite(caption_scores)]
+    """Raise an error if captions do not score higher than captions of other images.
+
+    Args:
+        name: name of the data set.
+        scores: (m,), scores of a sample of images.
+        exchanged: (m,), scores of the same images with captions of other images.
+    """
+    caption_scores = scores[np.isfinite(scores)]
     if not len(caption_scores) or not len(exchanged):
         return
     is_exchanged = np.repeat([False, True], [len(caption_scores), len(exchanged)])
     area = auroc(np.concatenate([caption_scores, exchanged]), is_exchanged)
     if area.low < _LEAST_AUROC:
         raise InvalidInputError(
-            f"keep: the starting model cannot tell the captions of {pairs.name} from those of"
+            f"keep: the starting model cannot tell the captions of {name} from those of"
             f" other images (AUROC {area.value:.2f} [{area.low:.2f}, {area.high:.2f}], expected"
             f" at least {_LEAST_AUROC}), as with random weights, so its scores would drop pairs at"
             " random. Train in two runs instead: first without keep, as in `vldebias train"

@@ -19,6 +19,8 @@ from vldebias.training.batches import Batch
 from vldebias.training.optim import still
 from vldebias.training.settings import LossSettings, refuse_unread
 
+_LEAST_WEIGHT = 1e-3  # mean weight below which a batch counts less, because no caption is right
+
 
 class _LossModule(Protocol):
     """Interface of loss modules used in training, which `Loss.load_module` checks."""
@@ -51,6 +53,7 @@ class Objective(nn.Module):
         two_views: whether to also use the other rows of the anchor's own view as negatives.
         gather: whether to use negatives from all processes.
         groups: number of groups, for group DRO.
+        is_weighted: whether batches contain weights of the pairs.
 
     Raises:
         InvalidInputError: If the loss does not use one of the settings, or if the data are streamed
@@ -67,6 +70,7 @@ class Objective(nn.Module):
         two_views: bool = False,
         gather: bool = False,
         groups: int | None = None,
+        is_weighted: bool = False,
     ) -> None:
         super().__init__()
         refuse_unread(settings)
@@ -100,7 +104,9 @@ class Objective(nn.Module):
             if groups is None:
                 raise InvalidInputError("group_dro: expected the number of groups, got none")
             self.groups = losses.GroupWeights(groups, step=settings.group_dro_step, gather=gather)
-            # Group DRO needs the losses of individual pairs.
+        self.is_weighted = is_weighted
+        self.is_per_pair = is_weighted or self.groups is not None
+        if self.is_per_pair:
             options["reduction"] = "none"
         module: Any = self.declaration.load_module()
         self.loss: _LossModule = module.from_settings(self.loss_settings, **options)
@@ -128,15 +134,19 @@ class Objective(nn.Module):
         if self.positives > 1:
             values.append(self._positives(first, second, further_features))
         loss: Tensor = self.loss(first, second, *values)
-        shape = () if self.groups is None else (len(first),)
+        shape = (len(first),) if self.is_per_pair else ()
         if not isinstance(loss, Tensor) or tuple(loss.shape) != shape:
             received = tuple(loss.shape) if isinstance(loss, Tensor) else loss
             raise InvalidInputError(
                 f"loss {name!r}: got {received} from its forward method; expected a tensor of shape"
                 f" {shape}, such as the result of Contrast.reduce"
             )
+        if self.is_weighted:
+            weights = _batch_column(batch, "weights", reader="keep")
+            # The weights of a batch have a mean of 1, so that they do not change the step size.
+            loss = loss * weights / weights.mean().clamp(min=_LEAST_WEIGHT)
         if self.groups is None:
-            return loss
+            return loss.mean()
         weighted: Tensor = self.groups(loss, _batch_column(batch, "groups", reader="group_dro"))
         return weighted
 

@@ -84,13 +84,21 @@ class StartingWeights:
         self.copies: list[tuple[nn.Parameter, Tensor]] = []
         for parameter in model.parameters():
             if parameter.requires_grad:
-                self.copies.append((parameter, parameter.detach().clone()))
+                # On the CPU, because the copies are only needed at the end.
+                self.copies.append((parameter, parameter.detach().to("cpu", copy=True)))
 
     @torch.no_grad()
     def average_with_live(self) -> None:
         """Replace the weights with the average of the weights and their copies."""
         for parameter, copy in self.copies:
-            parameter.copy_(torch.lerp(copy, parameter, self.share))
+            parameter.copy_(torch.lerp(copy.to(parameter.device), parameter, self.share))
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Average the weights with their copies inside the block, and restore them afterwards."""
+        with _restored(parameter for parameter, _ in self.copies):
+            self.average_with_live()
+            yield
 
 
 @contextmanager

@@ -8,9 +8,11 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from vldebias.api import fit_projections
 from vldebias.data.dataset import ImageData
@@ -22,16 +24,19 @@ from vldebias.losses import LOSSES
 from vldebias.prompts import load_prompts
 from vldebias.report.conclusion import Conclusion
 from vldebias.report.table import from_to
-from vldebias.training.batches import Batches
+from vldebias.training.batches import Batches, PairWeights
 from vldebias.training.changes import (
     TITLES,
     Fall,
+    Halfway,
     change_since_start,
     conclusions_of_training,
     fall_below_start,
+    halfway_change,
 )
 from vldebias.training.curves import write_curves
 from vldebias.training.filtering import StartingScores
+from vldebias.training.kept_groups import KeptShare, kept_by_group, warn_of_lost_groups
 from vldebias.training.loop import HISTORY, STATE, Entry, fit, make_accelerator, read_state
 from vldebias.training.model import check_savable, refuse_foreign, save_model, tune
 from vldebias.training.monitor import Monitor
@@ -43,7 +48,7 @@ from vldebias.training.suspects import (
     Detection,
     positive_scores,
     report_pairs,
-    share_below_chance,
+    right_captions,
     shuffled_scores,
 )
 from vldebias.utils.files import only_writer, versions, write_atomically
@@ -57,6 +62,7 @@ SETTINGS = "settings.yaml"
 OUTCOME = "run.json"
 MODEL = "model"
 PROJECTION = "projection"
+HALFWAY = 0.5  # weight of the trained model in the average that every run scores
 _SHOWN = ("zero_shot_accuracy", "recall@1 image->text", "recall@1 text->image")
 # A run reports captions that look wrong if they are at least this share of all captions.
 LEAST_LOW_GROUP = 0.1
@@ -81,7 +87,8 @@ def train_model(
     - kept.parquet, scores.npz: with `keep`, the pairs that the model was trained on, and the
       starting model's scores that a resumed run uses again
     - run.json: scores before and after training, a conclusion about each change, below_start if
-      training made the model clearly worse, and a record of the run
+      training made the model clearly worse, the scores half way between the starting and the
+      trained weights, with `keep` each group's share of kept pairs, and a record of the run
     - state.pt: the last checkpoint, from which an interrupted run resumes
 
     A warning is issued if zero-shot accuracy on the held-out data, or retrieval if they have no
@@ -120,6 +127,7 @@ def train_model(
         if not accelerator.is_main_process:
             return None
         outcome = run.write(history)
+    warn_of_lost_groups(outcome["kept"])
     if outcome["below_start"] is not None:
         _warn_of_fall(outcome["below_start"], run.steps)
     return outcome
@@ -175,6 +183,7 @@ class _Run:
         if isinstance(self.pairs, Pairs) and self.pairs.groups is not None:
             groups = len(self.pairs.groups.names)
         self.steps = settings.updates(self.batches.per_epoch)
+        is_weighted = self.batches.weights is not None
         self.objective = Objective(
             settings,
             temperature=towers.temperature,
@@ -183,26 +192,40 @@ class _Run:
             two_views=settings.views == "two",
             gather=self.accelerator.num_processes > 1,
             groups=groups,
+            is_weighted=is_weighted,
         )
         self.monitor = Monitor.held_out(settings, self.data, towers)
-        if settings.wise_ft is not None:
-            self.starting_weights = StartingWeights(towers.model, settings.wise_ft)
+        # Adapters have no starting weights to go back to half way.
+        reports_halfway = self.monitor is not None and settings.tune != "lora"
+        if settings.wise_ft is not None or reports_halfway:
+            self.starting_weights = StartingWeights(towers.model, settings.wise_ft or HALFWAY)
 
-    def _filter(self, keep: float) -> None:
-        """Leave out the pairs that the starting model scores lowest, as before if resuming."""
+    def _filter(self, keep: float | Literal["auto"]) -> None:
+        """Leave out or down-weight pairs that match badly in the starting model."""
         if self.done:
             scores = StartingScores.load(self.folder)
         else:
             scores = StartingScores.measure(self.towers, self.batches, self.progress)
             if self.accelerator.is_main_process:
                 scores.save(self.folder)
-        kept = scores.best(keep)
         self.starting_scores = scores
-        self.batches = Batches.from_data(self.pairs, self.settings, self.towers, kept)
-        self.progress.print_line(
-            f"keep {keep:g}: training on the {len(kept):,} of {len(scores.index):,} pairs that the"
-            " starting model scores highest"
-        )
+        kept: NDArray[np.int64] | None = None
+        weights: PairWeights | None = None
+        if keep == "auto":
+            right = right_captions(scores.scores, scores.exchanged)
+            weights = PairWeights(scores.index, right.weights)
+            line = (
+                f"keep auto: about {right.share:.0%} of the {len(scores.index):,} captions are"
+                " right; each pair counts by its probability of being one of them"
+            )
+        else:
+            kept = scores.best(keep)
+            line = (
+                f"keep {keep:g}: training on the {len(kept):,} of {len(scores.index):,} pairs that"
+                " the starting model scores highest"
+            )
+        self.batches = Batches.from_data(self.pairs, self.settings, self.towers, kept, weights)
+        self.progress.print_line(line)
 
     def announce(self) -> None:
         """Print a summary of the run and start the trackers."""
@@ -268,7 +291,7 @@ class _Run:
         settings = self.settings
         folder = self.folder
         # Only the first process writes files, so only its copy needs averaging.
-        if self.starting_weights is not None:
+        if self.starting_weights is not None and settings.wise_ft is not None:
             self.starting_weights.average_with_live()
         self.towers.set_temperature(self.objective.temperature, self.objective.bias)
         save_model(self.towers, folder / MODEL, scope=settings.tune, name=settings.model)
@@ -279,6 +302,11 @@ class _Run:
         conclusions: list[Conclusion] = []
         if self.held_out is not None:
             before, after, conclusions = self.held_out.compare(self.towers)
+        halfway: dict[str, float] = {}
+        compared_halfway: Halfway | None = None
+        if self.held_out is not None and settings.wise_ft is None and self.starting_weights:
+            with self.starting_weights.averaged():
+                halfway, compared_halfway = self.held_out.halfway(self.towers)
         # A run that continues after its last step has no new entries.
         if history:
             files["curves"] = write_curves(history, before, folder, settings.loss)
@@ -298,9 +326,12 @@ class _Run:
         outcome: dict[str, Any] = {
             "before": before,
             "after": after,
+            "halfway": halfway,
+            "halfway_change": compared_halfway,
             "debiased": debiased,
             "below_start": fall_below_start(conclusions, history),
             "wrong_pairs": wrong_pairs,
+            "kept": self._kept_by_group(),
             "processes": {
                 "number": self.accelerator.num_processes,
                 "kind": str(self.accelerator.distributed_type.value),
@@ -313,6 +344,14 @@ class _Run:
         write_atomically(folder / OUTCOME, json.dumps(outcome, indent=1, default=str) + "\n")
         return outcome
 
+    def _kept_by_group(self) -> list[KeptShare]:
+        """Return the share of each group's pairs that count in training, if `keep` is set."""
+        scores = self.starting_scores
+        keep = self.settings.keep
+        if scores is None or keep is None or not isinstance(self.pairs, Pairs):
+            return []
+        return kept_by_group(self.pairs, self.settings, scores.weights(keep))
+
     def _report_pairs(self) -> tuple[dict[str, str], Detection | None]:
         """Write the pairs with their scores, and return the results of `report_pairs`."""
         pairs = self.pairs
@@ -320,23 +359,27 @@ class _Run:
         if not isinstance(pairs, Pairs) or not pairs.captions:
             return {}, None
         if self.starting_scores is not None:
-            scores = self.starting_scores.scores
-            return report_pairs(pairs, scores, self.folder, keep=keep, model="starting")
+            return report_pairs(
+                pairs,
+                self.starting_scores.scores,
+                self.folder,
+                exchanged=self.starting_scores.exchanged,
+                keep=keep,
+                model="starting",
+            )
         if not self.settings.score_pairs:
             return {}, None
         workers = self.settings.workers
         scores = positive_scores(self.towers, pairs, workers=workers, progress=self.progress)
         _, exchanged = shuffled_scores(self.towers, pairs, workers=workers)
-        share = share_below_chance(scores, exchanged)
-        proposed = 0.9
+        share = 1 - right_captions(scores, exchanged).share
         if share >= LEAST_LOW_GROUP:
-            proposed = max(round(1 - share, 1), 0.1)
             self.progress.print_line(
                 f"about {share:.0%} of the captions match their image no better than captions of"
                 " other images do. Look at pairs.html; if they are wrong, train the original model"
-                f" again with --set keep={proposed:g}, which leaves them out"
+                " again with --set keep=auto, which makes them count less"
             )
-        return report_pairs(pairs, scores, self.folder, proposed=proposed)
+        return report_pairs(pairs, scores, self.folder, exchanged=exchanged)
 
 
 class HeldOutScores:
@@ -345,6 +388,7 @@ class HeldOutScores:
     def __init__(self, monitor: Monitor, towers: Towers) -> None:
         self.monitor = monitor
         self.rows_before = monitor.rows(towers)
+        self.rows_after = self.rows_before
 
     def __call__(self, towers: Towers) -> Entry:
         """Return the scores for the history, with the change of the watched score."""
@@ -356,6 +400,7 @@ class HeldOutScores:
     ) -> tuple[dict[str, float], dict[str, float], list[Conclusion]]:
         """Return the scores before and after training, and a conclusion about each change."""
         rows = self.monitor.rows(towers)
+        self.rows_after = rows
         query_images = self.monitor.query_images
         has_several = len(query_images.unique()) < len(query_images)
         conclusions = conclusions_of_training(
@@ -365,6 +410,11 @@ class HeldOutScores:
             query_images if has_several else None,
         )
         return self.monitor.summary(self.rows_before), self.monitor.summary(rows), conclusions
+
+    def halfway(self, towers: Towers) -> tuple[dict[str, float], Halfway | None]:
+        """Return the scores of averaged weights, compared with both ends, after `compare`."""
+        rows = self.monitor.rows(towers)
+        return self.monitor.summary(rows), halfway_change(self.rows_before, self.rows_after, rows)
 
 
 def _warn_of_fall(fall: Fall, steps: int) -> None:
@@ -451,8 +501,14 @@ def list_pairs(
     with progress:
         scorer = Towers(loaded.host, loaded.tokenizer, loaded.preprocess)
         scores = positive_scores(scorer, pairs, workers=settings.workers, progress=progress)
-    files, wrong = report_pairs(pairs, scores, folder, keep=settings.keep)
-    return {"pairs": pairs.items, "wrong_pairs": wrong, "files": files}
+        _, exchanged = shuffled_scores(scorer, pairs, workers=settings.workers)
+    files, wrong = report_pairs(pairs, scores, folder, exchanged=exchanged, keep=settings.keep)
+    kept: list[KeptShare] = []
+    if settings.keep is not None:
+        scored = StartingScores(np.arange(pairs.items), scores, exchanged)
+        kept = kept_by_group(pairs, settings, scored.weights(settings.keep))
+        warn_of_lost_groups(kept)
+    return {"pairs": pairs.items, "wrong_pairs": wrong, "kept": kept, "files": files}
 
 
 def steps_done(folder: Path) -> tuple[int, int]:

@@ -149,13 +149,12 @@ class DataSettings(_Settings):
         description="Score every pair after training, which reads all images again; with keep,"
         " pairs are scored before training instead.",
     )
-    keep: float | None = Field(
+    keep: float | Literal["auto"] | None = Field(
         None,
-        gt=0,
-        le=1,
         description=(
-            "Share of the pairs to train on, those that the starting model scores highest; also"
-            " written to kept.parquet, except for streams."
+            "Share of the pairs to train on, those that the starting model scores highest; or"
+            " auto, to weight each pair by its estimated probability of having the right caption."
+            " Kept pairs are also written to kept.parquet, except for streams."
         ),
     )
 
@@ -171,6 +170,20 @@ class DataSettings(_Settings):
             if isinstance(name_of_code, dict):
                 texts[column] = {str(code): str(name) for code, name in name_of_code.items()}
         return texts
+
+    @field_validator("keep", mode="before")
+    @classmethod
+    def _check_share(cls, keep: object) -> object:
+        """Report a single error, instead of one for each type that the setting may have."""
+        if keep in (None, "auto"):
+            return keep
+        try:
+            share = float(keep)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            share = math.nan
+        if not 0 < share <= 1:
+            raise ValueError("expected a share above 0 and up to 1, or auto")
+        return share
 
     @property
     def reads_captions(self) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import TypedDict
+from typing import Literal, NamedTuple, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from vldebias.report.table import number
 from vldebias.training.monitor import BATCH, image_features, pixel_batches, text_features
 from vldebias.training.pairs import Pairs
 from vldebias.training.sampling import numpy_generator
-from vldebias.utils.arrays import Mask
+from vldebias.utils.arrays import Floats, Mask
 from vldebias.utils.files import write_atomically
 from vldebias.utils.progress import SILENT, Progress
 
@@ -38,6 +38,9 @@ class Detection(TypedDict):
 
 
 SAMPLE = 500  # maximum number of images whose captions are exchanged for comparison
+_EM_STEPS = 60
+_NARROWEST = 1e-4  # smallest standard deviation of cosines
+_TINY = np.finfo(np.float64).tiny
 
 
 def positive_scores(
@@ -136,20 +139,64 @@ def shuffled_scores(
     return rows[places], scores[np.isfinite(scores)]
 
 
-def share_below_chance(scores: NDArray[np.float32], exchanged: NDArray[np.float32]) -> float:
-    """Estimate the share of pairs whose captions belong to other images.
+class RightCaptions(NamedTuple):
+    """Estimate which captions are right.
 
-    Half of the wrong captions score below the median of exchanged captions, and hardly any correct
-    ones do, so the share is twice the share of scores below this median.
+    Attributes:
+        share: estimated share of the pairs whose caption is right.
+        weights: (n,), each pair's probability of having the right caption, or 0 without a score.
+    """
+
+    share: float
+    weights: NDArray[np.float32]
+
+
+def right_captions(scores: NDArray[np.float32], exchanged: NDArray[np.float32]) -> RightCaptions:
+    """Estimate each pair's probability of having the right caption, with two normals.
+
+    The scores of wrong captions have the mean and deviation of exchanged captions. The normal of
+    the right captions and its share are fitted by expectation-maximisation.
 
     Args:
         scores: (n,), scores of the pairs, or NaN.
         exchanged: (m,), scores of images with captions of other images, from `shuffled_scores`.
     """
-    known = scores[np.isfinite(scores)]
-    if not len(exchanged) or not len(known):
-        return 0.0
-    return min(1.0, 2 * float((known < np.median(exchanged)).mean()))
+    is_known = np.isfinite(scores)
+    weights = is_known.astype(np.float32)
+    known = scores[is_known].astype(np.float64)
+    if len(exchanged) < 2 or len(known) < 2 or known.std() == 0:
+        return RightCaptions(1.0, weights)
+    low = float(exchanged.mean())
+    low_deviation = max(float(exchanged.std()), _NARROWEST)
+    # Half of the wrong captions score below the median of exchanged ones, but few right ones do.
+    share = float(np.clip(1 - 2 * (known < np.median(exchanged)).mean(), 0.05, 0.95))
+    high = max((float(known.mean()) - (1 - share) * low) / share, low)
+    deviation = low_deviation
+    for _ in range(_EM_STEPS):
+        right = share * _density(known, high, deviation)
+        wrong = (1 - share) * _density(known, low, low_deviation)
+        chance = right / np.maximum(right + wrong, _TINY)
+        share = float(np.clip(chance.mean(), 0.02, 0.98))
+        high = float(chance @ known / chance.sum())
+        variance = float(chance @ (known - high) ** 2 / chance.sum())
+        deviation = max(variance**0.5, _NARROWEST)
+    # Normals of different widths cross twice, but a better match must never get a lower weight.
+    order = np.argsort(known)
+    is_above = known[order] > high
+    ordered = chance[order]
+    ordered[is_above] = np.maximum.accumulate(ordered[is_above])
+    ordered[~is_above] = np.minimum.accumulate(ordered[~is_above][::-1])[::-1]
+    if (~is_above).any():
+        ordered[is_above] = np.maximum(ordered[is_above], ordered[~is_above][-1])
+    chance[order] = ordered
+    weights[is_known] = chance
+    return RightCaptions(share, weights)
+
+
+def _density(values: Floats, mean: float, deviation: float) -> Floats:
+    """Return the density (n,) of a normal, without the factor 1 / sqrt(2 pi)."""
+    density: Floats = np.exp(-0.5 * ((values - mean) / deviation) ** 2) / deviation
+    return density
 
 
 def report_pairs(
@@ -157,21 +204,21 @@ def report_pairs(
     scores: NDArray[np.float32],
     folder: Path,
     *,
-    keep: float | None = None,
-    proposed: float = 0.9,
+    exchanged: NDArray[np.float32],
+    keep: float | Literal["auto"] | None = None,
     model: str = "trained",
 ) -> tuple[dict[str, str], Detection | None]:
     """Write pairs.csv and pairs.html, with the most suspicious pairs first.
 
     With `keep`, the best pairs are written to kept.parquet with the data's label columns, for
-    `vldebias train --data`.
+    `vldebias train --data`. With "auto", these are the pairs that are more likely right than wrong.
 
     Args:
         pairs: images with captions.
         scores: (n,), lower scores are more suspicious.
         folder: folder for the files.
-        keep: share of the pairs to write to kept.parquet.
-        proposed: share to keep that the page proposes if `keep` is None.
+        exchanged: (m,), scores of images with captions of other images, from `shuffled_scores`.
+        keep: share of the pairs to write to kept.parquet, or "auto".
         model: which model gave the scores, "starting" or "trained".
 
     Returns:
@@ -181,6 +228,7 @@ def report_pairs(
     wrong = pairs.wrong
     captions = [" | ".join(texts) for texts in pairs.captions]
     ranked = Suspects(scores, pairs.ids, read=pairs.read, path=pairs.path)
+    right = right_captions(scores, exchanged)
 
     def wrong_word(row: int) -> str:
         if wrong is None:
@@ -197,10 +245,12 @@ def report_pairs(
         "pairs, most suspicious first": "pairs.csv",
         "page of the most suspicious": "pairs.html",
     }
-    cut = None
-    if keep is not None:
+    # By default, the line in the histogram separates likely wrong from likely right captions.
+    rows = np.flatnonzero(right.weights >= 0.5).tolist()
+    if isinstance(keep, float):
         rows = ranked.best(keep).tolist()
-        cut = float(scores[rows].min())
+    cut = float(scores[rows].min()) if rows else None
+    if keep is not None:
         files["pairs to keep"] = _write_kept(pairs, scores, rows, folder / "kept.parquet").name
     sentences = [
         f"The number is the cosine of image and caption in the {model} model (-1 to 1): the lower,"
@@ -212,17 +262,7 @@ def report_pairs(
         area = detection["auroc"]
         figures = number(area["value"], area["low"], area["high"])
         sentences.append(f"Wrong captions have lower scores: AUROC {figures}.")
-    if cut is None:
-        sentences.append(
-            "Look through these pairs. If most of them are wrong, train the original model again"
-            f" with `--set keep={proposed:g}`, which leaves out the pairs that it scores lowest, or"
-            " remove rows by hand; pairs.csv lists all pairs."
-        )
-    else:
-        sentences.append(
-            f"The pairs below {cut:.3f} are left out (`keep={keep:g}`). If many of them are"
-            " correct, use a larger share; pairs.csv lists all pairs."
-        )
+    sentences.append(_advice(right.share, cut, keep))
     ranked.page(
         folder / "pairs.html",
         f"{pairs.name}: the most suspicious of {len(ranked.order):,} pairs",
@@ -230,8 +270,37 @@ def report_pairs(
         introduction=" ".join(sentences),
         marked=wrong,
         cut=cut,
+        can_check=True,
     )
     return files, detection
+
+
+def _advice(share: float, cut: float | None, keep: float | Literal["auto"] | None) -> str:
+    """Return what the histogram suggests for `keep`, or what the run's own `keep` means.
+
+    Args:
+        share: estimated share of right captions.
+        cut: score at the line in the histogram.
+        keep: the run's setting.
+    """
+    estimate = (
+        f"Two normals fitted to the histogram, one of which has the scores of exchanged captions,"
+        f" put the share of right captions at {share:.0%}"
+    )
+    listed = "pairs.csv lists all pairs."
+    if keep == "auto":
+        line = "" if cut is None else f" Pairs below the line at {cut:.3f} count less than half."
+        return f"{estimate}.{line} {listed}"
+    if keep is not None:
+        return (
+            f"The pairs below {cut:.3f} are left out (`keep={keep:g}`). {estimate}. If many of"
+            f" those left out are correct, use a larger share; {listed}"
+        )
+    return (
+        f"{estimate}, which would be `keep={max(round(share, 1), 0.1):g}`. Look through these"
+        " pairs. If most of them are wrong, train the original model again with `--set keep=auto`,"
+        f" which makes likely wrong pairs count less, or remove rows by hand; {listed}"
+    )
 
 
 def _detection(scores: NDArray[np.float32], wrong: Mask | None) -> Detection | None:

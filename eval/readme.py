@@ -18,6 +18,7 @@ from pathlib import Path
 
 from eval import real
 from eval.pages import (
+    captioner,
     evidence,
     front,
     generation,
@@ -50,6 +51,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "classifier_default": methods.classifier_default,
     },
     "docs/explanation/projection.md": {"closed_form": methods.closed_form},
+    "docs/explanation/captioners.md": {"edits": captioner.edits},
     "docs/explanation/papers.md": {
         "projection": partial(sources.reported, "projection"),
         "rince": partial(sources.reported, "rince"),

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from vldebias.study.diagnosis import diagnose as diagnose
     from vldebias.study.evaluating import evaluate as evaluate
     from vldebias.study.grids import grid as grid
+    from vldebias.study.stated.captions import evaluate_captions as evaluate_captions
     from vldebias.wording.balance import balance_prompts as balance_prompts
+    from vldebias.wording.neutral import neutral_texts as neutral_texts
 
 # These names are imported on first use, so that the command line starts without torch.
 _NAMES_OF_HOME = {
@@ -52,7 +54,9 @@ _NAMES_OF_HOME = {
     "vldebias.study.diagnosis": ("diagnose",),
     "vldebias.study.evaluating": ("evaluate",),
     "vldebias.study.grids": ("grid",),
+    "vldebias.study.stated.captions": ("evaluate_captions",),
     "vldebias.wording": ("balance_prompts",),
+    "vldebias.wording.neutral": ("neutral_texts",),
 }
 _MODULES = ("losses", "methods", "metrics")  # left out by `from vldebias import *`
 _NAMES = {name for names in _NAMES_OF_HOME.values() for name in names}

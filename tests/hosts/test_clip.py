@@ -414,3 +414,13 @@ def test_a_fitted_edit_is_rejected_without_the_tokenizer_that_finds_stated_promp
     vldebias.debias(model, edit, keep_stated=False).remove()
     vldebias.debias(model, edit, side="image").remove()
     vldebias.debias(model, edit, tokenizer=tokenizer).remove()
+
+
+def test_models_that_write_are_refused_with_the_commands_that_measure_them() -> None:
+    config = transformers.BlipConfig(
+        text_config={"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2},
+        vision_config={"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2},
+    )
+    model = transformers.BlipForConditionalGeneration(config)
+    with pytest.raises(UnsupportedHostError, match=r"wrong genders .* `vldebias eval captions`"):
+        TransformersHost(model)

@@ -10,7 +10,7 @@ import typer
 
 from vldebias import programs
 from vldebias.cli import results
-from vldebias.cli.checks import check_data_of_suite, check_file
+from vldebias.cli.checks import check_data_of_suite, check_file, check_sets
 from vldebias.cli.common import (
     App,
     Group,
@@ -24,7 +24,7 @@ from vldebias.cli.common import (
     split_pair,
     write_run,
 )
-from vldebias.cli.flags import Flags, Json, flags_of_options, with_flags
+from vldebias.cli.flags import AttributeSet, Flags, Json, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
 from vldebias.methods.declared import check_methods
 from vldebias.utils.devices import device_of
@@ -238,6 +238,118 @@ def shares(
         settings["unknown"] = tuple(unknown)
     task = SharesTask.build(settings)
     result = Result.from_tasks(task.name, task.measure(table), seconds=None)
+    print_result(result, as_json=as_json, page=write_run(result, folder))
+
+
+Column = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="ROLE=NAME",
+        help="Column that is not found by its name, as in caption=pred; repeatable.",
+    ),
+]
+References = Annotated[
+    Path | None,
+    typer.Option(
+        exists=True,
+        metavar="TABLE",
+        help="Captions by people, or labels of the images, in a separate table.",
+    ),
+]
+
+
+@app.add("captions")
+def captions(
+    tables: Annotated[
+        list[Path],
+        typer.Argument(
+            exists=True,
+            metavar="TABLE...",
+            help="Captions of images, such as .csv, .jsonl, .parquet or COCO's .json. Several"
+            " tables are compared with the first, image by image.",
+        ),
+    ],
+    attribute: AttributeSet = "gender",
+    references: References = None,
+    column: Column = None,
+    folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="Output folder.")] = Path(
+        "vldebias-captions"
+    ),
+    as_json: Json = False,
+) -> None:
+    """Measure which gender, age or race captions state about images, and how often it is wrong.
+
+    Prints right, wrong and missing values by group, with intervals, and writes a page. Needs no
+    model: the captions may come from any program. Columns are image, caption, and optionally label
+    (a value or unclear), references, noun, confidence and model.
+
+    Examples:
+      vldebias eval captions captions.csv
+      vldebias eval captions before.jsonl after.jsonl --column label=gender
+      vldebias eval captions blip2.json --references captions_val2014.json
+      vldebias eval captions batch_output.jsonl --references labels.csv
+    """
+    check_out(folder)
+    check_sets([attribute])
+    from vldebias.study.stated.captions import evaluate_captions
+
+    columns = dict(split_pair(text, "--column", "caption=pred") for text in column or ())
+    result = evaluate_captions(*tables, attribute=attribute, references=references, columns=columns)
+    print_result(result, as_json=as_json, page=write_run(result, folder))
+
+
+@app.add("vqa")
+def vqa(
+    tables: Annotated[
+        list[Path],
+        typer.Argument(
+            exists=True,
+            metavar="TABLE...",
+            help="Answers about images, such as .csv, .jsonl or .parquet. With --model, paths of"
+            " images relative to the table.",
+        ),
+    ],
+    attribute: AttributeSet = "gender",
+    model: Annotated[
+        str | None,
+        typer.Option(help="Image-text model of transformers that answers: hub id or folder."),
+    ] = None,
+    references: References = None,
+    column: Column = None,
+    folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="Output folder.")] = Path(
+        "vldebias-vqa"
+    ),
+    as_json: Json = False,
+) -> None:
+    """Measure which gender, age or race a model answers about images, and how often it is wrong.
+
+    Prints right and wrong answers and "cannot tell" by group, and writes a page. With --model, the
+    model is asked in every cyclic order of the options. Otherwise, the answers are in the table.
+    Columns are image, label (a value or unclear), and answer; optionally question, options (or
+    ans0, ans1, ans2), noun, confidence and model.
+
+    Examples:
+      vldebias eval vqa answers.jsonl
+      vldebias eval vqa photos/labels.csv --model HuggingFaceTB/SmolVLM-256M-Instruct
+    """
+    check_out(folder)
+    check_sets([attribute])
+    from vldebias.study.stated.answers import evaluate_vqa
+
+    columns = dict(split_pair(text, "--column", "answer=pred") for text in column or ())
+    judge = None
+    if model is not None:
+        from vldebias.judge.judges import VlmJudge
+        from vldebias.prompts import load_prompts
+        from vldebias.study.inputs import Inputs
+
+        prompt_set = load_prompts(attribute)
+        questions = {prompt_set.name: tuple(prompt_set.attributes)}
+        options = Options(out=folder, device=device_of(None))
+        judge = VlmJudge(model=model, questions=questions).ready(None, Inputs(options))
+    result = evaluate_vqa(
+        *tables, attribute=attribute, judge=judge, references=references, columns=columns
+    )
     print_result(result, as_json=as_json, page=write_run(result, folder))
 
 

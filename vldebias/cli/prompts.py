@@ -8,17 +8,20 @@ from typing import Annotated
 import typer
 
 from vldebias.cli.balance import balance
+from vldebias.cli.checks import check_sets
 from vldebias.cli.common import App, echo, print_list, print_message, split_names, split_pair
-from vldebias.cli.flags import Json
+from vldebias.cli.flags import AttributeSet, Json
 from vldebias.errors import InvalidInputError
+from vldebias.utils.phrases import quantity
 
 app = App(
     """
-    Balance prompts, and list, show and create prompt sets, which describe attributes.
+    Balance prompts, make captions neutral, and list, show and create prompt sets.
 
     Examples:
       vldebias prompts list
       vldebias prompts balance prompts.txt --attribute gender
+      vldebias prompts neutral captions.txt
     """
 )
 app.add("balance")(balance)
@@ -118,6 +121,44 @@ def new(
     print_message(
         f"{path}: {len(prompt_set.pairs)} pairs and {len(prompt_set.held_out_pairs)} held-out pairs"
     )
+
+
+@app.add("neutral")
+def neutral(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="Text file with one caption per line, table (.csv, .tsv, .jsonl, .json or"
+            " .parquet), or - for stdin.",
+        ),
+    ],
+    attribute: AttributeSet = "gender",
+    column: Annotated[
+        str | None, typer.Option(help="Column with the captions. Default: prompt, or detected.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Replace stated values by neutral words, as in "a person riding a wave".
+
+    Prints each text, followed by the original text in a second column. For captions before training
+    and for alt texts. Names and quotations stay unchanged.
+
+    Examples:
+      vldebias prompts neutral captions.txt | cut -f 1
+      vldebias prompts neutral captions.csv --column caption --json
+      echo "A man and his dog" | vldebias prompts neutral -
+    """
+    check_sets([attribute])
+    from vldebias.wording.neutral import neutral_texts
+    from vldebias.wording.prompt_file import read_prompts
+
+    texts = read_prompts(file, column).prompts
+    rows = list(zip(neutral_texts(texts, attribute), texts, strict=True))
+    facts = [dict(zip(("neutral", "original"), row, strict=True)) for row in rows]
+    print_list(("neutral", "original"), rows, facts, as_json=as_json)
+    changed = sum(new != text for new, text in rows)
+    print_message(f"Changed {changed:,} of {quantity(len(rows), 'text')}")
 
 
 def methods(as_json: Json = False) -> None:

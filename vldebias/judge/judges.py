@@ -436,7 +436,7 @@ class VlmJudge(JudgeSpec):
             " the letter alone."
         )
 
-    def ready(self, task: JudgedTask, session: Opener) -> Judge:
+    def ready(self, task: JudgedTask | None, session: Opener) -> Judge:
         """Load the model and return the judge.
 
         Args:
@@ -444,7 +444,7 @@ class VlmJudge(JudgeSpec):
             session: object that loads models on the user's device.
         """
         questions = self.questions
-        if not questions:
+        if not questions and task is not None:
             attribute = task.attributes[0].split(" x ")[0]
             questions = {attribute: tuple(task.attribute.attributes)}
         dtype = session.options.dtype or "auto"

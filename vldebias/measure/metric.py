@@ -301,6 +301,14 @@ BUILT_IN = (
     _utility("signal_kept", "class signal kept", bounds=ANY),
     _utility("unchanged", "unchanged images"),
     _utility("unknown", "unknown attribute", better="lower"),
+    # What texts state about images. The shares of right, wrong, no and several values sum to 1.
+    _bias("said_wrong", "wrong value stated", bounds=SHARE),
+    _bias("said_gap", "gap of wrong values", better="neither", bounds=BOTH),
+    _bias("unclear_said", "a value stated although unclear", bounds=SHARE),
+    _utility("said_right", "right value stated"),
+    _utility("said_none", "no value stated", better="lower"),
+    Metric("said_several", "several or other values stated", bounds=SHARE),
+    Metric("wrong_left", "wrong values left", bounds=SHARE),
     # Metrics of how reliable a result is, and facts that are neither good nor bad.
     Metric(TO_MEDIAN, "difference from the median threshold", bounds=BOTH),
     Metric("alpha", "Krippendorff's alpha", better="higher"),

@@ -78,7 +78,7 @@ def category_tables(result: Measurements) -> list[CategoryTable]:
                 figures.append((head, "" if row is None else number(row.value, *row.interval)))
             row = row_of_metric.get(last)
             bounds = None if row is None else (row.interval[0], row.value, row.interval[1])
-            rows.append(CategoryRow(name, tuple(cells), tuple(figures), bounds))
+            rows.append(CategoryRow(name or "all", tuple(cells), tuple(figures), bounds))
         is_share = get_metric(last, strict=False).bounds == SHARE
         tables.append(
             CategoryTable(

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from vldebias.report.result import Result as Result
     from vldebias.study.running import run_suite as run_suite
     from vldebias.study.shares.task import SharesTask as SharesTask
+    from vldebias.study.stated.answers import evaluate_vqa as evaluate_vqa
     from vldebias.study.suite import load_suite as load_suite
     from vldebias.study.task import TASKS as TASKS
     from vldebias.study.task import Task as Task
@@ -20,6 +21,7 @@ _NAMES_OF_HOME = {
     "vldebias.report.result": ("Result",),
     "vldebias.study.running": ("run_suite",),
     "vldebias.study.shares.task": ("SharesTask",),
+    "vldebias.study.stated.answers": ("evaluate_vqa",),
     "vldebias.study.suite": ("load_suite",),
     "vldebias.study.task": ("TASKS", "Task", "register_task"),
 }

@@ -167,6 +167,27 @@ class Language(ABC):
         """
         raise NotImplementedError(f"{self.name}: reading values is not supported")
 
+    def neutral(self, text: str, attribute: Attribute) -> str:
+        """Return a description without the values of unnamed people, or unchanged.
+
+        Args:
+            text: A description, such as a caption.
+            attribute: The attribute whose values are replaced by neutral words, or removed.
+        """
+        return text
+
+    def stated_values(self, text: str, attribute: Attribute) -> list[str]:
+        """Return the values that the words of a text state, whomever they describe.
+
+        The list is empty for other attributes than gender, because "white" may be the color of a
+        coat, and if the language cannot tell which value a word states.
+
+        Args:
+            text: A description, such as a caption.
+            attribute: The attribute to look for.
+        """
+        return []
+
 
 def _match_by_noun(persons: Sequence[Mention], people: Sequence[NounValue]) -> tuple[Mention, ...]:
     """Find the mention with the same noun for each person in the original prompt.

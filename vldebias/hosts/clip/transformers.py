@@ -70,6 +70,11 @@ WITH_IMAGES = tuple(
     name for name, family in _FAMILIES.items() if "Text" not in name and family.images
 )
 
+_GENERATIVE = (
+    "projections made wrong genders in captions more frequent, because a model that writes must"
+    " still write a word (docs/explanation/captioners.md); measure what it states with `vldebias"
+    " eval captions` or `vldebias eval vqa`"
+)
 _INSTEAD = {
     "CLIPTextModel": (
         "it has no head that maps to the joint space: load CLIPTextModelWithProjection or CLIPModel"
@@ -119,6 +124,8 @@ class TransformersHost(JointHost):
         known = next((name for name in names if name in _FAMILIES), None)
         if known is None:
             remedies = [f"; {_INSTEAD[name]}" for name in names if name in _INSTEAD]
+            if "GenerationMixin" in names:
+                remedies.append(f"; {_GENERATIVE}")
             instead = remedies[0] if remedies else ""
             raise UnsupportedHostError(
                 f"{self.name}: this class is not supported{instead}\nExpected one of"

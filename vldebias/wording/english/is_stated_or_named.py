@@ -314,10 +314,7 @@ def find_stated(prompt: str, persons: Persons, attribute: Attribute) -> list[boo
         attribute: The attribute.
     """
     text = read_text(prompt)
-    left_out = []  # quotations, and things such as "grandfather clock"
-    for i, word in enumerate(text.low):
-        if text.silent[i] or listed(f"{word} {singular(text.after(i))}", "gendered-thing"):
-            left_out.append(i)
+    left_out = [i for i in range(len(text.low)) if text.silent[i] or names_thing(text, i)]
     unquoted = _without(prompt, text, left_out)
     may_state = states(unquoted, attribute)
     owners = _owners_of_pronouns(text, persons) if may_state and attribute.gender else {}
@@ -338,6 +335,11 @@ def find_stated(prompt: str, persons: Persons, attribute: Attribute) -> list[boo
     return is_stated
 
 
+def names_thing(text: Text, i: int) -> bool:
+    """Return whether word i and the next one are a thing, such as "grandfather clock"."""
+    return listed(f"{text.low[i]} {singular(text.after(i))}", "gendered-thing")
+
+
 def values_of_words(text: str, attribute: Attribute) -> list[str]:
     """Return the values whose words a text contains.
 
@@ -352,8 +354,8 @@ def values_of_words(text: str, attribute: Attribute) -> list[str]:
     return values
 
 
-def values_of_persons(prompt: str, persons: Persons, attribute: Attribute) -> list[Value]:
-    """Return the value that a prompt states for each person, or None.
+def values_of_persons(prompt: str, persons: Persons, attribute: Attribute) -> dict[int, Value]:
+    """Return the value that a prompt states for each person, or None, by the noun's offset.
 
     Args:
         prompt: The prompt.
@@ -362,7 +364,7 @@ def values_of_persons(prompt: str, persons: Persons, attribute: Attribute) -> li
     """
     text = read_text(prompt)
     is_stated = find_stated(prompt, persons, attribute)
-    values: list[Value] = []
+    values: dict[int, Value] = {}
     for number, mentions in enumerate(persons):
         first = mentions[0]
         # The person's noun phrase takes precedence over the rest of the text, in which "white"
@@ -377,7 +379,8 @@ def values_of_persons(prompt: str, persons: Persons, attribute: Attribute) -> li
                 words = (*words_of_set, attribute.words[value])
                 if not stated_words.isdisjoint(word.lower() for word in words):
                     found.append(value)
-        values.append(found[0] if is_stated[number] and len(found) == 1 else None)
+        offset, _ = first.words[-1]
+        values[offset] = found[0] if is_stated[number] and len(found) == 1 else None
     return values
 
 

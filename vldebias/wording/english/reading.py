@@ -23,7 +23,15 @@ from vldebias.wording.english.is_stated_or_named import (
 )
 from vldebias.wording.english.people import find_persons, find_subjects
 from vldebias.wording.english.phrases import PersonPhrase
-from vldebias.wording.english.rewritten import agreeing_form, match, replace_gender, sides_in, strip
+from vldebias.wording.english.rewritten import (
+    agreeing_form,
+    match,
+    neutral_text,
+    replace_gender,
+    sides_in,
+    sides_of_words,
+    strip,
+)
 from vldebias.wording.english.text import Text, read_text, with_capitals_of
 from vldebias.wording.groups import Group, Mixture, can_mix
 from vldebias.wording.language import (
@@ -60,6 +68,9 @@ class DescribedPerson(NamedTuple):
     is_stated: bool
     names_value: bool
 
+
+# Marks people in a text who must not have a value.
+NEUTRAL = ""
 
 # Start and end of the span to replace, and the position of the new words: "before" a noun
 # ("a female CEO"), "after" it ("a cook who is blind"), or "aside", between commas ("five engineers,
@@ -197,6 +208,16 @@ class English(Language):
         first = stated[0] if len(stated) == 1 else None
         return [first, *[None] * (len(people) - 1)]
 
+    def neutral(self, text: str, attribute: Attribute) -> str:
+        persons = self.find(text, attribute)
+        people: list[NounValue] = []
+        for person in () if isinstance(persons, str) else persons:
+            people.append((person.noun, None if person.reason == "named" else NEUTRAL))
+        return neutral_text(text, attribute, people)
+
+    def stated_values(self, text: str, attribute: Attribute) -> list[str]:
+        return sides_of_words(text, attribute) if attribute.gender else []
+
     def persons_with_values(self, text: str, attribute: Attribute) -> list[DescribedPerson]:
         """Return the people in a description, except named ones, with their stated values.
 
@@ -211,7 +232,9 @@ class English(Language):
         if attribute.gender:
             values = sides_in(text, attribute, people)
         else:
-            values = values_of_persons(text, find_persons(text), attribute)
+            # `find` may leave out a baby next to a parent, who states its own age.
+            value_of_offset = values_of_persons(text, find_persons(text), attribute)
+            values = [value_of_offset.get(person.start) for person in persons]
         described = []
         for person, value in zip(persons, values, strict=True):
             if person.reason == "named":

@@ -20,16 +20,20 @@ from vldebias.prompts.english.adjectives import rank_of
 from vldebias.prompts.english.words import (
     STOPS,
     adjective,
+    base,
+    classes,
     gendered,
     has_gendered,
     has_listed,
+    is_inflected,
     kinds,
     listed,
     read_lists,
     singular,
 )
+from vldebias.prompts.english.words import person as is_person
 from vldebias.prompts.prompt_set import append_word
-from vldebias.wording.english.is_stated_or_named import find_names
+from vldebias.wording.english.is_stated_or_named import find_names, names_thing
 from vldebias.wording.english.people import find_persons, find_subjects
 from vldebias.wording.english.phrases import Persons
 from vldebias.wording.english.scene import AGE_BEFORE_NOUN, AGE_BEHIND
@@ -67,7 +71,7 @@ def _counterparts() -> dict[str, tuple[str, str]]:
     words: dict[str, tuple[str, str]] = {}
     for name in ("noun", "relative", "adjective", "pronoun"):
         for pair in _LISTS[name]:
-            female, male = pair.split("/")
+            female, male = pair.split("/")[:2]
             words.setdefault(female, ("female", male))
             # "seamstress" becomes "tailor", but not vice versa, because a tailor can be a woman.
             if gendered(male):
@@ -328,6 +332,14 @@ def sides_in(text: str, attribute: Attribute, people: Sequence[NounValue]) -> li
     return values
 
 
+def sides_of_words(text: str, attribute: Attribute) -> list[str]:
+    """Return the values that gendered words state, except in quotations and names of things."""
+    words = read_text(text)
+    sides = {_side_of(_without_ending(word)) for i, word in enumerate(words.low)
+             if not words.silent[i] and not names_thing(words, i)}  # fmt: skip
+    return [value for value, word in attribute.words.items() if word.lower() in sides]
+
+
 # ---- replacing gender
 
 
@@ -514,6 +526,185 @@ def _replace(words: Text, i: int, new: str) -> Replacement:
         new = append_word(article[0], new)
         start = article.start()
     return Replacement(start, end, new)
+
+
+# ---- neutral words
+
+
+@cache
+def _neutral_words() -> dict[str, str]:
+    """Map gendered nouns and pronouns to the words that replace them in neutral texts."""
+    words: dict[str, str] = {}
+    for name in ("noun", "relative", "pronoun"):
+        for pair in _LISTS[name]:
+            *gendered_words, neutral = pair.split("/")
+            for word in gendered_words if len(gendered_words) == 2 else ():
+                words.setdefault(word, neutral.replace("_", " "))
+    return words
+
+
+def _neutral_word(word: str) -> str:
+    """Return the neutral form of a lower-case word, or "" if it has none."""
+    known = _neutral_words().get(word, "")
+    compound = re.fullmatch(r"(\w{3,}?)(?:wo)?(man|men)", word)
+    # "doberman" is no compound of "dober".
+    if known or compound is None or not classes(compound[1]) or word in _LISTS["no-compound"]:
+        return known
+    return compound[1] + ("person" if compound[2] == "man" else "people")
+
+
+def neutral_text(prompt: str, attribute: Attribute, people: Sequence[NounValue]) -> str:
+    """Replace or remove the words that state values of unnamed people.
+
+    Genders become neutral words ("a person", "their"); words for other attributes are removed.
+
+    Args:
+        prompt: The text, such as a caption.
+        attribute: The attribute.
+        people: The noun of each person in the text, with a value for those who are not named.
+    """
+    if not attribute.gender:
+        return strip(prompt, attribute, people)
+    words = read_text(prompt)
+    new = _neutral_forms(words)
+    text = ""
+    for i, start in enumerate(words.start):
+        end_before = words.start[i - 1] + len(words.words[i - 1]) if i else 0
+        gap = prompt[end_before:start]
+        word = new.get(i, words.words[i])
+        if not word:
+            text += gap.rstrip() if text else ""
+            continue
+        is_changed = i in new or not new.get(i - 1, "kept")
+        if not text and is_changed:
+            gap, word = "", with_capitals_of(words.words[0], word)
+        text = append_word(text + gap, word) if is_changed else text + gap + word
+    last = len(words.words) - 1
+    text += prompt[words.start[last] + len(words.words[last]) :] if new else prompt[len(text) :]
+    return _without_repetition(text)
+
+
+def _neutral_forms(words: Text) -> dict[int, str]:
+    """Return the position of each word that states a gender, with its neutral form.
+
+    The form is "" if the word is left out, as in "a female cyclist".
+    """
+    named = {i for first, stop in find_names(words) for i in range(first, stop)}
+    kept = set(named)
+    figures = _find_figures(words, ())
+    for figure in figures:
+        if figure.is_animal or not named.isdisjoint(figure.words):
+            kept.update(figure.words)
+    # word of a noun phrase for a person -> its last noun, or the word itself for others
+    head_of = {i: max(figure.heads) for figure in figures for i in figure.words}
+    new: dict[int, str] = {}
+    for i, word in enumerate(map(_without_ending, words.low)):
+        is_pronoun = listed(word, "gendered-pronoun")
+        # If somebody is named, only pronouns of others are replaced.
+        is_of_named = is_pronoun and named and i not in head_of
+        is_thing = words.silent[i] or names_thing(words, i)
+        if i in kept or i in new or is_thing or is_of_named or not _side_of(word):
+            continue
+        if is_pronoun:
+            form: str | None = _neutral_pronoun(words, i, new)
+        else:
+            form = _neutral_noun(words, i, new, is_head=head_of.get(i, i) <= i)
+        if form is not None:
+            ending = words.words[i][len(word) :]
+            if form == "they" and ending:
+                ending = "'re"  # "he's riding"
+            new[i] = with_capitals_of(words.words[i], form) + ending if form else ""
+    return new
+
+
+def _neutral_noun(words: Text, i: int, new: dict[int, str], is_head: bool) -> str | None:
+    """Return the neutral form of a gendered noun or adjective, "", or None if it is unknown.
+
+    `is_head` is False if the word describes a later noun for the same person.
+    """
+    word = _without_ending(words.low[i])
+    after = words.after(i)
+    is_plural_owner = words.low[i].endswith(("men's", "s'")) and bool(after)
+    is_owner = words.low[i] != word
+    if is_plural_owner or (not is_owner and (not is_head or is_person(after))):
+        return ""  # "a female softball player", "a woman doctor", "a women's match"
+    if word in _ADJECTIVES and is_person(words.after(i + 1)):
+        return ""  # "male baseball player"
+    if word in _ADJECTIVES and kinds(after)[:1] == "n" and not is_inflected(after, "s", "ing"):
+        return None  # "a male voice" is about a thing
+    alone = _nouns_alone().get(words.before(i))
+    if alone is not None:
+        new[i - 1] = with_capitals_of(words.words[i - 1], alone + "s" * (singular(word) != word))
+        return ""  # "baby girl", "teenage boys"
+    return _neutral_word(word) or None
+
+
+@cache
+def _nouns_alone() -> dict[str, str]:
+    """Map words before a gendered noun, such as "teenage", to the noun that replaces both."""
+    pairs = (entry.partition("/") for entry in _LISTS["noun-alone"])
+    return {word: noun or word for word, _, noun in pairs}
+
+
+def _neutral_pronoun(words: Text, i: int, new: dict[int, str]) -> str:
+    """Return the form of "they" for a gendered pronoun, and add the verb of a subject to `new`."""
+    word = _without_ending(words.low[i])
+    if word in ("his", "her"):
+        try:
+            is_determiner = _is_before_noun(words, i)
+        except RewrittenPromptError:
+            is_determiner = not listed(words.after(i + 1), "determiner")
+        if is_determiner or words.after(i) == "or":  # "his or her hands"
+            return "their"
+    if word in ("he", "she"):
+        verb = i + 1
+        while re.fullmatch(r"\w+ly|also|then|just|still|never", words.after(verb - 1)):
+            verb += 1
+        for place in (verb, verb + 2):
+            # A second verb after "and" also has the subject: "he jumps and lands".
+            is_joined = place == verb or words.after(verb) in ("and", "or")
+            form = _plural_verb(words.after(place - 1)) if is_joined else ""
+            if form:
+                new[place] = form
+    return _neutral_words()[word]
+
+
+def _plural_verb(verb: str) -> str:
+    """Return the plural of a verb in the third person singular, or "" for other words."""
+    known = _plural_verbs().get(verb)
+    if known is not None:
+        return known
+    return base(verb) if is_inflected(verb, "s") and "v" in kinds(base(verb)) else ""
+
+
+@cache
+def _plural_verbs() -> dict[str, str]:
+    return dict(pair.split("/") for pair in _LISTS["plural-verb"])
+
+
+# "a man and a woman" -> "two people"
+_TWO = re.compile(
+    r"\b(an?|one|the) ((?:[\w-]+ )?)(person|child|parent|spouse|sibling|newlywed|partner|youngster)"
+    r" and (?:\1 )?\2\3\b",
+    re.IGNORECASE,
+)
+_AGAIN = re.compile(r"\b(person|people|child|children|their|they)( and | or )\1\b")
+
+
+def _without_repetition(text: str) -> str:
+    """Join people who have the same description after their gender was replaced."""
+
+    def two(found: re.Match[str]) -> str:
+        plural = {"person": "people", "child": "children"}.get(found[3], f"{found[3]}s")
+        two_people = f"two {found[2]}{plural}"
+        article = "the " * (found[1].lower() == "the")
+        return with_capitals_of(found[1], article + two_people)
+
+    text = _AGAIN.sub(lambda found: found[1], _TWO.sub(two, text))
+    first = re.search(r"\b(?:an?|one) (?:[\w-]+ )?person\b|\bpeople\b", text, re.IGNORECASE)
+    if first is None:
+        return text
+    return text[: first.end()] + re.sub(r"\ba person\b", "another person", text[first.end() :])
 
 
 # ---- removing other attributes

@@ -455,6 +455,16 @@ class SpacedLanguage(ListedLanguage):
         tokens = self.read(text)
         return self._states_at(tokens, range(len(tokens)), attribute)
 
+    def stated_values(self, text: str, attribute: Attribute) -> list[str]:
+        tokens = self.read(text)
+        stating = [tokens[i] for i in range(len(tokens)) if self.states_gender(tokens, i)]
+        values: list[str] = []
+        for value in attribute.words if attribute.gender else ():
+            gender = self._gender_of(value, attribute)
+            if any(self.is_listed(token, gender) for token in stating):
+                values.append(value)
+        return values
+
     def _states_at(self, tokens: Reading, positions: Collection[int], attribute: Attribute) -> bool:
         """Return whether a word at any of the positions states a value."""
         kind = self.kind_of(attribute)

@@ -101,6 +101,13 @@ class UnspacedLanguage(ListedLanguage):
     def states(self, text: str, attribute: Attribute) -> bool:
         return bool(self._stated(text[:_LONGEST_PROMPT], attribute))
 
+    def stated_values(self, text: str, attribute: Attribute) -> list[str]:
+        if not attribute.gender:
+            return []
+        words = {match[0].lower() for match in self._stated(text[:_LONGEST_PROMPT], attribute)}
+        genders = {value: self._gender_of(value, attribute) for value in attribute.words}
+        return [value for value, gender in genders.items() if words & set(self.entries(gender))]
+
     def find(self, text: str, attribute: Attribute) -> tuple[Mention, ...] | str:
         text = blank_quotations(text[:_LONGEST_PROMPT])
         kind = self.kind_of(attribute)

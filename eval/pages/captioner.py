@@ -1,0 +1,48 @@
+"""Write the table of edits of a small captioner."""
+
+from __future__ import annotations
+
+from eval.tables import read, rows_in, span, table
+from vldebias.measure.rows import NONE
+
+# Methods in the result and their names on the page.
+_TITLES = {
+    NONE: "none",
+    "logits, neutral words always": "logits: neutral words, always",
+    "neutral_texts": "text: `neutral_texts`, always",
+    "abstaining, one margin": "text: `neutral_texts` if the odds are small, one margin",
+    "abstaining, one margin per word": "text: the same, one margin per word",
+}
+
+
+def edits() -> str:
+    """Write what each edit does to the captions."""
+    result = read("captioner")
+    clear = rows_in(result, "captions")
+    unclear = rows_in(result, "captions, unclear")
+    males = rows_in(result, "captions, unclear", "male")
+    lines = []
+    for method in dict.fromkeys(method for method, _ in clear):
+        male = males.get((method, "share"))
+        cider = clear[method, "cider"].value / clear[NONE, "cider"].value
+        lines.append(
+            (
+                _TITLES.get(method, method.replace(", ", ": ", 1)),
+                span(clear[method, "said_wrong"]),
+                f"{clear[method, 'said_right'].value:.3f}",
+                f"{clear[method, 'said_none'].value:.3f}",
+                f"{clear[method, 'said_gap'].value:+.3f}",
+                f"{unclear[method, 'unclear_said'].value:.3f}",
+                "" if male is None else f"{male.value:.2f}",
+                f"{cider:.2f}",
+            )
+        )
+    n = clear[NONE, "said_wrong"].n["images"]
+    m = unclear[NONE, "unclear_said"].n["unclear images"]
+    head = ("edit", "wrong", "right", "none", "gap", "unclear", "male", "CIDEr left")
+    note = (
+        f"Captions of {n:,} photographs with a clear gender (wrong, right, none; gap: women called"
+        f" men minus men called women) and of {m} unclear ones (share that states a gender, and of"
+        " these the share male). Brackets: 95% intervals. From `eval/results/captioner.json`."
+    )
+    return table(head, *lines, note=note)

@@ -1,0 +1,333 @@
+"""Test `vldebias eval captions`: what captions state about labelled images, counted by hand."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from vldebias import compare, evaluate_captions, load_prompts
+from vldebias.cli import app
+from vldebias.errors import InvalidInputError
+from vldebias.measure.resampling import Interval
+from vldebias.report.gate import check_limits
+from vldebias.report.result import Result
+from vldebias.study.stated.people import describe_captions
+from vldebias.study.stated.reading import NOT_STATED, SEVERAL, UNCLEAR, StatementReader
+from vldebias.study.stated.rows import KEPT, difference_interval
+from vldebias.study.stated.table import image_key, texts_of_cell
+
+# label, caption, what the caption states
+CASES = (
+    ("male", "A man rides a wave.", "male"),
+    ("male", "A person rides a wave.", "none"),
+    ("male", "A woman rides a wave.", "female"),
+    ("female", "A girl and a boy play.", "several"),
+    ("female", "A doctor with her patient.", "female"),
+    ("female", "A boy sleeps.", "male"),
+    ("female", "A guy in a hat.", "male"),
+    ("unclear", "A surfer on his board.", "male"),
+    ("unclear", "A surfer.", "none"),
+    ("", "A man.", "male"),
+    ("both", "A man.", "male"),
+)
+READER = StatementReader(load_prompts("gender"))
+
+
+def table(repeat: int = 1, **columns: list[object]) -> dict[str, list[object]]:
+    """Return the table of the cases, with each case repeated."""
+    cases = CASES * repeat
+    labels = [label for label, _, _ in cases]
+    captions = [caption for _, caption, _ in cases]
+    return {
+        "image": [f"{n}.jpg" for n in range(len(cases))],
+        "caption": captions,
+        "label": labels,
+        **columns,
+    }
+
+
+def values(result: Result, task: str = "captions", method: str = "none") -> dict[str, float]:
+    rows = [row for row in result.rows if (row.task, row.method) == (task, method)]
+    return {f"{row.metric} {row.subset}".strip(): row.value for row in rows}
+
+
+def test_right_wrong_none_and_several_are_counted_by_label() -> None:
+    found = values(evaluate_captions(table()))
+    expected = {}
+    for subset in ("", "male", "female"):
+        rows = [(label, said) for label, _, said in CASES if label in ("male", "female")]
+        rows = [row for row in rows if subset in ("", row[0])]
+        counts = {
+            "right": sum(label == said for label, said in rows),
+            "wrong": sum(said in ("male", "female") and label != said for label, said in rows),
+            "none": sum(said == "none" for _, said in rows),
+            "several": sum(said == "several" for _, said in rows),
+        }
+        for answer, count in counts.items():
+            expected[f"said_{answer} {subset}".strip()] = count / len(rows)
+    expected["said_gap"] = 2 / 4 - 1 / 3  # women called men minus men called women
+    assert found == pytest.approx(expected)
+
+
+def test_unclear_images_are_counted_apart() -> None:
+    result = evaluate_captions(table())
+    found = values(result, "captions, unclear")
+    assert found == {"unclear_said": 0.5, "share male": 1.0, "share female": 0.0}
+    assert "50.0% [9.5%, 90.5%] get a gender" in result.provenance[1].settings["advice"][0]
+
+
+def test_captions_without_gender_have_no_error_and_none_stated() -> None:
+    persons = evaluate_captions(table() | {"caption": ["A person."] * len(CASES)})
+    found = values(persons)
+    assert found["said_wrong"] == 0
+    assert found["said_none"] == 1
+    row = persons.row("captions", "said_wrong", "none")
+    assert row.interval[1] > 0.3  # Wilson's interval has a width even without errors
+
+
+@given(st.lists(st.sampled_from(CASES), min_size=1, max_size=30))
+def test_the_shares_of_all_answers_sum_to_one(cases: list[tuple[str, str, str]]) -> None:
+    labels, captions, _ = zip(*(("male", "A man.", ""), *cases), strict=True)
+    images = list(range(len(labels)))
+    found = values(evaluate_captions({"image": images, "caption": captions, "label": labels}))
+    for subset in ("", " male"):
+        answers = ("right", "wrong", "none", "several")
+        assert sum(found[f"said_{answer}{subset}"] for answer in answers) == pytest.approx(1)
+
+
+def test_models_are_compared_on_the_images_that_both_describe(tmp_path: Path) -> None:
+    before = table(30)
+    after = {name: cells[:-1] for name, cells in before.items()}
+    neutral = [caption.replace("A guy", "A person") for caption in after["caption"]]
+    result = evaluate_captions(before | {"model": ["a"] * 330}, after | {"caption": neutral})
+    row = result.row("captions", "said_wrong", "table 2")
+    # 30 of 210 images with a clear label were described by "guy".
+    assert row.change is not None
+    assert row.change[0] == pytest.approx(-30 / 210)
+    assert row.change[2] < 0
+    none = result.row("captions", "said_none", "table 2").change
+    assert none is not None
+    assert none[0] == pytest.approx(30 / 210)
+    gap = result.row("captions", "said_gap", "table 2").change
+    assert gap is not None
+    assert gap[0] == pytest.approx(-30 / 120)
+    notes = result.provenance[0].settings["notes"]
+    assert notes[:2] == [
+        "The models are compared with a (no method).",
+        "Left out: 1 image not described by every model.",
+    ]
+    (conclusion,) = [c for c in result.conclusions() if c.task == "captions"]
+    assert conclusion.verdict == "better, at a cost"  # fewer values are stated
+    assert "no value stated 0.14 to 0.29" in conclusion.sentence
+
+
+def test_the_same_captions_change_nothing() -> None:
+    same = evaluate_captions(table(), table() | {"model": ["copy"] * len(CASES)})
+    changes = [row.change for row in same.rows if row.method == "copy" and row.change]
+    assert changes
+    assert all(change == (0, 0, 0) for change in changes)
+
+
+def test_confident_captions_are_wrong_less_often() -> None:
+    cases = table(20)
+    is_wrong = np.array([label in ("male", "female") and said not in (label, "none", "several")
+                         for label, _, said in CASES * 20])  # fmt: skip
+    rng = np.random.default_rng(0)
+    confidence = rng.random(len(is_wrong)) - 0.5 * is_wrong
+    result = evaluate_captions(cases | {"confidence": confidence.tolist()})
+    is_right = np.array([label == said for label, _, said in CASES * 20])
+    for share in KEPT:
+        threshold = np.quantile(confidence[is_right], 1 - share)
+        left = (confidence[is_wrong] >= threshold).mean()
+        row = result.row(
+            "captions", "wrong_left", "none", subset=f"{share:.0%} of the right values kept"
+        )
+        assert row.value == pytest.approx(left)
+        assert row.interval[0] <= left <= row.interval[1]
+
+
+def test_nouns_are_counted_if_there_is_a_column() -> None:
+    nouns = ["surfing"] * 3 + ["rest"] * 8
+    found = values(evaluate_captions(table(2, activity=nouns * 2)))
+    assert found["said_wrong surfing"] == pytest.approx(1 / 3)
+    assert found["said_wrong rest"] == pytest.approx(2 / 4)
+
+
+@pytest.mark.parametrize(
+    ("references", "label"),
+    [
+        (["A man.", "A guy runs.", "Someone."], "male"),
+        (["A man.", "A woman.", "Someone."], UNCLEAR),
+        (["A man.", "A person.", "A child."], UNCLEAR),
+        (["A person.", "A runner."], UNCLEAR),
+        (["A man.", "A man and a woman.", "A man."], SEVERAL),
+        (["A dog.", "A cat."], ""),
+        ([], ""),
+    ],
+)
+def test_references_label_images_if_two_agree_and_none_disagrees(
+    references: list[str], label: str
+) -> None:
+    assert READER.label_of_references(references) == label
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("A woman water skiing", "female"),  # read as a thing
+        ("A man next to a statue of a woman", SEVERAL),
+        ('A sign that says "men at work"', NOT_STATED),
+        ("A king size bed", NOT_STATED),
+        ("A grandfather clock", NOT_STATED),
+        ("Eine Frau fährt Rad.", "female"),
+        ("戴帽子的男人骑自行车", "male"),
+        ("Una mujer y un hombre", SEVERAL),
+        ("Ein Arzt mit seiner Tasche", NOT_STATED),
+    ],
+)
+def test_values_are_read_in_several_languages(text: str, said: str) -> None:
+    assert READER.stated_value([text]) == said
+
+
+def test_age_and_race_are_read_from_the_phrases_of_people() -> None:
+    age = StatementReader(load_prompts("age"))
+    assert age.stated_value(["An old man and his old dog."]) == "old"
+    assert age.stated_value(["A person with an old dog."]) == NOT_STATED
+    race = StatementReader(load_prompts("race"))
+    assert race.stated_value(["A black woman with a white dog."]) == "Black"
+    # The parent's age is read next to a baby, who states an age of its own.
+    assert describe_captions([("A young woman with a baby.",)], load_prompts("age")).rows
+
+
+def test_labels_are_understood_in_other_spellings() -> None:
+    texts = ("F", "man", "masculine", "both", "cannot tell", "unclear")
+    assert READER.meanings(texts) == {
+        **{"male": "male", "female": "female", "F": "female", "man": "male", "masculine": "male"},
+        **{"both": SEVERAL, "cannot tell": UNCLEAR, "unclear": UNCLEAR},
+    }
+
+
+CHAT = {
+    "custom_id": "a.jpg",
+    "response": {
+        "status_code": 200,
+        "body": {
+            "model": "m",
+            "choices": [{"message": {"role": "assistant", "content": "A man."}}],
+        },
+    },
+}
+TURNS = {
+    "image": "a.jpg",
+    "conversations": [{"from": "human", "value": "Caption?"}, {"from": "gpt", "value": "A man."}],
+}
+PARTS = {"key": "a.jpg", "content": [{"type": "text", "text": "A man."}]}
+FILES = {
+    "chat.jsonl": json.dumps(CHAT),
+    "turns.jsonl": json.dumps(TURNS),
+    "parts.jsonl": json.dumps(PARTS),
+    "coco.json": json.dumps([{"image_id": "a.jpg", "caption": "A man."}]),
+    "flickr.txt": "a.jpg#0\tA man .\na.jpg#1\tA man runs .",
+    "predictions.csv": "image_id,pred\na.jpg,A man.",
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_formats_of_captioners_are_read(name: str, tmp_path: Path) -> None:
+    file = tmp_path / name
+    file.write_text(FILES[name])
+    labels = tmp_path / "labels.csv"
+    labels.write_text("image,label\na.jpg,female\nb.jpg,male")
+    result = evaluate_captions(file, references=labels)
+    assert values(result)["said_wrong female"] == 1
+
+
+def test_coco_results_are_joined_with_the_captions_of_annotators(tmp_path: Path) -> None:
+    names = {n: f"COCO_val2014_{n:012d}.jpg" for n in (42, 43)}
+    captions = [(42, "A man."), (42, "A boy runs."), (43, "A woman."), (43, "A person.")]
+    content = {
+        "images": [{"id": n, "file_name": name} for n, name in names.items()],
+        "annotations": [{"id": i, "image_id": n, "caption": text}
+                        for i, (n, text) in enumerate(captions)],
+    }  # fmt: skip
+    references = tmp_path / "captions_val2014.json"
+    references.write_text(json.dumps(content))
+    results = tmp_path / "results.json"
+    results.write_text(json.dumps([{"image_id": n, "caption": "A man."} for n in names]))
+    result = evaluate_captions(results, references=references)
+    assert values(result)["said_right"] == 1
+    assert values(result, "captions, unclear")["unclear_said"] == 1
+
+
+def test_images_and_cells_are_read_in_each_form() -> None:
+    assert image_key("000000000042.jpg") == image_key("42") == "42"
+    assert image_key("img_42.jpg") == "img_42.jpg"
+    assert texts_of_cell(["a", "b"]) == texts_of_cell('["a", "b"]') == ["a", "b"]
+    assert texts_of_cell([{"raw": "a"}, {"raw": "b"}]) == ["a", "b"]  # Karpathy's split
+    assert texts_of_cell(None) == texts_of_cell("n/a") == []
+
+
+def test_without_labels_people_are_counted_by_noun() -> None:
+    captions = ["A nurse with her patient."] * 6 + ["A male nurse."] * 2
+    result = evaluate_captions({"image": range(8), "caption": captions})
+    assert result.row("captions", "stated_share", "none", subset="nurse").value == 0.25
+
+
+@given(st.integers(0, 20), st.integers(0, 20))
+def test_the_interval_of_a_gap_contains_it(first: int, last: int) -> None:
+    shares = [Interval(hits / 20, max(0, hits / 20 - 0.1), min(1, hits / 20 + 0.1))
+              for hits in (first, last)]  # fmt: skip
+    low, high = difference_interval(*shares)
+    assert low <= shares[1].value - shares[0].value <= high
+
+
+def test_results_can_be_gated_and_compared(tmp_path: Path) -> None:
+    result = evaluate_captions(table(20))
+    assert check_limits(result, {"said_wrong": 0.9, "unclear_said": 0.9}).status == 0
+    assert check_limits(result, {"said_wrong": 0.1}).status == 1
+    assert "said_wrong" in str(compare(result, result).to_pandas().metric.tolist())
+
+
+@pytest.mark.parametrize(
+    ("tables", "options", "message"),
+    [
+        ([{"caption": ["A man."]}], {}, "expected a column with the images"),
+        ([{"image": [1]}], {}, r"expected a column with the captions, .* --column caption=NAME"),
+        ([table()], {"columns": {"captoin": "x"}}, "did you mean 'caption'"),
+        ([table(label=["blue"] * 11)], {}, "11 labels of 11 are not understood, such as 'blue'"),
+        ([table(), table(image=[f"x{n}" for n in range(11)])], {}, "none is in all tables"),
+        ([table(label=["N/A"] + [""] * 10)], {}, None),
+        ([table(label=[""] * 11)], {}, "none of 11 images has a label"),
+        ([table(image=["a"] * 11)], {}, "image 'a' has the labels 'male' and 'female'"),
+        ([table(confidence=["high"] * 11)], {}, "confidence: expected numbers, got 'high'"),
+        ([table(text=["x"] * 11) | {"title": ["y"] * 11}], {}, None),
+    ],
+)
+def test_bad_tables_are_refused(
+    tables: list[object], options: dict[str, object], message: str | None
+) -> None:
+    if message is None:
+        evaluate_captions(*tables, **options)  # type: ignore[arg-type]
+        return
+    with pytest.raises(InvalidInputError, match=message):
+        evaluate_captions(*tables, **options)  # type: ignore[arg-type]
+
+
+def test_the_command_writes_a_page_and_prints_the_shares(tmp_path: Path) -> None:
+    file = tmp_path / "blip.csv"
+    rows = [f"{n},{caption},{label}" for n, (label, caption, _) in enumerate(CASES)]
+    file.write_text("\n".join(["image,pred,gender", *rows]))
+    out = tmp_path / "out"
+    done = CliRunner().invoke(app, ["eval", "captions", str(file), "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    assert "Of 7 images with a clear label, 28.6%" in done.stdout
+    page = (out / "index.html").read_text()
+    assert "What captions state about gender" in page
+    assert "none stated" in page  # next to wrong values
+    assert page.count('<th scope="row">all</th>') == 2  # clear and unclear images
+    assert "share of the value" in page
+    assert Result.read(out / "result.json").rows

@@ -1,0 +1,1 @@
+"""Measure which attribute values captions and answers state about images."""

@@ -1,0 +1,212 @@
+"""Measure which attribute values models answer about images, in multiple-choice questions."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vldebias.errors import InvalidInputError, need
+from vldebias.measure.resampling import wilson_interval
+from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
+from vldebias.prompts import PromptSet, load_prompts
+from vldebias.report.result import Result
+from vldebias.study.stated.captions import read_references, stated_result
+from vldebias.study.stated.reading import NOT_STATED, OTHER, UNCLEAR, StatementReader, cannot_tell
+from vldebias.study.stated.table import (
+    CAPTION_ROLES,
+    RESPONSES,
+    StatedRow,
+    read_stated,
+    texts_of_cell,
+)
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from vldebias.judge.judges import Judge
+    from vldebias.study.stated.table import Table
+
+ROLES: Mapping[str, tuple[str, ...]] = {
+    **{
+        role: names
+        for role, names in CAPTION_ROLES.items()
+        if role not in ("caption", "references")
+    },
+    "answer": ("answer", "model_answer", *RESPONSES),
+    "question": ("question", "prompt"),
+    "options": ("options", "choices", "answers"),
+    "condition": ("context_condition",),
+    **{f"ans{n}": (f"ans{n}",) for n in range(3)},
+}
+_CANNOT_TELL = "cannot tell"
+_NO_ANSWER = re.compile(r"\bnot (?:enough|answerable)\b|\bneither\b|\bnone of\b", re.IGNORECASE)
+_LETTER = re.compile(r"\(?([A-Z])(?:[).:].*)?", re.DOTALL)  # "B", "(B)" and "B. A man", not "A man"
+_BATCH = 32  # images that are open at the same time
+MOST_ANSWERS = 10
+_ABOUT = (
+    "Answers to multiple-choice questions about images with a clear label. Right, wrong, no answer"
+    " (“cannot tell”), and other answers add up to all of them. A model is asked in every cyclic"
+    " order of the options. Intervals of shares: Wilson; of the gap and of changes: bootstrap."
+)
+
+
+def evaluate_vqa(
+    *tables: Table,
+    attribute: str | Path | PromptSet = "gender",
+    judge: Judge | None = None,
+    references: str | Path | None = None,
+    columns: Mapping[str, str] | None = None,
+) -> Result:
+    """Measure which values models answer about labelled images, and how often they cannot tell.
+
+    Tables like those of VisoGender (pronouns as answers), BBQ (`ans0` to `ans2`, with the number of
+    the answer) and PAIRS (answers that name no value, such as occupations, compared by label) are
+    read, as well as responses of chat APIs.
+
+    Args:
+        tables: files or columns by name, with the columns image, answer and label; optionally
+            question, options, noun, confidence and model. The first model is the one that the
+            others are compared with.
+        attribute: prompt set of the attribute.
+        judge: model that answers, such as `VlmJudge(model="HuggingFaceTB/SmolVLM-256M-Instruct",
+            questions={"gender": ("male", "female")}).on(model, processor)`. The tables then contain
+            paths of images, relative to the first one, and no answers.
+        references: table with captions by people or labels of the images.
+        columns: role -> column, for columns that are not found by their names.
+
+    Returns:
+        The rows of `evaluate_captions`. Answers that name no value are `share` rows by label.
+
+    Raises:
+        InvalidInputError: If a table cannot be read, an image does not exist, or labels are not
+            understood.
+
+    >>> table = {"image": [1, 2, 3], "answer": ["B", "A", "C"]}
+    >>> table |= {"options": [["man", "woman", "cannot tell"]] * 3}
+    >>> result = evaluate_vqa(table | {"label": ["female", "female", "unclear"]})
+    >>> result.row("vqa", "said_right", "none").value
+    0.5
+    """
+    prompt_set = load_prompts(attribute)
+    reader = StatementReader(prompt_set)
+    rows = read_stated(tables, columns or {}, ROLES, text="answer", needs_text=judge is None)
+    if judge is None:
+        rows = [_resolved(row) for row in rows]
+    else:
+        folders = [Path(table).parent for table in tables if isinstance(table, (str, Path))]
+        rows = list(_asked(judge, prompt_set, rows, folders[0] if folders else Path()))
+    provenance = TaskProvenance(
+        task="vqa",
+        title=f"What answers state about {prompt_set.name}",
+        description=_ABOUT,
+        model="" if judge is None else judge.name,
+        attribute=prompt_set.name,
+        attribute_hash=prompt_set.hash,
+        split="table",
+    )
+    answers = {text for row in rows for text in row.texts}
+    meanings = {text: _meaning(text, reader) for text in answers}
+    n_other = sum(meanings[text] == OTHER for row in rows for text in row.texts)
+    if 2 * n_other > len(rows):
+        return _by_label(rows, reader, provenance)
+    return stated_result(
+        rows,
+        lambda texts: meanings[texts[0]] if texts else NOT_STATED,
+        reader,
+        provenance,
+        read_references(references),
+    )
+
+
+def _resolved(row: StatedRow) -> StatedRow:
+    """Return a row with the texts of the options in place of their letters and numbers."""
+    listed = [text for n in range(3) for text in texts_of_cell(row.cells.get(f"ans{n}"))]
+    options = texts_of_cell(row.cells.get("options")) or listed
+    label = row.cells.get("label")
+    if row.cells.get("condition") == "ambig":
+        label = UNCLEAR
+    elif label is not None:
+        label = _option(str(label), options)
+    texts = [_option(text, options) for text in row.texts]
+    file = f"{row.file} {row.cells['question']}" if row.cells.get("question") else row.file
+    return row._replace(file=file, texts=texts, cells={**row.cells, "label": label})
+
+
+def _option(text: str, options: Sequence[str]) -> str:
+    """Return the option that an answer selects by number or letter, or else the answer itself."""
+    number = int(text) if text.isdecimal() else -1
+    letter = _LETTER.fullmatch(text.strip())
+    if letter and text.strip() not in options:
+        number = ord(letter[1]) - ord("A")
+    return options[number] if 0 <= number < len(options) else text
+
+
+def _meaning(text: str, reader: StatementReader) -> str:
+    """Return the value that an answer names, or another answer."""
+    meaning = reader.meanings([text]).get(text, OTHER)
+    if meaning == UNCLEAR or _NO_ANSWER.search(text) or cannot_tell(text):
+        return NOT_STATED
+    # "their" states no gender.
+    is_pronoun = text.strip(" .").lower() in ("they", "their", "them", "theirs")
+    return NOT_STATED if meaning == OTHER and is_pronoun else meaning
+
+
+def _asked(
+    judge: Judge, prompt_set: PromptSet, rows: Sequence[StatedRow], folder: Path
+) -> Iterator[StatedRow]:
+    """Yield the rows with the answers of a model."""
+    from vldebias.judge.judges import predict
+
+    if prompt_set.name not in judge.names:
+        raise InvalidInputError(
+            f"judge {judge.name}: it is not asked about {prompt_set.name!r}, but about"
+            f" {', '.join(judge.names)}"
+        )
+    values = [*judge.names[prompt_set.name], _CANNOT_TELL]
+    for start in range(0, len(rows), _BATCH):
+        batch = rows[start : start + _BATCH]
+        images = [_opened(folder / row.file) for row in batch]
+        chances = predict(judge, images)[prompt_set.name]
+        # The remainder is the probability of "cannot tell".
+        chances = np.column_stack([chances, 1 - chances.sum(1)])
+        for row, chance in zip(batch, chances, strict=True):
+            cells = {**row.cells, "confidence": float(chance.max())}
+            answer = values[int(chance.argmax())]
+            yield StatedRow(judge.name, row.file, [answer], cells)
+
+
+def _opened(file: Path) -> Image:
+    try:
+        image: Image = need("PIL.Image").open(file).convert("RGB")
+        return image
+    except OSError as error:
+        raise InvalidInputError(
+            f"{file}: expected an image, got {error}; paths are relative to the table"
+        ) from None
+
+
+def _by_label(
+    rows: Sequence[StatedRow], reader: StatementReader, provenance: TaskProvenance
+) -> Result:
+    """Return the share of each answer among the images of each label."""
+    result = TaskResult(provenance)
+    counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for row in rows:
+        written = str(row.cells.get("label") or "")
+        label = reader.meanings([written]).get(written, "")
+        counts[row.model, label].update(text.strip().lower() for text in row.texts)
+    overall = sum(counts.values(), Counter[str]())
+    for (model, label), of_label in sorted(counts.items()):
+        for answer, _ in overall.most_common(MOST_ANSWERS) if label in reader.values else ():
+            n = of_label.total()
+            ends = wilson_interval(of_label[answer], n)
+            method = NONE if model == rows[0].model else model
+            subset = f"{label}: {answer}"
+            share = of_label[answer] / n
+            result.add("share", method, share, ends, n={"images": n}, subset=subset)
+    return Result.from_tasks("vqa", [result], seconds=None)

@@ -1,0 +1,195 @@
+"""Read tables of captions or answers, with what they say about each image."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from vldebias.data.caption_cells import says_something, texts_of_list
+from vldebias.data.captions import read_coco, with_header
+from vldebias.data.layouts import (
+    CAPTION_COLUMNS,
+    IMAGE_COLUMNS,
+    TABLES,
+    find_layout,
+    is_coco,
+    without_number,
+)
+from vldebias.data.tables import as_texts, column_of, read_table
+from vldebias.errors import InvalidInputError, expected_one_of, need
+from vldebias.utils.table_rows import find_column, fitting_columns, plain_name
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+Table: TypeAlias = "str | Path | Mapping[str, Iterable[object]] | pd.DataFrame"
+# Role of a column -> its usual names, most common first. The names of captions and answers include
+# those in the responses of chat APIs.
+RESPONSES = (
+    *("pred", "prediction", "generated_text", "output", "answer", "response"),
+    *("response.body.choices", "choices", "messages", "conversations", "result.message.content"),
+    "content",
+)
+CAPTION_ROLES: Mapping[str, tuple[str, ...]] = {
+    "image": (*IMAGE_COLUMNS, "image_id", "img_id", "custom_id", "key", "id"),
+    "caption": (*CAPTION_COLUMNS, "generated_caption", *RESPONSES),
+    "label": ("label", "gender", "age", "race"),
+    "references": ("references", "reference", "refs"),
+    "noun": ("noun", "activity", "occupation", "object"),
+    "confidence": ("confidence", "probability", "prob", "score"),
+    "model": ("model", "method", "captioner"),
+}
+# Keys of the text in a chat message, a choice, or one of several captions.
+_TEXT_KEYS = ("message", "content", "value", "text", "raw")
+_TURN_KEYS = {"role", "from", "message", "content"}  # keys of a message in a chat
+_COCO_NAME = re.compile(r"(?:COCO_\w+_)?0*(\d+)(?:\.\w+)?")
+
+
+class StatedRow(NamedTuple):
+    """A row of a table: what a model says about an image.
+
+    Attributes:
+        model: name of the model.
+        file: name or path of the image, as written in the table.
+        texts: its captions, or its answer.
+        cells: role -> cell, for the other columns.
+    """
+
+    model: str
+    file: str
+    texts: list[str]
+    cells: Mapping[str, object]
+
+    @property
+    def image(self) -> str:
+        """Return the name by which the image is found in several tables."""
+        return image_key(self.file)
+
+
+def read_stated(
+    tables: Sequence[Table],
+    columns: Mapping[str, str],
+    roles: Mapping[str, tuple[str, ...]],
+    *,
+    text: str = "caption",
+    needs_text: bool = True,
+) -> list[StatedRow]:
+    """Return the rows of all tables.
+
+    Args:
+        tables: files, or columns by name. A model is named after its file, unless there is a
+            column with models.
+        columns: role -> column, for columns that are not found by their names.
+        roles: role -> usual names of its column.
+        text: the role of the captions or answers.
+        needs_text: whether a table without them is an error.
+
+    Raises:
+        InvalidInputError: If a table cannot be read, or the column with the images or with the
+            texts is missing, or several columns may be the one with the texts.
+    """
+    for role in columns:
+        if role not in roles:
+            raise InvalidInputError(f"columns: {role!r} is no role; {expected_one_of(role, roles)}")
+    sources = []
+    for number, table in enumerate(tables, 1):
+        sources.append(str(table) if isinstance(table, (str, Path)) else f"table {number}")
+    names = [Path(source).stem for source in sources]
+    if len(set(names)) < len(names):
+        names = sources
+    read: list[StatedRow] = []
+    for table, source, name in zip(tables, sources, names, strict=True):
+        rows = _opened(table)
+        column_of_role = _columns_of_roles(rows, columns, roles, text, source)
+        for role in ("image", text) if needs_text else ("image",):
+            if role not in column_of_role:
+                raise InvalidInputError(
+                    f"{source}: expected a column with the {role}s, such as {roles[role][0]!r};"
+                    f" the columns are {rows.column_names}; name it: --column {role}=NAME"
+                )
+        images = as_texts(column_of(rows, column_of_role.pop("image"), source), source)
+        cells = {}
+        for role, column in column_of_role.items():
+            cells[role] = column_of(rows, column, source).to_pylist()
+        texts = map(texts_of_cell, cells.pop(text, [None] * len(images)))
+        models = [str(model or name) for model in cells.pop("model", [name] * len(images))]
+        facts = [{role: cells[role][row] for role in cells} for row in range(len(images))]
+        read += map(StatedRow, models, images, texts, facts)
+    return read
+
+
+def _opened(table: Table) -> pa.Table:
+    """Load a table, which may be COCO's captions or have no column names, like Flickr8k's."""
+    if not isinstance(table, (str, Path)):
+        return need("pyarrow").table({name: list(cells) for name, cells in dict(table).items()})
+    path = Path(table)
+    if path.is_file() and is_coco(path, None):
+        images, captions = zip(*read_coco(path), strict=True)
+        return need("pyarrow").table({"image": images, "caption": captions})
+    header: tuple[str, ...] = ()
+    if path.suffix.lower() in TABLES[:3]:
+        try:
+            header = find_layout(path).header
+        except InvalidInputError:
+            header = ()  # other columns than those for training
+    rows = read_table(path)
+    return with_header(rows, header) if header else rows
+
+
+def _columns_of_roles(
+    rows: pa.Table,
+    columns: Mapping[str, str],
+    roles: Mapping[str, tuple[str, ...]],
+    text: str,
+    source: str,
+) -> dict[str, str]:
+    """Return the column of each role that the table has."""
+    names = rows.column_names
+    # A user may name columns that only one of several tables has.
+    chosen = {role: name for role, name in columns.items() if find_column(names, name) is not None}
+    for role, known in roles.items():
+        if role in columns:
+            continue
+        fitting = [name for name in fitting_columns(names, known) if name not in chosen.values()]
+        if role == text and len(fitting) > 1:
+            raise InvalidInputError(
+                f"{source}: the {role}s may be in any of {fitting}; choose one: --column"
+                f" {role}={fitting[0]}"
+            )
+        if fitting:
+            chosen[role] = min(fitting, key=list(map(plain_name, known)).index)
+    return chosen
+
+
+def image_key(file: str) -> str:
+    """Return an image's name without a caption number, or its number in COCO.
+
+    >>> image_key("COCO_val2014_000000000042.jpg"), image_key("42"), image_key("a/1.jpg#0")
+    ('42', '42', 'a/1.jpg')
+    """
+    name = without_number(file.strip())
+    coco = _COCO_NAME.fullmatch(name)
+    return coco[1] if coco else name
+
+
+def texts_of_cell(cell: object) -> list[str]:
+    """Return the texts in a cell: a string, a list of strings, or the last message of a chat.
+
+    >>> texts_of_cell([{"message": {"role": "assistant", "content": "A man."}}])
+    ['A man.']
+    """
+    if isinstance(cell, Mapping):
+        keys = [key for key in _TEXT_KEYS if cell.get(key) is not None]
+        return texts_of_cell(cell[keys[0]]) if keys else []
+    if isinstance(cell, list):
+        is_chat = any(isinstance(part, Mapping) and _TURN_KEYS & set(part) for part in cell)
+        texts: list[str] = []
+        for part in cell[-1:] if is_chat else cell:
+            texts += texts_of_cell(part)
+        return texts
+    if cell is None or not says_something(str(cell)):
+        return []
+    return texts_of_list(cell) or [str(cell)]

@@ -171,7 +171,15 @@ class AnswerRows:
 
 
 def share_of(hits: float, n: int) -> Interval:
-    """Return a share with its Wilson interval. The number of hits may be fractional."""
+    """Return a share with its Wilson interval.
+
+    Args:
+        hits: number of hits, which may be fractional.
+        n: number of trials.
+
+    >>> share_of(5, 10).value
+    0.5
+    """
     low, high = wilson_interval(hits, n)
     share = float(hits / n)
     return Interval(share, min(low, share), max(high, share))

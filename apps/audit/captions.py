@@ -26,6 +26,11 @@ def audit_captions(captions: Sequence[Sequence[str]], attribute: str | Path | Pr
 
     Raises:
         InvalidInputError: If no English caption describes a person.
+
+    >>> captions = [["A female nurse."]] * 6 + [["A nurse with his patient."]] * 2
+    >>> result = audit_captions(captions, "gender")
+    >>> result.row("captions", "stated_share", "none", subset="nurse").value
+    0.25
     """
     part = describe_captions(captions, load_prompts(attribute))
     return Result.from_tasks("captions", [part], seconds=None)

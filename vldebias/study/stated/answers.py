@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vldebias.errors import InvalidInputError, need
+from vldebias.errors import InvalidInputError
 from vldebias.measure.resampling import wilson_interval
 from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.prompts import PromptSet, load_prompts
@@ -24,6 +24,7 @@ from vldebias.study.stated.table import (
     read_stated,
     texts_of_cell,
 )
+from vldebias.utils.pictures import decode, why_unreadable
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -182,11 +183,11 @@ def _asked(
 
 def _opened(file: Path) -> Image:
     try:
-        image: Image = need("PIL.Image").open(file).convert("RGB")
-        return image
+        return decode(file)
     except OSError as error:
+        reason = why_unreadable(error)
         raise InvalidInputError(
-            f"{file}: expected an image, got {error}; paths are relative to the table"
+            f"{file}: expected an image, got {reason}; paths are relative to the table"
         ) from None
 
 

@@ -9,15 +9,15 @@ from itertools import chain
 import numpy as np
 
 from vldebias.errors import InvalidInputError
-from vldebias.measure.resampling import Interval, wilson_interval
+from vldebias.measure.resampling import Interval
 from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.prompts import PromptSet
 from vldebias.study.stated.reading import StatementReader
+from vldebias.study.stated.rows import MOST_NOUNS, share_of
 from vldebias.utils.phrases import listed_words, quantity
 from vldebias.wording.english.reading import DescribedPerson
 
 ALL = "all persons"
-MOST_NOUNS = 20  # maximum number of nouns to report, most frequent first
 LEAST = 5  # minimum number of images with a stated value for reporting a noun's share
 _ABOUT = (
     "People in captions, found with the same rules as for balanced prompts. A value may be stated"
@@ -72,7 +72,7 @@ def describe_captions(captions: Sequence[Sequence[str]], prompt_set: PromptSet) 
     for noun in (ALL, *nouns[:MOST_NOUNS]):
         images = people[noun]
         stated = sum(np.mean([person.is_stated for person in described]) for described in images)
-        _add(result, "stated", noun, _share(float(stated), len(images)), {"images": len(images)})
+        _add(result, "stated", noun, share_of(float(stated), len(images)), {"images": len(images)})
         count, figures = shares[noun]
         for value, figure in figures.items():
             if figure.low > shares[ALL][1][value].high:
@@ -136,14 +136,7 @@ def _shares_of_values(images: Described, values: Sequence[str]) -> tuple[int, di
         n += bool(known)
         for value in known:
             hits[value] += 1 / len(known)
-    return n, {value: _share(hits[value], n) for value in values if n}
-
-
-def _share(hits: float, n: int) -> Interval:
-    """Return a share with its Wilson interval. The number of hits may be fractional."""
-    low, high = wilson_interval(hits, n)
-    share = hits / n
-    return Interval(share, min(low, share), max(high, share))
+    return n, {value: share_of(hits[value], n) for value in values if n}
 
 
 def in_percent(figure: Interval) -> str:

@@ -126,7 +126,8 @@ class AnswerRows:
                 change = (gap - before, *percentile_interval(draws[model] - draws[NONE]))
             ends = percentile_interval(draws_last[model] - draws_first[model])
             if not (first[model].any() and last[model].any()):  # resamples would not vary
-                ends = difference_interval(_share(first[model]), _share(last[model]))
+                shares = [share_of(hits[model].sum(), hits[model].size) for hits in (first, last)]
+                ends = difference_interval(*shares)
             self.result.add("said_gap", model, gap, ends, n=n, change=change)
 
     def add_unclear(self) -> None:
@@ -137,7 +138,7 @@ class AnswerRows:
         for model, answers in self.answers.items():
             known = answers[unclear & np.isin(answers, self.values)]
             for value in self.values if len(known) else ():
-                share = _share(known == value)
+                share = share_of((known == value).sum(), len(known))
                 n = {"with a stated value": len(known)}
                 self.result.add("share", model, share.value, share[1:], n=n, subset=value)
 
@@ -169,9 +170,19 @@ class AnswerRows:
             self.result.add("wrong_left", model, value, ends, n=n, subset=subset)
 
 
-def _share(hits: Mask) -> Interval:
-    """Return the share of hits with its Wilson interval."""
-    return Interval(float(hits.mean()), *wilson_interval(hits.sum(), len(hits)))
+def share_of(hits: float, n: int) -> Interval:
+    """Return a share with its Wilson interval.
+
+    Args:
+        hits: number of hits, which may be fractional.
+        n: number of trials.
+
+    >>> share_of(5, 10).value
+    0.5
+    """
+    low, high = wilson_interval(hits, n)
+    share = float(hits / n)
+    return Interval(share, min(low, share), max(high, share))
 
 
 def _wrong_left(confidences: Floats, right: Mask, wrong: Mask) -> Floats:

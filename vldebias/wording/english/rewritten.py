@@ -335,8 +335,10 @@ def sides_in(text: str, attribute: Attribute, people: Sequence[NounValue]) -> li
 def sides_of_words(text: str, attribute: Attribute) -> list[str]:
     """Return the values that gendered words state, except in quotations and names of things."""
     words = read_text(text)
-    sides = {_side_of(_without_ending(word)) for i, word in enumerate(words.low)
-             if not words.silent[i] and not names_thing(words, i)}  # fmt: skip
+    sides = set()
+    for i, word in enumerate(words.low):
+        if not words.silent[i] and not names_thing(words, i):
+            sides.add(_side_of(_without_ending(word)))
     return [value for value, word in attribute.words.items() if word.lower() in sides]
 
 

@@ -533,7 +533,7 @@ def test_the_model_is_compared_once_with_the_model_of_the_edit(edit_folder: Path
 
 
 def test_an_edit_or_a_prompt_set_is_required(edit_folder: Path) -> None:
-    with pytest.raises(InvalidInputError, match="sets"):
+    with pytest.raises(InvalidInputError, match="attribute"):
         images_proxy("http://there/v1", None)
     (passed,) = post(queries_proxy(FalseEmbeddings(), edit_folder), "v1/images/generations", {})
     assert passed.headers["x-vldebias"] == "not balanced (images/generations)"

@@ -50,7 +50,7 @@ def ask(app: Any, calls: Calls) -> Any:
 def proxy(upstream: FalseUpstream, **how: Any) -> Any:
     how.setdefault("transport", httpx2.ASGITransport(app=upstream.app))
     how.setdefault("seed", 0)
-    return images_proxy("http://there/v1", how.pop("sets", "gender"), **how)
+    return images_proxy("http://there/v1", how.pop("attribute", "gender"), **how)
 
 
 def post(app: Any, body: Any, **headers: str) -> httpx2.Response:
@@ -116,7 +116,7 @@ def test_a_request_without_n_and_seed_is_passed_without_them() -> None:
 
 def test_several_sets_and_shares_are_supported() -> None:
     upstream = FalseUpstream()
-    response = post(proxy(upstream, sets=["gender", "age"]), {"prompt": CEO, "n": 4})
+    response = post(proxy(upstream, attribute=["gender", "age"]), {"prompt": CEO, "n": 4})
     assert len({tuple(values) for values in note(response)["values"]}) > 2
     response = post(proxy(upstream, shares={"female": 1, "male": 0}), {"prompt": CEO, "n": 3})
     assert note(response)["values"] == ["female"] * 3
@@ -403,13 +403,13 @@ def wait_until(is_true: Callable[[], bool]) -> None:
         ({"upstream": "https://api.openai.com/v1?key=sk-1"}, "without a key"),
         ({"upstream": "https://me:sk-1@api.openai.com/v1"}, "without a key"),
         ({"upstream": "https://x:port/v1"}, "expected a client's base_url"),
-        ({"sets": "gendre"}, "did you mean"),
+        ({"attribute": "gendre"}, "did you mean"),
         ({"shares": {"female": 2.0}}, "shares"),
-        ({"sets": Balancer("gender"), "seed": 1}, "a Balancer has its own"),
+        ({"attribute": Balancer("gender"), "seed": 1}, "a Balancer has its own"),
     ],
 )
 def test_inconsistent_settings_are_rejected(arguments: dict[str, Any], message: str) -> None:
-    settings = {"upstream": "https://api.openai.com/v1", "sets": "gender", **arguments}
+    settings = {"upstream": "https://api.openai.com/v1", "attribute": "gender", **arguments}
     with pytest.raises(InvalidInputError, match=message) as refusal:
         images_proxy(**settings)
     assert "sk-1" not in str(refusal.value)

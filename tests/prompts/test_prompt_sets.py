@@ -240,7 +240,7 @@ def test_a_set_defined_by_word_lists_is_loaded_from_a_file(tmp_path: Path) -> No
     ("content", "message"),
     [
         ("description: !!python/object/apply:os.system ['true']", "os.system"),
-        (LISTED | {"group": []}, "did you mean 'variants'"),
+        (LISTED | {"variant": []}, "did you mean 'variants'"),
         (MADE | {"concepts": {"trian": ["a"]}}, "concepts.trian: "),
         (LISTED | {"variants": [["a", False]]}, "variants.0.1: "),
         (LISTED | {"variants": [["a"]]}, "variants.0: "),

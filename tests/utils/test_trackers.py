@@ -20,4 +20,4 @@ def test_any_name_is_converted_to_one_that_mlflow_accepts(text: str) -> None:
 
 def test_valid_names_are_unchanged() -> None:
     assert tracker_name("birds/worst_group/orth-cali") == "birds/worst_group/orth-cali"
-    assert tracker_name("default+reference") == "default_and_equalise"
+    assert tracker_name("default+reference") == "default_and_reference"

@@ -448,11 +448,11 @@ def test_ways_of_saying_values_are_checked(how):
     ({"find": 3}, "find: got 3"),
     ({"find": lambda prompt: -1}, "find: got -1"),
     ({"find": lambda prompt: 8}, "find: got 8"),
-    ({"sets": []}, "sets: .* at least one prompt set"),
-    ({"sets": 5}, "sets: got 5; expected a prompt set, its name or path"),
-    ({"sets": None}, "sets: got None; expected a prompt set, its name or path"),
-    ({"sets": ["gender", "professions-gender"]}, "sets: .* same attribute"),
-    ({"sets": ["gender", "fairface"]}, "sets: .* same attribute"),
+    ({"attribute": []}, "attribute: .* at least one prompt set"),
+    ({"attribute": 5}, "attribute: got 5; expected a prompt set, its name or path"),
+    ({"attribute": None}, "attribute: got None; expected a prompt set, its name or path"),
+    ({"attribute": ["gender", "professions-gender"]}, "attribute: .* same attribute"),
+    ({"attribute": ["gender", "fairface"]}, "attribute: .* same attribute"),
     ({"prompts": ["a nurse", 1]}, "prompts: .* a list of strings"),
     ({"prompts": {"a nurse": 1}}, "prompts: .* a list of strings"),
     ({"prompts": {"a nurse"}}, "prompts: .* a list of strings"),
@@ -464,7 +464,7 @@ def test_ways_of_saying_values_are_checked(how):
     ({"people": "mix"}, "people: got 'mix'"),
 )
 def test_what_cannot_be_balanced_is_refused(options):
-    balance_prompts(**{"prompts": "a nurse", "sets": "gender"} | options)
+    balance_prompts(**{"prompts": "a nurse", "attribute": "gender"} | options)
 
 
 def in_child(function):

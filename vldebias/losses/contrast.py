@@ -22,7 +22,14 @@ from torch.utils.checkpoint import checkpoint
 from vldebias.errors import InvalidInputError, did_you_mean
 from vldebias.losses.checks import check_choice, check_count, check_temperature, matched
 from vldebias.losses.processes import gather_rows, mean_over_processes, rank
-from vldebias.losses.sums import matrix_sums, matrix_total, product, row_blocks, slope_dtype
+from vldebias.losses.sums import (
+    matrix_sums,
+    matrix_total,
+    product,
+    row_blocks,
+    slope_dtype,
+    within_sums,
+)
 
 _PRECISIONS = {
     "autocast": None,
@@ -107,6 +114,8 @@ class Contrast:
             self.joint = [gather_rows(image), gather_rows(text)] if self.gather else [image, text]
             # Only one factor of each product is divided by t, which gives s = <x, y> / t.
             self.anchors = [image / temperature, text / temperature]
+            # Within a view, both factors are divided by sqrt(t), which makes them equal.
+            self._root = temperature**0.5
             joint = len(self.joint[0])
             if joint < 2:
                 raise InvalidInputError(
@@ -167,11 +176,24 @@ class Contrast:
                 directions = [self._row_sums(scales, k, 1 - k, margin, labels) for k in (0, 1)]
                 sums = torch.stack(directions, dim=1)
             if self.within_view:
-                # Within a view, the diagonal compares each anchor with itself, so it is excluded,
-                # as pairs are.
-                within = [self._row_sums(scales, k, k, margin, labels) for k in (0, 1)]
+                within = [self._within_sums(scales, k, margin, labels) for k in (0, 1)]
                 sums = torch.logaddexp(sums, torch.stack(within, dim=1))
             return list(sums)
+
+    def _within_sums(
+        self, scales: tuple[float, ...], k: int, margin: Tensor | None, labels: Tensor | None
+    ) -> Tensor:
+        """Return the sums (T, n) over the joint rows of the anchors' own side k."""
+        if not self.whole or margin is not None:
+            # The diagonal compares each anchor with itself, so it is excluded, as pairs are.
+            return self._row_sums(scales, k, k, margin, labels)
+        return within_sums(
+            scales,
+            self.joint[k] / self._root,
+            chunk_size=self.chunk_size,
+            dtype=self._dtype,
+            labels=labels,
+        )
 
     def mean_total(self, bias: Tensor) -> Tensor:
         """Return sum_j log(1 + e^{s_j + bias}) over negatives j, averaged over all anchors ()."""

@@ -8,12 +8,16 @@ whereas separate computation needs six in total.
     A (n, d), B (N, d)  --blocks of rows-->  S (c, N)
     S (c, N)  --T scales-->  over columns (T, n), over rows (T, N)
 
+Within a view, S = U U^T is symmetric, so only blocks above its diagonal are computed. This takes
+half a product in the forward pass and one in the backward pass.
+
 With a `chunk_size`, only the sums of each block are kept, and the backward pass recomputes the
 block. This takes four products in total and O(chunk_size * N) memory.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from typing import NamedTuple, ParamSpec, TypeVar
@@ -31,6 +35,8 @@ R = TypeVar("R")
 _CACHED = 256
 # Similarities per block on a GPU; they take a quarter of a gigabyte in float32.
 _AT_ONCE = 1 << 26
+# Range of similarities whose exponentials, and their products, are normal numbers in float32.
+_NARROW = 60.0
 
 
 def softplus(x: Tensor) -> Tensor:
@@ -70,6 +76,31 @@ def matrix_sums(
     """
     how = _Sums(scales, pair, chunk_size, both, dtype, classes)
     sums: tuple[Tensor, ...] = _MatrixSums.apply(a, b, how)
+    return sums
+
+
+def within_sums(
+    scales: Sequence[float],
+    u: Tensor,
+    *,
+    chunk_size: int | None = None,
+    dtype: torch.dtype | None = None,
+    labels: Tensor | None = None,
+) -> Tensor:
+    """Return the log-sum-exp (T, n) over the negatives in each row of S = U U^T.
+
+    A row is not a negative of itself.
+
+    Args:
+        scales: T factors for the similarities; each factor has its own sum.
+        u: (n, d), rows divided by the square root of the temperature.
+        chunk_size: rows per block. Default: keep the matrix for the backward pass.
+        dtype: dtype to which the factors of the products are rounded, as in `product`.
+        labels: the classes of the rows (n,). Rows of the same class are then not negatives.
+    """
+    classes = None if labels is None else (labels, labels)
+    how = _Sums(scales, 0, chunk_size, True, dtype, classes)
+    sums: Tensor = _WithinSums.apply(u, how)
     return sums
 
 
@@ -141,62 +172,79 @@ class _Sums(NamedTuple):
     dtype: torch.dtype | None
     classes: tuple[Tensor, Tensor] | None
 
-    def scores(self, a: Tensor, b: Tensor, block: slice, out: Tensor) -> Tensor:
-        """Write the similarities of a block to `out`, with -inf if they are not negatives."""
+    def scores(
+        self, a: Tensor, b: Tensor, block: slice, out: Tensor, first: int = 0
+    ) -> float | None:
+        """Write the similarities of a block to `out`, with -inf if they are not negatives.
+
+        Args:
+            a: (n, d), the factor that the block's rows are taken from.
+            b: (N, d), the other factor.
+            block: slice of the rows.
+            out: (c, N - first), overwritten.
+            first: first column to compute.
+
+        Returns:
+            A number such that e^{s - number} can serve both the rows and the columns of the block,
+            or None if one exponential for both would overflow or underflow.
+        """
         if self.dtype is None:
-            torch.mm(a[block], b.T, out=out)
+            torch.mm(a[block], b[first:].T, out=out)
         else:
-            out.copy_(product(a[block], b.T, self.dtype))
+            out.copy_(product(a[block], b[first:].T, self.dtype))
+        shift = None
+        if out.device.type == "cpu":  # a GPU would have to wait for the two numbers
+            low, high = (float(end) for end in out.aminmax())
+            if (high - low) * max(map(abs, self.scales)) <= _NARROW:
+                shift = high
         # Since e^-inf = 0, pairs do not contribute to any sum, nor do rows of the same class.
-        out.diagonal(self.pair + block.start).fill_(-torch.inf)
+        out.diagonal(self.pair + block.start - first).fill_(-torch.inf)
         if self.classes is not None:
             rows, columns = self.classes
-            out.masked_fill_(rows[block, None] == columns, -torch.inf)
-        return out
+            out.masked_fill_(rows[block, None] == columns[first:], -torch.inf)
+        return shift
 
 
 class _SumsContext(FunctionCtx):
-    """Values that `_MatrixSums` stores for the backward pass."""
+    """Values that `_MatrixSums` and `_WithinSums` store for the backward pass."""
 
     saved_tensors: tuple[Tensor, ...]
     how: _Sums
     size: int
+    shifts: list[float | None]
 
 
 class _MatrixSums(torch.autograd.Function):
     """Compute `matrix_sums`, which documents the arguments, and its gradient in blocks."""
 
     @staticmethod
-    def forward(
-        ctx: _SumsContext,
-        a: Tensor,
-        b: Tensor,
-        how: _Sums,
-    ) -> tuple[Tensor, ...]:
-        size = how.chunk_size or _rows_at_once(a, b)
+    def forward(ctx: _SumsContext, a: Tensor, b: Tensor, how: _Sums) -> tuple[Tensor, ...]:
+        ctx.how = how
+        ctx.size = how.chunk_size or _rows_at_once(a, b)
+        ctx.shifts = []
         keeps_scores = how.chunk_size is None
-        scales = how.scales
-        rows = a.new_empty(len(scales), len(a))
+        rows = a.new_empty(len(how.scales), len(a))
         # A block contains all negatives of its rows, but only some negatives of each column, so
         # column sums are accumulated over blocks, starting from log 0.
-        columns = a.new_full((len(scales), len(b)), -torch.inf)
+        columns = a.new_full((len(how.scales), len(b)), -torch.inf)
         # If the scores are not kept, all blocks share one buffer.
-        scores = a.new_empty(len(a) if keeps_scores else min(size, len(a)), len(b))
-        for block in row_blocks(len(a), size):
-            buffer = scores[block] if keeps_scores else scores[: block.stop - block.start]
-            s = how.scores(a, b, block, buffer)
-            values = [_scaled(s, scale) for scale in scales]
-            rows[:, block] = torch.stack([value.logsumexp(1) for value in values])
-            if how.both:
-                sums_of_block = torch.stack([value.logsumexp(0) for value in values])
-                torch.logaddexp(columns, sums_of_block, out=columns)
+        scores = a.new_empty(len(a) if keeps_scores else min(ctx.size, len(a)), len(b))
+        exponentials = a.new_empty(min(ctx.size, len(a)), len(b))
+        for block in row_blocks(len(a), ctx.size):
+            count = block.stop - block.start
+            s = scores[block] if keeps_scores else scores[:count]
+            shift = how.scores(a, b, block, s)
+            ctx.shifts.append(shift)
+            for k, scale in enumerate(how.scales):
+                log_sums = _log_sums(s, scale, shift, exponentials[:count], how.both)
+                rows[k, block] = log_sums[0]
+                if how.both:
+                    _add_log(columns[k], log_sums[1])
         sums = (rows, columns) if how.both else (rows,)
         if how.classes is not None:
             # A sum over no negatives is log 0, but -inf would make the gradient NaN.
-            for log_sums in sums:
-                log_sums.clamp_(min=-1e30)
-        ctx.how = how
-        ctx.size = size
+            for log_sums_of_side in sums:
+                log_sums_of_side.clamp_(min=-1e30)
         kept = (scores,) if keeps_scores else ()
         ctx.save_for_backward(a, b, *sums, *kept)
         return sums
@@ -214,44 +262,172 @@ class _MatrixSums(torch.autograd.Function):
             # Each block needs buffers for the slope, the weights and, if not kept, the scores.
             count = 3 if kept is None else 2
             buffers = [a.new_empty(min(ctx.size, len(a)), len(b)) for _ in range(count)]
-            for block in row_blocks(len(a), ctx.size):
+            for block, shift in zip(row_blocks(len(a), ctx.size), ctx.shifts, strict=True):
                 slope, weights, *unkept = [part[: block.stop - block.start] for part in buffers]
                 if kept is None:
-                    s = how.scores(a, b, block, unkept[0])
+                    s = unkept[0]
+                    how.scores(a, b, block, s)
                 else:
                     s = kept[block]
-                slope.zero_()
-                _add_softmax(slope, s, how.scales, sums[0][:, block], outer[0][:, block], weights)
-                # If columns are anchors too, add their gradient, for which the similarities are
-                # S^T.
-                if len(sums) == 2:
-                    _add_softmax(slope.T, s.T, how.scales, sums[1], outer[1], weights.T)
+                rows = sums[0][:, block], outer[0][:, block]
+                # If columns are anchors too, their gradient is added.
+                columns = (sums[1], outer[1]) if how.both else None
+                _write_slope(slope, s, how.scales, shift, rows, columns, weights)
                 _add_slopes(slope, a, b, block, how.dtype, slope_of_a, slope_of_b)
         return slope_of_a, slope_of_b, None
 
 
-def _add_softmax(
+class _WithinSums(torch.autograd.Function):
+    """Compute `within_sums`, which documents the arguments, and its gradient in blocks.
+
+    A block has the columns from its first row on. Its rows' sums get the entries of the block, and
+    the sums of later rows get their column, which equals the missing part of their row.
+    """
+
+    @staticmethod
+    def forward(ctx: _SumsContext, u: Tensor, how: _Sums) -> Tensor:
+        ctx.how = how
+        ctx.size = how.chunk_size or _rows_at_once(u, u)
+        ctx.shifts = []
+        sums = u.new_full((len(how.scales), len(u)), -torch.inf)
+        buffers = u.new_empty(2, min(ctx.size, len(u)) * len(u))
+        kept = []
+        for block in row_blocks(len(u), ctx.size):
+            shape = block.stop - block.start, len(u) - block.start
+            s, exponentials = (part[: math.prod(shape)].view(shape) for part in buffers)
+            if how.chunk_size is None:
+                s = u.new_empty(shape)
+                kept.append(s)
+            shift = how.scores(u, u, block, s, block.start)
+            ctx.shifts.append(shift)
+            for total, scale in zip(sums, how.scales, strict=True):
+                rows, columns = _log_sums(s, scale, shift, exponentials, True)
+                _add_log(total[block], rows)
+                _add_log(total[block.stop :], columns[shape[0] :])
+        if how.classes is not None:
+            sums.clamp_(min=-1e30)  # as in `_MatrixSums`
+        ctx.save_for_backward(u, sums, *kept)
+        return sums
+
+    @staticmethod
+    @_once_differentiable
+    def backward(ctx: _SumsContext, *outer: Tensor) -> tuple[Tensor, None]:
+        u, sums, *kept = ctx.saved_tensors
+        how = ctx.how
+        half = slope_dtype(how.dtype)
+        slope_of_u = torch.zeros_like(u)
+        buffers = u.new_empty(3, min(ctx.size, len(u)) * len(u))
+        with torch.autocast(u.device.type, enabled=False):
+            for k, block in enumerate(row_blocks(len(u), ctx.size)):
+                shape = block.stop - block.start, len(u) - block.start
+                slope, weights, s = (part[: math.prod(shape)].view(shape) for part in buffers)
+                if kept:
+                    s = kept[k]
+                else:
+                    how.scores(u, u, block, s, block.start)
+                # In the square on the diagonal, this adds the gradients of both equal entries.
+                rows = sums[:, block], outer[0][:, block]
+                columns = sums[:, block.start :], outer[0][:, block.start :]
+                _write_slope(slope, s, how.scales, ctx.shifts[k], rows, columns, weights)
+                slope_of_later = slope[:, shape[0] :]
+                if half is None:
+                    slope_of_u[block].addmm_(slope, u[block.start :])
+                    slope_of_u[block.stop :].addmm_(slope_of_later.T, u[block])
+                else:
+                    slope_of_u[block] += product(slope, u[block.start :], half)
+                    slope_of_u[block.stop :] += product(slope_of_later.T, u[block], half)
+        return slope_of_u, None
+
+
+def _add_log(total: Tensor, values: Tensor) -> None:
+    """Add e^values to e^total, in place."""
+    torch.logaddexp(total, values, out=total)
+
+
+def _log_sums(
+    s: Tensor, scale: float, shift: float | None, exponentials: Tensor, both: bool
+) -> tuple[Tensor, ...]:
+    """Return log sum_j e^{scale s_ij} of the rows (c,) and, with `both`, of the columns (N,).
+
+    Args:
+        s: (c, N), the similarities.
+        scale: factor for the similarities.
+        shift: the number that `_Sums.scores` returned.
+        exponentials: (c, N), a buffer that is overwritten.
+        both: whether to return the sums of the columns.
+    """
+    if shift is None:
+        value = _scaled(s, scale)
+        return tuple(value.logsumexp(axis) for axis in ((1, 0) if both else (1,)))
+    _write_exponentials(exponentials, s, scale, shift)
+    return tuple(
+        exponentials.sum(axis).log_().add_(scale * shift) for axis in ((1, 0) if both else (1,))
+    )
+
+
+def _write_exponentials(out: Tensor, s: Tensor, scale: float, shift: float) -> None:
+    """Write e^{scale (s - shift)} to `out`."""
+    torch.sub(s, shift, out=out)
+    if scale != 1:
+        out *= scale
+    out.exp_()
+
+
+def _write_slope(
     slope: Tensor,
     s: Tensor,
     scales: Sequence[float],
-    total: Tensor,
-    total_slope: Tensor,
+    shift: float | None,
+    rows: tuple[Tensor, Tensor],
+    columns: tuple[Tensor, Tensor] | None,
     weights: Tensor,
+) -> None:
+    """Write the gradient with respect to the similarities of a block.
+
+    Args:
+        slope: (c, N), overwritten with the gradient.
+        s: (c, N), the similarities.
+        scales: T factors for the similarities.
+        shift: the number that `_Sums.scores` returned.
+        rows: the log-sums of the rows and the gradient with respect to them, (T, c) each.
+        columns: the same for the columns, (T, N) each, or None if they are not anchors.
+        weights: (c, N), a buffer that is overwritten.
+    """
+    # d/ds_j log sum_i e^{scale s_i} = scale e^{scale s_j - log-sum}, or 0 for pairs (s = -inf).
+    slope.zero_()
+    for k, scale in enumerate(scales):
+        if shift is None:
+            _add_softmax(slope, s, scale, rows[0][k], rows[1][k], weights)
+            if columns is not None:
+                _add_softmax(slope.T, s.T, scale, columns[0][k], columns[1][k], weights.T)
+            continue
+        _write_exponentials(weights, s, scale, shift)
+        slope.addcmul_(weights, _factors(scale, shift, rows[0][k], rows[1][k])[:, None])
+        if columns is not None:
+            slope.addcmul_(weights, _factors(scale, shift, columns[0][k], columns[1][k]))
+
+
+def _factors(scale: float, shift: float, total: Tensor, total_slope: Tensor) -> Tensor:
+    """Return the factors of e^{scale (s - shift)} in the gradient of the log-sums `total`."""
+    # Without negatives, the log-sum is far below all similarities, and the exponentials are 0.
+    return (scale * shift - total).clamp_(max=_NARROW).exp_().mul_(scale * total_slope)
+
+
+def _add_softmax(
+    slope: Tensor, s: Tensor, scale: float, total: Tensor, total_slope: Tensor, weights: Tensor
 ) -> None:
     """Add the gradient through the log-sums of the rows to the gradient of the similarities.
 
     Args:
         slope: (c, N), gradient with respect to the similarities.
         s: (c, N), the similarities.
-        scales: T factors for the similarities.
-        total: (T, c), the log-sums.
-        total_slope: (T, c), gradient with respect to the log-sums.
+        scale: factor for the similarities.
+        total: (c,), the log-sums.
+        total_slope: (c,), gradient with respect to the log-sums.
         weights: (c, N), a buffer that is overwritten.
     """
-    # d/ds_j log sum_i e^{scale s_i} = scale e^{scale s_j - log-sum}, or 0 for pairs (s = -inf).
-    for k, scale in enumerate(scales):
-        torch.sub(_scaled(s, scale), total[k][:, None], out=weights).exp_()
-        slope.addcmul_(weights, _scaled(total_slope[k], scale)[:, None])
+    torch.sub(_scaled(s, scale), total[:, None], out=weights).exp_()
+    slope.addcmul_(weights, _scaled(total_slope, scale)[:, None])
 
 
 def _add_slopes(

@@ -8,8 +8,8 @@ whereas separate computation needs six in total.
     A (n, d), B (N, d)  --blocks of rows-->  S (c, N)
     S (c, N)  --T scales-->  over columns (T, n), over rows (T, N)
 
-Within a view, S = U U^T is symmetric, so only blocks above its diagonal are computed. This takes
-half a product in the forward pass and one in the backward pass.
+If the negatives include the rows of both views, S = U U^T for the rows U of both is symmetric, so
+only the blocks above its diagonal are computed. This halves the products.
 
 With a `chunk_size`, only the sums of each block are kept, and the backward pass recomputes the
 block. This takes four products in total and O(chunk_size * N) memory.
@@ -47,60 +47,29 @@ def softplus(x: Tensor) -> Tensor:
     return F.softplus(x, threshold=50.0)
 
 
-def matrix_sums(
-    scales: Sequence[float],
-    a: Tensor,
-    b: Tensor,
-    *,
-    pair: int = 0,
-    chunk_size: int | None = None,
-    both: bool = True,
-    dtype: torch.dtype | None = None,
-    classes: tuple[Tensor, Tensor] | None = None,
-) -> tuple[Tensor, ...]:
+def matrix_sums(a: Tensor, b: Tensor, how: Sums) -> tuple[Tensor, ...]:
     """Return the log-sum-exp over the negatives in each row of S = A B^T, and in each column.
 
     Args:
-        scales: T factors for the similarities; each factor has its own sum.
         a: (n, d). Either `a` or `b` must be divided by the temperature.
         b: (N, d), the other factor of S.
-        pair: column that forms a pair with row 0. Row i forms a pair with column `pair` + i.
-        chunk_size: rows per block. Default: keep the entire matrix for the backward pass.
-        both: whether to also return the sums of the columns, which requires N = n.
-        dtype: dtype to which the factors of the products are rounded, as in `product`.
-        classes: the classes of the rows (n,) and of the columns (N,). Columns of a row's own class
-            are then not negatives.
+        how: which similarities to add up, and in which blocks.
 
     Returns:
         log sum_j e^{scale s_ij} for the rows (T, n) and, with `both`, for the columns (T, N).
     """
-    how = _Sums(scales, pair, chunk_size, both, dtype, classes)
     sums: tuple[Tensor, ...] = _MatrixSums.apply(a, b, how)
     return sums
 
 
-def within_sums(
-    scales: Sequence[float],
-    u: Tensor,
-    *,
-    chunk_size: int | None = None,
-    dtype: torch.dtype | None = None,
-    labels: Tensor | None = None,
-) -> Tensor:
+def own_sums(u: Tensor, how: Sums) -> Tensor:
     """Return the log-sum-exp (T, n) over the negatives in each row of S = U U^T.
 
-    A row is not a negative of itself.
-
     Args:
-        scales: T factors for the similarities; each factor has its own sum.
         u: (n, d), rows divided by the square root of the temperature.
-        chunk_size: rows per block. Default: keep the matrix for the backward pass.
-        dtype: dtype to which the factors of the products are rounded, as in `product`.
-        labels: the classes of the rows (n,). Rows of the same class are then not negatives.
+        how: which similarities to add up, and in which blocks. If k is in `diagonals`, so is -k.
     """
-    classes = None if labels is None else (labels, labels)
-    how = _Sums(scales, 0, chunk_size, True, dtype, classes)
-    sums: Tensor = _WithinSums.apply(u, how)
+    sums: Tensor = _OwnSums.apply(u, how)
     return sums
 
 
@@ -162,15 +131,41 @@ def _once_differentiable(backward: Callable[P, R]) -> Callable[P, R]:
     return checked
 
 
-class _Sums(NamedTuple):
-    """The arguments of `matrix_sums` that receive no gradient."""
+class Sums(NamedTuple):
+    """Which sums to compute of a matrix of similarities.
+
+    Attributes:
+        scales: factors for the similarities; each factor has its own sum.
+        diagonals: numbers k such that row i and column i + k are not negatives, such as pairs.
+        chunk_size: rows per block. None: keep the entire matrix for the backward pass.
+        both: whether to also return the sums of the columns, which requires a square matrix.
+        dtype: dtype to which the factors of the products are rounded, as in `product`.
+        classes: the classes of the rows (n,) and of the columns (N,). Columns of a row's own class
+            are then not negatives.
+        splits: whether to keep the columns of a row's own class as negatives and to append the
+            sum over only these columns, with scale 1.
+    """
 
     scales: Sequence[float]
-    pair: int
-    chunk_size: int | None
-    both: bool
-    dtype: torch.dtype | None
-    classes: tuple[Tensor, Tensor] | None
+    diagonals: tuple[int, ...] = (0,)
+    chunk_size: int | None = None
+    both: bool = True
+    dtype: torch.dtype | None = None
+    classes: tuple[Tensor, Tensor] | None = None
+    splits: bool = False
+
+    @property
+    def sums_per_anchor(self) -> int:
+        """Return T, the number of sums per anchor."""
+        return len(self.scales) + self.splits
+
+    def terms(self, s: Tensor, block: slice) -> Iterator[tuple[float, Tensor]]:
+        """Yield the factor and the similarities (c, N) of each sum."""
+        for scale in self.scales:
+            yield scale, s
+        if self.splits and self.classes is not None:
+            rows, columns = self.classes
+            yield 1.0, s.masked_fill(rows[block, None] != columns, -torch.inf)
 
     def scores(
         self, a: Tensor, b: Tensor, block: slice, out: Tensor, first: int = 0
@@ -198,18 +193,19 @@ class _Sums(NamedTuple):
             if (high - low) * max(map(abs, self.scales)) <= _NARROW:
                 shift = high
         # Since e^-inf = 0, pairs do not contribute to any sum, nor do rows of the same class.
-        out.diagonal(self.pair + block.start - first).fill_(-torch.inf)
-        if self.classes is not None:
+        for k in self.diagonals:
+            out.diagonal(k + block.start - first).fill_(-torch.inf)
+        if self.classes is not None and not self.splits:
             rows, columns = self.classes
             out.masked_fill_(rows[block, None] == columns[first:], -torch.inf)
         return shift
 
 
 class _SumsContext(FunctionCtx):
-    """Values that `_MatrixSums` and `_WithinSums` store for the backward pass."""
+    """Values that `_MatrixSums` and `_OwnSums` store for the backward pass."""
 
     saved_tensors: tuple[Tensor, ...]
-    how: _Sums
+    how: Sums
     size: int
     shifts: list[float | None]
 
@@ -218,15 +214,15 @@ class _MatrixSums(torch.autograd.Function):
     """Compute `matrix_sums`, which documents the arguments, and its gradient in blocks."""
 
     @staticmethod
-    def forward(ctx: _SumsContext, a: Tensor, b: Tensor, how: _Sums) -> tuple[Tensor, ...]:
+    def forward(ctx: _SumsContext, a: Tensor, b: Tensor, how: Sums) -> tuple[Tensor, ...]:
         ctx.how = how
         ctx.size = how.chunk_size or _rows_at_once(a, b)
         ctx.shifts = []
         keeps_scores = how.chunk_size is None
-        rows = a.new_empty(len(how.scales), len(a))
+        rows = a.new_empty(how.sums_per_anchor, len(a))
         # A block contains all negatives of its rows, but only some negatives of each column, so
         # column sums are accumulated over blocks, starting from log 0.
-        columns = a.new_full((len(how.scales), len(b)), -torch.inf)
+        columns = a.new_full((how.sums_per_anchor, len(b)), -torch.inf)
         # If the scores are not kept, all blocks share one buffer.
         scores = a.new_empty(len(a) if keeps_scores else min(ctx.size, len(a)), len(b))
         exponentials = a.new_empty(min(ctx.size, len(a)), len(b))
@@ -235,8 +231,8 @@ class _MatrixSums(torch.autograd.Function):
             s = scores[block] if keeps_scores else scores[:count]
             shift = how.scores(a, b, block, s)
             ctx.shifts.append(shift)
-            for k, scale in enumerate(how.scales):
-                log_sums = _log_sums(s, scale, shift, exponentials[:count], how.both)
+            for k, (scale, values) in enumerate(how.terms(s, block)):
+                log_sums = _log_sums(values, scale, shift, exponentials[:count], how.both)
                 rows[k, block] = log_sums[0]
                 if how.both:
                     _add_log(columns[k], log_sums[1])
@@ -272,20 +268,20 @@ class _MatrixSums(torch.autograd.Function):
                 rows = sums[0][:, block], outer[0][:, block]
                 # If columns are anchors too, their gradient is added.
                 columns = (sums[1], outer[1]) if how.both else None
-                _write_slope(slope, s, how.scales, shift, rows, columns, weights)
+                _write_slope(slope, how.terms(s, block), shift, rows, columns, weights)
                 _add_slopes(slope, a, b, block, how.dtype, slope_of_a, slope_of_b)
         return slope_of_a, slope_of_b, None
 
 
-class _WithinSums(torch.autograd.Function):
-    """Compute `within_sums`, which documents the arguments, and its gradient in blocks.
+class _OwnSums(torch.autograd.Function):
+    """Compute `own_sums`, which documents the arguments, and its gradient in blocks.
 
     A block has the columns from its first row on. Its rows' sums get the entries of the block, and
     the sums of later rows get their column, which equals the missing part of their row.
     """
 
     @staticmethod
-    def forward(ctx: _SumsContext, u: Tensor, how: _Sums) -> Tensor:
+    def forward(ctx: _SumsContext, u: Tensor, how: Sums) -> Tensor:
         ctx.how = how
         ctx.size = how.chunk_size or _rows_at_once(u, u)
         ctx.shifts = []
@@ -328,7 +324,7 @@ class _WithinSums(torch.autograd.Function):
                 # In the square on the diagonal, this adds the gradients of both equal entries.
                 rows = sums[:, block], outer[0][:, block]
                 columns = sums[:, block.start :], outer[0][:, block.start :]
-                _write_slope(slope, s, how.scales, ctx.shifts[k], rows, columns, weights)
+                _write_slope(slope, how.terms(s, block), ctx.shifts[k], rows, columns, weights)
                 slope_of_later = slope[:, shape[0] :]
                 if half is None:
                     slope_of_u[block].addmm_(slope, u[block.start :])
@@ -352,7 +348,7 @@ def _log_sums(
     Args:
         s: (c, N), the similarities.
         scale: factor for the similarities.
-        shift: the number that `_Sums.scores` returned.
+        shift: the number that `Sums.scores` returned.
         exponentials: (c, N), a buffer that is overwritten.
         both: whether to return the sums of the columns.
     """
@@ -375,8 +371,7 @@ def _write_exponentials(out: Tensor, s: Tensor, scale: float, shift: float) -> N
 
 def _write_slope(
     slope: Tensor,
-    s: Tensor,
-    scales: Sequence[float],
+    terms: Iterator[tuple[float, Tensor]],
     shift: float | None,
     rows: tuple[Tensor, Tensor],
     columns: tuple[Tensor, Tensor] | None,
@@ -386,16 +381,15 @@ def _write_slope(
 
     Args:
         slope: (c, N), overwritten with the gradient.
-        s: (c, N), the similarities.
-        scales: T factors for the similarities.
-        shift: the number that `_Sums.scores` returned.
+        terms: the result of `Sums.terms`.
+        shift: the number that `Sums.scores` returned.
         rows: the log-sums of the rows and the gradient with respect to them, (T, c) each.
         columns: the same for the columns, (T, N) each, or None if they are not anchors.
         weights: (c, N), a buffer that is overwritten.
     """
     # d/ds_j log sum_i e^{scale s_i} = scale e^{scale s_j - log-sum}, or 0 for pairs (s = -inf).
     slope.zero_()
-    for k, scale in enumerate(scales):
+    for k, (scale, s) in enumerate(terms):
         if shift is None:
             _add_softmax(slope, s, scale, rows[0][k], rows[1][k], weights)
             if columns is not None:

@@ -388,15 +388,20 @@ def _write_slope(
         weights: (c, N), a buffer that is overwritten.
     """
     # d/ds_j log sum_i e^{scale s_i} = scale e^{scale s_j - log-sum}, or 0 for pairs (s = -inf).
-    slope.zero_()
     for k, (scale, s) in enumerate(terms):
         if shift is None:
+            if k == 0:
+                slope.zero_()
             _add_softmax(slope, s, scale, rows[0][k], rows[1][k], weights)
             if columns is not None:
                 _add_softmax(slope.T, s.T, scale, columns[0][k], columns[1][k], weights.T)
             continue
         _write_exponentials(weights, s, scale, shift)
-        slope.addcmul_(weights, _factors(scale, shift, rows[0][k], rows[1][k])[:, None])
+        factors = _factors(scale, shift, rows[0][k], rows[1][k])[:, None]
+        if k == 0:
+            torch.mul(weights, factors, out=slope)
+        else:
+            slope.addcmul_(weights, factors)
         if columns is not None:
             slope.addcmul_(weights, _factors(scale, shift, columns[0][k], columns[1][k]))
 

@@ -71,11 +71,11 @@ def supcon(
         )
         if batch.within_view:
             # P contains the rows of both views, but not the anchor itself.
-            own = [
+            own_scores = [
                 (a * side[batch.rows]).sum(1)
                 for a, side in zip(batch.anchors, batch.joint, strict=True)
             ]
-            scores = scores - torch.stack(own)
+            scores = scores - torch.stack(own_scores)
             count = 2 * count - 1
         log_all = torch.logaddexp(log_negatives, batch.positive)
         return batch.reduce(log_all - scores / count)

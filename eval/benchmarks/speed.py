@@ -9,6 +9,7 @@ is the increase over the memory that the process used before, in MB (from /proc 
 depend on the machine, but ratios of times from the same run are comparable. A ratio above 1 means
 that ours is faster by this factor. `difference` is the difference between the two results. If it is
 unknown or exceeds `within`, the row is neither printed nor written, and the command exits with 1.
+Rows whose ratio fell by more than a factor of 1.15 since the committed results are named.
 For attached towers, see `eval.benchmarks.towers`; for generation, training, labelling and serving,
 see `eval.benchmarks.overheads`.
 """
@@ -20,25 +21,29 @@ import platform
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from scipy.stats import bootstrap
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from eval.benchmarks import overheads
 from eval.benchmarks.towers import towers
-from eval.tables import medians, parser, read_records, records
-from vldebias import losses
+from eval.tables import RESULTS, medians, parser, read_records, records
+from vldebias import losses, metrics
 from vldebias.projection.projection import CalibratedProjection
 from vldebias.report.result import Result
 
 DIM, T, CHUNK, LAM, CLASSES = 512, 0.05, 256, 1000.0, 10
+SLOWER = 1.15  # a ratio that fell by more than this factor is named
 PEAK = Path("/proc/self/clear_refs")  # writing 5 to this file resets the peak memory
 Row = dict[str, Any]
 Call = Callable[[], Any]
+Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def compared(label: str, size: str, ours: Call, plain: Call, repetitions: int, **more: Any) -> Row:
@@ -75,40 +80,70 @@ def unit(*shape: int, seed: int = 0) -> Tensor:
     return normalize(torch.randn(*shape, generator=generator, dtype=torch.float64), dim=-1)
 
 
-def of_losses(batches: Iterable[int] = (1024, 4096), repetitions: int = 3) -> Iterator[Row]:
+def of_losses(batches: Iterable[int] = (256, 4096)) -> Iterator[Row]:
     """Compare the value and gradients of losses, in full and in blocks, with open_clip's loss."""
     from open_clip.loss import ClipLoss, SigLipLoss
 
-    pairs = {
-        losses.sigmoid: lambda x, y: SigLipLoss()(x, y, torch.tensor(1 / T), torch.tensor(-10.0)),
-        losses.info_nce: lambda x, y: ClipLoss()(x, y, 1 / T),
-    }
-    for loss, theirs in pairs.items():
-        for blocks in (None, CHUNK):
-            ours = partial(loss, temperature=T, chunk_size=blocks)
-            name = f"{loss.__name__}{f', blocks of {CHUNK}' if blocks else ''} / open_clip's"
-            for batch in batches:
-                steps = [partial(step, model, batch) for model in (ours, theirs)]
-                difference = max(abs(a - b) for a, b in zip(steps[0](), steps[1](), strict=True))
-                size = f"batch {batch}"
-                row = compared(name, size, *steps, repetitions, difference=difference, within=1e-4)
-                yield row
+    def clip(x: Tensor, y: Tensor) -> Tensor:
+        return ClipLoss()(x, y, 1 / T)
+
+    def siglip(x: Tensor, y: Tensor) -> Tensor:
+        return SigLipLoss()(x, y, torch.tensor(1 / T), torch.tensor(-10.0))
+
     simclr = partial(losses.info_nce, temperature=T, within_view=True)
-    for loss in (partial(losses.spread, alpha=1.0), partial(losses.supcon)):
-        name = f"{loss.func.__name__}, {CLASSES} classes / SimCLR's loss"
-        for batch in batches:
-            # If no two rows share a class, both sides are the same loss.
-            alone = partial(loss, labels=torch.arange(batch), temperature=T)
-            ours = partial(loss, labels=torch.arange(batch) % CLASSES, temperature=T)
-            first, plain, own = (partial(step, model, batch) for model in (alone, simclr, ours))
-            difference = max(abs(a - b) for a, b in zip(first(), plain(), strict=True))
-            sides = (f"batch {batch}", own, plain)
-            yield compared(name, *sides, repetitions, difference=difference, within=1e-4)
+    for batch in batches:
+        different = torch.arange(batch)
+        classes = different % CLASSES
+        sogclr = partial(losses.SogCLR(batch, temperature=T), index=different)
+
+        def info_nce(x: Tensor, y: Tensor, sogclr: Loss = sogclr) -> Tensor:
+            return sogclr(x, y) / T
+
+        # Name, timed loss, open_clip's loss, and two losses that must be equal.
+        cells: dict[str, tuple[Loss, Loss, Loss, Loss]] = {}
+        for loss, theirs in ((losses.info_nce, clip), (losses.sigmoid, siglip)):
+            for blocks in (None, CHUNK):
+                ours = partial(loss, temperature=T, chunk_size=blocks)
+                name = f"{loss.__name__}{f', blocks of {CHUNK}' if blocks else ''}"
+                cells[name] = (ours, theirs, ours, theirs)
+        cells["info_nce, both views"] = (simclr, clip, partial(simclr, chunk_size=CHUNK), simclr)
+        # If the batch is the entire data set, the loss is t times InfoNCE.
+        cells["sogclr"] = (sogclr, clip, info_nce, clip)
+        nuclr = losses.NUCLR(batch, temperature=T, popularity_lr=0.1)
+        cells["nuclr"] = (partial(nuclr, index=different), clip, info_nce, clip)
+        # Without shared classes or captions, these are the losses next to them.
+        gce = partial(losses.gce, temperature=T)
+        alone = partial(gce, captions=different, q=0.0)
+        cells["gce, captions in pairs"] = (partial(gce, captions=different // 2), clip, alone, clip)
+        for of_classes in (partial(losses.spread, alpha=1.0), partial(losses.supcon)):
+            ours = partial(of_classes, labels=classes, temperature=T)
+            alone = partial(of_classes, labels=different, temperature=T)
+            name = f"{of_classes.func.__name__}, {CLASSES} classes"
+            cells[name] = (ours, clip, alone, simclr)
+        for name, (timed, plain, first, second) in cells.items():
+            results = [step(loss, batch) for loss in (first, second)]
+            difference = max(abs(a - b) for a, b in zip(*results, strict=True))
+            yield compared(
+                f"{name} / open_clip's",
+                f"batch {batch}",
+                partial(step, timed, batch),
+                partial(step, plain, batch),
+                15 if batch < 1000 else 3,
+                difference=difference,
+                within=1e-4,
+            )
+
+
+@cache
+def features(batch: int) -> tuple[Tensor, Tensor]:
+    """Return random features of images and texts, which require gradients."""
+    x, y = unit(2, batch, DIM).float()
+    return x.requires_grad_(), y.requires_grad_()
 
 
 def step(loss: Callable[[Tensor, Tensor], Tensor], batch: int) -> tuple[float, float]:
     """Return the loss and the norm of its gradient."""
-    x, y = unit(2, batch, DIM).float().requires_grad_()
+    x, y = features(batch)
     value = loss(x, y)
     gradients = torch.autograd.grad(value, (x, y))
     return value.item(), float(
@@ -116,36 +151,56 @@ def step(loss: Callable[[Tensor, Tensor], Tensor], batch: int) -> tuple[float, f
     )
 
 
-def fit(d: int = 768, n_pairs: int = 80, n_spurious: int = 8, repetitions: int = 5) -> Row:
-    """Compare fitting to computing Lemma 7.1 with a general inverse of a d x d matrix."""
-    pairs, spurious = unit(n_pairs, 2, d), unit(n_spurious, d, seed=1)
+def fits() -> Iterator[Row]:
+    """Compare fits with fewer and with more pairs than dimensions."""
+    for d in (512, 1024):
+        for pairs in (40, 400, 4000, 40_000):
+            yield fit(d, pairs)
 
-    def dense() -> Tensor:
-        eye, differences = torch.eye(d, dtype=torch.float64), pairs[:, 0] - pairs[:, 1]
-        inverse = torch.linalg.inv(eye + LAM / n_pairs * differences.T @ differences)
-        p0 = eye - spurious.T @ torch.linalg.pinv(spurious @ spurious.T, hermitian=True) @ spurious
-        return p0 @ inverse
+
+def fit(d: int, n_pairs: int, n_spurious: int = 8) -> Row:
+    """Compare fitting to computing Lemma 7.1 with numpy's inverse of a d x d matrix."""
+    pairs, spurious = unit(n_pairs, 2, d).numpy(), unit(n_spurious, d, seed=1).numpy()
+
+    def dense() -> np.ndarray:
+        differences = pairs[:, 0] - pairs[:, 1]
+        inverse = np.linalg.inv(np.eye(d) + LAM / n_pairs * (differences.T @ differences))
+        removed = spurious.T @ np.linalg.inv(spurious @ spurious.T) @ spurious
+        return (np.eye(d) - removed) @ inverse
 
     def ours() -> CalibratedProjection:
         return CalibratedProjection(lam=LAM).fit(pairs, spurious)
 
-    difference = float((ours().matrix() - dense()).abs().max())
-    size = f"d {d}, pairs {n_pairs}, spurious {n_spurious}"
+    difference = float(np.abs(ours().matrix().numpy() - dense()).max())
     return compared(
-        "fit: ours / dense inverse",
-        size,
+        "fit / numpy's dense inverse",
+        f"d {d}, pairs {n_pairs:,}, spurious {n_spurious}",
         ours,
         dense,
-        repetitions,
+        3 if n_pairs > 10_000 else 7,
         difference=difference,
-        within=1e-8,
+        within=1e-12,
     )
+
+
+def intervals() -> Iterator[Row]:
+    """Compare the interval of a mean with scipy's, from different resamples."""
+    for n in (1000, 10_000):
+        values = np.random.default_rng(0).random(n)
+
+        def theirs(values: np.ndarray = values) -> Any:
+            return bootstrap((values,), np.mean, n_resamples=2000, method="percentile")
+
+        ours = partial(metrics.bootstrap_interval, values)
+        difference = abs(ours().low - float(theirs().confidence_interval.low))
+        name, size = "interval of a mean / scipy's bootstrap", f"{n:,} rows"
+        yield compared(name, size, ours, theirs, 5, difference=difference, within=0.1 / n**0.5)
 
 
 PARTS: dict[str, Callable[[], Iterable[Row]]] = {
     "losses": of_losses,
-    # The second has more pairs than dimensions.
-    "fit": lambda: [fit(), fit(d=1024, n_pairs=4000)],
+    "fit": fits,
+    "intervals": intervals,
     "towers": towers,
     "generation": overheads.generation,
     "training": overheads.training,
@@ -162,6 +217,18 @@ def earlier_rows(path: Path, rows: list[Row]) -> list[Row]:
         if name not in measured:
             earlier.append({"what": name, "size": subset.removeprefix("size = "), **numbers})
     return earlier
+
+
+def slower(rows: list[Row], before: Result) -> Iterator[str]:
+    """Yield a line for each row whose ratio fell by more than a factor of `SLOWER`."""
+    ratios = {key: numbers["ratio"] for key, numbers in read_records(before).items()}
+    for row in rows:
+        ratio = ratios.get((row["what"], f"size = {row['size']}"))
+        if ratio is not None and row["ratio"] * SLOWER < ratio:
+            yield (
+                f"slower than in the committed run: {row['what']}, {row['size']}: ratio"
+                f" {ratio:.2f} before, {row['ratio']:.2f} now"
+            )
 
 
 def unequal(row: Row) -> str:
@@ -195,6 +262,8 @@ def main() -> int:
             rows.append(row)
             times = (f"{1e3 * row[side]:.2f} ms" for side in ("ours", "plain"))
             print(f"{row['what']}, {row['size']}:", *times, f"{row['ratio']:.2f} times faster")
+    for line in slower(rows, Result.read(RESULTS / "bench_speed.json")):
+        print(line)
     if args.json:
         if args.json.exists():
             rows = earlier_rows(args.json, rows) + rows

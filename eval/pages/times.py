@@ -14,7 +14,8 @@ def speed() -> str:
     """Compare our times with those of the alternative, with one line per size."""
     heads = ["what / compared with", "size", "ours, ms", "the other, ms", "ours / the other"]
     lines = [[*heads, "their results differ by"]]
-    for (name, subset), seconds in read_records(read("bench_speed")).items():
+    result = read("bench_speed")
+    for (name, subset), seconds in read_records(result).items():
         # A time is meaningless unless the timed results are equal.
         if not seconds.get("difference", np.nan) <= seconds.get("within", np.inf):
             continue
@@ -32,7 +33,8 @@ def speed() -> str:
             ]
         )
     note = (
-        "CPU time on one thread, both sides of a row alternately. The last column compares the"
+        f"CPU time on {result.platform} with one thread, both sides of a row alternately, medians."
+        f" The latest rows are from {result.date[:10]}. The last column compares the"
         " results of both sides: value and gradient norm for losses (with classes, for rows that"
         " share none), the matrix for fitting, features for towers, images that stay unchanged for"
         " cross-attention, losses for training, and the number of missing answers for labelling."

@@ -89,6 +89,50 @@ def test_block_height_on_a_gpu_depends_on_its_memory(monkeypatch):
         torch.testing.assert_close(gradient, before, rtol=1e-4, atol=1e-6)
 
 
+CLASSES = torch.arange(N) % 50
+SUMMED = {
+    "pairs": losses.info_nce,
+    "both views": partial(losses.info_nce, within_view=True),
+    "several sums": partial(losses.hard_negative, beta=1.5),
+    "other classes": partial(losses.spread, labels=CLASSES),
+    "captions": partial(losses.gce, captions=CLASSES),
+    "captions of both views": partial(losses.gce, captions=CLASSES, within_view=True),
+}
+
+
+@pytest.mark.parametrize("name", SUMMED)
+@pytest.mark.parametrize("height", [7, N, 2 * N])
+def test_shared_exponentials_and_blocks_do_not_change_sums(name, height, monkeypatch):
+    """A block of similarities in a wide range needs one exponential for the rows and another for
+    the columns."""
+    expected = step(SUMMED[name], "float32", 0.07)
+    for narrow, kept in ((sums._NARROW, height), (0.0, height), (0.0, 0)):
+        monkeypatch.setattr(sums, "_NARROW", narrow)
+        if kept:
+            monkeypatch.setattr(sums, "_rows_at_once", lambda *_: height)
+        form = {} if kept else {"chunk_size": height}
+        value, gradients = step(SUMMED[name], "float32", 0.07, **form)
+        torch.testing.assert_close(value, expected[0])
+        for gradient, before in zip(gradients, expected[1], strict=True):
+            torch.testing.assert_close(gradient, before, rtol=1e-4, atol=1e-6)
+
+
+def test_similarities_in_a_wide_range_have_finite_sums():
+    rows = normalize(torch.randn(40, 8, generator=torch.Generator().manual_seed(0)), dim=1)
+    exact = [rows.double().requires_grad_() for _ in range(2)]
+    single = [rows.clone().requires_grad_() for _ in range(2)]
+    for within_view in (False, True):
+        loss = partial(losses.info_nce, temperature=0.005, within_view=within_view)
+        value = loss(*exact)
+        torch.testing.assert_close(loss(*single).double(), value, rtol=1e-4, atol=1e-4)
+        for got, gradient in zip(
+            torch.autograd.grad(loss(*single), single),
+            torch.autograd.grad(value, exact),
+            strict=True,
+        ):
+            torch.testing.assert_close(got.double(), gradient, rtol=1e-3, atol=1e-3)
+
+
 def test_autocast_decides_the_precision_on_a_gpu(monkeypatch):
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: True)
     monkeypatch.setattr(torch, "get_autocast_dtype", lambda device: torch.float16)

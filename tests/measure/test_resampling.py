@@ -13,6 +13,7 @@ from tests.refusals import refused
 from vldebias.errors import InvalidInputError
 from vldebias.measure import resampling
 from vldebias.measure.resampling import (
+    distinct,
     percentile_interval,
     recentred_interval,
     resampled_values,
@@ -187,3 +188,26 @@ def test_wilson_intervals_agree_with_scipy(n: int, data: st.DataObject) -> None:
 )
 def test_invalid_bootstrap_arguments_are_rejected(arrays: tuple, options: dict) -> None:
     bootstrap_interval(*arrays, **options)
+
+
+def test_means_have_the_same_draws_as_a_statistic_that_is_called_for_each_resample() -> None:
+    rng = np.random.default_rng(0)
+    for values in (rng.random(1000), rng.integers(0, 2, 37), rng.random(5).astype(np.float32)):
+        plain = bootstrap_interval(values, statistic=lambda rows: rows.mean(), resamples=1100)
+        assert bootstrap_interval(values, resamples=1100) == pytest.approx(plain, abs=1e-12)
+    with pytest.raises(InvalidInputError, match=r"NaN or infinity in \d+ of 51 calls"):
+        bootstrap_interval([1.0, np.inf], resamples=50)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int8, np.uint8, float, str])
+def test_distinct_values_and_their_indices_equal_numpys(dtype: type) -> None:
+    rng = np.random.default_rng(0)
+    for low, high in ((0, 2), (3, 9), (0, 100), (-100, 100), (7, 8)):
+        if low < 0 and dtype is np.uint8:
+            continue
+        values = rng.integers(low, high, 300).astype(dtype)
+        names, index = distinct(values)
+        expected_names, expected_index = np.unique(values, return_inverse=True)
+        assert names.dtype == values.dtype
+        assert (names == expected_names).all()
+        assert (index == expected_index).all()

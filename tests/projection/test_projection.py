@@ -171,6 +171,45 @@ def test_several_attributes_are_solved_jointly() -> None:
     )
 
 
+@pytest.mark.parametrize("count", [8, 9, 65, 200])  # blocks of a Gram matrix have 64 rows here
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_more_pairs_than_dimensions_equal_the_dense_formula(count: int, dtype: torch.dtype) -> None:
+    sets = [embeddings(count, 2, 8).to(dtype), embeddings(5, 2, 8, seed=1).to(dtype)]
+    groups = list(embeddings(count, 3, 8, seed=2)) + list(embeddings(4, 5, 8, seed=3))
+    A = embeddings(2, 8, seed=4)
+    pairs = [torch.stack(pair) for group in groups for pair in itertools.combinations(group, 2)]
+    M = 700.0 / len(pairs) * scatter(torch.stack(pairs))
+    for pairs_of_set, weight in zip(sets, (500.0, 30.0), strict=True):
+        M += weight / len(pairs_of_set) * scatter(pairs_of_set.double())
+    expected = dense_p0(8, A) @ torch.linalg.inv(torch.eye(8, dtype=torch.float64) + M)
+    edit = CalibratedProjection.solve([*sets, scatter_of(groups)], A, [500.0, 30.0, 700.0])
+    assert (edit.matrix() - expected).abs().max() < 1e-12
+
+
+def test_weights_of_zero_keep_the_factors_small_and_still_reject_nan() -> None:
+    many = embeddings(100, 2, 8)
+    assert fit([S8, many], A8, [1000.0, 0.0]).rank == fit(S8, A8).rank == 5
+    many[99, 0, 0] = math.nan
+    for sets, lam in (([many], 1000.0), ([S8, many], [1000.0, 0.0])):
+        with pytest.raises(InvalidInputError, match="1 values are NaN"):
+            fit(sets, A8, lam)
+    many[99, 0] = S8[0, 0] * 1e200  # its square overflows
+    assert fit(many)(S8[0, 0]).abs().max() < 1e-9
+
+
+def test_a_fit_neither_changes_nor_keeps_its_arrays() -> None:
+    for pairs in (embeddings(3, 2, 8).numpy(), embeddings(100, 2, 8).numpy()):
+        spurious = embeddings(2, 8, seed=1).numpy()
+        before = pairs.copy(), spurious.copy()
+        edit = fit(pairs, spurious)
+        assert (pairs == before[0]).all()
+        assert (spurious == before[1]).all()
+        matrix = edit.matrix()
+        pairs[:] = 0.0
+        spurious[:] = 0.0
+        assert torch.equal(edit.matrix(), matrix)
+
+
 @laws
 @given(problems(), st.integers(1, 3))
 def test_duplicate_prompts_do_not_change_the_projection(

@@ -22,7 +22,15 @@ from torch.utils.checkpoint import checkpoint
 from vldebias.errors import InvalidInputError, did_you_mean
 from vldebias.losses.checks import check_choice, check_count, check_temperature, matched
 from vldebias.losses.processes import gather_rows, mean_over_processes, rank
-from vldebias.losses.sums import matrix_sums, matrix_total, product, row_blocks, slope_dtype
+from vldebias.losses.sums import (
+    Sums,
+    matrix_sums,
+    matrix_total,
+    own_sums,
+    product,
+    row_blocks,
+    slope_dtype,
+)
 
 _PRECISIONS = {
     "autocast": None,
@@ -107,6 +115,8 @@ class Contrast:
             self.joint = [gather_rows(image), gather_rows(text)] if self.gather else [image, text]
             # Only one factor of each product is divided by t, which gives s = <x, y> / t.
             self.anchors = [image / temperature, text / temperature]
+            # If both factors are the same rows, both are divided by sqrt(t).
+            self._root = temperature**0.5
             joint = len(self.joint[0])
             if joint < 2:
                 raise InvalidInputError(
@@ -127,7 +137,11 @@ class Contrast:
         return torch.autocast(self._device, enabled=False)
 
     def sums(
-        self, *scales: float, margin: Tensor | None = None, labels: Tensor | None = None
+        self,
+        *scales: float,
+        margin: Tensor | None = None,
+        labels: Tensor | None = None,
+        splits: bool = False,
     ) -> list[Tensor]:
         """Return log sum_j e^{scale s_j} (2, n) over each anchor's negatives, for every scale.
 
@@ -137,39 +151,50 @@ class Contrast:
                 batch. Row 0 is used with images as anchors, row 1 with texts. Only allowed with
                 scale 1.
             labels: (N,), the classes of the joint batch. Rows of the anchor's own class are then
-                not negatives. Not allowed with a margin.
+                not negatives.
+            splits: whether to keep the rows of the anchor's own class as negatives and to append
+                the sum over only these rows, with scale 1.
         """
         if not scales:
             raise InvalidInputError("sums: expected one scale or more, such as sums(1.0), got none")
+        classes = None if labels is None else (labels, labels)
+        how = Sums(
+            scales,
+            chunk_size=self.chunk_size,
+            dtype=self._dtype,
+            classes=classes,
+            splits=splits,
+        )
         with self.precise():
-            if self.whole and margin is None:
+            if self.whole and self.within_view and margin is None and not splits:
+                # The rows of both views are anchors and negatives, so one matrix contains all sums.
+                n = len(self.positive)
+                if labels is not None:
+                    classes = (labels.repeat(2), labels.repeat(2))
+                how = how._replace(diagonals=(0, n, -n), classes=classes)
+                return list(own_sums(torch.cat(self.joint) / self._root, how).unflatten(1, (2, n)))
+            if self.whole:
                 # Images are the rows of the matrix and texts its columns, so one matrix contains
                 # the anchors of both directions.
-                both = matrix_sums(
-                    scales,
-                    self.anchors[0],
-                    self.joint[1],
-                    chunk_size=self.chunk_size,
-                    dtype=self._dtype,
-                    classes=None if labels is None else (labels, labels),
-                )
-                sums = torch.stack(both, dim=1)
-            elif self.whole and margin is not None:
-                # Both directions use s_ij - m_0j - m_1i, and the anchor's own margin is added back
-                # outside the sum. Margins are not similarities of unit rows, so they are not
-                # rounded.
-                images = _extended(self.anchors[0], 1.0, -margin[1])
-                texts = _extended(self.joint[1], -margin[0], 1.0)
-                both = matrix_sums(scales, images, texts, chunk_size=self.chunk_size)
-                sums = torch.stack(both, dim=1) + margin.flip(0)
+                images, texts = self.anchors[0], self.joint[1]
+                if margin is None:
+                    sums = torch.stack(matrix_sums(images, texts, how), dim=1)
+                else:
+                    # Both directions use s_ij - m_0j - m_1i, and the anchor's own margin is added
+                    # back outside the sum. Margins are not similarities of unit rows, so they are
+                    # not rounded.
+                    images = _extended(images, 1.0, -margin[1])
+                    texts = _extended(texts, -margin[0], 1.0)
+                    both = matrix_sums(images, texts, how._replace(dtype=None))
+                    sums = torch.stack(both, dim=1) + margin.flip(0)
             else:
                 # This process has only some of the rows, so each direction needs its own matrix.
-                directions = [self._row_sums(scales, k, 1 - k, margin, labels) for k in (0, 1)]
+                directions = [self._row_sums(k, 1 - k, margin, how) for k in (0, 1)]
                 sums = torch.stack(directions, dim=1)
             if self.within_view:
                 # Within a view, the diagonal compares each anchor with itself, so it is excluded,
                 # as pairs are.
-                within = [self._row_sums(scales, k, k, margin, labels) for k in (0, 1)]
+                within = [self._row_sums(k, k, margin, how) for k in (0, 1)]
                 sums = torch.logaddexp(sums, torch.stack(within, dim=1))
             return list(sums)
 
@@ -194,38 +219,22 @@ class Contrast:
                 parts[0] = 2 * parts[0]
             return torch.stack(parts).sum() / (2 * len(x))
 
-    def _row_sums(
-        self,
-        scales: tuple[float, ...],
-        k: int,
-        j: int,
-        margin: Tensor | None,
-        labels: Tensor | None,
-    ) -> Tensor:
+    def _row_sums(self, k: int, j: int, margin: Tensor | None, how: Sums) -> Tensor:
         """Return the sums (T, n) over the joint rows of side j, for the anchors of side k.
 
         Side 0 is images, and side 1 is texts.
         """
         a = self.anchors[k]
         b = self.joint[j]
-        dtype = self._dtype
+        how = how._replace(diagonals=(self.rows.start,), both=False)
         if margin is not None:
             a = _extended(a, 1.0)
             b = _extended(b, -margin[k])
-            dtype = None
-        pair = self.rows.start
-        size = self.chunk_size
-        classes = None if labels is None else (labels[self.rows], labels)
-        return matrix_sums(
-            scales,
-            a,
-            b,
-            pair=pair,
-            chunk_size=size,
-            both=False,
-            dtype=dtype,
-            classes=classes,
-        )[0]
+            how = how._replace(dtype=None)
+        if how.classes is not None:
+            _, columns = how.classes
+            how = how._replace(classes=(columns[self.rows], columns))
+        return matrix_sums(a, b, how)[0]
 
     def each_row(self, row_loss: Callable[[Tensor, slice], Tensor]) -> Tensor:
         """Return a loss (2, n) that needs each similarity, not only the sums over negatives.
@@ -267,11 +276,6 @@ class Contrast:
                     blocks.append(checkpoint(loss_of_block, k, block, use_reentrant=False))
                 losses.append(torch.cat(blocks))
             return torch.stack(losses)
-
-    def column_labels(self, labels: Tensor) -> Tensor:
-        """Return the labels of the columns that `each_row` passes, given the row labels (n,)."""
-        joint = gather_rows(labels) if self.gather else labels
-        return torch.cat([joint, joint]) if self.within_view else joint
 
     def samples(self, features: Tensor | tuple[Tensor, Tensor]) -> Tensor:
         """Return the similarities (2, n, M) between each anchor and its own M rows.

@@ -10,6 +10,7 @@ from torch import Tensor
 from vldebias.losses.catalog import GCESettings
 from vldebias.losses.checks import check_interval, check_labels
 from vldebias.losses.contrast import BatchOptions, Contrast, ContrastiveLoss, ModuleOptions
+from vldebias.losses.processes import gather_rows
 
 
 def gce(
@@ -60,34 +61,58 @@ def gce(
     if isinstance(image_features, Tensor):
         check_labels("captions", captions, len(image_features))
     batch = Contrast(image_features, text_features, temperature=temperature, **options)
-    columns = batch.column_labels(captions)
-    _, place, counts = torch.unique(columns, return_inverse=True, return_counts=True)
-    # A caption with k rows is represented by the mean of e^s, so each of its rows has weight 1/k.
-    weight = -counts[place].to(batch.positive.dtype).log()
-    positions = torch.arange(len(columns), device=columns.device)
-    pairs = positions[batch.rows]
-
-    def row_loss(s: Tensor, rows: slice) -> Tensor:
-        # `s` is -inf for the pairs, so insert their similarities.
-        s = torch.where(positions == pairs[rows, None], batch.positive[rows, None], s)
-        is_class = captions[rows, None] == columns
-        weighted = s + weight
-        total = weighted.logsumexp(1)
-        log_p = weighted.masked_fill(~is_class, -torch.inf).logsumexp(1) - total
-        if q == 0:
-            loss = -log_p
+    joint_captions = gather_rows(captions) if batch.gather else captions
+    _, places, counts = torch.unique(joint_captions, return_inverse=True, return_counts=True)
+    views = 2 if batch.within_view else 1
+    with batch.precise():
+        # A caption with k rows is represented by the mean of e^s, so each of its rows has weight
+        # 1/k.
+        log_weights = -(views * counts[places]).to(batch.positive.dtype).log()
+        pair = batch.positive + log_weights[batch.rows]
+        if len(counts) == len(places) and views == 1:
+            # If all captions differ, all weights are 1, and the pair is its only row.
+            log_negatives = batch.sums(1.0)[0]
+            log_class = pair
         else:
-            # expm1 computes 1 - p^q accurately even if p is near 1.
-            loss = -torch.expm1(q * log_p) / q
-        if not smoothing:
-            return loss
-        counted = s > -torch.inf
-        # Infinite scores would make the gradient NaN, so replace them.
-        finite = torch.where(counted, s, 0.0)
-        surprise = torch.where(counted, total[:, None] - finite, 0.0) * weight.exp()
-        return (1 - smoothing) * loss + smoothing * surprise.sum(1) / len(counts)
+            margin = -log_weights.expand(2, -1)
+            log_negatives, log_same = batch.sums(
+                1.0, margin=margin, labels=joint_captions, splits=True
+            )
+            log_class = torch.logaddexp(log_same, pair)
+        log_total = torch.logaddexp(log_negatives, pair)
+        log_p = log_class - log_total
+        # expm1 computes 1 - p^q accurately even if p is near 1.
+        loss = -log_p if q == 0 else -torch.expm1(q * log_p) / q
+        if smoothing:
+            loss = (1 - smoothing) * loss + smoothing * _surprise(batch, log_total, log_weights)
+        return batch.reduce(loss)
 
-    return batch.reduce(batch.each_row(row_loss))
+
+def _surprise(batch: Contrast, log_total: Tensor, log_weights: Tensor) -> Tensor:
+    """Return the mean (2, n) of -log p over the captions in the batch.
+
+    Args:
+        batch: the features.
+        log_total: (2, n), the logarithm of the weighted sum of e^s over all rows.
+        log_weights: (N,), the logarithm of each joint row's weight.
+    """
+    weights = log_weights.exp()
+    own_weights = weights[batch.rows]
+    surprises = []
+    for k, anchors in enumerate(batch.anchors):
+        # The mean score of a caption's rows is the score of their mean, so no matrix is needed.
+        views = batch.joint if batch.within_view else [batch.joint[1 - k]]
+        # Autocast would round matrix products in the backward pass, but not these.
+        means = torch.stack([(weights[:, None] * view).sum(0) for view in views])
+        scores = (anchors * means.sum(0)).sum(1)
+        captions = len(views) * weights.sum()  # the weights of a caption's rows add up to 1
+        counted = captions
+        if batch.within_view:
+            # An anchor is not compared with itself.
+            scores = scores - own_weights * (anchors * batch.joint[k][batch.rows]).sum(1)
+            counted = captions - own_weights
+        surprises.append((counted * log_total[k] - scores) / captions)
+    return torch.stack(surprises)
 
 
 class GCE(ContrastiveLoss[GCESettings]):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Self, Unpack
+from typing import Any, NamedTuple, Self, Unpack
 
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.checkpoint import checkpoint
 
 from vldebias.losses.catalog import SpreadSettings
 from vldebias.losses.checks import check_interval, check_labels
@@ -74,40 +73,13 @@ def spread(
         views = [batch.joint[::-1], batch.joint] if batch.within_view else [batch.joint[::-1]]
         candidates = torch.stack([torch.stack(view) for view in views], dim=2)
 
-        def sums_of_classes(rows_by_class: list[Tensor], members: list[Tensor]) -> Tensor:
-            """Return the two sums of `_ClassSums` for each anchor.
-
-            Args:
-                rows_by_class: the joint rows of each class.
-                members: the anchors of each class.
-            """
-            # Classes with fewer rows are padded with row -1.
-            rows = pad_sequence(rows_by_class, batch_first=True, padding_value=-1)
-            columns = pad_sequence(members, batch_first=True, padding_value=-1)
-            # The pair is added below, and the anchor is not a positive of itself.
-            is_row = rows[:, :, None] + batch.rows.start == columns[:, None, :]
-            excluded = (is_row | (columns < 0)[:, None, :]).repeat_interleave(len(views), dim=2)
-            sums = _ClassSums.apply(
-                anchors[:, rows],
-                candidates[:, columns].flatten(2, 3),
-                log_negatives[:, rows],
-                excluded,
-            )
-            return torch.stack(sums)[..., rows >= 0]
-
-        sums = []
-        order: list[Tensor] = []
-        for rows_by_class, members in _classes(
-            joint_labels, batch.rows, batch.chunk_size or AT_ONCE
-        ):
-            if batch.chunk_size is None:
-                sums.append(sums_of_classes(rows_by_class, members))
-            else:
-                sums.append(
-                    checkpoint(sums_of_classes, rows_by_class, members, use_reentrant=False)
-                )
-            order += rows_by_class
-        rest, log_same_class = torch.cat(sums, dim=2)[..., torch.cat(order).argsort()]
+        chunks = list(_chunks(joint_labels, batch.rows, batch.chunk_size or AT_ONCE))
+        entries = sum(rows.numel() * columns.shape[1] for rows, columns in chunks)
+        # The similarities within large classes would take more memory than those of the batch.
+        is_small = entries <= anchors.shape[1] * len(joint_labels) / 4
+        keeps = batch.chunk_size is None and is_small
+        how = _Classes(chunks, batch.rows.start, keeps)
+        rest, log_same_class = _ClassSums.apply(anchors, candidates, log_negatives, how)
         # Eq. 2 averages over the positives, which include the anchor's other view.
         _, codes, sizes = torch.unique(joint_labels, return_inverse=True, return_counts=True)
         count = len(views) * (sizes[codes[batch.rows]] - 1) + 1
@@ -117,18 +89,40 @@ def spread(
         return batch.reduce(alpha * attract + (1 - alpha) * repel)
 
 
+class _Classes(NamedTuple):
+    """Which rows belong to the same class.
+
+    Attributes:
+        chunks: for some classes at a time, their anchors (k, a) and their joint rows (k, c). Rows
+            that pad smaller classes are -1.
+        start: joint row of the first anchor.
+        keeps: whether to keep the similarities for the backward pass.
+    """
+
+    chunks: list[tuple[Tensor, Tensor]]
+    start: int
+    keeps: bool
+
+    def excluded(self, rows: Tensor, columns: Tensor, views: int) -> Tensor:
+        """Return which entries (k, a, c * views) are padding, an anchor itself, or its pair."""
+        is_row = rows[:, :, None] + self.start == columns[:, None, :]
+        is_padding = (rows < 0)[:, :, None] | (columns < 0)[:, None, :]
+        return (is_row | is_padding).repeat_interleave(views, dim=2)
+
+
 class _ClassSumsContext(FunctionCtx):
     """Values that `_ClassSums` stores for the backward pass."""
 
     saved_tensors: tuple[Tensor, ...]
+    how: _Classes
 
 
 class _ClassSums(torch.autograd.Function):
     """Compute sum_p log(1 + e^{r - s_p}) and log sum_p e^{s_p} over the rows p of a class.
 
-    The arguments are anchors (2, k, a, d) of k classes, the rows (2, k, c, d) of each class, the
-    log-sums r (2, k, a) over the anchors' negatives, and which rows to exclude (k, a, c). Autocast
-    does not affect the products, including those of the backward pass.
+    The arguments are the anchors (2, n, d), the joint rows of each view (2, N, v, d), the log-sums
+    r (2, n) over the anchors' negatives, and the classes. Autocast does not affect the products,
+    including those of the backward pass.
     """
 
     @staticmethod
@@ -137,34 +131,64 @@ class _ClassSums(torch.autograd.Function):
         anchors: Tensor,
         candidates: Tensor,
         log_negatives: Tensor,
-        excluded: Tensor,
+        how: _Classes,
     ) -> tuple[Tensor, Tensor]:
-        s = (anchors @ candidates.mT).masked_fill_(excluded, -torch.inf)
-        log_sum = s.logsumexp(-1)
-        total = softplus(log_negatives[..., None] - s).masked_fill_(excluded, 0.0).sum(-1)
-        ctx.save_for_backward(anchors, candidates, log_negatives, excluded, s, log_sum)
-        return total, log_sum
+        totals = torch.empty_like(log_negatives)
+        log_sums = torch.empty_like(log_negatives)
+        kept = []
+        for rows, columns in how.chunks:
+            excluded = how.excluded(rows, columns, candidates.shape[2])
+            s = anchors[:, rows] @ candidates[:, columns].flatten(2, 3).mT
+            s.masked_fill_(excluded, -torch.inf)
+            losses = softplus(log_negatives[:, rows][..., None] - s).masked_fill_(excluded, 0.0)
+            is_anchor = rows >= 0
+            totals[:, rows[is_anchor]] = losses.sum(-1)[:, is_anchor]
+            log_sums[:, rows[is_anchor]] = s.logsumexp(-1)[:, is_anchor]
+            if how.keeps:
+                kept.append(s)
+        ctx.how = how
+        ctx.save_for_backward(anchors, candidates, log_negatives, log_sums, *kept)
+        return totals, log_sums
 
     @staticmethod
-    def backward(ctx: _ClassSumsContext, *outer: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        anchors, candidates, log_negatives, excluded, s, log_sum = ctx.saved_tensors
-        slope_of_total, slope_of_sum = outer
+    def backward(ctx: _ClassSumsContext, *outer: Tensor) -> tuple[Tensor | None, ...]:
+        anchors, candidates, log_negatives, log_sums, *kept = ctx.saved_tensors
+        how = ctx.how
+        slope_of_anchors = torch.zeros_like(anchors)
+        slope_of_candidates = torch.zeros_like(candidates)
+        slope_of_negatives = torch.zeros_like(log_negatives)
         with torch.autocast(anchors.device.type, enabled=False):
-            falls = torch.sigmoid(log_negatives[..., None] - s).masked_fill_(excluded, 0.0)
-            falls.mul_(slope_of_total[..., None])
-            # If an anchor is alone in its class, -inf - -inf would be NaN.
-            slope = torch.exp(s - log_sum.clamp(min=-1e30)[..., None])
-            slope.mul_(slope_of_sum[..., None]).sub_(falls)
-            return slope @ candidates, slope.mT @ anchors, falls.sum(-1), None
+            for k, (rows, columns) in enumerate(how.chunks):
+                excluded = how.excluded(rows, columns, candidates.shape[2])
+                some_anchors = anchors[:, rows]
+                members = candidates[:, columns].flatten(2, 3)
+                if kept:
+                    s = kept[k]
+                else:
+                    s = (some_anchors @ members.mT).masked_fill_(excluded, -torch.inf)
+                slope_of_total, slope_of_sum = (slopes[:, rows][..., None] for slopes in outer)
+                falls = torch.sigmoid(log_negatives[:, rows][..., None] - s)
+                falls.masked_fill_(excluded, 0.0).mul_(slope_of_total)
+                # If an anchor is alone in its class, -inf - -inf would be NaN.
+                slope = torch.exp(s - log_sums[:, rows].clamp(min=-1e30)[..., None])
+                slope.mul_(slope_of_sum).sub_(falls)
+                # Padding has a slope of 0, so it may be added to any row.
+                flat = rows.flatten().clamp(min=0)
+                slope_of_anchors.index_add_(1, flat, (slope @ members).flatten(1, 2))
+                slope_of_negatives.index_add_(1, flat, falls.sum(-1).flatten(1))
+                slope_of_members = (slope.mT @ some_anchors).unflatten(2, (columns.shape[1], -1))
+                slope_of_candidates.index_add_(
+                    1, columns.flatten().clamp(min=0), slope_of_members.flatten(1, 2)
+                )
+        return slope_of_anchors, slope_of_candidates, slope_of_negatives, None
 
 
-def _classes(
-    labels: Tensor, anchor_rows: slice, at_once: int
-) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
-    """Yield the anchors of some classes, and the joint rows of each of these classes.
+def _chunks(labels: Tensor, anchor_rows: slice, at_once: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the anchors (k, a) of k classes, and the joint rows (k, c) of these classes.
 
     Classes are computed together because one product for each class would be slow if there are
-    many classes. Their sizes differ by less than a factor of 2, so that padding costs little.
+    many classes. Their sizes differ by less than a factor of 2, so that padding, by -1, costs
+    little.
 
     Args:
         labels: (N,), the classes of the joint batch.
@@ -186,7 +210,12 @@ def _classes(
         count = max(at_once >> bits, 1)
         for first in range(0, len(parts), count):
             chunk = parts[first : first + count]
-            yield [part for part, _ in chunk], [members for _, members in chunk]
+            rows = [part for part, _ in chunk]
+            columns = [members for _, members in chunk]
+            yield (
+                pad_sequence(rows, batch_first=True, padding_value=-1),
+                pad_sequence(columns, batch_first=True, padding_value=-1),
+            )
 
 
 class Spread(ContrastiveLoss[SpreadSettings]):

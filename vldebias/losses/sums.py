@@ -8,12 +8,16 @@ whereas separate computation needs six in total.
     A (n, d), B (N, d)  --blocks of rows-->  S (c, N)
     S (c, N)  --T scales-->  over columns (T, n), over rows (T, N)
 
+If the negatives include the rows of both views, S = U U^T for the rows U of both is symmetric, so
+only the blocks above its diagonal are computed. This halves the products.
+
 With a `chunk_size`, only the sums of each block are kept, and the backward pass recomputes the
 block. This takes four products in total and O(chunk_size * N) memory.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from typing import NamedTuple, ParamSpec, TypeVar
@@ -31,6 +35,8 @@ R = TypeVar("R")
 _CACHED = 256
 # Similarities per block on a GPU; they take a quarter of a gigabyte in float32.
 _AT_ONCE = 1 << 26
+# Range of similarities whose exponentials, and their products, are normal numbers in float32.
+_NARROW = 60.0
 
 
 def softplus(x: Tensor) -> Tensor:
@@ -41,35 +47,29 @@ def softplus(x: Tensor) -> Tensor:
     return F.softplus(x, threshold=50.0)
 
 
-def matrix_sums(
-    scales: Sequence[float],
-    a: Tensor,
-    b: Tensor,
-    *,
-    pair: int = 0,
-    chunk_size: int | None = None,
-    both: bool = True,
-    dtype: torch.dtype | None = None,
-    classes: tuple[Tensor, Tensor] | None = None,
-) -> tuple[Tensor, ...]:
+def matrix_sums(a: Tensor, b: Tensor, how: Sums) -> tuple[Tensor, ...]:
     """Return the log-sum-exp over the negatives in each row of S = A B^T, and in each column.
 
     Args:
-        scales: T factors for the similarities; each factor has its own sum.
         a: (n, d). Either `a` or `b` must be divided by the temperature.
         b: (N, d), the other factor of S.
-        pair: column that forms a pair with row 0. Row i forms a pair with column `pair` + i.
-        chunk_size: rows per block. Default: keep the entire matrix for the backward pass.
-        both: whether to also return the sums of the columns, which requires N = n.
-        dtype: dtype to which the factors of the products are rounded, as in `product`.
-        classes: the classes of the rows (n,) and of the columns (N,). Columns of a row's own class
-            are then not negatives.
+        how: which similarities to add up, and in which blocks.
 
     Returns:
         log sum_j e^{scale s_ij} for the rows (T, n) and, with `both`, for the columns (T, N).
     """
-    how = _Sums(scales, pair, chunk_size, both, dtype, classes)
     sums: tuple[Tensor, ...] = _MatrixSums.apply(a, b, how)
+    return sums
+
+
+def own_sums(u: Tensor, how: Sums) -> Tensor:
+    """Return the log-sum-exp (T, n) over the negatives in each row of S = U U^T.
+
+    Args:
+        u: (n, d), rows divided by the square root of the temperature.
+        how: which similarities to add up, and in which blocks. If k is in `diagonals`, so is -k.
+    """
+    sums: Tensor = _OwnSums.apply(u, how)
     return sums
 
 
@@ -131,72 +131,116 @@ def _once_differentiable(backward: Callable[P, R]) -> Callable[P, R]:
     return checked
 
 
-class _Sums(NamedTuple):
-    """The arguments of `matrix_sums` that receive no gradient."""
+class Sums(NamedTuple):
+    """Which sums to compute of a matrix of similarities.
+
+    Attributes:
+        scales: factors for the similarities; each factor has its own sum.
+        diagonals: numbers k such that row i and column i + k are not negatives, such as pairs.
+        chunk_size: rows per block. None: keep the entire matrix for the backward pass.
+        both: whether to also return the sums of the columns, which requires a square matrix.
+        dtype: dtype to which the factors of the products are rounded, as in `product`.
+        classes: the classes of the rows (n,) and of the columns (N,). Columns of a row's own class
+            are then not negatives.
+        splits: whether to keep the columns of a row's own class as negatives and to append the
+            sum over only these columns, with scale 1.
+    """
 
     scales: Sequence[float]
-    pair: int
-    chunk_size: int | None
-    both: bool
-    dtype: torch.dtype | None
-    classes: tuple[Tensor, Tensor] | None
+    diagonals: tuple[int, ...] = (0,)
+    chunk_size: int | None = None
+    both: bool = True
+    dtype: torch.dtype | None = None
+    classes: tuple[Tensor, Tensor] | None = None
+    splits: bool = False
 
-    def scores(self, a: Tensor, b: Tensor, block: slice, out: Tensor) -> Tensor:
-        """Write the similarities of a block to `out`, with -inf if they are not negatives."""
-        if self.dtype is None:
-            torch.mm(a[block], b.T, out=out)
-        else:
-            out.copy_(product(a[block], b.T, self.dtype))
-        # Since e^-inf = 0, pairs do not contribute to any sum, nor do rows of the same class.
-        out.diagonal(self.pair + block.start).fill_(-torch.inf)
-        if self.classes is not None:
+    @property
+    def sums_per_anchor(self) -> int:
+        """Return T, the number of sums per anchor."""
+        return len(self.scales) + self.splits
+
+    def terms(self, s: Tensor, block: slice) -> Iterator[tuple[float, Tensor]]:
+        """Yield the factor and the similarities (c, N) of each sum."""
+        for scale in self.scales:
+            yield scale, s
+        if self.splits and self.classes is not None:
             rows, columns = self.classes
-            out.masked_fill_(rows[block, None] == columns, -torch.inf)
-        return out
+            yield 1.0, s.masked_fill(rows[block, None] != columns, -torch.inf)
+
+    def scores(
+        self, a: Tensor, b: Tensor, block: slice, out: Tensor, first: int = 0
+    ) -> float | None:
+        """Write the similarities of a block to `out`, with -inf if they are not negatives.
+
+        Args:
+            a: (n, d), the factor that the block's rows are taken from.
+            b: (N, d), the other factor.
+            block: slice of the rows.
+            out: (c, N - first), overwritten.
+            first: first column to compute.
+
+        Returns:
+            A number such that e^{s - number} can serve both the rows and the columns of the block,
+            or None if one exponential for both would overflow or underflow.
+        """
+        if self.dtype is None:
+            torch.mm(a[block], b[first:].T, out=out)
+        else:
+            out.copy_(product(a[block], b[first:].T, self.dtype))
+        shift = None
+        if out.device.type == "cpu":  # a GPU would have to wait for the two numbers
+            low, high = (float(end) for end in out.aminmax())
+            if (high - low) * max(map(abs, self.scales)) <= _NARROW:
+                shift = high
+        # Since e^-inf = 0, pairs do not contribute to any sum, nor do rows of the same class.
+        for k in self.diagonals:
+            out.diagonal(k + block.start - first).fill_(-torch.inf)
+        if self.classes is not None and not self.splits:
+            rows, columns = self.classes
+            out.masked_fill_(rows[block, None] == columns[first:], -torch.inf)
+        return shift
 
 
 class _SumsContext(FunctionCtx):
-    """Values that `_MatrixSums` stores for the backward pass."""
+    """Values that `_MatrixSums` and `_OwnSums` store for the backward pass."""
 
     saved_tensors: tuple[Tensor, ...]
-    how: _Sums
+    how: Sums
     size: int
+    shifts: list[float | None]
 
 
 class _MatrixSums(torch.autograd.Function):
     """Compute `matrix_sums`, which documents the arguments, and its gradient in blocks."""
 
     @staticmethod
-    def forward(
-        ctx: _SumsContext,
-        a: Tensor,
-        b: Tensor,
-        how: _Sums,
-    ) -> tuple[Tensor, ...]:
-        size = how.chunk_size or _rows_at_once(a, b)
+    def forward(ctx: _SumsContext, a: Tensor, b: Tensor, how: Sums) -> tuple[Tensor, ...]:
+        ctx.how = how
+        ctx.size = how.chunk_size or _rows_at_once(a, b)
+        ctx.shifts = []
         keeps_scores = how.chunk_size is None
-        scales = how.scales
-        rows = a.new_empty(len(scales), len(a))
+        rows = a.new_empty(how.sums_per_anchor, len(a))
         # A block contains all negatives of its rows, but only some negatives of each column, so
         # column sums are accumulated over blocks, starting from log 0.
-        columns = a.new_full((len(scales), len(b)), -torch.inf)
+        columns = a.new_full((how.sums_per_anchor, len(b)), -torch.inf)
         # If the scores are not kept, all blocks share one buffer.
-        scores = a.new_empty(len(a) if keeps_scores else min(size, len(a)), len(b))
-        for block in row_blocks(len(a), size):
-            buffer = scores[block] if keeps_scores else scores[: block.stop - block.start]
-            s = how.scores(a, b, block, buffer)
-            values = [_scaled(s, scale) for scale in scales]
-            rows[:, block] = torch.stack([value.logsumexp(1) for value in values])
-            if how.both:
-                sums_of_block = torch.stack([value.logsumexp(0) for value in values])
-                torch.logaddexp(columns, sums_of_block, out=columns)
+        scores = a.new_empty(len(a) if keeps_scores else min(ctx.size, len(a)), len(b))
+        exponentials = a.new_empty(min(ctx.size, len(a)), len(b))
+        for block in row_blocks(len(a), ctx.size):
+            count = block.stop - block.start
+            s = scores[block] if keeps_scores else scores[:count]
+            shift = how.scores(a, b, block, s)
+            ctx.shifts.append(shift)
+            for k, (scale, values) in enumerate(how.terms(s, block)):
+                log_sums = _log_sums(values, scale, shift, exponentials[:count], how.both)
+                rows[k, block] = log_sums[0]
+                if how.both:
+                    _add_log(columns[k], log_sums[1])
         sums = (rows, columns) if how.both else (rows,)
         if how.classes is not None:
             # A sum over no negatives is log 0, but -inf would make the gradient NaN.
-            for log_sums in sums:
-                log_sums.clamp_(min=-1e30)
-        ctx.how = how
-        ctx.size = size
+            for log_sums_of_side in sums:
+                log_sums_of_side.clamp_(min=-1e30)
         kept = (scores,) if keeps_scores else ()
         ctx.save_for_backward(a, b, *sums, *kept)
         return sums
@@ -214,44 +258,175 @@ class _MatrixSums(torch.autograd.Function):
             # Each block needs buffers for the slope, the weights and, if not kept, the scores.
             count = 3 if kept is None else 2
             buffers = [a.new_empty(min(ctx.size, len(a)), len(b)) for _ in range(count)]
-            for block in row_blocks(len(a), ctx.size):
+            for block, shift in zip(row_blocks(len(a), ctx.size), ctx.shifts, strict=True):
                 slope, weights, *unkept = [part[: block.stop - block.start] for part in buffers]
                 if kept is None:
-                    s = how.scores(a, b, block, unkept[0])
+                    s = unkept[0]
+                    how.scores(a, b, block, s)
                 else:
                     s = kept[block]
-                slope.zero_()
-                _add_softmax(slope, s, how.scales, sums[0][:, block], outer[0][:, block], weights)
-                # If columns are anchors too, add their gradient, for which the similarities are
-                # S^T.
-                if len(sums) == 2:
-                    _add_softmax(slope.T, s.T, how.scales, sums[1], outer[1], weights.T)
+                rows = sums[0][:, block], outer[0][:, block]
+                # If columns are anchors too, their gradient is added.
+                columns = (sums[1], outer[1]) if how.both else None
+                _write_slope(slope, how.terms(s, block), shift, rows, columns, weights)
                 _add_slopes(slope, a, b, block, how.dtype, slope_of_a, slope_of_b)
         return slope_of_a, slope_of_b, None
 
 
-def _add_softmax(
+class _OwnSums(torch.autograd.Function):
+    """Compute `own_sums`, which documents the arguments, and its gradient in blocks.
+
+    A block has the columns from its first row on. Its rows' sums get the entries of the block, and
+    the sums of later rows get their column, which equals the missing part of their row.
+    """
+
+    @staticmethod
+    def forward(ctx: _SumsContext, u: Tensor, how: Sums) -> Tensor:
+        ctx.how = how
+        ctx.size = how.chunk_size or _rows_at_once(u, u)
+        ctx.shifts = []
+        sums = u.new_full((len(how.scales), len(u)), -torch.inf)
+        buffers = u.new_empty(2, min(ctx.size, len(u)) * len(u))
+        kept = []
+        for block in row_blocks(len(u), ctx.size):
+            shape = block.stop - block.start, len(u) - block.start
+            s, exponentials = (part[: math.prod(shape)].view(shape) for part in buffers)
+            if how.chunk_size is None:
+                s = u.new_empty(shape)
+                kept.append(s)
+            shift = how.scores(u, u, block, s, block.start)
+            ctx.shifts.append(shift)
+            for total, scale in zip(sums, how.scales, strict=True):
+                rows, columns = _log_sums(s, scale, shift, exponentials, True)
+                _add_log(total[block], rows)
+                _add_log(total[block.stop :], columns[shape[0] :])
+        if how.classes is not None:
+            sums.clamp_(min=-1e30)  # as in `_MatrixSums`
+        ctx.save_for_backward(u, sums, *kept)
+        return sums
+
+    @staticmethod
+    @_once_differentiable
+    def backward(ctx: _SumsContext, *outer: Tensor) -> tuple[Tensor, None]:
+        u, sums, *kept = ctx.saved_tensors
+        how = ctx.how
+        half = slope_dtype(how.dtype)
+        slope_of_u = torch.zeros_like(u)
+        buffers = u.new_empty(3, min(ctx.size, len(u)) * len(u))
+        with torch.autocast(u.device.type, enabled=False):
+            for k, block in enumerate(row_blocks(len(u), ctx.size)):
+                shape = block.stop - block.start, len(u) - block.start
+                slope, weights, s = (part[: math.prod(shape)].view(shape) for part in buffers)
+                if kept:
+                    s = kept[k]
+                else:
+                    how.scores(u, u, block, s, block.start)
+                # In the square on the diagonal, this adds the gradients of both equal entries.
+                rows = sums[:, block], outer[0][:, block]
+                columns = sums[:, block.start :], outer[0][:, block.start :]
+                _write_slope(slope, how.terms(s, block), ctx.shifts[k], rows, columns, weights)
+                slope_of_later = slope[:, shape[0] :]
+                if half is None:
+                    slope_of_u[block].addmm_(slope, u[block.start :])
+                    slope_of_u[block.stop :].addmm_(slope_of_later.T, u[block])
+                else:
+                    slope_of_u[block] += product(slope, u[block.start :], half)
+                    slope_of_u[block.stop :] += product(slope_of_later.T, u[block], half)
+        return slope_of_u, None
+
+
+def _add_log(total: Tensor, values: Tensor) -> None:
+    """Add e^values to e^total, in place."""
+    torch.logaddexp(total, values, out=total)
+
+
+def _log_sums(
+    s: Tensor, scale: float, shift: float | None, exponentials: Tensor, both: bool
+) -> tuple[Tensor, ...]:
+    """Return log sum_j e^{scale s_ij} of the rows (c,) and, with `both`, of the columns (N,).
+
+    Args:
+        s: (c, N), the similarities.
+        scale: factor for the similarities.
+        shift: the number that `Sums.scores` returned.
+        exponentials: (c, N), a buffer that is overwritten.
+        both: whether to return the sums of the columns.
+    """
+    if shift is None:
+        value = _scaled(s, scale)
+        return tuple(value.logsumexp(axis) for axis in ((1, 0) if both else (1,)))
+    _write_exponentials(exponentials, s, scale, shift)
+    return tuple(
+        exponentials.sum(axis).log_().add_(scale * shift) for axis in ((1, 0) if both else (1,))
+    )
+
+
+def _write_exponentials(out: Tensor, s: Tensor, scale: float, shift: float) -> None:
+    """Write e^{scale (s - shift)} to `out`."""
+    torch.sub(s, shift, out=out)
+    if scale != 1:
+        out *= scale
+    out.exp_()
+
+
+def _write_slope(
     slope: Tensor,
-    s: Tensor,
-    scales: Sequence[float],
-    total: Tensor,
-    total_slope: Tensor,
+    terms: Iterator[tuple[float, Tensor]],
+    shift: float | None,
+    rows: tuple[Tensor, Tensor],
+    columns: tuple[Tensor, Tensor] | None,
     weights: Tensor,
+) -> None:
+    """Write the gradient with respect to the similarities of a block.
+
+    Args:
+        slope: (c, N), overwritten with the gradient.
+        terms: the result of `Sums.terms`.
+        shift: the number that `Sums.scores` returned.
+        rows: the log-sums of the rows and the gradient with respect to them, (T, c) each.
+        columns: the same for the columns, (T, N) each, or None if they are not anchors.
+        weights: (c, N), a buffer that is overwritten.
+    """
+    # d/ds_j log sum_i e^{scale s_i} = scale e^{scale s_j - log-sum}, or 0 for pairs (s = -inf).
+    for k, (scale, s) in enumerate(terms):
+        if shift is None:
+            if k == 0:
+                slope.zero_()
+            _add_softmax(slope, s, scale, rows[0][k], rows[1][k], weights)
+            if columns is not None:
+                _add_softmax(slope.T, s.T, scale, columns[0][k], columns[1][k], weights.T)
+            continue
+        _write_exponentials(weights, s, scale, shift)
+        factors = _factors(scale, shift, rows[0][k], rows[1][k])[:, None]
+        if k == 0:
+            torch.mul(weights, factors, out=slope)
+        else:
+            slope.addcmul_(weights, factors)
+        if columns is not None:
+            slope.addcmul_(weights, _factors(scale, shift, columns[0][k], columns[1][k]))
+
+
+def _factors(scale: float, shift: float, total: Tensor, total_slope: Tensor) -> Tensor:
+    """Return the factors of e^{scale (s - shift)} in the gradient of the log-sums `total`."""
+    # Without negatives, the log-sum is far below all similarities, and the exponentials are 0.
+    return (scale * shift - total).clamp_(max=_NARROW).exp_().mul_(scale * total_slope)
+
+
+def _add_softmax(
+    slope: Tensor, s: Tensor, scale: float, total: Tensor, total_slope: Tensor, weights: Tensor
 ) -> None:
     """Add the gradient through the log-sums of the rows to the gradient of the similarities.
 
     Args:
         slope: (c, N), gradient with respect to the similarities.
         s: (c, N), the similarities.
-        scales: T factors for the similarities.
-        total: (T, c), the log-sums.
-        total_slope: (T, c), gradient with respect to the log-sums.
+        scale: factor for the similarities.
+        total: (c,), the log-sums.
+        total_slope: (c,), gradient with respect to the log-sums.
         weights: (c, N), a buffer that is overwritten.
     """
-    # d/ds_j log sum_i e^{scale s_i} = scale e^{scale s_j - log-sum}, or 0 for pairs (s = -inf).
-    for k, scale in enumerate(scales):
-        torch.sub(_scaled(s, scale), total[k][:, None], out=weights).exp_()
-        slope.addcmul_(weights, _scaled(total_slope[k], scale)[:, None])
+    torch.sub(_scaled(s, scale), total[:, None], out=weights).exp_()
+    slope.addcmul_(weights, _scaled(total_slope, scale)[:, None])
 
 
 def _add_slopes(

@@ -60,16 +60,23 @@ def supcon(
     with batch.precise():
         # The mean over P of s_p only needs the sum of the features of each class.
         zeros = batch.joint[0].new_zeros(len(classes), batch.joint[0].shape[1])
-        totals = [zeros.index_add(0, places, side)[anchor_classes] for side in batch.joint]
+        totals = [zeros.index_add(0, places, side) for side in batch.joint]
         count = torch.bincount(places)[anchor_classes]
-        positives = totals[::-1]
+        if batch.within_view:
+            totals = [totals[0] + totals[1]] * 2
+        # index_select has a faster gradient than an index.
+        sums = [total.index_select(0, anchor_classes) for total in totals[::-1]]
+        scores = torch.stack(
+            [(a * rows).sum(1) for a, rows in zip(batch.anchors, sums, strict=True)]
+        )
         if batch.within_view:
             # P contains the rows of both views, but not the anchor itself.
-            both = totals[0] + totals[1]
-            positives = [both - side[batch.rows] for side in batch.joint]
+            own_scores = [
+                (a * side[batch.rows]).sum(1)
+                for a, side in zip(batch.anchors, batch.joint, strict=True)
+            ]
+            scores = scores - torch.stack(own_scores)
             count = 2 * count - 1
-        pairs = zip(batch.anchors, positives, strict=True)
-        scores = torch.stack([(anchors * features).sum(1) for anchors, features in pairs])
         log_all = torch.logaddexp(log_negatives, batch.positive)
         return batch.reduce(log_all - scores / count)
 

@@ -19,6 +19,7 @@ from vldebias.measure.resampling import (
     Interval,
     Values,
     codes,
+    distinct,
     percentile_interval,
     resampled_counts,
     vectors,
@@ -248,7 +249,13 @@ def group_accuracy(predictions: Values, labels: Values, groups: Values) -> Group
     >>> found.worst, found.average
     (0.5, 0.75)
     """
-    predicted, true, group = vectors(predictions=predictions, labels=labels, groups=groups)
+    return _group_accuracy(*vectors(predictions=predictions, labels=labels, groups=groups))[0]
+
+
+def _group_accuracy(
+    predicted: np.ndarray, true: np.ndarray, group: np.ndarray
+) -> tuple[GroupAccuracy, np.ndarray, np.ndarray, np.ndarray]:
+    """Return the accuracies, the sorted group names, each row's group, and which rows are right."""
     # The string "0" would never equal the number 0.
     if (predicted.dtype.kind in "SU") != (true.dtype.kind in "SU"):
         raise InvalidInputError(
@@ -268,9 +275,10 @@ def group_accuracy(predictions: Values, labels: Values, groups: Values) -> Group
     accuracy = np.bincount(index, weights=right) / size
     accuracy_of_group = dict(zip(names.tolist(), accuracy.tolist(), strict=True))
     size_of_group = dict(zip(names.tolist(), size.tolist(), strict=True))
-    return GroupAccuracy(
+    found = GroupAccuracy(
         accuracy_of_group, size_of_group, float(accuracy.min()), float(right.mean())
     )
+    return found, names, index, right
 
 
 def worst_group_accuracy(predictions: Values, labels: Values, groups: Values) -> float:
@@ -293,14 +301,14 @@ def worst_group_accuracy(predictions: Values, labels: Values, groups: Values) ->
     >>> worst_group_accuracy(["land", "land", "water", "water"], labels, groups)
     0.0
     """
-    worst = group_accuracy(predictions, labels, groups).worst
     predicted, true, group = vectors(predictions=predictions, labels=labels, groups=groups)
-    names, group_codes = np.unique(group, return_inverse=True)
-    classes, class_codes = np.unique(true, return_inverse=True)
-    cells, index = np.unique(group_codes * len(classes) + class_codes, return_inverse=True)
+    found, names, group_codes, right = _group_accuracy(predicted, true, group)
+    classes, class_codes = distinct(true)
+    cells, index = distinct(group_codes * len(classes) + class_codes)
     size = np.bincount(index)
-    accuracy = np.bincount(index, weights=predicted == true) / size
+    accuracy = np.bincount(index, weights=right) / size
     lowest = int(accuracy.argmin())
+    worst = found.worst
     if accuracy[lowest] < worst:
         group_code, class_code = divmod(int(cells[lowest]), len(classes))
         warn(

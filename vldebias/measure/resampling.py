@@ -82,6 +82,22 @@ def _array(name: str, values: Values, ndim: int | None) -> np.ndarray:
     return array
 
 
+def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sorted distinct values (k,) and each value's index among them (n,)."""
+    if values.dtype.kind in "iu" and values.dtype != np.uint64:
+        low = int(values.min())
+        # Counting is several times faster than sorting if the integers are close together.
+        if int(values.max()) - low < len(values):
+            shifted = values.astype(np.int64) - low
+            present = np.bincount(shifted) > 0
+            names = (np.flatnonzero(present) + low).astype(values.dtype)
+            if len(names) == len(present):
+                return names, shifted
+            return names, (np.cumsum(present) - 1)[shifted]
+    names, index = np.unique(values, return_inverse=True)
+    return names, index
+
+
 def codes(
     groups: np.ndarray, n_groups: int | None, name: str = "groups"
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -95,7 +111,7 @@ def codes(
     Raises:
         InvalidInputError: If the labels are fractions or out of range.
     """
-    names, index = np.unique(groups, return_inverse=True)
+    names, index = distinct(groups)
     if n_groups is None:
         if groups.dtype.kind == "f" and not np.isfinite(names).all():
             raise InvalidInputError(
@@ -360,10 +376,14 @@ def bootstrap_interval(
     n = len(data[0])
     # The original sample comes first, followed by the resamples.
     results = [statistic(*data)]
+    if statistic is np.mean and data[0].ndim == 1:
+        # Means of many resamples are computed at once, from the same draws as below.
+        for b in _blocks(_BLOCK, n, resamples):
+            results += data[0][rng.integers(n, size=(b, n))].mean(1).tolist()
     with warnings.catch_warnings():
         # A warning about the sample would be repeated for every resample.
         warnings.simplefilter("ignore", VldebiasWarning)
-        for _ in range(resamples):
+        for _ in range(len(results), resamples + 1):
             index = rng.integers(n, size=n)
             results.append(statistic(*(array[index] for array in data)))
     try:

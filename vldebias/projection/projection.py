@@ -45,6 +45,7 @@ _SINGLE = 4 * torch.finfo(torch.float32).eps  # relative rounding error of float
 _ROUNDED = 1e-8  # maximum rounding error of the 1 on the diagonal of I + X X^T
 _ASYMMETRY = 1e-12  # tolerance for the squared relative asymmetry caused by rounding
 _REMOVED = 1e-13  # a direction counts as removed if a smaller share of it remains
+_BLOCK = 8  # rows per block of a Gram matrix, as a multiple of the width
 
 
 class NothingToRemoveError(InvalidInputError):
@@ -52,16 +53,16 @@ class NothingToRemoveError(InvalidInputError):
 
 
 def scatter_of(groups: Sequence[Tensor]) -> Tensor:
-    """Return the scatter of groups (n_g, d) float64 in which any two rows form a pair.
+    """Return the scatter of groups (n_g, d) in which any two rows form a pair.
 
-    A scatter consists of rows X (n, d) float64 with X^T X = 1/|S| sum_S (z_i - z_j)(z_i - z_j)^T.
+    A scatter consists of rows X (n, d) with X^T X = 1/|S| sum_S (z_i - z_j)(z_i - z_j)^T.
     In a group of n rows,
 
         sum_{i<j} (z_i - z_j)(z_i - z_j)^T = n sum_i (z_i - mean)(z_i - mean)^T,
 
     and the n - 1 orthonormal Helmert contrasts have the same sum of outer products as the centred
-    rows: (mean of the first k rows - the next) sqrt(k/(k+1)). The cost is thus linear in n instead
-    of quadratic.
+    rows: (sum of the first k rows - k times the next) / sqrt(k(k+1)). The cost is thus linear in n
+    instead of quadratic.
 
     Raises:
         InvalidInputError: If there is no group, or a group has only one row.
@@ -70,14 +71,22 @@ def scatter_of(groups: Sequence[Tensor]) -> Tensor:
         raise InvalidInputError(
             f"groups: expected two or more rows in each, got {[len(group) for group in groups]}"
         )
-    rows = []
+    # Groups of one size are computed together, because a set may contain thousands of groups.
+    groups_of_size: dict[int, list[Tensor]] = {}
     for group in groups:
-        k = torch.arange(1, len(group), dtype=group.dtype)[:, None]
-        # The contrasts (n - 1, d) are the mean of the first k rows minus the next, k = 1 .. n - 1.
-        contrasts = (group.cumsum(0)[:-1] / k - group[1:]) * (k / (k + 1)).sqrt()
-        rows.append(math.sqrt(len(group)) * contrasts)
+        groups_of_size.setdefault(len(group), []).append(group)
     pairs = sum(math.comb(len(group), 2) for group in groups)
-    return torch.cat(rows) / math.sqrt(pairs)
+    rows = []
+    for size, alike in groups_of_size.items():
+        stacked = torch.stack(alike)
+        contrasts = torch.empty_like(stacked[:, 1:])
+        total = torch.zeros_like(stacked[:, 0])
+        for k in range(1, size):
+            total += stacked[:, k - 1]
+            contrast = torch.sub(total, stacked[:, k], alpha=k, out=contrasts[:, k - 1])
+            contrast *= math.sqrt(size / (k * (k + 1) * pairs))
+        rows.append(contrasts.flatten(0, 1))
+    return torch.cat(rows) if len(rows) > 1 else rows[0]
 
 
 def span_of(rows: Tensor) -> Tensor:
@@ -167,7 +176,10 @@ class CalibratedProjection(Edit):
         return cls(0.0, empty, empty, Provenance(method))
 
     def fit(self, pairs: Array | Sequence[Array] | None, spurious: Array | None = None) -> Self:
-        """Solve eq. 7.3 (with `spurious`) or eq. 7.4 (without), in float64 on the CPU.
+        """Solve eq. 7.3 (with `spurious`) or eq. 7.4 (without), in float64.
+
+        The solution is computed on the device of the embeddings, or on the CPU if that device has
+        no float64. The factors are stored on the CPU.
 
         Args:
             pairs: (n, 2, d) embeddings of prompts that should mean the same, L2-normalised, as in
@@ -188,13 +200,10 @@ class CalibratedProjection(Edit):
             pairs_of_attributes = pairs
         else:
             pairs_of_attributes = [pairs]  # type: ignore[list-item]
-        scatters = []
-        for values in pairs_of_attributes:
-            rows = _float64(values, "pairs", "(n, 2, d)")
-            scatters.append((rows[:, 0] - rows[:, 1]) / math.sqrt(len(rows)))
+        scatters = [_checked(values, "pairs", "(n, 2, d)") for values in pairs_of_attributes]
         spurious_rows = None
         if spurious is not None:
-            spurious_rows = _float64(spurious, "spurious", "(m, d)")
+            spurious_rows = _checked(spurious, "spurious", "(m, d)")
         solution = self.solve(scatters, spurious_rows, self._requested_lam)
         self.__dict__ = vars(solution)  # also discards the cache from an earlier fit
         return self
@@ -227,39 +236,39 @@ class CalibratedProjection(Edit):
         """Return the joint solution, with P0 from `spurious` and one term lam_k M_k per scatter.
 
         Args:
-            scatters: for each attribute, rows X (n, d) float64 with X^T X = M (`scatter_of`).
-            spurious: (m, d) float64 rows to project out. If None, nothing is projected out.
+            scatters: for each attribute, rows X (n, d) with X^T X = M (`scatter_of`), or the pairs
+                (n, 2, d) that M is computed from.
+            spurious: (m, d) rows to project out. If None, nothing is projected out.
             lam: the weight of the scatters, or one weight per scatter.
 
         Raises:
             InvalidInputError: If the arguments are invalid, as for `fit`.
         """
-        lams = _checked_weights(lam, scatters, spurious)
-        weighted_rows = []
-        for rows, weight in zip(scatters, lams, strict=True):
-            # Weights of 0 and pairs with equal embeddings do not affect the inverse.
-            if weight > 0 and rows.any():
-                weighted_rows.append(rows * math.sqrt(weight))
-        stacked = torch.cat(weighted_rows) if weighted_rows else None
+        lams = _checked_weights(lam, scatters)
+        scatters, spurious = _on_one_device(scatters, spurious)
+        gram = _weighted_gram(scatters, lams)
+        # A Gram matrix is finite only if all its rows are.
+        checked = [_differences(values) for values in scatters] if gram is None else [gram]
+        _check_embeddings(checked if spurious is None else [*checked, spurious])
+        rows = None if gram is not None else _weighted_rows(checked, _row_weights(scatters, lams))
         basis = None  # Q with P0 = I - Q Q^T
         if spurious is not None and spurious.any():
             basis = span_of(spurious)
-        if stacked is not None and basis is not None:
-            name = "orth-cali"
-        elif stacked is not None:
-            name = "cali"
-        elif basis is not None:
-            name = "orth"
-        else:
+        has_pairs = gram is not None or rows is not None
+        if not has_pairs and basis is None:
             raise NothingToRemoveError(
                 "fit: nothing to remove; expected spurious prompts (m, d), or prompt pairs (n, 2,"
                 " d) whose embeddings differ and lam above 0"
             )
-        left_factor, right_factor = _factors(basis, stacked)
+        if gram is not None:
+            left, right = _dense_factors(basis, gram)
+        else:
+            left, right = _factors(basis, rows)
+        name = "cali" if basis is None else "orth-cali" if has_pairs else "orth"
         # Equal weights are recorded as one number, and an empty list of weights as 0.
         recorded = lams if len(set(lams)) > 1 else max(lams, default=0.0)
         spurious_rank = 0 if basis is None else basis.shape[1]
-        return cls(lam, left_factor, right_factor, Provenance(name, recorded), spurious_rank)
+        return cls(lam, left.cpu(), right.cpu(), Provenance(name, recorded), spurious_rank)
 
     @property
     def rank(self) -> int:
@@ -383,8 +392,8 @@ class CalibratedProjection(Edit):
         return c.clamp(min=0), normalize(self.left @ vectors, dim=0)
 
 
-def _float64(values: object, name: str, shape: str) -> Tensor:
-    """Return a non-empty float64 CPU tensor with as many axes as named in `shape`."""
+def _checked(values: object, name: str, shape: str) -> Tensor:
+    """Return a non-empty tensor with as many axes as named in `shape`."""
     if isinstance(values, np.ndarray):
         values = _tensor(values, name)
     if not isinstance(values, Tensor):
@@ -398,7 +407,7 @@ def _float64(values: object, name: str, shape: str) -> Tensor:
         elif values.layout is not torch.strided:
             received = f"a sparse one {received}; pass {name}.to_dense()"
         elif fits and is_pair:
-            return values.detach().to("cpu", torch.float64)
+            return values.detach()
     remedy = ""
     if isinstance(values, Tensor) and name == "pairs" and values.ndim == 2:
         remedy = "; for rows that alternate, pass rows.unflatten(0, (-1, 2))"
@@ -410,14 +419,14 @@ def _float64(values: object, name: str, shape: str) -> Tensor:
 
 
 def _tensor(array: NDArray[Any], name: str) -> Tensor:
-    """Copy an array to a tensor.
+    """Return a tensor that shares the array's memory if torch supports its layout.
 
     Raises:
         InvalidInputError: If torch has no dtype for the array's elements, such as objects.
     """
     try:
-        # Make a copy, because torch cannot view read-only arrays or arrays with negative strides.
-        return torch.from_numpy(array.copy())
+        # Copy read-only arrays and arrays with negative strides, which torch cannot view.
+        return torch.from_numpy(np.require(array, requirements=["C", "W"]))
     except (TypeError, ValueError):
         raise InvalidInputError(
             f"{name}: got an array {array.shape} of {array.dtype}; expected numbers; convert them"
@@ -425,14 +434,12 @@ def _tensor(array: NDArray[Any], name: str) -> Tensor:
         ) from None
 
 
-def _checked_weights(
-    lam: Weights, scatters: Sequence[Tensor], spurious: Tensor | None
-) -> tuple[float, ...]:
+def _checked_weights(lam: Weights, scatters: Sequence[Tensor]) -> tuple[float, ...]:
     """Return the weight of each scatter.
 
     Raises:
-        InvalidInputError: If a weight is negative, infinite or not a number; if the number of
-            weights is wrong; or if rows are not finite or differ in width.
+        InvalidInputError: If a weight is negative, infinite or not a number, or if the number of
+            weights is wrong.
     """
     values: object = lam.tolist() if isinstance(lam, (Tensor, np.ndarray)) else lam
     listed = list(values) if isinstance(values, (list, tuple)) else [values] * len(scatters)
@@ -451,17 +458,105 @@ def _checked_weights(
         raise InvalidInputError(
             f"lam: expected one value or one per attribute ({len(scatters)}), got {lam!r}"
         )
-    matrices = [*scatters]
-    if spurious is not None:
-        matrices.append(spurious)
+    return tuple(lams)
+
+
+def _on_one_device(
+    scatters: Sequence[Tensor], spurious: Tensor | None
+) -> tuple[list[Tensor], Tensor | None]:
+    """Move scatters, and the spurious rows as float64, to the device on which to solve."""
+    first = scatters[0] if scatters else spurious
+    device = first.device if first is not None else torch.device("cpu")
+    if device.type == "mps":  # it has no float64
+        device = torch.device("cpu")
+    moved = [values.to(device) for values in scatters]
+    return moved, None if spurious is None else spurious.to(device, torch.float64)
+
+
+def _row_weights(scatters: Sequence[Tensor], lams: Sequence[float]) -> list[float]:
+    """Return lam/|S| for pairs (n, 2, d), and lam for rows (n, d), which contain 1/|S|."""
+    weights = []
+    for values, lam in zip(scatters, lams, strict=True):
+        weights.append(lam / len(values) if values.ndim == 3 else lam)
+    return weights
+
+
+def _differences(values: Tensor) -> Tensor:
+    """Return rows (n, d), or the differences of pairs (n, 2, d), in float64."""
+    values = values.to(torch.float64)
+    return values[:, 0] - values[:, 1] if values.ndim == 3 else values
+
+
+def _check_embeddings(matrices: Sequence[Tensor]) -> None:
+    """Raise an error if rows are not finite or differ in width."""
     widths = {rows.shape[1] for rows in matrices}
-    bad = sum(int((~rows.isfinite()).sum()) for rows in matrices)
+    # A sum is faster than a test of each value, and finite only if all values are.
+    doubtful = [rows for rows in matrices if not rows.sum().isfinite()]
+    bad = sum(int((~rows.isfinite()).sum()) for rows in doubtful)
     if len(widths) > 1 or bad:
         raise InvalidInputError(
             "pairs and spurious: expected finite embeddings of one model; got widths"
             f" {sorted(widths)}, and {bad} values are NaN or infinite"
         )
-    return tuple(lams)
+
+
+def _weighted_rows(matrices: Sequence[Tensor], weights: Sequence[float]) -> Tensor | None:
+    """Return rows X with X^T X = sum_k weight_k X_k^T X_k, or None if that sum is 0."""
+    weighted = []
+    for rows, weight in zip(matrices, weights, strict=True):
+        # Weights of 0 and pairs with equal embeddings do not affect the inverse.
+        if weight > 0 and rows.any():
+            weighted.append(rows * math.sqrt(weight))
+    return torch.cat(weighted) if weighted else None
+
+
+def _weighted_gram(scatters: Sequence[Tensor], lams: Sequence[float]) -> Tensor | None:
+    """Return sum_k lam_k M_k (d, d), or None if it cannot be used.
+
+    That is so if there are at most d rows, whose factors are smaller; if values are not finite or
+    widths differ; if the sum is 0; or if rounding would remove I from I + sum_k lam_k M_k.
+    """
+    widths = {values.shape[-1] for values in scatters}
+    # Weights of 0 do not affect the inverse. They are multiplied below, to find NaN.
+    count = sum(len(values) for values, lam in zip(scatters, lams, strict=True) if lam > 0)
+    if len(widths) != 1 or count <= max(widths):
+        return None
+    (width,) = widths
+    gram = torch.zeros(width, width, dtype=torch.float64, device=scatters[0].device)
+    for values, weight in zip(scatters, _row_weights(scatters, lams), strict=True):
+        # Blocks avoid a copy of all rows.
+        for block in values.split(_BLOCK * width):
+            gram.add_(_gram(_differences(block)), alpha=weight)
+    trace = float(gram.trace())
+    return gram if trace > 0 and not _is_too_large(trace) else None
+
+
+def _gram(rows: Tensor) -> Tensor:
+    """Return X^T X (d, d) for rows X (n, d)."""
+    if rows.device.type != "cpu":
+        return rows.T @ rows
+    # NumPy computes half of a product with its own transpose and mirrors it; torch computes all.
+    array = rows.detach().numpy()
+    with np.errstate(over="ignore", invalid="ignore"):  # the caller handles infinite sums
+        return torch.from_numpy(array.T @ array)
+
+
+def _dense_factors(basis: Tensor | None, gram: Tensor) -> tuple[Tensor, Tensor]:
+    """Return L and R (d, d) with P0 (I + M)^-1 = I - L R^T, where M is overwritten.
+
+    With more rows than dimensions, the d x d matrix is smaller than the rows.
+
+    Args:
+        basis: Q (d, k) with P0 = I - Q Q^T. If None, P0 = I.
+        gram: M (d, d).
+    """
+    gram.diagonal().add_(1.0)
+    removed = torch.cholesky_inverse(torch.linalg.cholesky(gram)).neg_()
+    removed.diagonal().add_(1.0)
+    if basis is not None:
+        # I - (I - Q Q^T) (I - S) = S + Q (Q^T - Q^T S)
+        removed += basis @ (basis.T - basis.T @ removed)
+    return removed, torch.eye(len(removed), dtype=removed.dtype)
 
 
 def _factors(basis: Tensor | None, rows: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -474,16 +569,6 @@ def _factors(basis: Tensor | None, rows: Tensor | None) -> tuple[Tensor, Tensor]
     if rows is None:
         assert basis is not None
         left, right = basis, basis
-    elif len(rows) > rows.shape[1] and not _is_too_large(rows):
-        # With more rows than dimensions, the d x d matrix is smaller than X.
-        gram = rows.T @ rows
-        gram.diagonal().add_(1.0)
-        removed = -torch.cholesky_inverse(torch.linalg.cholesky(gram))
-        removed.diagonal().add_(1.0)
-        if basis is not None:
-            # I - (I - Q Q^T) (I - S) = S + Q (Q^T - Q^T S)
-            removed += basis @ (basis.T - basis.T @ removed)
-        return removed, torch.eye(len(removed), dtype=removed.dtype)
     else:
         root = _root(rows)
         left, right = root, root
@@ -498,9 +583,10 @@ def _factors(basis: Tensor | None, rows: Tensor | None) -> tuple[Tensor, Tensor]
     return left, right
 
 
-def _is_too_large(rows: Tensor) -> bool:
-    """Return whether rounding would remove I if it were added to X X^T."""
-    return float(rows.square().sum()) * _EPS > _ROUNDED
+def _is_too_large(trace: float) -> bool:
+    """Return whether rounding would remove I from I + M, given the trace of M."""
+    # A trace that is NaN or infinite is too large.
+    return not trace * _EPS <= _ROUNDED
 
 
 def _root(rows: Tensor) -> Tensor:
@@ -508,14 +594,14 @@ def _root(rows: Tensor) -> Tensor:
 
     With C C^T = I + X X^T, W = X^T C^-T (Woodbury; see the module docstring).
     """
-    if _is_too_large(rows):
+    if _is_too_large(float(rows.square().sum())):
         # Compute s / sqrt(s^2 + 1) from the singular values instead.
         _, sigma, vh = torch.linalg.svd(rows, full_matrices=False)
         # Singular values at the rounding level of the largest are noise, as in a pseudo-inverse.
         keep = sigma > max(rows.shape) * _EPS * sigma[:1]
         sines = sigma[keep] / torch.hypot(sigma[keep], torch.ones(()).to(sigma))
         return vh[keep].T * sines
-    gram = rows @ rows.T
+    gram = _gram(rows.T)
     gram.diagonal().add_(1.0)
     return torch.linalg.solve_triangular(
         torch.linalg.cholesky(gram), rows, upper=False

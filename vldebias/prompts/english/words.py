@@ -32,7 +32,9 @@ STOPS = ("determiner", "preposition", "function")
 @cache
 def _words() -> dict[str, str]:
     with gzip.open(_HERE / "wordnet.txt.gz", "rt", encoding="utf-8") as file:
-        return dict(line.rstrip("\n").split("\t") for line in file)
+        # One split of the entire file is several times faster than one per line.
+        fields = file.read().rstrip("\n").replace("\n", "\t").split("\t")
+    return dict(zip(fields[::2], fields[1::2], strict=True))
 
 
 def classes(word: str) -> str:

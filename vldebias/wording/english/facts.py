@@ -61,7 +61,8 @@ class _Index:
 
     def add(self, phrase: str, name: str) -> None:
         """Add an entry from a list."""
-        phrase = " ".join(re.sub(r"'s?$", "", plain(word)) for word in phrase.split())
+        if "'" in phrase or not phrase.isascii():
+            phrase = " ".join(re.sub(r"'s?$", "", plain(word)) for word in phrase.split())
         if phrase.startswith("*") or phrase.endswith("*"):
             self.longest = max(self.longest, len(phrase) - 1)
         if phrase.endswith("*"):

@@ -285,7 +285,22 @@ def mark_merged(models: Iterable[object], note: str) -> None:
 
 
 def attachment_of(host: object) -> Attachment | None:
-    """Return the current attachment of a model or pipeline, or None."""
+    """Return the current attachment of a model or pipeline, or None.
+
+    Args:
+        host: the model or pipeline.
+
+    >>> import vldebias
+    >>> loaded = vldebias.load_host("miniature")
+    >>> attachment = vldebias.debias(
+    ...     loaded.host, "gender", method="cali", tokenizer=loaded.tokenizer
+    ... )
+    >>> attachment_of(loaded.host) is attachment
+    True
+    >>> attachment.remove()
+    >>> attachment_of(loaded.host) is None
+    True
+    """
     for attachment in list(_ATTACHED):
         if any(module is host for module in attachment.host.exclusive_modules):
             return attachment

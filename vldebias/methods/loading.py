@@ -24,6 +24,17 @@ def load_edit(
     Raises:
         InvalidInputError: If the folder or repository does not exist, files are damaged, or no
             installed package defines this kind of edit.
+
+    >>> import tempfile
+    >>> import vldebias
+    >>> loaded = vldebias.load_host("miniature")
+    >>> edits = vldebias.fit_projections(
+    ...     loaded.host, "gender", method="cali", tokenizer=loaded.tokenizer
+    ... )
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     edit = load_edit(edits.only.save_pretrained(folder))
+    >>> edit.method  # attach it with vldebias.debias(model, edit)
+    'cali'
     """
     list(METHODS)  # importing all methods, including other packages', registers their kinds
     folder = find_folder(directory_or_repo, revision)

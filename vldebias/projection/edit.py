@@ -43,8 +43,19 @@ def push_to_hub(
         repo_id: the name of the repository, which is created if it does not exist.
         private: whether a new repository is private. If None, the account's default is used.
 
+    Returns:
+        The URL of the commit.
+
     Raises:
         InvalidInputError: If the hub cannot be reached or denies write access.
+
+    >>> import vldebias
+    >>> loaded = vldebias.load_host("miniature")
+    >>> edits = vldebias.fit_projections(
+    ...     loaded.host, "gender", method="cali", tokenizer=loaded.tokenizer
+    ... )
+    >>> push_to_hub(edits.only, "me/miniature-gender")  # doctest: +SKIP
+    'https://huggingface.co/me/miniature-gender/commit/...'
     """
     edit_of_role: Mapping[str, Edit] = edits if isinstance(edits, Mapping) else {"": edits}
     # Upload only files written by `save_pretrained`, never the contents of a user's folder.

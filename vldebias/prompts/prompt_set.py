@@ -593,7 +593,11 @@ def _packaged(name: str) -> PromptSet:
 
 
 def list_prompts() -> list[str]:
-    """Return the sorted names of the packaged prompt sets."""
+    """Return the sorted names of the packaged prompt sets.
+
+    >>> "gender" in list_prompts()
+    True
+    """
     return list(packaged("prompts"))
 
 

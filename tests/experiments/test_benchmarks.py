@@ -114,6 +114,17 @@ def test_a_row_is_only_printed_if_the_timed_results_are_equal(
     assert speed.main() == 0
 
 
+def test_rows_that_got_slower_than_the_committed_ones_are_named() -> None:
+    before = [
+        {"what": "a / b", "size": "1", "ratio": 2.0},
+        {"what": "a / b", "size": "2", "ratio": 2.0},
+    ]
+    committed = records("rows", "about", before, "what", ("size",))
+    now = [{**before[0], "ratio": 1.7}, {**before[1], "ratio": 1.8}, {**before[1], "size": "new"}]
+    (line,) = speed.slower(now, committed)
+    assert "a / b, 1: ratio 2.00 before, 1.70 now" in line
+
+
 def test_every_part_reports_the_difference_between_its_implementations() -> None:
     rows = [
         *speed.of_losses([64], repetitions=1),

@@ -180,7 +180,7 @@ def assert_records_how_it_was_fitted(
     origin = edit.provenance
     assert origin.space == case.host.space(role)
     assert origin.fingerprint == case.host.fingerprint(role)
-    assert origin.prompts == SET.name
+    assert origin.attribute == SET.name
     assert origin.attribute_hash == SET.hash
     assert origin.stated_words == SET.stated_words
     assert origin.uses_images == method.uses_images

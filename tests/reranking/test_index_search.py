@@ -277,7 +277,7 @@ def test_hand_labels_calibrate_the_probabilities(index: Index, queries: Debiased
 
 def test_candidates_are_doubled_until_a_rare_group_can_fill_its_places() -> None:
     rare = Index(women=0.06)
-    queries = vldebias.debias_queries(embed, SET, reference=rare.vectors)
+    queries = vldebias.debias_queries(embed, SET, method="difference", reference=rare.vectors)
     rare.asked.clear()
     found = queries.search(rare.call, QUERY, 10)
     assert rare.asked[:2] == [50, 100]

@@ -367,7 +367,7 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
         "expected fraction, k / n",
     ),
     # models: a text tower accepts any text and does not reveal its training languages
-    ("prompts in German", lambda: fit(attribute=GERMAN), SILENT, ""),
+    ("prompts in German", lambda: fit(prompts=GERMAN), SILENT, ""),
     ("prompts of another attribute", lambda: ev(attribute="race"), WARNED, "between the classes"),
     (
         "edit of another model",

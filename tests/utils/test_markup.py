@@ -71,7 +71,7 @@ def test_a_comparison_shows_what_changed() -> None:
 
 
 def test_dir_contains_only_the_public_names() -> None:
-    assert set(dir(vldebias)) == {*vldebias.__all__, "__version__"}
+    assert set(dir(vldebias)) == {*vldebias.__all__, "losses", "methods", "metrics", "__version__"}
     assert not [name for name in dir(vldebias) if name in ("Any", "TYPE_CHECKING")]
 
 

@@ -71,7 +71,7 @@ COMMANDS = {
     "prompts": Entry(
         "vldebias.cli.prompts",
         "app",
-        "Balance prompts, and list, show and create prompt sets, which describe attributes.",
+        "Balance prompts, make captions neutral, and list, show and create prompt sets.",
     ),
 }
 """The commands of the library. `vldebias --help` shows them in this order, followed by those of the

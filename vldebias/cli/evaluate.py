@@ -330,7 +330,7 @@ def vqa(
 
     Examples:
       vldebias eval vqa answers.jsonl
-      vldebias eval vqa photos/labels.csv --model HuggingFaceTB/SmolVLM-256M-Instruct
+      vldebias eval vqa photos/labels.csv --model ./smolvlm
     """
     check_out(folder)
     check_sets([attribute])

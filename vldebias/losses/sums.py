@@ -160,7 +160,12 @@ class Sums(NamedTuple):
         return len(self.scales) + self.splits
 
     def terms(self, s: Tensor, block: slice) -> Iterator[tuple[float, Tensor]]:
-        """Yield the factor and the similarities (c, N) of each sum."""
+        """Yield the factor and the similarities (c, N) of each sum.
+
+        Args:
+            s: (c, N), the similarities of a block.
+            block: slice of the block's rows.
+        """
         for scale in self.scales:
             yield scale, s
         if self.splits and self.classes is not None:

@@ -74,7 +74,7 @@ def evaluate_vqa(
             question, options, noun, confidence and model. The first model is the one that the
             others are compared with.
         attribute: prompt set of the attribute.
-        judge: model that answers, such as `VlmJudge(model="HuggingFaceTB/SmolVLM-256M-Instruct",
+        judge: model that answers, such as `VlmJudge(model="./smolvlm",
             questions={"gender": ("male", "female")}).on(model, processor)`. The tables then contain
             paths of images, relative to the first one, and no answers.
         references: table with captions by people or labels of the images.

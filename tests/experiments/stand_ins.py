@@ -109,7 +109,7 @@ def shorten_runs(monkeypatch: pytest.MonkeyPatch) -> None:
             changes: dict[str, Any] = {"resamples": 20}
             if isinstance(task, GenerationTask):
                 changes |= {"images": 1, "steps": 2, "stated": False, "as_written": False}
-                changes["prompts"] = few(task.attribute, 10)
+                changes["attribute"] = few(task.attribute, 10)
             if isinstance(task, GroupsTask):
                 changes |= {"lams": task.lams[:2], "baselines": task.baselines[:1]}
             for name_of_data in ("data", "reference", "train", "val"):

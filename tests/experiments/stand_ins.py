@@ -208,6 +208,7 @@ def tables() -> None:
         csv.writer(file).writerows([("image", "sex"), *((f"{i}.png", "f") for i in range(6))])
     for i in range(6):
         save(Path(f"{i}.png"), i)
+    Path("captions.txt").write_text("A man riding a wave.\nA woman with her dog.\n")
     Path("prompts.txt").write_text("A photo of a nurse.\nA photo of a pilot.\nA red chair.\n")
     # These are prompts from users, and versions rewritten by a language model.
     Path("users.txt").write_text("A photo of a nurse.\nA photo of a pilot.\n" * 6)

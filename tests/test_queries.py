@@ -372,7 +372,7 @@ def test_measure_reports_the_effect_before_it_is_enabled() -> None:
     expected = vldebias.evaluate(
         table, vectors, attribute=SET, labels=labels, queries=searches, k=10, methods=["cali"]
     )
-    for metric in ("max_skew@10", "ndkl@10", "kept@10"):
+    for metric in ("max_skew@10", "ndkl@10", "retained@10"):
         row = result.row("retrieval gender", metric, "debiased")
         expected_row = expected.row("retrieval gender", metric, "cali")
         assert row.value == pytest.approx(expected_row.value, abs=1e-9)

@@ -37,7 +37,6 @@ from eval.tables import parser, run
 from vldebias.data import Labels
 from vldebias.errors import SuspectInputWarning
 from vldebias.measure.classification import agreement, interval_of, worst_areas
-from vldebias.measure.kept import hits_of_value, resampled_kept_shares
 from vldebias.measure.metric import Metric, computed
 from vldebias.measure.rankings import reach
 from vldebias.measure.resampling import (
@@ -46,6 +45,7 @@ from vldebias.measure.resampling import (
     resampled_counts,
     wilson_interval,
 )
+from vldebias.measure.retained import hits_of_value, resampled_shared, shared
 from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.measure.shares import (
     NOT_LABELLED,
@@ -66,7 +66,13 @@ AFTER = "after"
 SMALL, USUAL, LARGE = "small", "usual", "large"
 RESAMPLES = 200
 # Rankings are resampled for each query, and a probe is fitted on each data set.
-SLOW = {"ranking": 4, "hits kept": 4, "probe": 10, "shares, corrected": 2, "re-ranked shares": 2}
+SLOW = {
+    "ranking": 4,
+    "retained hits": 4,
+    "probe": 10,
+    "shares, corrected": 2,
+    "re-ranked shares": 2,
+}
 COVERAGE = Metric(
     "coverage", "share of data sets whose interval holds the truth", "fact", "neither", (0.0, 1.0)
 )
@@ -367,29 +373,30 @@ class Searches:
                 intervals[name] = (float(values[0]), *ends)
         return intervals
 
-    def kept(self, rng: np.random.Generator) -> Found:
-        """Return the share of each group's top hits that the method keeps."""
+    def retained(self, rng: np.random.Generator) -> Found:
+        """Return the share of each group's top hits that are among the method's results."""
         group, scores = self.images(rng)
         first = hits_of_value(self.k, 2)
         # A query's lean shifts all images in a group equally, so a different part of the query is
         # edited.
         moved = scores[NONE] + 0.5 * rng.normal(size=(QUERIES, self.n))
         values, draws = [], []
-        for code in (0, 1):
-            rows = np.flatnonzero(group == code)
-            if len(rows) <= first:
-                continue
-            for query in range(QUERIES):
-                length = reach(first, len(rows))
-                before = np.argsort(-scores[NONE][query, rows], kind="stable")[:length]
-                after = np.argsort(-moved[query, rows], kind="stable")[:length]
-                values.append(len(np.intersect1d(before[:first], after[:first])) / first)
-                drawn = resampled_kept_shares(
-                    before, {AFTER: after}, first, len(rows), RESAMPLES // 3, 7 * code
-                )
-                draws.append(drawn[AFTER])
+        for query in range(QUERIES):
+            ranked = {
+                name: np.argsort(-rows[query], kind="stable")
+                for name, rows in ((NONE, scores[NONE]), (AFTER, moved))
+            }
+            before = ranked[NONE]
+            hits = [before[group[before] == code] for code in (0, 1)]
+            hits = [rows[: reach(first, len(rows))] for rows in hits if len(rows) > first]
+            own = np.concatenate([rows[:first] for rows in hits])
+            values.append(shared(own, ranked[AFTER][: self.k]))
+            drawn = resampled_shared(
+                hits, first, ranked, self.k, self.n, RESAMPLES // 3, 7, labels={}
+            )
+            draws.append(drawn[AFTER][0])
         mean = float(np.mean(values))
-        return {"kept": (mean, *recentred_interval(mean, np.mean(draws, axis=0)))}
+        return {"retained": (mean, *recentred_interval(mean, np.mean(draws, axis=0)))}
 
 
 def over_queries(rng: np.random.Generator, queries: int) -> Found:
@@ -410,7 +417,7 @@ def search_cases() -> Iterator[Case]:
             searches = Searches(n, share)
             images = f"{n} images, {QUERIES} queries, first {searches.k}"
             yield Case("ranking", name, images, searches.skews, {}, size)
-            yield Case("hits kept", name, images, searches.kept, {}, size)
+            yield Case("retained hits", name, images, searches.retained, {}, size)
     truth = {"max_skew": 0.4, "change of max_skew": -0.2}
     for queries, size in ((10, SMALL), (51, USUAL), (100, LARGE)):
         draw = partial(over_queries, queries=queries)

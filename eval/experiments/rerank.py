@@ -11,7 +11,8 @@ random ranking.
 
 "left" is the skew above chance after a method, divided by that of the search. Skew below chance
 counts as 0. There is no such ratio if the skew of the search is less than 0.02 above chance.
-"kept" is the share of each value's hits that stay. A query is worse if its MaxSkew rises by more
+"retained" is the share of each value's own first hits that are among the first k, and "stay" the
+share of the first k that stay. A query is worse if its MaxSkew rises by more
 than 0.1, and a kind of queries if the 95% interval for its change is above 0. "prefix" is the
 largest difference between the number of images of a value in a prefix of the first k and its share.
 
@@ -69,7 +70,8 @@ METHODS = {
 FITTED = "re-rank, fitted to true labels"
 FIGURES = {
     "left": Metric("left", "share of the skew above chance that is left", "bias", "lower"),
-    "kept": Metric("kept", "hits of each value that stay among the first k", "utility", "higher"),
+    "retained": Metric("retained", "retained hits", "utility", "higher"),
+    "stay": Metric("stay", "share of the first k that stay", "utility", "higher"),
     "worse": Metric("worse", "queries with a higher MaxSkew, by more than 0.1", "bias", "lower"),
     "kinds worse": Metric("kinds_worse", "kinds of queries that are surely worse", "fact", "lower"),
     "kinds": Metric("kinds", "kinds of queries"),
@@ -135,7 +137,7 @@ def measured(cell: Cell, composition: str, edit: Edit) -> TaskResult:
     part = TaskResult(
         TaskProvenance(
             task=f"{cell.name}, {cell.column}, {composition}",
-            description="MaxSkew, hits kept and prefixes of the first k",
+            description="MaxSkew, retained hits and prefixes of the first k",
             settings={
                 "k": cell.k,
                 "world": "packaged" if cell.world == "packaged" else "collections",
@@ -169,9 +171,10 @@ def measured(cell: Cell, composition: str, edit: Edit) -> TaskResult:
             elif row.metric == f"max_skew@{cell.k}" and row.change:
                 found = figures.setdefault(row.method, {})
                 found.setdefault("kinds worse", []).append(row.change[1] > 0)
-            elif row.metric == f"kept@{cell.k}" and not row.subset:
+            elif row.metric in (f"retained@{cell.k}", f"stay@{cell.k}") and not row.subset:
                 found = figures.setdefault(row.method, {})
-                found.setdefault("kept", []).extend([row.value] * len(listed))
+                name = row.metric.partition("@")[0]
+                found.setdefault(name, []).extend([row.value] * len(listed))
     queries = len(skews[NONE])
     n = {"queries": queries, "images": len(cell.gallery)}
     mean = {method: float(np.mean(values)) for method, values in skews.items()}
@@ -193,7 +196,8 @@ def measured(cell: Cell, composition: str, edit: Edit) -> TaskResult:
         if title in METHODS:
             changes = np.array(skews[name]) - skews[NONE]
             values |= {
-                "kept": np.mean(figures[name]["kept"]),
+                "retained": np.mean(figures[name]["retained"]),
+                "stay": np.mean(figures[name]["stay"]),
                 "worse": np.mean(changes > 0.1),
                 "kinds worse": sum(figures[name]["kinds worse"]),
                 "kinds": len(cell.kinds),
@@ -262,7 +266,7 @@ def tallies(parts: Sequence[TaskResult]) -> Iterator[TaskResult]:
         n = {"galleries": len(members)}
         figures = [_figures(part) for part in members]
         for title in (*METHODS, FITTED):
-            for figure in ("kept", "worse", "prefix"):
+            for figure in ("retained", "stay", "worse", "prefix"):
                 values = [found[title, figure] for found in figures if (title, figure) in found]
                 if values:
                     tally.add(FIGURES[figure], title, float(np.mean(values)), n=n)

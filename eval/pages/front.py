@@ -97,7 +97,7 @@ SEARCH = (
     "rivals_real",
     "celeba professions",
     "max_skew@50",
-    {"kept@50": "hits kept"},  # these photographs have no captions
+    {"retained@50": "retained hits"},  # these photographs have no captions
 )
 BIRDS = (
     "quickstart",
@@ -123,13 +123,13 @@ MEN_AND_WOMEN = (
     "photographs",
     "photographs: men and women, gender, draw 0",
     "max_skew",
-    {"kept": "hits kept"},
+    {"retained": "retained hits"},
 )
 PACKAGED = (
     "quickstart",
     "photographs gender",
     "max_skew@20",
-    {"kept@20": "hits kept", "recall@10": "titles that retrieve their photograph"},
+    {"retained@20": "retained hits", "recall@10": "titles that retrieve their photograph"},
 )
 WINDOW = (
     Line("generating people", "default, `balanced-prompts`", *PEOPLE, "balanced-prompts", WRITTEN),
@@ -215,7 +215,8 @@ def _reranked() -> list[str]:
         f"{value[even, 'left']:.2f} if women and men are equally common,"
         f" {value[uneven, 'left']:.2f} if not; {value[uneven, 'left_most']:.2f}, so more than"
         " before, in the worst gallery",
-        f"hits kept {value[even, 'kept']:.2f} and {value[uneven, 'kept']:.2f}",
+        f"retained hits {value[even, 'retained']:.2f} and {value[uneven, 'retained']:.2f};"
+        f" {value[even, 'stay']:.2f} and {value[uneven, 'stay']:.2f} of the first k stay",
     ]
 
 

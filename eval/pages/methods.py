@@ -47,13 +47,17 @@ def compared(result: Result, task: str) -> str:
     metric = "average"
     if rows.main == "max_skew":
         gain = "MaxSkew"
-        cost = "hits kept"
-        metric = "kept"
+        cost = "retained hits"
+        metric = "retained"
     lines = [["method", "needs", f"{gain} [95%]", "change from none [95%]", cost]]
+    has_stay = ("stay", rows.methods[0]) in rows.rows
+    if has_stay:
+        lines[0].append("stay")
     for method in rows.methods:
         main = rows.rows[rows.main, method]
-        kept = f"{rows.rows[metric, method].value:.3f}"
-        lines.append([*described(rows, method), span(main), moved(main), kept])
+        costs = [metric, "stay"] if has_stay else [metric]
+        cells = [f"{rows.rows[name, method].value:.3f}" for name in costs]
+        lines.append([*described(rows, method), span(main), moved(main), *cells])
     return table(*lines).strip()
 
 
@@ -192,7 +196,7 @@ def true_shares() -> str:
 
 
 def reranked() -> str:
-    """Write what is left of the skew, and kept of the hits, by query edits and re-ranking."""
+    """Write what query edits and re-ranking leave of the skew, and their cost."""
     methods = ("query edit", "quota", "edit, then re-rank", "re-rank")
     value = {(row.task, row.metric, row.method): row.value for row in read("rerank").rows}
     tasks = dict.fromkeys(task for task, *_ in value if task.startswith("all: "))
@@ -200,12 +204,14 @@ def reranked() -> str:
     for task in tasks:
         cells = []
         for method in methods:
-            left, most, kept = (value[task, m, method] for m in ("left", "left_most", "kept"))
-            cells.append(f"{left:.2f} (at most {most:.2f}), {kept:.2f}")
+            names = ("left", "left_most", "retained", "stay")
+            left, most, retained, stay = (value[task, name, method] for name in names)
+            cells.append(f"{left:.2f} (at most {most:.2f}), {retained:.2f}, {stay:.2f}")
         lines.append([task.removeprefix("all: "), *cells])
     note = (
         "Remaining share of the skew above chance (1: the unedited search), its maximum over"
-        " galleries, and the share of each value's hits kept. From `eval/results/rerank.json`."
+        " galleries, retained hits, and the share of the first k that stay. From"
+        " `eval/results/rerank.json`."
     )
     return table(*lines, note=note)
 

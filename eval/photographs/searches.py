@@ -64,7 +64,8 @@ RECENTRED = "difference, re-centred on the class prompts"
 TRIMMED = "difference, of leaning queries alone"
 METHODS = (DEFAULT, REFERENCE, BY_NAME, BY_TEXTS, HALF, RECENTRED, TRIMMED)
 SKEW = Metric("max_skew", "MaxSkew@k", "bias", "lower")
-KEPT = Metric("kept", "hits of each value that stay among the first k", "utility", "higher")
+STAY = Metric("stay", "share of the first k that stay", "utility", "higher")
+RETAINED = Metric("retained", "retained hits", "utility", "higher")
 WORSE = Metric("worse", "made worse", "fact", "lower")
 WORSE_TWICE = Metric("worse_twice", "made worse in both draws", "fact", "lower")
 BETTER = Metric("better", "made better", "fact", "higher")
@@ -331,8 +332,10 @@ def _add_kind(
         elif row.metric == f"max_skew@{cell.k}":
             details = {"n": row.n, "change": row.change, "subset": kind}
             part.add(SKEW, row.method, row.value, row.interval, **details)
-        elif row.metric == f"kept@{cell.k}" and not row.subset and row.method in fitted:
-            part.add(KEPT, row.method, row.value, row.interval, n=row.n, subset=kind)
+        elif not row.subset and row.method in fitted:
+            for metric in (RETAINED, STAY):
+                if row.metric == f"{metric.name}@{cell.k}":
+                    part.add(metric, row.method, row.value, row.interval, n=row.n, subset=kind)
     return singles
 
 

@@ -236,15 +236,15 @@ def test_a_lambda_of_0_is_said_to_be_no_edit_if_it_changes_nothing(
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ((-0.64, -0.66, -0.62), "hits kept@10 1.00 to 0.36 (-0.64 [-0.66, -0.62])"),
-        ((-0.64, -1.0, 0.1), "no clear loss of hits kept@10"),
-        ((-0.64, -0.64, -0.64), "hits kept@10 1.000 to 0.360 (-0.640 [-0.640, -0.640])"),
+        ((-0.64, -0.66, -0.62), "retained hits@10 1.00 to 0.36 (-0.64 [-0.66, -0.62])"),
+        ((-0.64, -1.0, 0.1), "no clear loss of retained hits@10"),
+        ((-0.64, -0.64, -0.64), "retained hits@10 1.000 to 0.360 (-0.640 [-0.640, -0.640])"),
     ],
 )
 def test_a_utility_that_starts_at_its_optimum_has_a_cost(change: Any, expected: str) -> None:
-    """The share of hits kept is 1 without a method, so a method can only reduce it."""
+    """The share of retained hits may be 1 without a method, so a method can only reduce it."""
     rows = [bias("none", 0.5), bias("default", 0.3, change=DOWN)]
-    kept = {"metric": "kept@10", "better": "higher"}
+    kept = {"metric": "retained@10", "better": "higher"}
     rows += [
         bias("none", 1.0, interval=(1.0, 1.0), **kept),
         bias("default", 0.36, change=change, **kept),
@@ -253,7 +253,7 @@ def test_a_utility_that_starts_at_its_optimum_has_a_cost(change: Any, expected: 
     measured = result(rows, protocol("search"))
     (conclusion,) = measured.conclusions()
     assert conclusion.cost.startswith(expected)
-    verdicts = readable(measured).query("metric == 'kept@10' and method == 'default'").verdict
+    verdicts = readable(measured).query("metric == 'retained@10' and method == 'default'").verdict
     assert "nothing to remove" not in verdicts.tolist()
 
 
@@ -424,8 +424,8 @@ def test_changed_text_is_not_an_improved_task(made: Result) -> None:
     [
         ("recall@5", (-0.02, -0.03, -0.01), "better, at a cost", "recall@5 -0.020 ["),
         ("recall@5", (-0.02, -0.05, 0.01), "better", "no clear loss"),
-        ("kept@10", (-0.09, -0.1, -0.08), "better", "hits kept@10 -0.09 ["),
-        ("kept@10", (-0.2, -0.3, -0.1), "better, at a cost", "hits kept@10 -0.20 ["),
+        ("retained@10", (-0.09, -0.1, -0.08), "better", "retained hits@10 -0.09 ["),
+        ("retained@10", (-0.2, -0.3, -0.1), "better, at a cost", "retained hits@10 -0.20 ["),
     ],
 )
 def test_a_clear_cost_is_part_of_the_verdict_in_the_first_table(
@@ -441,9 +441,9 @@ def test_a_clear_cost_is_part_of_the_verdict_in_the_first_table(
     assert row.cost.startswith(cost)
 
 
-def test_the_largest_cost_is_shown_and_hits_kept_only_if_nothing_else_fell() -> None:
+def test_the_largest_cost_is_shown_and_retained_hits_only_if_nothing_else_fell() -> None:
     rows = [bias("none", 0.5), bias("default", 0.3, change=DOWN)]
-    for metric, loss in (("recall@5", -0.02), ("kept@10", -0.09), ("average", -0.05)):
+    for metric, loss in (("recall@5", -0.02), ("retained@10", -0.09), ("average", -0.05)):
         names = {"metric": metric, "better": "higher", "task": "search"}
         change = (loss, loss - 0.01, loss + 0.01)
         rows += [figure("none", 0.9, **names), figure("default", 0.8, change=change, **names)]

@@ -39,7 +39,7 @@ def rows_of_everything() -> list[Measurement]:
         )
     )
     for method, change in (("none", None), ("default", DOWN), ("random", None)):
-        rows.append(figure(method, 1.0, metric="kept@10", change=change, interval=(1.0, 1.0)))
+        rows.append(figure(method, 1.0, metric="retained@10", change=change, interval=(1.0, 1.0)))
     for method, change in (("none", None), ("default", STILL)):
         rows.append(figure(method, 0.9, metric="recall@5", change=change))
     return rows
@@ -60,7 +60,7 @@ def test_constructed_results_follow_the_laws() -> None:
         ("leading_method", lambda rows: max(rows, key=lambda row: row.value), "expected default"),
         ("_paper", lambda block, row: "", "the paper's setting is not in the first sentence"),
         ("_on_val", lambda block, row: "0.9 with orth-cali, λ = 400", "λ = 400 was chosen on val"),
-        ("_has_lost", lambda cost: False, "hits kept@10 lost"),
+        ("_has_lost", lambda cost: False, "retained hits@10 lost"),
         ("_baseline", lambda block, row: "x, which is worse", "the interval holds zero"),
     ],
 )

@@ -135,10 +135,11 @@ def test_any_edit_can_precede_a_reranking(world: dict[str, Any]) -> None:
 
 def test_every_ranking_metric_and_cost_is_measured(result: Result) -> None:
     metrics = {row.metric for row in result.rows if row.method == "rerank" and not row.subset}
-    for name in ("max_skew", "min_skew", "ndkl", "mpr", "awrf", "kept"):
+    for name in ("max_skew", "min_skew", "ndkl", "mpr", "awrf", "retained", "stay"):
         assert f"{name}@{K}" in metrics
-    kept = result.row("retrieval gender", f"kept@{K}", "rerank").value
-    assert 0.5 < kept <= 1
+    retained = result.row("retrieval gender", f"retained@{K}", "rerank").value
+    assert 0.5 < retained <= 1
+    assert retained > result.row("retrieval gender", f"retained@{K}", "none").value
     assert "re-ranked" in str(result.provenance[0].methods["rerank"]["title"])
 
 

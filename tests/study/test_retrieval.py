@@ -310,7 +310,10 @@ def test_precision_needs_a_label_column_that_queries_name(
 ) -> None:
     """Captions and a column that every query names are part of the gallery. A cosine is not a
     utility."""
-    skews = {f"{name}@{K}" for name in ("max_skew", "min_skew", "ndkl", "mpr", "awrf", "kept")}
+    skews = {
+        f"{name}@{K}"
+        for name in ("max_skew", "min_skew", "ndkl", "mpr", "awrf", "retained", "stay")
+    }
     skews.add("query_cosine")
     requested = {"recall@1", "recall@5", "recall@10", f"precision@{K}"}
     assert [{f.metric for f in evaluate(gallery)[0].rows} for gallery in (GALLERY, BARE)] == [
@@ -331,27 +334,30 @@ def test_precision_needs_a_label_column_that_queries_name(
 
 
 @pytest.mark.parametrize("resample", ["queries", "images"])
-def test_kept_hits_are_the_overlap_before_and_after_the_edit_averaged_over_values(
-    resample: str,
-) -> None:
+def test_retained_hits_are_those_among_the_results_averaged_over_values(resample: str) -> None:
     (part,) = evaluate(methods=["cali"], resample=resample)
     first = K // 2
     codes = GALLERY.labels["gender"].codes
     before = naive_scores("none", GENDER)
-    after = naive_scores("cali", GENDER)
-    shares = []
+    orders = {"none": rankings(before)[:, :K]}
+    orders["cali"] = rankings(naive_scores("cali", GENDER))[:, :K]
+    hits = []
     for group in (0, 1):
         members = np.flatnonzero(codes == group)
-        old = rankings(before[:, members])[:, :first]
-        new = rankings(after[:, members])[:, :first]
-        shares += [len(set(a) & set(b)) / first for a, b in zip(old, new, strict=True)]
-    row = cell(part, f"kept@{K}", "cali")
-    assert row.value == pytest.approx(np.mean(shares))
-    assert row.interval[0] <= row.value <= row.interval[1]
-    assert cell(part, f"kept@{K}", "none").value == 1
-    sizes = np.bincount(codes)
-    chance = cell(part, f"kept@{K}", "random").value
-    assert chance == pytest.approx(np.mean(first / sizes), abs=0.03)
+        hits.append(members[rankings(before[:, members])[:, :first]])
+    for method, results in orders.items():
+        shares = []
+        for own in hits:
+            shares += [len(set(a) & set(b)) / first for a, b in zip(own, results, strict=True)]
+        stay = [len(set(a) & set(b)) / K for a, b in zip(orders["none"], results, strict=True)]
+        for metric, values in ((f"retained@{K}", shares), (f"stay@{K}", stay)):
+            row = cell(part, metric, method)
+            assert row.value == pytest.approx(np.mean(values))
+            assert row.interval[0] <= row.value <= row.interval[1]
+            chance = cell(part, metric, "random").value
+            assert chance == pytest.approx(K / len(codes), abs=0.03)
+    assert cell(part, f"stay@{K}", "none").value == 1
+    assert cell(part, f"retained@{K}", "none").value < 1
 
 
 @pytest.mark.parametrize("resample", ["queries", "images"])

@@ -288,9 +288,10 @@ BUILT_IN = (
     # A method's costs, in the order used in conclusions.
     _utility("precision", "precision", reads="rankings"),
     _utility("recall", "recall"),
-    _utility("kept", "hits kept"),
+    _utility("retained", "retained hits"),
     _utility("accuracy", "accuracy"),
     _utility("class_probe", "linear probe for the class, balanced accuracy"),
+    Metric("stay", "first results that stay", kind="similarity"),
     Metric("query_cosine", "cosine of queries with themselves", kind="similarity"),
     Metric("image_cosine", "cosine of images with themselves", kind="similarity"),
     _utility("recognised", "subject accuracy"),

@@ -49,7 +49,7 @@ NOT_MEASURED = "not measured"
 # Simple methods that do not edit the model. An edit is only worthwhile if it outperforms them.
 BASELINES = {MEDIAN: "a threshold at the median, without any edit"}
 # Utilities that overstate the loss, since they count equally good replacements as losses.
-UPPER_BOUNDS = ("kept",)
+UPPER_BOUNDS = ("retained",)
 UPPER_BOUND_LOSS = 0.1  # Smaller losses of such a utility are no reason to call a method costly.
 AT_A_COST = "better, at a cost"
 
@@ -340,7 +340,7 @@ def cost_and_verdict(block: Sequence[ReadableRow], row: ReadableRow) -> tuple[st
 
     Returns:
         The loss, such as "recall@1 -0.10 [-0.14, -0.06]", and the verdict. The verdict is "better,
-        at a cost" if a utility clearly fell; hits kept must have fallen by `UPPER_BOUND_LOSS`.
+        at a cost" if a utility clearly fell; retained hits must have fallen by `UPPER_BOUND_LOSS`.
     """
     costs = _utilities(block, row)
     losses = [cost for cost in costs if _has_lost(cost)]

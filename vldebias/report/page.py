@@ -71,9 +71,9 @@ MEANINGS = {
         "the distance between the observed shares of the values and even shares; 0 means even, and"
         " 0.71 means that all images show the same one of two values"
     ),
-    "hits kept": (
-        "the share of each group's first results that the method retains; this overstates the loss,"
-        " since equally good replacements count as lost"
+    "retained hits": (
+        "the share of each group's own first hits that are among the results; changes overstate the"
+        " loss, since equally good replacements count as lost"
     ),
 }
 
@@ -193,8 +193,8 @@ def render(result: Measurements, path: Path, *, run_folder: Path) -> Path:
         name = f"{title}@k" if sign else title
         if title in MEANINGS:
             sentences.append(f"{capitalised(name)}: {MEANINGS[title]}.")
-        if "hits kept" in conclusion.cost:
-            sentences.append(f"Hits kept@k: {MEANINGS['hits kept']}.")
+        if "retained hits" in conclusion.cost:
+            sentences.append(f"Retained hits@k: {MEANINGS['retained hits']}.")
     # Explain each measure once, since several conclusions may share it.
     explained = list(dict.fromkeys(sentences))
     categories = category_tables(result)

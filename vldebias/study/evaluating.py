@@ -112,7 +112,7 @@ def evaluate(
     >>> queries = ["A photo of a nurse."]
     >>> result = evaluate("miniature", images, attribute="gender", queries=queries, methods="cali")
     >>> sorted(set(result.to_pandas()["metric"]))[:5]
-    ['awrf@10', 'kept@10', 'max_skew@10', 'min_skew@10', 'mpr@10']
+    ['awrf@10', 'max_skew@10', 'min_skew@10', 'mpr@10', 'ndkl@10']
     """
     # 1. Sort the keyword arguments into task settings and inputs. Image generation tasks call the
     # model "pipeline".

@@ -116,29 +116,15 @@ class Rankings:
         rows_of_method |= self.reranked
         return {method: rows_of_method[method] for method in self.images}
 
-    def first_inside(self, rows: Rows, k: int) -> dict[str, Rows]:
-        """Return each method's top rows (q, m) per query within a subset of the images.
+    def unedited(self, rows: Rows, k: int) -> Rows:
+        """Return the top rows (q, m) per query within a subset, in the search without a method.
 
         Args:
-            rows: rows of the images in the subset. The result contains positions in `rows`.
+            rows: the subset, as positions among the images with a known group. So is the result.
             k: number of top results.
         """
-        rows_of_method = {}
-        for method, queries in self.queries.items():
-            # Select from the method's own images, because some methods edit them.
-            images = self.images[method].select(rows)
-            rows_of_method[method] = images.top(queries, reach(k, len(rows)))
-        # Images in the re-ranked list keep its order; the remaining images follow.
-        known_rows = np.flatnonzero(self.known)
-        for method, lists in self.reranked.items():
-            orders = []
-            for listed, base in zip(lists, rows_of_method[NONE], strict=True):
-                reranked_rows = np.searchsorted(rows, known_rows[listed])
-                reranked_rows = reranked_rows[np.isin(known_rows[listed], rows)]
-                rest = base[~np.isin(base, reranked_rows)]
-                orders.append(np.concatenate([reranked_rows, rest])[: len(base)])
-            rows_of_method[method] = np.stack(orders)
-        return rows_of_method
+        images = self.images[NONE].select(np.flatnonzero(self.known)[rows])
+        return rows[images.top(self.queries[NONE], reach(k, len(rows)))]
 
     def image_cosines(self) -> dict[str, float]:
         """Return the mean cosine between original and edited images for methods that edit them."""

@@ -24,14 +24,9 @@ from pydantic import BeforeValidator, Field, model_validator
 from vldebias.data import Embeddings, Labels, cross
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import Host
-from vldebias.measure.kept import (
-    chance_kept,
-    hits_of_value,
-    kept_share,
-    resampled_kept_shares,
-)
 from vldebias.measure.rankings import first_hits
 from vldebias.measure.resampling import percentile_interval, recentred_interval, resampled_weights
+from vldebias.measure.retained import chance_shared, hits_of_value, resampled_shared, shared
 from vldebias.measure.rows import CHANCE, NONE, TaskProvenance, TaskResult
 from vldebias.methods import Problem, Rerank
 from vldebias.projection.edit import Edit
@@ -43,7 +38,7 @@ from vldebias.study.task import AttributeFields, register_task
 from vldebias.study.tasks.gallery import UNEVEN, Gallery, counted
 from vldebias.study.tasks.images import ImageTask, disjoint, facts_of, sets_by_column
 from vldebias.study.tasks.rankings import BLOCK, Rankings
-from vldebias.utils.arrays import Floats, Mask, Rows
+from vldebias.utils.arrays import Floats, Mask
 from vldebias.utils.progress import SILENT, Progress
 from vldebias.utils.schema import Count
 
@@ -213,7 +208,7 @@ class RetrievalTask(ImageTask):
                 counts = {"images": len(gallery.codes), "queries": len(self.queries)}
                 n = {self.resample: counts[self.resample], **counts}
                 self._add_skews(result, gallery, rankings, images, columns, n)
-                self._add_kept(result, gallery, rankings, n)
+                self._add_retained(result, gallery, rankings, n)
                 for method, cosine in rankings.image_cosines().items():
                     # Without a method, the cosine is 1. The change from it is exact, so the
                     # interval has no width.
@@ -393,67 +388,52 @@ class RetrievalTask(ImageTask):
             means = {method: float(values[method].mean()) for method in values}
             result.add_draws(metric, means, draws, n=n, interval=recentred_interval)
 
-    def _add_kept(
+    def _add_retained(
         self, result: TaskResult, gallery: Gallery, rankings: Rankings, n: Mapping[str, int]
     ) -> None:
-        """Add the share of each value's top hits that remain after an edit, averaged over values.
+        """Add the share of each value's own top hits that are among the results.
 
-        A value with no more images than hits is skipped, because all of its images are always hits.
+        Also add the share of the unedited search's results that stay. A value with no more images
+        than hits is skipped, because all of its images are always hits.
         """
-        known_rows = np.flatnonzero(rankings.known)
+        size, labels = len(gallery.codes), rankings.labels
+        lists = rankings.first(max(self.k))
         for k in self.k:
             first = hits_of_value(k, len(gallery.names))
-            # Each list has one entry per value. Shares are (q,), one per query; draws are means
-            # over queries (resamples,), and chances are the same means for random rankings.
-            shares: list[dict[str, Floats]] = []
-            draws: list[dict[str, Floats]] = []
-            chances: list[Floats] = []
-            for group in range(len(gallery.names)):
-                rows = known_rows[gallery.codes == group]
-                if len(rows) > first:
-                    # Use a different seed for each value, because their images are independent
-                    # samples, and a shared seed would correlate their noise.
-                    seed = self.seed + len(shares)
-                    order_of_method = rankings.first_inside(rows, first)
-                    of_queries, of_resamples = self._kept_in_value(
-                        order_of_method, first, len(rows), seed
-                    )
-                    shares.append(of_queries)
-                    draws.append(of_resamples)
-                    size = self.resamples * len(self.queries)
-                    random = chance_kept(first, len(rows), size, seed)
-                    chances.append(random.reshape(self.resamples, -1).mean(axis=1))
-            if not shares:
+            # One array (q, m) per value: its images' rows, best first.
+            hits = [
+                rankings.unedited(np.flatnonzero(gallery.codes == group), first)
+                for group in range(len(gallery.names))
+                if gallery.sizes[group] > first
+            ]
+            if not hits:
                 continue
-            metric = f"kept@{k}"
-            self._add_mean_over_queries(
-                result, metric, _means_over_values(shares), _means_over_values(draws), n
-            )
-            random = np.mean(chances, axis=0)
-            result.add(metric, CHANCE, float(random.mean()), percentile_interval(random), n=n)
-
-    def _kept_in_value(
-        self, order_of_method: Mapping[str, Rows], first: int, n: int, seed: int
-    ) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """Return the shares (q,) of top hits that remain, and their means in resamples, by method.
-
-        The second mapping is empty if queries are resampled.
-        """
-        orders_before = order_of_method[NONE]
-        shares = {}
-        for method, order in order_of_method.items():
-            pairs = zip(orders_before, order, strict=True)
-            shares[method] = np.array([kept_share(*pair, first) for pair in pairs])
-        if self.resample == "queries":
-            return shares, {}
-        # Sum query by query, so that memory use does not depend on the number of queries.
-        totals = {method: np.zeros(self.resamples) for method in order_of_method}
-        for query, before in enumerate(orders_before):
-            after = {method: order[query] for method, order in order_of_method.items()}
-            resampled = resampled_kept_shares(before, after, first, n, self.resamples, seed)
-            for method, values in resampled.items():
-                totals[method] += values
-        return shares, {method: total / len(orders_before) for method, total in totals.items()}
+            # method -> values (q, 2) of both shares, and their means (2, resamples) over queries
+            values: dict[str, list[Floats]] = {method: [] for method in lists}
+            draws = {method: np.zeros((2, self.resamples)) for method in lists}
+            for query in range(len(self.queries)):
+                hits_of_query = [rows[query] for rows in hits]
+                ranked = {method: rows[query] for method, rows in lists.items()}
+                top_hits = np.concatenate([rows[:first] for rows in hits_of_query])
+                for method, rows in ranked.items():
+                    shares = shared(top_hits, rows[:k]), shared(ranked[NONE][:k], rows[:k])
+                    values[method].append(np.array(shares))
+                if self.resample == "images":
+                    resampled = resampled_shared(
+                        hits_of_query, first, ranked, k, size, self.resamples, self.seed, labels
+                    )
+                    # Sum query by query, so that memory use does not depend on their number.
+                    for method, shares_of_resamples in resampled.items():
+                        draws[method] += shares_of_resamples / len(self.queries)
+            for place, (name, m) in enumerate({"retained": first * len(hits), "stay": k}.items()):
+                metric = f"{name}@{k}"
+                of_queries = {method: np.stack(rows)[:, place] for method, rows in values.items()}
+                of_resamples = {method: table[place] for method, table in draws.items()}
+                self._add_mean_over_queries(result, metric, of_queries, of_resamples, n)
+                number = self.resamples * len(self.queries)
+                random = chance_shared(m, k, size, number, self.seed)
+                random = random.reshape(self.resamples, -1).mean(axis=1)
+                result.add(metric, CHANCE, float(random.mean()), percentile_interval(random), n=n)
 
     def _add_recall(
         self, result: TaskResult, gallery: Embeddings, texts: Host, edits: Edits
@@ -565,11 +545,6 @@ class RetrievalTask(ImageTask):
             result.add_draws(
                 metric, means, draws_of_method, n=n, interval=recentred_interval, subset=subset
             )
-
-
-def _means_over_values(values: Sequence[Mapping[str, Floats]]) -> dict[str, Floats]:
-    """Average each method's arrays over a list with one mapping per attribute value."""
-    return {name: np.mean([arrays[name] for arrays in values], axis=0) for name in values[0]}
 
 
 def relevance(columns: Mapping[str, Labels], queries: Sequence[str]) -> tuple[str, Mask | None]:

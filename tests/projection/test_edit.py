@@ -302,7 +302,7 @@ def tamper(folder: Path, change: dict[str, Any], tensors: dict[str, Any], *, sig
     *(({"provenance": {"lam": lam}}, {}, True, "lam") for lam in (-1.0, math.inf)),
     ({"provenance": {"extra": 1}}, {}, True, "extra"),
     ({"provenance": {"fingerprint": {"structure": "a", "tensors": []}}}, {}, True, "fingerprint"),
-    ({"format": 3}, {}, True, "format"),
+    ({"format_version": 3}, {}, True, "has format 3; .*up to 1: upgrade"),
     ({"settings": {"spurious_rank": "x"}}, {}, True, "integer"),
     ({"kind": "target-shares"}, {}, True, "'target-shares'; expected projection"),
     ({}, {"bias": torch.zeros(1)}, True, "left, right, got .*bias"),

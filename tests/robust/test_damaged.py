@@ -206,6 +206,7 @@ def make_state(path: Path) -> Path:
     module(torch.randn(5, 6)).square().sum().backward()
     optimizer.step()
     state = {
+        "format_version": 1,
         "step": 1,
         "identity": "{}",
         "history": [],

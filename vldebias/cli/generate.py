@@ -164,10 +164,12 @@ def _write(images: SideBySide, folder: Path, facts: Mapping[str, object]) -> Non
     import json
 
     from vldebias.utils.files import write_atomically
+    from vldebias.utils.formats import FORMAT
     from vldebias.utils.pictures import write_png
 
     write_png(images.grid(), folder / GRID, {"prompt": images.request.prompt})
-    write_atomically(folder / FACTS, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+    content = json.dumps({FORMAT: 1, **facts}, indent=1, ensure_ascii=False)
+    write_atomically(folder / FACTS, content + "\n")
 
 
 def _print(images: SideBySide, folder: Path, attribute: Sequence[str]) -> None:

@@ -28,6 +28,7 @@ from vldebias.projection.card import model_card
 from vldebias.projection.hub import WEIGHTS, find_folder, upload
 from vldebias.projection.provenance import Choice, Provenance
 from vldebias.utils.files import add_tensors, write_atomically
+from vldebias.utils.formats import check_json_format
 from vldebias.version import __version__
 
 
@@ -294,6 +295,7 @@ class Edit(ABC):
         """
         weights = find_folder(directory_or_repo, revision) / WEIGHTS
         header, tensors = _read_tensors(weights)
+        check_json_format(header.get("config", ""), weights)
         try:
             return cls._rebuild(header, tensors)
         except (TypeError, ValueError) as error:
@@ -432,7 +434,7 @@ def _settings_of(kind: type[Edit]) -> type[BaseModel]:
 class _Config(BaseModel, extra="forbid"):
     """Store everything needed to rebuild an edit, except for its tensors."""
 
-    format: Literal[4] = 4
+    format_version: Literal[1] = 1
     kind: str
     provenance: Provenance
     settings: dict[str, object] = {}

@@ -12,7 +12,7 @@ from functools import cache, cached_property
 from itertools import chain, combinations, product
 from math import comb
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 from pydantic import (
     BaseModel,
@@ -26,6 +26,7 @@ from pydantic import (
 from vldebias.errors import InvalidInputError, shortened
 from vldebias.prompts.english.words import lists
 from vldebias.utils.files import explain, packaged, read_yaml, write_atomically
+from vldebias.utils.formats import FORMAT, check_format
 from vldebias.utils.markup import html_table
 from vldebias.utils.names import is_file_of_set, packaged_set
 
@@ -408,6 +409,7 @@ class PromptSet:
                 " with make_prompt_set"
             )
         content = recipe.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+        content = {FORMAT: recipe.format_version, **content}
         import yaml
 
         return write_atomically(path, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
@@ -447,6 +449,7 @@ def _mapping(key: str) -> BeforeValidator:
 class Recipe(BaseModel, extra="forbid"):
     """Schema for prompt set files, whose keys are described in prompts/README.md."""
 
+    format_version: Literal[1] = 1
     description: _Text = ""
     source: _Text = ""
     limits: _Text = ""
@@ -644,6 +647,7 @@ def load_prompts(name_or_path: str | Path | Mapping[str, object] | PromptSet) ->
 
 def _checked(content: Mapping[str, object], name: str, place: str) -> PromptSet:
     """Build a set, and include the source of its content in error messages."""
+    check_format(content, place, missing=1)
     try:
         return _build(content, name)
     except ValidationError as error:

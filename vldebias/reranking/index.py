@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,6 +19,7 @@ from vldebias.reranking.candidates import UNKNOWN, Floats, as_floats, unit_produ
 from vldebias.reranking.checks import ENOUGH
 from vldebias.reranking.estimates import GroupEstimator
 from vldebias.reranking.groups import ZERO_SHOT, Groups, pool_shares, requested_shares
+from vldebias.utils.formats import FORMAT, check_format
 
 if TYPE_CHECKING:
     from vldebias.hosts import Host
@@ -41,7 +43,7 @@ NOBODY = (
     "A photo of clouds in the sky.",
 )
 ENOUGH_PEOPLE = 50  # minimum number of images per group in the sample of an index
-_KIND = "vldebias index groups 2"
+_KIND = "vldebias index groups"
 # If a group's mean probability differs from its share of the labels by more than this, the
 # probabilities were not fitted to the groups, so only the labels are used.
 _DISAGREE = 0.2
@@ -342,6 +344,7 @@ class IndexGroups:
         mark = None if self.fingerprint is None else self.fingerprint.to_dict()
         header = {
             "kind": _KIND,
+            FORMAT: "1",
             "names": json.dumps([estimator.names for estimator in self.estimators]),
             "by_probability": json.dumps([part.by_probability for part in self.estimators]),
             "doubt": self.doubt,
@@ -381,6 +384,11 @@ class IndexGroups:
             raise InvalidInputError(
                 f"{file}: expected a file from `queries.index.save`, got other tensors"
             )
+        stated: object = header.get(FORMAT)
+        # The header of a safetensors file only contains strings.
+        if isinstance(stated, str) and re.fullmatch("[0-9]{1,18}", stated):
+            stated = int(stated)
+        check_format({FORMAT: stated}, file)
         if header.pop("sha256", "") != _digest(header, tensors):
             raise InvalidInputError(
                 f"{file}: the contents were changed after they were saved; save the file again"

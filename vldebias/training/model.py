@@ -19,6 +19,7 @@ from vldebias.hosts.reading import reading
 from vldebias.miniature import Preprocess
 from vldebias.miniature.tokenizer import save_tokenizer
 from vldebias.utils.files import storage_errors
+from vldebias.utils.formats import FORMAT
 from vldebias.version import __version__
 
 MANIFEST = "vldebias.json"
@@ -312,6 +313,7 @@ def save_model(towers: Towers, folder: Path, *, scope: str, name: str) -> None:
             family = towers.library
             towers.save(plain, new_folder, name=name)
         manifest = {
+            FORMAT: 1,
             "family": family,
             "base": name,
             "scope": scope,

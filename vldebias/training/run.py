@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
 import torch
@@ -52,6 +52,7 @@ from vldebias.training.suspects import (
     shuffled_scores,
 )
 from vldebias.utils.files import only_writer, versions, write_atomically
+from vldebias.utils.formats import FORMAT
 from vldebias.utils.progress import SILENT, Progress
 from vldebias.utils.trackers import tracker_name
 
@@ -67,6 +68,25 @@ _SHOWN = ("zero_shot_accuracy", "recall@1 image->text", "recall@1 text->image")
 # A run reports captions that look wrong if they are at least this share of all captions.
 LEAST_LOW_GROUP = 0.1
 _LINE_EVERY = 60.0  # Minimum number of seconds between two lines with scores in a log file.
+
+
+class Outcome(TypedDict):
+    """Contents of run.json, as described in `train_model`."""
+
+    format_version: int
+    before: dict[str, float]
+    after: dict[str, float]
+    halfway: dict[str, float]
+    halfway_change: Halfway | None
+    debiased: dict[str, float]
+    below_start: Fall | None
+    wrong_pairs: Detection | None
+    kept: list[KeptShare]
+    processes: dict[str, int | str]
+    settings: dict[str, Any]
+    versions: dict[str, str]
+    files: dict[str, str]
+    conclusions: list[dict[str, Any]]
 
 
 def train_model(
@@ -130,7 +150,7 @@ def train_model(
     warn_of_lost_groups(outcome["kept"])
     if outcome["below_start"] is not None:
         _warn_of_fall(outcome["below_start"], run.steps)
-    return outcome
+    return dict(outcome)
 
 
 class _Run:
@@ -286,7 +306,7 @@ class _Run:
                 on_step=_StepReport(settings, self.accelerator, self.progress, advance),
             )
 
-    def write(self, history: Sequence[Entry]) -> dict[str, Any]:
+    def write(self, history: Sequence[Entry]) -> Outcome:
         """Write all files except the checkpoint, and return the contents of run.json."""
         settings = self.settings
         folder = self.folder
@@ -323,7 +343,8 @@ class _Run:
                 files["projection"] = PROJECTION
             if self.held_out is not None and edits:
                 debiased = self.held_out.monitor(self.towers, edits.only)
-        outcome: dict[str, Any] = {
+        outcome: Outcome = {
+            FORMAT: 1,
             "before": before,
             "after": after,
             "halfway": halfway,

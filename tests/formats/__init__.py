@@ -1,4 +1,4 @@
-"""Examples of each saved file, and the fields that they may contain.
+"""Provide examples of each saved file, and the fields that they may contain.
 
 `python -m tests.formats` writes an example of each format to this folder, except for those that
 exist: a file that a released version wrote never changes, and `test_formats.py` reads it from then

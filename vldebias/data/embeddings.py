@@ -43,6 +43,8 @@ from vldebias.utils.text_rows import TextRows
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from vldebias.typing import AnyArray, ColumnLike
+
 Texts: TypeAlias = dict[str, NDArray[np.float32]] | None
 KEYS = ("features", "ids", "captions", "text", "prompts", "about")
 COLUMNS = ("label.", "names.")
@@ -89,8 +91,8 @@ class Embeddings(Columns):
     @classmethod
     def from_arrays(
         cls,
-        features: Any,
-        labels: Mapping[str, object] | None = None,
+        features: AnyArray | Shards,
+        labels: Mapping[str, Labels | ColumnLike] | None = None,
         *,
         ids: Iterable[object] | None = None,
         captions: Sequence[str] = (),
@@ -109,7 +111,7 @@ class Embeddings(Columns):
         Raises:
             InvalidInputError: If shapes or lengths are inconsistent, or types are wrong.
         """
-        rows = features
+        rows: Any = features
         try:
             # Tensors are recognised by their methods to avoid importing torch.
             if hasattr(rows, "detach"):
@@ -195,7 +197,7 @@ def _numbers(features: Any) -> RowNumbers:
     return RowNumbers(len(features))
 
 
-def _column(source: str, values: object, names: Sequence[str] | None = None) -> Labels:
+def _column(source: str, values: Labels | ColumnLike, names: Sequence[str] | None = None) -> Labels:
     """Create labels from an array; error messages start with `source`."""
     try:
         return Labels.from_array(values, names)

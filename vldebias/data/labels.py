@@ -15,6 +15,8 @@ from vldebias.errors import CLOSE_LABELS, InvalidInputError, Lazily, did_you_mea
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from vldebias.typing import ColumnLike
 pd = Lazily("pandas")
 
 UNKNOWN = -1  # internal code; in a column of numbers, -1 is an ordinary value
@@ -86,7 +88,7 @@ class Labels:
         return cls(np.array(codes, dtype=np.int64), tuple(names))
 
     @classmethod
-    def from_array(cls, values: object, names: Sequence[str] | None = None) -> Labels:
+    def from_array(cls, values: Labels | ColumnLike, names: Sequence[str] | None = None) -> Labels:
         """Create labels from a column (n,): a numpy array, a tensor, a list or a pandas column.
 
         Booleans become "no" and "yes". Without `names`, every integer is a value, including -1.

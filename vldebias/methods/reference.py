@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,12 +14,13 @@ from torch import Tensor
 from vldebias.errors import InvalidInputError
 from vldebias.prompts import PromptSet, StatedWords
 
+if TYPE_CHECKING:
+    from vldebias.data import Labels
+    from vldebias.typing import ColumnLike, Features
+
 _ROWS = 1024  # number of feature rows read at once
 
 Array = Tensor | NDArray[np.floating]
-Features = object
-"""Image features (n, d): a tensor or an ndarray, an iterable of batches (b, d), or an object with
-such `features`, such as `data.Embeddings`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +43,7 @@ class Reference:
     """
 
     features: Features
-    labels: Mapping[str, object] = field(default_factory=dict)
+    labels: Mapping[str, Labels | ColumnLike] = field(default_factory=dict)
     within_classes: bool = True
 
     def batches(self) -> Iterator[Tensor]:

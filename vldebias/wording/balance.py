@@ -22,7 +22,7 @@ from numbers import Integral, Real
 from operator import itemgetter
 from pathlib import Path
 from threading import Lock
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet
 
 from vldebias.errors import InvalidInputError, UnseenValueWarning, warn
@@ -37,8 +37,8 @@ from vldebias.wording.persons import NEXT_FACE, NEXT_TEXT, Find, PersonReader
 from vldebias.wording.prompt_file import checked_texts
 from vldebias.wording.rewritten import why_not_replaced, write_rewritten
 
-_Set = str | Path | PromptSet | Mapping[str, Any]
-AttributeLike = _Set | Sequence[_Set]
+if TYPE_CHECKING:
+    from vldebias.typing import AttributeLike
 
 # The values for the people in one image who can get one, per attribute.
 _Values = list[list[Value]]
@@ -94,7 +94,7 @@ class BalancedPrompts:
 
 def balance_prompts(
     prompts: str | Iterable[str],
-    attribute: AttributeLike,
+    attribute: AttributeLike | Mapping[str, object],
     *,
     shares: Mapping[str, float] | None = None,
     seed: int | None = None,
@@ -208,7 +208,7 @@ class Balancer:
     ['A photo of a male CEO']
     """
 
-    attribute: AttributeLike
+    attribute: AttributeLike | Mapping[str, object]
     shares: Mapping[str, float] | None = None
     seed: int | None = None
     find: Find | None = None

@@ -40,7 +40,8 @@ from vldebias.study.task import Task
 from vldebias.utils.schema import Lam, Share
 
 if TYPE_CHECKING:
-    from vldebias.methods.reference import Features, Reference
+    from vldebias.methods.reference import Reference
+    from vldebias.typing import Features
 
 
 def _read_methods(methods: object) -> tuple[Compared, ...]:

@@ -74,7 +74,7 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
       projected out. With `reference`, the calibrated projection with equalised image means is used
       instead.
 
-    docs/explanation/the-default.md explains how these defaults were chosen and tested.
+    See also docs/explanation/the-default.md, which explains how these defaults were chosen.
 
     Args:
         host: an open_clip model, a transformers image-text model, a diffusers pipeline, or a list
@@ -198,6 +198,8 @@ def fit_projections(
     of `debias` is balanced prompts, which are not an edit. Here, the default is `cali` with a lam
     that hardly affects unrelated prompts, and a log message reports this.
 
+    See also docs/methods.md.
+
     Args:
         host: a model or pipeline as for `debias`, a mapping from prompt to embedding (d,), or a
             `Host`.
@@ -252,6 +254,8 @@ def text_diagnostics(
 
     The result is empty if the default declines to edit. Errors are those of `fit_projections`.
 
+    See also docs/explanation/projection.md.
+
     Args:
         host: a model or pipeline as for `debias`, a mapping from prompt to embedding (d,), or a
             `Host`.
@@ -263,6 +267,9 @@ def text_diagnostics(
         reference: image features (n, d) of this model, or a `Reference`, if the method uses images.
         max_loss: the maximum loss for a class prompt, in (0, 1): 1 minus the cosine between its
             embeddings before and after the edit.
+
+    Returns:
+        A mapping from role ("text", or a text encoder's name for a pipeline) to `Diagnostics`.
 
     >>> from vldebias.miniature import load_clip
     >>> model, preprocess, tokenizer = load_clip()
@@ -294,6 +301,8 @@ def fit_shares(
 
     Call the returned edit with query embeddings, or attach it to a model with `debias`.
 
+    See also docs/methods.md.
+
     Args:
         model: an open_clip or transformers image-text model, or a mapping from prompt to embedding.
         attribute: a prompt set with words for each attribute value, or several sets for
@@ -305,6 +314,14 @@ def fit_shares(
         lam: the weight of the differences between the groups.
         tokenizer: the model's open_clip tokenizer, or transformers tokenizer or processor, if it
             cannot be derived from the model.
+
+    Returns:
+        An `Edit` of text embeddings. Calling it with queries (..., d) returns edited queries of the
+        same shape. Its `shares` contain the target share of each group, a float by group name.
+
+    Raises:
+        InvalidInputError: If `fraction` is not between 0 and 1, shares do not match the groups, or
+            `reference` is missing or has too few images.
 
     >>> from vldebias.miniature import load_photographs
     >>> photographs = load_photographs()

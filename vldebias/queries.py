@@ -95,6 +95,8 @@ def debias_queries(
 ) -> DebiasedQueries:
     """Wrap a query embedder to reduce the bias described by a prompt set.
 
+    See also docs/how-to/index-queries.md.
+
     Args:
         embed: the embedder. Accepts a sentence-transformers model, LangChain's `Embeddings`,
             llama-index's `BaseEmbedding`, a chroma embedding function, a mapping from text to

@@ -79,6 +79,8 @@ def audit(
     The result contains a share with an interval for each prompt. Pass exactly one of `model`,
     `pipe` and `texts`.
 
+    See also docs/tutorials/audit-a-prompt-list.md.
+
     Args:
         prompts: a list of prompts, a file (`vldebias.wording.prompt_file.read_prompts`) or a pandas
             DataFrame.

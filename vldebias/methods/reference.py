@@ -27,6 +27,8 @@ Array = Tensor | NDArray[np.floating]
 class Reference:
     """Store image features, with their labels if available.
 
+    See also docs/explanation/the-default.md.
+
     Attributes:
         features: (n, d) tensor or ndarray, or an iterable of batches (b, d); normalised or not.
         labels: for each column, a value for each of the n images, as strings (None and "" mean

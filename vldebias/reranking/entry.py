@@ -69,6 +69,8 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     why: fewer than five candidates look like one of the groups, or different wordings disagree
     about them. Candidates that show nobody have no group.
 
+    See also docs/how-to/rerank.md.
+
     Args:
         scores: scores (n,) for one query or (q, n) for several, as an array, a tensor or a list, or
             a mapping from id to score. Higher is better.

@@ -348,6 +348,8 @@ def diagnose(
     The description in the provenance contains advice. It only calls an attribute "removed" by a
     method if a linear probe is then no better than chance on held-out rows.
 
+    See also docs/how-to/diagnose.md.
+
     Args:
         features: embeddings (n, d) from one model, as an array, a tensor, or
             `vldebias.data.Embeddings`; they are normalised to length 1.
@@ -362,6 +364,11 @@ def diagnose(
             prompts are nearest.
         methods: methods or their names, fitted on `attribute` and compared with "none".
         reference: image features (m, d) for methods that use them.
+
+    Returns:
+        A `Result` with the rows above; `to_pandas()` returns them as a data frame. Values are
+        shares in [0, 1] with 95% intervals (balanced accuracy for probes), except for margins,
+        whose interval is the quartiles. `provenance[0].settings["advice"]` is a list of sentences.
 
     Raises:
         InvalidInputError: If neither labels nor groups are passed, lengths differ, methods are

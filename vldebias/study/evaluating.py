@@ -54,6 +54,8 @@ def evaluate(
 ) -> Result:
     """Measure the bias and utility of methods, with confidence intervals.
 
+    See also docs/tutorials/evaluate-clip.md.
+
     Args:
         model: an open_clip or transformers model, a name that `vldebias.load_host` accepts, or a
             mapping from prompt to embedding (d,).

@@ -65,6 +65,8 @@ def grid(  # noqa: PLR0913 (settings of a public entry point)
 ) -> Image:
     """Return an image with a row per prompt and method, and a column per seed or search result.
 
+    See also docs/how-to/generate.md.
+
     Args:
         pipe: a diffusers pipeline that `vldebias.debias` supports, without an attachment; or an
             image-text model from `vldebias.load_host`, to search `images`.

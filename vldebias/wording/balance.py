@@ -110,6 +110,8 @@ def balance_prompts(
     possible over different prompts. If a prompt contains a placeholder ("{gender}", "{age}",
     "{race}" or "{skin_tone}"), as in "A photo of a {gender} CEO", the value replaces it.
 
+    See also docs/how-to/balance-prompts.md.
+
     Args:
         prompts: One prompt, or one per image.
         attribute: One or more prompt sets, each given as a name, a path or a `PromptSet`: gender,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, explain_keywords
 from vldebias.hosts import (
     Attachment,
     CallRecord,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     )
 
 
+@explain_keywords
 def debias(  # noqa: PLR0913 (all settings of the main entry point)
     host: Host | ModelLike | PipelineLike | Sequence[PipelineLike],
     attribute: AttributeLike | Edit | Mapping[str, Edit] | Attachment,
@@ -182,6 +183,7 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
     return attachment
 
 
+@explain_keywords
 def fit_projections(
     host: Host | ModelLike | PipelineLike,
     attribute: AttributeLike,
@@ -240,6 +242,7 @@ def fit_projections(
     return get_edit_method(method, lam=lam, reference=reference).fit_roles(problem)
 
 
+@explain_keywords
 def text_diagnostics(
     host: Host | ModelLike | PipelineLike,
     attribute: PromptSetLike,
@@ -287,6 +290,7 @@ def text_diagnostics(
     }
 
 
+@explain_keywords
 def fit_shares(
     model: Host | ModelLike,
     attribute: AttributeLike,

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch.nn.functional import normalize
 
-from vldebias.errors import AlreadyAttachedError, InvalidInputError
+from vldebias.errors import AlreadyAttachedError, InvalidInputError, explain_keywords
 from vldebias.hosts.edits import SIDES, TEXT, except_stated
 from vldebias.hosts.embedders import EmbeddedTexts, Embedder
 from vldebias.methods import Method, Problem, Reference, get_method
@@ -83,6 +83,7 @@ class _ChromaDefaults:
         """Accept any configuration."""
 
 
+@explain_keywords
 def debias_queries(
     embed: EmbedderLike,
     attribute: AttributeLike | Edit,

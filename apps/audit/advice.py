@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, explain_keywords
 from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.prompts import PromptSet, StatedWords, can_balance, load_prompts
 from vldebias.report.result import Result
@@ -64,6 +64,7 @@ class AdvisedPrompt:
         return self.advice.partition(":")[0]
 
 
+@explain_keywords
 def audit(
     prompts: Sequence[str] | str | Path | PromptList,
     attribute: PromptSetLike,

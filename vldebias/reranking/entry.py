@@ -15,6 +15,7 @@ from vldebias.errors import (
     InvalidInputError,
     SuspectInputWarning,
     did_you_mean,
+    explain_keywords,
     warn,
 )
 from vldebias.reranking.candidates import UNKNOWN, Candidates, Floats, Rows, as_floats
@@ -43,6 +44,7 @@ _UNEVEN = 1.5
 _MANY_CANDIDATES = 100
 
 
+@explain_keywords
 def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     scores: AnyArray | ById[float],
     k: int | None = None,

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from vldebias.data import Embeddings, Labels, cross
-from vldebias.errors import InvalidInputError, need
+from vldebias.errors import InvalidInputError, explain_keywords, need
 from vldebias.hosts import Host
 from vldebias.hosts.loading import text_host
 from vldebias.measure.resampling import wilson_interval
@@ -324,6 +324,7 @@ class Column:
         return cls("the prompts' texts", Labels(codes, tuple(texts_of_value)))
 
 
+@explain_keywords
 def diagnose(
     features: Embeddings | AnyArray,
     labels: Labels | ColumnLike | str | None = None,

@@ -25,7 +25,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet
 
-from vldebias.errors import InvalidInputError, UnseenValueWarning, warn
+from vldebias.errors import InvalidInputError, UnseenValueWarning, explain_keywords, warn
 from vldebias.prompts.attribute import PEOPLE, Attribute, words_of_values
 from vldebias.prompts.attribute import can_balance as can_balance
 from vldebias.prompts.prompt_set import PromptSet, load_prompts
@@ -92,6 +92,7 @@ class BalancedPrompts:
         return html_table(title, ("prompt", "value added", "unchanged because"), rows)
 
 
+@explain_keywords
 def balance_prompts(
     prompts: str | Iterable[str],
     attribute: AttributeLike | Mapping[str, object],

@@ -21,6 +21,7 @@ import pytest
 from typer.models import ArgumentInfo, OptionInfo
 
 import vldebias
+from vldebias.data import DATA
 from vldebias.losses import LOSSES
 from vldebias.study import TASKS
 
@@ -136,7 +137,7 @@ def test_examples_in_docstrings_print_what_they_show(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = importlib.import_module(name)
-    for registry in (LOSSES, TASKS):
+    for registry in (DATA, LOSSES, TASKS):
         len(registry)  # import the modules of the built-in objects, which are only registered once
         monkeypatch.setattr(registry, "data", dict(registry.data))
     failures, _ = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE)

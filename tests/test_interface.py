@@ -7,8 +7,12 @@ from collections.abc import Callable
 import pytest
 
 import vldebias
+import vldebias.data
 from tests.interface import FILE, interface, public_objects, resolved
 from vldebias.errors import InvalidInputError
+from vldebias.losses import LOSSES
+from vldebias.methods import METHODS
+from vldebias.metrics import METRICS
 
 HOW = (
     "the public interface differs from tests/interface.json. If the change is intended, run"
@@ -36,6 +40,8 @@ def test_the_package_exports_few_names_and_the_reference_describes_them_all() ->
     assert len(vldebias.__all__) <= 25
     documented = [resolved(path) for path in public_objects()]
     exported = {name: getattr(vldebias, name) for name in vldebias.__all__}
+    exported |= {name: getattr(vldebias.data, name) for name in vldebias.data.__all__}
+    exported |= {"LOSSES": LOSSES, "METHODS": METHODS, "METRICS": METRICS}
     assert [name for name, public in exported.items() if public not in documented] == []
 
 

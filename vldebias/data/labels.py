@@ -40,6 +40,10 @@ class Labels:
 
     Raises:
         InvalidInputError: If codes are not (n,) integers or have no name, or names are not unique.
+
+    >>> labels = Labels.from_values(["female", "male", None, "male"])
+    >>> labels.names, labels.codes.tolist()
+    (('female', 'male'), [0, 1, -1, 1])
     """
 
     codes: NDArray[np.int64]
@@ -241,6 +245,12 @@ def cross(*labels: Labels) -> Labels:
     """Combine label columns into one, such as "landbird/water"; unknown if any label is unknown.
 
     Codes are row-major: for two labels, code = first.code * len(second.names) + second.code.
+
+    >>> gender = Labels.from_values(["female", "male"])
+    >>> age = Labels.from_values(["old", "young"])
+    >>> crossed = cross(gender, age)
+    >>> [crossed.names[code] for code in crossed.codes]
+    ['female/old', 'male/young']
     """
     lengths = [len(column) for column in labels]
     if len(set(lengths)) != 1:

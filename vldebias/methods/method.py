@@ -274,6 +274,7 @@ METHODS: Registry[Method] = Registry(
     },
     reserved=[name for name, declaration in DECLARED.items() if RESULTS in declaration.hosts],
 )
+"""All methods by name: built-in methods, registered ones, and those from entry points."""
 
 
 def register_method(method: Method) -> Method:

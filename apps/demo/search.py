@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 import vldebias
-from vldebias.data import ImageData, decode, load_embeddings
+from vldebias.data import ImageData, load_embeddings
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import Host, resolve
 from vldebias.hosts.clip.images import image_encoder
@@ -22,6 +22,7 @@ from vldebias.metrics import max_skew
 from vldebias.miniature.photographs import CREDIT
 from vldebias.prompts import StatedWords
 from vldebias.utils.phrases import in_words
+from vldebias.utils.pictures import decode
 
 from .answers import METHODS, SEARCH_METHODS, Answer, Found
 from .engine import PHOTOGRAPHS, Engine

@@ -45,7 +45,7 @@ from torch import Tensor
 from eval.miniature.people import CONCEPTS
 from eval.tables import parser, run
 from vldebias import debias
-from vldebias.data import UNKNOWN
+from vldebias.data.labels import UNKNOWN
 from vldebias.errors import WideEditWarning
 from vldebias.hosts.host import weights_fingerprint
 from vldebias.measure.rows import TaskProvenance, TaskResult

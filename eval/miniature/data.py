@@ -14,7 +14,8 @@ import torch
 
 from eval.miniature import birds, people, portraits
 from eval.miniature.world import Codes
-from vldebias.data import UNKNOWN, ImageData, Labels
+from vldebias.data import ImageData, Labels
+from vldebias.data.labels import UNKNOWN
 from vldebias.errors import need
 from vldebias.miniature.words import AGES, COLUMNS, SIZE
 

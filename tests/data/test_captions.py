@@ -48,7 +48,7 @@ def test_every_format_is_read_without_settings(form: str, tmp_path: Path) -> Non
 
 
 def brought_pixels(number: int) -> bytes:
-    from vldebias.data import decode
+    from vldebias.utils.pictures import decode
 
     return decode(brought.jpeg(number)).tobytes()
 

@@ -11,15 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vldebias.data import (
-    UNKNOWN,
-    Embeddings,
-    Labels,
-    load_embeddings,
-    load_texts,
-    open_embeddings,
-    save_embeddings,
-)
+from vldebias.data import Embeddings, Labels, load_embeddings, open_embeddings, save_embeddings
+from vldebias.data.embeddings import load_texts
+from vldebias.data.labels import UNKNOWN
 from vldebias.errors import InvalidInputError
 
 

@@ -10,8 +10,8 @@ from pyarrow import parquet
 
 from tests.data.data_parts import save
 from tests.refusals import refused
-from vldebias.data import ImageData, open_data, read_table
-from vldebias.data.tables import as_texts, column_of
+from vldebias.data import ImageData, open_data
+from vldebias.data.tables import as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError
 from vldebias.utils.json_tables import rows_by_picture
 from vldebias.utils.table_rows import flat, read_rows

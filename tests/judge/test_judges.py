@@ -20,7 +20,7 @@ from torch.nn.functional import normalize
 from eval.miniature import portraits
 from tests.study.painted_by_hand import GENDERS, Reader, Shows, chosen, paint, repaint
 from vldebias import load_prompts
-from vldebias.data import UNKNOWN
+from vldebias.data.labels import UNKNOWN
 from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.hosts.loading import Loaded
 from vldebias.judge import judges

@@ -255,6 +255,11 @@ def test_a_denied_upload_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
             fitted().push_to_hub("someone/gender")
 
 
+def test_an_empty_mapping_of_edits_is_rejected_before_anything_is_uploaded() -> None:
+    with pytest.raises(InvalidInputError, match="edits: got an empty mapping; expected an edit"):
+        vldebias.push_to_hub({}, "user/none")
+
+
 def test_edits_by_role_are_uploaded_together(hub: tuple[Path, list[dict[str, Any]]]) -> None:
     edits = {"sequence": fitted(1.0), "pooled": fitted(2.0)}
     vldebias.push_to_hub(edits, "user/both")

@@ -21,7 +21,7 @@ from tests.study.painted_by_hand import (
     task,
 )
 from vldebias import fit_projections, load_prompts
-from vldebias.data import UNKNOWN
+from vldebias.data.labels import UNKNOWN
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.loading import Loaded
 from vldebias.judge.judges import Judge, MiniatureJudge

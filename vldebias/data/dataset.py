@@ -165,6 +165,11 @@ class ImageData(Columns):
 
     Raises:
         InvalidInputError: If ids are not unique, or columns or captions have the wrong length.
+
+    >>> from vldebias.miniature import open_world
+    >>> data = open_world("portraits", n=60)
+    >>> len(data), sorted(data.labels)
+    (60, ['age', 'duty', 'gender', 'hair', 'label', 'profession', 'tone'])
     """
 
     name: str
@@ -258,6 +263,11 @@ def file_images(
 
     Raises:
         InvalidInputError: If there are no files, or a path leads outside `root`.
+
+    >>> labels = {"gender": Labels.from_values(["female", "male"])}
+    >>> data = file_images("faces", "test", Path("faces"), ["a.jpg", "b.jpg"], labels)
+    >>> data.ids, data.labels["gender"].counts
+    (('a.jpg', 'b.jpg'), {'female': 1, 'male': 1})
     """
     if not files:
         raise NoImagesError(f"{name}: expected images in split {split!r} of {root}, got none")
@@ -352,6 +362,10 @@ def describe(data: ImageData) -> dict[str, Any]:
     """Summarise the numbers of images, labels and captions as JSON values.
 
     The value of "columns" is {column: {"counts": {name: rows}, "unknown": rows}}.
+
+    >>> from vldebias.miniature import open_world
+    >>> describe(open_world("portraits", n=60))["columns"]["gender"]["counts"]
+    {'male': 26, 'female': 34}
     """
     columns = {}
     for name, labels in data.labels.items():
@@ -372,6 +386,10 @@ def check_images(data: ImageData, *, progress: bool = True) -> list[tuple[str, s
     Args:
         data: the data set whose images are read.
         progress: whether to show a progress bar.
+
+    >>> from vldebias.miniature import open_world
+    >>> check_images(open_world("portraits", n=4), progress=False)  # all can be read
+    []
     """
 
     def reason(row: int) -> str:

@@ -43,6 +43,8 @@ from vldebias.utils.text_rows import TextRows
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from vldebias.typing import AnyArray, ColumnLike
+
 Texts: TypeAlias = dict[str, NDArray[np.float32]] | None
 KEYS = ("features", "ids", "captions", "text", "prompts", "about")
 COLUMNS = ("label.", "names.")
@@ -68,6 +70,14 @@ class Embeddings(Columns):
 
     Raises:
         InvalidInputError: If shapes or lengths are inconsistent.
+
+    >>> import numpy as np
+    >>> labels = {"gender": ["female", "male", None]}
+    >>> images = Embeddings.from_arrays(np.eye(3), labels)
+    >>> images
+    Embeddings(3 images of width 3, columns ['gender'])
+    >>> images.labels["gender"].counts
+    {'female': 1, 'male': 1}
     """
 
     features: Any
@@ -89,8 +99,8 @@ class Embeddings(Columns):
     @classmethod
     def from_arrays(
         cls,
-        features: Any,
-        labels: Mapping[str, object] | None = None,
+        features: AnyArray | Shards,
+        labels: Mapping[str, Labels | ColumnLike] | None = None,
         *,
         ids: Iterable[object] | None = None,
         captions: Sequence[str] = (),
@@ -109,7 +119,7 @@ class Embeddings(Columns):
         Raises:
             InvalidInputError: If shapes or lengths are inconsistent, or types are wrong.
         """
-        rows = features
+        rows: Any = features
         try:
             # Tensors are recognised by their methods to avoid importing torch.
             if hasattr(rows, "detach"):
@@ -195,7 +205,7 @@ def _numbers(features: Any) -> RowNumbers:
     return RowNumbers(len(features))
 
 
-def _column(source: str, values: object, names: Sequence[str] | None = None) -> Labels:
+def _column(source: str, values: Labels | ColumnLike, names: Sequence[str] | None = None) -> Labels:
     """Create labels from an array; error messages start with `source`."""
     try:
         return Labels.from_array(values, names)
@@ -214,6 +224,13 @@ def load_embeddings(path: str | Path) -> tuple[Embeddings, Texts]:
     Raises:
         InvalidInputError: If the file is damaged, has no features or has an invalid entry, or
             features are not finite.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.savez(Path(folder, "faces.npz"), features=np.eye(2))
+    ...     images, texts = load_embeddings(Path(folder, "faces.npz"))
+    >>> images
+    Embeddings(2 images of width 2, columns [])
     """
     try:
         fields, ignored = _read_arrays(Path(path))
@@ -295,6 +312,13 @@ def save_embeddings(
     Raises:
         InvalidInputError: If the path does not end in .npz, or a column name contains a NUL
             character.
+
+    >>> import tempfile
+    >>> images = Embeddings.from_arrays([[1.0, 0.0], [0.0, 1.0]], {"gender": ["female", "male"]})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = save_embeddings(Path(folder, "faces.npz"), images)
+    ...     load_embeddings(path)
+    (Embeddings(2 images of width 2, columns ['gender']), None)
     """
 
     def text(value: object) -> Array:
@@ -456,6 +480,14 @@ def open_embeddings(
     Raises:
         InvalidInputError: If a file does not exist, files are inconsistent, or the table has the
             wrong length.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for number in range(2):
+    ...         np.save(Path(folder, f"{number}.npy"), np.eye(3))
+    ...     images, texts = open_embeddings(f"{folder}/*.npy")
+    ...     images.unit[:].shape
+    torch.Size([6, 3])
     """
     files = files_of(paths)
     texts: Texts = None

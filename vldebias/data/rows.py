@@ -101,6 +101,11 @@ class Shards:
 
     Raises:
         InvalidInputError: If there are no parts, or their shapes or dtypes are inconsistent.
+
+    >>> parts = [np.eye(2), np.ones((3, 2))]
+    >>> shards = Shards(parts)
+    >>> shards.shape, shards[1:3].tolist()
+    ((5, 2), [[0.0, 1.0], [1.0, 1.0]])
     """
 
     ndim = 2

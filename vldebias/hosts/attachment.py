@@ -287,6 +287,8 @@ def mark_merged(models: Iterable[object], note: str) -> None:
 def attachment_of(host: object) -> Attachment | None:
     """Return the current attachment of a model or pipeline, or None.
 
+    See also docs/how-to/serve-a-pipeline.md.
+
     Args:
         host: the model or pipeline.
 

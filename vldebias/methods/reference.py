@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,17 +14,20 @@ from torch import Tensor
 from vldebias.errors import InvalidInputError
 from vldebias.prompts import PromptSet, StatedWords
 
+if TYPE_CHECKING:
+    from vldebias.data import Labels
+    from vldebias.typing import ColumnLike, Features
+
 _ROWS = 1024  # number of feature rows read at once
 
 Array = Tensor | NDArray[np.floating]
-Features = object
-"""Image features (n, d): a tensor or an ndarray, an iterable of batches (b, d), or an object with
-such `features`, such as `data.Embeddings`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Reference:
     """Store image features, with their labels if available.
+
+    See also docs/explanation/the-default.md.
 
     Attributes:
         features: (n, d) tensor or ndarray, or an iterable of batches (b, d); normalised or not.
@@ -42,7 +45,7 @@ class Reference:
     """
 
     features: Features
-    labels: Mapping[str, object] = field(default_factory=dict)
+    labels: Mapping[str, Labels | ColumnLike] = field(default_factory=dict)
     within_classes: bool = True
 
     def batches(self) -> Iterator[Tensor]:

@@ -39,16 +39,20 @@ def push_to_hub(
 
     Model weights are not uploaded.
 
+    See also docs/how-to/merge.md.
+
     Args:
-        edits: an edit, or a mapping from roles to edits.
-        repo_id: the name of the repository, which is created if it does not exist.
+        edits: an edit, or a mapping from roles to edits, such as the result of
+            `vldebias.fit_projections`.
+        repo_id: the name of the repository ("user/name"), which is created if it does not exist.
         private: whether a new repository is private. If None, the account's default is used.
 
     Returns:
-        The URL of the commit.
+        The URL of the commit, a string. `load_edit(repo_id)` loads the edits.
 
     Raises:
-        InvalidInputError: If the hub cannot be reached or denies write access.
+        InvalidInputError: If the mapping is empty, or the hub cannot be reached or denies write
+            access.
 
     >>> import vldebias
     >>> loaded = vldebias.load_host("miniature")
@@ -59,6 +63,11 @@ def push_to_hub(
     'https://huggingface.co/me/miniature-gender/commit/...'
     """
     edit_of_role: Mapping[str, Edit] = edits if isinstance(edits, Mapping) else {"": edits}
+    if not edit_of_role:
+        raise InvalidInputError(
+            "edits: got an empty mapping; expected an edit, or a mapping from role to edit, such as"
+            " the result of vldebias.fit_projections"
+        )
     # Upload only files written by `save_pretrained`, never the contents of a user's folder.
     with tempfile.TemporaryDirectory() as folder:
         for role, edit in edit_of_role.items():

@@ -112,6 +112,8 @@ class CalibratedProjection(Edit):
     symmetric with eigenvalues in (0, 1]. P* P* differs from P*, so applying it twice is a different
     method.
 
+    See also docs/explanation/projection.md.
+
     Attributes:
         left: the factor L (d, rank), float64. With rank 0, the projection is the identity.
         right: the factor R (d, rank), float64.

@@ -163,6 +163,8 @@ def _pairs_of(variants: Iterable[Sequence[str]]) -> tuple[tuple[str, str], ...]:
 class PromptSet:
     """Prompts about an attribute that should not affect predictions.
 
+    See also docs/how-to/attribute.md.
+
     Attributes:
         name: the stem of its YAML file, or the name passed to `make_prompt_set`.
         variants: tuples of prompts that differ only in the attribute. Any two prompts in a tuple
@@ -598,6 +600,8 @@ def _packaged(name: str) -> PromptSet:
 def list_prompts() -> list[str]:
     """Return the sorted names of the packaged prompt sets.
 
+    See also docs/how-to/attribute.md.
+
     >>> "gender" in list_prompts()
     True
     """
@@ -606,6 +610,8 @@ def list_prompts() -> list[str]:
 
 def load_prompts(name_or_path: str | Path | Mapping[str, object] | PromptSet) -> PromptSet:
     """Load a prompt set.
+
+    See also docs/how-to/attribute.md.
 
     Args:
         name_or_path: the name of a packaged set, the path of a YAML file (with a folder or the
@@ -675,6 +681,8 @@ def make_prompt_set(  # noqa: PLR0913 - the keys of a recipe
 
     Its pairs combine the attribute words, templates and concepts. Balanced prompts also need
     `adjectives` or `phrase`, unless the words in `attribute` are known adjectives for a person.
+
+    See also docs/how-to/attribute.md.
 
     Args:
         name: the name of the set.

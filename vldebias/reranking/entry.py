@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from vldebias.errors import (
     InvalidInputError,
     SuspectInputWarning,
     did_you_mean,
+    explain_keywords,
     warn,
 )
 from vldebias.reranking.candidates import UNKNOWN, Candidates, Floats, Rows, as_floats
@@ -26,7 +27,8 @@ from vldebias.reranking.proportional import mopr
 from vldebias.reranking.report import AS_FOUND, Positions, Report, check_count
 
 if TYPE_CHECKING:
-    from vldebias.methods.method import AttributeLike
+    from vldebias.hosts import Host
+    from vldebias.typing import AnyArray, AttributeLike, ById, ColumnLike, ModelLike
 
 Reranker = Callable[[Candidates, int], Rows]
 RERANKERS: dict[str, Reranker] = {
@@ -42,20 +44,21 @@ _UNEVEN = 1.5
 _MANY_CANDIDATES = 100
 
 
+@explain_keywords
 def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
-    scores: object,
+    scores: AnyArray | ById[float],
     k: int | None = None,
     *,
-    labels: object = None,
-    probabilities: object = None,
-    features: object = None,
+    labels: ColumnLike | Mapping[str, ColumnLike] | ById[Hashable] | None = None,
+    probabilities: AnyArray | Mapping[str, AnyArray] | None = None,
+    features: AnyArray | None = None,
     attribute: AttributeLike | None = None,
-    model: object = None,
-    shares: object = POOL,
+    model: Host | ModelLike | None = None,
+    shares: str | Mapping[str, float] = POOL,
     index: IndexGroups | str | Path | None = None,
     method: str | Reranker | None = None,
-    ids: object = None,
-    checked: Mapping[int, object] | Mapping[str, object] | None = None,
+    ids: AnyArray | Sequence[Hashable] | None = None,
+    checked: ById[Hashable] | None = None,
 ) -> Positions:
     """Re-rank search results so that every group gets its requested share of the top k.
 
@@ -68,19 +71,24 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     why: fewer than five candidates look like one of the groups, or different wordings disagree
     about them. Candidates that show nobody have no group.
 
+    See also docs/how-to/rerank.md.
+
     Args:
-        scores: scores (n,) for one query or (q, n) for several, or a mapping from id to score.
-            Higher is better.
+        scores: scores (n,) for one query or (q, n) for several, as an array, a tensor or a list, or
+            a mapping from id to score. Higher is better.
         k: number of results to show. If None, all are shown.
-        labels: group of each candidate (n,). None, NaN, "" and "unknown" mean that the group is
-            unknown. Such candidates keep their places and do not count towards any group. Pass a
-            mapping from column to labels to cross several columns ("female/old"). A mapping from id
-            to label is accepted with `ids` or if `scores` is a mapping.
+        labels: group of each candidate (n,), as an array, a tensor, a list or a pandas column.
+            None, NaN, "" and "unknown" mean that the group is unknown. Such candidates keep their
+            places and do not count towards any group. Pass a mapping from column to labels to cross
+            several columns ("female/old"). A mapping from id to label is accepted with `ids` or if
+            `scores` is a mapping.
         probabilities: group probabilities (n, g), or a mapping from group to probabilities (n,).
             The most likely group is used as the label.
-        features: features (n, d) of the candidates, for zero-shot labels with `attribute`.
-        attribute: prompt set with words for its values, or several prompt sets to cross.
-        model: model that embeds the prompts, or a mapping from prompt to embedding.
+        features: features (n, d) of the candidates, as an array or a tensor, for zero-shot labels
+            with `attribute`.
+        attribute: prompt set with words for its values, or its name or file, or several to cross.
+        model: open_clip or transformers model that embeds the prompts, a `Host`, or a mapping from
+            prompt to embedding (d,).
         shares: requested shares: "pool" for the shares among all candidates, "even" for equal
             shares, or a mapping from group to share.
         index: the groups and their shares in the whole index that the candidates come from:
@@ -91,8 +99,8 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
             functools.partial(fair, alpha=0.3). If None, "quota" for labels and "expected" for
             probabilities. Zero-shot labels have probabilities if at least 50 images per group were
             passed and the groups' cosines differ clearly.
-        ids: ids (n,) or (q, n) as returned by an index, with -1 for no result. Labels,
-            probabilities and features are then those of the rows of the index, or of the
+        ids: ids (n,) or (q, n) as returned by an index, integers or strings, with -1 for no result.
+            Labels, probabilities and features are then those of the rows of the index, or of the
             candidates of a single query.
         checked: true groups of randomly sampled candidates that were checked by hand, by row, or by
             id if ids are used. `Positions.to_check` returns a sample to check. The report then
@@ -124,9 +132,9 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     keys: NDArray[np.generic] = rows if id_rows is None else id_rows
     if id_rows is not None:
         inputs = (labels, probabilities, features, ())
-        source = next(part for part in inputs if part is not None)
+        source: object = next(part for part in inputs if part is not None)
         source, rows = rows_of_ids(id_rows, source, is_index=not isinstance(scores, Mapping))
-        labels = None if labels is None else source
+        labels = None if labels is None else cast("Any", source)
     n = int(rows.max(initial=UNKNOWN)) + 1
     saved = IndexGroups.load(index) if isinstance(index, str | Path) else index
     groups = _read_groups(labels, probabilities, features, attribute, model, saved)
@@ -195,9 +203,9 @@ class _Pages:
 def _read_groups(
     labels: object,
     probabilities: object,
-    features: object,
+    features: AnyArray | None,
     attribute: AttributeLike | None,
-    model: object,
+    model: Host | ModelLike | None,
     index: IndexGroups | None,
 ) -> Groups:
     """Return the groups of all rows, using whichever source was passed.

@@ -24,9 +24,9 @@ from vldebias.utils.formats import FORMAT, check_format
 if TYPE_CHECKING:
     from vldebias.hosts import Host
     from vldebias.methods import Problem
-    from vldebias.methods.method import AttributeLike
     from vldebias.projection.fingerprint import Fingerprint
     from vldebias.prompts import PromptSet
+    from vldebias.typing import AnyArray, AttributeLike, ModelLike
 
 # Texts without people. They have the same template as the prompts that state a value, so that only
 # their content differs.
@@ -111,9 +111,9 @@ class IndexGroups:
     @classmethod
     def fit(
         cls,
-        model: object,
+        model: Host | ModelLike,
         attribute: AttributeLike,
-        features: object,
+        features: AnyArray | Iterable[AnyArray],
         *,
         least: int | None = None,
         nobody: Sequence[str] = NOBODY,
@@ -216,7 +216,7 @@ class IndexGroups:
         shares = self.shares if self.expected_shares is None else self.expected_shares
         return dict(zip(self.names, shares.tolist(), strict=True))
 
-    def predict(self, features: object) -> Groups:
+    def predict(self, features: AnyArray | Iterable[AnyArray]) -> Groups:
         """Return the groups of vectors, with their probabilities if available.
 
         Vectors that are zero, NaN or infinite, or that show nobody, have no group.
@@ -232,7 +232,7 @@ class IndexGroups:
         codes = np.where(people, groups.codes, UNKNOWN)
         return replace(groups, codes=codes, doubt=self.doubt)
 
-    def within(self, features: object, shares: Mapping[str, float] | None = None) -> IndexGroups:
+    def within(self, features: AnyArray, shares: Mapping[str, float] | None = None) -> IndexGroups:
         """Return the groups and their shares behind a filter.
 
         The probabilities are fitted again to these vectors, if there are enough of them, because

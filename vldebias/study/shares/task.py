@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from pydantic import Field
 
-from vldebias.data import Labels, odd_values
-from vldebias.data.label_values import groups_as_many_as_rows, matched, names_no_group
+from vldebias.data import Labels
+from vldebias.data.label_values import groups_as_many_as_rows, matched, names_no_group, odd_values
 from vldebias.data.layouts import IMAGE_COLUMNS
 from vldebias.data.tables import as_texts, column_of, columns_of_counts, read_table
 from vldebias.errors import (

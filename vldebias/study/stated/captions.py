@@ -58,6 +58,8 @@ def evaluate_captions(
     another, and unclear if at most one states a value. Without labels, the result shows which
     values captions state about people, overall and by noun.
 
+    See also docs/how-to/captions.md.
+
     Args:
         tables: files (.csv, .tsv, .jsonl, .json, .parquet, COCO, Flickr8k), or columns by name,
             with a row for each image and its caption. Labels, reference captions, nouns,

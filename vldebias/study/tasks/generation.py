@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 from pydantic import Field, SerializeAsAny
 
 from vldebias import programs
-from vldebias.data import processes
+from vldebias.data.parallel import processes
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import resolve
 from vldebias.hosts.clip.images import image_encoder

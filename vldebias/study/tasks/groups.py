@@ -18,7 +18,8 @@ import numpy as np
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from vldebias.data import Embeddings, Labels, UnitRows, cross
+from vldebias.data import Embeddings, Labels, cross
+from vldebias.data.rows import UnitRows
 from vldebias.errors import InvalidInputError, one_line
 from vldebias.hosts import Host
 from vldebias.measure.classification import (

@@ -64,7 +64,7 @@ def refuse_unclear_groups(problem: Problem, role: str) -> None:
         agreement = single or joint
         if agreement < AGREE:
             raise UnusableReferenceError(
-                f"reference: different wordings of the values of {prompt_set.name} agree about the"
+                f"reference: different templates for the values of {prompt_set.name} agree about the"
                 f" images with a kappa of {floored(agreement)} ({AGREE:g} is needed), so its groups"
                 " cannot be told apart without labels."
             )

@@ -180,10 +180,7 @@ def renders() -> Iterator[Cell]:
             Split(labelled(features(world, n=800, seed=seed, balanced=False), column), gallery)
             for seed in SEEDS
         ]
-        title = {
-            "birds": "synthetic images, birds by place",
-            "portraits": "synthetic images, hair by gender",
-        }[world]
+        title = {"birds": "renders, birds by place", "portraits": "renders, hair by gender"}[world]
         yield Cell(title, texts, load_prompts(name), splits)
 
 

@@ -106,7 +106,10 @@ def promises() -> str:
             cells.append(_count(row) if write is _count else _percent(row))
         lines.append([promise, *cells])
 
-    nothing = "Text alone: no category of queries gets worse (categories made worse, per gallery and sample)"
+    nothing = (
+        "Text alone: no category of queries gets worse (categories made worse, per gallery and"
+        " sample)"
+    )
     add(nothing, "worse", DEFAULT, "cells", _count)
     add("`reference=`: the same", "worse", REFERENCE, "cells", _count)
     twice = "`reference=`: categories made worse in both samples"

@@ -23,8 +23,8 @@ RECALL_AT_1 = "recall@1 text->image"
 Arms = dict[str, dict[float, Measurement]]  # arm -> share -> row
 CHANGES = (
     "InfoNCE: accuracy; others: change from InfoNCE on the same seeds and images, \\* beyond its"
-    " 95% interval. {} seeds, 2,000 held-out synthetic images; intervals are not corrected for the number"
-    " of losses."
+    " 95% interval. {} seeds, 2,000 held-out synthetic images; intervals are not corrected for the"
+    " number of losses."
 )
 
 
@@ -358,8 +358,8 @@ def batch_sizes() -> str:
         column=lambda row: place_of(row)["batch"],
         cell=cell,
         note=(
-            "Zero-shot accuracy on 2,000 held-out synthetic images, mean of three seeds; \\* below InfoNCE"
-            " at the same batch size beyond the 95% interval of the paired change. From"
+            "Zero-shot accuracy on 2,000 held-out synthetic images, mean of three seeds; \\* below"
+            " InfoNCE at the same batch size beyond the 95% interval of the paired change. From"
             " `eval/results/batch_sizes.json`."
         ),
     )

@@ -47,7 +47,7 @@ class QueryEdits:
         self.edit = edit
         if hasattr(self.edit, "wordings"):
             raise InvalidInputError(
-                f"--edit: the method {self.edit.method!r} also embeds alternative wordings of each"
+                f"--edit: the method {self.edit.method!r} also embeds alternative versions of each"
                 " query; use an edit of a different method, or vldebias.debias_queries in your"
                 " program"
             )

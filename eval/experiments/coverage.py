@@ -117,7 +117,7 @@ def drawn_task() -> TaskResult:
 # -----------------------------------------------------------------------------------------------
 
 Accuracies = tuple[float, ...]
-# The number of images, the sizes of the groups, and their accuracies without and with a method. The
+# The number of images, the sizes of the groups, and their accuracies with and without a method. The
 # worst group is clear in the first four settings and tied in the next three. The last three have
 # few images or accuracies near 0 or 1.
 GROUPS: dict[str, tuple[int, Accuracies, Accuracies, Accuracies]] = {
@@ -162,7 +162,7 @@ GROUPS: dict[str, tuple[int, Accuracies, Accuracies, Accuracies]] = {
     ),
     "all groups near 1": (800, (1,) * 4, (0.99,) * 4, (0.995,) * 4),
 }
-TOGETHER = 0.6  # from 0, if being correct without and with the method is independent, to 1
+TOGETHER = 0.6  # from 0, if being correct with and without the method is independent, to 1
 
 
 def pairs_of_answers(before: Accuracies, after: Accuracies) -> np.ndarray:
@@ -704,7 +704,7 @@ class Scenario:
 def people(rng: np.random.Generator, n: int, lean: float, after: float) -> TaskResult:
     """Sample images of n professions that lean to a value, with and without a method.
 
-    `lean` and `after` are the standard deviations of the log odds without and with the method.
+    `lean` and `after` are the standard deviations of the log odds with and without the method.
     """
     logit = rng.normal(size=n)
     counts = {}
@@ -743,7 +743,7 @@ def search(rng: np.random.Generator, n: int, factor: float) -> TaskResult:
 def birds(
     rng: np.random.Generator, n: int, before: tuple[float, ...], after: tuple[float, ...]
 ) -> TaskResult:
-    """Sample n images per group, with the given accuracies without and with a method."""
+    """Sample n images per group, with the given accuracies with and without a method."""
     cells = pairs_of_answers(before, after).reshape(-1, 4)
     counts = rng.multinomial(n, cells).reshape(-1, 2, 2)
     resampled = np.concatenate([*resampled_counts(counts, VERDICT_RESAMPLES, seed_of(rng))])

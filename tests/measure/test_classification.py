@@ -70,7 +70,7 @@ def test_group_accuracy_matches_fairlearn_for_any_array() -> None:
 
 
 def test_constant_groups_have_wilson_intervals() -> None:
-    # Numbers of wrong and correct answers per group, without and with a method.
+    # Numbers of wrong and correct answers per group, with and without a method.
     apart = [[[6, 4], [6, 4]], [[5, 15], [5, 75]]]
     low, _ = wilson_interval(1, 1)
     least, greatest = wilson_interval(60, 100)

@@ -30,7 +30,7 @@ COMMANDS = {
     "generate": Entry(
         "vldebias.cli.generate",
         "generate_command",
-        "Generate images for a prompt without and with balanced prompts, from the same noise.",
+        "Generate images for a prompt with and without balanced prompts, from the same noise.",
     ),
     "debias": Entry(
         "vldebias.cli.debias",

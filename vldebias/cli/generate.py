@@ -1,4 +1,4 @@
-"""`vldebias generate`: generate images without and with a method, from the same noise."""
+"""`vldebias generate`: generate images with and without a method, from the same noise."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def generate_command(
     as_json: Json = False,
     **flags: Any,
 ) -> None:
-    """Generate images for a prompt without and with balanced prompts, from the same noise.
+    """Generate images for a prompt with and without balanced prompts, from the same noise.
 
     By default, generates 8 images per row with the miniature pipeline and 20 steps (30 steps for
     other pipelines). Writes each image, a grid of all images (grid.png), and the prompts, values
@@ -89,7 +89,7 @@ def generate_command(
     pipeline = flags.get("pipeline", MINIATURE)
     # The imports below take several seconds, so print a message first.
     methods = ", ".join(method or ("the default method",))
-    print_message(f"generating “{prompt}” without and with {methods}, using {pipeline}")
+    print_message(f"generating “{prompt}” with and without {methods}, using {pipeline}")
     from vldebias.prompts import load_prompts
     from vldebias.study.side_by_side import Request
 

@@ -387,7 +387,7 @@ READABLE = {
 def readable(result: Measurements) -> pd.DataFrame:
     """Return a result's data frame with the additional columns in `READABLE` for display.
 
-    `title` and `measure` are the name of the metric without and with the subset, `hint` says which
+    `title` and `measure` are the name of the metric with and without the subset, `hint` says which
     direction is better, `units` lists the units that were counted, and `name` is the display name
     of the method. `number` and `moved` are the value and the change, formatted with their
     intervals. `published` is the paper's value. `few_units` describes the column `few`,
@@ -553,7 +553,7 @@ class References:
         return f"{setting[0]}, λ = {setting[1]:g}"
 
     def before_and_chance(self, row: Measurement, is_assigned: bool) -> tuple[float, float, float]:
-        """Return the value without a method, and chance without and with the method.
+        """Return the value without a method, and chance with and without the method.
 
         Args:
             row: a row of the result.

@@ -68,7 +68,7 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     `labels`, `probabilities`, or `features` with either `attribute` and `model`, or `index`.
 
     If zero-shot labels cannot be trusted, the results keep their order, and the report explains
-    why: fewer than five candidates look like one of the groups, or different wordings disagree
+    why: fewer than five candidates look like one of the groups, or different templates disagree
     about them. Candidates that show nobody have no group.
 
     See also docs/how-to/rerank.md.

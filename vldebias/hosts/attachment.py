@@ -290,7 +290,7 @@ def attachment_of(host: object) -> Attachment | None:
     See also docs/how-to/serve-a-pipeline.md.
 
     Args:
-        host: the model or pipeline.
+        host: the model or pipeline, of any class, because custom hosts wrap any object.
 
     >>> import vldebias
     >>> loaded = vldebias.load_host("miniature")

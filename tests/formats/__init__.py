@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -50,6 +51,7 @@ CURRENT = {
     "edit.safetensors": 1,
     "cross-attention.safetensors": 1,
     "result.json": 1,
+    "compact-result.json": 1,  # its rows are in a Parquet file next to it
     "record.json": 1,
     "index.safetensors": 1,
     "prompt-set.yaml": 1,
@@ -254,6 +256,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "edit.safetensors": lambda path: _write_edit(edit(), path),
     "cross-attention.safetensors": lambda path: _write_edit(cross_attention(), path),
     "result.json": lambda path: result().write(path),
+    "compact-result.json": lambda path: result().write(path, compact=True),
     "record.json": lambda path: record().write(path),
     "index.safetensors": lambda path: index().save(path),
     "prompt-set.yaml": lambda path: prompt_set().to_yaml(path),
@@ -276,7 +279,10 @@ def fields() -> dict[str, list[str]]:
     list(METHODS)  # importing all methods registers their edits
     described = {"edit": fields_of(_Config)}
     for kind, edit_class in sorted(Edit.kinds.items()):
-        if edit_class.__module__.startswith("vldebias."):
+        # Leave out edits that other packages, tests and examples in docstrings define.
+        module = sys.modules[edit_class.__module__]
+        is_ours = module.__name__.startswith("vldebias.")
+        if is_ours and getattr(module, edit_class.__name__, None) is edit_class:
             tensors = [f"{name} ({axes})" for name, axes in edit_class.axes.items()]
             described[f"edit, kind {kind}"] = tensors + fields_of(_settings_of(edit_class))
     with tempfile.TemporaryDirectory() as folder:

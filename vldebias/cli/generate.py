@@ -22,6 +22,7 @@ from vldebias.cli.flags import Json, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError, StorageError
 from vldebias.methods.declared import check_methods
 from vldebias.utils.devices import device_of
+from vldebias.utils.formats import FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -119,7 +120,7 @@ def generate_command(
     images = _generate(
         request, folder, pipeline, device_of(flags.get("device")), flags.get("dtype")
     )
-    facts = images.to_dict() | {"grid": str(folder / GRID), "folder": str(folder)}
+    facts = {FORMAT: 1, **images.to_dict(), "grid": str(folder / GRID), "folder": str(folder)}
     _write(images, folder, facts)
     if as_json:
         print_json(facts)
@@ -164,12 +165,10 @@ def _write(images: SideBySide, folder: Path, facts: Mapping[str, object]) -> Non
     import json
 
     from vldebias.utils.files import write_atomically
-    from vldebias.utils.formats import FORMAT
     from vldebias.utils.pictures import write_png
 
     write_png(images.grid(), folder / GRID, {"prompt": images.request.prompt})
-    content = json.dumps({FORMAT: 1, **facts}, indent=1, ensure_ascii=False)
-    write_atomically(folder / FACTS, content + "\n")
+    write_atomically(folder / FACTS, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
 
 
 def _print(images: SideBySide, folder: Path, attribute: Sequence[str]) -> None:

@@ -51,7 +51,13 @@ def check_format(
 
 
 def check_json_format(text: str | bytes, place: str | Path, *, missing: int | None = None) -> None:
-    """Call `check_format` with the content of JSON, and leave malformed JSON to the reader."""
+    """Call `check_format` with the content of JSON, and leave malformed JSON to the reader.
+
+    Args:
+        text: the JSON.
+        place: the file, for messages.
+        missing: the format if the file does not state one, or None if this is rejected.
+    """
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):

@@ -52,7 +52,9 @@ class LabelSample(Strict):
     labels: int
 
     @classmethod
-    def draw(cls, images: pd.DataFrame, labels: int, *, seed: int = 0, **facts: str) -> LabelSample:
+    def draw(
+        cls, images: pd.DataFrame, labels: int, *, attribute: str, judge: str, seed: int = 0
+    ) -> LabelSample:
         """Sample images, including at least LEAST from each stratum.
 
         If there are too few labels for the finest strata, coarser strata are used.
@@ -62,8 +64,9 @@ class LabelSample(Strict):
                 for which separate results are reported; `said`, the judge's answer; and `sure`, its
                 probability.
             labels: number of images to sample.
+            attribute: the attribute whose answers determine the strata.
+            judge: name of the judge.
             seed: seed for the order within each stratum.
-            facts: the attribute and the judge.
         """
         # Sort by a hash, so that the order does not change if more images are generated.
         order = images.path.map(lambda path: hashlib.sha256(f"{seed}\0{path}".encode()).digest())
@@ -71,7 +74,13 @@ class LabelSample(Strict):
         strata = _strata(shuffled, labels)
         turns = _turns(strata)
         paths = tuple(tuple(stratum.path) for stratum in strata)
-        return cls(strata=paths, turns=turns, labels=max(labels, _least(strata)), **facts)
+        return cls(
+            attribute=attribute,
+            judge=judge,
+            strata=paths,
+            turns=turns,
+            labels=max(labels, _least(strata)),
+        )
 
     @property
     def weights(self) -> Mapping[str, float]:

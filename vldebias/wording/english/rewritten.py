@@ -28,6 +28,7 @@ from vldebias.prompts.english.words import (
     is_inflected,
     kinds,
     listed,
+    lists,
     read_lists,
     singular,
 )
@@ -570,20 +571,20 @@ def neutral_text(prompt: str, attribute: Attribute, people: Sequence[NounValue])
     words = read_text(prompt)
     new = _neutral_forms(words)
     text = ""
+    end = 0
     for i, start in enumerate(words.start):
-        end_before = words.start[i - 1] + len(words.words[i - 1]) if i else 0
-        gap = prompt[end_before:start]
+        gap = prompt[end:start]
+        end = start + len(words.words[i])
         word = new.get(i, words.words[i])
+        is_first = not any(map(str.isalnum, text))
         if not word:
-            text += gap.rstrip() if text else ""
+            text += gap if is_first else gap.rstrip()
             continue
         is_changed = i in new or not new.get(i - 1, "kept")
-        if not text and is_changed:
-            gap, word = "", with_capitals_of(words.words[0], word)
+        if is_first and is_changed:
+            gap, word = gap.lstrip(), with_capitals_of(words.words[0], word)
         text = append_word(text + gap, word) if is_changed else text + gap + word
-    last = len(words.words) - 1
-    text += prompt[words.start[last] + len(words.words[last]) :] if new else prompt[len(text) :]
-    return _without_repetition(text)
+    return _without_repetition(text + prompt[end:])
 
 
 def _neutral_forms(words: Text) -> dict[int, str]:
@@ -591,23 +592,19 @@ def _neutral_forms(words: Text) -> dict[int, str]:
 
     The form is "" if the word is left out, as in "a female cyclist".
     """
-    named = {i for first, stop in find_names(words) for i in range(first, stop)}
-    kept = set(named)
     figures = _find_figures(words, ())
+    kept = _words_of_named(words, figures)
     for figure in figures:
-        if figure.is_animal or not named.isdisjoint(figure.words):
+        if figure.is_animal:
             kept.update(figure.words)
     # word of a noun phrase for a person -> its last noun, or the word itself for others
     head_of = {i: max(figure.heads) for figure in figures for i in figure.words}
     new: dict[int, str] = {}
     for i, word in enumerate(map(_without_ending, words.low)):
-        is_pronoun = listed(word, "gendered-pronoun")
-        # If somebody is named, only pronouns of others are replaced.
-        is_of_named = is_pronoun and named and i not in head_of
         is_thing = words.silent[i] or names_thing(words, i)
-        if i in kept or i in new or is_thing or is_of_named or not _side_of(word):
+        if i in kept or i in new or is_thing or not _side_of(word):
             continue
-        if is_pronoun:
+        if listed(word, "gendered-pronoun"):
             form: str | None = _neutral_pronoun(words, i, new)
         else:
             form = _neutral_noun(words, i, new, is_head=head_of.get(i, i) <= i)
@@ -619,6 +616,30 @@ def _neutral_forms(words: Text) -> dict[int, str]:
     return new
 
 
+def _words_of_named(words: Text, figures: Sequence[_Figure]) -> set[int]:
+    """Return the positions of names, and of words and pronouns that describe named people."""
+    named = {i for first, stop in find_names(words) for i in range(first, stop)}
+    if not named:
+        return named
+    described = set(named)
+    unnamed: set[int] = set()
+    for figure in figures:
+        first = figure.first
+        # "Ada, a mother of two", "Ada is a nurse and a mother", "Ada, as a girl"
+        is_apposition = words.opens[first] and first - 1 in named
+        clause = words.low[max(words.clause_start(first), first - 4) : first]
+        is_predicate = any(word.endswith("'s") or listed(word, "copula") for word in clause)
+        is_predicate = is_predicate or clause[-1:] == ["as"]
+        is_named = not named.isdisjoint(figure.words)
+        if is_named or ((is_apposition or is_predicate) and not figure.is_possessed):
+            described.update(figure.words)
+        else:
+            unnamed.update(figure.words)
+    forms = enumerate(map(_without_ending, words.low))
+    pronouns = {i for i, word in forms if listed(word, "gendered-pronoun")}
+    return described | (pronouns - unnamed)
+
+
 def _neutral_noun(words: Text, i: int, new: dict[int, str], is_head: bool) -> str | None:
     """Return the neutral form of a gendered noun or adjective, "", or None if it is unknown.
 
@@ -628,8 +649,10 @@ def _neutral_noun(words: Text, i: int, new: dict[int, str], is_head: bool) -> st
     after = words.after(i)
     is_plural_owner = words.low[i].endswith(("men's", "s'")) and bool(after)
     is_owner = words.low[i] != word
-    if is_plural_owner or (not is_owner and (not is_head or is_person(after))):
-        return ""  # "a female softball player", "a woman doctor", "a women's match"
+    is_before_plural = word in ("women", "men") and kinds(after)[:1] == "n"
+    is_before_plural = is_before_plural and singular(after) != after
+    if is_plural_owner or (not is_owner and (not is_head or is_person(after) or is_before_plural)):
+        return ""  # "a female softball player", "a woman doctor", "a women's match", "men cooks"
     if word in _ADJECTIVES and is_person(words.after(i + 1)):
         return ""  # "male baseball player"
     if word in _ADJECTIVES and kinds(after)[:1] == "n" and not is_inflected(after, "s", "ing"):
@@ -638,7 +661,23 @@ def _neutral_noun(words: Text, i: int, new: dict[int, str], is_head: bool) -> st
     if alone is not None:
         new[i - 1] = with_capitals_of(words.words[i - 1], alone + "s" * (singular(word) != word))
         return ""  # "baby girl", "teenage boys"
-    return _neutral_word(word) or None
+    number = _number_before(words, i)
+    if number in ("a", "an") and singular(word) != word:
+        # A possessive without an apostrophe, as in "a girls soccer game", or "a girls in a hat".
+        is_before_noun = kinds(after)[:1] == "n" and not after.endswith("s")
+        return "" if is_before_noun else _neutral_word(singular(word))
+    neutral = _neutral_word(word)
+    if listed(number, "number-word") and singular(word) == word:  # "two man"
+        return _PLURAL.get(neutral, f"{neutral}s" if neutral else None)
+    return neutral or None
+
+
+def _number_before(words: Text, i: int) -> str:
+    """Return the word before the adjectives of a noun, such as "two" in "two young women"."""
+    first = i
+    while adjective(words.before(first)) and not listed(words.before(first), "number"):
+        first -= 1
+    return words.before(first)
 
 
 @cache
@@ -684,29 +723,50 @@ def _plural_verbs() -> dict[str, str]:
     return dict(pair.split("/") for pair in _LISTS["plural-verb"])
 
 
-# "a man and a woman" -> "two people"
-_TWO = re.compile(
-    r"\b(an?|one|the) ((?:[\w-]+ )?)(person|child|parent|spouse|sibling|newlywed|partner|youngster)"
-    r" and (?:\1 )?\2\3\b",
+# "a man and a woman" -> "two people", "a man and two women" -> "three people"
+_NUMBERS = ("one", *lists()["number-word"])
+_NUMBER = "an?|" + "|".join(_NUMBERS)
+_PLURAL = {"person": "people", "child": "children"}
+_NOUN = (
+    "people|person|child(?:ren)?|(?:parent|spouse|sibling|newlywed|partner|youngster|teenager)s?"
+)
+_SUM = re.compile(
+    rf"\b(?:({_NUMBER}|the) )?((?:(?!and\b)[\w-]+ )?)({_NOUN}) and"
+    rf" (?:({_NUMBER}|the) )?\2({_NOUN})\b",
     re.IGNORECASE,
 )
-_AGAIN = re.compile(r"\b(person|people|child|children|their|they)( and | or )\1\b")
+_AGAIN = re.compile(r"\b(people|children|their|they)( and | or )\1\b", re.IGNORECASE)
 
 
 def _without_repetition(text: str) -> str:
     """Join people who have the same description after their gender was replaced."""
-
-    def two(found: re.Match[str]) -> str:
-        plural = {"person": "people", "child": "children"}.get(found[3], f"{found[3]}s")
-        two_people = f"two {found[2]}{plural}"
-        article = "the " * (found[1].lower() == "the")
-        return with_capitals_of(found[1], article + two_people)
-
-    text = _AGAIN.sub(lambda found: found[1], _TWO.sub(two, text))
+    text = _AGAIN.sub(lambda found: found[1], _SUM.sub(_joined, text))
     first = re.search(r"\b(?:an?|one) (?:[\w-]+ )?person\b|\bpeople\b", text, re.IGNORECASE)
     if first is None:
         return text
     return text[: first.end()] + re.sub(r"\ba person\b", "another person", text[first.end() :])
+
+
+def _joined(found: re.Match[str]) -> str:
+    """Return "three people" for "a person and two people", and other words unchanged."""
+    whole, before, adjective_before, noun, between, other = found[0], *found.groups()
+    forms = [noun.lower(), other.lower()]
+    numbers = [(word or "").lower() for word in (before, between)]
+    one = singular(forms[0])
+    plural = _PLURAL.get(one, f"{one}s")
+    if one != singular(forms[1]):
+        return whole
+    if forms[0] == plural and before is None and numbers[1] in ("a", "an", "one", "another"):
+        return f"{adjective_before}{noun}"  # "men and a woman"
+    counts = []
+    for number, form in zip(numbers, forms, strict=True):
+        counts.append(_NUMBERS.index(number) + 1 if number in _NUMBERS else form == one)
+    total = sum(counts)
+    if not all(counts) or total > len(_NUMBERS):
+        return whole
+    joined = f"{_NUMBERS[total - 1]} {adjective_before}{plural}"
+    joined = f"the {joined}" if numbers[0] == "the" else joined
+    return with_capitals_of(whole, joined)
 
 
 # ---- removing other attributes

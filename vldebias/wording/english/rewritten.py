@@ -26,6 +26,7 @@ from vldebias.prompts.english.words import (
     has_gendered,
     has_listed,
     is_inflected,
+    is_proper,
     kinds,
     listed,
     lists,
@@ -646,15 +647,9 @@ def _neutral_noun(words: Text, i: int, new: dict[int, str], is_head: bool) -> st
     `is_head` is False if the word describes a later noun for the same person.
     """
     word = _without_ending(words.low[i])
+    if _describes_noun(words, i, is_head):
+        return ""
     after = words.after(i)
-    is_plural_owner = words.low[i].endswith(("men's", "s'")) and bool(after)
-    is_owner = words.low[i] != word
-    is_before_plural = word in ("women", "men") and kinds(after)[:1] == "n"
-    is_before_plural = is_before_plural and singular(after) != after
-    if is_plural_owner or (not is_owner and (not is_head or is_person(after) or is_before_plural)):
-        return ""  # "a female softball player", "a woman doctor", "a women's match", "men cooks"
-    if word in _ADJECTIVES and is_person(words.after(i + 1)):
-        return ""  # "male baseball player"
     if word in _ADJECTIVES and kinds(after)[:1] == "n" and not is_inflected(after, "s", "ing"):
         return None  # "a male voice" is about a thing
     alone = _nouns_alone().get(words.before(i))
@@ -662,14 +657,31 @@ def _neutral_noun(words: Text, i: int, new: dict[int, str], is_head: bool) -> st
         new[i - 1] = with_capitals_of(words.words[i - 1], alone + "s" * (singular(word) != word))
         return ""  # "baby girl", "teenage boys"
     number = _number_before(words, i)
-    if number in ("a", "an") and singular(word) != word:
-        # A possessive without an apostrophe, as in "a girls soccer game", or "a girls in a hat".
-        is_before_noun = kinds(after)[:1] == "n" and not after.endswith("s")
-        return "" if is_before_noun else _neutral_word(singular(word))
+    if number in ("a", "an"):
+        word = singular(word)  # "a girls in a hat"
     neutral = _neutral_word(word)
-    if listed(number, "number-word") and singular(word) == word:  # "two man"
-        return _PLURAL.get(neutral, f"{neutral}s" if neutral else None)
+    if neutral and listed(number, "number-word") and singular(word) == word:  # "two man"
+        return _PLURAL.get(neutral, f"{neutral}s")
     return neutral or None
+
+
+def _describes_noun(words: Text, i: int, is_head: bool) -> bool:
+    """Return whether word i only describes a noun, which says enough without it."""
+    word = _without_ending(words.low[i])
+    after = words.after(i)
+    is_before_noun = kinds(after)[:1] == "n"
+    if word != words.low[i] or not after:
+        # "a women's match", but "the man's hat"
+        return bool(after) and words.low[i].endswith(("men's", "s'"))
+    if not is_head or is_person(after):
+        return True  # "a female softball player", "a woman doctor"
+    if word in ("women", "men") and is_before_noun and singular(after) != after:
+        return True  # "women wipers"
+    # A possessive without an apostrophe: "a girls soccer game".
+    is_owner = _number_before(words, i) in ("a", "an") and singular(word) != word
+    if is_owner and is_before_noun and not after.endswith("s"):
+        return True
+    return word in _ADJECTIVES and is_person(words.after(i + 1))  # "male baseball player"
 
 
 def _number_before(words: Text, i: int) -> str:
@@ -731,8 +743,7 @@ _NOUN = (
     "people|person|child(?:ren)?|(?:parent|spouse|sibling|newlywed|partner|youngster|teenager)s?"
 )
 _SUM = re.compile(
-    rf"\b(?:({_NUMBER}|the) )?((?:(?!and\b)[\w-]+ )?)({_NOUN}) and"
-    rf" (?:({_NUMBER}|the) )?\2({_NOUN})\b",
+    rf"\b((?:[\w-]+ )*?)({_NOUN}) and (?:({_NUMBER}|another|the) )?((?:[\w-]+ ){{,2}}?)({_NOUN})\b",
     re.IGNORECASE,
 )
 _AGAIN = re.compile(r"\b(people|children|their|they)( and | or )\1\b", re.IGNORECASE)
@@ -749,24 +760,42 @@ def _without_repetition(text: str) -> str:
 
 def _joined(found: re.Match[str]) -> str:
     """Return "three people" for "a person and two people", and other words unchanged."""
-    whole, before, adjective_before, noun, between, other = found[0], *found.groups()
+    before, noun, number, adjectives, other = (group or "" for group in found.groups())
+    words = before.split()
+    low = before.lower().split()
+    start = len(words)
+    while start and adjective(low[start - 1]) and not listed(low[start - 1], "number"):
+        start -= 1
+    described = words[start:]
+    numbers = [low[start - 1] if start else "", number.lower()]
+    if numbers[0] in (*_NUMBERS, "a", "an", "the"):
+        start -= 1
+    else:
+        numbers[0] = ""
     forms = [noun.lower(), other.lower()]
-    numbers = [(word or "").lower() for word in (before, between)]
     one = singular(forms[0])
     plural = _PLURAL.get(one, f"{one}s")
-    if one != singular(forms[1]):
-        return whole
-    if forms[0] == plural and before is None and numbers[1] in ("a", "an", "one", "another"):
-        return f"{adjective_before}{noun}"  # "men and a woman"
+    # In "a little boy and a girl", the adjective describes only one of them.
+    is_shared = adjectives.split() == described or not (number or adjectives)
+    if described and not numbers[0]:
+        # "a warmly dressed man and woman"
+        is_shared = is_shared and (not start or listed(low[start - 1], "preposition"))
+        if not start and not is_proper(low[0]):
+            described[0] = low[0]
+    if one != singular(forms[1]) or not is_shared:
+        return found[0]
     counts = []
-    for number, form in zip(numbers, forms, strict=True):
-        counts.append(_NUMBERS.index(number) + 1 if number in _NUMBERS else form == one)
+    for word, form in zip(numbers, forms, strict=True):
+        counts.append(_NUMBERS.index(word) + 1 if word in _NUMBERS else form == one)
     total = sum(counts)
-    if not all(counts) or total > len(_NUMBERS):
-        return whole
-    joined = f"{_NUMBERS[total - 1]} {adjective_before}{plural}"
-    joined = f"the {joined}" if numbers[0] == "the" else joined
-    return with_capitals_of(whole, joined)
+    if forms[0] == plural and not numbers[0] and counts[1] == 1:
+        joined = [*described, plural]  # "men and a woman"
+    elif all(counts) and total <= len(_NUMBERS):
+        joined = [*["the"] * (numbers[0] == "the"), _NUMBERS[total - 1], *described, plural]
+    else:
+        return found[0]
+    kept = "".join(f"{word} " for word in words[:start])
+    return kept + with_capitals_of(found[0][len(kept) :], " ".join(joined))
 
 
 # ---- removing other attributes

@@ -90,10 +90,7 @@ def evaluate_captions(
     about = read_references(references)
     reader = StatementReader(prompt_set)
     if not about and not any({"label", "references"} & set(row.cells) for row in rows):
-        captions: dict[str, list[str]] = {}
-        for row in rows:
-            captions.setdefault(row.image, []).extend(row.texts)
-        part = describe_captions(list(captions.values()), prompt_set)
+        part = describe_captions(list(_texts_by_image(rows).values()), prompt_set)
         return Result.from_tasks("captions", [part], seconds=None)
     data = {Path(table).name: digest(table) for table in tables if isinstance(table, (str, Path))}
     provenance = TaskProvenance(
@@ -135,58 +132,67 @@ def stated_result(
     Raises:
         InvalidInputError: If no image is described by all models, or none of them has a label.
     """
-    texts: dict[str, dict[str, list[str]]] = {}
-    for row in rows:
-        texts.setdefault(row.model, {}).setdefault(row.image, []).extend(row.texts)
-    first = next(iter(texts.values()))
-    images = [image for image in first if all(image in known for known in texts.values())]
+    models = list(dict.fromkeys(row.model for row in rows))
+    texts = [_texts_by_image([row for row in rows if row.model == model]) for model in models]
+    images = [image for image in texts[0] if all(image in known for known in texts)]
     if not images:
-        names = {model: next(iter(known)) for model, known in texts.items()}
+        names = {model: next(iter(known)) for model, known in zip(models, texts, strict=True)}
         raise InvalidInputError(
             f"expected the same images for each model, but none is in all tables; they contain"
             f" images such as {names}; write image names in the same way"
         )
     labels = _labels([*rows, *about], about, images, reader)
     # The first model is called "none", because all changes are relative to "none".
-    method_of_model = {model: NONE if n == 0 else model for n, model in enumerate(texts)}
     words = {}
-    for model, method in method_of_model.items():
-        words[method] = np.array([stated_value(texts[model][image]) for image in images])
+    for method, known in zip([NONE, *models[1:]], texts, strict=True):
+        words[method] = np.array([stated_value(known[image]) for image in images])
     notes = []
-    if len(texts) > 1:
-        notes.append(f"The models are compared with {next(iter(texts))} (no method).")
-    left_out = max(map(len, texts.values())) - len(images)
+    if len(models) > 1:
+        notes.append(f"The models are compared with {models[0]} (no method).")
+    left_out = max(map(len, texts)) - len(images)
     if left_out:
         notes.append(f"Left out: {quantity(left_out, 'image')} not described by every model.")
-    settings = {"models": list(texts), "notes": notes}
-    parts = []
-    clear = AnswerRows(TaskResult(provenance), words, labels, reader.values)
+    provenance.settings.update(models=models, notes=notes)
+    clear, unclear = (
+        AnswerRows(TaskResult(part), words, labels, reader.values) for part in _parts(provenance)
+    )
+    results = []
     if clear.clear.any():
-        n = {value: int((labels == value).sum()) for value in reader.values}
         nouns = _cells(rows, "noun")
-        update = {"n": n, "settings": {**settings, "by_category": _HEADS}}
-        clear.result.provenance = provenance.model_copy(update=update)
         clear.add_clear(np.array([nouns.get(image, "") for image in images]))
-        for model, method in method_of_model.items():
+        for model, method in zip(models, words, strict=True):
             cells = _cells([row for row in rows if row.model == model], "confidence")
             clear.add_kept(method, np.array([_number(cells.get(image)) for image in images]))
-        _add_sentences(clear, _clear_sentence, reader)
-        parts.append(clear.result)
+        clear.result.provenance.n = {value: int((labels == value).sum()) for value in reader.values}
+        results.append(_with_sentences(clear, _clear_sentence))
     if (labels == UNCLEAR).any():
-        update = {
+        unclear.add_unclear()
+        unclear.result.provenance.n = {"unclear images": int((labels == UNCLEAR).sum())}
+        results.append(_with_sentences(unclear, _unclear_sentence))
+    return Result.from_tasks(provenance.task, results, seconds=None)
+
+
+def _texts_by_image(rows: Rows) -> dict[str, list[str]]:
+    """Return image -> its texts."""
+    texts: dict[str, list[str]] = {}
+    for row in rows:
+        texts.setdefault(row.image, []).extend(row.texts)
+    return texts
+
+
+def _parts(provenance: TaskProvenance) -> tuple[TaskProvenance, TaskProvenance]:
+    """Return the provenance of the results for images with a clear label, and for unclear ones."""
+    settings = provenance.settings
+    clear = provenance.model_copy(update={"settings": {**settings, "by_category": _HEADS}})
+    unclear = provenance.model_copy(
+        update={
             "task": f"{provenance.task}, unclear",
             "title": "What is stated about unclear images",
             "description": _ABOUT_UNCLEAR,
-            "n": {"unclear images": int((labels == UNCLEAR).sum())},
             "settings": {**settings, "by_category": _UNCLEAR_HEADS},
         }
-        unclear = AnswerRows(
-            TaskResult(provenance.model_copy(update=update)), words, labels, reader.values
-        )
-        unclear.add_unclear()
-        _add_sentences(unclear, _unclear_sentence, reader)
-        parts.append(unclear.result)
-    return Result.from_tasks(provenance.task, parts, seconds=None)
+    )
+    return clear, unclear
 
 
 def _labels(rows: Rows, about: Rows, images: Sequence[str], reader: StatementReader) -> Words:
@@ -200,9 +206,7 @@ def _labels(rows: Rows, about: Rows, images: Sequence[str], reader: StatementRea
             f" as {unknown[0][:60]!r}; expected {', '.join(reader.values)}, unclear, both, or an"
             " empty cell for images without a label"
         )
-    captions: dict[str, list[str]] = {}
-    for row in about:
-        captions.setdefault(row.image, []).extend(row.texts)
+    captions = _texts_by_image(about)
     for row in rows:
         captions.setdefault(row.image, texts_of_cell(row.cells.get("references")))
     labels = []
@@ -243,46 +247,45 @@ def _number(cell: str | None) -> float:
         raise InvalidInputError(f"confidence: expected numbers, got {cell!r}") from None
 
 
-def _add_sentences(
-    rows: AnswerRows, sentence: Callable[[AnswerRows, str, str], str], reader: StatementReader
-) -> None:
-    """Add a sentence about each model to the settings of a result."""
-    attribute = reader.attribute.set.name
+def _with_sentences(rows: AnswerRows, sentence: Callable[[AnswerRows, str], str]) -> TaskResult:
+    """Return the result, with a sentence about each model in its settings."""
     settings = rows.result.provenance.settings
-    models = settings["models"]
-    sentences = [sentence(rows, method, attribute) for method in rows.answers]
-    if len(models) == 1:
+    sentences = [sentence(rows, method) for method in rows.answers]
+    if len(sentences) == 1:
         settings["advice"] = sentences
     else:
-        pairs = zip(models, sentences, strict=True)
+        pairs = zip(settings["models"], sentences, strict=True)
         settings["notes"] = [*settings["notes"], *(f"{model}: {text}" for model, text in pairs)]
         settings["by_category"] = None  # the table by category shows a single model
+    return rows.result
 
 
-def _clear_sentence(rows: AnswerRows, method: str, attribute: str) -> str:
+def _clear_sentence(rows: AnswerRows, method: str) -> str:
     """Return a sentence on what a model states about images with a clear label."""
-    figures = {(row.metric, row.subset): row for row in rows.result.rows if row.method == method}
-    shares = [_percent(figures[f"said_{answer}", ""]) for answer in ANSWERS]
-    wrong, right, none, several = shares
-    sentence = (
-        f"Of {quantity(int(rows.clear.sum()), 'image')} with a clear label, {right} get the right"
-        f" {attribute}, {wrong} a wrong one, {none} none and {several} several or another one."
-    )
+    shares: dict[tuple[str, str], str] = {}
+    for row in rows.result.rows:
+        if row.method == method:
+            shares[row.metric, row.subset] = _percent(row)
+    wrong, right, none, several = (shares[f"said_{answer}", ""] for answer in ANSWERS)
     groups = [
-        f"{_percent(figures['said_wrong', value])} of {persons(value)}"
+        f"{shares['said_wrong', value]} of {persons(value)}"
         for value in rows.values
-        if ("said_wrong", value) in figures
+        if ("said_wrong", value) in shares
     ]
-    return f"{sentence} Wrong: {listed_words(groups)}."
+    return (
+        f"Of {quantity(int(rows.clear.sum()), 'image')} with a clear label, {right} get the right"
+        f" {rows.result.provenance.attribute}, {wrong} a wrong one, {none} none and {several}"
+        f" several or another one. Wrong: {listed_words(groups)}."
+    )
 
 
-def _unclear_sentence(rows: AnswerRows, method: str, attribute: str) -> str:
+def _unclear_sentence(rows: AnswerRows, method: str) -> str:
     """Return a sentence on what a model states about unclear images."""
     stated, *shares = (row for row in rows.result.rows if row.method == method)
     which = [f"{_percent(row)} {row.subset}" for row in shares]
     return (
         f"Of {quantity(stated.n['unclear images'], 'unclear image')}, {_percent(stated)} get a"
-        f" {attribute}{': ' if which else ''}{listed_words(which)}."
+        f" {rows.result.provenance.attribute}{': ' if which else ''}{listed_words(which)}."
     )
 
 

@@ -289,6 +289,26 @@ def _unclear_sentence(rows: AnswerRows, method: str) -> str:
     )
 
 
+def lean_of_judge(judge: str, attribute: str, folder: Path) -> list[str]:
+    """Return what a judge states about unclear images, according to results of `eval vqa`.
+
+    Args:
+        judge: name of the judge, such as its model.
+        attribute: what the judge was asked about.
+        folder: folder that contains the results' folders.
+    """
+    sentences = []
+    measured = ("vqa, unclear", judge, attribute)
+    for file in sorted(folder.glob("*/result.json")):
+        # Other results may be large, or of another version.
+        is_of_answers = measured[0] in file.read_text(encoding="utf-8")
+        for part in Result.read(file).provenance if is_of_answers else ():
+            if (part.task, part.model, part.attribute) == measured:
+                advice = part.settings.get("advice", [])
+                sentences += [f"The judge {judge} by itself ({file}): {text}" for text in advice]
+    return sentences
+
+
 def _percent(row: Measurement) -> str:
     """Format a share with its interval, such as "1.4% [1.2%, 1.7%]"."""
     return f"{row.value:.1%} [{row.interval[0]:.1%}, {row.interval[1]:.1%}]"

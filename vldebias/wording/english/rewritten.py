@@ -595,9 +595,7 @@ def _neutral_forms(words: Text) -> dict[int, str]:
     """
     figures = _find_figures(words, ())
     kept = _words_of_named(words, figures)
-    for figure in figures:
-        if figure.is_animal:
-            kept.update(figure.words)
+    kept.update(i for figure in figures if figure.is_animal for i in figure.words)
     # word of a noun phrase for a person -> its last noun, or the word itself for others
     head_of = {i: max(figure.heads) for figure in figures for i in figure.words}
     new: dict[int, str] = {}
@@ -610,11 +608,16 @@ def _neutral_forms(words: Text) -> dict[int, str]:
         else:
             form = _neutral_noun(words, i, new, is_head=head_of.get(i, i) <= i)
         if form is not None:
-            ending = words.words[i][len(word) :]
-            if form == "they" and ending:
-                ending = "'re"  # "he's riding"
-            new[i] = with_capitals_of(words.words[i], form) + ending if form else ""
+            new[i] = _with_ending_of(words.words[i], word, form)
     return new
+
+
+def _with_ending_of(old: str, word: str, form: str) -> str:
+    """Return a neutral form with the capitals and the ending of the old word, or ""."""
+    ending = old[len(word) :]
+    if form == "they" and ending:
+        ending = "'re"  # "he's riding"
+    return with_capitals_of(old, form) + ending if form else ""
 
 
 def _words_of_named(words: Text, figures: Sequence[_Figure]) -> set[int]:
@@ -625,20 +628,29 @@ def _words_of_named(words: Text, figures: Sequence[_Figure]) -> set[int]:
     described = set(named)
     unnamed: set[int] = set()
     for figure in figures:
-        first = figure.first
-        # "Ada, a mother of two", "Ada is a nurse and a mother", "Ada, as a girl"
-        is_apposition = words.opens[first] and first - 1 in named
-        clause = words.low[max(words.clause_start(first), first - 4) : first]
-        is_predicate = any(word.endswith("'s") or listed(word, "copula") for word in clause)
-        is_predicate = is_predicate or clause[-1:] == ["as"]
         is_named = not named.isdisjoint(figure.words)
-        if is_named or ((is_apposition or is_predicate) and not figure.is_possessed):
+        if is_named or _describes_named(words, figure, named):
             described.update(figure.words)
         else:
             unnamed.update(figure.words)
     forms = enumerate(map(_without_ending, words.low))
     pronouns = {i for i, word in forms if listed(word, "gendered-pronoun")}
     return described | (pronouns - unnamed)
+
+
+def _describes_named(words: Text, figure: _Figure, named: Collection[int]) -> bool:
+    """Return whether a figure is a named person, as in "Ada, a mother" and "he's a cook"."""
+    first = figure.first
+    if figure.is_possessed:
+        return False  # "Ada and her brother"
+    if words.opens[first] and first - 1 in named:
+        return True
+    start = words.clause_start(first)
+    subject = words.low[start].removesuffix("'s")
+    is_about_named = start in named or start - 1 in named or listed(subject, "gendered-pronoun")
+    clause = words.low[max(start, first - 4) : first]
+    is_predicate = any(word.endswith("'s") or listed(word, "copula") for word in clause)
+    return is_about_named and (is_predicate or clause[-1:] == ["as"])
 
 
 def _neutral_noun(words: Text, i: int, new: dict[int, str], is_head: bool) -> str | None:
@@ -761,41 +773,45 @@ def _without_repetition(text: str) -> str:
 def _joined(found: re.Match[str]) -> str:
     """Return "three people" for "a person and two people", and other words unchanged."""
     before, noun, number, adjectives, other = (group or "" for group in found.groups())
+    kept, first_number, described = _split_before_noun(before)
+    forms = [noun.lower(), other.lower()]
+    one = singular(forms[0])
+    # In "a little boy and a girl", the adjective describes only one of them.
+    is_shared = adjectives.split() == described or not (number or adjectives)
+    if described and not first_number:
+        # "a warmly dressed man and woman"
+        is_shared = is_shared and (not kept or listed(kept[-1].lower(), "preposition"))
+        if not kept and not is_proper(described[0].lower()):
+            described[0] = described[0].lower()
+    if one != singular(forms[1]) or not is_shared:
+        return found[0]
+    plural = _PLURAL.get(one, f"{one}s")
+    counts = [
+        _NUMBERS.index(word) + 1 if word in _NUMBERS else int(form == one)
+        for word, form in zip((first_number, number.lower()), forms, strict=True)
+    ]
+    if forms[0] == plural and not first_number and counts[1] == 1:
+        joined = [*described, plural]  # "men and a woman"
+    elif all(counts) and sum(counts) <= len(_NUMBERS):
+        joined = [_NUMBERS[sum(counts) - 1], *described, plural]
+        joined = ["the", *joined] if first_number == "the" else joined
+    else:
+        return found[0]
+    start = "".join(f"{word} " for word in kept)
+    return start + with_capitals_of(found[0][len(start) :], " ".join(joined))
+
+
+def _split_before_noun(before: str) -> tuple[list[str], str, list[str]]:
+    """Return earlier words, the number or article of a noun or "", and its adjectives."""
     words = before.split()
     low = before.lower().split()
     start = len(words)
     while start and adjective(low[start - 1]) and not listed(low[start - 1], "number"):
         start -= 1
-    described = words[start:]
-    numbers = [low[start - 1] if start else "", number.lower()]
-    if numbers[0] in (*_NUMBERS, "a", "an", "the"):
-        start -= 1
-    else:
-        numbers[0] = ""
-    forms = [noun.lower(), other.lower()]
-    one = singular(forms[0])
-    plural = _PLURAL.get(one, f"{one}s")
-    # In "a little boy and a girl", the adjective describes only one of them.
-    is_shared = adjectives.split() == described or not (number or adjectives)
-    if described and not numbers[0]:
-        # "a warmly dressed man and woman"
-        is_shared = is_shared and (not start or listed(low[start - 1], "preposition"))
-        if not start and not is_proper(low[0]):
-            described[0] = low[0]
-    if one != singular(forms[1]) or not is_shared:
-        return found[0]
-    counts = []
-    for word, form in zip(numbers, forms, strict=True):
-        counts.append(_NUMBERS.index(word) + 1 if word in _NUMBERS else form == one)
-    total = sum(counts)
-    if forms[0] == plural and not numbers[0] and counts[1] == 1:
-        joined = [*described, plural]  # "men and a woman"
-    elif all(counts) and total <= len(_NUMBERS):
-        joined = [*["the"] * (numbers[0] == "the"), _NUMBERS[total - 1], *described, plural]
-    else:
-        return found[0]
-    kept = "".join(f"{word} " for word in words[:start])
-    return kept + with_capitals_of(found[0][len(kept) :], " ".join(joined))
+    number = low[start - 1] if start else ""
+    if number not in (*_NUMBERS, "a", "an", "the"):
+        return words[:start], "", words[start:]
+    return words[: start - 1], number, words[start:]
 
 
 # ---- removing other attributes

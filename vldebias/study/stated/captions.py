@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -133,43 +133,72 @@ def stated_result(
         InvalidInputError: If no image is described by all models, or none of them has a label.
     """
     models = list(dict.fromkeys(row.model for row in rows))
-    texts = [_texts_by_image([row for row in rows if row.model == model]) for model in models]
-    images = [image for image in texts[0] if all(image in known for known in texts)]
-    if not images:
-        names = {model: next(iter(known)) for model, known in zip(models, texts, strict=True)}
-        raise InvalidInputError(
-            f"expected the same images for each model, but none is in all tables; they contain"
-            f" images such as {names}; write image names in the same way"
-        )
-    labels = _labels([*rows, *about], about, images, reader)
-    # The first model is called "none", because all changes are relative to "none".
+    texts = {}
+    for model in models:
+        # The first model is called "none", because all changes are relative to "none".
+        method = NONE if model == models[0] else model
+        texts[method] = _texts_by_image([row for row in rows if row.model == model])
+    images = _shared_images(texts)
     words = {}
-    for method, known in zip([NONE, *models[1:]], texts, strict=True):
-        words[method] = np.array([stated_value(known[image]) for image in images])
+    for method, of_image in texts.items():
+        words[method] = np.array([stated_value(of_image[image]) for image in images])
     notes = []
     if len(models) > 1:
         notes.append(f"The models are compared with {models[0]} (no method).")
-    left_out = max(map(len, texts)) - len(images)
+    left_out = max(map(len, texts.values())) - len(images)
     if left_out:
         notes.append(f"Left out: {quantity(left_out, 'image')} not described by every model.")
-    provenance.settings.update(models=models, notes=notes)
-    clear, unclear = (
-        AnswerRows(TaskResult(part), words, labels, reader.values) for part in _parts(provenance)
-    )
+    settings = {**provenance.settings, "models": models, "notes": notes}
+    labels = _labels([*rows, *about], about, images, reader)
+    answers = AnswerRows(TaskResult(provenance), words, labels, reader.values)
     results = []
-    if clear.clear.any():
-        nouns = _cells(rows, "noun")
-        clear.add_clear(np.array([nouns.get(image, "") for image in images]))
-        for model, method in zip(models, words, strict=True):
-            cells = _cells([row for row in rows if row.model == model], "confidence")
-            clear.add_kept(method, np.array([_number(cells.get(image)) for image in images]))
-        clear.result.provenance.n = {value: int((labels == value).sum()) for value in reader.values}
-        results.append(_with_sentences(clear, _clear_sentence))
+    if answers.clear.any():
+        results.append(_clear_result(answers, settings, rows, images))
     if (labels == UNCLEAR).any():
-        unclear.add_unclear()
-        unclear.result.provenance.n = {"unclear images": int((labels == UNCLEAR).sum())}
-        results.append(_with_sentences(unclear, _unclear_sentence))
+        results.append(_unclear_result(answers, settings))
     return Result.from_tasks(provenance.task, results, seconds=None)
+
+
+def _shared_images(texts: Mapping[str, Mapping[str, object]]) -> list[str]:
+    """Return the images that each model describes."""
+    first, *others = texts.values()
+    images = [image for image in first if all(image in known for known in others)]
+    if not images:
+        names = [next(iter(known)) for known in texts.values()]
+        raise InvalidInputError(
+            f"expected the same images for each model, but none is in all tables; they contain"
+            f" images such as {', '.join(names)}; write image names in the same way"
+        )
+    return images
+
+
+def _clear_result(
+    answers: AnswerRows, settings: Mapping[str, Any], rows: Rows, images: Sequence[str]
+) -> TaskResult:
+    """Return what the models state about images with a clear label."""
+    n = {value: int((answers.labels == value).sum()) for value in answers.values}
+    update = {"n": n, "settings": {**settings, "by_category": _HEADS}}
+    clear = answers.with_provenance(update)
+    nouns = _cells(rows, "noun")
+    clear.add_clear(np.array([nouns.get(image, "") for image in images]))
+    for model, method in zip(settings["models"], answers.answers, strict=True):
+        cells = _cells([row for row in rows if row.model == model], "confidence")
+        clear.add_kept(method, np.array([_number(cells.get(image)) for image in images]))
+    return _with_sentences(clear, _clear_sentence)
+
+
+def _unclear_result(answers: AnswerRows, settings: Mapping[str, Any]) -> TaskResult:
+    """Return what the models state about unclear images."""
+    update = {
+        "task": f"{answers.result.provenance.task}, unclear",
+        "title": "What is stated about unclear images",
+        "description": _ABOUT_UNCLEAR,
+        "n": {"unclear images": int((answers.labels == UNCLEAR).sum())},
+        "settings": {**settings, "by_category": _UNCLEAR_HEADS},
+    }
+    unclear = answers.with_provenance(update)
+    unclear.add_unclear()
+    return _with_sentences(unclear, _unclear_sentence)
 
 
 def _texts_by_image(rows: Rows) -> dict[str, list[str]]:
@@ -178,21 +207,6 @@ def _texts_by_image(rows: Rows) -> dict[str, list[str]]:
     for row in rows:
         texts.setdefault(row.image, []).extend(row.texts)
     return texts
-
-
-def _parts(provenance: TaskProvenance) -> tuple[TaskProvenance, TaskProvenance]:
-    """Return the provenance of the results for images with a clear label, and for unclear ones."""
-    settings = provenance.settings
-    clear = provenance.model_copy(update={"settings": {**settings, "by_category": _HEADS}})
-    unclear = provenance.model_copy(
-        update={
-            "task": f"{provenance.task}, unclear",
-            "title": "What is stated about unclear images",
-            "description": _ABOUT_UNCLEAR,
-            "settings": {**settings, "by_category": _UNCLEAR_HEADS},
-        }
-    )
-    return clear, unclear
 
 
 def _labels(rows: Rows, about: Rows, images: Sequence[str], reader: StatementReader) -> Words:

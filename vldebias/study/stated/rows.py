@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -47,6 +47,10 @@ class AnswerRows:
     answers: Mapping[str, Words]
     labels: Words
     values: Sequence[str]
+
+    def with_provenance(self, update: Mapping[str, object]) -> AnswerRows:
+        """Return the same answers for an empty result with an updated provenance."""
+        return replace(self, result=TaskResult(self.result.provenance.model_copy(update=update)))
 
     @property
     def clear(self) -> Mask:

@@ -161,8 +161,8 @@ def stated_result(
 
 def _shared_images(texts: Mapping[str, Mapping[str, object]]) -> list[str]:
     """Return the images that each model describes."""
-    first, *others = texts.values()
-    images = [image for image in first if all(image in known for known in others)]
+    first, *later = texts.values()
+    images = [image for image in first if all(image in known for known in later)]
     if not images:
         names = [next(iter(known)) for known in texts.values()]
         raise InvalidInputError(

@@ -775,7 +775,7 @@ def _joined(found: re.Match[str]) -> str:
     before, noun, number, adjectives, other = (group or "" for group in found.groups())
     kept, first_number, described = _split_before_noun(before)
     forms = [noun.lower(), other.lower()]
-    one = singular(forms[0])
+    person = singular(forms[0])
     # In "a little boy and a girl", the adjective describes only one of them.
     is_shared = adjectives.split() == described or not (number or adjectives)
     if described and not first_number:
@@ -783,11 +783,11 @@ def _joined(found: re.Match[str]) -> str:
         is_shared = is_shared and (not kept or listed(kept[-1].lower(), "preposition"))
         if not kept and not is_proper(described[0].lower()):
             described[0] = described[0].lower()
-    if one != singular(forms[1]) or not is_shared:
+    if person != singular(forms[1]) or not is_shared:
         return found[0]
-    plural = _PLURAL.get(one, f"{one}s")
+    plural = _PLURAL.get(person, f"{person}s")
     counts = [
-        _NUMBERS.index(word) + 1 if word in _NUMBERS else int(form == one)
+        _NUMBERS.index(word) + 1 if word in _NUMBERS else int(form == person)
         for word, form in zip((first_number, number.lower()), forms, strict=True)
     ]
     if forms[0] == plural and not first_number and counts[1] == 1:

@@ -27,7 +27,7 @@ from vldebias.utils.formats import FORMAT
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from vldebias.study.side_by_side import Picture, Request, SideBySide
+    from .side_by_side import Picture, Request, SideBySide
 
 MINIATURE = "miniature"
 IMAGES = 8  # default number of images per row
@@ -92,7 +92,8 @@ def generate_command(
     methods = ", ".join(method or ("the default method",))
     print_message(f"generating “{prompt}” with and without {methods}, using {pipeline}")
     from vldebias.prompts import load_prompts
-    from vldebias.study.side_by_side import Request
+
+    from .side_by_side import Request
 
     request = Request(
         prompt,
@@ -138,8 +139,9 @@ def _generate(
         StorageError: If the disk is full. Finished images are kept.
     """
     from vldebias.hosts.loading import load_host
-    from vldebias.study.side_by_side import side_by_side
     from vldebias.utils.progress import Progress
+
+    from .side_by_side import side_by_side
 
     print_message(f"writing images to {folder}")
     pipe = load_host(pipeline=pipeline, device=device, dtype=dtype).host

@@ -114,7 +114,6 @@ def crossed(
     line: Callable[[Measurement], Hashable] = line_of,
     column: Callable[[Measurement], Hashable] = metric_of,
     cell: Cell | None = None,
-    absent: str = "",
     note: str = "",
 ) -> str:
     """Format a table in which each line contains several rows, one per column.
@@ -128,7 +127,6 @@ def crossed(
         line: A function that returns a key, which is the same for all rows on a line.
         column: A function that returns the key of a row's column.
         cell: A function that formats a row, by default its value and interval.
-        absent: The text for a missing row.
         note: The text below the table.
     """
     write = cell or span
@@ -141,7 +139,7 @@ def crossed(
         first = next(iter(row_of_column.values()))
         cells = [write_start(first) for write_start in start.values()]
         for name in columns:
-            cells.append(write(row_of_column[name]) if name in row_of_column else absent)
+            cells.append(write(row_of_column[name]) if name in row_of_column else "")
         lines.append(cells)
     return table(*lines, note=note)
 
@@ -191,17 +189,33 @@ def add_share(
     part.add(metric, method, hits / count, ends, n=n, subset=subset)
 
 
-def parser(description: str | None) -> argparse.ArgumentParser:
-    """Return an argument parser with --json, to which an experiment can add options."""
-    made = argparse.ArgumentParser(
+def plain_parser(description: str | None) -> argparse.ArgumentParser:
+    """Return an argument parser that shows the docstring of a module as it is written."""
+    return argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """Return an argument parser with --json, to which an experiment can add options."""
+    made = plain_parser(description)
     made.add_argument(
         "--json",
         type=Path,
         help="also write the result here; many rows are stored in a parquet file next to it",
     )
     return made
+
+
+def stored(path: Path | None, measure: Callable[[], TaskResult]) -> TaskResult:
+    """Return a part of a result, which is measured only once if there is a path to store it."""
+    if path is not None and path.is_file():
+        kept = Result.read(path)
+        return TaskResult(kept.provenance[0], kept.rows)
+    part = measure()
+    if path is not None:
+        Result.from_tasks(path.stem, [part], seconds=None).write(path)
+    return part
 
 
 def run(name: str, measure: Callable[[], Iterable[TaskResult]], path: Path | None) -> Result:

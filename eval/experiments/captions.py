@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from eval.experiments.run import Cell, packed
+from eval.experiments.run import Cell, scored
 from eval.experiments.tensor_batches import TensorBatches
 from eval.miniature import birds
 from eval.miniature.birds import Birds
@@ -400,4 +400,4 @@ def softmax_scores(images: Tensor, texts: Tensor, codes: Tensor, t: float) -> Te
 def worth(start: str, trained: Any) -> dict[str, Any]:
     """Return the zero-shot accuracy on held-out renders, with the score of each render."""
     rows = monitor(start, HELD_OUT, HELD_OUT_SEED).rows(trained)[METRIC].numpy()
-    return {METRIC: float(rows.mean()), **packed(METRIC, rows)}
+    return scored(METRIC, rows)

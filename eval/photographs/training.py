@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from eval.experiments import captions
 from eval.experiments.captions import loss_of, softmax_scores
-from eval.experiments.run import Cell, packed
+from eval.experiments.run import Cell, scored
 from eval.photographs import (
     is_present,
     pairs_before_heads,
@@ -224,8 +224,7 @@ def _worth(heads: Heads, pairs: RealPairs) -> dict[str, Any]:
     cosines = image_features(heads, pairs.images) @ text_features(heads, list(ASKED.values())).T
     is_right = np.where(women, cosines[:, 0] > cosines[:, 1], cosines[:, 1] > cosines[:, 0])
     return {
-        RECALL: float(hits.mean()),
-        **packed(RECALL, hits),
+        **scored(RECALL, hits),
         GENDER: float((is_right[women].mean() + is_right[men].mean()) / 2),
         GAP: float(hits[men].mean() - hits[women].mean()),
     }

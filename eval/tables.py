@@ -261,20 +261,29 @@ def read_records(result: Result) -> dict[tuple[str, str], dict[str, float]]:
     return numbers
 
 
-def medians(
-    calls: Mapping[str, Callable[[], Any]],
-    repetitions: int,
-    clock: Callable[[], float] = time.process_time,
-) -> dict[str, float]:
-    """Call each function in turn, after one warm-up call, and return its median time in seconds."""
+Clock = Callable[[], float]
+
+
+def times(
+    calls: Mapping[str, Callable[[], Any]], repetitions: int, clock: Clock = time.process_time
+) -> dict[str, list[float]]:
+    """Call each function in turn, and return the times of all calls in seconds."""
     seconds: dict[str, list[float]] = {name: [] for name in calls}
-    for call in calls.values():
-        call()
     for _ in range(repetitions):
         for name, call in calls.items():
             start = clock()
             call()
             seconds[name].append(clock() - start)
+    return seconds
+
+
+def medians(
+    calls: Mapping[str, Callable[[], Any]], repetitions: int, clock: Clock = time.process_time
+) -> dict[str, float]:
+    """Call each function in turn, after one warm-up call, and return its median time in seconds."""
+    for call in calls.values():
+        call()
+    seconds = times(calls, repetitions, clock)
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 

@@ -33,7 +33,7 @@ import numpy as np
 import torch
 
 from apps.audit.line import ShareLine
-from eval.tables import parser, run
+from eval.tables import add_share, parser, run
 from vldebias.data import Labels
 from vldebias.errors import SuspectInputWarning
 from vldebias.measure.classification import agreement, interval_of, worst_areas
@@ -857,10 +857,8 @@ def add_verdicts(result: TaskResult, name: str, verdicts: list[str], units: int)
     times = len(verdicts)
     for verdict in VERDICTS:
         metric = Metric(verdict.replace(" ", "_"), verdict, "fact", "neither", (0.0, 1.0))
-        share = counts[verdict] / times
-        ends = wilson_interval(counts[verdict], times)
         n = {"data sets": times, "units": units}
-        result.add(metric, name, share, ends, n=n)
+        add_share(result, metric, name, counts[verdict], n)
 
 
 def main() -> None:

@@ -29,10 +29,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eval.tables import parser, run
+from eval.tables import add_share, parser, run
 from vldebias.errors import InvalidInputError
 from vldebias.measure.metric import Metric
-from vldebias.measure.resampling import wilson_interval
 from vldebias.measure.rows import TaskProvenance, TaskResult
 from vldebias.prompts import load_prompts
 from vldebias.wording import balance_prompts
@@ -130,9 +129,7 @@ def measure(paths: Sequence[Path]) -> Iterator[TaskResult]:
         by_kind = grouped(decisions, [row["kind"] for row in rows])
         by_kind.pop(None, None)
         wrong = sum(each.is_changed and not each.is_right for each in decisions)
-        n = len(decisions)
-        share = wrong / n
-        part.add(WRONG, METHOD, share, wilson_interval(wrong, n), n={"prompts": n}, subset="all")
+        add_share(part, WRONG, METHOD, wrong, {"prompts": len(decisions)}, "all")
         for kind, alike in by_kind.items():
             add_rates(part, f"kind: {kind}", alike)
         yield part
@@ -149,9 +146,7 @@ def grouped(decisions: Sequence[Decision], keys: Sequence[Any]) -> dict[Any, lis
 def add_rates(part: TaskResult, title: str, decisions: Sequence[Decision]) -> None:
     """Add the share of correct decisions."""
     right = sum(decision.is_right for decision in decisions)
-    n = len(decisions)
-    interval = wilson_interval(right, n)
-    part.add(RIGHT, METHOD, right / n, interval, n={"prompts": n}, subset=title)
+    add_share(part, RIGHT, METHOD, right, {"prompts": len(decisions)}, title)
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -190,12 +190,6 @@ WINDOW = (
 FRONT = (WINDOW[0], WINDOW[1], WINDOW[10])
 
 
-def gains(lines: Sequence[Line]) -> str:
-    """Write the benefits and costs for the given lines."""
-    head = ["task", "before", "after", "chance", "cost", "n"]
-    return table(head, *(line.cells() for line in lines))
-
-
 def front() -> str:
     """Write the table in the README, with its source."""
     files = ", ".join(f"`eval/results/{line.result}.json`" for line in FRONT)
@@ -243,8 +237,9 @@ def _reranked() -> list[str]:
 
 
 def window() -> str:
-    """Write all lines."""
-    return gains(WINDOW)
+    """Write all lines, with benefits and costs."""
+    head = ["task", "before", "after", "chance", "cost", "n"]
+    return table(head, *(line.cells() for line in WINDOW))
 
 
 def needs_of_commands() -> str:

@@ -314,7 +314,7 @@ def test_a_printed_module_accepts_its_arguments(
     if arguments and (path / "__main__.py").exists():
         loaded = importlib.import_module(f"{module}.__main__")
     # This command does not take arguments.
-    if not {"argparse", "ArgumentParser", "parser"} & vars(loaded).keys():
+    if not {"argparse", "parser", "plain_parser"} & vars(loaded).keys():
         assert not arguments
         return
     parsed = []

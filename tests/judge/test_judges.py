@@ -17,6 +17,7 @@ from PIL import Image
 from torch.nn.functional import normalize
 
 from eval.miniature import portraits
+from eval.miniature.people import STUDIO
 from tests.study.painted_by_hand import GENDERS, Reader, Shows, chosen, paint, repaint
 from tests.tiny_llava import load_llava
 from vldebias import load_prompts
@@ -46,7 +47,7 @@ GENDER = {
 
 
 def people(n: int = 60) -> tuple[list[Image.Image], portraits.Portraits]:
-    world = portraits.sample(n, seed=77, balanced=True, life=portraits.STUDIO)
+    world = portraits.sample(n, seed=77, balanced=True, life=STUDIO)
     pixels = (world.images.permute(0, 2, 3, 1) * 255).round().byte().numpy()
     return [Image.fromarray(picture) for picture in pixels], world
 

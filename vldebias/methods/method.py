@@ -6,7 +6,6 @@ Register your own method with `register_method`, or as an entry point in the gro
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +34,7 @@ from vldebias.projection.edit import Edit, Edits
 from vldebias.projection.projection import CalibratedProjection
 from vldebias.projection.provenance import Choice
 from vldebias.prompts import PromptSet, load_prompts
-from vldebias.utils.registry import Registry
+from vldebias.utils.registry import Registry, check_callable
 
 if TYPE_CHECKING:
     from vldebias.typing import AttributeLike, Features, ModelLike, PipelineLike, PromptSetLike
@@ -199,13 +198,8 @@ class EditMethod(Method):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        try:
-            inspect.signature(cls.fit).bind(None, None, "text")
-        except TypeError:
-            raise InvalidInputError(
-                f"{cls.__name__}: fit has the signature {inspect.signature(cls.fit)}; expected"
-                " (self, problem, role), because it is called once for each of the host's roles"
-            ) from None
+        # `fit` is called once for each of the host's roles.
+        check_callable(f"{cls.__name__}: fit", cls.fit, ("self", "problem", "role"))
 
     @abstractmethod
     def fit(self, problem: Problem, role: str) -> Edit:

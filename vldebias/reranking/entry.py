@@ -131,10 +131,8 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     rows: Rows = np.broadcast_to(np.arange(lists.shape[1]), lists.shape)
     keys: NDArray[np.generic] = rows if id_rows is None else id_rows
     if id_rows is not None:
-        inputs = (labels, probabilities, features, ())
-        source: object = next(part for part in inputs if part is not None)
-        source, rows = rows_of_ids(id_rows, source, is_index=not isinstance(scores, Mapping))
-        labels = None if labels is None else cast("Any", source)
+        is_index = not isinstance(scores, Mapping)
+        labels, rows = _rows_of_sources(id_rows, labels, probabilities, features, is_index=is_index)
     n = int(rows.max(initial=UNKNOWN)) + 1
     saved = IndexGroups.load(index) if isinstance(index, str | Path) else index
     groups = _read_groups(labels, probabilities, features, attribute, model, saved)
@@ -147,23 +145,48 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
         shares, target = _shares_of_index(saved, groups, shares), "index"
     groups = groups.with_groups_of(shares)
     code_of_checked = read_checked(checked, groups.names, keys)
-    pools = []
-    for query, rows_of_query in enumerate(rows):
-        # An index pads with -1 if it finds fewer candidates.
-        is_found = rows_of_query != UNKNOWN
-        pool = groups.candidates(lists[query][is_found], rows_of_query[is_found], shares)
-        if saved is not None and groups.source == ZERO_SHOT:
-            pool = replace(pool, shares=saved.shares, expected_shares=saved.expected_shares)
-        codes = codes_of(keys[query][is_found], code_of_checked)
-        pools.append((pool, keys[query][is_found], codes))
-    _warn_of_distances([pool.scores for pool, _, _ in pools])
+    queries = list(zip(lists, rows, keys, strict=True))
+    pools = _pools(queries, groups, shares, saved, code_of_checked)
+    candidates = [pool for pool, _, _ in pools]
+    _warn_of_distances(candidates)
     if target == EVEN and not groups.doubt:
-        _warn_of_uneven([pool for pool, _, _ in pools])
+        _warn_of_uneven(candidates)
     positions = _Pages(pools, *_chosen(method, groups, target), k, groups.doubt, table.ndim == 1)(1)
     # Without k, all candidates are shown, so a group with less than its share needs no warning.
     if k is not None:
         warn_of_short(positions.reports, "pass more candidates or request other shares")
     return positions
+
+
+_Pool = tuple[Candidates, NDArray[np.generic], NDArray[np.integer]]
+"""A query's candidates, their keys (n,) and their checked groups (n,)."""
+
+
+def _pools(
+    queries: Sequence[tuple[Floats, Rows, NDArray[np.generic]]],
+    groups: Groups,
+    shares: object,
+    index: IndexGroups | None,
+    code_of_checked: Mapping[int | str, int],
+) -> list[_Pool]:
+    """Return the candidates of each query.
+
+    Args:
+        queries: the scores, rows and keys (n,) of each query's candidates.
+        groups: the groups of all rows.
+        shares: the requested shares.
+        index: the groups of an index, whose shares apply to zero-shot labels.
+        code_of_checked: the true groups of checked candidates, by row or id.
+    """
+    pools: list[_Pool] = []
+    for scores, rows, keys in queries:
+        # An index pads with -1 if it finds fewer candidates.
+        is_found = rows != UNKNOWN
+        pool = groups.candidates(scores[is_found], rows[is_found], shares)
+        if index is not None and groups.source == ZERO_SHOT:
+            pool = replace(pool, shares=index.shares, expected_shares=index.expected_shares)
+        pools.append((pool, keys[is_found], codes_of(keys[is_found], code_of_checked)))
+    return pools
 
 
 @dataclass(frozen=True)
@@ -179,7 +202,7 @@ class _Pages:
         is_single: whether to return (k,) for the only query.
     """
 
-    pools: Sequence[tuple[Candidates, NDArray[np.generic], NDArray[np.integer]]]
+    pools: Sequence[_Pool]
     reranker: Reranker
     about: tuple[str, str, str]
     k: int | None
@@ -323,6 +346,29 @@ def _read_scores(scores: object, ids: object) -> tuple[Floats, NDArray[np.generi
     return table, id_rows
 
 
+def _rows_of_sources(
+    id_rows: NDArray[np.generic],
+    labels: object,
+    probabilities: object,
+    features: object,
+    *,
+    is_index: bool,
+) -> tuple[object, Rows]:
+    """Return the labels by row, if any, and each candidate's row (q, n) in the groups' source.
+
+    Args:
+        id_rows: ids (q, n).
+        labels: labels, or None; likewise the other sources.
+        probabilities: probabilities of the groups.
+        features: features for zero-shot labels.
+        is_index: whether integer ids may be rows of an index.
+    """
+    inputs = (labels, probabilities, features, ())
+    source = next(part for part in inputs if part is not None)
+    by_row, rows = rows_of_ids(id_rows, source, is_index=is_index)
+    return None if labels is None else by_row, rows
+
+
 def read_checked(
     checked: Mapping[int, object] | Mapping[str, object] | None,
     names: Sequence[str],
@@ -388,9 +434,9 @@ def _order(candidates: Candidates, reranker: Reranker, k: int | None) -> Rows:
     return np.asarray(reranker(candidates, count))
 
 
-def _warn_of_distances(lists: Sequence[Floats]) -> None:
+def _warn_of_distances(lists: Sequence[Candidates]) -> None:
     """Warn once if the scores of every query ascend, as distances of search results do."""
-    are_ascending = all(bool((scores[1:] > scores[:-1]).all()) for scores in lists)
+    are_ascending = all(bool((pool.scores[1:] > pool.scores[:-1]).all()) for pool in lists)
     if are_ascending and max(map(len, lists)) >= _MANY_SCORES:
         warn(
             "rerank: the scores ascend from the first to the last candidate, as distances do, but"

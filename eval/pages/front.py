@@ -186,7 +186,7 @@ WINDOW = (
     Line("classifying birds", "unlabelled images, `reference=`", *BIRDS, "default+reference"),
     Line("classifying birds", "no edit, threshold at the median score", *BIRDS, "none@median"),
 )
-# The README has these lines and those of `_searched` and `_reranked`.
+# The README has these lines and that of `_searched`.
 FRONT = (WINDOW[0], WINDOW[1], WINDOW[10])
 
 
@@ -195,9 +195,8 @@ def front() -> str:
     files = ", ".join(f"`eval/results/{line.result}.json`" for line in FRONT)
     head = ["task and method", "before", "after", "main cost"]
     people, real, birds = (line.brief() for line in FRONT)
-    rows = table(head, people, real, _searched(), _reranked(), birds)
-    sources = f"{files}, `eval/results/search_index.json`, `eval/results/rerank.json`"
-    return f"{rows}From {sources}.\n\n"
+    rows = table(head, people, real, _searched(), birds)
+    return f"{rows}From {files}, `eval/results/search_index.json`.\n\n"
 
 
 def _searched() -> list[str]:
@@ -219,20 +218,6 @@ def _searched() -> list[str]:
         f"{value[even, 'left']:.2f} if half show women, {value[uneven, 'left']:.2f} if one in five"
         f" does; {left:.2f} in {worst.split(',')[0]}, the worst index",
         f"results that stay {value[even, 'stay']:.2f} and {value[uneven, 'stay']:.2f}",
-    ]
-
-
-def _reranked() -> list[str]:
-    """Return the cells for re-ranking by estimated gender, with its worst gallery."""
-    value = {(row.task, row.metric): row.value for row in read("rerank").rows if row.method == RANK}
-    even, uneven = (f"all: collections, gender, {galleries}" for galleries in ("even", "20 : 80"))
-    return [
-        "searching a whole collection in memory: `rerank`, estimated gender",
-        "skew above chance, set to 1",
-        f"{value[even, 'left']:.2f} if women and men are equally common,"
-        f" {value[uneven, 'left']:.2f} if not; {value[uneven, 'left_most']:.2f}, so more than"
-        " before, in the worst gallery",
-        f"hits kept {value[even, 'kept']:.2f} and {value[uneven, 'kept']:.2f}",
     ]
 
 

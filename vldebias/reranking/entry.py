@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -353,7 +353,7 @@ def _rows_of_sources(
     features: object,
     *,
     is_index: bool,
-) -> tuple[object, Rows]:
+) -> tuple[Any, Rows]:
     """Return the labels by row, if any, and each candidate's row (q, n) in the groups' source.
 
     Args:

@@ -9,6 +9,7 @@ from typing import Any
 
 from vldebias.errors import InvalidInputError
 from vldebias.prompts.attribute import Attribute
+from vldebias.wording.absent import without_absent
 from vldebias.wording.decisions import UserDecisions
 from vldebias.wording.emoji import has_stating_emoji
 from vldebias.wording.groups import mixtures
@@ -209,7 +210,8 @@ class PersonReader:
             if language is None:
                 readings.append("language")
                 continue
-            persons = language.find(alternative, self.attribute)
+            shown = without_absent(alternative, language.code)
+            persons = language.find(shown, self.attribute)
             if isinstance(persons, str):
                 readings.append(persons)
             else:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vldebias.prompts.english.words import gendered, lists, person, read_lists
+from vldebias.wording.absent import without_labelled
 
 MOST_READINGS = 64  # Maximum number of readings, each of which is analysed like a prompt.
 
@@ -62,18 +63,9 @@ _WEIGHT = re.compile(r"[\d.]+::|[\d-]+\$\$(?:[^$|{}]*\$\$)?")
 
 # Text that does not describe the picture: things to exclude, instructions to a language model, role
 # names in chat templates, and the settings that Automatic1111 saves below a prompt.
-_NEXT_WORDS = (
-    r"(?:in|on|at|with|who|while|and|next|near|beside|behind|is|are|holding|wearing|standing)"
-)
-_WITHOUT = re.compile(
-    rf"(?<=\bwithout )(?:(?!\b{_NEXT_WORDS}\b|\b\w+s (?:an?|the|another)\b)[^,.;:!?()\n\[\]])*",
-    re.IGNORECASE,
-)
 _NOT_IN_PICTURE = re.compile(
     r"(?<!\S)--(?:no?|neg(?:ative)?(?:[-_]prompt)?)\b.*?(?=\s--[a-z]|$)"
-    r"|\[negative:[^\]\n]*|(?<![\w\"'])negative:[^\n]*"
-    r"|\bnegative[ _]prompt\s*[:=][^\n]*|^[^\S\n]*steps: \d+,.*"
-    r"|\bno (?:people|persons|humans|characters|figures)\b[^.;:!?\n]*"
+    r"|\[negative:[^\]\n]*|^[^\S\n]*steps: \d+,.*"
     r"|\bgod[- ]?rays\b|\A.*<prompt start>"
     # A system prompt ends at a marker, an empty line, a request ("Draw a nurse") or a caption on a
     # line of its own.
@@ -139,7 +131,8 @@ _CODE = re.compile(
     r"\b(?:def|function|func|fn|void|int|class|public|private|static)"
     r" \w{1,40}\s?\([^()\n]{0,80}\)\s?[:{]"
     r"|</(?:role|approach|instructions?|task|rules?)>"
-    r"|\b(?:const|let|var|string|int) \w+ = |^\s*(?:import \w+\s*;?$|from \w+ import|#include)",
+    r"|\b(?:const|let|var|string|int) \w+ = "
+    r"|^[^\S\n]*(?:import \w+[^\S\n]*;?$|from \w+ import|#include)",
     re.MULTILINE,
 )
 # A template to be filled in: "[CHARACTER]", "[brand name]", "(insert a hero)".
@@ -167,7 +160,7 @@ class UnreadableSyntaxError(ValueError):
 def picture_of(prompt: str) -> str:
     """Replace everything that does not describe the picture with spaces.
 
-    This includes negative prompts, "without a hat", system prompts and saved settings.
+    This includes negative prompts, system prompts and saved settings.
     """
     reading = prompt
     for argument in _ARGUMENT.finditer(prompt):
@@ -175,9 +168,7 @@ def picture_of(prompt: str) -> str:
         default = " " * (argument.start(1) - start) + argument[1]
         reading = reading[:start] + default.ljust(end - start) + reading[end:]
     if json_texts(prompt) is None:
-        # "a cook without a hat greets a guest" remains one sentence.
-        reading = _WITHOUT.sub(_blank, reading)
-        return _NOT_IN_PICTURE.sub(_end_clause, reading)
+        return without_labelled(_NOT_IN_PICTURE.sub(_end_clause, reading))
     negative: set[int] = set()  # offsets of {"text": "a man", "weight": -1}
     for entry in _ENTRY.finditer(prompt):
         if _NEGATIVE_WEIGHT.search(entry[0]):

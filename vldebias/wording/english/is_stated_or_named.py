@@ -39,7 +39,7 @@ from vldebias.wording.language import Value
 
 # Tags that name a character: "kaine (nier)", "fate/zero".
 _SERIES = re.compile(
-    r"(?:^|[,\n])\s*([\w' .-]{2,40}\\?\([\w' !.\\-]{2,40}\)|\w+/\w+)\s*(?=[,\n]|$)"
+    r"(?:^|[,\n])[^\S\n]*([\w' .-]{2,40}\\?\([\w' !.\\-]{2,40}\)|\w+/\w+)[^\S\n]*(?=[,\n]|$)"
 )
 # One or two words between commas or in brackets, and a trigger of a fine-tuned model: "m3lkador".
 _TAG = re.compile(r"(?:^|[,\n(]|\bof)[ ]?\(?([\w']{3,30}(?: \w{3,30})?)[ ]*(?=[,\n):]|$)")

@@ -325,7 +325,8 @@ def _write_before(text: str, start: int, end: int, word: str) -> Replacement:
     text_behind = text[end:].lstrip()
     end = len(text) - len(text_behind)
     noun_start = ""
-    if re.search(r"(?:^|[.!?\n])\s*$", text_before) and re.match(r"[A-Z][a-z]", text_behind):
+    before = text_before.rstrip(" \t")
+    if (not before or before[-1] in ".!?\n") and re.match(r"[A-Z][a-z]", text_behind):
         word = word[0].upper() + word[1:]
         # "Tibetan", "Miami" and "Supreme Court judge" keep their capitals.
         first_word = re.split(r"[^\w-]", text_behind)[0].lower()

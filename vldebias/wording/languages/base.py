@@ -37,6 +37,7 @@ WORD_OF_LIST = {
 }  # fmt: skip
 _SENTENCE_END = re.compile(r"[.;:!?\n\u061b\u061f]")
 _IS_LINK = re.compile("[,:(\u060c\u2013\u2014-]?")
+_LONGEST = 6  # words of a listed phrase
 _STEM = 4  # number of letters shared by the masculine and feminine forms of a noun
 _YOUTHS = {"female": "girl", "male": "boy"}
 _KIND_OF_LISTS = {"gender": "gender", "age": "age", "origin": "race", "skin": "skin"}
@@ -182,7 +183,9 @@ class WordList:
             tokens: the tokens of a prompt.
             i: the position of a word.
         """
-        return any(self.length_at(tokens, start) == i - start for start in range(i))
+        return any(
+            self.length_at(tokens, start) == i - start for start in range(max(0, i - _LONGEST), i)
+        )
 
 
 class ListedLanguage(Language):

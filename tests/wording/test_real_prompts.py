@@ -433,10 +433,10 @@ def test_people_keep_their_values_next_to_rules_for_things(prompt: str) -> None:
 @pytest.mark.parametrize(
     ("prompt", "expected"),
     [
-        ("a mother with a baby", "a mother with a female baby"),
+        ("a mother with a baby", "a mother with a baby girl"),
         (
             "a boy without a hat is pushing another child",
-            "a boy without a hat is pushing another female child",
+            "a boy without a hat is pushing another girl",
         ),
         ("a nurse smiled at the patient", "a female nurse smiled at the female patient"),
     ],

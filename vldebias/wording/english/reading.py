@@ -5,11 +5,19 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from vldebias.prompts.attribute import Attribute
 from vldebias.prompts.english.adjectives import rank_of
-from vldebias.prompts.english.words import has_gendered, is_proper, kinds, listed, singular
+from vldebias.prompts.english.words import (
+    has_gendered,
+    is_proper,
+    kinds,
+    listed,
+    lists,
+    singular,
+)
 from vldebias.prompts.english.words import person as is_person
 from vldebias.prompts.prompt_set import append_word
 from vldebias.wording.english.context import find_rules
@@ -141,6 +149,9 @@ class English(Language):
             else:
                 word = agreeing_form(attribute.words[value], text, person.end)
                 place = (*person.place, "before")
+                noun = _noun_of_value(text, person, word)
+                if noun:
+                    word, place = noun, (person.start, person.end, "noun")
                 if attribute.has_phrases:
                     # A phrase replaces a placeholder, or follows the noun if there is none.
                     start, end = person.place
@@ -148,10 +159,19 @@ class English(Language):
             word = word.upper() if in_capitals else word
             words_of_place[place].append((attribute.rank, word))
         replacements: list[Replacement] = []
+        nouns = {
+            start: ranked for (start, _, kind), ranked in words_of_place.items() if kind == "noun"
+        }
         for (start, end, kind), ranked in words_of_place.items():
             words = [word for _, word in sorted(ranked)]
+            if kind == "noun":
+                before = sorted(words_of_place.get((start, start, "before"), ()))
+                words = [word for _, word in before] + words
+                replacements.append(_write_before(text, start, end, " ".join(words), is_noun=True))
+                continue
             if kind == "before":
-                replacements.append(_write_before(text, start, end, " ".join(words)))
+                if start not in nouns:
+                    replacements.append(_write_before(text, start, end, " ".join(words)))
                 continue
             if kind == "after":
                 start = len(text[:start].rstrip())
@@ -314,19 +334,43 @@ def _why_nobody(reason: str, text: str) -> str:
 # ---- inserting values
 
 
-def _write_before(text: str, start: int, end: int, word: str) -> Replacement:
+@cache
+def _nouns_of_values() -> dict[str, dict[str, str]]:
+    """Map nouns such as "child" to the nouns for each gender: "girl" and "boy"."""
+    nouns: dict[str, dict[str, str]] = {}
+    for entry in lists()["value-noun"]:
+        noun, female, male = entry.split("/")
+        nouns[noun] = {"female": female, "male": male}
+    return nouns
+
+
+def _noun_of_value(text: str, person: Mention, word: str) -> str:
+    """Return the noun that replaces "person" or "child" and states a gender: "woman", or ""."""
+    is_weighted = re.match(r"\s*:", text[person.end :]) and text[: person.start].endswith(
+        ("(", "[")
+    )
+    if is_weighted:
+        return ""  # "(person:1.2)" may be a trigger.
+    return _nouns_of_values().get(person.noun.lower(), {}).get(word.lower(), "")
+
+
+def _write_before(
+    text: str, start: int, end: int, word: str, *, is_noun: bool = False
+) -> Replacement:
     """Return a replacement that inserts a word before a noun and adjusts the article.
 
     The word takes over the capitalization of the placeholder that it replaces: {gender}, {Gender}
-    or {GENDER}. At the start of a sentence, it takes over the noun's capital letter.
+    or {GENDER}. At the start of a sentence, it takes over the noun's capital letter. If it ends
+    with a noun (`is_noun`), it replaces the noun at start to end.
     """
     word = with_capitals_of(text[start:end].strip("{ }"), word)
     text_before = text[:start]
-    text_behind = text[end:].lstrip()
+    text_behind = text[end:] if is_noun else text[end:].lstrip()
     end = len(text) - len(text_behind)
     noun_start = ""
     before = text_before.rstrip(" \t")
-    if (not before or before[-1] in ".!?\n") and re.match(r"[A-Z][a-z]", text_behind):
+    is_first = not before or before[-1] in ".!?\n"
+    if is_first and not is_noun and re.match(r"[A-Z][a-z]", text_behind):
         word = word[0].upper() + word[1:]
         # "Tibetan", "Miami" and "Supreme Court judge" keep their capitals.
         first_word = re.split(r"[^\w-]", text_behind)[0].lower()
@@ -342,4 +386,5 @@ def _write_before(text: str, start: int, end: int, word: str) -> Replacement:
     start = len(text_before)
     while not written.startswith(text_before[:start]):
         start -= 1
-    return Replacement(start, end, f"{written[start:]} {noun_start}")
+    space = "" if is_noun else " "
+    return Replacement(start, end, f"{written[start:]}{space}{noun_start}")

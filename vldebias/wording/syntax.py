@@ -75,6 +75,10 @@ _NOT_IN_PICTURE = re.compile(
     r"|(?<=[.!?]\s)(?=(?:draw|paint|generate|create|make|show|depict) (?:me )?"
     r"(?:an?|the|two)\s(?!prompt)))"
     r"|\A\s*/imagine(?: prompt)?:?"
+    # A request is no part of the picture: "can you generate", "I need".
+    r"|\A\s*(?:please |hey,? |hi,? |hello,? )?(?:(?:can|could|would|will) you (?:please |kindly )?"
+    r"(?:draw|paint|generate|create|make|show|design|render|produce|give)(?: me| us)?"
+    r"|i(?:['\u2019]d| would)? (?:need|want|like)(?: to see)?|(?:make|give|show|get|draw) me)\b"
     r"|<\|(?:im_start\|>)?system.*?(?:<\|(?:im_)?end\|>|(?=<\|user)|\Z)|<<sys>>.*?(?:<</sys>>|\Z)"
     r"|(?:<\|im_start\|>|<start_of_turn>|<\|start_header_id\|>)\s*\w+"
     r"|^[# \t]*system\s*:(?:.{0,4000}?\buser\s*:|[^\n]*)"
@@ -100,7 +104,7 @@ _THE = r"(?:the|this|these|that|those|it|him|her|them|his|their|its|my|backgroun
 _EDIT = re.compile(
     r"\s*(?:please |now |then |can you |could you |i want (?:you )?to |edit: ?)*"
     rf"(?:(?:{'|'.join(_LISTS['edit'])}) (?:(?!of\b|an?\b|me\b|us\b)[\w'-]+ ){{0,2}}?{_THE}"
-    r"|extend (?:for|back)ward\b"
+    r"|extend (?:for|back)ward\b|(?:convert|turn|transform) [^.;:\n]{1,80}? into\b"
     rf"|(?:add|put|insert|paste|place)\b[^,.;:\n]{{0,80}}? (?:to|on|onto|in|into|next to|behind"
     rf"|beside|over|under|around|near) {_THE}"
     r"|(?:remove|erase|delete) [^.;:\n]{1,60}? from the (?:image|photo|picture|background)\b"
@@ -114,6 +118,15 @@ _WHICH = r"(?:first|second|third|input|original|reference|uploaded|attached|prov
 _GIVEN_PICTURE = re.compile(
     r"\b(?:do not|don['\u2019]t) change\b|\bbackground is (?:removed|erased)\b"
     r"|\breference (?:recording|video|clip|voice)\b"
+    r"|\b(?:input|reference|uploaded|attached|provided|supplied|source) (?:\w+ )?(?:selfie|face"
+    r"|likeness|portrait|headshot|person|people|identity)\b|\b(?:as|for) (?:a |the )?reference\b"
+    r"|\b(?:the|exact|given) reference(?=\s*(?:[.,;:!?)\n]|$))"
+    # Whoever writes the prompt has a picture of themselves: "with my face", "a portrait of me".
+    rf"|\bmy (?:\w+ )?(?:{_PICTURE}|selfie|face|likeness|headshot|portrait)\b"
+    r"(?! (?:frame|book|album))"
+    r"|(?<!front )(?<!ahead )(?<!because )\b(?:of|like|resembling) me\b"
+    r"|\bsame (?:exact )?(?:face|identity|facial features)\b"
+    r"|\b(?:keep|preserve|maintain|retain)\b[^.;\n]{0,30}\b(?:likeness|identity)\b"
     rf"|\b{_WHICH} (?:\w+ )?{_PICTURE}\b|\b(?:image|figure|photo|picture|reference)[ _]?#?\d\b"
     r"|\b(?:this|uploaded|attached|provided) (?:person|people|character|subject|individual)\b"
     # Chinese: "image 1", "the original image", "in the image", "replace the image"

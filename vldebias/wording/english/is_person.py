@@ -20,6 +20,7 @@ from vldebias.prompts.english.words import (
     gendered,
     has_listed,
     is_inflected,
+    is_misspelt_person,
     is_plural,
     kinds,
     listed,
@@ -51,6 +52,8 @@ def may_be_person(text: Text, i: int) -> bool:
         return False  # The owner of a thing is not shown: "a nurse's uniform".
     # The context may turn a thing into a person, as in "a fan in the stands".
     is_noun = person(word) or is_gendered_noun(word)
+    is_lower = not text.capital[i] or text.sentence[i]
+    is_noun = is_noun or (is_lower and is_misspelt_person(word))
     # Some nouns for people are part of a thing: "hero shot".
     is_noun = is_noun and not listed(f"{word} {text.after(i)}", "thing-phrase")
     if is_noun or listed(singular(word), "thing") or _has_face(text, i):
@@ -219,7 +222,11 @@ def is_head(text: Text, i: int) -> bool:
     plural = is_plural(text.bare[i])
     after = text.after(i)
     is_relative = listed(text.low[i], "relative") and text.capital[i + 1 : i + 2] == [True]
-    if is_relative or shows_body(text, i):
+    # The verb of a group follows its members: "a group of hikers rests".
+    is_group = plural and is_inflected(after, "s") and has_listed(text.low[:i], "group")
+    # "nurse sticker", but not "nurse sticker album"
+    is_pictured = listed(after, "shows-person") and ends_phrase(text.after(i + 1))
+    if is_relative or is_group or is_pictured or shows_body(text, i):
         return True  # A name follows a relative: "my aunt Rosa".
     # A number before a singular belongs to a later noun: "two passenger trains".
     is_counted = listed(text.before(i), "number-word") and not plural

@@ -22,6 +22,7 @@ from vldebias.prompts.english.words import (
     gendered,
     has_gendered,
     has_listed,
+    is_misspelt_person,
     kinds,
     listed,
     lists,
@@ -129,7 +130,8 @@ def is_known(word: str) -> bool:
         return all(map(is_known, filter(None, word.split("-"))))
     is_listed = any(word in words for words in lists().values()) or word in origins()
     is_listed = is_listed or word[0].isdigit()
-    return bool(kinds(word)) or is_listed or gendered(word) or person(word)
+    is_person = person(word) or is_misspelt_person(word)
+    return bool(kinds(word)) or is_listed or gendered(word) or is_person
 
 
 def _is_name(text: Text, i: int, inside: bool) -> bool:

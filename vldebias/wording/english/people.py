@@ -37,7 +37,11 @@ def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
     """
     text = read_text(prompt)
     names = names_of_people(text)
-    has_names = not all(is_of_picture(text, first) for first, _ in names)
+    # A single word in lower case is seldom a name: "an antique nutcracker".
+    has_names = not all(
+        is_of_picture(text, first) or not (stop > first + 1 or text.capital[first])
+        for first, stop in names
+    )
     subjects: list[PersonPhrase] = []
     depicted: set[str] = set()
     is_unclear = False

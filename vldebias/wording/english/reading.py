@@ -11,7 +11,9 @@ from typing import NamedTuple
 from vldebias.prompts.attribute import Attribute
 from vldebias.prompts.english.adjectives import rank_of
 from vldebias.prompts.english.words import (
+    ends_phrase,
     has_gendered,
+    has_listed,
     is_proper,
     kinds,
     listed,
@@ -30,7 +32,7 @@ from vldebias.wording.english.is_stated_or_named import (
     values_of_words,
 )
 from vldebias.wording.english.people import find_persons, find_subjects
-from vldebias.wording.english.phrases import PersonPhrase
+from vldebias.wording.english.phrases import NOBODY, PersonPhrase
 from vldebias.wording.english.rewritten import (
     agreeing_form,
     match,
@@ -107,7 +109,8 @@ class English(Language):
     def find(self, text: str, attribute: Attribute) -> tuple[Mention, ...] | str:
         subjects = find_subjects(text)
         if isinstance(subjects, str):
-            return "stated" if states(text, attribute) else _why_nobody(subjects, text)
+            is_stated = states(text, attribute) and not _states_of_things(subjects, text, attribute)
+            return "stated" if is_stated else _why_nobody(subjects, text)
         words = read_text(text)
         if len(subjects) > 1 and not attribute.gender:
             # A baby states its age, and looks like its parents.
@@ -123,7 +126,14 @@ class English(Language):
         for mentions, stated in zip(persons, is_stated, strict=True):
             # Later people cannot get a value, so the facts about them need not be analysed.
             is_closed = stated or n_open == MOST_PERSONS
-            person = _person(text, mentions[0], attribute, is_closed, not found)
+            first = mentions[0]
+            person = _person(text, first, attribute, is_closed)
+            if person.group and found and not person.group.size and not person.reason:
+                # "a teacher and students"; not "a teacher talks to students"
+                is_linked = words.before(first.opening) in ("with", "and", "plus")
+                described = found[-1].group.end if found[-1].group else 0
+                if not is_linked or described >= person.end:
+                    person = person._replace(reason="group")
             if not person.reason and any(mention.named for mention in mentions):
                 person = person._replace(reason="named")
             if found:
@@ -211,7 +221,7 @@ class English(Language):
             nouns = [word for word in phrase if not listed(word, "gendered-pronoun")]
             if attribute.gender and has_gendered(nouns):
                 continue  # "her little girl" already states the gender
-            person = _person(replaced, first, attribute, is_stated=False, is_first=True)
+            person = _person(replaced, first, attribute, is_stated=False)
             if not person.can_be(value):
                 raise RewrittenPromptError("rewritten: group")
             assignments.append((person, attribute, value))
@@ -272,16 +282,14 @@ class English(Language):
 # ---- deciding which people have no stated value
 
 
-def _person(
-    text: str, subject: PersonPhrase, attribute: Attribute, is_stated: bool, is_first: bool
-) -> Mention:
+def _person(text: str, subject: PersonPhrase, attribute: Attribute, is_stated: bool) -> Mention:
     """Create the mention for a phrase, with the reason if no value can be inserted."""
     group = find_group(text, subject)
     reason = ""
     if is_stated:
         reason = "stated"
-    elif group is not None and (_leaves(group, attribute) or not (is_first or group.size)):
-        reason = "group"  # "a teacher and students": the teacher gets a value
+    elif group is not None and _leaves(group, attribute):
+        reason = "group"
     elif find_rules(text, subject.start, subject.end, attribute.kind):
         reason = "context"  # Facts fix the value: "a Catholic priest".
     start, _ = subject.words[-1]
@@ -318,6 +326,20 @@ def _leaves(group: Group, attribute: Attribute) -> bool:
     if attribute.people == "same" or 1 in attribute.shares.values():
         return attribute.has_phrases
     return not can_mix(attribute.words.values())
+
+
+def _states_of_things(reason: str, text: str, attribute: Attribute) -> bool:
+    """Return whether all words for women and men belong to things or animals: "a queen bee"."""
+    words = read_text(text)
+    gendered_words = [i for i, word in enumerate(words.low) if has_gendered([word])]
+    if not attribute.gender or reason != NOBODY or not gendered_words:
+        return False
+    return all(
+        not ends_phrase(words.after(i))
+        and not has_listed(words.low[i : i + 1], "gendered-pronoun")
+        and kinds(words.after(i))[:1] in {"n", "x"}
+        for i in gendered_words
+    )
 
 
 def _why_nobody(reason: str, text: str) -> str:

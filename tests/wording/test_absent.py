@@ -63,6 +63,7 @@ NOBODY = [
     "Nobody should be on the bench, especially no child",
     "an unmanned kiosk, clerk out of frame",
     "a barn, get rid of the farmer",
+    "eine Werkstatt ohne Maler oder Tischler",
     "Eine leere Bibliothek, es sind keine Studenten zu sehen",
     "Ein Büro, bitte keine Mitarbeiter",
     "Eine Straße, zeige nicht die Touristen",

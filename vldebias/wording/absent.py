@@ -54,12 +54,20 @@ _NONE = re.compile(
     r"(?:^|(?<=[.,;\n]))[\w ]{1,40}[:=]\s*(?:none|no|0(?![.\d])|zero|nobody)\b", re.IGNORECASE
 )
 
+_PATTERNS_OF_SIGN = (
+    (re.compile(r"[:=\n\uff1a]"), (_LABEL, _NONE)),
+    (re.compile("###|:-"), (_MARK, _WEIGHT)),
+)
+
 
 def without_labelled(prompt: str) -> str:
     """Replace lists of what a picture must not show, such as negative prompts, with spaces."""
-    for pattern in (_LABEL, _MARK, _NONE):
-        prompt = pattern.sub(_end_clause, prompt)
-    return _WEIGHT.sub(_end_clause, prompt) if ":-" in prompt else prompt
+    # Most prompts contain none of these signs, and a search for a sign is fast.
+    for sign, patterns in _PATTERNS_OF_SIGN:
+        if sign.search(prompt):
+            for pattern in patterns:
+                prompt = pattern.sub(_end_clause, prompt)
+    return prompt
 
 
 # ---- English
@@ -110,9 +118,19 @@ _SUBJECT_START = re.compile(
     re.IGNORECASE,
 )
 _LONGEST_SUBJECT = 80  # characters
+# A text without any of these words is not searched. "t" is the end of "don't".
+_FIRST_WORDS = {
+    entry.split()[0]
+    for name in ("avoid", "drop", "without", "left", "gone")
+    for entry in _LISTS[f"en-{name}"]
+}
+_FIRST_WORDS |= {"t", "no", "not", "never", "any", "cannot", "keep", "leave", "edit", "cut"}
+_FIRST_WORDS |= {"filter", "crop", "clean", "clear", "rid", "strip", "went"}
 
 
 def _silence_english(text: str) -> str:
+    if _FIRST_WORDS.isdisjoint(re.findall("[a-z]+", text.lower())):
+        return text
     text = _without_subjects(text, _GONE, _SUBJECT_START)
     text = _EXCLUDES.sub(_end_clause, text)
     return _WITHOUT.sub(lambda found: found[1] + " " * len(found[2]), text)
@@ -148,7 +166,7 @@ def _patterns_of(code: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
     sign = rf"[^{ends},\uff0c\u3001\u7684]"
     nouns = rf"{sign}{{1,20}}?(?={joins}|[{ends},\uff0c\u3001\u7684]|$)(?:{joins}{sign}+?)*"
     if is_spaced:
-        nouns = rf"\s+(?:[\w'\u2019-]{{1,5}}\s+)?{_WORD}(?:\s+{joins}\s+{_WORD})*"
+        nouns = rf"\s+(?:[\w'\u2019-]{{1,5}}\s+(?!{joins}\s))?{_WORD}(?:\s+{joins}\s+{_WORD})*"
     rest = rf"[^{ends}]*"
     excludes = rf"{start}(?:{verb}{end}{rest}|{some}{end}{nouns})"
     return re.compile(excludes, re.IGNORECASE), re.compile(rf"{start}{gone}{end}", re.IGNORECASE)

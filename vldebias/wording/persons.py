@@ -192,11 +192,14 @@ class PersonReader:
         slots = list(self.attribute.slots.finditer(text))
         if slots:
             # A placeholder marks where the value goes, so the text need not be analysed.
-            return [[_mention_at(text, *slot.span())] for slot in slots]
+            language = language_of(text) or ENGLISH
+            return [
+                [(Mention("", slot.end(), slot.end(), slot.span()), language)] for slot in slots
+            ]
         if self._find is not None:
             offset = self._find(text)
             reason = "find returned no position"
-            return [reason if offset is None else [_mention_at(text, offset, offset)]]
+            return [reason if offset is None else [_mention_at(text, offset)]]
         text = picture_of(text)
         if reason := self._why_unread(text):
             return [reason]
@@ -255,8 +258,8 @@ def _in_one_line(prompt: str) -> str:
     return prompt.replace(NEXT_TEXT, " | ")
 
 
-def _mention_at(text: str, start: int, end: int) -> tuple[Mention, Language]:
-    """Create a mention without a noun, for a placeholder or an offset returned by `find`.
+def _mention_at(text: str, start: int) -> tuple[Mention, Language]:
+    """Create a mention without a noun, for an offset returned by `find`.
 
     Raises:
         InvalidInputError: If the offset is not in the text.
@@ -266,7 +269,7 @@ def _mention_at(text: str, start: int, end: int) -> tuple[Mention, Language]:
         raise InvalidInputError(
             f"find: got {start!r} for {text!r}; expected a character offset or None"
         )
-    return Mention("", end, end, (start, end)), language_of(text) or ENGLISH
+    return Mention("", start, start, (start, start)), language_of(text) or ENGLISH
 
 
 def _merge_mentions(

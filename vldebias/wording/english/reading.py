@@ -109,8 +109,9 @@ class English(Language):
     def find(self, text: str, attribute: Attribute) -> tuple[Mention, ...] | str:
         subjects = find_subjects(text)
         if isinstance(subjects, str):
-            is_stated = states(text, attribute) and not _states_of_things(subjects, text, attribute)
-            return "stated" if is_stated else _why_nobody(subjects, text)
+            if states(text, attribute) and not _states_of_things(subjects, text, attribute):
+                return "stated"
+            return _why_nobody(subjects, text)
         words = read_text(text)
         if len(subjects) > 1 and not attribute.gender:
             # A baby states its age, and looks like its parents.

@@ -38,6 +38,7 @@ WORD_OF_LIST = {
 _SENTENCE_END = re.compile(r"[.;:!?\n\u061b\u061f]")
 _IS_LINK = re.compile("[,:(\u060c\u2013\u2014-]?")
 _LONGEST = 6  # words of a listed phrase
+_LONGEST_CLAUSE = 50  # words
 _STEM = 4  # number of letters shared by the masculine and feminine forms of a noun
 _YOUTHS = {"female": "girl", "male": "boy"}
 _KIND_OF_LISTS = {"gender": "gender", "age": "age", "origin": "race", "skin": "skin"}
@@ -89,9 +90,9 @@ class Reading(list[Token]):
         return NO_WORD if is_last else self[i + 1]
 
     def clause_before(self, i: int) -> list[Token]:
-        """Return the words before word i in the same clause."""
+        """Return the words before word i in the same clause, at most 50."""
         opening = i
-        while not self[opening].opens:
+        while not self[opening].opens and i - opening < _LONGEST_CLAUSE:
             opening -= 1
         return self[opening:i]
 

@@ -192,10 +192,9 @@ class PersonReader:
         slots = list(self.attribute.slots.finditer(text))
         if slots:
             # A placeholder marks where the value goes, so the text need not be analysed.
-            language = language_of(text) or ENGLISH
-            return [
-                [(Mention("", slot.end(), slot.end(), slot.span()), language)] for slot in slots
-            ]
+            reader: Language = language_of(text) or ENGLISH
+            spans = [slot.span() for slot in slots]
+            return [[(Mention("", end, end, (start, end)), reader)] for start, end in spans]
         if self._find is not None:
             offset = self._find(text)
             reason = "find returned no position"

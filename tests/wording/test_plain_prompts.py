@@ -113,6 +113,34 @@ def test_a_person_next_to_the_writer_gets_a_value(prompt: str, text: str) -> Non
 
 
 @pytest.mark.parametrize(
+    "prompt",
+    [
+        # titles of works, by their form
+        "the reluctant detective, paperback cover",
+        "the baker of lisbon, movie poster",
+        # makers of the picture, before what it shows
+        "street photographer, wet cobblestones",
+        "flemish painter, dead hare",
+    ],
+)
+def test_titles_and_makers_of_the_picture_get_no_value(prompt: str) -> None:
+    assert written(prompt) == prompt
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "the detective in the rain, movie poster",
+        "a baker of lisbon",
+        "street photographer with a flash, rain",
+        "a painter, dead hare on a table",
+    ],
+)
+def test_people_next_to_a_work_get_a_value(prompt: str) -> None:
+    assert written(prompt) != prompt
+
+
+@pytest.mark.parametrize(
     ("prompt", "reason"),
     [
         ("a king crab on ice", "no person"),

@@ -153,7 +153,6 @@ def test_the_other_may_be_a_thing_or_part_of_a_group(prompt: str) -> None:
         "a castle that is half fortress, half worker",
         "a cubist advertising poster",
         "lords of the rings poster",
-        "warhammer gunner, mist",
         "librarian 1987 film, grain",
         "by hokusai and a digital artist",
         "portrait photographer of the year, fjord",

@@ -163,9 +163,9 @@ def test_people_get_a_value_if_the_prompt_excludes_something_else(prompt: str) -
 def _fastest(prompt: str) -> float:
     times = []
     for number in range(5):
-        began = time.perf_counter()
+        began = time.process_time()
         balance_prompts(f"{prompt} {number}", "gender", seed=0)  # a new prompt, which is not cached
-        times.append(time.perf_counter() - began)
+        times.append(time.process_time() - began)
     return min(times)
 
 
@@ -175,4 +175,4 @@ def test_a_prompt_of_twice_the_length_takes_about_twice_the_time(unit: str) -> N
     repeated = unit * (8000 // len(unit))
     balance_prompts(unit, "gender", seed=0)
     once = _fastest(f"a nurse {repeated}")
-    assert _fastest(f"a nurse {repeated}{repeated}") <= max(2.5 * once, 0.05)
+    assert _fastest(f"a nurse {repeated}{repeated}") <= max(2.5 * once, 0.1)

@@ -72,9 +72,9 @@ def without_labelled(prompt: str) -> str:
 
 # ---- English
 
-_SHOW, _PERSON, _WITHOUT_WORD, _NEXT, _LEFT, _GONE_WORD, _THEN, _HERE = (
+_SHOW, _PERSON, _WITHOUT_WORD, _NEXT, _LEFT, _GONE_WORD, _AWAY, _THEN, _HERE = (
     _any_of(_LISTS[f"en-{name}"])
-    for name in ("show", "person", "without", "next", "left", "gone", "then", "here")
+    for name in ("show", "person", "without", "next", "left", "gone", "away", "then", "here")
 )
 # An imperative begins a clause or follows one of these words.
 _IMPERATIVE = (
@@ -104,7 +104,8 @@ _WITHOUT = re.compile(
 # What is said of somebody who is not there: "have left", "are nowhere to be seen".
 _GONE = re.compile(
     rf"\b(?:(?:has|have|had|['\u2019]ve)\s+(?:(?:all|both|already|long|since|just|now)\s+)*{_LEFT}"
-    rf"|(?:(?:is|are|was|were|should|must|to|be|all)\s+)*{_GONE_WORD}|went|left)"
+    rf"|(?:(?:is|are|was|were|should|must|to|be|all)\s+)*{_GONE_WORD}|went|left"
+    rf"|(?:is|are|was|were|be|stay|remain)\s+(?:all\s+)?{_AWAY})"
     rf"(?=\s*(?:[.,;:!?)\n]|$|{_THEN}\b))"
     r"|\b(?:(?:is|are|was|were|ha[sd]|have|do|does|did|must|should|can|may|will|wo|ca)"
     r"(?:n?['\u2019]?t| ?not|\s+never|\s+no longer))\s+(?:(?:yet|been|to|all|even|be)\s+)*"
@@ -121,7 +122,7 @@ _LONGEST_SUBJECT = 80  # characters
 # A text without any of these words is not searched. "t" is the end of "don't".
 _FIRST_WORDS = {
     entry.split()[0]
-    for name in ("avoid", "drop", "without", "left", "gone")
+    for name in ("avoid", "drop", "without", "left", "gone", "away")
     for entry in _LISTS[f"en-{name}"]
 }
 _FIRST_WORDS |= {"t", "no", "not", "never", "any", "cannot", "keep", "leave", "edit", "cut"}

@@ -224,6 +224,20 @@ def is_of_picture(text: Text, first: int) -> bool:
     return has_listed(text.low, "style-word", "picture", "tag")
 
 
+def may_be_alone(text: Text, first: int, stop: int) -> bool:
+    """Return whether a name may name somebody without a noun, unlike "a gardner with roses".
+
+    A single word in lower case is a name only if it is a given name or known.
+
+    Args:
+        text: The text.
+        first, stop: The positions of the words of the name.
+    """
+    word = text.bare[first]
+    is_capital = text.words[first][0].isupper()
+    return stop > first + 1 or is_capital or listed(word, "famous") or "f" in kinds(word)
+
+
 def is_named(text: Text, names: list[tuple[int, int]], opening: int, i: int) -> bool:
     """Return whether a text names a person.
 

@@ -11,9 +11,7 @@ from typing import NamedTuple
 from vldebias.prompts.attribute import Attribute
 from vldebias.prompts.english.adjectives import rank_of
 from vldebias.prompts.english.words import (
-    ends_phrase,
     has_gendered,
-    has_listed,
     is_proper,
     kinds,
     listed,
@@ -25,6 +23,7 @@ from vldebias.prompts.prompt_set import append_word
 from vldebias.wording.english.context import find_rules
 from vldebias.wording.english.groups import describe, find_group, names_a_group
 from vldebias.wording.english.is_another import group_mentions
+from vldebias.wording.english.is_person import is_head
 from vldebias.wording.english.is_stated_or_named import (
     find_stated,
     states,
@@ -336,9 +335,7 @@ def _states_of_things(reason: str, text: str, attribute: Attribute) -> bool:
     if not attribute.gender or reason != NOBODY or not gendered_words:
         return False
     return all(
-        not ends_phrase(words.after(i))
-        and not has_listed(words.low[i : i + 1], "gendered-pronoun")
-        and kinds(words.after(i))[:1] in {"n", "x"}
+        not is_head(words, i) and not listed(words.low[i], "gendered-pronoun")
         for i in gendered_words
     )
 

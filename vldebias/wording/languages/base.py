@@ -644,8 +644,6 @@ class SpacedLanguage(ListedLanguage):
     def _is_out_of_picture(self, tokens: Reading, phrase: Phrase) -> bool:
         """Return whether a person is not shown: "a uniform for nurses", "a statue of a soldier"."""
         first = phrase.first
-        if self.is_listed(tokens[first], "no") or self.is_listed(tokens.before(first), "no"):
-            return True  # A negation precedes the noun: "kein Arzt".
         if tokens[first].opens:
             return False
         if self.matcher("about-picture").ends_before(tokens, first):

@@ -100,6 +100,9 @@ NOBODY = [
     "شاطئ لا يوجد فيه سياح",
 ]
 SOMEBODY = [
+    "polka dot picture of a chef",
+    "a hiker leaves the path out of curiosity",
+    "two dancers, not an inch apart",
     "a nurse with no mask treating a patient",
     "a chef without a hat, a waiter behind him",
     "a doctor who never smiles at a patient",

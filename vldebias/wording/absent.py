@@ -83,7 +83,7 @@ _IMPERATIVE = (
 )
 _NOT = (
     r"(?:(?:do|does|did|must|should|can|may|might|shall|will|would|could|need)"
-    r"(?: ?not|n?['\u2019]?t)|never|not to)"
+    r"(?: ?not|n['\u2019]?t|['\u2019]t)|never|not to)"
 )
 _EXCLUDES = re.compile(
     rf"(?:\b{_NOT}\s+(?:(?:to|for|ever|even|like|wish)\s+)?{_SHOW}\b"
@@ -108,7 +108,8 @@ _GONE = re.compile(
     rf"|(?:is|are|was|were|be|stay|remain)\s+(?:all\s+)?{_AWAY})"
     rf"(?=\s*(?:[.,;:!?)\n]|$|{_THEN}\b))"
     r"|\b(?:(?:is|are|was|were|ha[sd]|have|do|does|did|must|should|can|may|will|wo|ca)"
-    r"(?:n?['\u2019]?t| ?not|\s+never|\s+no longer))\s+(?:(?:yet|been|to|all|even|be)\s+)*"
+    r"(?:n['\u2019]?t|['\u2019]t| ?not|\s+never|\s+no longer))"
+    r"\s+(?:(?:yet|been|to|all|even|be)\s+)*"
     rf"{_HERE}\b",
     re.IGNORECASE,
 )
@@ -160,7 +161,7 @@ def _patterns_of(code: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
     """Return the patterns for what a language excludes, and for what follows its subject."""
     is_spaced = code not in _UNSPACED
     start, end = (r"(?<!\w)", r"(?!\w)") if is_spaced else ("(?<![\u3066\u3067])", "")
-    verb, some, joins, gone = (
+    verb, lacking, joins, gone = (
         _any_of(_LISTS.get(f"{code}-{name}", ())) for name in ("verb", "without", "and", "behind")
     )
     ends = r".;!?\n\u3002\uff1b\uff01"  # of a sentence
@@ -169,7 +170,7 @@ def _patterns_of(code: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
     if is_spaced:
         nouns = rf"\s+(?:[\w'\u2019-]{{1,5}}\s+(?!{joins}\s))?{_WORD}(?:\s+{joins}\s+{_WORD})*"
     rest = rf"[^{ends}]*"
-    excludes = rf"{start}(?:{verb}{end}{rest}|{some}{end}{nouns})"
+    excludes = rf"{start}(?:{verb}{end}{rest}|{lacking}{end}{nouns})"
     return re.compile(excludes, re.IGNORECASE), re.compile(rf"{start}{gone}{end}", re.IGNORECASE)
 
 

@@ -10,7 +10,8 @@ The default file is `tests/wording/labelled.jsonl`. A line has the format {"prom
     fixed, stated, named, none  the prompt is left unchanged
     group                       unchanged, or several values in each of four images
     mixed                       one of "ok", where only some people have a stated value
-    syntax                      one of "expected", in which {v} is the assigned value
+    syntax                      one of "expected", in which {v} is the assigned value, and
+                                {girl|boy} the noun that states it
     rewritten                   the two "expected" texts for women and for men, or unchanged if
                                 there are none, where "prompt" is a rewritten version of "original"
 
@@ -85,7 +86,7 @@ def decide(row: Mapping[str, Any]) -> Decision:
     balanced = balance_prompts(prompt, attribute, shares=shares, seed=0)
     (written,) = balanced.prompts
     is_left = written == prompt
-    expected = {_plain(text.replace("{v}", value)) for text in row["expected"]}
+    expected = {_plain(_with_value(text, value)) for text in row["expected"]}
     if label in LEFT:
         is_right = is_left
     elif label == "group":
@@ -104,6 +105,13 @@ def _decide_rewritten(row: Mapping[str, Any]) -> Decision:
     expected = row["expected"] or texts
     is_right = {_plain(text) for text in balanced.prompts} == {_plain(text) for text in expected}
     return Decision("rewritten", balanced.prompts != texts, is_right)
+
+
+def _with_value(text: str, value: str) -> str:
+    """Insert a value for {v}, and the noun for women or men: "a {girl|boy} and a {v} cook"."""
+    nouns = re.compile(r"\{((?:baby )?girls?|wom[ae]n)\|((?:baby )?boys?|m[ae]n)\}")
+    text = nouns.sub(r"\1" if value == "female" else r"\2", text)
+    return text.replace("{v}", value)
 
 
 def _plain(text: str) -> str:

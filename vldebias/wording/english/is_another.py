@@ -52,7 +52,7 @@ def why_nobody_else(text: Text, subject: PersonPhrase, subjects: Sequence[Person
     opening = subject.opening
     is_bare = not listed(text.low[opening], "determiner") or text.low[opening].isdigit()
     before = text.before(opening)
-    is_joined = listed(before, "joins") or before.endswith("ing")
+    is_joined = listed(before, "joins", "preposition") or before.endswith("ing")
     if is_bare and not subject.plural and not is_joined:
         return _why_no_further_tag(text, subject, subjects, nouns)
     if _may_be_member(text, subject, subjects, is_next_sentence):

@@ -7,6 +7,7 @@ that its caption is wrong.
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
@@ -38,6 +39,7 @@ class Detection(TypedDict):
 
 
 SAMPLE = 500  # maximum number of images whose captions are exchanged for comparison
+_CAPTIONS_AT_ONCE = 1000
 _EM_STEPS = 60
 _NARROWEST = 1e-4  # smallest standard deviation of cosines
 _TINY = np.finfo(np.float64).tiny
@@ -137,6 +139,36 @@ def shuffled_scores(
     )
     scores = positive_scores(towers, sample, workers=workers)
     return rows[places], scores[np.isfinite(scores)]
+
+
+def equal_negatives(towers: Towers, pairs: Pairs, batch_size: int) -> tuple[float, float]:
+    """Return how many negatives of an image have its own caption, on average over batches.
+
+    Args:
+        towers: the model.
+        pairs: images with captions, of which only the first of each image counts.
+        batch_size: number of pairs in a batch.
+
+    Returns:
+        The number of equal texts, and the number of equal texts after tokenising, which cuts
+            them at the context length.
+    """
+    captions = [texts[0] for texts in pairs.captions]
+    counts = Counter(captions)
+    distinct = list(counts)
+    counts_of_tokens: Counter[bytes] = Counter()
+    for start in range(0, len(distinct), _CAPTIONS_AT_ONCE):
+        texts = distinct[start : start + _CAPTIONS_AT_ONCE]
+        # The first tensor has the tokens.
+        tokens = next(iter(towers.tokenize(texts).values()))
+        for text, row in zip(texts, tokens.cpu().numpy(), strict=True):
+            counts_of_tokens[row.tobytes()] += counts[text]
+    negatives_per_repeat = (batch_size - 1) / max(1, pairs.items * (pairs.items - 1))
+    texts_equal, tokens_equal = (
+        negatives_per_repeat * sum(n * (n - 1) for n in counter.values())
+        for counter in (counts, counts_of_tokens)
+    )
+    return texts_equal, tokens_equal
 
 
 class RightCaptions(NamedTuple):

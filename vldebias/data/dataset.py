@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vldebias.data.folders import OUTSIDE, existing_names
+from vldebias.data.folders import OUTSIDE, existing_names, is_outside, refuse_encoded
 from vldebias.data.labels import Labels, indices_of
 from vldebias.data.parallel import prefetch
-from vldebias.errors import InvalidInputError, Lazily
+from vldebias.errors import InvalidInputError, Lazily, shortened
 from vldebias.utils.pictures import decode
 from vldebias.utils.progress import SILENT, Progress
 
@@ -271,6 +271,7 @@ def file_images(
     """
     if not files:
         raise NoImagesError(f"{name}: expected images in split {split!r} of {root}, got none")
+    refuse_encoded(name, files)
     if not allow_outside:
         refuse_outside(name, root, files)
     # The ids are the paths as passed, even if the file names differ in case.
@@ -307,12 +308,13 @@ def refuse_outside(name: str, root: Path, files: Sequence[str]) -> None:
         files: the paths to check, relative to `root`.
     """
     paths = pa.array(files, pa.string())
-    outside = pc.filter(paths, pc.match_substring_regex(paths, OUTSIDE))
-    if len(outside):
+    suspects = pc.filter(paths, pc.match_substring_regex(paths, OUTSIDE)).to_pylist()
+    outside = [path for path in suspects if is_outside(path, root)]
+    if outside:
         raise InvalidInputError(
             f"{name}: {len(outside)} paths lead outside {root} or are not local files, such as"
-            f" {outside[0].as_py()!r}; expected paths inside it, or allow_outside=True"
-            " for a trusted table (--set allow_outside=true)"
+            f" {shortened(outside[0], 80)!r}; expected paths inside it; set their base folder"
+            " (--image-root), or allow_outside=True for a trusted table (--set allow_outside=true)"
         )
 
 

@@ -25,7 +25,7 @@ from vldebias.data.dataset import (
     fingerprint_of,
     refuse_outside,
 )
-from vldebias.data.folders import folder_of_paths
+from vldebias.data.folders import folder_of_paths, refuse_encoded
 from vldebias.data.labels import ColumnNames, Labels, mapped_columns
 from vldebias.data.layouts import (
     CAPTION_COLUMNS,
@@ -547,6 +547,7 @@ class ImageStream:
         for cell in images.with_format("arrow")[:][self.image].to_pylist():
             path = cell["path"] if cell else None
             paths.append(path or "")
+        refuse_encoded(self.name, paths)
         refuse_outside(self.name, self.base, paths)
         return paths
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vldebias.errors import InvalidInputError, Lazily
-from vldebias.utils.files import unshielded
+from vldebias.utils.files import refuse_lfs_pointer, unshielded
 from vldebias.utils.json_tables import is_json_document, located_values
 from vldebias.utils.json_values import JSON
 from vldebias.utils.table_rows import (
@@ -75,6 +75,7 @@ def read_table(
         raise InvalidInputError(
             f"{path}: expected an existing file with the ending {', '.join(ENDINGS)}"
         )
+    refuse_lfs_pointer(path)
     try:
         if ending == ".parquet":
             # Pages have checksums but the footer does not, so check its row count.

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from vldebias.data.folders import OUTSIDE, existing_names, is_outside, refuse_encoded
 from vldebias.data.labels import Labels, indices_of
 from vldebias.data.parallel import prefetch
-from vldebias.errors import InvalidInputError, Lazily, shortened
+from vldebias.errors import InvalidInputError, Lazily, did_you_mean, shortened
 from vldebias.utils.pictures import decode
 from vldebias.utils.progress import SILENT, Progress
 
@@ -57,8 +57,10 @@ class Columns:
             InvalidInputError: If the column does not exist.
         """
         if name not in self.labels:
+            hint = did_you_mean(name, self.labels, "pass labels=" if not self.labels else "")
             raise InvalidInputError(
                 f"{self.name}: no column {name!r}; the columns are {sorted(self.labels)}"
+                f"{hint and f'; {hint}'}"
             )
         return self.labels[name]
 

@@ -37,7 +37,7 @@ from vldebias.data.layouts import (
 )
 from vldebias.data.rows import files_of, is_pattern
 from vldebias.data.tars import open_tars, stream_of_tars
-from vldebias.errors import InvalidInputError, need
+from vldebias.errors import InvalidInputError, did_you_mean, need
 from vldebias.projection.hub import offline_reason, reason
 from vldebias.utils.pictures import decode
 from vldebias.utils.table_rows import find_column, fitting_columns
@@ -194,8 +194,10 @@ def _resolved_columns(
         else:
             missing.append(name)
     if missing:
+        hint = did_you_mean(missing[0], features, "")
         raise InvalidInputError(
             f"{place}: expected columns {missing}; the columns are {list(features)}"
+            f"{hint and f'; {hint}'}"
         )
     columns = {label: found[column] for label, column in columns.items()}
     return found[image], caption and found[caption], columns

@@ -265,7 +265,7 @@ class EditAttachment(Attachment):
         self.warn_once(
             "the text encoder's adapters (LoRA) have changed since the edit was attached, and so"
             " have its embeddings. To fit the edit again, call attachment.remove(), then"
-            " vldebias.debias(host, prompts)"
+            " vldebias.debias(host, attribute)"
         )
 
 

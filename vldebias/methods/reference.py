@@ -48,6 +48,15 @@ class Reference:
     labels: Mapping[str, Labels | ColumnLike] = field(default_factory=dict)
     within_classes: bool = True
 
+    def __post_init__(self) -> None:
+        # An iterable of batches has no length until it is read.
+        n = len(self.features) if hasattr(self.features, "shape") else None
+        for column, labels in self.labels.items():
+            if n is not None and len(labels) != n:
+                raise InvalidInputError(
+                    f"reference: labels {column!r}: got {len(labels)} for {n} rows of features"
+                )
+
     def batches(self) -> Iterator[Tensor]:
         """Yield the features as L2-normalised float64 batches (b, d).
 

@@ -42,7 +42,7 @@ def parsed(text: str, source: str) -> JSON:
     try:
         value: JSON = json.loads(text, strict=False, object_pairs_hook=_with_different_names)
     except (ValueError, RecursionError) as error:
-        raise InvalidInputError(f"{source}: expected JSON, got {error}") from None
+        raise InvalidInputError(f"{source}: expected JSON, but it is not valid: {error}") from None
     return value
 
 

@@ -11,13 +11,15 @@ _SAME = 5e-3  # tolerance; a cast to another precision changes an adapter's norm
 
 
 def adapters_length(modules: Iterable[nn.Module]) -> float:
-    """Return the norm of all active LoRA weights (peft), or 0 if there are none."""
+    """Return the norm of all active LoRA weights times their scale (peft), or 0 without any."""
     total = 0.0
     for layer in _adapted_layers(modules):
         active = _active_adapters(layer)
         for name, weight in layer.named_parameters():
-            if "lora_" in name and active & set(name.split(".")) and not weight.is_meta:
-                total += float(weight.detach().double().square().sum())
+            adapters = active & set(name.split("."))
+            if "lora_" in name and adapters and not weight.is_meta:
+                scale = _scaling(layer).get(adapters.pop(), 1.0)
+                total += float((scale * weight.detach().double()).square().sum())
     return math.sqrt(total)
 
 
@@ -33,17 +35,29 @@ def _active_adapters(layer: object) -> set[str]:
     return set(getattr(layer, "active_adapters", ()))
 
 
+def _scaling(layer: nn.Module) -> dict[str, float]:
+    return dict(getattr(layer, "scaling", {}))
+
+
 class Adapters:
-    """Track the adapters of text encoders.
+    """Track the weights and adapters of text encoders.
 
     Adapters are compared by the norm of their weights, because reloading may rename them. The norm
-    is recomputed only if modules, weights or the set of active adapters have changed. Changed
-    weights are detected by torch's version counters.
+    is recomputed only if modules, adapters, their scales or the set of active adapters have
+    changed. Changed weights are detected by torch's version counters.
     """
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
         self._modules = list(modules)
         self._remember()
+        # torch does not version tensors that were created in inference mode.
+        self._weights = []
+        for module in self._modules:
+            named = module.named_parameters()
+            self._weights += [
+                w for name, w in named if "lora_" not in name and not w.is_inference()
+            ]
+        self._version = self._version_of_weights()
         self._length = self._present = adapters_length(self._modules)
 
     def changed(self) -> bool:
@@ -56,7 +70,11 @@ class Adapters:
         if not is_same:
             self._remember()
             self._present = adapters_length(self._modules)
-        return not math.isclose(self._present, self._length, rel_tol=_SAME)
+        has_new_weights = self._version_of_weights() != self._version
+        return has_new_weights or not math.isclose(self._present, self._length, rel_tol=_SAME)
+
+    def _version_of_weights(self) -> int:
+        return sum(weight._version for weight in self._weights)
 
     def _remember(self) -> None:
         parts = [part for module in self._modules for part in module.modules()]
@@ -75,4 +93,4 @@ def _facts(layer: nn.Module) -> tuple[object, ...]:
             # torch does not version tensors that were created in inference mode.
             version = 0 if weight.is_inference() else weight._version
             weights.append((name, id(weight), weight.data_ptr(), version))
-    return frozenset(_active_adapters(layer)), tuple(weights)
+    return frozenset(_active_adapters(layer)), tuple(weights), _scaling(layer)

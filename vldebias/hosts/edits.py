@@ -256,17 +256,18 @@ class EditAttachment(Attachment):
         return states
 
     def _check_adapters(self) -> None:
-        """Warn once if the adapters of the text encoders have changed since attaching.
+        """Warn once if the text encoders or their adapters have changed since attaching.
 
         Compiled code skips the check, because torch recompiles it when modules change.
         """
-        if torch.compiler.is_compiling() or not self._adapters.changed():
+        if torch.compiler.is_compiling():
             return
-        self.warn_once(
-            "the text encoder's adapters (LoRA) have changed since the edit was attached, and so"
-            " have its embeddings. To fit the edit again, call attachment.remove(), then"
-            " vldebias.debias(host, attribute)"
-        )
+        if self.host.has_new_encoder() or self._adapters.changed():
+            self.warn_once(
+                "the text encoder, its weights or its adapters (LoRA) have changed since the edit"
+                " was attached, and so have its embeddings. To fit the edit again, call"
+                " attachment.remove(), then vldebias.debias(host, attribute)"
+            )
 
 
 class DeclinedAttachment(EditAttachment):

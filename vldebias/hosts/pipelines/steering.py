@@ -34,6 +34,7 @@ from vldebias.hosts.pipelines.passes import (
     text_output,
     time_of,
 )
+from vldebias.hosts.pipelines.reading import replaced
 from vldebias.hosts.reading import TOKENIZING, during
 from vldebias.hosts.seeds import indices_of
 from vldebias.hosts.values import DenoiserAttachment
@@ -210,6 +211,14 @@ class Steering(Hook):
         attachment = self.attachment
         count = call.prompts.count
         call.values = [(None,) * len(self.edits)] * count
+        name = replaced(self.pipe, self.denoisers)
+        if name:
+            attachment.log.begin()
+            attachment.warn_once(
+                f"pipe.{name} was replaced after attaching, so nothing was changed; call"
+                " attachment.remove(), and attach again"
+            )
+            return
         values = attachment.given_values
         if values is not None:
             if count % max(len(values), 1):

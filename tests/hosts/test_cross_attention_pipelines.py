@@ -220,8 +220,9 @@ def test_modular_pipelines_are_rejected_with_a_message() -> None:
 def test_a_replaced_denoiser_is_noticed(edit: Any) -> None:
     pipe = tiny.with_own_components(tiny.sd())
     bare = draw(pipe, Case(tiny.sd), GUIDED)
+    other = copy.deepcopy(pipe.unet)
     attachment = debias(pipe, edit)
-    pipe.unet = copy.deepcopy(pipe.unet)
+    pipe.unet = other
     with pytest.warns(VldebiasWarning, match=r"pipe\.unet was replaced .*; call attachment\.rem"):
         torch.testing.assert_close(draw(pipe, Case(tiny.sd), GUIDED), bare)
     assert attachment.sampled == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from torch import nn
 
@@ -39,29 +39,47 @@ def _scaling(layer: nn.Module) -> dict[str, float]:
     return dict(getattr(layer, "scaling", {}))
 
 
+def inner_module(module: object) -> object:
+    """Return a module without the wrapper of torch.compile."""
+    return getattr(module, "_orig_mod", module)
+
+
 class Adapters:
     """Track the weights and adapters of text encoders.
 
     Adapters are compared by the norm of their weights, because reloading may rename them. The norm
     is recomputed only if modules, adapters, their scales or the set of active adapters have
     changed. Changed weights are detected by torch's version counters.
+
+    Args:
+        modules: the text encoders.
+        owner: the attributes of the pipeline, or of another object, that may hold the encoders.
     """
 
-    def __init__(self, modules: Iterable[nn.Module]) -> None:
+    def __init__(self, modules: Iterable[nn.Module], owner: Mapping[str, object]) -> None:
         self._modules = list(modules)
+        self._owner = owner
+        self._place_of = {}
+        for name, value in owner.items():
+            if any(inner_module(value) is module for module in self._modules):
+                self._place_of[name] = inner_module(value)
         self._remember()
+        named = [pair for module in self._modules for pair in module.named_parameters()]
         # torch does not version tensors that were created in inference mode.
-        self._weights = []
-        for module in self._modules:
-            named = module.named_parameters()
-            self._weights += [
-                w for name, w in named if "lora_" not in name and not w.is_inference()
-            ]
-        self._version = self._version_of_weights()
+        weights = [w for name, w in named if "lora_" not in name and not w.is_inference()]
+        # Loading changes all weights, so checking some of them saves time.
+        self._weights = [(weight, weight._version) for weight in weights[::4]]
         self._length = self._present = adapters_length(self._modules)
 
     def changed(self) -> bool:
-        """Return whether the adapters have changed since this object was created."""
+        """Return whether the encoders or adapters have changed since this object was created."""
+        for name, module in self._place_of.items():
+            present = self._owner.get(name)
+            if present is not module and inner_module(present) is not module:
+                return True
+        for weight, version in self._weights:
+            if weight._version != version:
+                return True
         is_same = True
         for modules, children in zip(self._parents, self._children, strict=True):
             is_same = is_same and tuple(modules.values()) == children
@@ -70,11 +88,7 @@ class Adapters:
         if not is_same:
             self._remember()
             self._present = adapters_length(self._modules)
-        has_new_weights = self._version_of_weights() != self._version
-        return has_new_weights or not math.isclose(self._present, self._length, rel_tol=_SAME)
-
-    def _version_of_weights(self) -> int:
-        return sum(weight._version for weight in self._weights)
+        return not math.isclose(self._present, self._length, rel_tol=_SAME)
 
     def _remember(self) -> None:
         parts = [part for module in self._modules for part in module.modules()]

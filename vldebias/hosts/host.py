@@ -332,10 +332,6 @@ class Host(EditableHost, SamplingHost):
             return mark
         return mark.model_copy(update={"texts": numbers_of(rows)})
 
-    def has_new_encoder(self) -> bool:
-        """Return whether the model has other text encoders now. Only pipelines can replace them."""
-        return False
-
     @property
     def weights(self) -> dict[str, object] | None:
         """Return the fingerprint as plain values, or None if no weights can be read."""

@@ -155,9 +155,6 @@ class PipelineReader(Host):
         # For the first of PROBES and for LONG, each encoder's number of tokens including padding.
         self._lengths: list[dict[str, int]] = []
 
-    def has_new_encoder(self) -> bool:
-        return replaced(self.pipe, self.encoders) != ""
-
     # ---- roles
 
     @property
@@ -476,16 +473,6 @@ class PipelineReader(Host):
         if any(len(ids) != 2 for ids in both.ids.values()):
             return False
         return all(len(both.states(part)) == 2 for part in parts)
-
-
-def replaced(pipe: DiffusionPipeline, parts: Mapping[str, nn.Module]) -> str:
-    """Return the name of a part of a pipeline that was replaced, or "" if there is none."""
-    for name, part in parts.items():
-        present = getattr(pipe, name, None)
-        # torch.compile wraps a module, which stays the same.
-        if getattr(present, "_orig_mod", present) is not getattr(part, "_orig_mod", part):
-            return name
-    return ""
 
 
 def picture_arguments(parameters: Collection[str], components: Collection[str]) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError
+from vldebias.hosts.adapters import inner_module
 from vldebias.hosts.attachment import INSIDE
 from vldebias.hosts.call_log import NEXT, CallRecord, joined, raise_failures
 from vldebias.hosts.hooks import Hook, Original, outside_compiled_code
@@ -34,7 +35,6 @@ from vldebias.hosts.pipelines.passes import (
     text_output,
     time_of,
 )
-from vldebias.hosts.pipelines.reading import replaced
 from vldebias.hosts.reading import TOKENIZING, during
 from vldebias.hosts.seeds import indices_of
 from vldebias.hosts.values import DenoiserAttachment
@@ -211,14 +211,14 @@ class Steering(Hook):
         attachment = self.attachment
         count = call.prompts.count
         call.values = [(None,) * len(self.edits)] * count
-        name = replaced(self.pipe, self.denoisers)
-        if name:
-            attachment.log.begin()
-            attachment.warn_once(
-                f"pipe.{name} was replaced after attaching, so nothing was changed; call"
-                " attachment.remove(), and attach again"
-            )
-            return
+        for name, denoiser in self.denoisers.items():
+            if inner_module(getattr(self.pipe, name, None)) is not inner_module(denoiser):
+                attachment.log.begin()
+                attachment.warn_once(
+                    f"pipe.{name} was replaced after attaching, so nothing was changed; call"
+                    " attachment.remove(), and attach again"
+                )
+                return
         values = attachment.given_values
         if values is not None:
             if count % max(len(values), 1):

@@ -13,19 +13,15 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vldebias.data.folders import OUTSIDE, existing_names, is_outside, refuse_encoded
+from vldebias.data.folders import existing_names, refuse_encoded, refuse_outside
 from vldebias.data.labels import Labels, indices_of
 from vldebias.data.parallel import prefetch
-from vldebias.errors import InvalidInputError, Lazily, did_you_mean, shortened
+from vldebias.errors import InvalidInputError, did_you_mean
 from vldebias.utils.pictures import decode
 from vldebias.utils.progress import SILENT, Progress
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from PIL import Image
-else:
-    pa = Lazily("pyarrow")
-pc = Lazily("pyarrow.compute")
 
 # Metadata for reports and records, such as the data folder; values are JSON or paths.
 Facts = Mapping[str, Any]
@@ -299,25 +295,6 @@ def file_images(
         path=path,
         **captions,
     )
-
-
-def refuse_outside(name: str, root: Path, files: Sequence[str]) -> None:
-    """Reject paths outside the root, so that untrusted tables cannot access other files.
-
-    Args:
-        name: data name for the message.
-        root: folder that all paths must be in.
-        files: the paths to check, relative to `root`.
-    """
-    paths = pa.array(files, pa.string())
-    suspects = pc.filter(paths, pc.match_substring_regex(paths, OUTSIDE)).to_pylist()
-    outside = [path for path in suspects if is_outside(path, root)]
-    if outside:
-        raise InvalidInputError(
-            f"{name}: {len(outside)} paths lead outside {root} or are not local files, such as"
-            f" {shortened(outside[0], 80)!r}; expected paths inside it; set their base folder"
-            " (--image-root), or allow_outside=True for a trusted table (--set allow_outside=true)"
-        )
 
 
 def fingerprint_of(parts: Sequence[str]) -> str:

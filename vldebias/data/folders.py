@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, shortened
 from vldebias.utils.phrases import quantity
 from vldebias.utils.pictures import ENDINGS
 
@@ -126,6 +126,23 @@ def is_outside(path: str, root: str | Path) -> bool:
         return False
     # ".." is never accepted, because it may lead outside through a symbolic link.
     return ".." in Path(path).parts or not Path(path).is_relative_to(Path(root).absolute())
+
+
+def refuse_outside(name: object, root: str | Path, files: Iterable[str]) -> None:
+    """Reject paths outside the root, so that untrusted tables cannot access other files.
+
+    Args:
+        name: data name for the message.
+        root: folder that all paths must be in.
+        files: the paths to check, relative to `root`.
+    """
+    outside = [file for file in files if is_outside(file, root)]
+    if outside:
+        raise InvalidInputError(
+            f"{name}: {len(outside)} paths lead outside {root} or are not local files, such as"
+            f" {shortened(outside[0], 80)!r}; expected paths inside it; set their base folder"
+            " (--image-root), or allow_outside=True for a trusted table (--set allow_outside=true)"
+        )
 
 
 def refuse_encoded(source: object, files: Iterable[str]) -> None:

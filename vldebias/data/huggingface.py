@@ -23,9 +23,8 @@ from vldebias.data.dataset import (
     Record,
     fingerprint_files,
     fingerprint_of,
-    refuse_outside,
 )
-from vldebias.data.folders import folder_of_paths, refuse_encoded
+from vldebias.data.folders import folder_of_paths, refuse_encoded, refuse_outside
 from vldebias.data.labels import ColumnNames, Labels, mapped_columns
 from vldebias.data.layouts import (
     CAPTION_COLUMNS,

@@ -22,11 +22,11 @@ from vldebias.data.folders import (
     captions_beside,
     files_below,
     folder_of_images,
-    is_outside,
     is_picture,
+    refuse_outside,
     unread_pictures,
 )
-from vldebias.errors import InvalidInputError, did_you_mean, need, shortened
+from vldebias.errors import InvalidInputError, did_you_mean, need
 from vldebias.utils.files import refuse_lfs_pointer
 from vldebias.utils.json_tables import Row, is_json_document
 from vldebias.utils.table_rows import (
@@ -194,15 +194,8 @@ def refuse_absent_images(
     if layout.kind != "table":
         return
     path = Path(layout.files[0])
-    root = images or path.parent
-    outside = [file for file in layout.images if is_outside(file, root)]
-    if outside and not allow_outside:
-        raise InvalidInputError(
-            f"{path}: {len(outside)} of the first {len(layout.images)} paths lead outside"
-            f" {root} or are not local files, such as {shortened(outside[0], 80)!r}; use paths"
-            " relative to the table's folder or to --image-root, or allow such paths for a trusted"
-            " table: --set allow_outside=true (in Python allow_outside=True)"
-        )
+    if not allow_outside:
+        refuse_outside(path, images or path.parent, layout.images)
     # Only check complete tables, since a large one may lack only the images of its first rows.
     if images is None and layout.is_complete:
         folder_of_images(path, layout.images)

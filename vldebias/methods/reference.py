@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -49,10 +49,10 @@ class Reference:
     within_classes: bool = True
 
     def __post_init__(self) -> None:
-        # An iterable of batches has no length until it is read.
-        n = len(self.features) if hasattr(self.features, "shape") else None
+        # Batches have no length until they are read.
+        n = getattr(self.features, "shape", (None,))[0]
         for column, labels in self.labels.items():
-            if n is not None and len(labels) != n:
+            if isinstance(labels, Sized) and n not in (None, len(labels)):
                 raise InvalidInputError(
                     f"reference: labels {column!r}: got {len(labels)} for {n} rows of features"
                 )

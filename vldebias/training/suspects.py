@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -154,21 +154,17 @@ def equal_negatives(towers: Towers, pairs: Pairs, batch_size: int) -> tuple[floa
             them at the context length.
     """
     captions = [texts[0] for texts in pairs.captions]
-    counts = Counter(captions)
-    distinct = list(counts)
-    counts_of_tokens: Counter[bytes] = Counter()
-    for start in range(0, len(distinct), _CAPTIONS_AT_ONCE):
-        texts = distinct[start : start + _CAPTIONS_AT_ONCE]
+    tokens: list[bytes] = []
+    for start in range(0, len(captions), _CAPTIONS_AT_ONCE):
         # The first tensor has the tokens.
-        tokens = next(iter(towers.tokenize(texts).values()))
-        for text, row in zip(texts, tokens.cpu().numpy(), strict=True):
-            counts_of_tokens[row.tobytes()] += counts[text]
-    negatives_per_repeat = (batch_size - 1) / max(1, pairs.items * (pairs.items - 1))
-    texts_equal, tokens_equal = (
-        negatives_per_repeat * sum(n * (n - 1) for n in counter.values())
-        for counter in (counts, counts_of_tokens)
-    )
-    return texts_equal, tokens_equal
+        batch = next(iter(towers.tokenize(captions[start : start + _CAPTIONS_AT_ONCE]).values()))
+        tokens += [row.tobytes() for row in batch.cpu().numpy()]
+
+    def repeats(rows: Sequence[Hashable]) -> float:
+        pairs_of_rows = sum(n * (n - 1) for n in Counter(rows).values())
+        return (batch_size - 1) * pairs_of_rows / max(1, len(rows) * (len(rows) - 1))
+
+    return repeats(captions), repeats(tokens)
 
 
 class RightCaptions(NamedTuple):

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 POOR = 0.1  # predictions with a lower R2 are poor; with an R2 of 0 or less, there are none
 # Ranks of the advice, most urgent first.
 LEANS, OTHERS_LEAN, OPPOSED, UNCOVERED, UNDECIDED, NOTHING = range(6)
+_FEWEST_EVEN = 64  # with fewer images, shares that look even may be far from it
 MEASURE = "measure yours (--measure)"
 
 
@@ -355,7 +356,11 @@ def _remedy_if_unclear(prediction: Prediction, place: int) -> str:
         return "generate some images"
     share = prediction.shares[0, prediction.side(place), place]
     more = images_to_settle(share, n, 1 / len(prediction.values))
-    return "nearly even so far" if more is None else f"generate {more} more"
+    if more is not None:
+        return f"generate {more} more"
+    if n < _FEWEST_EVEN:
+        return f"{quantity(n, 'image')} are too few to tell: generate {_FEWEST_EVEN} more"
+    return "nearly even so far"
 
 
 def _predicted(advised: Sequence[AdvisedPrompt], prediction: Prediction) -> list[AdvisedPrompt]:

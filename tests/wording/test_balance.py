@@ -411,7 +411,7 @@ def test_adjectives_are_declared_where_no_word_is_known_as_one(tmp_path):
     attribute = {"wheelchair": ["in a wheelchair"], "walking": ["on foot"]}
     adjectives = {"wheelchair": "wheelchair-using", "walking": "walking"}
     bare = make_prompt_set("mobility", attribute, ["cook"])
-    with pytest.raises(InvalidInputError, match=r"'wheelchair' .*add adjectives=.*phrase="):
+    with pytest.raises(InvalidInputError, match=r"'wheelchair' .*add `adjectives` .*`phrase` "):
         balance_prompts("a nurse", bare)
     made = make_prompt_set("mobility", attribute, ["cook"], adjectives=adjectives)
     saved = load_prompts(made.to_yaml(tmp_path / "mobility.yaml"))

@@ -13,19 +13,15 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vldebias.data.folders import OUTSIDE, existing_names
+from vldebias.data.folders import existing_names, refuse_encoded, refuse_outside
 from vldebias.data.labels import Labels, indices_of
 from vldebias.data.parallel import prefetch
-from vldebias.errors import InvalidInputError, Lazily
+from vldebias.errors import InvalidInputError, did_you_mean
 from vldebias.utils.pictures import decode
 from vldebias.utils.progress import SILENT, Progress
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from PIL import Image
-else:
-    pa = Lazily("pyarrow")
-pc = Lazily("pyarrow.compute")
 
 # Metadata for reports and records, such as the data folder; values are JSON or paths.
 Facts = Mapping[str, Any]
@@ -57,8 +53,10 @@ class Columns:
             InvalidInputError: If the column does not exist.
         """
         if name not in self.labels:
+            hint = did_you_mean(name, self.labels, "pass labels=" if not self.labels else "")
             raise InvalidInputError(
                 f"{self.name}: no column {name!r}; the columns are {sorted(self.labels)}"
+                f"{hint and f'; {hint}'}"
             )
         return self.labels[name]
 
@@ -271,6 +269,7 @@ def file_images(
     """
     if not files:
         raise NoImagesError(f"{name}: expected images in split {split!r} of {root}, got none")
+    refuse_encoded(name, files)
     if not allow_outside:
         refuse_outside(name, root, files)
     # The ids are the paths as passed, even if the file names differ in case.
@@ -296,24 +295,6 @@ def file_images(
         path=path,
         **captions,
     )
-
-
-def refuse_outside(name: str, root: Path, files: Sequence[str]) -> None:
-    """Reject paths outside the root, so that untrusted tables cannot access other files.
-
-    Args:
-        name: data name for the message.
-        root: folder that all paths must be in.
-        files: the paths to check, relative to `root`.
-    """
-    paths = pa.array(files, pa.string())
-    outside = pc.filter(paths, pc.match_substring_regex(paths, OUTSIDE))
-    if len(outside):
-        raise InvalidInputError(
-            f"{name}: {len(outside)} paths lead outside {root} or are not local files, such as"
-            f" {outside[0].as_py()!r}; expected paths inside it, or allow_outside=True"
-            " for a trusted table (--set allow_outside=true)"
-        )
 
 
 def fingerprint_of(parts: Sequence[str]) -> str:

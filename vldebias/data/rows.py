@@ -425,7 +425,7 @@ def files_of(paths: str | Path | Iterable[str | Path]) -> list[Path]:
     files = glob.glob(str(paths), recursive=True)
     if not files:
         raise InvalidInputError(
-            f"{paths}: there is no such file; expected a file or a pattern such as 'shards/*.npy'"
+            f"{paths}: there is no such file; expected a file, or a pattern that matches some"
         )
     # The order matters, because it determines which labels belong to which rows.
     files.sort(key=_texts_and_numbers)

@@ -96,6 +96,8 @@ def load_host(
     _check_options(model, pretrained, pipeline, dtype)
     name = pipeline or model or ""
     # For the miniature models, pass a local folder, so that the hub is not checked.
+    if name.startswith(("/", "./", "../", "~")) and not Path(name).expanduser().exists():
+        raise InvalidInputError(f"{name}: no such folder; check the path")
     requested = "."
     if name not in ("miniature", PHOTOGRAPHS):
         requested = pretrained or name.removeprefix("local-dir:")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +47,15 @@ class Reference:
     features: Features
     labels: Mapping[str, Labels | ColumnLike] = field(default_factory=dict)
     within_classes: bool = True
+
+    def __post_init__(self) -> None:
+        # Batches have no length until they are read.
+        n = getattr(self.features, "shape", (None,))[0]
+        for column, labels in self.labels.items():
+            if isinstance(labels, Sized) and n not in (None, len(labels)):
+                raise InvalidInputError(
+                    f"reference: labels {column!r}: got {len(labels)} for {n} rows of features"
+                )
 
     def batches(self) -> Iterator[Tensor]:
         """Yield the features as L2-normalised float64 batches (b, d).

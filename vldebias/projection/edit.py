@@ -27,7 +27,7 @@ from vldebias.errors import InvalidInputError
 from vldebias.projection.card import model_card
 from vldebias.projection.hub import WEIGHTS, find_folder, upload
 from vldebias.projection.provenance import Choice, Provenance
-from vldebias.utils.files import add_tensors, write_atomically
+from vldebias.utils.files import add_tensors, refuse_lfs_pointer, write_atomically
 from vldebias.utils.formats import check_json_format
 from vldebias.version import __version__
 
@@ -458,6 +458,7 @@ def _read_tensors(weights: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     """
     from safetensors import SafetensorError, safe_open
 
+    refuse_lfs_pointer(weights)
     try:
         with safe_open(weights, framework="pt") as file:
             header = file.metadata() or {}

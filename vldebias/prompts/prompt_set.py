@@ -633,6 +633,11 @@ def load_prompts(name_or_path: str | Path | Mapping[str, object] | PromptSet) ->
         return name_or_path
     if isinstance(name_or_path, Mapping):
         content = dict(name_or_path)
+        if all(isinstance(share, int | float) for share in content.values()):
+            raise InvalidInputError(
+                f"attribute: got the shares {content}; expected a prompt set, such as 'gender';"
+                " pass the shares as shares="
+            )
         name = str(content.pop("name", "custom"))
         return _checked(content, name, name)
     if not isinstance(name_or_path, str | Path):

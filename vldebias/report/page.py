@@ -219,7 +219,7 @@ def render(result: Measurements, path: Path, *, run_folder: Path) -> Path:
         "dots": dot_plots(front, result.provenance) if concluded else [],
         "cartoons": bool(are_miniature) and all(are_miniature),
         "published": any(frame.published.notna()),
-        "few": FEW_NOTE if (frame.few != "").any() else "",
+        "few": FEW_NOTE if frame.few.str.match("few|narrow").any() else "",
         "labels": LABELS if frame.uses_labels.any() else "",
         "csv": result.to_csv(path.with_suffix(".csv")).name,
     }

@@ -124,7 +124,7 @@ def _advised(result: Measurements, frame: pd.DataFrame, max_lines: int, width: i
 
 def _measure_lines(frame: pd.DataFrame, room: int, width: int) -> list[str]:
     """Format the first rows of each measure in `room` lines, and report how many are left."""
-    notes = wrapped(FEW_NOTE, width) if (frame.few != "").any() else []
+    notes = wrapped(FEW_NOTE, width) if frame.few.str.match("few|narrow").any() else []
     room -= len(notes)
     blocks = [block for _, block in frame.groupby("title", sort=False)]
     # If there are only one or two measures, they may use all lines.

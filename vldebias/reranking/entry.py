@@ -136,6 +136,11 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     n = int(rows.max(initial=UNKNOWN)) + 1
     saved = IndexGroups.load(index) if isinstance(index, str | Path) else index
     groups = _read_groups(labels, probabilities, features, attribute, model, saved)
+    if ids is not None and len(groups.codes) < n:
+        raise InvalidInputError(
+            f"ids: the label of id {n - 1} is expected in row {n - 1}, but there are"
+            f" {len(groups.codes)} labels; pass labels as a mapping from id to label"
+        )
     if len(groups.codes) < n or (ids is None and len(groups.codes) > n):
         raise InvalidInputError(
             f"got {len(groups.codes)} groups for {n} candidates; expected one per candidate"

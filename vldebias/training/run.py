@@ -46,6 +46,7 @@ from vldebias.training.pairs import Pairs, open_images
 from vldebias.training.settings import TrainSettings
 from vldebias.training.suspects import (
     Detection,
+    equal_negatives,
     positive_scores,
     report_pairs,
     right_captions,
@@ -397,10 +398,31 @@ class _Run:
         if share >= LEAST_LOW_GROUP:
             self.progress.print_line(
                 f"about {share:.0%} of the captions match their image no better than captions of"
-                " other images do. Look at pairs.html; if they are wrong, train the original model"
-                " again with --set keep=auto, which makes them count less"
+                f" other images do. {self._advice_on_low_captions(pairs)}"
             )
         return report_pairs(pairs, scores, self.folder, exchanged=exchanged)
+
+    def _advice_on_low_captions(self, pairs: Pairs) -> str:
+        """Return what to do about captions that match no better than those of other images."""
+        settings = self.settings
+        batch = min(settings.batch_size, pairs.items)
+        texts_equal, tokens_equal = equal_negatives(self.towers, pairs, batch)
+        if texts_equal >= 1 and not LOSSES[settings.loss].reads:
+            return (
+                f"On average, {texts_equal:.1f} of an image's {batch - 1} negatives have its own"
+                " caption, and training pushes them away. Train the original model again with"
+                " --loss gce, which treats equal captions as one class"
+            )
+        if texts_equal < 1 <= tokens_equal:
+            return (
+                "The model reads only the start of each caption, after which"
+                f" {tokens_equal:.1f} of an image's {batch - 1} negatives have its own caption on"
+                " average. Put what differs first, or use a model with a longer context"
+            )
+        return (
+            "Look at pairs.html; if they are wrong, train the original model again with --set"
+            " keep=auto, which makes them count less"
+        )
 
 
 class HeldOutScores:

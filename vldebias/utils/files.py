@@ -414,6 +414,18 @@ def _finite(text: str) -> float:
     return value
 
 
+def refuse_lfs_pointer(path: str | Path) -> None:
+    """Raise an error if a file is a pointer that Git LFS leaves in a clone without its files."""
+    start = b""
+    with contextlib.suppress(OSError, ValueError), open(path, "rb") as file:
+        start = file.read(40)
+    if start.startswith(b"version https://git-lfs.github.com/"):
+        raise InvalidInputError(
+            f"{path}: got a pointer of Git LFS instead of the file; run `git lfs pull` in its"
+            " repository"
+        )
+
+
 def read_bytes(path: str | Path, *, max_bytes: int = _MAX_JSON) -> bytes:
     """Return the content of an untrusted file.
 
@@ -424,6 +436,7 @@ def read_bytes(path: str | Path, *, max_bytes: int = _MAX_JSON) -> bytes:
     Raises:
         InvalidInputError: If the file cannot be read, or is larger than `max_bytes`.
     """
+    refuse_lfs_pointer(path)
     try:
         with open(path, "rb") as file:
             data = None

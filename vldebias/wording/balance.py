@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import os
 import random
+import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +26,13 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet
 
-from vldebias.errors import InvalidInputError, UnseenValueWarning, explain_keywords, warn
+from vldebias.errors import (
+    InvalidInputError,
+    SuspectInputWarning,
+    UnseenValueWarning,
+    explain_keywords,
+    warn,
+)
 from vldebias.prompts.attribute import PEOPLE, Attribute, words_of_values
 from vldebias.prompts.attribute import can_balance as can_balance
 from vldebias.prompts.prompt_set import PromptSet, load_prompts
@@ -155,7 +162,15 @@ def balance_prompts(
 
 
 def _as_list(prompts: str | Iterable[str]) -> Iterable[str]:
-    return [prompts] if isinstance(prompts, str) else prompts
+    if not isinstance(prompts, str):
+        return prompts
+    if re.fullmatch(r"\S+\.(txt|csv|tsv|jsonl?|parquet)", prompts):
+        warn(
+            f"prompts: got the file name {prompts!r}, which is balanced as a prompt; pass its"
+            " lines, or use `vldebias prompts balance`",
+            SuspectInputWarning,
+        )
+    return [prompts]
 
 
 @dataclass

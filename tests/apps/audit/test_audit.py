@@ -396,7 +396,8 @@ class TestUnknownModel:
         assert (first.share.partition(" [")[0], first.n_images) == ("75% male", 8)
         # 15 of 20 images are the fewest that a two-sided test at 5% calls clear: P = 0.041.
         assert first.remedy == "generate 12 more"
-        assert second.remedy == "nearly even so far"
+        # With 4 of 8 images, the share may be anything from 22 to 78%.
+        assert second.remedy == "8 images are too few to tell: generate 64 more"
         text = str(result)
         assert "counted share [95%]" in text
         assert "predicted" in text

@@ -64,3 +64,24 @@ def test_a_measured_audit_shows_its_images_and_how_many_are_missing(tmp_path: Pa
     assert page.count('src="images/') == 8
     assert "<small>unclear</small>" in page
     assert "--measure 12<" in page, "4 more than the 8 images"
+    assert "vldebias audit prompts.txt --attribute" in page
+    command = "vldebias audit jobs.txt --attribute gender --pipeline DIR --measure 8 --out measured"
+    again = audited.model_copy(update={"command": command})
+    page = render(again, tmp_path / "p.html", run_folder=tmp_path).read_text(encoding="utf-8")
+    repeated = command.replace("--measure 8", "--measure 12")
+    assert "enough for “a nurse”" in page
+    assert f"(earlier images are kept): <code>{repeated}</code>" in page
+
+
+def test_a_prompt_without_images_is_not_counted(tmp_path: Path) -> None:
+    settings = {
+        "values": ["male", "female"],
+        "prompts": {"a nurse": "no clear lean: generate 4 more", "a chair": "no person: nothing"},
+        "advice": ["none leans"],
+    }
+    rows = [figure("none", 0.2, task="audit", metric="counted_share", subset="a nurse: male")]
+    audited = result(rows, protocol("audit", settings=settings))
+    page = render(audited, tmp_path / "p.html", run_folder=tmp_path).read_text(encoding="utf-8")
+    assert "counted share [95%]" in page
+    assert "not counted" in page
+    assert "not predicted" not in page

@@ -57,8 +57,8 @@ def verify(result: str | Path) -> dict[str, list[str]]:
     files = _read_manifest(folder) if path.exists() else None
     if files is None:
         raise InvalidInputError(
-            f"{folder if path.suffix else path}: found no {MANIFEST}; expected the complete folder of a run; run the suite"
-            " again"
+            f"{folder if path.suffix else path}: found no {MANIFEST}; expected the complete folder"
+            " of a run; run the suite again"
         )
     current = _digests(folder)
     return {

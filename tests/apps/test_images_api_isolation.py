@@ -365,7 +365,8 @@ class RawUpstream:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
                 fields = dict(line.split(": ", 1) for line in head.split("\r\n")[1:] if line)
                 await reader.readexactly(int(fields["content-length"]))
-                writer.write(self.response(f"for {fields['authorization']}") + self.surplus)
+                client = fields.get("authorization", "nobody")
+                writer.write(self.response(f"for {client}") + self.surplus)
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             writer.close()
@@ -379,8 +380,13 @@ class RawUpstream:
         return f"{head}{len(body)}\r\n\r\n".encode() + body
 
 
-async def _images(upstream: RawUpstream, clients: list[str]) -> list[str]:
-    """Return the image that each client receives, one after the other."""
+async def _images(
+    upstream: RawUpstream, clients: list[str], header: str = "authorization", query: str = ""
+) -> list[str]:
+    """Return the image that each client receives, one after the other.
+
+    The clients are named by a header, or by a field in the query.
+    """
     server = await asyncio.start_server(upstream, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     app = images_proxy(f"http://127.0.0.1:{port}/v1", "gender")
@@ -392,8 +398,9 @@ async def _images(upstream: RawUpstream, clients: list[str]) -> list[str]:
         httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client,
     ):
         for name in clients:
-            headers = {"authorization": name}
-            reply = await client.post("/v1/images/generations", json=IMAGE, headers=headers)
+            headers = {} if query else {header: name}
+            target = f"/v1/images/generations?{query}={name}" if query else "/v1/images/generations"
+            reply = await client.post(target, json=IMAGE, headers=headers)
             received.append(reply.json()["data"][0]["b64_json"])
     await asyncio.gather(*upstream.tasks)
     return received
@@ -411,6 +418,70 @@ def test_connections_are_reused_only_with_the_same_credentials() -> None:
     upstream = RawUpstream()
     asyncio.run(_images(upstream, ["alice", "alice", "bob", "bob", "alice"]))
     assert upstream.connections == 2
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "Cookie",
+        "api-key",
+        "x-api-key",
+        "x-goog-api-key",
+        "x-goog-iam-authorization-token",
+        "x-auth-token",
+        "x-client-secret",
+        "Ocp-Apim-Subscription-Key",
+        "x-amz-credential",
+        "x-signature",
+        "x-session-id",
+        "x-password",
+        "x-jwt-assertion",
+        "openai-account",
+        "x-user",
+    ],
+)
+def test_each_header_with_credentials_keeps_clients_apart(header: str) -> None:
+    upstream = RawUpstream()
+    asyncio.run(_images(upstream, ["alice", "alice", "bob", "alice"], header=header))
+    assert upstream.connections == 2
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "key",
+        "KEY",
+        "%6bey",
+        "alt=sse&key",
+        "alt=sse;key",
+        "api-key",
+        "api_key",
+        "subscription-key",
+        "access_token",
+        "sig",
+        "X-Amz-Signature",
+        "X-Amz-Credential",
+        "client_secret",
+        "password",
+        "session",
+        "sid",
+        "code",
+    ],
+)
+def test_each_query_field_with_credentials_keeps_clients_apart(field: str) -> None:
+    upstream = RawUpstream()
+    asyncio.run(_images(upstream, ["alice", "alice", "bob", "alice"], query=field))
+    assert upstream.connections == 2
+
+
+def test_other_headers_and_query_fields_share_connections() -> None:
+    for name in ("User-Agent", "x-trace", "accept-language"):
+        upstream = RawUpstream()
+        asyncio.run(_images(upstream, ["alice", "bob"], header=name))
+        assert upstream.connections == 1
+    upstream = RawUpstream()
+    asyncio.run(_images(upstream, ["v1", "v2"], query="api-version"))
+    assert upstream.connections == 1
 
 
 def test_the_pool_that_has_been_idle_for_the_longest_time_is_closed(

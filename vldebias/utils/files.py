@@ -376,8 +376,8 @@ def _strict_loader() -> type[yaml.SafeLoader]:
                     f"line {line}: the alias *{event.anchor} is not supported; write out the value"
                 )
             node: yaml.Node | None = super().compose_node(parent, index)
-            is_number = node is not None and node.tag in _YAML_NUMBERS
-            if is_number and len(node.value) > _MOST_DIGITS:
+            is_number = isinstance(node, yaml.ScalarNode) and node.tag in _YAML_NUMBERS
+            if node is not None and is_number and len(node.value) > _MOST_DIGITS:
                 # "1:1:..." is a number to base 60, which Python could neither show nor convert.
                 raise yaml.YAMLError(
                     f"line {line}: a number of {len(node.value):,} characters; expected at most"

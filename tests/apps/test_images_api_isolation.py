@@ -501,3 +501,39 @@ def test_the_pool_that_has_been_idle_for_the_longest_time_is_closed(
     upstream = RawUpstream()
     asyncio.run(_images(upstream, ["alice", "bob", "alice", "carol", "alice", "bob"]))
     assert upstream.connections == 4, "carol's request closes bob's pool, not alice's"
+
+
+def test_the_connections_of_a_running_request_are_not_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("apps.images_api.pools.MOST_POOLS", 1)
+    upstream_class = import_module("apps.images_api.upstream").Upstream
+
+    async def run() -> None:
+        may_end = asyncio.Event()
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with suppress(asyncio.IncompleteReadError, ConnectionError):
+                head = await reader.readuntil(b"\r\n\r\n")
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nab")
+                if b"alice" in head:
+                    await may_end.wait()
+                writer.write(b"cd")
+                await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        upstream = upstream_class(address, ProxyLimits())
+        async with server:
+            first = await upstream.send("GET", b"/", [(b"authorization", b"alice")])
+            for name in (b"bob", b"carol"):
+                reply = await upstream.send("GET", b"/", [(b"authorization", name)])
+                assert await reply.aread() == b"abcd"
+                await reply.aclose()
+            may_end.set()
+            assert await first.aread() == b"abcd"
+            await first.aclose()
+            await upstream.close()
+
+    asyncio.run(run())

@@ -300,3 +300,18 @@ def test_a_top_whose_beginning_is_skewed_is_changed_even_if_its_sum_is_right() -
     codes = np.array([0, 0, 0, 0, 1, 1, 1, 1, 0, 1])
     within = Candidates(-np.arange(10.0), codes, ["a", "b"], shares, np.eye(2)[codes])
     assert expected(within, 8).tolist() == list(range(8))
+
+
+def test_a_weight_of_zero_keeps_the_counts_of_the_quota() -> None:
+    rng = np.random.default_rng(0)
+    female = np.where(rng.random(60) < np.linspace(0.0, 0.8, 60), 0.8, 0.3)
+    probabilities = np.stack([female, 1 - female], axis=1)
+    codes = probabilities.argmax(axis=1)
+    shares = np.array([0.5, 0.5])
+    candidates = Candidates(-np.arange(60.0), codes, ["f", "m"], shares, probabilities)
+    counts = []
+    for weight in (0.0, 0.5, 1.0):
+        counts.append(int((codes[expected(candidates, 20, weight=weight)] == 0).sum()))
+    assert counts[0] == (codes[quota(candidates, 20)] == 0).sum() == 10
+    # The requested sum needs other counts of the labels.
+    assert counts[0] != counts[1] != counts[2]

@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
 from vldebias.measure.rows import NONE
@@ -181,12 +181,22 @@ def audited_prompts(result: Measurements, frame: pd.DataFrame) -> list[AuditedPr
             if prompt in counted:
                 predicted = share
                 share = str(counted[prompt])
-            images = images_of_prompt.get(prompt, ())
+            images = [pair for pair in images_of_prompt.get(prompt, ()) if _is_in_folder(pair[0])]
             n = numbers.get(prompt, 0)
             audited.append(
                 AuditedPrompt(prompt, share, verdict, remedy, models, n, predicted, images)
             )
     return audited
+
+
+def _is_in_folder(path: object) -> bool:
+    """Return whether an image is in the page's folder.
+
+    The paths of results by others could make a browser request addresses on the web.
+    """
+    if not isinstance(path, str) or not path.startswith("images/"):
+        return False
+    return ".." not in PurePosixPath(path).parts and "\\" not in path
 
 
 def share_heading(prompts: Sequence[AuditedPrompt]) -> str:

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 Texts: TypeAlias = dict[str, NDArray[np.float32]] | None
 KEYS = ("features", "ids", "captions", "text", "prompts", "about")
 COLUMNS = ("label.", "names.")
+_SMALL = 256_000_000  # bytes that an archive may always contain
+_MOST_EXPANSION = 20  # times that compressed embeddings may expand
 SAME = 1e-3  # largest relative difference between embeddings of the same prompt
 _END = 22  # size in bytes of a zip archive's last record, without a comment
 
@@ -359,6 +361,7 @@ def _read_arrays(path: Path) -> tuple[dict[str, Array], list[str]]:
     try:
         with zipfile.ZipFile(path) as archive:
             _check_count(path, archive)
+            _check_size(archive)
             for info in archive.infolist():
                 name = info.filename.removesuffix(".npy")
                 array = _read_member(archive, info, name)
@@ -384,6 +387,16 @@ def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> 
         if name in KEYS or name.startswith(COLUMNS):
             return np.lib.format.read_array(member, allow_pickle=False)
     return None
+
+
+def _check_size(archive: zipfile.ZipFile) -> None:
+    """Raise an error if a small archive would expand to more memory than embeddings need."""
+    size = sum(info.file_size for info in archive.infolist())
+    compressed = sum(info.compress_size for info in archive.infolist())
+    if size > max(_SMALL, _MOST_EXPANSION * compressed):
+        raise zipfile.BadZipFile(
+            f"{compressed:,} bytes expand to {size:,}; save the file with np.savez instead"
+        )
 
 
 def _check_count(path: Path, archive: zipfile.ZipFile) -> None:

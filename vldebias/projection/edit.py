@@ -31,6 +31,9 @@ from vldebias.utils.files import add_tensors, refuse_lfs_pointer, write_atomical
 from vldebias.utils.formats import check_json_format
 from vldebias.version import __version__
 
+_LARGEST = 1e12  # largest value in an edit; products of two such factors are finite in float32
+_LONGEST_CONFIG = 1_000_000  # characters; a config has about 100 for each tensor of the model
+
 
 def push_to_hub(
     edits: Edit | Mapping[str, Edit], repo_id: str, *, private: bool | None = None
@@ -174,6 +177,13 @@ class Edit(ABC):
                     f"{type(self).__name__} ({self.method}): {name!r} {tuple(tensor.shape)} has"
                     f" {bad} NaN or infinite values; expected finite values. Look for rows of"
                     " zeros or NaN in the data that the edit was fitted to"
+                )
+            largest = float(tensor.abs().max()) if tensor.numel() else 0.0
+            if largest > _LARGEST:
+                raise InvalidInputError(
+                    f"{type(self).__name__} ({self.method}): {name!r} {tuple(tensor.shape)} has"
+                    f" values up to {largest:.0e}; expected at most {_LARGEST:.0e}, so that edited"
+                    " embeddings are finite. Fit the edit to embeddings of a usual size"
                 )
         if "d" in size_of_axis:
             # Plain assignment would fail, because subclasses may be frozen.
@@ -321,6 +331,10 @@ class Edit(ABC):
                 tensors do not match.
         """
         config_text = header.get("config", "")
+        if len(config_text) > _LONGEST_CONFIG:
+            raise ValueError(
+                f"a config of {len(config_text):,} characters; expected at most {_LONGEST_CONFIG:,}"
+            )
         # The digest also covers the config, so manual changes, for example to lam, are rejected.
         if header.get("sha256") != _digest(config_text, tensors):
             raise ValueError("the file is damaged: its content does not match its digest")
@@ -431,7 +445,7 @@ class Rowwise(Edit):
 @cache
 def _settings_of(kind: type[Edit]) -> type[BaseModel]:
     """Return a pydantic model for the fields other than tensors and provenance."""
-    types = get_type_hints(kind)
+    types = get_type_hints(kind, include_extras=True)
     settings = dict[str, Any]()
     for setting in fields(kind):  # type: ignore[arg-type]
         if setting.init and setting.name not in {*kind.axes, "provenance"}:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import TypeGuard
@@ -50,8 +51,8 @@ def _with_different_names(pairs: list[tuple[str, JSON]]) -> Row:
     """Convert a JSON object's pairs to a dict, or raise ValueError if a name occurs twice."""
     row = dict(pairs)
     if len(row) < len(pairs):
-        names = [name for name, _ in pairs]
-        repeated = next(name for name in names if names.count(name) > 1)
+        counts = Counter(name for name, _ in pairs)
+        repeated = next(name for name, count in counts.items() if count > 1)
         raise ValueError(f"the name {repeated!r} twice in one object; expected different names")
     return row
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -100,7 +101,7 @@ def read_records(paths: Sequence[Path]) -> list[Record]:
         files += sorted(path.glob("*.json")) if path.is_dir() else [path]
     records = [Record.read(file) for file in files]
     names = [record.name for record in records]
-    repeated = sorted({name for name in names if names.count(name) > 1})
+    repeated = sorted(name for name, count in Counter(names).items() if count > 1)
     if not records or repeated:
         problem = f"several records named {repeated}" if repeated else "no *.json files"
         raise InvalidInputError(f"records: got {problem}; expected one file for each name")

@@ -33,6 +33,7 @@ import numpy as np
 import torch
 
 from apps.audit.line import ShareLine
+from apps.diagnose import diagnosis
 from eval.tables import add_share, parser, run
 from vldebias.data import Labels
 from vldebias.errors import SuspectInputWarning
@@ -58,7 +59,6 @@ from vldebias.metrics import corrected_shares
 from vldebias.report.result import Result
 from vldebias.report.table import SQUARED, readable
 from vldebias.reranking import Candidates, quota, true_shares
-from vldebias.study import diagnosis
 from vldebias.study.shares.rows import ShareRows
 from vldebias.study.tasks.retrieval import Gallery
 

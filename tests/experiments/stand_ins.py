@@ -236,7 +236,7 @@ def captions() -> None:
     neutral = rows.assign(caption="A person.")
     neutral.to_json("after.jsonl", orient="records", lines=True)
     answered = rows.assign(answer=["male", "male", "cannot tell", "female"]).drop(columns="caption")
-    answered.to_json("answers.jsonl", orient="records", lines=True)
+    answered.to_json("replies.jsonl", orient="records", lines=True)
     Path("blip2.json").write_text(json.dumps(said))
     by_people = {"images": images, "annotations": said * 2}
     Path("captions_val2014.json").write_text(json.dumps(by_people))

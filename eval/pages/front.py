@@ -213,10 +213,12 @@ def _searched() -> list[str]:
         if metric == "left" and task.startswith(by_gender)
     )
     return [
-        "searching an index of 100,000 portraits: `queries.search`, 50 results",
+        "searching an index of 100,000 portraits, each a mixture of two photographs:"
+        " `queries.search`, 50 results",
         "skew above chance, set to 1",
         f"{value[even, 'left']:.2f} if half show women, {value[uneven, 'left']:.2f} if one in five"
-        f" does; {left:.2f} in {worst.split(',')[0]}, the worst index",
+        f" does; {left:.2f} in {worst.split(',')[0]}, the worst index"
+        " without a filter",
         f"results that stay {value[even, 'stay']:.2f} and {value[uneven, 'stay']:.2f}",
     ]
 

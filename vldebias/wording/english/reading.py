@@ -128,12 +128,8 @@ class English(Language):
             is_closed = stated or n_open == MOST_PERSONS
             first = mentions[0]
             person = _person(text, first, attribute, is_closed)
-            if person.group and found and not person.group.size and not person.reason:
-                # "a teacher and students"; not "a teacher talks to students"
-                is_linked = words.before(first.opening) in ("with", "and", "plus")
-                described = found[-1].group.end if found[-1].group else 0
-                if not is_linked or described >= person.end:
-                    person = person._replace(reason="group")
+            if not person.reason and _is_unclear_group(words, first.opening, person, found):
+                person = person._replace(reason="group")
             if not person.reason and any(mention.named for mention in mentions):
                 person = person._replace(reason="named")
             if found:
@@ -280,6 +276,20 @@ class English(Language):
 
 
 # ---- deciding which people have no stated value
+
+
+def _is_unclear_group(
+    words: Text, opening: int, person: Mention, earlier: Sequence[Mention]
+) -> bool:
+    """Return whether a group without a number may be the people who were described before it.
+
+    "a teacher and students" has a group of its own; "a teacher talks to students" may not.
+    """
+    if not earlier or not person.group or person.group.size:
+        return False
+    is_linked = words.before(opening) in ("with", "and", "plus")
+    described = earlier[-1].group.end if earlier[-1].group else 0
+    return not is_linked or described >= person.end
 
 
 def _person(text: str, subject: PersonPhrase, attribute: Attribute, is_stated: bool) -> Mention:
